@@ -1,0 +1,43 @@
+"""zeropoint quantizes neural networks for LiteRT (TensorFlow Lite): `.tflite` in, `.tflite` out."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .affine import QuantParams as QuantParams
+    from .dtypes import DType as DType
+    from .errors import ZeropointError as ZeropointError
+    from .graph.model import Model as Model
+    from .report.inspection import inspect as inspect
+    from .tflite.read import load as load
+    from .tflite.write import save as save
+    from .tflite.write import to_bytes as to_bytes
+
+__version__ = "0.1.0"
+
+# Public name -> where it lives. Resolved on first use, so that `import zeropoint` costs next to nothing.
+_HOMES = {
+    "DType": "dtypes",
+    "Model": "graph.model",
+    "QuantParams": "affine",
+    "ZeropointError": "errors",
+    "inspect": "report.inspection",
+    "load": "tflite.read",
+    "save": "tflite.write",
+    "to_bytes": "tflite.write",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'zeropoint' has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

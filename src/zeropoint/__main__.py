@@ -1,0 +1,5 @@
+"""`python -m zeropoint`."""
+
+from .cli import main
+
+main()

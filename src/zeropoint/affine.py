@@ -1,0 +1,185 @@
+"""The affine mapping between real numbers and integers: real = scale * (q - zero_point).
+
+Rounding is half away from zero, as in the LiteRT kernels. A real 0 is always exact, because padding and
+ReLU produce it everywhere; that is what the zero point is rounded ("nudged") for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from .dtypes import Array, DType
+from .errors import InvalidRange
+
+SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
+"""Scales are stored as float32; below this they would be subnormal, and kernels flush those to zero."""
+
+
+@dataclass(frozen=True)
+class QuantParams:
+    """How a tensor's integers map to reals: one scale and zero point, or one for each slice along `axis`."""
+
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    dtype: DType
+    axis: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.scales) != len(self.zero_points):
+            raise ValueError(f"{len(self.scales)} scales but {len(self.zero_points)} zero points")
+        if self.axis is None and len(self.scales) != 1:
+            raise ValueError(f"{len(self.scales)} scales need an axis")
+
+    @property
+    def scale(self) -> float:
+        """The only scale; an error for per-axis parameters."""
+        (scale,) = self.scales
+        return scale
+
+    @property
+    def zero_point(self) -> int:
+        """The only zero point; an error for per-axis parameters."""
+        (zero_point,) = self.zero_points
+        return zero_point
+
+    @property
+    def is_symmetric(self) -> bool:
+        return not any(self.zero_points)
+
+    def range(self) -> tuple[float, float]:
+        """The least and the greatest representable real number, over all channels."""
+        pairs = list(zip(self.scales, self.zero_points, strict=True))
+        return (
+            min(s * (self.dtype.min - z) for s, z in pairs),
+            max(s * (self.dtype.max - z) for s, z in pairs),
+        )
+
+    @cached_property
+    def arrays(self) -> tuple[Array, Array]:
+        """Scales as float32 and zero points as int64."""
+        return np.array(self.scales, np.float32), np.array(self.zero_points, np.int64)
+
+    def along(self, rank: int) -> tuple[Array, Array]:
+        """`arrays`, shaped to broadcast against a tensor of this rank."""
+        scales, zero_points = self.arrays
+        if self.axis is None:
+            return scales[0], zero_points[0]
+        shape = [1] * rank
+        shape[self.axis] = -1
+        return scales.reshape(shape), zero_points.reshape(shape)
+
+    def __str__(self) -> str:
+        if self.axis is None:
+            return f"{self.dtype.label} {self.scale:.6g} * (q - {self.zero_point})"
+        spread = f"{min(self.scales):.4g} .. {max(self.scales):.4g}"
+        return f"{self.dtype.label} {len(self.scales)} channels on axis {self.axis}, scale {spread}"
+
+    @classmethod
+    def from_range(
+        cls,
+        low: npt.ArrayLike,
+        high: npt.ArrayLike,
+        dtype: DType,
+        symmetric: bool = False,
+        narrow: bool = False,
+        *,
+        axis: int | None = None,
+        name: str = "tensor",
+    ) -> QuantParams:
+        """Parameters that cover [low, high], or with `axis` one range for each channel.
+
+        The range is stretched to hold zero. With q in [qmin, qmax] (qmin one higher if `narrow`):
+
+            scale      = (high - low) / (qmax - qmin),   symmetric: max(-low, high) / qmax
+            zero_point = round(qmin - low / scale)  or  round(qmax - high / scale)
+
+        whichever end has the smaller rounding error, clamped into [qmin, qmax].
+        """
+        lows, highs = np.atleast_1d(np.asarray(low, np.float64)), np.atleast_1d(np.asarray(high, np.float64))
+        _require_range(lows, highs, name)
+        if symmetric and dtype.kind != "int":
+            raise ValueError(f"symmetric parameters need a signed type, not {dtype.label}")
+        qmin, qmax = dtype.min + int(narrow), dtype.max
+        lows, highs = np.minimum(lows, 0.0), np.maximum(highs, 0.0)
+        if symmetric:
+            scales = _storable(np.maximum(-lows, highs) / qmax)
+            zero_points = np.zeros(lows.shape, np.int64)
+        else:
+            scales = _storable(_span(lows, highs) / (qmax - qmin))
+            from_low, from_high = qmin - lows / scales, qmax - highs / scales
+            low_error, high_error = abs(qmin) - lows / scales, abs(qmax) + highs / scales
+            nudged = round_half_away(np.where(low_error < high_error, from_low, from_high))
+            zero_points = np.clip(nudged, qmin, qmax).astype(np.int64)
+            # An empty range says nothing but "zero is in it": keep that zero at 0 where the type allows.
+            zero_points[(lows == 0) & (highs == 0)] = max(qmin, 0)
+        return cls(tuple(map(float, scales)), tuple(map(int, zero_points)), dtype, axis)
+
+
+def _require_range(lows: Array, highs: Array, name: str) -> None:
+    if lows.shape != highs.shape or lows.ndim != 1:
+        raise ValueError(f"{lows.shape} minima but {highs.shape} maxima")
+    bad = ~(np.isfinite(lows) & np.isfinite(highs) & (lows <= highs))
+    if bad.any():
+        k = int(np.argmax(bad))
+        where = f"'{name}'" if lows.size == 1 else f"'{name}' channel {k}"
+        raise InvalidRange(
+            f"{where} has the range [{lows[k]}, {highs[k]}], which no scale can represent; "
+            "look for NaN or infinity in the weights or in the calibration data"
+        )
+
+
+def _span(lows: Array, highs: Array) -> Array:
+    """high - low in float32, as TensorFlow computes it; in float64 where float32 would overflow."""
+    with np.errstate(over="ignore"):
+        span = (highs.astype(np.float32) - lows.astype(np.float32)).astype(np.float64)
+    return np.where(np.isfinite(span), span, highs - lows)
+
+
+def _storable(scales: Array) -> Array:
+    """Scales as a file can hold them: float32, neither zero nor subnormal nor infinite."""
+    limit = np.finfo(np.float32)
+    stored = np.clip(scales, limit.tiny, limit.max).astype(np.float32).astype(np.float64)
+    return np.where(scales == 0, 1.0, stored)
+
+
+def round_half_away(x: Array) -> Array:
+    """To the nearest integer, halves away from zero. Exact: adding 0.5 first would round 0.49999997 up."""
+    whole = np.trunc(x)
+    return np.asarray(whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), 0).astype(whole.dtype))
+
+
+def quantize(x: npt.ArrayLike, params: QuantParams, *, narrow: bool = False) -> Array:
+    """q = clamp(round(x / scale) + zero_point), in the storage type of `params.dtype`."""
+    real = np.asarray(x)
+    # 16 bits and fewer are exact enough in float32, which is also what the QUANTIZE kernel computes in.
+    real = real.astype(np.float32 if params.dtype.bits <= 16 else np.float64, copy=False)
+    scales, zero_points = params.along(real.ndim)
+    with np.errstate(over="ignore"):
+        q = round_half_away(real / scales.astype(real.dtype))
+    q += zero_points.astype(real.dtype)
+    low, high = params.dtype.min + int(narrow), params.dtype.max
+    storage = params.dtype.storage
+    assert storage is not None
+    if params.dtype.bits == 64:
+        return _saturate_int64(q)
+    return np.clip(q, low, high, out=q if q.ndim else None).astype(storage)
+
+
+def _saturate_int64(q: Array) -> Array:
+    limit = math.ldexp(1.0, 63)
+    inside = np.clip(q, -limit, np.nextafter(limit, 0.0)).astype(np.int64)
+    return np.where(q >= limit, np.iinfo(np.int64).max, inside)
+
+
+def dequantize(q: npt.ArrayLike, params: QuantParams) -> Array:
+    """real = scale * (q - zero_point), as float32."""
+    integers = np.asarray(q)
+    scales, zero_points = params.along(integers.ndim)
+    if params.dtype.bits <= 16:  # exact in float32, and half the memory
+        return (integers.astype(np.float32) - zero_points.astype(np.float32)) * scales
+    return ((integers.astype(np.float64) - zero_points) * scales.astype(np.float64)).astype(np.float32)

@@ -1,0 +1,43 @@
+"""The exception tree. Every error a user can cause is a `ZeropointError`; the CLI prints it as one line."""
+
+from __future__ import annotations
+
+
+class ZeropointError(Exception):
+    """What went wrong, where, and what to do next, in one message."""
+
+
+class InvalidModel(ZeropointError):
+    """The file is not a model we can read, or the graph breaks a rule that LiteRT relies on."""
+
+
+class InvalidRange(ZeropointError):
+    """A range that no scale can represent: NaN, infinity, or a minimum above the maximum."""
+
+
+class InvalidSample(ZeropointError):
+    """Calibration or test data does not fit the model's inputs."""
+
+
+class InvalidStats(ZeropointError):
+    """A statistics or ranges file is damaged, or belongs to another model."""
+
+
+class InvalidRecipe(ZeropointError):
+    """A recipe or an option asks for something that does not exist or contradicts itself."""
+
+
+class UnsupportedOp(ZeropointError):
+    """The model holds ops that the runtime, or the requested mode, has no kernel for."""
+
+
+class MissingExtra(ZeropointError):
+    """An optional dependency is needed for this and is not installed."""
+
+
+class RuntimeFailure(ZeropointError):
+    """LiteRT refused to load or to run a model."""
+
+
+class OutputExists(ZeropointError):
+    """The output file exists and overwriting it was not asked for."""

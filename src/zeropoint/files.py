@@ -1,0 +1,48 @@
+"""Reading and writing files: whole or not at all, nothing overwritten unless asked."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from .errors import OutputExists, ZeropointError
+
+PathLike = str | os.PathLike[str]
+
+
+def describe_os_error(error: OSError) -> str:
+    """What the operating system said, without its number."""
+    return (error.strerror or str(error)).lower()
+
+
+def refuse_existing(path: PathLike, overwrite: bool) -> None:
+    """Raise before any work is done if `path` could not be written in the end."""
+    target = Path(path)
+    if target.is_dir():
+        raise OutputExists(f"cannot write {target}: it is a folder; give the name of a file")
+    if target.exists() and not overwrite:
+        raise OutputExists(f"{target} exists already; choose another name, or allow it with --overwrite")
+    if not target.parent.is_dir():
+        raise OutputExists(f"cannot write {target}: there is no folder {target.parent}")
+
+
+def write_whole(path: PathLike, chunks: Iterable[bytes | memoryview], *, overwrite: bool = False) -> int:
+    """Write `chunks` to `path` in one step, so that a reader sees the old file or the new one; return the size."""
+    refuse_existing(path, overwrite)
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    size = 0
+    try:
+        with partial.open("xb") as file:
+            for chunk in chunks:
+                size += file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except OSError as error:
+        raise ZeropointError(f"cannot write {target}: {describe_os_error(error)}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return size

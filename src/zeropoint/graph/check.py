@@ -1,0 +1,146 @@
+"""What a legal graph is, as a table of invariants. `problems` says in words which of them a model breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ..errors import InvalidModel
+from .model import Graph, Model, Tensor, attached
+
+
+def check(model: Model) -> None:
+    """Raise InvalidModel with the first few problems, if there are any."""
+    found = list(problems(model))
+    if found:
+        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+        raise InvalidModel("; ".join(found[:3]) + more)
+
+
+def problems(model: Model) -> Iterator[str]:
+    """Every broken invariant, as a sentence."""
+    if not model.graphs:
+        yield "the model has no graph"
+    for graph in model.graphs:
+        for invariant in GRAPH_INVARIANTS:
+            yield from (f"graph '{graph.name}': {text}" for text in invariant(graph))
+    for model_invariant in MODEL_INVARIANTS:
+        yield from model_invariant(model)
+
+
+def tensors_belong(graph: Graph) -> Iterator[str]:
+    """Whatever ops, inputs and outputs refer to is listed in graph.tensors, once."""
+    own = set(graph.tensors)
+    if len(own) != len(graph.tensors):
+        yield "a tensor is listed twice"
+    for op in graph.ops:
+        for tensor in op.tensors():
+            if tensor not in own:
+                yield f"{op.label} '{op.name}' refers to '{tensor.name}', which is not in the graph"
+    for tensor in (*graph.inputs, *graph.outputs):
+        if tensor not in own:
+            yield f"the input or output '{tensor.name}' is not in the graph"
+
+
+def one_producer(graph: Graph) -> Iterator[str]:
+    """A tensor is made by one op, or is an input, or is a constant: never two of these."""
+    made = dict.fromkeys(graph.inputs, "a graph input")
+    made |= {t: "a constant" for t in graph.tensors if t.is_constant and not t.is_variable}
+    for op in graph.ops:
+        for tensor in op.outputs:
+            if tensor in made:
+                yield f"'{tensor.name}' is an output of {op.label} but already {made[tensor]}"
+            made[tensor] = f"an output of {op.label}"
+
+
+def producers_first(graph: Graph) -> Iterator[str]:
+    """Ops read only what is there by then: execution order is topological, and nothing comes from nowhere."""
+    there = {t for t in graph.tensors if t.is_constant or t.is_variable or t.size == 0} | set(graph.inputs)
+    for op in graph.ops:
+        for tensor in op.inputs:
+            if tensor is not None and tensor not in there:
+                yield f"{op.label} '{op.name}' reads '{tensor.name}' before anything has produced it"
+        there.update(op.outputs)
+    for tensor in graph.outputs:
+        if tensor not in there:
+            yield f"the output '{tensor.name}' is never produced"
+
+
+def shapes_are_sane(graph: Graph) -> Iterator[str]:
+    """Dimensions are not negative, and a shape signature has the rank of its shape."""
+    for tensor in graph.tensors:
+        if any(d < 0 for d in tensor.shape):
+            yield f"'{tensor.name}' has the shape {list(tensor.shape)}"
+        if tensor.shape_signature and len(tensor.shape_signature) != len(tensor.shape):
+            yield f"'{tensor.name}' has {len(tensor.shape)} dimensions but a signature of {len(tensor.shape_signature)}"
+
+
+def data_fits(graph: Graph) -> Iterator[str]:
+    """A constant's bytes are as many as its shape and type need."""
+    for tensor in graph.tensors:
+        needed = tensor.dtype.nbytes(tensor.size)
+        if tensor.buffer is None or needed is None or tensor.sparsity is not None:
+            continue
+        if tensor.buffer.raw.size != needed:
+            yield f"the constant {tensor!r} has {tensor.buffer.raw.size} bytes where {needed} are needed"
+
+
+def parameters_fit(graph: Graph) -> Iterator[str]:
+    """Per-axis parameters name an axis that exists and has that many slices."""
+    for tensor in graph.tensors:
+        stored = tensor.quantization
+        if stored is None or len(stored.scales) <= 1 or stored.details is not None:
+            continue
+        if not 0 <= stored.axis < len(tensor.shape):
+            yield f"'{tensor.name}' is quantized along axis {stored.axis} but has {len(tensor.shape)} dimensions"
+        elif tensor.shape[stored.axis] != len(stored.scales):
+            yield (
+                f"'{tensor.name}' has {len(stored.scales)} scales "
+                f"for {tensor.shape[stored.axis]} slices along axis {stored.axis}"
+            )
+
+
+def no_dangling_tensors(graph: Graph) -> Iterator[str]:
+    """Every tensor is used by something. Files from elsewhere may break this; edits of ours may not."""
+    used: set[Tensor] = set(graph.inputs) | set(graph.outputs)
+    for op in graph.ops:
+        used.update(op.tensors())
+    for tensor in list(used):
+        used.update(attached(tensor))
+    for tensor in graph.tensors:
+        if tensor not in used:
+            yield f"nothing refers to '{tensor.name}'"
+
+
+def signatures_fit(model: Model) -> Iterator[str]:
+    """A signature names inputs and outputs of one graph of the model."""
+    for signature in model.signatures:
+        if signature.graph not in model.graphs:
+            yield f"the signature '{signature.key}' belongs to no graph of the model"
+            continue
+        for kind, named, actual in (
+            ("input", signature.inputs, signature.graph.inputs),
+            ("output", signature.outputs, signature.graph.outputs),
+        ):
+            for name, tensor in named.items():
+                if tensor not in actual:
+                    yield f"the signature '{signature.key}' calls '{tensor.name}' its {kind} '{name}', but it is none"
+
+
+def calls_stay_inside(model: Model) -> Iterator[str]:
+    """Ops call graphs of the same model."""
+    known = set(model.graphs)
+    for graph in model.graphs:
+        for op in graph.ops:
+            if not known.issuperset(op.graphs()):
+                yield f"{op.label} '{op.name}' calls a graph that is not in the model"
+
+
+GRAPH_INVARIANTS: tuple[Callable[[Graph], Iterator[str]], ...] = (
+    tensors_belong,
+    one_producer,
+    producers_first,
+    shapes_are_sane,
+    data_fits,
+    parameters_fit,
+)
+MODEL_INVARIANTS: tuple[Callable[[Model], Iterator[str]], ...] = (signatures_fit, calls_stay_inside)

@@ -1,0 +1,98 @@
+"""Every way a graph changes. Each edit leaves a graph that passes `check`, or raises before changing anything."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..affine import QuantParams
+from ..dtypes import Array, DType
+from .check import no_dangling_tensors
+from .model import Buffer, Graph, Model, Op, Quantization, Tensor, attached, buffer_of
+from .query import Use, Uses
+
+
+def insert_after(graph: Graph, source: Tensor, op: Op, uses: Sequence[Use], *, as_output: bool = False) -> None:
+    """Put `op`, which reads `source`, on the edges to `uses` (and to the graph's outputs with `as_output`).
+
+    The op runs right after the producer of `source`; `op.outputs[0]` takes the place of `source` in these uses.
+    """
+    result = op.outputs[0]
+    if result.shape != source.shape:
+        raise ValueError(f"{op.label} on the edge of '{source.name}' changes its shape to {list(result.shape)}")
+    for use in uses:
+        if use.op.inputs[use.slot] is not source:
+            raise ValueError(f"{use.op} does not read '{source.name}' at input {use.slot}")
+    position = next((k + 1 for k, other in enumerate(graph.ops) if source in other.outputs), 0)
+    graph.ops.insert(position, op)
+    graph.tensors.extend(t for t in op.outputs if t not in graph.tensors)
+    for use in uses:
+        use.op.inputs[use.slot] = result
+    if as_output:
+        graph.outputs = [result if t is source else t for t in graph.outputs]
+
+
+def retype(tensor: Tensor, dtype: DType, params: QuantParams | None) -> None:
+    """Give an activation another type and other parameters; what a file said about its range no longer holds."""
+    tensor.dtype = dtype
+    tensor.quantization = None if params is None else Quantization.of(params)
+
+
+def set_constant(tensor: Tensor, data: Array, dtype: DType, params: QuantParams | None = None) -> None:
+    """Replace a constant's data, type and parameters. Tensors that shared its buffer keep the old bytes."""
+    if tensor.buffer is None and tensor.size:
+        raise ValueError(f"'{tensor.name}' is no constant")
+    if tuple(data.shape) != tensor.shape:
+        tensor.shape_signature = None
+    tensor.shape = tuple(data.shape)
+    tensor.buffer = buffer_of(data, dtype)
+    tensor.sparsity = None
+    retype(tensor, dtype, params)
+
+
+def remove_op(graph: Graph, op: Op) -> None:
+    """Take out an op whose first output equals its first input from now on: readers get the input instead."""
+    source, result = op.inputs[0], op.outputs[0]
+    if source is None:
+        raise ValueError(f"{op} has no input to take its place")
+    uses = Uses(graph)
+    if any(not uses.is_unused(t) for t in op.outputs[1:]):
+        raise ValueError(f"{op} has other outputs that are in use")
+    for use in uses.readers(result):
+        use.op.inputs[use.slot] = source
+    graph.outputs = [source if t is result else t for t in graph.outputs]
+    graph.ops.remove(op)
+    drop_unused(graph)
+
+
+def duplicate_constant(graph: Graph, tensor: Tensor, uses: Sequence[Use], suffix: str = "copy") -> Tensor:
+    """A constant of its own for `uses`, at first with the same bytes."""
+    twin = replace(tensor, name=f"{tensor.name}/{suffix}")
+    graph.tensors.append(twin)
+    for use in uses:
+        use.op.inputs[use.slot] = twin
+    return twin
+
+
+def drop_unused(graph: Graph) -> None:
+    """Forget tensors that nothing refers to any more."""
+    if any(no_dangling_tensors(graph)):
+        used = {t for op in graph.ops for t in op.tensors()} | set(graph.inputs) | set(graph.outputs)
+        used |= {a for t in used for a in attached(t)}
+        graph.tensors = [t for t in graph.tensors if t in used]
+
+
+def copy_model(model: Model) -> Model:
+    """A model that can be edited without touching `model`; constant bytes stay shared until they are replaced."""
+    memo: dict[int, object] = {}
+    for buffer in _buffers(model):
+        memo[id(buffer)] = buffer
+    return copy.deepcopy(model, memo)
+
+
+def _buffers(model: Model) -> list[Buffer]:
+    found = [t.buffer for g in model.graphs for t in g.tensors]
+    found += [b for _, b in model.metadata]
+    found += model.metadata_buffers or []
+    return [b for b in found if b is not None]

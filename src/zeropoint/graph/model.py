@@ -1,0 +1,266 @@
+"""A model as objects that point at each other. Indices exist only in files; see `zeropoint.tflite`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..affine import QuantParams
+from ..dtypes import Array, DType
+from ..packing import pack, unpack
+
+
+@dataclass(frozen=True)
+class Record:
+    """A table of the LiteRT schema by its name, with its fields as plain values: op options, sparsity ...
+
+    Subgraph indices are replaced by the Graph itself; vectors are tuples.
+    """
+
+    type: str
+    values: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.values.get(name, default)
+
+    def replace(self, **changes: Any) -> Record:
+        return Record(self.type, {**self.values, **changes})
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Constant bytes, a view of the file they came from. Tensors that share a Buffer share its bytes."""
+
+    raw: Array  # uint8, one dimension
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What a file stores about a tensor's quantization, whether or not it makes sense.
+
+    `details` is a Record that this package carries without interpreting, or `BlockScales`.
+    """
+
+    scales: tuple[float, ...] = ()
+    zero_points: tuple[int, ...] = ()
+    axis: int = 0
+    min: tuple[float, ...] = ()
+    max: tuple[float, ...] = ()
+    details: Record | BlockScales | None = None
+
+    @classmethod
+    def of(cls, params: QuantParams) -> Quantization:
+        return cls(params.scales, params.zero_points, params.axis or 0)
+
+    def params(self, dtype: DType) -> QuantParams | None:
+        """The affine parameters, or None if there are none or they are of another kind."""
+        if not self.scales or not dtype.is_integer or self.details is not None:
+            return None
+        zero_points = self.zero_points or (0,)
+        if len(zero_points) == 1:
+            zero_points *= len(self.scales)
+        if len(zero_points) != len(self.scales):
+            return None
+        return QuantParams(self.scales, zero_points, dtype, self.axis if len(self.scales) > 1 else None)
+
+
+@dataclass(frozen=True)
+class BlockScales:
+    """One scale for each block of consecutive elements, held in tensors of their own (float16)."""
+
+    record: Record
+    scales: Tensor
+    zero_points: Tensor | None
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A value in a graph: an activation, or a constant if it has a buffer."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    buffer: Buffer | None = None
+    quantization: Quantization | None = None
+    shape_signature: tuple[int, ...] | None = None  # -1 marks a dynamic dimension
+    is_variable: bool = False
+    has_rank: bool = False
+    sparsity: Record | None = None
+    variants: tuple[Record, ...] | None = None
+    external_buffer: int = 0  # identifies an entry of Model.external_buffers; 0 is none
+
+    @property
+    def is_constant(self) -> bool:
+        return self.buffer is not None or self.external_buffer != 0
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def params(self) -> QuantParams | None:
+        return None if self.quantization is None else self.quantization.params(self.dtype)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether integers stand for reals here, as opposed to indices and counts."""
+        return (
+            self.dtype.is_integer
+            and self.quantization is not None
+            and bool(self.quantization.scales or self.quantization.details)
+        )
+
+    @property
+    def data(self) -> Array | None:
+        """The constant in the tensor's shape, a view of the file (unpacked copies for int4 and int2)."""
+        storage = self.dtype.storage
+        if self.buffer is None or storage is None or self.sparsity is not None:
+            return None
+        if self.dtype.is_packed:
+            return unpack(self.buffer.raw, self.dtype, self.size).reshape(self.shape)
+        return self.buffer.raw.view(storage).reshape(self.shape)
+
+    @classmethod
+    def constant(cls, name: str, data: Array, dtype: DType, params: QuantParams | None = None) -> Tensor:
+        """A constant tensor holding `data`, stored as `dtype`."""
+        return cls(
+            name, tuple(data.shape), dtype, buffer_of(data, dtype), None if params is None else Quantization.of(params)
+        )
+
+    def __repr__(self) -> str:
+        shape = ",".join(map(str, self.shape))
+        return f"<{'const ' if self.is_constant else ''}{self.dtype.label}[{shape}] {self.name!r}>"
+
+
+def buffer_of(data: Array, dtype: DType) -> Buffer | None:
+    """The bytes that store `data` as `dtype`. Nothing at all for no elements, as files cannot tell the two apart."""
+    if data.size == 0:
+        return None
+    if dtype.is_packed:
+        return Buffer(pack(data, dtype))
+    stored = np.ascontiguousarray(data, dtype.storage)
+    return Buffer(stored.reshape(-1).view(np.uint8))
+
+
+@dataclass(eq=False)
+class Op:
+    """One operation. An optional input that is left out is None."""
+
+    kind: str
+    inputs: list[Tensor | None]
+    outputs: list[Tensor]
+    options: Record | None = None
+    version: int = 1
+    custom_code: str | None = None
+    custom_options: Array | None = None
+    custom_options_format: int = 0
+    intermediates: list[Tensor] = field(default_factory=list)
+    mutating_variable_inputs: tuple[bool, ...] | None = None
+    debug_metadata_index: int = -1
+
+    @property
+    def label(self) -> str:
+        """The kind, or for a custom op its own name."""
+        return self.custom_code or self.kind if self.kind == "CUSTOM" else self.kind
+
+    @property
+    def name(self) -> str:
+        """Ops have no names in a file; people know them by their first output."""
+        return self.outputs[0].name if self.outputs else ""
+
+    def option(self, name: str, default: Any = None) -> Any:
+        return default if self.options is None else self.options.get(name, default)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor it refers to, block scales of its operands included."""
+        for tensor in (*self.inputs, *self.outputs, *self.intermediates):
+            if tensor is not None:
+                yield tensor
+                yield from attached(tensor)
+
+    def graphs(self) -> Iterator[Graph]:
+        """The graphs it calls."""
+        if self.options is not None:
+            yield from (v for v in self.options.values.values() if isinstance(v, Graph))
+
+    def __repr__(self) -> str:
+        return f"<{self.label} {self.name!r}>"
+
+
+def attached(tensor: Tensor) -> Iterator[Tensor]:
+    """Tensors that belong to `tensor`: the scales of a blockwise quantization."""
+    if tensor.quantization is not None and isinstance(tensor.quantization.details, BlockScales):
+        details = tensor.quantization.details
+        yield details.scales
+        if details.zero_points is not None:
+            yield details.zero_points
+
+
+@dataclass(eq=False)
+class Graph:
+    """Ops in execution order, and all tensors that belong to them."""
+
+    name: str = "main"
+    tensors: list[Tensor] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    debug_metadata_index: int = -1
+
+    def tensor(self, name: str) -> Tensor:
+        """The first tensor called `name`."""
+        for tensor in self.tensors:
+            if tensor.name == name:
+                return tensor
+        raise KeyError(name)
+
+    def __repr__(self) -> str:
+        return f"<graph {self.name!r}: {len(self.ops)} ops>"
+
+    def __str__(self) -> str:
+        from .text import graph_text
+
+        return graph_text(self)
+
+
+@dataclass(eq=False)
+class Signature:
+    """Names by which callers know a graph's inputs and outputs."""
+
+    key: str
+    graph: Graph
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor]
+
+
+@dataclass(eq=False)
+class Model:
+    """Everything a `.tflite` holds. The first graph is the one that runs by default."""
+
+    graphs: list[Graph]
+    signatures: list[Signature] = field(default_factory=list)
+    description: str | None = None
+    version: int = 3
+    metadata: list[tuple[str, Buffer | None]] = field(default_factory=list)
+    metadata_buffers: list[Buffer | None] | None = None  # an older place for the same thing
+    external_buffer_groups: tuple[Record, ...] | None = None
+    external_buffers: tuple[Record, ...] | None = None
+
+    @property
+    def main(self) -> Graph:
+        return self.graphs[0]
+
+    def __repr__(self) -> str:
+        return f"<model: {len(self.graphs)} graphs, {sum(len(g.ops) for g in self.graphs)} ops>"
+
+    def __str__(self) -> str:
+        from .text import model_text
+
+        return model_text(self)

@@ -1,0 +1,69 @@
+"""Questions about a graph: who makes a tensor, who reads it, which graphs there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .model import Graph, Model, Op, Tensor
+
+
+class Use(NamedTuple):
+    """A place that reads a tensor: input `slot` of `op`. Graph outputs are asked of the graph itself."""
+
+    op: Op
+    slot: int
+
+
+class Uses:
+    """Producers and readers of every tensor of a graph, as of now: made afresh after edits."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._producer: dict[Tensor, Op] = {}
+        self._readers: dict[Tensor, list[Use]] = {}
+        self._outputs = set(graph.outputs)
+        for op in graph.ops:
+            for tensor in op.outputs:
+                self._producer.setdefault(tensor, op)
+            for slot, source in enumerate(op.inputs):
+                if source is not None:
+                    self._readers.setdefault(source, []).append(Use(op, slot))
+
+    def producer(self, tensor: Tensor) -> Op | None:
+        return self._producer.get(tensor)
+
+    def readers(self, tensor: Tensor) -> list[Use]:
+        return self._readers.get(tensor, [])
+
+    def is_output(self, tensor: Tensor) -> bool:
+        return tensor in self._outputs
+
+    def is_unused(self, tensor: Tensor) -> bool:
+        return tensor not in self._readers and tensor not in self._outputs
+
+
+def called_graphs(model: Model) -> set[Graph]:
+    """Graphs that some op calls: control-flow bodies and composite decompositions."""
+    return {graph for g in model.graphs for op in g.ops for graph in op.graphs()}
+
+
+def constants(graph: Graph) -> Iterator[Tensor]:
+    return (t for t in graph.tensors if t.is_constant)
+
+
+def unique_names(graph: Graph) -> dict[Tensor, str]:
+    """A distinct name for each tensor: its own, with `#2`, `#3` ... on repetitions, `%k` where it has none."""
+    taken = {t.name for t in graph.tensors}
+    names: dict[Tensor, str] = {}
+    seen: dict[str, int] = {}
+    for index, tensor in enumerate(graph.tensors):
+        base = tensor.name or f"%{index}"
+        count = seen.get(base, 0) + 1
+        candidate = base if count == 1 else f"{base}#{count}"
+        while count > 1 and candidate in taken:
+            count += 1
+            candidate = f"{base}#{count}"
+        seen[base] = count
+        taken.add(candidate)
+        names[tensor] = candidate
+    return names

@@ -1,0 +1,195 @@
+"""What the op table says about an op. Rows are facts about LiteRT's kernels; behaviour lives elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ..affine import QuantParams
+from ..dtypes import DType
+from ..graph.model import Op
+
+# Roles of inputs and outputs.
+
+
+@dataclass(frozen=True)
+class Activation:
+    """Holds data that flows: quantized to the activation type."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Holds trained parameters: symmetric, narrow range, per channel along `axis` where the kernels have that."""
+
+    axis: int | None
+
+
+@dataclass(frozen=True)
+class Bias:
+    """Added to the products of inputs `of`: scale = product of their scales, zero point 0."""
+
+    of: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Untouched:
+    """Holds indices, shapes, conditions: no quantization."""
+
+
+@dataclass(frozen=True)
+class ShapeOnly:
+    """Only the tensor's shape is read, so any type does."""
+
+
+Role = Activation | Weight | Bias | Untouched | ShapeOnly
+
+
+def act() -> Activation:
+    return Activation()
+
+
+def weight(axis: int | None) -> Weight:
+    return Weight(axis)
+
+
+def bias(*of: int) -> Bias:
+    first, second = of
+    return Bias((first, second))
+
+
+def index() -> Untouched:
+    return Untouched()
+
+
+def shape_of() -> ShapeOnly:
+    return ShapeOnly()
+
+
+# How an integer kernel goes from its inputs' scales to its output's.
+
+
+class Rescale(Enum):
+    NONE = "integers pass through, or a table is looked up"
+    PRODUCT = "first input's scale * second input's scale / output's scale"
+    RATIO = "input's scale / output's scale"
+    SUM = "both inputs to a common scale, then to the output's"
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Output parameters that the kernels demand."""
+
+    scale: float
+    zero_point: int
+
+    def params(self, dtype: DType) -> QuantParams:
+        return QuantParams((self.scale,), (self.zero_point,), dtype)
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One row of the op table.
+
+    `inputs` and `outputs` give the role of each slot; with `variadic` the last role repeats. `tied` ops need one
+    scale and zero point for all their activations. `fixed` maps an activation type to the output parameters that
+    its kernel demands. `types` are the activation types that LiteRT has a kernel for, `weights` the weight types
+    beside each of them, `hybrid` the weight types beside float activations. `versions` maps a type to the lowest
+    op version that has it (1 where absent); `options` are option values that an activation type needs.
+    """
+
+    kind: str
+    inputs: tuple[Role, ...]
+    outputs: tuple[Role, ...] = (Activation(),)
+    variadic: bool = False
+    tied: bool = False
+    rescale: Rescale = Rescale.NONE
+    fixed: Mapping[DType, Fixed] = field(default_factory=dict)
+    types: tuple[DType, ...] = ()
+    weights: Mapping[DType, tuple[DType, ...]] = field(default_factory=dict)
+    hybrid: tuple[DType, ...] = ()
+    versions: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[DType, Mapping[str, object]] = field(default_factory=dict)
+    macs: Callable[[Op], int] | None = None
+    note: str = ""
+
+    def input_role(self, slot: int) -> Role:
+        return _role(self.inputs, slot, self.variadic)
+
+    def output_role(self, slot: int) -> Role:
+        return _role(self.outputs, slot, self.variadic)
+
+    @property
+    def weight_slots(self) -> tuple[int, ...]:
+        return tuple(k for k, role in enumerate(self.inputs) if isinstance(role, Weight))
+
+
+def _role(roles: tuple[Role, ...], slot: int, variadic: bool) -> Role:
+    if slot < len(roles):
+        return roles[slot]
+    return roles[-1] if variadic and roles else Untouched()
+
+
+# Activation functions that an op applies to its output, by their code in the schema.
+
+
+@dataclass(frozen=True)
+class FusedActivation:
+    """`bounds` is what the function limits its values to, if that is all it does."""
+
+    name: str
+    bounds: tuple[float, float] | None = None
+
+
+FUSED_ACTIVATIONS: tuple[FusedActivation, ...] = (
+    FusedActivation("NONE"),
+    FusedActivation("RELU", (0.0, math.inf)),
+    FusedActivation("RELU_N1_TO_1", (-1.0, 1.0)),
+    FusedActivation("RELU6", (0.0, 6.0)),
+    FusedActivation("TANH"),
+    FusedActivation("SIGN_BIT"),
+)
+
+
+def fused_activation(op: Op) -> FusedActivation:
+    code = int(op.option("fusedActivationFunction", 0))
+    return FUSED_ACTIVATIONS[code] if 0 <= code < len(FUSED_ACTIVATIONS) else FusedActivation(f"UNKNOWN_{code}")
+
+
+# Multiply-accumulates. Each takes an op of which it knows the layout.
+
+
+def macs_per_output(op: Op) -> int:
+    """Every output element sums over one channel's weights."""
+    weights = op.inputs[1]
+    if weights is None or not weights.shape:
+        return 0
+    channels = weights.shape[3] if op.kind == "DEPTHWISE_CONV_2D" else weights.shape[0]
+    return op.outputs[0].size * weights.size // max(1, channels)
+
+
+def macs_transposed(op: Op) -> int:
+    """TRANSPOSE_CONV: every input element is spread over the weights of its channel."""
+    weights, source = op.inputs[1], op.inputs[2]
+    if weights is None or source is None or not weights.shape:
+        return 0
+    return source.size * weights.size // max(1, weights.shape[-1])
+
+
+def macs_matmul(op: Op) -> int:
+    """BATCH_MATMUL: every output element sums over the inner dimension."""
+    left = op.inputs[0]
+    if left is None or len(left.shape) < 2:
+        return 0
+    return op.outputs[0].size * left.shape[-2 if op.option("adjX") else -1]
+
+
+def macs_recurrent(op: Op) -> int:
+    """Recurrent layers: every step multiplies with every weight matrix."""
+    source = op.inputs[0]
+    if source is None or not source.shape:
+        return 0
+    steps = math.prod(source.shape[:-1])
+    matrices = (t.size for t in op.inputs[1:] if t is not None and t.is_constant and len(t.shape) == 2)
+    return steps * sum(matrices)

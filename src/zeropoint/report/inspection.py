@@ -1,0 +1,349 @@
+"""What a `.tflite` holds, as values: the numbers that Netron shows, and those that the kernels compute with."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ..affine import QuantParams
+from ..fixedpoint import to_fixed_point
+from ..graph.model import BlockScales, Graph, Model, Op, Record, Tensor
+from ..graph.query import unique_names
+from ..ops import CONVERSIONS, OPS, Activation, Rescale, Weight, fused_activation
+
+SCHEMA_VERSION = 1
+"""Of `Inspection.to_json`; documented in docs/inspect-json.md."""
+
+Execution = Literal["integer", "float", "hybrid", "conversion", "other"]
+Kind = Literal["input", "output", "constant", "variable", "activation"]
+
+
+@dataclass(frozen=True)
+class QuantRow:
+    """low ≤ scale * (q - zero_point) ≤ high. `source` says where low and high come from."""
+
+    low: float
+    high: float
+    source: Literal["stored", "representable"]
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    axis: int | None
+    formula: str
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    graph: str
+    name: str
+    kind: Kind
+    dtype: str
+    shape: tuple[int, ...]
+    shape_signature: tuple[int, ...] | None
+    bytes: int
+    quantization: QuantRow | None
+    values: tuple[float, float] | None  # least and greatest value of a float constant
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """A real factor that an integer kernel applies, as int32 multiplier and shift."""
+
+    what: str
+    real: float
+    multiplier: int
+    shift: int
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An op's input or output, with its parameters in one line."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    formula: str | None
+
+
+@dataclass(frozen=True)
+class OpRow:
+    graph: str
+    kind: str
+    name: str
+    version: int
+    activation: str
+    execution: Execution
+    macs: int
+    inputs: tuple[Operand | None, ...]  # None: an optional input that is left out
+    outputs: tuple[Operand, ...]
+    multipliers: tuple[Multiplier, ...]
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output as a caller sees it."""
+
+    name: str
+    tensor: str
+    dtype: str
+    shape: tuple[int, ...]
+    formula: str | None
+
+
+@dataclass(frozen=True)
+class SignatureRow:
+    key: str | None  # None: the model has no signature; these are the first graph's inputs and outputs
+    graph: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Everything that `zeropoint inspect` prints."""
+
+    description: str | None
+    file_bytes: int | None
+    signatures: tuple[SignatureRow, ...]
+    data_bytes: dict[str, int]  # constant data by type; shared buffers count once
+    other_bytes: int | None
+    tensors: tuple[TensorRow, ...]
+    ops: tuple[OpRow, ...]
+
+    @property
+    def ops_by_kind(self) -> dict[str, Counter[Execution]]:
+        counts: dict[str, Counter[Execution]] = {}
+        for op in self.ops:
+            counts.setdefault(op.kind, Counter())[op.execution] += 1
+        return counts
+
+    @property
+    def macs(self) -> dict[Execution, int]:
+        """Multiply-accumulates by how they are executed."""
+        totals: Counter[Execution] = Counter()
+        for op in self.ops:
+            totals[op.execution] += op.macs
+        return {execution: n for execution, n in totals.items() if n}
+
+    @property
+    def integer_share(self) -> float | None:
+        """The share of the arithmetic that runs in integers; None for a model that multiplies nothing."""
+        macs = self.macs
+        return macs.get("integer", 0) / sum(macs.values()) if macs else None
+
+    def filtered(self, pattern: str) -> Inspection:
+        """Only tensors and ops whose name or kind matches a glob (case does not matter)."""
+        wanted = pattern.lower()
+
+        def matches(*texts: str) -> bool:
+            return any(fnmatch.fnmatchcase(text.lower(), wanted) for text in texts)
+
+        return dataclasses.replace(
+            self,
+            tensors=tuple(t for t in self.tensors if matches(t.name, t.kind, t.dtype)),
+            ops=tuple(op for op in self.ops if matches(op.name, op.kind)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for machines; docs/inspect-json.md describes them."""
+        kinds = {kind: dict(counts) for kind, counts in self.ops_by_kind.items()}
+        summary = {"macs": self.macs, "integer_share": self.integer_share, "ops_by_kind": kinds}
+        return {"schema": SCHEMA_VERSION, **dataclasses.asdict(self), "summary": summary}
+
+
+def inspect(model: Model, file_bytes: int | None = None) -> Inspection:
+    """Describe `model`; `file_bytes` is the size of the file it came from, if there is one."""
+    names = {graph: unique_names(graph) for graph in model.graphs}
+    buffers = {id(t.buffer): t for g in model.graphs for t in g.tensors if t.buffer is not None}
+    data: Counter[str] = Counter()
+    for tensor in buffers.values():
+        assert tensor.buffer is not None
+        data[tensor.dtype.label] += tensor.buffer.raw.size
+    return Inspection(
+        model.description,
+        file_bytes,
+        tuple(_signatures(model, names)),
+        dict(data.most_common()),
+        None if file_bytes is None else file_bytes - data.total(),
+        tuple(_tensor_row(t, g, names[g][t]) for g in model.graphs for t in g.tensors),
+        tuple(_op_row(op, g, names[g]) for g in model.graphs for op in g.ops),
+    )
+
+
+def formula(params: QuantParams) -> str:
+    """real as a function of q, as people write it: `0.012566 * (q - 3)`."""
+    scale = f"{params.scale:.5g}"
+    if params.zero_point == 0:
+        return f"{scale} * q"
+    sign = "-" if params.zero_point > 0 else "+"
+    return f"{scale} * (q {sign} {abs(params.zero_point)})"
+
+
+def feed_formula(params: QuantParams) -> str:
+    """q as a function of the real number, for whoever fills an input."""
+    offset = f" {'-' if params.zero_point < 0 else '+'} {abs(params.zero_point)}" if params.zero_point else ""
+    return f"round(x / {params.scale:.9g}){offset}"
+
+
+def _signatures(model: Model, names: dict[Graph, dict[Tensor, str]]) -> Iterator[SignatureRow]:
+    def ports(named: Iterator[tuple[str, Tensor]], graph: Graph) -> tuple[Port, ...]:
+        return tuple(_port(name, tensor, names[graph][tensor]) for name, tensor in named)
+
+    for signature in model.signatures:
+        graph = signature.graph
+        ins, outs = iter(signature.inputs.items()), iter(signature.outputs.items())
+        yield SignatureRow(signature.key, graph.name, ports(ins, graph), ports(outs, graph))
+    if not model.signatures:
+        graph = model.main
+        unnamed = (((names[graph][t], t) for t in side) for side in (graph.inputs, graph.outputs))
+        yield SignatureRow(None, graph.name, *(ports(side, graph) for side in unnamed))
+
+
+def _port(name: str, tensor: Tensor, tensor_name: str) -> Port:
+    params = tensor.params
+    shown = None if params is None or params.axis is not None else formula(params)
+    return Port(name, tensor_name, tensor.dtype.label, tensor.shape_signature or tensor.shape, shown)
+
+
+def _tensor_row(tensor: Tensor, graph: Graph, name: str) -> TensorRow:
+    return TensorRow(
+        graph.name,
+        name,
+        _kind(tensor, graph),
+        tensor.dtype.label,
+        tensor.shape,
+        tensor.shape_signature,
+        tensor.buffer.raw.size if tensor.buffer is not None else tensor.dtype.nbytes(tensor.size) or 0,
+        _quant_row(tensor),
+        _values(tensor),
+        _note(tensor),
+    )
+
+
+def _kind(tensor: Tensor, graph: Graph) -> Kind:
+    if tensor in graph.inputs:
+        return "input"
+    if tensor in graph.outputs:
+        return "output"
+    if tensor.is_constant:
+        return "constant"
+    return "variable" if tensor.is_variable else "activation"
+
+
+def _quant_row(tensor: Tensor) -> QuantRow | None:
+    params, stored = tensor.params, tensor.quantization
+    if params is None or stored is None:
+        return None
+    has_range = bool(stored.min) and bool(stored.max)
+    low, high = (min(stored.min), max(stored.max)) if has_range else params.range()
+    if params.axis is None:
+        text = formula(params)
+    else:
+        spread = f"{min(params.scales):.4g} .. {max(params.scales):.4g}"
+        zeros = "" if params.is_symmetric else f", zero points {min(params.zero_points)} .. {max(params.zero_points)}"
+        text = f"scale {spread} * q in {len(params.scales)} channels on axis {params.axis}{zeros}"
+    source: Literal["stored", "representable"] = "stored" if has_range else "representable"
+    return QuantRow(low, high, source, params.scales, params.zero_points, params.axis, text)
+
+
+def _values(tensor: Tensor) -> tuple[float, float] | None:
+    data = tensor.data if tensor.dtype.name in ("FLOAT32", "FLOAT16", "FLOAT64") else None
+    if data is None or data.size == 0:
+        return None
+    with np.errstate(invalid="ignore"):
+        return float(data.min()), float(data.max())
+
+
+def _note(tensor: Tensor) -> str:
+    notes = []
+    if tensor.sparsity is not None:
+        notes.append("sparse")
+    stored = tensor.quantization
+    if stored is not None and isinstance(stored.details, BlockScales):
+        notes.append(f"blocks of {stored.details.record.get('blockSize')}, scales in '{stored.details.scales.name}'")
+    elif stored is not None and isinstance(stored.details, Record):
+        notes.append(stored.details.type)
+    if stored is not None and stored.scales and tensor.params is None and not notes:
+        notes.append("has a scale that its type does not use")
+    return ", ".join(notes)
+
+
+def _op_row(op: Op, graph: Graph, names: dict[Tensor, str]) -> OpRow:
+    spec = OPS.get(op.kind)
+    execution = execution_of(op)
+    return OpRow(
+        graph.name,
+        op.label,
+        names[op.outputs[0]] if op.outputs else "",
+        op.version,
+        fused_activation(op).name,
+        execution,
+        spec.macs(op) if spec is not None and spec.macs is not None else 0,
+        tuple(None if t is None else _operand(t, names) for t in op.inputs),
+        tuple(_operand(t, names) for t in op.outputs),
+        tuple(_multipliers(op)) if execution == "integer" else (),
+    )
+
+
+def _operand(tensor: Tensor, names: dict[Tensor, str]) -> Operand:
+    row = _quant_row(tensor)
+    return Operand(names[tensor], tensor.dtype.label, tensor.shape, None if row is None else row.formula)
+
+
+def execution_of(op: Op) -> Execution:
+    """Integer: all data that flow are quantized. Hybrid: float data, quantized weights. Other: indices and shapes."""
+    if op.kind in CONVERSIONS:
+        return "conversion"
+    spec = OPS.get(op.kind)
+    tensors = [t for t in (*op.inputs, *op.outputs) if t is not None]
+    flowing = [t for t in tensors if not t.is_constant] or tensors
+    if any(t.dtype.is_float for t in flowing):
+        weights = [] if spec is None else [op.inputs[k] for k in spec.weight_slots if k < len(op.inputs)]
+        quantized = [t for t in (weights or op.inputs) if t is not None and t.is_constant and t.is_quantized]
+        return "hybrid" if quantized else "float"
+    return "integer" if any(t.is_quantized for t in tensors) else "other"
+
+
+def _multipliers(op: Op) -> Iterator[Multiplier]:
+    spec = OPS.get(op.kind)
+    if spec is None or spec.rescale is Rescale.NONE or not op.outputs or op.outputs[0].params is None:
+        return
+    data = [
+        t.params
+        for k, t in enumerate(op.inputs)
+        if t is not None and t.params is not None and isinstance(spec.input_role(k), Activation | Weight)
+    ]
+    result = op.outputs[0].params
+    if result.axis is not None or not data or len(data) < (1 if spec.rescale is Rescale.RATIO else 2):
+        return
+    for what, real in _factors(spec.rescale, data, result):
+        if np.isfinite(real) and real >= 0:
+            yield Multiplier(what, real, *to_fixed_point(real))
+
+
+def _factors(rescale: Rescale, data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str, float]]:
+    out = result.scale
+    if out == 0:
+        return
+    if rescale is Rescale.RATIO:
+        yield "output", data[0].scales[0] / out
+    elif rescale is Rescale.PRODUCT:
+        first, second = sorted(data[:2], key=lambda p: len(p.scales))
+        channels = len(second.scales)
+        for k, scale in enumerate(second.scales):
+            yield f"channel {k}" if channels > 1 else "output", first.scales[0] * scale / out
+    else:
+        # Both inputs are first brought to twice the larger scale, with `headroom` bits to the left.
+        headroom = 20 if result.dtype.bits == 8 else 15
+        common = 2 * max(data[0].scales[0], data[1].scales[0])
+        if common == 0:
+            return
+        yield "input 0", data[0].scales[0] / common
+        yield "input 1", data[1].scales[0] / common
+        yield "output", common / (2.0**headroom * out)

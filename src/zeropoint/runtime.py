@@ -1,0 +1,126 @@
+"""The one place that runs LiteRT."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from .dtypes import Array
+from .errors import RuntimeFailure, UnsupportedOp
+from .graph.model import Model
+from .tflite import load, to_bytes
+
+Kernels = Literal["delegate", "optimized", "reference"]
+
+
+class Session:
+    """A model loaded into LiteRT.
+
+    `kernels`: "delegate" is what applications get by default (XNNPACK where it applies), "optimized" the builtin
+    kernels, "reference" the plain ones that define the arithmetic.
+    """
+
+    def __init__(
+        self, model: Model | bytes, *, kernels: Kernels = "delegate", threads: int = 1, preserve: bool = False
+    ):
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+        if isinstance(model, bytes):
+            load(model)  # the native code trusts offsets; nothing reaches it that our reader rejects
+        resolver = {
+            "delegate": OpResolverType.AUTO,
+            "optimized": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+            "reference": OpResolverType.BUILTIN_REF,
+        }[kernels]
+        # The interpreter reads the bytes for as long as it lives.
+        self._content = model if isinstance(model, bytes) else to_bytes(model)
+        with _explained(), quiet_stderr():
+            self._interpreter: Any = Interpreter(
+                model_content=self._content,
+                num_threads=threads,
+                experimental_op_resolver_type=resolver,
+                experimental_preserve_all_tensors=preserve,
+            )
+            self._interpreter.allocate_tensors()
+        self._read_details()
+
+    def _read_details(self) -> None:
+        self.inputs: list[dict[str, Any]] = self._interpreter.get_input_details()
+        self.outputs: list[dict[str, Any]] = self._interpreter.get_output_details()
+
+    def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Give the inputs other shapes."""
+        with _explained(), quiet_stderr():
+            for detail, shape in zip(self.inputs, shapes, strict=True):
+                self._interpreter.resize_tensor_input(detail["index"], list(shape), strict=True)
+            self._interpreter.allocate_tensors()
+        self._read_details()
+
+    def run(self, sample: Sequence[Array]) -> list[Array]:
+        """The outputs for one sample, as copies."""
+        self.invoke(sample)
+        return [self._interpreter.get_tensor(d["index"]) for d in self.outputs]
+
+    def invoke(self, sample: Sequence[Array]) -> None:
+        """Run one sample and leave the outputs inside; `views` reads them."""
+        with _explained():
+            for detail, value in zip(self.inputs, sample, strict=True):
+                self._interpreter.set_tensor(detail["index"], value)
+            self._interpreter.invoke()
+
+    def views(self, indices: Sequence[int]) -> Iterator[Array]:
+        """Outputs by index into the runtime's own memory: valid until the next call of `invoke`."""
+        for index in indices:
+            yield self._interpreter.tensor(index)()
+
+    def reset(self) -> None:
+        """Zero the state of variable tensors."""
+        self._interpreter.reset_all_variables()
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """LiteRT's exceptions as ours, with the one line that matters."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        text = "; ".join(lines[:2]) or "no reason given"
+        if "unresolved custom op" in text.lower() or "custom op" in text.lower() or "select tensorflow" in text.lower():
+            raise UnsupportedOp(f"LiteRT cannot run this model: {text}") from None
+        raise RuntimeFailure(f"LiteRT cannot run this model: {text}") from None
+
+
+_stderr_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Hold back what native code prints while loading a model ("INFO: Created TensorFlow Lite XNNPACK delegate ...").
+
+    It writes to the file descriptor and offers no switch (ai-edge-litert 2.3).
+    """
+    with _stderr_lock, contextlib.ExitStack() as stack:
+        try:
+            saved = os.dup(2)
+            sink = os.open(os.devnull, os.O_WRONLY)
+        except OSError:  # no stderr at all
+            yield
+            return
+        stack.callback(os.close, saved)
+        stack.callback(os.close, sink)
+        os.dup2(sink, 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+
+
+def zeros_like_inputs(session: Session) -> list[Array]:
+    """A sample of zeros, to see whether a model runs at all."""
+    return [np.zeros(d["shape"], d["dtype"]) for d in session.inputs]

@@ -1,0 +1,130 @@
+"""A bounds-checked view of a flatbuffer. The generated accessors trust offsets; files from strangers may lie.
+
+Reading is linear in the size of the file whatever its offsets say: every table and every element that is
+looked at is charged to a budget that a well-formed file cannot exceed.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..dtypes import Array
+from ..errors import InvalidModel
+
+_U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
+
+
+class File:
+    """The bytes of one flatbuffer, with a budget of how much may be read from it."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.bytes = np.frombuffer(content, np.uint8)
+        # Writers share equal strings and vectors, so a byte may rightly be read more than once.
+        self._budget = 16 * len(content) + 65536
+
+    def charge(self, amount: int) -> None:
+        self._budget -= amount
+        if self._budget < 0:
+            raise InvalidModel("the file refers to the same bytes over and over; it is damaged or malicious")
+
+    def root(self) -> Table:
+        return Table(self, self.offset(0))
+
+    def offset(self, position: int) -> int:
+        """Follow the unsigned offset stored at `position`."""
+        return position + int(self.number(_U32, position))
+
+    def number(self, format: struct.Struct, position: int) -> int:
+        if not 0 <= position <= len(self.content) - format.size:
+            raise InvalidModel(f"an offset points to byte {position} of a file of {len(self.content)} bytes")
+        (value,) = format.unpack_from(self.content, position)
+        return int(value)
+
+    def vector(self, position: int, dtype: npt.DTypeLike) -> Array:
+        """The vector of numbers at `position`, as a view."""
+        element = np.dtype(dtype)
+        count = self.number(_U32, position)
+        start, end = position + 4, position + 4 + count * element.itemsize
+        if end > len(self.content):
+            raise InvalidModel(f"a vector of {count} elements reaches beyond the end of the file")
+        return self.bytes[start:end].view(element) if count else np.empty(0, element)
+
+
+class Table:
+    """One table: fields by their slot in the schema. Absent fields give the default."""
+
+    def __init__(self, file: File, position: int) -> None:
+        self.file = file
+        self.position = position
+        file.charge(4)
+        self._vtable = position - file.number(_I32, position)
+        self._vtable_size = file.number(_U16, self._vtable)
+        self._size = file.number(_U16, self._vtable + 2)
+        if self._vtable_size < 4 or self._vtable_size % 2 or self._vtable + self._vtable_size > len(file.content):
+            raise InvalidModel(f"the table at byte {position} has no valid layout")
+        if position + self._size > len(file.content):
+            raise InvalidModel(f"the table at byte {position} reaches beyond the end of the file")
+
+    def at(self, slot: int) -> int | None:
+        """Where the field is stored, or None if it is absent."""
+        entry = 4 + 2 * slot
+        if entry + 2 > self._vtable_size:
+            return None
+        offset = self.file.number(_U16, self._vtable + entry)
+        if offset >= self._size and offset:
+            raise InvalidModel(f"a field of the table at byte {self.position} lies outside of it")
+        return self.position + offset if offset else None
+
+    def number(self, slot: int, format: str, default: int = 0) -> int:
+        """A scalar, by its `struct` format."""
+        position = self.at(slot)
+        return default if position is None else self.file.number(struct.Struct(f"<{format}"), position)
+
+    def flag(self, slot: int) -> bool:
+        return bool(self.number(slot, "B"))
+
+    def table(self, slot: int) -> Table | None:
+        position = self.at(slot)
+        return None if position is None else Table(self.file, self.file.offset(position))
+
+    def tables(self, slot: int) -> list[Table] | None:
+        """A vector of tables."""
+        position = self.at(slot)
+        if position is None:
+            return None
+        start = self.file.offset(position)
+        offsets = self.file.vector(start, np.uint32)
+        self.file.charge(4 * offsets.size)
+        return [Table(self.file, start + 4 + 4 * k + int(offset)) for k, offset in enumerate(offsets)]
+
+    def vector(self, slot: int, dtype: npt.DTypeLike) -> Array | None:
+        """A vector of numbers as a view: not charged, as nothing is copied."""
+        position = self.at(slot)
+        return None if position is None else self.file.vector(self.file.offset(position), dtype)
+
+    def ints(self, slot: int, dtype: npt.DTypeLike = np.int32) -> tuple[int, ...] | None:
+        return None if (found := self._listed(slot, dtype)) is None else tuple(found)
+
+    def floats(self, slot: int) -> tuple[float, ...] | None:
+        return None if (found := self._listed(slot, np.float32)) is None else tuple(found)
+
+    def _listed(self, slot: int, dtype: npt.DTypeLike) -> list[Any] | None:
+        found = self.vector(slot, dtype)
+        if found is None:
+            return None
+        self.file.charge(found.nbytes)
+        listed: list[Any] = found.tolist()
+        return listed
+
+    def text(self, slot: int) -> str | None:
+        """A string. Bytes that are not UTF-8 survive a round trip as surrogates."""
+        found = self.vector(slot, np.uint8)
+        if found is None:
+            return None
+        self.file.charge(found.nbytes)
+        return found.tobytes().decode("utf-8", "surrogateescape")

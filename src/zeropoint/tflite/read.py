@@ -1,0 +1,210 @@
+"""Bytes -> Model. Accepts any `.tflite`; raises InvalidModel, and nothing else, for anything that is not one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from ..dtypes import Array
+from ..errors import InvalidModel
+from ..files import PathLike, describe_os_error
+from ..graph.check import check
+from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Quantization, Record, Signature, Tensor
+from . import schema
+from .flatbuffer import File, Table
+
+LARGEST_FILE = (1 << 31) - 1
+"""Offsets in a flatbuffer are 32 bits wide and signed in places."""
+
+T = TypeVar("T")
+
+
+def load(source: PathLike | bytes) -> Model:
+    """Read a model from a file or from bytes."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _Reader(_identified(bytes(source), "the given bytes")).model()
+    path = Path(source)
+    content = _identified(_content(path), str(path))
+    try:
+        return _Reader(content).model()
+    except InvalidModel as error:
+        raise InvalidModel(f"{path} is not a valid .tflite model: {error}") from None
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if path.is_dir():
+            raise InvalidModel(f"{path} is a folder; give a .tflite file")
+        size = path.stat().st_size
+        if size > LARGEST_FILE:
+            raise InvalidModel(f"{path} has {size / 2**30:.1f} GB; files over 2 GB cannot be read")
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidModel(f"cannot read {path}: {describe_os_error(error)}") from None
+
+
+def _identified(content: bytes, name: str) -> bytes:
+    if not content:
+        raise InvalidModel(f"{name} is empty; expected a .tflite model")
+    if len(content) < 8 or content[4:8] != schema.IDENTIFIER:
+        raise InvalidModel(
+            f"{name} is not a .tflite model: bytes 4 to 8 are {content[4:8]!r} where {schema.IDENTIFIER!r} belongs"
+        )
+    return content
+
+
+class _Reader:
+    """Resolves indices to objects, so that nobody else has to."""
+
+    def __init__(self, content: bytes) -> None:
+        self.file = File(content)
+        self.root = self.file.root()
+        self.buffers = [self._buffer(t) for t in self.root.tables(4) or ()]
+        self.codes = [_OpCode(t) for t in self.root.tables(1) or ()]
+        self.graphs: list[Graph] = []
+
+    def model(self) -> Model:
+        root = self.root
+        tables = root.tables(2) or []
+        self.graphs = [Graph(t.text(4) or "") for t in tables]
+        for graph, table in zip(self.graphs, tables, strict=True):
+            self._fill(graph, table)
+        metadata = [(t.text(0) or "", _pick(self.buffers, t.number(1, "I"), "buffer")) for t in root.tables(6) or ()]
+        older = root.ints(5)
+        model = Model(
+            self.graphs,
+            [self._signature(t) for t in root.tables(7) or ()],
+            root.text(3),
+            root.number(0, "I"),
+            metadata,
+            None if older is None else [_pick(self.buffers, k, "buffer") for k in older],
+            _records(root.tables(8), "ExternalBufferGroup"),
+            _records(root.tables(9), "ExternalBuffer"),
+        )
+        check(model)
+        return model
+
+    def _buffer(self, table: Table) -> Buffer | None:
+        raw = table.vector(0, np.uint8)
+        if raw is None and table.number(1, "Q") > 1:  # kept behind the flatbuffer; 0 and 1 mean "nowhere"
+            raw = self._outside(table.number(1, "Q"), table.number(2, "Q"))
+        return None if raw is None or raw.size == 0 else Buffer(raw)
+
+    def _outside(self, offset: int, size: int) -> Array:
+        if offset + size > len(self.file.content):
+            raise InvalidModel(f"{size} bytes of data at byte {offset} lie beyond the end of the file")
+        return self.file.bytes[offset : offset + size]
+
+    def _fill(self, graph: Graph, table: Table) -> None:
+        tensors = table.tables(0) or []
+        graph.tensors = [self._tensor(t) for t in tensors]
+        for tensor, source in zip(graph.tensors, tensors, strict=True):
+            if (stored := source.table(4)) is not None:
+                tensor.quantization = self._quantization(stored, graph)
+        graph.inputs = [_pick(graph.tensors, k, "tensor") for k in table.ints(1) or ()]
+        graph.outputs = [_pick(graph.tensors, k, "tensor") for k in table.ints(2) or ()]
+        graph.ops = [self._op(t, graph) for t in table.tables(3) or ()]
+        graph.debug_metadata_index = table.number(5, "i", -1)
+
+    def _tensor(self, table: Table) -> Tensor:
+        sparsity = table.table(6)
+        return Tensor(
+            table.text(3) or "",
+            table.ints(0) or (),
+            schema.dtype_of(table.number(1, "b")),
+            _pick(self.buffers, table.number(2, "I"), "buffer") if self.buffers else None,
+            shape_signature=table.ints(7),
+            is_variable=table.flag(5),
+            has_rank=table.flag(8),
+            sparsity=None if sparsity is None else schema.record(sparsity, "SparsityParameters"),
+            variants=_records(table.tables(9), "VariantSubType"),
+            external_buffer=table.number(10, "I"),
+        )
+
+    def _quantization(self, table: Table, graph: Graph) -> Quantization | None:
+        stored = Quantization(
+            table.floats(2) or (),
+            table.ints(3, np.int64) or (),
+            table.number(6, "i"),
+            table.floats(0) or (),
+            table.floats(1) or (),
+            self._details(table, graph),
+        )
+        return None if stored == Quantization() else stored
+
+    def _details(self, table: Table, graph: Graph) -> Record | BlockScales | None:
+        record = schema.union_record(table, "QuantizationDetails", 4, 5)
+        if record is None or record.type == "CustomQuantization":
+            return record
+        zeros = record["zeroPoints"]
+        return BlockScales(
+            record.replace(scales=None, zeroPoints=None),
+            _pick(graph.tensors, record["scales"], "tensor"),
+            _pick(graph.tensors, zeros, "tensor") if zeros > 0 else None,
+        )
+
+    def _op(self, table: Table, graph: Graph) -> Op:
+        code: _OpCode = _pick(self.codes, table.number(0, "I"), "operator code")
+        mutating = table.vector(7, np.uint8)
+        return Op(
+            code.kind,
+            [None if k == -1 else _pick(graph.tensors, k, "tensor") for k in table.ints(1) or ()],
+            [_pick(graph.tensors, k, "tensor") for k in table.ints(2) or ()],
+            self._options(table),
+            code.version,
+            code.custom_code,
+            self._custom_options(table),
+            table.number(6, "b"),
+            [_pick(graph.tensors, k, "tensor") for k in table.ints(8) or ()],
+            None if mutating is None else tuple(bool(flag) for flag in mutating),
+            table.number(13, "i", -1),
+        )
+
+    def _options(self, table: Table) -> Record | None:
+        first = schema.union_record(table, "BuiltinOptions", 3, 4)
+        second = schema.union_record(table, "BuiltinOptions2", 11, 12)
+        if first is not None and second is not None:
+            raise InvalidModel(f"an op has both {first.type} and {second.type}")
+        found = first or second
+        if found is None:
+            return None
+        calls = {
+            name: _pick(self.graphs, index, "subgraph")
+            for name, index in found.values.items()
+            if name in schema.SUBGRAPH_FIELDS and index >= 0
+        }
+        return found.replace(**calls)
+
+    def _custom_options(self, table: Table) -> Array | None:
+        offset, size = table.number(9, "Q"), table.number(10, "Q")
+        return self._outside(offset, size) if offset > 1 else table.vector(5, np.uint8)
+
+    def _signature(self, table: Table) -> Signature:
+        graph = _pick(self.graphs, table.number(4, "I"), "subgraph")
+
+        def named(slot: int) -> dict[str, Tensor]:
+            maps = table.tables(slot) or ()
+            return {t.text(0) or "": _pick(graph.tensors, t.number(1, "I"), "tensor") for t in maps}
+
+        return Signature(table.text(2) or "", graph, named(0), named(1))
+
+
+class _OpCode:
+    def __init__(self, table: Table) -> None:
+        # Codes outgrew their byte; older files fill only the old field, newer ones both.
+        self.kind = schema.op_kind(max(table.number(0, "b"), table.number(3, "i")))
+        self.version = table.number(2, "i", 1)
+        self.custom_code = table.text(1)
+
+
+def _records(tables: list[Table] | None, type: str) -> tuple[Record, ...] | None:
+    return None if tables is None else tuple(schema.record(t, type) for t in tables)
+
+
+def _pick(items: Sequence[T], index: int, what: str) -> T:
+    if not 0 <= index < len(items):
+        raise InvalidModel(f"{what} {index} is referred to, but there are {len(items)}")
+    return items[index]
