@@ -137,7 +137,7 @@ def _span(lows: Array, highs: Array) -> Array:
     """high - low in float32, as TensorFlow computes it; in float64 where float32 would overflow."""
     with np.errstate(over="ignore"):
         span = (highs.astype(np.float32) - lows.astype(np.float32)).astype(np.float64)
-    return np.where(np.isfinite(span), span, highs - lows)
+        return np.where(np.isfinite(span), span, highs - lows)
 
 
 def _storable(scales: Array) -> Array:
@@ -159,7 +159,7 @@ def quantize(x: npt.ArrayLike, params: QuantParams, *, narrow: bool = False) -> 
     # 16 bits and fewer are exact enough in float32, which is also what the QUANTIZE kernel computes in.
     real = real.astype(np.float32 if params.dtype.bits <= 16 else np.float64, copy=False)
     scales, zero_points = params.along(real.ndim)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity is far outside, and is clamped like anything there
         q = round_half_away(real / scales.astype(real.dtype))
     q += zero_points.astype(real.dtype)
     low, high = params.dtype.min + int(narrow), params.dtype.max

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -10,10 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .errors import ZeropointError
+from .errors import InvalidSample, ZeropointError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from .graph.model import Model
+    from .report.progress import SampledModel
+    from .sources.data import Normalization
 
 app = typer.Typer(
     name="zeropoint",
@@ -25,12 +30,62 @@ app = typer.Typer(
 )
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="A .tflite file.", show_default=False)]
+DataOption = Annotated[
+    str, typer.Option("--data", metavar="DATA", help="Samples: .npz, .npy, a folder of images, or file.py:function.")
+]
+LimitOption = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Use at most N samples.")]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", min=1, metavar="N", help="Threads; by default one for each core.")
+]
+SignatureOption = Annotated[
+    str | None, typer.Option("--signature", metavar="KEY", help="Which signature the samples are for.")
+]
+KeepStateOption = Annotated[
+    bool, typer.Option("--keep-state", help="Recurrent models: do not reset the state before each sample.")
+]
+NonfiniteOption = Annotated[
+    bool, typer.Option("--allow-nonfinite", help="Go on without values that are NaN or infinite.")
+]
+ScaleOption = Annotated[float | None, typer.Option("--scale", help="Images: multiply pixels (0 to 255) by this.")]
+OffsetOption = Annotated[float | None, typer.Option("--offset", help="Images: then add this.")]
+MeanOption = Annotated[
+    str | None, typer.Option("--mean", metavar="M[,M,M]", help="Images: then subtract this, for each channel.")
+]
+StdOption = Annotated[str | None, typer.Option("--std", metavar="S[,S,S]", help="Images: then divide by this.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")]
 
 
 def _console() -> Console:
     from rich.console import Console
 
     return Console(soft_wrap=True)
+
+
+def _normalization(
+    scale: float | None, offset: float | None, mean: str | None, std: str | None
+) -> Normalization | None:
+    from .sources.data import Normalization
+
+    if scale is None and offset is None and mean is None and std is None:
+        return None
+
+    def channels(text: str | None, default: float) -> tuple[float, ...]:
+        try:
+            return (default,) if text is None else tuple(float(part) for part in text.split(","))
+        except ValueError:
+            raise InvalidSample(f"{text!r} is not a number, or numbers with commas between them") from None
+
+    return Normalization(
+        1.0 if scale is None else scale, 0.0 if offset is None else offset, channels(mean, 0.0), channels(std, 1.0)
+    )
+
+
+def _samples(model: Model, data: str, signature: str | None, normalization: Normalization | None) -> SampledModel:
+    from .report.progress import SampledModel
+    from .sources.data import load_data
+    from .sources.ports import entry
+
+    return SampledModel(model, load_data(data, entry(model, signature), normalization), signature)
 
 
 @app.command()
@@ -47,6 +102,8 @@ def inspect(
 ) -> None:
     """Show a model's quantization: the line people know from Netron, and the numbers the kernels use.
 
+    A statistics file of `zeropoint calibrate` is shown as a table of ranges with small histograms.
+
     Examples:
 
       zeropoint inspect model.tflite
@@ -56,17 +113,66 @@ def inspect(
       zeropoint inspect model.tflite --json | jq .summary
     """
     from .report.inspection import inspect as describe
+    from .report.stats import is_stats, print_stats
     from .report.terminal import Detail, print_inspection
     from .tflite import load
 
+    if is_stats(model):
+        from .calibrate.stats import Stats
+
+        print_stats(Stats.load(model), model.name, _console())
+        return
     shown = describe(load(model), model.stat().st_size)
     if filter is not None:
         shown = shown.filtered(filter)
     if as_json:
-        json.dump(shown.to_json(), sys.stdout, indent=1, allow_nan=True)
+        json.dump(shown.to_json(), sys.stdout, indent=1, allow_nan=False)
         print()
         return
     print_inspection(shown, model.name, Detail(not summary, ops, channels), _console())
+
+
+@app.command()
+def calibrate(
+    model: ModelArgument,
+    data: DataOption,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="STATS", help="Where to write the statistics.")],
+    limit: LimitOption = None,
+    workers: WorkersOption = None,
+    signature: SignatureOption = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Only minima and maxima, no histograms.")] = False,
+    keep_state: KeepStateOption = False,
+    allow_nonfinite: NonfiniteOption = False,
+    scale: ScaleOption = None,
+    offset: OffsetOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Record the range of every tensor on representative data.
+
+    DATA is an .npz (arrays named after the inputs, or a single one), an .npy, a folder of images, or file.py:function,
+    a function that yields samples.
+
+    Examples:
+
+      zeropoint calibrate model.tflite --data samples.npz -o model.stats
+
+      zeropoint calibrate model.tflite --data photos/ --scale 0.00784 --offset -1 -o model.stats
+    """
+    from .calibrate import Settings
+    from .files import refuse_existing
+    from .report.progress import calibrate_with_progress
+    from .report.stats import print_stats
+    from .tflite import load
+
+    refuse_existing(output, overwrite)
+    source = _samples(load(model), data, signature, _normalization(scale, offset, mean, std))
+    settings = Settings(limit, workers, not quick, keep_state, allow_nonfinite)
+    console = _console()
+    stats = calibrate_with_progress(source, settings, console)
+    stats.save(output, overwrite=overwrite)
+    print_stats(stats, output.name, console, brief=True)
 
 
 @app.command()
@@ -96,10 +202,15 @@ def _options(
 
 def main() -> None:
     """Entry point: 0 is fine, 1 a failed check, 2 bad use or input. A user's mistake shows no traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a pipe may not know ≤, nor names that are no text
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except ZeropointError as error:
-        print(f"error: {error}", file=sys.stderr)
+        from .report.terminal import printable
+
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted; nothing was written", file=sys.stderr)

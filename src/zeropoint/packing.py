@@ -13,7 +13,7 @@ def pack(values: Array, dtype: DType) -> Array:
     flat = np.ascontiguousarray(values).reshape(-1)
     if flat.size and (flat.min() < dtype.min or flat.max() > dtype.max):
         raise ValueError(f"a value is outside {dtype.label}'s [{dtype.min}, {dtype.max}]")
-    bits = flat.view(np.uint8) & ((1 << dtype.bits) - 1)
+    bits = flat.astype(np.uint8) & ((1 << dtype.bits) - 1)
     padded = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
     padded[: flat.size] = bits
     shifts = np.arange(per_byte, dtype=np.uint8) * dtype.bits

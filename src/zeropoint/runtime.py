@@ -22,15 +22,21 @@ class Session:
     """A model loaded into LiteRT.
 
     `kernels`: "delegate" is what applications get by default (XNNPACK where it applies), "optimized" the builtin
-    kernels, "reference" the plain ones that define the arithmetic.
+    kernels, "reference" the plain ones that define the arithmetic. `checked`: these bytes come from our own writer.
     """
 
     def __init__(
-        self, model: Model | bytes, *, kernels: Kernels = "delegate", threads: int = 1, preserve: bool = False
-    ):
+        self,
+        model: Model | bytes,
+        *,
+        kernels: Kernels = "delegate",
+        threads: int = 1,
+        preserve: bool = False,
+        checked: bool = False,
+    ) -> None:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-        if isinstance(model, bytes):
+        if isinstance(model, bytes) and not checked:
             load(model)  # the native code trusts offsets; nothing reaches it that our reader rejects
         resolver = {
             "delegate": OpResolverType.AUTO,
@@ -64,7 +70,7 @@ class Session:
     def run(self, sample: Sequence[Array]) -> list[Array]:
         """The outputs for one sample, as copies."""
         self.invoke(sample)
-        return [self._interpreter.get_tensor(d["index"]) for d in self.outputs]
+        return self.read([d["index"] for d in self.outputs])
 
     def invoke(self, sample: Sequence[Array]) -> None:
         """Run one sample and leave the outputs inside; `views` reads them."""
@@ -72,6 +78,18 @@ class Session:
             for detail, value in zip(self.inputs, sample, strict=True):
                 self._interpreter.set_tensor(detail["index"], value)
             self._interpreter.invoke()
+
+    def read(self, indices: Sequence[int]) -> list[Array]:
+        """Outputs of the last `invoke` by index, as copies."""
+        return [self._interpreter.get_tensor(index) for index in indices]
+
+    def inner(self, index: int, graph: int) -> Array | None:
+        """A tensor of another graph after `invoke`, as a copy; None if it was not computed. Needs `preserve`."""
+        try:
+            value: Array = self._interpreter.get_tensor(index, graph)
+        except ValueError:
+            return None
+        return value
 
     def views(self, indices: Sequence[int]) -> Iterator[Array]:
         """Outputs by index into the runtime's own memory: valid until the next call of `invoke`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from ..errors import InvalidModel
 from .model import Graph, Model, Tensor, attached
@@ -10,10 +11,9 @@ from .model import Graph, Model, Tensor, attached
 
 def check(model: Model) -> None:
     """Raise InvalidModel with the first few problems, if there are any."""
-    found = list(problems(model))
+    found = list(islice(problems(model), 4))  # a damaged file may have millions
     if found:
-        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
-        raise InvalidModel("; ".join(found[:3]) + more)
+        raise InvalidModel("; ".join(found[:3]) + (" (and more)" if len(found) > 3 else ""))
 
 
 def problems(model: Model) -> Iterator[str]:
@@ -113,14 +113,14 @@ def no_dangling_tensors(graph: Graph) -> Iterator[str]:
 
 def signatures_fit(model: Model) -> Iterator[str]:
     """A signature names inputs and outputs of one graph of the model."""
+    known = set(model.graphs)
+    ends = {s.graph: (set(s.graph.inputs), set(s.graph.outputs)) for s in model.signatures}
     for signature in model.signatures:
-        if signature.graph not in model.graphs:
+        if signature.graph not in known:
             yield f"the signature '{signature.key}' belongs to no graph of the model"
             continue
-        for kind, named, actual in (
-            ("input", signature.inputs, signature.graph.inputs),
-            ("output", signature.outputs, signature.graph.outputs),
-        ):
+        inputs, outputs = ends[signature.graph]
+        for kind, named, actual in (("input", signature.inputs, inputs), ("output", signature.outputs, outputs)):
             for name, tensor in named.items():
                 if tensor not in actual:
                     yield f"the signature '{signature.key}' calls '{tensor.name}' its {kind} '{name}', but it is none"
@@ -135,6 +135,26 @@ def calls_stay_inside(model: Model) -> Iterator[str]:
                 yield f"{op.label} '{op.name}' calls a graph that is not in the model"
 
 
+def calls_end(model: Model) -> Iterator[str]:
+    """No graph calls itself, directly or through others: the runtime would follow that until its stack overflows."""
+    known = set(model.graphs)
+    waiting = {graph: {g for op in graph.ops for g in op.graphs() if g in known} for graph in model.graphs}
+    callers: dict[Graph, list[Graph]] = {}
+    for graph, called in waiting.items():
+        for other in called:
+            callers.setdefault(other, []).append(graph)
+    ended = [graph for graph, called in waiting.items() if not called]
+    while ended:
+        done = ended.pop()
+        for caller in callers.get(done, ()):
+            waiting[caller].discard(done)
+            if not waiting[caller]:
+                ended.append(caller)
+    for graph, called in waiting.items():
+        if called:
+            yield f"the graph '{graph.name}' calls itself, or graphs that do"
+
+
 GRAPH_INVARIANTS: tuple[Callable[[Graph], Iterator[str]], ...] = (
     tensors_belong,
     one_producer,
@@ -143,4 +163,4 @@ GRAPH_INVARIANTS: tuple[Callable[[Graph], Iterator[str]], ...] = (
     data_fits,
     parameters_fit,
 )
-MODEL_INVARIANTS: tuple[Callable[[Model], Iterator[str]], ...] = (signatures_fit, calls_stay_inside)
+MODEL_INVARIANTS: tuple[Callable[[Model], Iterator[str]], ...] = (signatures_fit, calls_stay_inside, calls_end)

@@ -23,6 +23,9 @@ def difference(a: Model, b: Model) -> str | None:
             continue
         if not np.array_equal(left_buffer.raw, right_buffer.raw):
             return f"the data of '{name}' differs"
+    for (name, left_rest), (_, right_rest) in zip(_unprinted(a), _unprinted(b), strict=True):
+        if left_rest != right_rest:
+            return f"{name} has {left_rest}, not {right_rest}"
     if _sharing(a) != _sharing(b):
         return "buffers are shared between other tensors"
     return None
@@ -34,6 +37,21 @@ def _paired_buffers(a: Model, b: Model) -> Iterator[tuple[str, Buffer | None, Bu
             yield left.name, left.buffer, right.buffer
     for (name, left_buffer), (_, right_buffer) in zip(a.metadata, b.metadata, strict=True):
         yield name, left_buffer, right_buffer
+
+
+def _unprinted(model: Model) -> Iterator[tuple[str, str]]:
+    """What the text form abridges, as text all the same: NaN is then equal to itself."""
+    yield "the model", repr((model.metadata_buffers is None, model.external_buffer_groups, model.external_buffers))
+    for graph in model.graphs:
+        yield f"the graph '{graph.name}'", repr(graph.debug_metadata_index)
+        for t in graph.tensors:
+            stored = t.quantization and (t.quantization.scales, t.quantization.zero_points, t.quantization.axis)
+            ranges = t.quantization and (t.quantization.min, t.quantization.max)
+            yield f"'{t.name}'", repr((t.shape_signature, t.has_rank, t.variants, stored, ranges))
+        for op in graph.ops:
+            options = None if op.custom_options is None else op.custom_options.tobytes()
+            custom = (op.custom_code, op.custom_options_format, options)
+            yield repr(op), repr((custom, op.mutating_variable_inputs, op.debug_metadata_index, op.options))
 
 
 def _sharing(model: Model) -> list[int]:

@@ -43,10 +43,11 @@ def set_constant(tensor: Tensor, data: Array, dtype: DType, params: QuantParams 
     """Replace a constant's data, type and parameters. Tensors that shared its buffer keep the old bytes."""
     if tensor.buffer is None and tensor.size:
         raise ValueError(f"'{tensor.name}' is no constant")
+    buffer = buffer_of(data, dtype)
     if tuple(data.shape) != tensor.shape:
         tensor.shape_signature = None
     tensor.shape = tuple(data.shape)
-    tensor.buffer = buffer_of(data, dtype)
+    tensor.buffer = buffer
     tensor.sparsity = None
     retype(tensor, dtype, params)
 

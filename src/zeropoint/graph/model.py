@@ -188,7 +188,9 @@ class Op:
     def graphs(self) -> Iterator[Graph]:
         """The graphs it calls."""
         if self.options is not None:
-            yield from (v for v in self.options.values.values() if isinstance(v, Graph))
+            for value in self.options.values.values():
+                several = value if isinstance(value, tuple) else (value,)
+                yield from (v for v in several if isinstance(v, Graph))
 
     def __repr__(self) -> str:
         return f"<{self.label} {self.name!r}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -67,3 +68,33 @@ def unique_names(graph: Graph) -> dict[Tensor, str]:
         taken.add(candidate)
         names[tensor] = candidate
     return names
+
+
+def tensor_keys(model: Model) -> dict[Tensor, str]:
+    """A distinct name for each tensor of the model: unique in its graph, behind the graph's name in all but the first."""
+    keys: dict[Tensor, str] = {}
+    for index, graph in enumerate(model.graphs):
+        prefix = f"{graph.name or index}::" if index else ""
+        keys.update({t: prefix + name for t, name in unique_names(graph).items()})
+    return keys
+
+
+def fingerprint(model: Model) -> str:
+    """A short text that tells models apart: names, shapes, types, ops and constant data."""
+    digest = hashlib.blake2b(digest_size=16)
+    for graph in model.graphs:
+        number = {tensor: k for k, tensor in enumerate(graph.tensors)}
+        for tensor in graph.tensors:
+            digest.update(_bytes((tensor.name, tensor.shape, tensor.dtype.name, tensor.is_variable)))
+            if tensor.buffer is not None:
+                digest.update(memoryview(tensor.buffer.raw))  # type: ignore[arg-type]  # NumPy's stubs hide it
+        for op in graph.ops:
+            ends = [[number.get(t, -1) if t is not None else -1 for t in side] for side in (op.inputs, op.outputs)]
+            values = {} if op.options is None else op.options.values
+            options = {k: v for k, v in values.items() if not isinstance(v, Graph)}
+            digest.update(_bytes((op.label, *ends, options)))
+    return digest.hexdigest()
+
+
+def _bytes(value: object) -> bytes:
+    return repr(value).encode("utf-8", "surrogateescape")

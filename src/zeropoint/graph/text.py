@@ -107,6 +107,8 @@ def _record(record: Record) -> str:
     def shown(value: object) -> object:
         if isinstance(value, Graph):
             return f"@{value.name}"
+        if isinstance(value, tuple) and any(isinstance(v, Graph | Record) for v in value):
+            return f"({', '.join(str(shown(v)) for v in value)})"
         return _record(value) if isinstance(value, Record) else value
 
     # Absent, zero and false are the schema's usual defaults; leaving them out keeps a line readable.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -154,7 +155,17 @@ class Inspection:
         """Plain values for machines; docs/inspect-json.md describes them."""
         kinds = {kind: dict(counts) for kind, counts in self.ops_by_kind.items()}
         summary = {"macs": self.macs, "integer_share": self.integer_share, "ops_by_kind": kinds}
-        return {"schema": SCHEMA_VERSION, **dataclasses.asdict(self), "summary": summary}
+        plain: dict[str, Any] = _finite({"schema": SCHEMA_VERSION, **dataclasses.asdict(self), "summary": summary})
+        return plain
+
+
+def _finite(value: Any) -> Any:
+    """`value` with null in place of NaN and infinity, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def inspect(model: Model, file_bytes: int | None = None) -> Inspection:
@@ -275,7 +286,6 @@ def _note(tensor: Tensor) -> str:
 
 
 def _op_row(op: Op, graph: Graph, names: dict[Tensor, str]) -> OpRow:
-    spec = OPS.get(op.kind)
     execution = execution_of(op)
     return OpRow(
         graph.name,
@@ -284,11 +294,21 @@ def _op_row(op: Op, graph: Graph, names: dict[Tensor, str]) -> OpRow:
         op.version,
         fused_activation(op).name,
         execution,
-        spec.macs(op) if spec is not None and spec.macs is not None else 0,
+        _macs(op),
         tuple(None if t is None else _operand(t, names) for t in op.inputs),
         tuple(_operand(t, names) for t in op.outputs),
         tuple(_multipliers(op)) if execution == "integer" else (),
     )
+
+
+def _macs(op: Op) -> int:
+    spec = OPS.get(op.kind)
+    if spec is None or spec.macs is None:
+        return 0
+    try:
+        return spec.macs(op)
+    except IndexError:  # a file may give an op fewer operands, or dimensions, than its kind has
+        return 0
 
 
 def _operand(tensor: Tensor, names: dict[Tensor, str]) -> Operand:

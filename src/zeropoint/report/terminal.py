@@ -20,8 +20,17 @@ class Detail:
     channels: bool = False
 
 
+def printable(text: str) -> str:
+    """`text` with whatever a terminal would obey, or could not show, spelled out: names come from strangers."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
 class Printer:
-    """Prints styled lines; on a terminal long names are shortened in the middle so that a line fits."""
+    """Prints styled lines; on a terminal long names are shortened in the middle, and what is still too long wraps."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -30,11 +39,21 @@ class Printer:
     def line(self, *parts: tuple[str, str] | str) -> None:
         text = Text()
         for part in parts:
-            text.append(part) if isinstance(part, str) else text.append(part[0], style=part[1])
-        self.console.print(text, soft_wrap=True, highlight=False)
+            text.append(printable(part)) if isinstance(part, str) else text.append(printable(part[0]), style=part[1])
+        for line in self._wrapped(text):
+            self.console.print(line, soft_wrap=True, highlight=False)
+
+    def _wrapped(self, text: Text) -> Iterator[Text]:
+        if self.width is None or text.cell_len <= self.width:
+            yield text
+            return
+        indent = len(text.plain) - len(text.plain.lstrip())
+        for k, line in enumerate(text[indent:].wrap(self.console, self.width - indent - 2)):
+            yield Text(" " * (indent + 2 * min(k, 1))) + line
 
     def fit(self, name: str, room: int) -> str:
         """`name` in at most `room` columns less than the line has."""
+        name = printable(name)
         limit = None if self.width is None else max(20, self.width - room)
         if limit is None or len(name) <= limit:
             return name

@@ -18,6 +18,10 @@ from ..errors import InvalidModel
 _U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 
 
+TABLE_COST = 64
+"""What reading a table is charged: the objects made of it are far larger than the few bytes it may take."""
+
+
 class File:
     """The bytes of one flatbuffer, with a budget of how much may be read from it."""
 
@@ -61,7 +65,7 @@ class Table:
     def __init__(self, file: File, position: int) -> None:
         self.file = file
         self.position = position
-        file.charge(4)
+        file.charge(TABLE_COST)
         self._vtable = position - file.number(_I32, position)
         self._vtable_size = file.number(_U16, self._vtable)
         self._size = file.number(_U16, self._vtable + 2)

@@ -19,6 +19,9 @@ from .flatbuffer import File, Table
 LARGEST_FILE = (1 << 31) - 1
 """Offsets in a flatbuffer are 32 bits wide and signed in places."""
 
+MOST_DIMENSIONS = 32
+"""Far above what any kernel takes, and as many as every NumPy can hold."""
+
 T = TypeVar("T")
 
 
@@ -39,6 +42,8 @@ def _content(path: Path) -> bytes:
         if path.is_dir():
             raise InvalidModel(f"{path} is a folder; give a .tflite file")
         size = path.stat().st_size
+        if not path.is_file():  # a device may have no end, a pipe no writer
+            raise InvalidModel(f"{path} is not a regular file; give a .tflite file")
         if size > LARGEST_FILE:
             raise InvalidModel(f"{path} has {size / 2**30:.1f} GB; files over 2 GB cannot be read")
         return path.read_bytes()
@@ -110,16 +115,18 @@ class _Reader:
         graph.debug_metadata_index = table.number(5, "i", -1)
 
     def _tensor(self, table: Table) -> Tensor:
-        sparsity = table.table(6)
+        shape = table.ints(0) or ()
+        if len(shape) > MOST_DIMENSIONS:
+            raise InvalidModel(f"a tensor has {len(shape)} dimensions; at most {MOST_DIMENSIONS} can be read")
         return Tensor(
             table.text(3) or "",
-            table.ints(0) or (),
+            shape,
             schema.dtype_of(table.number(1, "b")),
             _pick(self.buffers, table.number(2, "I"), "buffer") if self.buffers else None,
             shape_signature=table.ints(7),
             is_variable=table.flag(5),
             has_rank=table.flag(8),
-            sparsity=None if sparsity is None else schema.record(sparsity, "SparsityParameters"),
+            sparsity=_sparsity(table.table(6)),
             variants=_records(table.tables(9), "VariantSubType"),
             external_buffer=table.number(10, "I"),
         )
@@ -141,14 +148,15 @@ class _Reader:
             return record
         zeros = record["zeroPoints"]
         return BlockScales(
-            record.replace(scales=None, zeroPoints=None),
+            # Without zero points some writers leave the field alone, which reads as 0, and others store -1.
+            record.replace(scales=None, zeroPoints=0 if zeros == 0 else None),
             _pick(graph.tensors, record["scales"], "tensor"),
             _pick(graph.tensors, zeros, "tensor") if zeros > 0 else None,
         )
 
     def _op(self, table: Table, graph: Graph) -> Op:
         code: _OpCode = _pick(self.codes, table.number(0, "I"), "operator code")
-        mutating = table.vector(7, np.uint8)
+        mutating = table.ints(7, np.uint8)
         return Op(
             code.kind,
             [None if k == -1 else _pick(graph.tensors, k, "tensor") for k in table.ints(1) or ()],
@@ -171,12 +179,14 @@ class _Reader:
         found = first or second
         if found is None:
             return None
-        calls = {
-            name: _pick(self.graphs, index, "subgraph")
-            for name, index in found.values.items()
-            if name in schema.SUBGRAPH_FIELDS and index >= 0
-        }
+        calls = {k: self._called(v) for k, v in found.values.items() if k in schema.SUBGRAPH_FIELDS}
         return found.replace(**calls)
+
+    def _called(self, index: int | tuple[int, ...] | None) -> object:
+        """The graph, or several, in place of the index; no graph stays what it was."""
+        if isinstance(index, tuple):
+            return tuple(self._called(k) for k in index)
+        return index if index is None or index < 0 else _pick(self.graphs, index, "subgraph")
 
     def _custom_options(self, table: Table) -> Array | None:
         offset, size = table.number(9, "Q"), table.number(10, "Q")
@@ -198,6 +208,15 @@ class _OpCode:
         self.kind = schema.op_kind(max(table.number(0, "b"), table.number(3, "i")))
         self.version = table.number(2, "i", 1)
         self.custom_code = table.text(1)
+
+
+def _sparsity(table: Table | None) -> Record | None:
+    if table is None:
+        return None
+    # Dimensions and blocks of them. Counted before the generated code makes an object of each.
+    if len(table.tables(2) or ()) > 2 * MOST_DIMENSIONS:
+        raise InvalidModel("a sparse tensor has more dimensions than can be read")
+    return schema.record(table, "SparsityParameters")
 
 
 def _records(tables: list[Table] | None, type: str) -> tuple[Record, ...] | None:

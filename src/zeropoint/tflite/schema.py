@@ -19,6 +19,7 @@ IDENTIFIER = b"TFL3"
 SUBGRAPH_FIELDS = frozenset(
     {
         "bodySubgraphIndex",
+        "branchSubgraphIndices",
         "comparatorSubgraphIndex",
         "condSubgraphIndex",
         "decompositionSubgraphIndex",
@@ -29,7 +30,7 @@ SUBGRAPH_FIELDS = frozenset(
         "updateComputationSubgraphIndex",
     }
 )
-"""Option fields that hold a subgraph's index in a file, and a Graph in a Record."""
+"""Option fields that hold a subgraph's index, or several, in a file, and Graphs in a Record."""
 
 
 @cache

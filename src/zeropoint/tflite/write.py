@@ -165,9 +165,10 @@ class _Writer:
         table.min, table.max = _floats(stored.min), _floats(stored.max)
         table.quantizedDimension = stored.axis
         if isinstance(stored.details, BlockScales):
-            zeros = stored.details.zero_points
-            indices = {"scales": index[stored.details.scales], "zeroPoints": -1 if zeros is None else index[zeros]}
-            table.details = schema.generated_table(stored.details.record.replace(**indices), self.graph_index)
+            record, zeros = stored.details.record, stored.details.zero_points
+            without = -1 if record["zeroPoints"] is None else 0
+            indices = {"scales": index[stored.details.scales], "zeroPoints": without if zeros is None else index[zeros]}
+            table.details = schema.generated_table(record.replace(**indices), self.graph_index)
         elif stored.details is not None:
             table.details = schema.generated_table(stored.details, self.graph_index)
         if table.details is not None:

@@ -1,0 +1,105 @@
+"""A histogram whose range grows without losing counts, and that adds up exactly.
+
+Bin i holds the values in [i * width, (i + 1) * width), where width = 2**exponent. Growing doubles the width: bins 2i
+and 2i + 1 become bin i, and floor(floor(x / w) / 2) = floor(x / 2w), so it does not matter when that happens. The
+final width follows from the least and the greatest value alone. Hence any split and any order of the data give the
+same histogram, count for count.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..dtypes import Array
+
+BINS = 4096
+"""At most; at least half as many span the range. Sixteen for each step of an 8-bit grid."""
+
+FINEST = -126
+"""No exponent below the smallest normal float32."""
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts of bins `first`, `first + 1` ... of width 2**exponent."""
+
+    exponent: int
+    first: int
+    counts: Array  # int64
+
+    @classmethod
+    def empty(cls) -> Histogram:
+        return cls(FINEST, 0, np.zeros(0, np.int64))
+
+    @classmethod
+    def of(cls, values: Array, low: float, high: float) -> Histogram:
+        """The histogram of finite float32 `values`, all in [low, high]."""
+        exponent = exponent_for(low, high)
+        first = bin_of(low, exponent)
+        # A product with a power of two and floor are exact in float32, so binning is too.
+        bins = np.floor(values * np.float32(math.ldexp(1.0, -exponent))).astype(np.intp)
+        bins -= first
+        return cls(exponent, first, np.bincount(bins.reshape(-1), minlength=bin_of(high, exponent) - first + 1))
+
+    @property
+    def width(self) -> float:
+        return math.ldexp(1.0, self.exponent)
+
+    @property
+    def total(self) -> int:
+        return int(self.counts.sum())
+
+    def edges(self) -> Array:
+        """The bins' borders, one more than bins."""
+        return (self.first + np.arange(self.counts.size + 1)) * self.width
+
+    def centers(self) -> Array:
+        return (self.first + 0.5 + np.arange(self.counts.size)) * self.width
+
+    def merge(self, other: Histogram) -> Histogram:
+        """The histogram of both data sets."""
+        if not other.counts.size:
+            return self
+        if not self.counts.size:
+            return other
+        exponent = max(self.exponent, other.exponent)
+        a, b = self._coarsened(exponent), other._coarsened(exponent)
+        while max(a.last, b.last) - min(a.first, b.first) >= BINS:
+            exponent += 1
+            a, b = a._coarsened(exponent), b._coarsened(exponent)
+        first, last = min(a.first, b.first), max(a.last, b.last)
+        counts = np.zeros(last - first + 1, np.int64)
+        counts[a.first - first : a.last - first + 1] += a.counts
+        counts[b.first - first : b.last - first + 1] += b.counts
+        return Histogram(exponent, first, counts)
+
+    @property
+    def last(self) -> int:
+        return self.first + self.counts.size - 1
+
+    def _coarsened(self, exponent: int) -> Histogram:
+        by = exponent - self.exponent
+        if by == 0:
+            return self
+        first = self.first >> by
+        target = ((self.first + np.arange(self.counts.size)) >> min(by, 62)) - first
+        counts = np.bincount(target, weights=self.counts, minlength=(self.last >> by) - first + 1)
+        return Histogram(exponent, first, counts.astype(np.int64))
+
+
+def bin_of(value: float, exponent: int) -> int:
+    return math.floor(math.ldexp(value, -exponent))
+
+
+def exponent_for(low: float, high: float) -> int:
+    """The finest width that spans [low, high] in BINS bins, but not finer than float32 can tell apart."""
+    largest = max(abs(low), abs(high))
+    resolution = math.frexp(largest)[1] - 24 if largest else FINEST
+    span = math.frexp(high - low)[1] - BINS.bit_length() if high > low else FINEST
+    exponent = max(FINEST, resolution, span)
+    while bin_of(high, exponent) - bin_of(low, exponent) >= BINS:
+        exponent += 1
+    return exponent

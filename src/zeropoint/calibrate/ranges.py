@@ -1,0 +1,176 @@
+"""From statistics to ranges: pure functions of one tensor's statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from ..dtypes import Array
+from ..errors import InvalidRecipe
+from .histogram import Histogram
+from .stats import TensorStats
+
+Method = Literal["minmax", "average", "percentile", "mse", "entropy"]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The integers that a range will be spread over."""
+
+    bits: int = 8
+    symmetric: bool = False
+
+    @property
+    def steps(self) -> int:
+        return (1 << self.bits) - (2 if self.symmetric else 1)
+
+
+PERCENTILE = 99.99
+KEPT = 0.99
+"""The least share of values that the entropy method leaves unclipped."""
+
+
+def choose_range(stats: TensorStats, method: Method, grid: Grid, percentile: float = PERCENTILE) -> Bounds:
+    """The range that `method` picks; it lies within the observed one."""
+    if method == "percentile":
+        return percentile_range(stats, percentile)
+    try:
+        chosen = _CHOICES[method]
+    except KeyError:
+        raise InvalidRecipe(f"unknown range method {method!r}; choose from {', '.join(METHODS)}") from None
+    return chosen(stats, grid)
+
+
+def minmax_range(stats: TensorStats, grid: Grid) -> Bounds:  # noqa: ARG001 - one signature for all methods
+    """Everything that was seen."""
+    return stats.low.value, stats.high.value
+
+
+def average_range(stats: TensorStats, grid: Grid) -> Bounds:  # noqa: ARG001 - one signature for all methods
+    """The moving average of each run's extremes."""
+    return stats.average.range
+
+
+def percentile_range(stats: TensorStats, percentile: float = PERCENTILE) -> Bounds:
+    """Cut (100 - percentile) % of the values at each end that has any beyond zero."""
+    if not 50 < percentile <= 100:
+        raise InvalidRecipe(f"a percentile lies above 50 and up to 100, not {percentile}")
+    low, high = stats.low.value, stats.high.value
+    counts = stats.histogram.counts
+    if not counts.size or percentile == 100:
+        return low, high
+    below = np.concatenate([[0], np.cumsum(counts)]) / counts.sum()
+    edges = stats.histogram.edges()
+    share = percentile / 100
+    cut_low = float(np.interp(1 - share, below, edges)) if low < 0 else low
+    cut_high = float(np.interp(share, below, edges)) if high > 0 else high
+    return max(low, cut_low), min(high, max(cut_high, cut_low))
+
+
+def expected_error(histogram: Histogram, bounds: Bounds, grid: Grid) -> float:
+    """Mean squared error of quantizing the histogram's values with this range.
+
+    Values beyond the range are clipped. Inside, the error of a bin is that of its center where the integer grid is
+    coarser than the bins, and scale**2 / 12, the mean over a uniform distribution, where it is finer.
+    """
+    low, high = min(bounds[0], 0.0), max(bounds[1], 0.0)
+    if grid.symmetric:
+        high = max(-low, high)
+        low = -high
+    scale = (high - low) / grid.steps
+    total = float(histogram.counts.sum())
+    if scale <= 0 or total == 0:
+        return float(histogram.counts @ histogram.centers() ** 2) / max(total, 1.0)
+    x = histogram.centers()
+    clipped = np.clip(x, low, high)
+    if histogram.width < scale / 2:
+        inside = (np.round(clipped / scale) * scale - clipped) ** 2
+    else:
+        inside = np.where(clipped == x, scale**2 / 12, 0.0)
+    return float(histogram.counts @ ((x - clipped) ** 2 + inside)) / total
+
+
+def mse_range(stats: TensorStats, grid: Grid) -> Bounds:
+    """The clipping with the least expected squared error: both ends in turn, coarse then fine."""
+    full = (stats.low.value, stats.high.value)
+    histogram = stats.histogram
+    if not histogram.counts.size or full[0] == full[1]:
+        return full
+    best, least = full, expected_error(histogram, full, grid)
+    for width in (0.5, 0.1, 0.02):
+        for end in (1, 0):
+            center = best[end]
+            if center == 0 or (grid.symmetric and end == 0 and -best[0] < best[1]):
+                continue
+            for factor in np.linspace(1 - width, 1 + width, 21):
+                value = min(full[1], center * factor) if end else max(full[0], center * factor)
+                candidate = (best[0], value) if end else (value, best[1])
+                error = expected_error(histogram, candidate, grid)
+                if error < least:
+                    best, least = candidate, error
+    return best
+
+
+def entropy_range(stats: TensorStats, grid: Grid) -> Bounds:
+    """The symmetric clipping whose quantized distribution diverges least (Kullback-Leibler) from the clipped one."""
+    low, high = stats.low.value, stats.high.value
+    limit = max(-low, high)
+    one_sided = low >= 0 or high <= 0
+    levels = 2**grid.bits if one_sided and not grid.symmetric else 2 ** (grid.bits - 1)
+    folded = _folded(stats.histogram)
+    if folded.size <= levels:
+        return low, high
+    width = stats.histogram.width
+    best, least = folded.size, np.inf
+    # Divergence alone would clip a spike at the end of the range away with all else: keep all but KEPT of the values.
+    inside = np.cumsum(folded) >= KEPT * folded.sum()
+    fewest = max(levels, int(np.argmax(inside)) + 1)
+    for bins in range(fewest, folded.size + 1, max(1, (folded.size - fewest) // 128)):
+        divergence = _divergence(folded, bins, levels)
+        if divergence < least:
+            best, least = bins, divergence
+    threshold = min(limit, best * width)
+    return max(low, -threshold), min(high, threshold)
+
+
+def _folded(histogram: Histogram) -> Array:
+    """Counts by distance from zero."""
+    counts, first = histogram.counts, histogram.first
+    if not counts.size:
+        return counts
+    distance = np.where(first + np.arange(counts.size) >= 0, first + np.arange(counts.size), 0)
+    negative = first + np.arange(counts.size) < 0
+    distance[negative] = -(first + np.arange(counts.size)[negative]) - 1
+    return np.bincount(distance, weights=counts)
+
+
+def _divergence(folded: Array, bins: int, levels: int) -> float:
+    """KL divergence between the first `bins` bins, with all beyond added to the last, and their quantized form."""
+    kept = folded[:bins].astype(np.float64)
+    reference = kept.copy()
+    reference[-1] += folded[bins:].sum()
+    group = np.minimum(np.arange(bins) * levels // bins, levels - 1)
+    occupied = kept > 0
+    sums = np.bincount(group, weights=kept, minlength=levels)
+    filled = np.bincount(group, weights=occupied, minlength=levels)
+    spread = np.where(occupied, sums[group] / np.maximum(filled[group], 1), 0.0)
+    if reference.sum() == 0 or spread.sum() == 0:
+        return np.inf
+    p, q = reference / reference.sum(), spread / spread.sum()
+    present = p > 0
+    # A value that was clipped into an otherwise empty bin has no counterpart: charge it as a very rare one.
+    return float(np.sum(p[present] * np.log(p[present] / np.maximum(q[present], 1e-10))))
+
+
+_CHOICES: Mapping[str, Callable[[TensorStats, Grid], Bounds]] = {
+    "minmax": minmax_range,
+    "average": average_range,
+    "mse": mse_range,
+    "entropy": entropy_range,
+}

@@ -1,0 +1,95 @@
+"""Values that live only inside a recurrent op. The kernel keeps a cell state from step to step and shows none of
+them, so the recurrence is run again here, from the op's recorded input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..dtypes import Array
+from ..graph.model import Graph, Model, Op, Tensor
+from ..graph.query import tensor_keys
+
+CELL_STATE = 19
+"""Where UNIDIRECTIONAL_SEQUENCE_LSTM keeps its cell state among its inputs."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Computes the cell states of one op, to be recorded under `key`, from the tensor recorded as `source`."""
+
+    op: Op
+    source: str
+    key: str
+
+    def states(self, x: Array) -> Array:
+        """The cell state after every step."""
+        return lstm_cell_states(self.op, x)
+
+
+def replays(model: Model, graph: Graph) -> list[Replay]:
+    keys = tensor_keys(model)
+    found = []
+    for op in graph.ops:
+        if op.kind == "UNIDIRECTIONAL_SEQUENCE_LSTM" and len(op.inputs) > CELL_STATE:
+            source, cell = op.inputs[0], op.inputs[CELL_STATE]
+            if source is not None and cell is not None and _data(op, 2) is not None:
+                found.append(Replay(op, keys[source], keys[cell]))
+    return found
+
+
+def lstm_cell_states(op: Op, x: Array) -> Array:
+    """c_t = f * c_{t-1} + i * tanh(g), for every step t.
+
+    i, f, o = sigmoid(W x_t + R h_{t-1} + P c + b) and g = tanh(...); with coupled gates i = 1 - f;
+    h_t = o * tanh(c_t), projected if the op has a projection. Layer normalization normalizes the sums first.
+    """
+    steps = x if op.option("timeMajor") else np.swapaxes(x, 0, 1)
+    batch = steps.shape[1]
+    forget_recurrent = _data(op, 6)
+    assert forget_recurrent is not None
+    cells, outputs = forget_recurrent.shape
+    h, c = np.zeros((batch, outputs), np.float32), np.zeros((batch, cells), np.float32)
+    coupled = op.inputs[1] is None
+    clip, projection_clip = float(op.option("cellClip", 0.0)), float(op.option("projClip", 0.0))
+    projection, projection_bias = _data(op, 16), _data(op, 17)
+    states = []
+    for step in steps:
+        forget = _sigmoid(_gate(op, 1, step, h, c))
+        enter = 1 - forget if coupled else _sigmoid(_gate(op, 0, step, h, c))
+        c = forget * c + enter * np.tanh(_gate(op, 2, step, h, None))
+        if clip > 0:
+            c = np.clip(c, -clip, clip)
+        h = _sigmoid(_gate(op, 3, step, h, c)) * np.tanh(c)
+        if projection is not None:
+            h = h @ projection.T + (0 if projection_bias is None else projection_bias)
+            h = np.clip(h, -projection_clip, projection_clip) if projection_clip > 0 else h
+        states.append(c)
+    return np.stack(states)
+
+
+def _gate(op: Op, gate: int, step: Array, h: Array, c: Array | None) -> Array:
+    """The sum that enters gate 0 (input), 1 (forget), 2 (cell) or 3 (output)."""
+    weights, recurrent, bias = _data(op, 1 + gate), _data(op, 5 + gate), _data(op, 12 + gate)
+    peephole = _data(op, {0: 9, 1: 10, 3: 11}.get(gate, 9)) if gate != 2 else None
+    norm = _data(op, 20 + gate)
+    assert weights is not None
+    assert recurrent is not None
+    total: Array = step @ weights.T + h @ recurrent.T
+    if peephole is not None and c is not None:
+        total = total + peephole * c
+    if norm is not None:
+        centered = total - total.mean(axis=1, keepdims=True)
+        total = norm * centered / np.sqrt((centered**2).mean(axis=1, keepdims=True) + 1e-8)
+    return total if bias is None else total + bias
+
+
+def _data(op: Op, slot: int) -> Array | None:
+    tensor: Tensor | None = op.inputs[slot] if slot < len(op.inputs) else None
+    return None if tensor is None else tensor.data
+
+
+def _sigmoid(x: Array) -> Array:
+    result: Array = 0.5 * (np.tanh(0.5 * x) + 1)
+    return result

@@ -1,0 +1,264 @@
+"""What calibration saw of each tensor: values that add up, and one file to keep them in."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import Array
+from ..errors import InvalidStats
+from ..files import PathLike, describe_os_error, write_whole
+from ..graph.model import Model
+from ..graph.query import fingerprint
+from .histogram import Histogram
+
+FORMAT = "zeropoint-stats-1"
+DECAY = 0.99
+"""Of the moving average. It is debiased, so that few samples count alike."""
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """The least or greatest value, and the sample that had it first."""
+
+    value: float
+    sample: int
+
+
+@dataclass(frozen=True)
+class Average:
+    """Exponential moving average of each run's least and greatest value: sums and weight, so that it adds up."""
+
+    low: float = 0.0
+    high: float = 0.0
+    weight: float = 0.0
+
+    def then(self, other: Average, runs: int) -> Average:
+        """The average over this and, after it, `runs` runs that gave `other`."""
+        fade = DECAY**runs
+        return Average(self.low * fade + other.low, self.high * fade + other.high, self.weight * fade + other.weight)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        return self.low / self.weight, self.high / self.weight
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Least, greatest and mean value of each slice along the last axis."""
+
+    low: Array  # float32
+    high: Array  # float32
+    total: Array  # float64
+    count: int  # elements in each channel
+
+    @property
+    def mean(self) -> Array:
+        return self.total / max(1, self.count)
+
+    def merge(self, other: Channels) -> Channels:
+        return Channels(
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+            self.total + other.total,
+            self.count + other.count,
+        )
+
+
+@dataclass(frozen=True)
+class TensorStats:
+    """One tensor over all runs. The histogram is of a sample of its elements, the rest of all of them."""
+
+    runs: int
+    count: int
+    low: Extreme
+    high: Extreme
+    total: float
+    average: Average
+    histogram: Histogram
+    channels: Channels | None = None
+    nonfinite: int = 0
+
+    @property
+    def mean(self) -> float:
+        return self.total / max(1, self.count)
+
+    @property
+    def variance(self) -> float:
+        """Of the sampled elements, from the histogram."""
+        counts = self.histogram.counts
+        if not counts.size:
+            return 0.0
+        centers = self.histogram.centers()
+        mean = float(counts @ centers) / counts.sum()
+        return float(counts @ (centers - mean) ** 2) / float(counts.sum())
+
+    def merge(self, other: TensorStats, shift: int) -> TensorStats:
+        """Statistics of both; `other`'s samples are numbered from `shift`."""
+        both = self.channels is not None and other.channels is not None
+        matching = both and self.channels.low.shape == other.channels.low.shape  # type: ignore[union-attr]
+        return TensorStats(
+            self.runs + other.runs,
+            self.count + other.count,
+            _first(self.low, other.low, shift, least=True),
+            _first(self.high, other.high, shift, least=False),
+            self.total + other.total,
+            self.average.then(other.average, other.runs),
+            self.histogram.merge(other.histogram),
+            self.channels.merge(other.channels) if matching and self.channels and other.channels else None,
+            self.nonfinite + other.nonfinite,
+        )
+
+
+def _first(a: Extreme, b: Extreme, shift: int, *, least: bool) -> Extreme:
+    better = b.value < a.value if least else b.value > a.value
+    return Extreme(b.value, b.sample + shift) if better else a
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Statistics of a model's tensors by name. `fingerprint` tells which model."""
+
+    fingerprint: str
+    samples: int
+    tensors: Mapping[str, TensorStats]
+    notes: tuple[str, ...] = ()
+
+    def merge(self, other: Stats) -> Stats:
+        """As if `other`'s samples had come after this one's."""
+        if self.fingerprint != other.fingerprint:
+            raise InvalidStats("these statistics are of two different models; calibrate one model on both data sets")
+        merged = dict(self.tensors)
+        for name, theirs in other.tensors.items():
+            ours = merged.get(name)
+            merged[name] = _shifted(theirs, self.samples) if ours is None else ours.merge(theirs, self.samples)
+        return Stats(
+            self.fingerprint,
+            self.samples + other.samples,
+            merged,
+            tuple(dict.fromkeys((*self.notes, *other.notes))),
+        )
+
+    def require(self, model: Model) -> None:
+        """Raise unless these are statistics of `model`."""
+        if self.fingerprint != fingerprint(model):
+            raise InvalidStats(
+                "these statistics were collected on another model (its fingerprint differs); calibrate this one"
+            )
+
+    def save(self, path: PathLike, *, overwrite: bool = False) -> None:
+        """Write one file, whole or not at all."""
+        write_whole(path, [_encode(self)], overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: PathLike) -> Stats:
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise InvalidStats(f"cannot read {path}: {describe_os_error(error)}") from None
+        try:
+            return _decode(content)
+        except (ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError, OSError, AttributeError) as error:
+            reason = str(error) or type(error).__name__
+            raise InvalidStats(f"{path} is not a statistics file, or is damaged ({reason})") from None
+
+
+def _shifted(stats: TensorStats, shift: int) -> TensorStats:
+    return dataclasses.replace(
+        stats,
+        low=Extreme(stats.low.value, stats.low.sample + shift),
+        high=Extreme(stats.high.value, stats.high.sample + shift),
+    )
+
+
+def _encode(stats: Stats) -> bytes:
+    """An .npz: one JSON header, and the arrays of all tensors end to end."""
+    tensors, counts, lows, highs, totals = [], [], [], [], []
+    for name, t in stats.tensors.items():
+        tensors.append(
+            {
+                "name": name,
+                "runs": t.runs,
+                "count": t.count,
+                "nonfinite": t.nonfinite,
+                "low": [t.low.value, t.low.sample],
+                "high": [t.high.value, t.high.sample],
+                "total": t.total,
+                "average": [t.average.low, t.average.high, t.average.weight],
+                "histogram": [t.histogram.exponent, t.histogram.first, t.histogram.counts.size],
+                "channels": None if t.channels is None else [t.channels.low.size, t.channels.count],
+            }
+        )
+        counts.append(t.histogram.counts)
+        if t.channels is not None:
+            lows.append(t.channels.low)
+            highs.append(t.channels.high)
+            totals.append(t.channels.total)
+    header = {
+        "format": FORMAT,
+        "fingerprint": stats.fingerprint,
+        "samples": stats.samples,
+        "notes": stats.notes,
+        "tensors": tensors,
+    }
+    file = io.BytesIO()
+    np.savez_compressed(
+        file,
+        header=np.frombuffer(json.dumps(header).encode(), np.uint8),
+        counts=_joined(counts, np.int64),
+        low=_joined(lows, np.float32),
+        high=_joined(highs, np.float32),
+        total=_joined(totals, np.float64),
+    )
+    return file.getvalue()
+
+
+def _joined(arrays: list[Array], dtype: Any) -> Array:
+    return np.concatenate(arrays).astype(dtype) if arrays else np.zeros(0, dtype)
+
+
+def _decode(content: bytes) -> Stats:
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        arrays = {name: file[name] for name in ("header", "counts", "low", "high", "total")}
+    header = json.loads(arrays["header"].tobytes())
+    if header["format"] != FORMAT:
+        raise ValueError(f"its format is {header['format']!r}, this version reads {FORMAT!r}")
+    at = {"counts": 0, "channels": 0}
+
+    def take(what: str, names: tuple[str, ...], size: int) -> list[Array]:
+        start = at[what]
+        at[what] += size
+        parts = [arrays[n][start : start + size] for n in names]
+        if any(p.size != size for p in parts):
+            raise ValueError("arrays are shorter than the header says")
+        return parts
+
+    tensors = {}
+    for t in header["tensors"]:
+        exponent, first, bins = t["histogram"]
+        (counts,) = take("counts", ("counts",), bins)
+        channels = None
+        if t["channels"] is not None:
+            size, each = t["channels"]
+            low, high, total = take("channels", ("low", "high", "total"), size)
+            channels = Channels(low, high, total, each)
+        tensors[t["name"]] = TensorStats(
+            t["runs"],
+            t["count"],
+            Extreme(*t["low"]),
+            Extreme(*t["high"]),
+            t["total"],
+            Average(*t["average"]),
+            Histogram(exponent, first, counts),
+            channels,
+            t["nonfinite"],
+        )
+    return Stats(header["fingerprint"], header["samples"], tensors, tuple(header["notes"]))

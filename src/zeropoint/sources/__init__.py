@@ -1,0 +1,1 @@
+"""Where models and samples come from."""

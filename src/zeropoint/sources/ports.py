@@ -1,0 +1,91 @@
+"""A model's entry points: which inputs a caller fills, under which names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..dtypes import Array, DType
+from ..errors import InvalidSample
+from ..graph.model import Graph, Model, Tensor
+from ..graph.query import called_graphs, unique_names
+
+Row = tuple[Array, ...]
+"""One run's inputs, in the graph's order, ready for LiteRT."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input: the tensor, and the names that a caller may use for it, the preferred one first."""
+
+    tensor: Tensor
+    names: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape with -1 for dimensions that may vary."""
+        return self.tensor.shape_signature or self.tensor.shape
+
+    def __str__(self) -> str:
+        dims = ",".join("?" if d < 0 else str(d) for d in self.shape)
+        return f"'{self.name}' ({self.dtype.label}[{dims}])"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A graph that can be run from outside: under a signature's key, or the first graph without any."""
+
+    key: str | None
+    graph: Graph
+    ports: tuple[Port, ...]
+
+
+def entries(model: Model) -> list[Entry]:
+    """Every entry point. The first graph is one even if no signature names it, unless others do."""
+    found = [Entry(s.key, s.graph, _ports(s.graph, s.inputs)) for s in model.signatures]
+    if not found:
+        found = [Entry(None, model.main, _ports(model.main, {}))]
+    return found
+
+
+def entry(model: Model, key: str | None = None) -> Entry:
+    """The entry called `key`, or the only one."""
+    found = entries(model)
+    if key is None:
+        distinct = {e.graph for e in found}
+        if len(distinct) > 1:
+            keys = ", ".join(repr(e.key) for e in found)
+            raise InvalidSample(f"the model has several signatures ({keys}); give samples as {{signature: samples}}")
+        return found[0]
+    for candidate in found:
+        if candidate.key == key:
+            return candidate
+    keys = ", ".join(repr(e.key) for e in found if e.key is not None) or "none at all"
+    raise InvalidSample(f"the model has no signature {key!r}; it has {keys}")
+
+
+def entry_graphs(model: Model) -> list[Graph]:
+    """Graphs that are run from outside, each once."""
+    return list(dict.fromkeys(e.graph for e in entries(model)))
+
+
+def inner_graphs(model: Model) -> list[Graph]:
+    """Graphs that only ops call: control-flow bodies and decompositions."""
+    outside = set(entry_graphs(model))
+    called = called_graphs(model)
+    return [g for g in model.graphs if g in called and g not in outside]
+
+
+def _ports(graph: Graph, named: dict[str, Tensor]) -> tuple[Port, ...]:
+    unique = unique_names(graph)
+    aliases = {tensor: name for name, tensor in named.items()}
+    return tuple(
+        Port(t, tuple(dict.fromkeys(n for n in (aliases.get(t), unique[t], t.name) if n))) for t in graph.inputs
+    )

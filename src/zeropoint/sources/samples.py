@@ -1,0 +1,172 @@
+"""Whatever people hold their data in -> rows that fit the model's inputs. Nothing unchecked reaches the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import Array
+from ..errors import InvalidSample, ZeropointError
+from .ports import Entry, Port, Row
+
+Samples = Iterable[Any] | Callable[[], Iterable[Any]]
+"""Arrays, tuples in input order, or dicts by name; a list, generator, generator function, or loader of those."""
+
+
+@dataclass
+class Notes:
+    """What was converted on the way, each said once."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def say(self, line: str) -> None:
+        if line not in self.lines:
+            self.lines.append(line)
+
+
+def rows(samples: Samples, entry: Entry, notes: Notes) -> Iterator[tuple[int, Row]]:
+    """(number of the sample, inputs of one run). A sample that is a batch gives several runs."""
+    for number, sample in _numbered(samples):
+        arrays = _arranged(sample, entry, number, notes)
+        typed = [_typed(a, p, number, notes) for a, p in zip(arrays, entry.ports, strict=True)]
+        for row in _split(typed, entry.ports, number, notes):
+            yield number, row
+
+
+def _numbered(samples: Samples) -> Iterator[tuple[int, Any]]:
+    """Iterate; an exception of the user's own code is shown as theirs."""
+    number = 0
+    try:
+        for number, sample in enumerate(_iterator(samples)):
+            yield number, sample
+            number += 1
+    except ZeropointError:
+        raise
+    except Exception as error:
+        raise InvalidSample(f"your data raised {type(error).__name__} while making sample {number}: {error}") from error
+
+
+def _iterator(samples: Samples) -> Iterator[Any]:
+    if isinstance(samples, np.ndarray):
+        raise InvalidSample(
+            "samples are a single array; give an iterable of samples, such as a list with one array for each run"
+        )
+    if isinstance(samples, str | bytes | Mapping):
+        raise InvalidSample(f"samples are a {type(samples).__name__}; give a list, a generator or a generator function")
+    source = samples() if callable(samples) and not hasattr(samples, "__getitem__") else samples
+    if not hasattr(source, "__iter__") and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        return (source[k] for k in range(len(source)))  # a loader that is only indexed
+    if not isinstance(source, Iterable):
+        raise InvalidSample(f"samples are a {type(samples).__name__}, which is not iterable")
+    return iter(source)
+
+
+def _arranged(sample: Any, entry: Entry, number: int, notes: Notes) -> list[Array]:
+    """The sample's arrays in the order of the inputs."""
+    ports = entry.ports
+    if isinstance(sample, Mapping):
+        return _by_name(sample, ports, number)
+    if isinstance(sample, tuple | list) and _holds_arrays(sample):
+        if len(sample) == 2 and len(ports) != 2 and isinstance(sample, tuple | list):
+            first = sample[0]
+            inputs = first if isinstance(first, tuple | list | Mapping) else (first,)
+            if len(inputs) == len(ports):
+                notes.say("each sample is a pair; its second half was taken for labels and left out")
+                return _arranged(first if isinstance(first, Mapping) else tuple(inputs), entry, number, notes)
+        values = list(sample)
+    else:
+        values = [sample]
+    if len(values) != len(ports):
+        wanted = ", ".join(str(p) for p in ports)
+        raise InvalidSample(f"sample {number} has {len(values)} arrays, the model has {len(ports)} inputs: {wanted}")
+    return [_array(v, p, number) for v, p in zip(values, ports, strict=True)]
+
+
+def _holds_arrays(sample: Sequence[Any]) -> bool:
+    """A list of numbers is one array; a list of arrays (or of lists) is one for each input."""
+    return len(sample) == 0 or not all(np.isscalar(v) for v in sample)
+
+
+def _by_name(sample: Mapping[str, Any], ports: Sequence[Port], number: int) -> list[Array]:
+    left = dict(sample)
+    values = []
+    for port in ports:
+        found = next((name for name in port.names if name in left), None)
+        if found is None:
+            given = ", ".join(repr(k) for k in sample) or "nothing"
+            raise InvalidSample(f"sample {number} has no input {port}; it has {given}")
+        values.append(_array(left.pop(found), port, number))
+    if left:
+        wanted = ", ".join(str(p) for p in ports)
+        raise InvalidSample(f"sample {number} has {', '.join(map(repr, left))}, which the model lacks: {wanted}")
+    return values
+
+
+def _array(value: Any, port: Port, number: int) -> Array:
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise InvalidSample(f"sample {number}, input {port}: not an array ({error})") from None
+    if array.dtype.kind not in "fiub":
+        raise InvalidSample(f"sample {number}, input {port}: cannot use values of type {array.dtype}")
+    return array
+
+
+def _typed(array: Array, port: Port, number: int, notes: Notes) -> Array:
+    """The array in the input's type, converted where nothing is lost or the intention is plain."""
+    target = port.dtype.storage
+    if target is None:
+        raise InvalidSample(f"the input {port} takes {port.dtype.label}, which cannot be fed")
+    if array.dtype == target:
+        return array
+    if target.kind == "f" or np.can_cast(array.dtype, target, "safe"):
+        if array.dtype != np.float64:
+            notes.say(f"input '{port.name}': {array.dtype} values were converted to {target}, unscaled")
+        return array.astype(target)
+    with np.errstate(invalid="ignore", over="ignore"):
+        converted = array.astype(target)
+    if not np.array_equal(converted.astype(array.dtype), array):
+        raise InvalidSample(f"sample {number}, input {port}: {array.dtype} values do not fit into {target}")
+    notes.say(f"input '{port.name}': {array.dtype} values were converted to {target}")
+    return converted
+
+
+def _split(arrays: Sequence[Array], ports: Sequence[Port], number: int, notes: Notes) -> Iterator[Row]:
+    """One row, or a batch cut into rows of the model's own batch size."""
+    if all(_fits(a.shape, p.shape) for a, p in zip(arrays, ports, strict=True)):
+        # A free leading dimension would take a whole batch in one run; rows of one keep memory and statistics even.
+        sizes = {a.shape[0] for a, p in zip(arrays, ports, strict=True) if p.shape and p.shape[0] < 0}
+        if len(sizes) != 1 or sizes == {1}:
+            yield tuple(np.ascontiguousarray(a) for a in arrays)
+            return
+    if all(_fits(a.shape, p.shape[1:]) for a, p in zip(arrays, ports, strict=True)) and all(p.shape for p in ports):
+        notes.say("samples have no batch dimension; one was added")
+        yield from _split([a[None] for a in arrays], ports, number, notes)
+        return
+    counts = [_runs(a, p) for a, p in zip(arrays, ports, strict=True)]
+    for array, port, count in zip(arrays, ports, counts, strict=True):
+        if count is None:
+            shape = list(array.shape)
+            raise InvalidSample(f"sample {number}, input {port}: the shape {shape} does not fit")
+    if len(set(counts)) != 1:
+        sizes_text = ", ".join(f"'{p.name}' {a.shape[0]}" for a, p in zip(arrays, ports, strict=True))
+        raise InvalidSample(f"sample {number}: the inputs have batches of different size: {sizes_text}")
+    notes.say("samples are batches; they are fed row by row")
+    for k in range(counts[0] or 0):
+        steps = [max(1, p.shape[0]) for p in ports]
+        yield tuple(np.ascontiguousarray(a[k * s : (k + 1) * s]) for a, s in zip(arrays, steps, strict=True))
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    return len(shape) == len(wanted) and all(w in (-1, s) for s, w in zip(shape, wanted, strict=True))
+
+
+def _runs(array: Array, port: Port) -> int | None:
+    """How many runs a batch is; None if it cannot be cut into the model's own batches."""
+    if not port.shape or array.ndim != len(port.shape) or not _fits(array.shape[1:], port.shape[1:]):
+        return None
+    step = max(1, port.shape[0])
+    return array.shape[0] // step if array.shape[0] and array.shape[0] % step == 0 else None

@@ -1,0 +1,174 @@
+"""real = scale * (q - zero_point): the laws of the mapping, and that LiteRT's kernels agree."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_HALF_UP, Decimal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeropoint.affine import SMALLEST_SCALE, QuantParams, dequantize, quantize, round_half_away
+from zeropoint.dtypes import DType
+from zeropoint.errors import InvalidRange
+from zeropoint.runtime import Session
+
+from .build import act, one_op
+
+TYPES = (DType.INT8, DType.UINT8, DType.INT16, DType.INT32, DType.INT4, DType.UINT4, DType.INT2)
+LARGEST = float(np.float32(1e38))
+
+floats = st.floats(-LARGEST, LARGEST, width=32)
+ends = st.tuples(floats, floats).map(sorted)
+kinds = st.tuples(st.sampled_from(TYPES), st.booleans(), st.booleans()).map(
+    lambda kind: (kind[0], kind[1] and kind[0].kind == "int", kind[2])
+)
+
+DEGENERATE = {
+    "all zero": (0.0, 0.0),
+    "equal": (2.5, 2.5),
+    "equal and negative": (-2.5, -2.5),
+    "all positive": (1.0, 3.0),
+    "all negative": (-3.0, -1.0),
+    "subnormal": (-1e-45, 1e-45),
+    "below float32": (1e-300, 1e-290),
+    "huge": (-1e38, 1e38),
+    "huge and positive": (1e38, 1e38),
+    "wider than float32": (-3.4e38, 3.4e38),
+    "float64": (-1.7e308, 1.7e308),
+    "lopsided": (-1e-30, 1e30),
+}
+
+
+def tolerance(params: QuantParams, span: float) -> float:
+    """Half a step, and what float32 loses on the way: in the scale, in the division and in the product."""
+    return params.scale / 2 + 2.0**-22 * span
+
+
+@given(ends, kinds)
+def test_zero_is_exact(ends, kind):
+    dtype, symmetric, narrow = kind
+    params = QuantParams.from_range(*ends, dtype, symmetric, narrow)
+    q = quantize(0.0, params, narrow=narrow)
+    assert q == params.zero_point
+    assert dequantize(q, params) == 0
+    assert dtype.min + narrow <= params.zero_point <= dtype.max
+
+
+@given(ends, kinds, st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_the_error_in_range_is_half_a_step(ends, kind, parts):
+    dtype, symmetric, narrow = kind
+    low, high = min(ends[0], 0.0), max(ends[1], 0.0)
+    params = QuantParams.from_range(*ends, dtype, symmetric, narrow)
+    x = np.float32([low + part * (high - low) for part in parts])
+    restored = dequantize(quantize(x, params, narrow=narrow), params).astype(np.float64)
+    assert (np.abs(restored - x) <= tolerance(params, high - low)).all()
+
+
+@given(ends, kinds)
+def test_what_lies_outside_is_clamped(ends, kind):
+    dtype, symmetric, narrow = kind
+    params = QuantParams.from_range(*ends, dtype, symmetric, narrow)
+    low, high = params.range()
+    step = 2.0**-20 * (high - low) + params.scale
+    assert (quantize([low - step, 2 * low - step, -math.inf], params, narrow=narrow) == dtype.min + narrow).all()
+    assert (quantize([high + step, 2 * high + step, math.inf], params, narrow=narrow) == dtype.max).all()
+
+
+@given(st.lists(floats, min_size=2, max_size=20), ends, kinds)
+def test_order_is_kept(values, ends, kind):
+    dtype, symmetric, narrow = kind
+    params = QuantParams.from_range(*ends, dtype, symmetric, narrow)
+    q = quantize(np.sort(np.float32(values)), params, narrow=narrow).astype(np.int64)
+    assert (np.diff(q) >= 0).all()
+
+
+@given(ends, st.sampled_from([t for t in TYPES if t.kind == "int"]), st.booleans())
+def test_symmetric_means_zero_point_zero(ends, dtype, narrow):
+    params = QuantParams.from_range(*ends, dtype, symmetric=True, narrow=narrow)
+    mirrored = QuantParams.from_range(-ends[1], -ends[0], dtype, symmetric=True, narrow=narrow)
+    assert params.zero_points == (0,)
+    assert params.is_symmetric
+    assert params == mirrored
+
+
+def test_symmetric_needs_a_sign():
+    with pytest.raises(ValueError, match="signed"):
+        QuantParams.from_range(-1, 1, DType.UINT8, symmetric=True)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.label)
+@pytest.mark.parametrize("ends", DEGENERATE.values(), ids=DEGENERATE.keys())
+def test_every_finite_range_has_parameters(ends, dtype):
+    for symmetric in {False, dtype.kind == "int"}:
+        for narrow in (False, True):
+            params = QuantParams.from_range(*ends, dtype, symmetric, narrow)
+            assert SMALLEST_SCALE <= params.scale <= np.finfo(np.float32).max
+            assert params.scale == float(np.float32(params.scale))
+            assert dtype.min + narrow <= params.zero_point <= dtype.max
+            assert dequantize(quantize(0.0, params), params) == 0
+
+
+@pytest.mark.parametrize("bad", [(math.nan, 1), (0, math.nan), (-math.inf, 0), (0, math.inf), (2, 1)], ids=str)
+def test_what_no_scale_can_represent_is_refused_by_name(bad):
+    with pytest.raises(InvalidRange, match="'conv/weights' has"):
+        QuantParams.from_range(*bad, DType.INT8, name="conv/weights")
+    with pytest.raises(InvalidRange, match="'conv/weights' channel 1 has"):
+        QuantParams.from_range([0, bad[0]], [1, bad[1]], DType.INT8, axis=0, name="conv/weights")
+
+
+@given(st.data(), kinds, st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_per_axis_is_per_tensor_slice_by_slice(data, kind, shape):
+    dtype, symmetric, narrow = kind
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    pairs = data.draw(st.lists(ends, min_size=shape[axis], max_size=shape[axis]))
+    values = data.draw(st.lists(floats, min_size=math.prod(shape), max_size=math.prod(shape)))
+    x = np.float32(values).reshape(shape)
+    lows, highs = zip(*pairs, strict=True)
+    params = QuantParams.from_range(lows, highs, dtype, symmetric, narrow, axis=axis)
+    q = quantize(x, params, narrow=narrow)
+    restored = dequantize(q, params)
+    for k, pair in enumerate(pairs):
+        alone = QuantParams.from_range(*pair, dtype, symmetric, narrow)
+        assert alone == QuantParams((params.scales[k],), (params.zero_points[k],), dtype)
+        part = quantize(x.take(k, axis), alone, narrow=narrow)
+        assert np.array_equal(q.take(k, axis), part)
+        assert np.array_equal(restored.take(k, axis), dequantize(part, alone))
+
+
+def test_the_known_case():
+    params = QuantParams.from_range(-1.6488090753555298, 1.5555250644683838, DType.INT8)
+    assert params == QuantParams((0.012566016986966133,), (3,), DType.INT8)
+
+
+def test_parameters_without_an_axis_are_single():
+    with pytest.raises(ValueError, match="axis"):
+        QuantParams((1.0, 2.0), (0, 0), DType.INT8)
+    with pytest.raises(ValueError, match="zero points"):
+        QuantParams((1.0,), (0, 0), DType.INT8, axis=0)
+
+
+@given(st.floats(-(2.0**40), 2.0**40) | st.integers(-(2**20), 2**20).map(lambda k: k + 0.5))
+def test_rounding_is_half_away_from_zero(x):
+    assert round_half_away(np.float64(x)) == int(Decimal(x).quantize(Decimal(1), ROUND_HALF_UP))
+
+
+@pytest.mark.parametrize("dtype", [DType.INT8, DType.UINT8, DType.INT16], ids=lambda d: d.label)
+@pytest.mark.parametrize("seed", range(4))
+def test_litert_quantizes_and_dequantizes_to_the_same_bits(dtype, seed):
+    rng = np.random.default_rng(seed)
+    low, high = np.sort(rng.normal(size=2) * 10.0 ** rng.integers(-6, 6))
+    params = QuantParams.from_range(low, high, dtype, symmetric=dtype is DType.INT16)
+    span = params.scale * (dtype.max - dtype.min)
+    halves = (rng.integers(dtype.min, dtype.max, 500) - params.zero_point + 0.5) * params.scale
+    x = np.float32(np.concatenate([rng.uniform(low - span, high + span, 1500), halves]))
+
+    down = one_op("QUANTIZE", [act("x", x.size)], act("q", x.size, dtype=dtype, params=params))
+    (q,) = Session(down, kernels="reference").run([x])
+    assert np.array_equal(q, quantize(x, params))
+
+    up = one_op("DEQUANTIZE", [act("q", x.size, dtype=dtype, params=params)], act("x", x.size))
+    (restored,) = Session(up, kernels="reference").run([q])
+    assert np.array_equal(restored, dequantize(q, params))

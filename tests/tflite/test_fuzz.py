@@ -1,0 +1,160 @@
+"""Damaged files: reading returns a model or raises InvalidModel, whatever the bytes are."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from zeropoint.errors import InvalidModel
+from zeropoint.graph.compare import difference
+from zeropoint.report.inspection import inspect
+from zeropoint.tflite import load, to_bytes
+
+from .. import build
+from .attacks import ATTACKS
+from .encodings import data_behind
+
+MUTATIONS = 1200
+SECONDS = 25
+"""After which a slow machine has tried enough."""
+
+Random = np.random.Generator
+SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 16, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000)
+NASTY = (*SIZES, *(0xFFFFFFFF - k for k in (0, 1, 3, 7, 255)))
+
+
+def flip(content: bytearray, rng: Random) -> None:
+    for _ in range(rng.integers(1, 9)):
+        content[somewhere(content, rng)] ^= 1 << rng.integers(8)
+
+
+def set_bytes(content: bytearray, rng: Random) -> None:
+    for _ in range(rng.integers(1, 5)):
+        content[somewhere(content, rng)] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.integers(256)])
+
+
+def overwrite_offset(content: bytearray, rng: Random) -> None:
+    for _ in range(rng.integers(1, 4)):
+        at = somewhere(content, rng) // 4 * 4
+        near = (len(content), len(content) - at, at, int(rng.integers(len(content))))
+        value = int(rng.choice([*NASTY, *(int(n + d) % 2**32 for n in near for d in (-4, -1, 0, 1, 4))]))
+        content[at : at + 4] = struct.pack("<I", value)[: len(content) - at]
+
+
+def truncate(content: bytearray, rng: Random) -> None:
+    del content[int(rng.integers(len(content))) :]
+
+
+def splice(content: bytearray, rng: Random) -> None:
+    start, length = somewhere(content, rng), int(rng.integers(1, 200))
+    piece = content[start : start + length]
+    at = somewhere(content, rng)
+    content[at : at + (len(piece) if rng.integers(2) else 0)] = piece
+
+
+def cut(content: bytearray, rng: Random) -> None:
+    at = somewhere(content, rng)
+    del content[at : at + int(rng.integers(1, 64))]
+
+
+def noise(content: bytearray, rng: Random) -> None:
+    content[8:] = rng.bytes(int(rng.integers(0, 400)))
+
+
+def somewhere(content: bytearray, rng: Random) -> int:
+    """Anywhere, but more often in the first part, where the structure is."""
+    return int(rng.integers(len(content) if rng.integers(4) == 0 else min(len(content), 3000)))
+
+
+KINDS = (flip, set_bytes, overwrite_offset, overwrite_offset, truncate, splice, cut, noise)
+
+
+def mutants(content: bytes, seed: int) -> Iterator[bytes]:
+    rng = np.random.default_rng(seed)
+    deadline = time.monotonic() + SECONDS
+    for k in range(MUTATIONS):
+        if time.monotonic() > deadline:
+            return
+        mutant = bytearray(content)
+        KINDS[k % len(KINDS)](mutant, rng)
+        yield bytes(mutant)
+
+
+def many_features() -> bytes:
+    """A model of several graphs with signatures, metadata, sparsity, block scales, custom ops and external buffers."""
+    parts = [f() for f in (build.branches, build.sparse, build.blockwise, build.custom, build.quantized_cnn)]
+    model = parts[0]
+    for part in parts[1:]:
+        model.graphs += part.graphs
+    for part in (build.described(), build.outside()):
+        model.graphs += part.graphs
+        model.metadata += part.metadata
+        model.external_buffers = part.external_buffers or model.external_buffers
+    return to_bytes(model)
+
+
+def embedded(digits: bytes) -> bytes:
+    return digits
+
+
+SEEDS: dict[str, Callable[[bytes], bytes]] = {
+    "digits": embedded,
+    "digits, rewritten": lambda digits: to_bytes(load(digits)),
+    "many features": lambda digits: many_features(),
+    "data behind": lambda digits: data_behind(many_features()),
+    "every type": lambda digits: to_bytes(build.every_type()),
+}
+
+
+@pytest.mark.parametrize("seed", range(len(SEEDS)), ids=SEEDS.keys())
+def test_a_damaged_file_is_read_or_refused(digits, seed):
+    read = refused = 0
+    for mutant in mutants(list(SEEDS.values())[seed](digits), seed):
+        try:
+            model = load(mutant)
+        except InvalidModel:
+            refused += 1
+            continue
+        read += 1
+        # What was read can be shown, and written so that it is read again.
+        assert str(model)
+        json.dumps(inspect(model, len(mutant)).to_json(), allow_nan=False)
+        assert difference(load(to_bytes(model)), model) is None
+    assert read > 0
+    assert refused > 0
+
+
+@pytest.mark.parametrize("length", range(64))
+def test_noise_is_refused(length):
+    rng = np.random.default_rng(length)
+    for start in (b"", b"\x10\0\0\0TFL3"):
+        with pytest.raises(InvalidModel):
+            load(start + rng.bytes(length * 5))
+
+
+def test_every_truncation_is_refused(digits):
+    """The last bytes may be padding; without the last constant there is no model."""
+    content = to_bytes(build.quantized_cnn())
+    for length in range(len(content) - 16):
+        with pytest.raises(InvalidModel):
+            load(content[:length])
+
+
+@pytest.mark.parametrize(("attack", "words"), ATTACKS.values(), ids=ATTACKS.keys())
+def test_a_small_file_stays_small(attack, words):
+    """Vectors that point at the same bytes over and over cost no more than the file could rightly hold."""
+    content = attack(10_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidModel, match=words):
+            load(content)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 200 * len(content)
