@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -114,9 +115,7 @@ def quantized_cnn() -> Model:
     bias_scales = np.float32(IMAGE.scale) * np.float32(kernel_params.scales)
     bias_params = QuantParams(tuple(map(float, bias_scales)), (0, 0), INT32, axis=0)
     image = act("image", 1, 4, 4, 1, dtype=INT8, params=IMAGE)
-    image.quantization = Quantization(
-        IMAGE.scales, IMAGE.zero_points, 0, (-1.6488090753555298,), (1.5555250644683838,)
-    )
+    image.quantization = Quantization(IMAGE.scales, IMAGE.zero_points, 0, (-1.6488090753555298,), (1.5555250644683838,))
     second = act("second", 1, 4, 4, 2, dtype=INT8, params=other)
     made = act("conv", 1, 4, 4, 2, dtype=INT8)
     made.quantization = Quantization(conv.scales, conv.zero_points, 0, (-2.0,), (3.0,))
@@ -298,7 +297,7 @@ def shared() -> Model:
 def names() -> Model:
     """Duplicate, empty, and not even text."""
     tensors = [act(n, 2) for n in ("x", "", "x", "", "caf\udce9\udcff", "\x1b[31m\n", "ü")]
-    pairs = zip(tensors, tensors[1:], strict=False)
+    pairs = itertools.pairwise(tensors)
     return Model([graph("", tensors[:1], tensors[-1:], *(op("ABS", [a], b, options="AbsOptions") for a, b in pairs))])
 
 

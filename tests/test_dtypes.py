@@ -48,5 +48,5 @@ def test_only_integers_have_bounds(dtype):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match="'int7'.*int8"):
+    with pytest.raises(ValueError, match=r"'int7'.*int8"):
         DType.parse("int7")

@@ -4,9 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .affine import QuantParams as QuantParams
+    from .calibrate import Settings as Settings
+    from .calibrate import Stats as Stats
+    from .calibrate import calibrate as calibrate
     from .dtypes import DType as DType
     from .errors import ZeropointError as ZeropointError
     from .graph.model import Model as Model
+    from .quantize import quantize as quantize
+    from .recipe import Recipe as Recipe
+    from .recipe import load_recipe as load_recipe
     from .report.inspection import inspect as inspect
     from .tflite.read import load as load
     from .tflite.write import save as save
@@ -16,6 +22,12 @@ __version__ = "0.1.0"
 
 # Public name -> where it lives. Resolved on first use, so that `import zeropoint` costs next to nothing.
 _HOMES = {
+    "Settings": "calibrate.collect",
+    "Stats": "calibrate.stats",
+    "Recipe": "recipe",
+    "calibrate": "calibrate",
+    "load_recipe": "recipe",
+    "quantize": "quantize",
     "DType": "dtypes",
     "Model": "graph.model",
     "QuantParams": "affine",
@@ -34,7 +46,8 @@ def __getattr__(name: str) -> Any:
 
     if name not in _HOMES:
         raise AttributeError(f"module 'zeropoint' has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    home = import_module(f".{_HOMES[name]}", __name__)
+    value = home if home.__name__ == f"{__name__}.{name}" else getattr(home, name)
     globals()[name] = value
     return value
 

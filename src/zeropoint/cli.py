@@ -117,7 +117,7 @@ def inspect(
     from .report.terminal import Detail, print_inspection
     from .tflite import load
 
-    if is_stats(model):
+    if model.is_file() and is_stats(model):  # opening a pipe would wait for its writer
         from .calibrate.stats import Stats
 
         print_stats(Stats.load(model), model.name, _console())

@@ -139,6 +139,16 @@ def quiet_stderr() -> Iterator[None]:
             os.dup2(saved, 2)
 
 
+def require_runnable(model: Model) -> None:
+    """Raise unless LiteRT loads and runs `model`. Models with ops from elsewhere can only be run by their owners."""
+    if any(op.kind == "CUSTOM" for graph in model.graphs for op in graph.ops):
+        with contextlib.suppress(UnsupportedOp):
+            Session(model)
+        return
+    session = Session(model)
+    session.invoke(zeros_like_inputs(session))
+
+
 def zeros_like_inputs(session: Session) -> list[Array]:
     """A sample of zeros, to see whether a model runs at all."""
     return [np.zeros(d["shape"], d["dtype"]) for d in session.inputs]

@@ -35,7 +35,6 @@ def test_the_text_survives_a_file(name):
     assert str(load(to_bytes(model))) == str(model)
 
 
-
 def changed(name: str, value: object, where: str = "main"):
     def change(model: Model) -> None:
         target = {"model": model, "main": model.main, "tensor": model.main.tensors[1], "op": model.main.ops[0]}[where]

@@ -39,8 +39,10 @@ class Histogram:
         """The histogram of finite float32 `values`, all in [low, high]."""
         exponent = exponent_for(low, high)
         first = bin_of(low, exponent)
-        # A product with a power of two and floor are exact in float32, so binning is too.
-        bins = np.floor(values * np.float32(math.ldexp(1.0, -exponent))).astype(np.intp)
+        # A product with a power of two and floor are exact, so binning is too; but if the width is above one,
+        # float32 may round a small product to zero, which is not in the bin of the numbers below zero.
+        exact = values if exponent <= 0 else values.astype(np.float64)
+        bins = np.floor(exact * exact.dtype.type(math.ldexp(1.0, -exponent))).astype(np.intp)
         bins -= first
         return cls(exponent, first, np.bincount(bins.reshape(-1), minlength=bin_of(high, exponent) - first + 1))
 

@@ -1,59 +1,99 @@
-"""Tensors inside control flow. Their graphs have outputs of their own, so they cannot be exposed; they are read the
-slow way, from an interpreter that keeps every tensor, and only these. Of a loop, the last pass is seen."""
+"""Tensors inside control flow.
+
+A called graph cannot be given more outputs, because the op that calls it decides how many there are; and what an
+interpreter still holds of it after a run may be from a branch that was not taken, or of memory used again since. So
+each such graph is loaded by itself and run once more, on what the op was given: the branch that was taken, every pass
+of a loop.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..graph.model import Graph, Model
-from ..graph.query import tensor_keys
-from ..runtime import Session
-from ..sources.ports import Row
-from .instrument import wanted
-from .stats import TensorStats
+from ..dtypes import Array
+from ..graph.model import Graph, Model, Op, Tensor
+from .instrument import Instrumented, instrument, reachable, wanted
+from .runner import Runner
+
+Observe = Callable[[str, Array, bool], None]
+"""Called with a tensor's name, its values, and whether each channel counts."""
+
+CALLS = frozenset({"IF", "WHILE", "STABLEHLO_COMPOSITE"})
 
 
-@dataclass
-class InnerTensors:
-    session: Session
-    tensors: list[tuple[str, int, int]]  # name, index of the tensor, index of its graph
-    found: dict[str, TensorStats] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, model: Model, graph: Graph) -> InnerTensors | None:
-        """A reader of the graphs that `graph` calls, or None if it calls none that have float tensors."""
-        called = _called(graph)
-        keys = tensor_keys(model)
-        reordered = Model([graph, *(g for g in model.graphs if g is not graph)], description=model.description)
-        tensors = [(keys[t], g.tensors.index(t), reordered.graphs.index(g)) for g in called for t in wanted(g)]
-        return cls(Session(reordered, kernels="optimized", preserve=True), tensors) if tensors else None
-
-    def measure(self, number: int, row: Row) -> None:
-        from .collect import stats_of
-
-        self.session.reset()
-        self.session.invoke(row)
-        for key, index, graph in self.tensors:
-            values = self.session.inner(index, graph)
-            if values is None or values.size == 0:
-                continue  # a branch that was not taken
-            seen = stats_of(np.asarray(values), number)
-            self.found[key] = seen if key not in self.found else self.found[key].merge(seen, 0)
-
-    def finish(self) -> dict[str, TensorStats]:
-        return self.found
+def calls(graph: Graph) -> Iterator[Op]:
+    """Ops that call graphs with tensors to measure, and whose inputs can be handed on."""
+    return (op for op in graph.ops if _has_wanted(op) and op.kind in CALLS and not _is_opaque(op))
 
 
-def _called(graph: Graph) -> list[Graph]:
-    """Graphs reachable through ops, nearest first."""
-    found: dict[Graph, None] = {}
-    waiting = [graph]
-    while waiting:
-        for op in waiting.pop(0).ops:
-            for callee in op.graphs():
-                if callee not in found:
-                    found[callee] = None
-                    waiting.append(callee)
-    return list(found)
+def hidden(graph: Graph) -> list[str]:
+    """The names of ops, in `graph` or what it calls, whose inner tensors are out of sight."""
+    return [op.name for g in (graph, *reachable(graph)) for op in g.ops if _has_wanted(op) and _is_opaque(op)]
+
+
+def passed(graph: Graph) -> list[Tensor]:
+    """What `graph` hands to the graphs it calls."""
+    return [t for op in calls(graph) for t in op.inputs if t is not None and not t.is_constant]
+
+
+def _callees(op: Op) -> list[Graph]:
+    return [g for callee in op.graphs() for g in (callee, *reachable(callee))]
+
+
+def _has_wanted(op: Op) -> bool:
+    return any(any(wanted(g)) for g in _callees(op))
+
+
+def _is_opaque(op: Op) -> bool:
+    """Whether resources or other things that are no arrays are involved."""
+    return any(t.dtype.storage is None for g in _callees(op) for t in g.tensors)
+
+
+class InnerGraphs:
+    """The graphs that `graph` calls, each loaded by itself."""
+
+    def __init__(self, model: Model, graph: Graph) -> None:
+        self._graph = graph
+        self._loaded: dict[Graph, tuple[Instrumented, Runner]] = {}
+        for callee in dict.fromkeys(g for op in calls(graph) for g in _callees(op)):
+            exposed = [*callee.outputs, *passed(callee)]
+            instrumented = instrument(model, callee, histograms=False, exposed=exposed, reduced=False)
+            self._loaded[callee] = instrumented, Runner(instrumented.model)
+
+    def restart(self) -> None:
+        for _, runner in self._loaded.values():
+            runner.restart()
+
+    def measure(self, values: Mapping[Tensor, Array], observe: Observe) -> None:
+        """Show everything inside, given what the outer graph `passed`."""
+        self._follow(self._graph, values, observe)
+
+    def _follow(self, graph: Graph, values: Mapping[Tensor, Array], observe: Observe) -> None:
+        for op in calls(graph):
+            given = [_value(t, values) for t in op.inputs if t is not None]
+            if op.kind == "IF":
+                branch = "thenSubgraphIndex" if given[0].item() else "elseSubgraphIndex"
+                self._run(op.option(branch), given[1:], observe)
+            elif op.kind == "WHILE":
+                condition, body = op.option("condSubgraphIndex"), op.option("bodySubgraphIndex")
+                while self._run(condition, given, observe)[0].item():
+                    given = self._run(body, given, observe)
+            else:
+                self._run(op.option("decompositionSubgraphIndex"), given, observe)
+
+    def _run(self, graph: Graph, given: Sequence[Array], observe: Observe) -> list[Array]:
+        instrumented, runner = self._loaded[graph]
+        runner.invoke(given)
+        values = dict(zip(instrumented.exposed, runner.read(instrumented.exposed), strict=True))
+        for probe in instrumented.read:
+            observe(probe.key, values[probe.tensor], probe.keep_channels)
+        self._follow(graph, values, observe)
+        return [values[t] for t in graph.outputs]
+
+
+def _value(tensor: Tensor, values: Mapping[Tensor, Array]) -> Array:
+    if tensor in values:
+        return values[tensor]
+    return np.zeros(tensor.shape, tensor.dtype.storage) if tensor.data is None else tensor.data

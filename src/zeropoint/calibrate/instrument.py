@@ -10,14 +10,14 @@ ones are gathered into one vector first, because asking for each of them would t
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..dtypes import DType
-from ..graph.edit import copy_model
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import tensor_keys
 from ..ops import OPS, fused_activation
@@ -33,12 +33,20 @@ BLOCK = 16
 """Neighbours that are sampled together: one cache line."""
 
 
+NAN_SOURCES = frozenset({"DIV", "LOG", "SQRT", "RSQRT"})
+"""Ops of the table that make NaN out of finite values."""
+
+
+class Misfit(Exception):
+    """At run time a tensor has another shape than the file says."""
+
+
 @dataclass(frozen=True)
 class Probe:
     """One measured tensor: its channels are [start, start + channels) of the reduction vectors."""
 
     key: str
-    tensor: Tensor  # in the original model
+    tensor: Tensor
     start: int
     channels: int
     keep_channels: bool
@@ -48,13 +56,20 @@ class Probe:
 
 @dataclass(frozen=True)
 class Instrumented:
-    """The self-measuring copy. Its outputs are the reductions (greatest, least and, with histograms, summed values),
-    then the vector of gathered tensors, then each tensor that is not gathered, then those to be read from outside."""
+    """The self-measuring copy, and which of its outputs are what.
+
+    `vectors`: greatest, least and summed values of all channels. `gathered`: the small tensors end to end; the large
+    ones are outputs themselves. So are `exposed` tensors, which somebody wants to see whole: those of `read`, which
+    are too odd to be reduced in the graph, and whatever the caller asked for.
+    """
 
     model: Model
     probes: tuple[Probe, ...]
-    reductions: int
-    read: tuple[Probe, ...]  # tensors that are too odd to reduce in the graph; measured from outside
+    vectors: tuple[Tensor, ...]
+    gathered: Tensor | None
+    read: tuple[Probe, ...]
+    exposed: tuple[Tensor, ...]
+    histograms: bool
 
     @property
     def chunk(self) -> int:
@@ -75,7 +90,7 @@ def wanted(graph: Graph) -> Iterator[Tensor]:
     """Float tensors that an integer kernel could read or write, in order of execution."""
     seen: set[Tensor] = set()
     for op in graph.ops:
-        if all(t is None or t.is_constant or t in seen for t in op.inputs):
+        if op.inputs and all(t is None or t.is_constant or t in seen for t in op.inputs):
             seen.update(op.outputs)  # computed from constants alone: a constant in disguise, like unpacked weights
     for op in graph.ops:
         spec = OPS.get(op.kind)
@@ -99,37 +114,59 @@ def feeds_weights(graph: Graph) -> set[Tensor]:
     return found
 
 
-def instrument(model: Model, graph: Graph, *, histograms: bool) -> Instrumented:
-    """A copy of `model` in which `graph` comes first and measures its float tensors."""
-    keys = tensor_keys(model)
-    copy = copy_model(model)
-    target = copy.graphs[model.graphs.index(graph)]
-    # The first graph is the one that runs; signatures would pin the outputs.
-    copy.graphs.remove(target)
-    copy.graphs.insert(0, target)
-    copy.signatures = []
-    twins = dict(zip(graph.tensors, target.tensors, strict=True))
+def reachable(graph: Graph) -> list[Graph]:
+    """The graphs that `graph` calls, and those that they call, nearest first."""
+    found: dict[Graph, None] = {}
+    waiting = [graph]
+    while waiting:
+        for op in waiting.pop(0).ops:
+            for callee in op.graphs():
+                if callee not in found:
+                    found[callee] = None
+                    waiting.append(callee)
+    return list(found)
+
+
+def runnable(model: Model, graph: Graph) -> Model:
+    """A model that runs `graph`, with all it needs. Signatures would pin its outputs, so there are none."""
+    return dataclasses.replace(model, graphs=[graph, *reachable(graph)], signatures=[])
+
+
+def instrument(
+    model: Model, graph: Graph, *, histograms: bool, exposed: Sequence[Tensor] = (), reduced: bool = True
+) -> Instrumented:
+    """A model that runs a copy of `graph` that measures its float tensors, or with `reduced` off just exposes them."""
+    target = dataclasses.replace(graph, tensors=list(graph.tensors), ops=list(graph.ops))
+    probes, read = _probes(graph, tensor_keys(model), reduced)
+    vectors = _insert_reductions(target, probes, histograms)
+    small = [p.tensor for p in probes if p.gathered]
+    gathered = _gather(target, small) if small and histograms else None
+    large = [p.tensor for p in probes if not p.gathered] if histograms else []
+    shown = tuple(dict.fromkeys((*(p.tensor for p in read), *exposed)))
+    outputs = (*vectors, *((gathered,) if gathered else ()), *large, *shown)
+    target.outputs = list(dict.fromkeys(outputs))
+    return Instrumented(
+        runnable(model, target), tuple(probes), tuple(vectors), gathered, tuple(read), shown, histograms
+    )
+
+
+def _probes(graph: Graph, keys: Mapping[Tensor, str], reduced: bool) -> tuple[list[Probe], list[Probe]]:
+    """The tensors to reduce in the graph, and those that only their values will do for."""
     channelwise = feeds_weights(graph)
     probes, read, start = [], [], 0
     for tensor in wanted(graph):
-        reducible = len(tensor.shape) >= 2 and tensor.size > 0 and (tensor.shape_signature or (1,))[-1] > 0
+        signature = tensor.shape_signature or tensor.shape
+        reducible = reduced and len(tensor.shape) >= 2 and tensor.size > 0 and signature[-1] > 0
         channels = tensor.shape[-1] if reducible else 1
-        gathered = reducible and tensor.size <= GATHERED and -1 not in (tensor.shape_signature or ())[1:]
+        varies = -1 in signature[1:] or (-1 in signature[:1] and tensor.shape[0] != 1)
+        gathered = reducible and tensor.size <= GATHERED and not varies
         probe = Probe(keys[tensor], tensor, start, channels, tensor in channelwise, _stride(tensor.size), gathered)
         if reducible:
             probes.append(probe)
             start += channels
         else:
             read.append(probe)
-    kinds = ("high", "low", "total") if histograms else ("high", "low")
-    vectors = _insert_reductions(target, [(twins[p.tensor], p) for p in probes], kinds)
-    target.outputs = list(vectors)
-    if histograms:
-        small = [twins[p.tensor] for p in probes if p.gathered]
-        target.outputs += [_gather(target, small)] if small else []
-        target.outputs += [twins[p.tensor] for p in probes if not p.gathered]
-    target.outputs += [twins[p.tensor] for p in read]
-    return Instrumented(copy, tuple(probes), len(vectors), tuple(read))
+    return probes, read
 
 
 def _stride(size: int) -> int:
@@ -145,47 +182,49 @@ def _stride(size: int) -> int:
 _REDUCTIONS = {"high": "REDUCE_MAX", "low": "REDUCE_MIN", "total": "SUM"}
 
 
-def _insert_reductions(graph: Graph, probes: Sequence[tuple[Tensor, Probe]], kinds: Sequence[str]) -> list[Tensor]:
-    """Add the reductions in place; return one vector for each of `kinds`."""
+def _insert_reductions(graph: Graph, probes: Sequence[Probe], histograms: bool) -> list[Tensor]:
+    """Add the reductions in place; return one vector for each kind."""
     if not probes:
         return []
     producer = {t: op for op in graph.ops for t in op.outputs}
     follow: dict[Op | None, list[Op]] = {}
     axes: dict[int, Tensor] = {}
-    parts: dict[str, list[Tensor]] = {kind: [] for kind in kinds}
-    for tensor, probe in probes:
-        rank = len(tensor.shape)
+    zeros: dict[int, Tensor] = {}
+    parts: dict[str, list[Tensor]] = {kind: [] for kind in _REDUCTIONS}
+    for probe in probes:
+        rank = len(probe.tensor.shape)
         if rank not in axes:
             axes[rank] = Tensor.constant(f"zeropoint/axes{rank}", np.arange(rank - 1, dtype=np.int32), DType.INT32)
-            graph.tensors.append(axes[rank])
-        for kind in kinds:
-            if kind == "low" and "total" not in kinds and _is_rectified(producer.get(tensor)):
-                # Ranges hold zero anyway, so where only ranges are wanted a ReLU's least value need not be read.
-                parts[kind].append(_zeros(graph, probe.channels))
+        source = producer.get(probe.tensor)
+        for kind, reduction in _REDUCTIONS.items():
+            if not histograms and not _matters(kind, source):
+                count = probe.channels
+                if count not in zeros:
+                    zeros[count] = Tensor.constant(
+                        f"zeropoint/zeros{count}", np.zeros(count, np.float32), DType.FLOAT32
+                    )
+                parts[kind].append(zeros[count])
                 continue
             result = Tensor(f"zeropoint/{kind}/{probe.start}", (probe.channels,), DType.FLOAT32)
             graph.tensors.append(result)
             options = default_options("ReducerOptions", keepDims=False)
-            reduce = Op(_REDUCTIONS[kind], [tensor, axes[rank]], [result], options)
-            follow.setdefault(producer.get(tensor), []).append(reduce)
+            follow.setdefault(source, []).append(Op(reduction, [probe.tensor, axes[rank]], [result], options))
             parts[kind].append(result)
+    graph.tensors += [*axes.values(), *zeros.values()]
     graph.ops = [*follow.pop(None, []), *(o for op in graph.ops for o in (op, *follow.get(op, [])))]
-    return [_concatenate(graph, parts[kind], f"zeropoint/{kind}") for kind in kinds]
+    return [_concatenate(graph, tensors, f"zeropoint/{kind}") for kind, tensors in parts.items()]
 
 
-def _is_rectified(op: Op | None) -> bool:
-    bounds = None if op is None else fused_activation(op).bounds
-    return bounds is not None and bounds[0] == 0.0
-
-
-def _zeros(graph: Graph, count: int) -> Tensor:
-    name = f"zeropoint/zeros{count}"
-    for tensor in graph.tensors:
-        if tensor.name == name:
-            return tensor
-    zeros = Tensor.constant(name, np.zeros(count, np.float32), DType.FLOAT32)
-    graph.tensors.append(zeros)
-    return zeros
+def _matters(kind: str, source: Op | None) -> bool:
+    """Whether a reduction is needed where only minima and maxima are wanted."""
+    if kind == "low":
+        # Ranges hold zero anyway, so a ReLU's least value need not be read.
+        bounds = None if source is None else fused_activation(source).bounds
+        return bounds is None or bounds[0] != 0.0
+    if kind == "total":
+        # LiteRT's maxima and minima overlook NaN (ai-edge-litert 2.3), sums do not: add up where one can appear.
+        return source is None or source.kind in NAN_SOURCES or source.kind not in OPS
+    return True
 
 
 def _gather(graph: Graph, tensors: list[Tensor]) -> Tensor:

@@ -69,12 +69,14 @@ def _range(name: str, value: Any, origin: str) -> Range:
                 raise ValueError(f"min {low} and max {high} are no range")
             return Range(low, high, origin)
         if keys in ({"scale", "zero_point"}, {"scale", "zero_point", "type"}):
-            dtype = DType.parse(value.get("type", "int8"))
+            dtype = DType.parse(str(value.get("type", "int8")))
             params = QuantParams((float(value["scale"]),), (int(value["zero_point"]),), dtype)
             if not (math.isfinite(params.scale) and params.scale > 0):
                 raise ValueError(f"the scale {params.scale} is not positive")
+            if not dtype.min <= value["zero_point"] <= dtype.max or params.zero_point != value["zero_point"]:
+                raise ValueError(f"the zero point {value['zero_point']} is no integer of {dtype.label}")
             return Range(*params.range(), origin, params)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidStats(f"{origin}: '{name}': {error}") from None
     raise InvalidStats(f"{origin}: '{name}' has {sorted(keys)}; give min and max, or scale and zero_point")
 

@@ -63,14 +63,16 @@ def percentile_range(stats: TensorStats, percentile: float = PERCENTILE) -> Boun
         raise InvalidRecipe(f"a percentile lies above 50 and up to 100, not {percentile}")
     low, high = stats.low.value, stats.high.value
     counts = stats.histogram.counts
-    if not counts.size or percentile == 100:
+    if not counts.any() or percentile == 100:
         return low, high
     below = np.concatenate([[0], np.cumsum(counts)]) / counts.sum()
     edges = stats.histogram.edges()
     share = percentile / 100
     cut_low = float(np.interp(1 - share, below, edges)) if low < 0 else low
     cut_high = float(np.interp(share, below, edges)) if high > 0 else high
-    return max(low, cut_low), min(high, max(cut_high, cut_low))
+    # Where in its bin a value lies is not known, so an interpolated end may lie beyond what was seen.
+    chosen = min(max(low, cut_low), high)
+    return chosen, max(min(high, cut_high), chosen)
 
 
 def expected_error(histogram: Histogram, bounds: Bounds, grid: Grid) -> float:
@@ -131,7 +133,7 @@ def entropy_range(stats: TensorStats, grid: Grid) -> Bounds:
     # Divergence alone would clip a spike at the end of the range away with all else: keep all but KEPT of the values.
     inside = np.cumsum(folded) >= KEPT * folded.sum()
     fewest = max(levels, int(np.argmax(inside)) + 1)
-    for bins in range(fewest, folded.size + 1, max(1, (folded.size - fewest) // 128)):
+    for bins in (*range(fewest, folded.size, max(1, (folded.size - fewest) // 128)), folded.size):
         divergence = _divergence(folded, bins, levels)
         if divergence < least:
             best, least = bins, divergence

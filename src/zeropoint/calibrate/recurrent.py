@@ -7,25 +7,38 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..dtypes import Array
+from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import tensor_keys
 
-CELL_STATE = 19
-"""Where UNIDIRECTIONAL_SEQUENCE_LSTM keeps its cell state among its inputs."""
+OUTPUT_STATE, CELL_STATE = 18, 19
+"""Where UNIDIRECTIONAL_SEQUENCE_LSTM keeps its states among its inputs."""
 
 
-@dataclass(frozen=True)
+@dataclass
+class State:
+    """Output and cell state of every sequence in the batch."""
+
+    h: Array
+    c: Array
+
+
+@dataclass
 class Replay:
-    """Computes the cell states of one op, to be recorded under `key`, from the tensor recorded as `source`."""
+    """Computes the cell states of one op, to be recorded under `key`, from the values of `source`."""
 
     op: Op
-    source: str
+    source: Tensor
     key: str
+    last: State | None = None
 
     def states(self, x: Array) -> Array:
-        """The cell state after every step."""
-        return lstm_cell_states(self.op, x)
+        """The cell state after every step, going on from where the last call stopped."""
+        states, self.last = lstm_cell_states(self.op, x, self.last)
+        return states
+
+    def restart(self) -> None:
+        self.last = None
 
 
 def replays(model: Model, graph: Graph) -> list[Replay]:
@@ -34,13 +47,18 @@ def replays(model: Model, graph: Graph) -> list[Replay]:
     for op in graph.ops:
         if op.kind == "UNIDIRECTIONAL_SEQUENCE_LSTM" and len(op.inputs) > CELL_STATE:
             source, cell = op.inputs[0], op.inputs[CELL_STATE]
-            if source is not None and cell is not None and _data(op, 2) is not None:
-                found.append(Replay(op, keys[source], keys[cell]))
+            if source is not None and cell is not None and _has_float_constants(op):
+                found.append(Replay(op, source, keys[cell]))
     return found
 
 
-def lstm_cell_states(op: Op, x: Array) -> Array:
-    """c_t = f * c_{t-1} + i * tanh(g), for every step t.
+def _has_float_constants(op: Op) -> bool:
+    operands = [t for k, t in enumerate(op.inputs) if t is not None and k not in (0, OUTPUT_STATE, CELL_STATE)]
+    return all(t.dtype is DType.FLOAT32 and t.data is not None for t in operands)
+
+
+def lstm_cell_states(op: Op, x: Array, start: State | None = None) -> tuple[Array, State]:
+    """c_t = f * c_{t-1} + i * tanh(g), for every step t; and the state after the last.
 
     i, f, o = sigmoid(W x_t + R h_{t-1} + P c + b) and g = tanh(...); with coupled gates i = 1 - f;
     h_t = o * tanh(c_t), projected if the op has a projection. Layer normalization normalizes the sums first.
@@ -50,7 +68,8 @@ def lstm_cell_states(op: Op, x: Array) -> Array:
     forget_recurrent = _data(op, 6)
     assert forget_recurrent is not None
     cells, outputs = forget_recurrent.shape
-    h, c = np.zeros((batch, outputs), np.float32), np.zeros((batch, cells), np.float32)
+    now = start or State(np.zeros((batch, outputs), np.float32), np.zeros((batch, cells), np.float32))
+    h, c = now.h, now.c
     coupled = op.inputs[1] is None
     clip, projection_clip = float(op.option("cellClip", 0.0)), float(op.option("projClip", 0.0))
     projection, projection_bias = _data(op, 16), _data(op, 17)
@@ -66,7 +85,7 @@ def lstm_cell_states(op: Op, x: Array) -> Array:
             h = h @ projection.T + (0 if projection_bias is None else projection_bias)
             h = np.clip(h, -projection_clip, projection_clip) if projection_clip > 0 else h
         states.append(c)
-    return np.stack(states)
+    return np.stack(states), State(h, c)
 
 
 def _gate(op: Op, gate: int, step: Array, h: Array, c: Array | None) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..dtypes import Array
 from .histogram import Histogram
-from .instrument import BLOCK, Instrumented, Probe
+from .instrument import BLOCK, Instrumented, Misfit, Probe
 
 WAITING = 1 << 18
 """Elements that are counted at once: 1 MB, which stays in the cache."""
@@ -38,6 +38,7 @@ class Sampler:
             room = sampled(np.empty(probe.tensor.size, np.bool_), probe.stride, 0).size
             self.spots[probe] = slice(width, width + room)
             width += room
+        self.gathered = sum(p.tensor.size for p in self.small)
         self.gathered_width = sum(self.spots[p].stop - self.spots[p].start for p in self.small)
         self.picks: dict[int, Array] = {}
         self.runs = max(8, min(256, WAITING // max(1, width)))
@@ -58,7 +59,11 @@ class Sampler:
         highs = np.maximum.reduceat(bounds[1], self.starts)
         sizes = self.sizes
         if self.small:
-            np.take(next(values), self._picked(phase), out=target[: self.gathered_width])
+            gathered = next(values)
+            if gathered.size != self.gathered:
+                raise Misfit
+            np.take(gathered, self._picked(phase), out=target[: self.gathered_width])
+            del gathered
         for probe, view in zip(self.large, values, strict=True):
             picked = sampled(view.reshape(-1), probe.stride, phase)
             spot = self.spots[probe]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,10 +116,50 @@ class TensorStats:
             self.nonfinite + other.nonfinite,
         )
 
+    def alongside(self, other: TensorStats) -> TensorStats:
+        """Statistics of both, where both are of the same run: passes of a loop."""
+        both = self.merge(other, 0)
+        return dataclasses.replace(both, runs=1, average=Average(both.low.value, both.high.value, 1.0))
+
 
 def _first(a: Extreme, b: Extreme, shift: int, *, least: bool) -> Extreme:
-    better = b.value < a.value if least else b.value > a.value
-    return Extreme(b.value, b.sample + shift) if better else a
+    b = Extreme(b.value, b.sample + shift)
+    if a.value == b.value:
+        return a if a.sample <= b.sample else b
+    return min(a, b, key=_value) if least else max(a, b, key=_value)
+
+
+def _value(extreme: Extreme) -> float:
+    return extreme.value
+
+
+def stats_of(values: Array, number: int, *, by_channel: bool = False) -> TensorStats | None:
+    """The statistics of one tensor in run `number`, from its values; None if none of them is finite."""
+    finite = np.isfinite(values)
+    flat = values[finite].astype(np.float32)
+    if not flat.size:
+        return None
+    low, high = float(flat.min()), float(flat.max())
+    channels = None
+    if by_channel and values.ndim:
+        rows, where = values.reshape(-1, values.shape[-1]), finite.reshape(-1, values.shape[-1])
+        channels = Channels(
+            np.min(rows, axis=0, where=where, initial=np.inf).astype(np.float32),
+            np.max(rows, axis=0, where=where, initial=-np.inf).astype(np.float32),
+            np.asarray(np.sum(rows, axis=0, where=where, dtype=np.float64)),
+            flat.size // values.shape[-1],
+        )
+    return TensorStats(
+        1,
+        flat.size,
+        Extreme(low, number),
+        Extreme(high, number),
+        float(flat.sum(dtype=np.float64)),
+        Average(low, high, 1.0),
+        Histogram.of(flat, low, high),
+        channels,
+        values.size - flat.size,
+    )
 
 
 @dataclass(frozen=True)
@@ -166,7 +205,7 @@ class Stats:
             raise InvalidStats(f"cannot read {path}: {describe_os_error(error)}") from None
         try:
             return _decode(content)
-        except (ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError, OSError, AttributeError) as error:
+        except Exception as error:  # archives break in many ways
             reason = str(error) or type(error).__name__
             raise InvalidStats(f"{path} is not a statistics file, or is damaged ({reason})") from None
 

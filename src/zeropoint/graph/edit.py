@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from ..affine import QuantParams
@@ -74,6 +75,20 @@ def duplicate_constant(graph: Graph, tensor: Tensor, uses: Sequence[Use], suffix
     for use in uses:
         use.op.inputs[use.slot] = twin
     return twin
+
+
+@contextmanager
+def signatures_follow(model: Model) -> Iterator[None]:
+    """Within this, edits may put other tensors in the places of graph inputs and outputs; signatures go with them."""
+
+    def spots(named: dict[str, Tensor], ends: list[Tensor]) -> dict[str, int]:
+        return {name: ends.index(tensor) for name, tensor in named.items()}
+
+    before = [(s, spots(s.inputs, s.graph.inputs), spots(s.outputs, s.graph.outputs)) for s in model.signatures]
+    yield
+    for signature, inputs, outputs in before:
+        signature.inputs = {name: signature.graph.inputs[k] for name, k in inputs.items()}
+        signature.outputs = {name: signature.graph.outputs[k] for name, k in outputs.items()}
 
 
 def drop_unused(graph: Graph) -> None:

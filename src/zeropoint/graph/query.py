@@ -71,7 +71,7 @@ def unique_names(graph: Graph) -> dict[Tensor, str]:
 
 
 def tensor_keys(model: Model) -> dict[Tensor, str]:
-    """A distinct name for each tensor of the model: unique in its graph, behind the graph's name in all but the first."""
+    """A distinct name for each tensor of a model: unique in its graph, behind the graph's name in all but the first."""
     keys: dict[Tensor, str] = {}
     for index, graph in enumerate(model.graphs):
         prefix = f"{graph.name or index}::" if index else ""

@@ -1,15 +1,36 @@
 """The op table: what LiteRT's kernels take and give, one row per op."""
 
-from .spec import Activation, Bias, Fixed, OpSpec, Rescale, Role, ShapeOnly, Untouched, Weight, fused_activation
+from .spec import (
+    FUSED_ACTIVATIONS,
+    Activation,
+    Bias,
+    CellState,
+    Coefficients,
+    Fixed,
+    Need,
+    OpSpec,
+    OutputState,
+    Rescale,
+    Role,
+    ShapeOnly,
+    Untouched,
+    Weight,
+    fused_activation,
+)
 from .table import CONVERSIONS, OPS
 
 __all__ = [
     "CONVERSIONS",
+    "FUSED_ACTIVATIONS",
     "OPS",
     "Activation",
     "Bias",
+    "CellState",
+    "Coefficients",
     "Fixed",
+    "Need",
     "OpSpec",
+    "OutputState",
     "Rescale",
     "Role",
     "ShapeOnly",

@@ -16,7 +16,9 @@ from ..graph.model import Op
 
 @dataclass(frozen=True)
 class Activation:
-    """Holds data that flows: quantized to the activation type."""
+    """Holds data that flows: quantized to the activation type. A constant is symmetric where kernels want that."""
+
+    symmetric_constant: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,29 @@ class ShapeOnly:
     """Only the tensor's shape is read, so any type does."""
 
 
-Role = Activation | Weight | Bias | Untouched | ShapeOnly
+@dataclass(frozen=True)
+class Coefficients:
+    """Trained parameters that are kept in 16 bits, symmetric: they act on a state, not on the input."""
 
 
-def act() -> Activation:
-    return Activation()
+@dataclass(frozen=True)
+class OutputState:
+    """The last output, kept for the next step: it has the output's parameters."""
+
+
+@dataclass(frozen=True)
+class CellState:
+    """A recurrent layer's memory: int16 with a scale that is a power of two, 2**least up to 2**greatest."""
+
+    least: int
+    greatest: int
+
+
+Role = Activation | Weight | Bias | Untouched | ShapeOnly | Coefficients | OutputState | CellState
+
+
+def act(*, symmetric_constant: bool = False) -> Activation:
+    return Activation(symmetric_constant)
 
 
 def weight(axis: int | None) -> Weight:
@@ -77,6 +97,16 @@ class Rescale(Enum):
     SUM = "both inputs to a common scale, then to the output's"
 
 
+class Need(Enum):
+    """What an integer kernel demands of its operands beyond their types; the text says what it would do otherwise."""
+
+    NONNEGATIVE = "its integer kernel fails on negative values, and the input goes below zero"
+    NONZERO_CONSTANT = "its integer kernel fails on a zero divisor; only a constant without zeros is safe"
+    CONSTANT_WEIGHTS = "its weights are not constant"
+    NO_NORMALIZATION = "layer normalization and projection inside the op are not supported in integers"
+    SUM_FITS = "its int16 kernel adds up in 32 bits, which so many elements overflow"
+
+
 @dataclass(frozen=True)
 class Fixed:
     """Output parameters that the kernels demand."""
@@ -96,7 +126,12 @@ class OpSpec:
     scale and zero point for all their activations. `fixed` maps an activation type to the output parameters that
     its kernel demands. `types` are the activation types that LiteRT has a kernel for, `weights` the weight types
     beside each of them, `hybrid` the weight types beside float activations. `versions` maps a type to the lowest
-    op version that has it (1 where absent); `options` are option values that an activation type needs.
+    op version that has it (1 where absent); `options` are option values that an activation type needs. Kernels or
+    the delegate refuse, or abort, where a `rescale` factor reaches `max_rescale`. `intermediates` are tensors that an
+    integer kernel keeps values in: "float" ones it does not read, "output" ones with the output's parameters. Inputs
+    that lie further than `negligible` below the greatest leave no trace in the result. `own_activation` is a fused
+    activation that is part of what the op computes anyway; with `fuses` it can apply one that limits its output.
+    `saturates` is the interval of inputs outside of which the integer result no longer changes, by type.
     """
 
     kind: str
@@ -112,7 +147,13 @@ class OpSpec:
     versions: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[DType, Mapping[str, object]] = field(default_factory=dict)
     macs: Callable[[Op], int] | None = None
-    note: str = ""
+    needs: tuple[Need, ...] = ()
+    max_rescale: float = math.inf
+    intermediates: tuple[str, ...] = ()
+    negligible: float | None = None
+    own_activation: str = "NONE"
+    saturates: Mapping[DType, tuple[float, float]] = field(default_factory=dict)
+    fuses: bool = False
 
     def input_role(self, slot: int) -> Role:
         return _role(self.inputs, slot, self.variadic)

@@ -6,12 +6,17 @@ without the requested type, stays float. Adding an op is adding a row, and a sam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from ..dtypes import DType
 from .spec import (
+    CellState,
+    Coefficients,
     Fixed,
+    Need,
     OpSpec,
+    OutputState,
     Rescale,
     act,
     bias,
@@ -26,162 +31,144 @@ from .spec import (
 
 INT8, INT16, INT4, INT2 = DType.INT8, DType.INT16, DType.INT4, DType.INT2
 BOTH = (INT8, INT16)
+PRODUCT, RATIO, SUM = Rescale.PRODUCT, Rescale.RATIO, Rescale.SUM
 
 # A probability in [0, 1) and a value in [-1, 1): the kernels hard-code these output parameters.
 UNIT = {INT8: Fixed(1 / 256, -128), INT16: Fixed(1 / 32768, 0)}
 SIGNED_UNIT = {INT8: Fixed(1 / 128, 0), INT16: Fixed(1 / 32768, 0)}
 
+# Inputs beyond these give the same integers as the ends do.
+SIGMOID_ENDS = {INT8: (-6.5, 6.5), INT16: (-11.0, 11.0)}
+TANH_ENDS = {INT8: (-3.5, 3.5), INT16: (-6.5, 6.5)}
+
+
+def ends(low: float, high: float) -> Mapping[DType, tuple[float, float]]:
+    return dict.fromkeys(BOTH, (low, high))
+
+
 # int16 sums otherwise want scales that are powers of two.
 ANY_SCALE = {INT16: {"potScaleInt16": False}}
 
+# Past this ratio of scales XNNPACK refuses the whole graph, or ends the process.
+PRODUCT_LIMIT, SUM_LIMIT = 256.0, 2.0**14
+
+WEIGHTED = (Need.CONSTANT_WEIGHTS,)
 INT8_WEIGHTS: Mapping[DType, tuple[DType, ...]] = {INT8: (INT8,), INT16: (INT8,)}
 NARROW_WEIGHTS: Mapping[DType, tuple[DType, ...]] = {INT8: (INT8, INT4), INT16: (INT8, INT4)}
 
+
+def since(int8: int, int16: int = 1, **others: int) -> Mapping[str, int]:
+    """The lowest op versions that have these types."""
+    return {"int8": int8, "int16": int16, **others}
+
+
+# fmt: off
 ROWS: tuple[OpSpec, ...] = (
     # Weighted ops.
-    OpSpec(
-        "CONV_2D",
-        inputs=(act(), weight(axis=0), bias(0, 1)),
-        rescale=Rescale.PRODUCT,
-        types=BOTH,
-        weights=NARROW_WEIGHTS,
-        hybrid=(INT8, INT4),
-        versions={"int8": 3, "int16": 4, "hybrid": 5, "int4": 7},
-        macs=macs_per_output,
-    ),
-    OpSpec(
-        "DEPTHWISE_CONV_2D",
-        inputs=(act(), weight(axis=3), bias(0, 1)),
-        rescale=Rescale.PRODUCT,
-        types=BOTH,
-        weights=INT8_WEIGHTS,
-        hybrid=(INT8,),
-        versions={"int8": 3, "int16": 5, "hybrid": 6, "int4": 7},
-        macs=macs_per_output,
-    ),
-    OpSpec(
-        "TRANSPOSE_CONV",
-        inputs=(index(), weight(axis=0), act(), bias(2, 1)),
-        rescale=Rescale.PRODUCT,
-        types=BOTH,
-        weights=INT8_WEIGHTS,
-        hybrid=(INT8,),
-        versions={"int8": 3, "int16": 4, "hybrid": 5},
-        macs=macs_transposed,
-    ),
-    OpSpec(
-        "FULLY_CONNECTED",
-        inputs=(act(), weight(axis=0), bias(0, 1)),
-        rescale=Rescale.PRODUCT,
-        types=BOTH,
-        weights=NARROW_WEIGHTS,
-        hybrid=(INT8, INT4),
-        versions={"int8": 4, "int16": 7, "hybrid": 9, "int4": 10},
-        macs=macs_per_output,
-    ),
-    OpSpec(
-        "BATCH_MATMUL",
-        inputs=(act(), act()),
-        rescale=Rescale.PRODUCT,
-        types=BOTH,
-        versions={"int8": 2, "int16": 3},
-        macs=macs_matmul,
-    ),
+    OpSpec("CONV_2D", (act(), weight(axis=0), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT, types=BOTH,
+           weights=NARROW_WEIGHTS, hybrid=(INT8, INT4), versions=since(3, 4, hybrid=5, int4=7), needs=WEIGHTED,
+           fuses=True, macs=macs_per_output),
+    OpSpec("DEPTHWISE_CONV_2D", (act(), weight(axis=3), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
+           types=BOTH, weights=INT8_WEIGHTS, hybrid=(INT8,), versions=since(3, 5, hybrid=6), needs=WEIGHTED,
+           fuses=True, macs=macs_per_output),
+    OpSpec("TRANSPOSE_CONV", (index(), weight(axis=0), act(), bias(2, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
+           types=BOTH, weights=INT8_WEIGHTS, hybrid=(INT8,), versions=since(3, 3, hybrid=3), needs=WEIGHTED,
+           macs=macs_transposed),
+    OpSpec("FULLY_CONNECTED", (act(), weight(axis=0), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
+           types=BOTH, weights=NARROW_WEIGHTS, hybrid=(INT8, INT4), versions=since(4, 7, hybrid=12, int4=10),
+           needs=WEIGHTED, fuses=True, macs=macs_per_output),
+    OpSpec("BATCH_MATMUL", (act(), act(symmetric_constant=True)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
+           types=BOTH, versions=since(2, 3), macs=macs_matmul),
+    # Recurrent: the input; weights of the gates i, f, c, o on it and on the state; peepholes; biases; projection; states.
+    OpSpec("UNIDIRECTIONAL_SEQUENCE_LSTM",
+           (act(), *(weight(axis=None),) * 8, *(Coefficients(),) * 3, bias(0, 1), bias(0, 2), bias(0, 3), bias(0, 4),
+            index(), index(), OutputState(), CellState(least=-15, greatest=-9)),
+           types=(INT8,), weights={INT8: (INT8,)}, hybrid=(INT8,), needs=(Need.NO_NORMALIZATION, Need.CONSTANT_WEIGHTS),
+           intermediates=("float", "float", "float", "float", "output"), own_activation="TANH", macs=macs_recurrent),
+    OpSpec("BIDIRECTIONAL_SEQUENCE_LSTM", (act(),), macs=macs_recurrent),
+    OpSpec("SVDF", (act(),), macs=macs_recurrent),
     # Arithmetic.
-    OpSpec("ADD", (act(), act()), rescale=Rescale.SUM, types=BOTH, options=ANY_SCALE, versions={"int8": 2, "int16": 4}),
-    OpSpec("SUB", (act(), act()), rescale=Rescale.SUM, types=BOTH, options=ANY_SCALE, versions={"int8": 2, "int16": 5}),
-    OpSpec("MUL", (act(), act()), rescale=Rescale.PRODUCT, types=BOTH, versions={"int8": 2, "int16": 4}),
-    OpSpec("DIV", (act(), act()), types=(INT8,), versions={"int8": 2}),
-    OpSpec("SQUARED_DIFFERENCE", (act(), act()), rescale=Rescale.SUM, types=(INT8,), versions={"int8": 2}),
-    OpSpec("MAXIMUM", (act(), act()), tied=True, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("MINIMUM", (act(), act()), tied=True, types=BOTH, versions={"int8": 2, "int16": 3}),
+    OpSpec("ADD", (act(), act()), rescale=SUM, max_rescale=SUM_LIMIT, types=BOTH, options=ANY_SCALE, fuses=True, versions=since(2, 4)),
+    OpSpec("SUB", (act(), act()), rescale=SUM, max_rescale=SUM_LIMIT, types=BOTH, options=ANY_SCALE, fuses=True, versions=since(2, 5)),
+    OpSpec("MUL", (act(), act()), rescale=PRODUCT, types=BOTH, fuses=True, versions=since(2, 4)),
+    OpSpec("DIV", (act(), act()), types=BOTH, needs=(Need.NONZERO_CONSTANT,), versions=since(2, 2)),
+    OpSpec("SQUARED_DIFFERENCE", (act(), act()), rescale=SUM, types=(INT8,), versions=since(2)),
+    OpSpec("MAXIMUM", (act(), act()), tied=True, types=BOTH, versions=since(2, 4)),
+    OpSpec("MINIMUM", (act(), act()), tied=True, types=BOTH, versions=since(2, 4)),
     # Functions of one value.
-    OpSpec("RELU", (act(),), rescale=Rescale.RATIO, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("RELU6", (act(),), rescale=Rescale.RATIO, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("RELU_N1_TO_1", (act(),), rescale=Rescale.RATIO, types=BOTH),
-    OpSpec("RELU_0_TO_1", (act(),), rescale=Rescale.RATIO, types=BOTH),
-    OpSpec("LEAKY_RELU", (act(),), rescale=Rescale.RATIO, types=BOTH, versions={"int8": 2, "int16": 2}),
-    OpSpec("PRELU", (act(), act()), types=BOTH),
-    OpSpec("ELU", (act(),), types=(INT8,)),
-    OpSpec("GELU", (act(),), types=BOTH, versions={"int8": 2, "int16": 2}),
-    OpSpec("HARD_SWISH", (act(),), types=BOTH),
-    OpSpec("LOGISTIC", (act(),), fixed=UNIT, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("TANH", (act(),), fixed=SIGNED_UNIT, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("ABS", (act(),), rescale=Rescale.RATIO, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("RSQRT", (act(),), types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("SQRT", (act(),), types=BOTH),
-    OpSpec("EXP", (act(),), types=BOTH, versions={"int8": 2, "int16": 2}),
-    OpSpec("LOG", (act(),), types=BOTH, versions={"int8": 2, "int16": 2}),
+    OpSpec("RELU", (act(),), rescale=RATIO, types=BOTH, saturates=ends(0, math.inf), versions=since(2, 3)),
+    OpSpec("RELU6", (act(),), rescale=RATIO, types=BOTH, saturates=ends(0, 6), versions=since(2, 3)),
+    OpSpec("RELU_N1_TO_1", (act(),), rescale=RATIO, types=(INT8,), saturates=ends(-1, 1)),
+    OpSpec("RELU_0_TO_1", (act(),), rescale=RATIO, types=(INT8,), saturates=ends(0, 1)),
+    OpSpec("LEAKY_RELU", (act(),), rescale=RATIO, types=BOTH, versions=since(2, 2)),
+    OpSpec("PRELU", (act(), weight(axis=None)), types=(INT8,), weights={INT8: (INT8,)}, needs=WEIGHTED),
+    OpSpec("ELU", (act(),), types=(INT8,), saturates=ends(-8, math.inf)),
+    OpSpec("GELU", (act(),), types=BOTH, saturates=ends(-6, math.inf), versions=since(2, 2)),
+    OpSpec("HARD_SWISH", (act(),), rescale=RATIO, max_rescale=128.0, types=(INT8,), saturates=ends(-3, math.inf)),
+    OpSpec("LOGISTIC", (act(),), fixed=UNIT, types=BOTH, saturates=SIGMOID_ENDS, versions=since(2, 3)),
+    OpSpec("TANH", (act(),), fixed=SIGNED_UNIT, types=BOTH, saturates=TANH_ENDS, versions=since(2, 3)),
+    OpSpec("ABS", (act(),), rescale=RATIO, types=BOTH, versions=since(2, 3)),
+    OpSpec("RSQRT", (act(),), types=BOTH, needs=(Need.NONNEGATIVE,), versions=since(2, 3)),
+    OpSpec("SQRT", (act(),), types=BOTH, needs=(Need.NONNEGATIVE,), versions=since(2, 2)),
+    OpSpec("EXP", (act(),), types=BOTH, versions=since(2, 2)),
+    OpSpec("LOG", (act(),), types=BOTH, versions=since(2, 2)),
     # Normalizations.
-    OpSpec("SOFTMAX", (act(),), fixed=UNIT, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("LOG_SOFTMAX", (act(),), fixed={INT8: Fixed(16 / 256, 127)}, types=(INT8,), versions={"int8": 2}),
-    OpSpec("L2_NORMALIZATION", (act(),), fixed={INT8: Fixed(1 / 128, 0)}, types=(INT8,), versions={"int8": 2}),
+    OpSpec("SOFTMAX", (act(),), fixed=UNIT, types=BOTH, negligible=20.0, versions=since(2, 3)),
+    OpSpec("LOG_SOFTMAX", (act(),), fixed={INT8: Fixed(16 / 256, 127)}, types=(INT8,), versions=since(2)),
+    OpSpec("L2_NORMALIZATION", (act(),), fixed={INT8: Fixed(1 / 128, 0)}, types=(INT8,), versions=since(2)),
     # Reductions.
-    OpSpec("MEAN", (act(), index()), rescale=Rescale.RATIO, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("SUM", (act(), index()), rescale=Rescale.RATIO, types=BOTH, versions={"int8": 2, "int16": 2}),
-    OpSpec("REDUCE_MAX", (act(), index()), tied=True, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("REDUCE_MIN", (act(), index()), tied=True, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("ARG_MAX", (act(), index()), outputs=(index(),), types=(INT8,), versions={"int8": 2}),
-    OpSpec("ARG_MIN", (act(), index()), outputs=(index(),), types=(INT8,), versions={"int8": 2}),
-    OpSpec(
-        "TOPK_V2", (act(), index()), outputs=(act(), index()), tied=True, types=BOTH, versions={"int8": 2, "int16": 3}
-    ),
+    OpSpec("MEAN", (act(), index()), rescale=RATIO, types=BOTH, needs=(Need.SUM_FITS,), versions=since(2, 3)),
+    OpSpec("SUM", (act(), index()), rescale=RATIO, types=BOTH, needs=(Need.SUM_FITS,), versions=since(2, 2)),
+    OpSpec("REDUCE_MAX", (act(), index()), tied=True, types=BOTH, versions=since(2, 3)),
+    OpSpec("REDUCE_MIN", (act(), index()), tied=True, types=BOTH, versions=since(2, 3)),
+    OpSpec("ARG_MAX", (act(), index()), outputs=(index(),), types=(INT8,), versions=since(2)),
+    OpSpec("ARG_MIN", (act(), index()), outputs=(index(),), types=(INT8,), versions=since(2)),
+    OpSpec("TOPK_V2", (act(), index()), outputs=(act(), index()), tied=True, types=BOTH, versions=since(2, 3)),
     # Pooling and resizing.
-    OpSpec("AVERAGE_POOL_2D", (act(),), tied=True, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("MAX_POOL_2D", (act(),), tied=True, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("RESIZE_BILINEAR", (act(), index()), tied=True, types=BOTH, versions={"int8": 2, "int16": 4}),
-    OpSpec("RESIZE_NEAREST_NEIGHBOR", (act(), index()), tied=True, types=BOTH, versions={"int8": 2, "int16": 4}),
+    OpSpec("AVERAGE_POOL_2D", (act(),), tied=True, types=BOTH, versions=since(2, 3)),
+    OpSpec("MAX_POOL_2D", (act(),), tied=True, types=BOTH, versions=since(2, 3)),
+    OpSpec("RESIZE_BILINEAR", (act(), index()), tied=True, types=BOTH, versions=since(2, 4)),
+    OpSpec("RESIZE_NEAREST_NEIGHBOR", (act(), index()), tied=True, types=BOTH, versions=since(2, 4)),
     # Moving data.
     OpSpec("RESHAPE", (act(), index()), tied=True, types=BOTH),
-    OpSpec("TRANSPOSE", (act(), index()), tied=True, types=BOTH, versions={"int8": 2, "int16": 4}),
+    OpSpec("TRANSPOSE", (act(), index()), tied=True, types=BOTH, versions=since(2, 5)),
     OpSpec("EXPAND_DIMS", (act(), index()), tied=True, types=BOTH),
     OpSpec("SQUEEZE", (act(),), tied=True, types=BOTH),
-    OpSpec("PACK", (act(),), variadic=True, tied=True, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("UNPACK", (act(),), variadic=True, tied=True, types=BOTH, versions={"int8": 2, "int16": 4}),
-    OpSpec("CONCATENATION", (act(),), variadic=True, tied=True, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("SPLIT", (index(), act()), variadic=True, tied=True, types=BOTH, versions={"int8": 2, "int16": 4}),
-    OpSpec(
-        "SPLIT_V", (act(), index(), index()), variadic=True, tied=True, types=BOTH, versions={"int8": 2, "int16": 2}
-    ),
-    OpSpec("SLICE", (act(), index(), index()), tied=True, types=BOTH, versions={"int8": 2, "int16": 4}),
-    OpSpec(
-        "STRIDED_SLICE",
-        (act(), index(), index(), index()),
-        tied=True,
-        types=BOTH,
-        versions={"int8": 2, "int16": 4},
-    ),
-    OpSpec("GATHER", (act(), index()), tied=True, types=BOTH, versions={"int8": 2, "int16": 4}),
-    OpSpec("GATHER_ND", (act(), index()), tied=True, types=BOTH, versions={"int8": 1, "int16": 3}),
-    OpSpec("EMBEDDING_LOOKUP", (index(), act()), tied=True, types=(INT8,), versions={"int8": 1}),
-    OpSpec("DYNAMIC_UPDATE_SLICE", (act(), act(), index()), tied=True, types=BOTH, versions={"int16": 4}),
-    OpSpec("PAD", (act(), index()), tied=True, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("PADV2", (act(), index(), act()), tied=True, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("MIRROR_PAD", (act(), index()), tied=True, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("TILE", (act(), index()), tied=True, types=BOTH, versions={"int8": 3, "int16": 3}),
-    OpSpec("BROADCAST_TO", (act(), index()), tied=True, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("REVERSE_V2", (act(), index()), tied=True, types=BOTH, versions={"int8": 3, "int16": 3}),
-    OpSpec("SELECT", (index(), act(), act()), tied=True, types=BOTH, versions={"int8": 2, "int16": 2}),
+    OpSpec("PACK", (act(),), variadic=True, tied=True, types=BOTH, versions=since(2, 3)),
+    OpSpec("UNPACK", (act(),), variadic=True, tied=True, types=BOTH, versions=since(2, 4)),
+    OpSpec("CONCATENATION", (act(),), variadic=True, tied=True, types=BOTH, versions=since(2, 3)),
+    OpSpec("SPLIT", (index(), act()), variadic=True, tied=True, types=BOTH, versions=since(2, 4)),
+    OpSpec("SPLIT_V", (act(), index(), index()), variadic=True, tied=True, types=BOTH, versions=since(2, 2)),
+    OpSpec("SLICE", (act(), index(), index()), tied=True, types=BOTH, versions=since(2, 4)),
+    OpSpec("STRIDED_SLICE", (act(), index(), index(), index()), tied=True, types=BOTH, versions=since(2, 4)),
+    OpSpec("GATHER", (act(), index()), tied=True, types=BOTH, versions=since(2, 4)),
+    OpSpec("GATHER_ND", (act(), index()), tied=True, types=BOTH, versions=since(1, 3)),
+    OpSpec("EMBEDDING_LOOKUP", (index(), act()), tied=True, types=BOTH),
+    OpSpec("DYNAMIC_UPDATE_SLICE", (act(), act(), index()), tied=True, types=BOTH, versions=since(1, 4)),
+    OpSpec("PAD", (act(), index()), tied=True, types=BOTH, versions=since(2, 3)),
+    OpSpec("PADV2", (act(), index(), act()), tied=True, types=BOTH, versions=since(2, 3)),
+    OpSpec("MIRROR_PAD", (act(), index()), tied=True, types=BOTH, versions=since(2, 3)),
+    OpSpec("TILE", (act(), index()), tied=True, types=BOTH, versions=since(2, 2)),
+    OpSpec("BROADCAST_TO", (act(), index()), tied=True, types=BOTH, versions=since(3, 3)),
+    OpSpec("REVERSE_V2", (act(), index()), tied=True, types=BOTH, versions=since(3, 3)),
+    OpSpec("SELECT", (index(), act(), act()), tied=True, types=BOTH),
     OpSpec("SELECT_V2", (index(), act(), act()), tied=True, types=BOTH),
-    OpSpec("SPACE_TO_DEPTH", (act(),), tied=True, types=BOTH, versions={"int8": 2}),
-    OpSpec("DEPTH_TO_SPACE", (act(),), tied=True, types=BOTH, versions={"int8": 2}),
-    OpSpec("SPACE_TO_BATCH_ND", (act(), index(), index()), tied=True, types=BOTH, versions={"int8": 2, "int16": 3}),
-    OpSpec("BATCH_TO_SPACE_ND", (act(), index(), index()), tied=True, types=BOTH, versions={"int8": 2, "int16": 3}),
+    OpSpec("SPACE_TO_DEPTH", (act(),), tied=True, types=(INT8,), versions=since(2)),
+    OpSpec("DEPTH_TO_SPACE", (act(),), tied=True, types=(INT8,)),
+    OpSpec("SPACE_TO_BATCH_ND", (act(), index(), index()), tied=True, types=BOTH, versions=since(2, 4)),
+    OpSpec("BATCH_TO_SPACE_ND", (act(), index(), index()), tied=True, types=BOTH, versions=since(2, 4)),
     # Comparisons: integers in, truth values out.
-    OpSpec("EQUAL", (act(), act()), outputs=(index(),), types=(INT8,), versions={"int8": 2}),
-    OpSpec("NOT_EQUAL", (act(), act()), outputs=(index(),), types=(INT8,), versions={"int8": 2}),
-    OpSpec("GREATER", (act(), act()), outputs=(index(),), types=(INT8,), versions={"int8": 2}),
-    OpSpec("GREATER_EQUAL", (act(), act()), outputs=(index(),), types=(INT8,), versions={"int8": 2}),
-    OpSpec("LESS", (act(), act()), outputs=(index(),), types=(INT8,), versions={"int8": 2}),
-    OpSpec("LESS_EQUAL", (act(), act()), outputs=(index(),), types=(INT8,), versions={"int8": 2}),
+    OpSpec("EQUAL", (act(), act()), outputs=(index(),), types=(INT8,), versions=since(2)),
+    OpSpec("NOT_EQUAL", (act(), act()), outputs=(index(),), types=(INT8,), versions=since(2)),
+    OpSpec("GREATER", (act(), act()), outputs=(index(),), types=(INT8,), versions=since(2)),
+    OpSpec("GREATER_EQUAL", (act(), act()), outputs=(index(),), types=(INT8,), versions=since(2)),
+    OpSpec("LESS", (act(), act()), outputs=(index(),), types=(INT8,), versions=since(2)),
+    OpSpec("LESS_EQUAL", (act(), act()), outputs=(index(),), types=(INT8,), versions=since(2)),
     # Only a shape is read: any type will do, and no value is quantized.
     OpSpec("SHAPE", (shape_of(),), outputs=(index(),)),
     OpSpec("RANK", (shape_of(),), outputs=(index(),)),
-    # Recurrent layers.
-    OpSpec("UNIDIRECTIONAL_SEQUENCE_LSTM", (act(),), macs=macs_recurrent),
-    OpSpec("BIDIRECTIONAL_SEQUENCE_LSTM", (act(),), macs=macs_recurrent),
-    OpSpec("SVDF", (act(),), macs=macs_recurrent),
 )
+# fmt: on
 
 OPS: Mapping[str, OpSpec] = {row.kind: row for row in ROWS}
 

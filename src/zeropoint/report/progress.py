@@ -52,4 +52,4 @@ def calibrate_with_progress(source: SampledModel, settings: Settings, console: C
         total = settings.limit if total is None else min(total, settings.limit)
     samples = source.data.samples if source.signature is None else {source.signature: source.data.samples}
     with progress_bar("calibrating", total, "samples", console) as report:
-        return calibrate(source.model, samples, settings, report)
+        return calibrate(source.model, samples, settings, progress=report)

@@ -28,6 +28,15 @@ class Normalization:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
 
+    def require(self, port: Port, channels: int) -> None:
+        """Raise unless this can be applied to images for `port`."""
+        if any(len(values) not in (1, channels) for values in (self.mean, self.std)):
+            raise InvalidSample(f"--mean and --std need one number, or one for each channel of the input {port}")
+        if 0.0 in self.std:
+            raise InvalidSample("--std must not be 0")
+        if port.dtype is DType.UINT8 and self != Normalization():
+            raise InvalidSample(f"the input {port} takes the pixels themselves; leave out --scale, --mean and the like")
+
     def apply(self, pixels: Array) -> Array:
         value = pixels.astype(np.float32) * np.float32(self.scale) + np.float32(self.offset)
         result: Array = (value - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
@@ -65,7 +74,7 @@ def _from_function(script: Path, function: str) -> Data:
         raise InvalidSample(f"there is no {script}")
     try:
         names = runpy.run_path(str(script))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidSample(f"{script} raised {type(error).__name__}: {error}") from error
     found = names.get(function)
     if not callable(found):
@@ -75,11 +84,13 @@ def _from_function(script: Path, function: str) -> Data:
 
 def _read_array(path: Path) -> Array:
     try:
-        array: Array = np.load(path, allow_pickle=False)
+        array = np.load(path, allow_pickle=False, mmap_mode="r")
     except OSError as error:
         raise InvalidSample(f"cannot read {path}: {describe_os_error(error)}") from None
-    except ValueError as error:
+    except Exception as error:  # NumPy raises whatever its parser meets
         raise InvalidSample(f"{path} is not a NumPy array file: {error}") from None
+    if not isinstance(array, np.ndarray):
+        raise InvalidSample(f"{path} is not a NumPy array file but an archive; call it .npz")
     return array
 
 
@@ -103,26 +114,41 @@ def _from_arrays(arrays: dict[str, Array], entry: Entry, source: str) -> Data:
             has = ", ".join(repr(n) for n in arrays) or "nothing"
             raise InvalidSample(f"{source} has {has}; name its arrays after the model's inputs: {wanted}")
         named = {entry.ports[0].name: next(iter(arrays.values()))}
-    columns = {name: a for name, a in named.items() if a is not None}
-    lengths = {name: a.shape[0] if a.ndim else 0 for name, a in columns.items()}
-    if len(set(lengths.values())) != 1 or 0 in lengths.values():
-        counts = ", ".join(f"'{name}' {n}" for name, n in lengths.items())
+    columns = [_Column(p, a) for p in entry.ports if (a := named[p.name]) is not None]
+    lengths = {len(c) for c in columns}
+    if len(lengths) != 1 or 0 in lengths:
+        counts = ", ".join(f"'{c.port.name}' {len(c)}" for c in columns)
         raise InvalidSample(f"{source}: the arrays must hold the same number of samples, at least one: {counts}")
-    count = next(iter(lengths.values()))
-    by_port = [(p, columns[p.name]) for p in entry.ports]
-    return Data(_Rows(by_port, count), count)
+    return Data(_Rows(columns), len(columns[0]))
+
+
+@dataclass(frozen=True)
+class _Column:
+    """Samples of one input. Rows with as many dimensions as the input has are put together to its batch size."""
+
+    port: Port
+    array: Array
+
+    @property
+    def batch(self) -> int | None:
+        return max(1, *self.port.shape[:1]) if self.array.ndim == len(self.port.shape) > 0 else None
+
+    def __len__(self) -> int:
+        return self.array.shape[0] // (self.batch or 1) if self.array.ndim else 0
+
+    def __getitem__(self, k: int) -> Array:
+        return self.array[k * self.batch : (k + 1) * self.batch] if self.batch else np.asarray(self.array[k])
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Row k of each array, with a batch dimension where the model has one and the array's rows do not."""
+    """Sample k of each column."""
 
-    columns: Sequence[tuple[Port, Array]]
-    count: int
+    columns: Sequence[_Column]
 
     def __iter__(self) -> Iterator[tuple[Array, ...]]:
-        for k in range(self.count):
-            yield tuple(a[k : k + 1] if a.ndim == len(p.shape) else a[k] for p, a in self.columns)
+        for k in range(len(self.columns[0])):
+            yield tuple(column[k] for column in self.columns)
 
 
 def _from_images(folder: Path, entry: Entry, normalization: Normalization) -> Data:
@@ -131,37 +157,51 @@ def _from_images(folder: Path, entry: Entry, normalization: Normalization) -> Da
         raise InvalidSample(f"{folder} holds no images ({', '.join(IMAGES)})")
     if len(entry.ports) != 1:
         raise InvalidSample(f"a folder of images fits a model with one input, this one has {len(entry.ports)}")
-    return Data(_Images(files, entry.ports[0], normalization), len(files))
+    layout = _Layout.of(entry.ports[0])
+    normalization.require(entry.ports[0], layout.channels)
+    return Data(_Images(files, layout, normalization), len(files))
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How an input holds an image. A height or width of -1 is the image's own."""
+
+    port: Port
+    height: int
+    width: int
+    channels: int
+    channels_first: bool
+
+    @classmethod
+    def of(cls, port: Port) -> _Layout:
+        shape = port.shape
+        if len(shape) == 4 and shape[3] in (1, 3):
+            return cls(port, shape[1], shape[2], shape[3], False)
+        if len(shape) == 4 and shape[1] in (1, 3):
+            return cls(port, shape[2], shape[3], shape[1], True)
+        raise InvalidSample(f"images do not fit the input {port}; it needs four dimensions with 1 or 3 channels")
 
 
 @dataclass(frozen=True)
 class _Images:
     files: Sequence[Path]
-    port: Port
+    layout: _Layout
     normalization: Normalization
 
     def __iter__(self) -> Iterator[Array]:
         image = _pillow()
-        height, width, channels, first = _layout(self.port)
+        to = self.layout
         for file in self.files:
             try:
                 with image.open(file) as opened:
-                    picture = opened.convert("L" if channels == 1 else "RGB").resize((width, height))
-                    pixels = np.asarray(picture, np.uint8).reshape(height, width, channels)
-            except OSError as error:
+                    picture = opened.convert("L" if to.channels == 1 else "RGB")
+                    width = picture.width if to.width < 0 else to.width
+                    height = picture.height if to.height < 0 else to.height
+                    pixels = np.asarray(picture.resize((width, height)), np.uint8).reshape(height, width, to.channels)
+            except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
                 raise InvalidSample(f"cannot read the image {file}: {error}") from None
-            value = pixels if self.port.dtype is DType.UINT8 else self.normalization.apply(pixels)
-            yield (value.transpose(2, 0, 1) if first else value)[None]
-
-
-def _layout(port: Port) -> tuple[int, int, int, bool]:
-    """(height, width, channels, whether channels come first) of an image input."""
-    shape = port.tensor.shape
-    if len(shape) == 4 and shape[3] in (1, 3):
-        return shape[1], shape[2], shape[3], False
-    if len(shape) == 4 and shape[1] in (1, 3):
-        return shape[2], shape[3], shape[1], True
-    raise InvalidSample(f"images do not fit the input {port}; it needs four dimensions with 1 or 3 channels")
+            value = pixels if to.port.dtype is DType.UINT8 else self.normalization.apply(pixels)
+            yield (value.transpose(2, 0, 1) if to.channels_first else value)[None]
 
 
 def _pillow() -> Any:

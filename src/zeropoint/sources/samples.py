@@ -69,25 +69,44 @@ def _arranged(sample: Any, entry: Entry, number: int, notes: Notes) -> list[Arra
     ports = entry.ports
     if isinstance(sample, Mapping):
         return _by_name(sample, ports, number)
-    if isinstance(sample, tuple | list) and _holds_arrays(sample):
-        if len(sample) == 2 and len(ports) != 2 and isinstance(sample, tuple | list):
-            first = sample[0]
-            inputs = first if isinstance(first, tuple | list | Mapping) else (first,)
-            if len(inputs) == len(ports):
-                notes.say("each sample is a pair; its second half was taken for labels and left out")
-                return _arranged(first if isinstance(first, Mapping) else tuple(inputs), entry, number, notes)
-        values = list(sample)
-    else:
+    if not isinstance(sample, tuple | list) or _is_one_array(sample, ports):
         values = [sample]
+    elif _is_labelled(sample, ports):
+        notes.say("each sample is a pair; its second half was taken for labels and left out")
+        return _arranged(sample[0], entry, number, notes)
+    else:
+        values = list(sample)
     if len(values) != len(ports):
         wanted = ", ".join(str(p) for p in ports)
         raise InvalidSample(f"sample {number} has {len(values)} arrays, the model has {len(ports)} inputs: {wanted}")
     return [_array(v, p, number) for v, p in zip(values, ports, strict=True)]
 
 
-def _holds_arrays(sample: Sequence[Any]) -> bool:
-    """A list of numbers is one array; a list of arrays (or of lists) is one for each input."""
-    return len(sample) == 0 or not all(np.isscalar(v) for v in sample)
+def _is_one_array(sample: Sequence[Any], ports: Sequence[Port]) -> bool:
+    """Whether numbers, or lists of numbers, are the only input's array rather than one array for each input."""
+    if len(ports) != 1:
+        return False
+    if all(np.isscalar(v) for v in sample):
+        return len(sample) != 1 or bool(ports[0].shape)
+    if not isinstance(sample, list) or not all(isinstance(v, list) for v in sample):
+        return False
+    try:
+        shape = np.asarray(sample).shape
+    except ValueError:
+        return False
+    return _fits(shape, ports[0].shape) or _fits(shape, ports[0].shape[1:])
+
+
+def _is_labelled(sample: Sequence[Any], ports: Sequence[Port]) -> bool:
+    """Whether a pair is (inputs, labels), as data loaders give it to training."""
+    if len(sample) != 2:
+        return False
+    inputs = sample[0]
+    if isinstance(inputs, tuple | list | Mapping) and len(inputs) == len(ports):
+        # With two inputs, a list of lists is an array; the first input's.
+        plain = not isinstance(inputs, Mapping) and all(np.isscalar(v) or isinstance(v, list) for v in inputs)
+        return len(ports) != 2 or not plain
+    return len(ports) == 1
 
 
 def _by_name(sample: Mapping[str, Any], ports: Sequence[Port], number: int) -> list[Array]:
@@ -108,7 +127,7 @@ def _by_name(sample: Mapping[str, Any], ports: Sequence[Port], number: int) -> l
 def _array(value: Any, port: Port, number: int) -> Array:
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # tensors of other libraries convert themselves, or refuse to
         raise InvalidSample(f"sample {number}, input {port}: not an array ({error})") from None
     if array.dtype.kind not in "fiub":
         raise InvalidSample(f"sample {number}, input {port}: cannot use values of type {array.dtype}")
@@ -125,7 +144,8 @@ def _typed(array: Array, port: Port, number: int, notes: Notes) -> Array:
     if target.kind == "f" or np.can_cast(array.dtype, target, "safe"):
         if array.dtype != np.float64:
             notes.say(f"input '{port.name}': {array.dtype} values were converted to {target}, unscaled")
-        return array.astype(target)
+        with np.errstate(over="ignore"):
+            return array.astype(target)
     with np.errstate(invalid="ignore", over="ignore"):
         converted = array.astype(target)
     if not np.array_equal(converted.astype(array.dtype), array):
@@ -135,38 +155,45 @@ def _typed(array: Array, port: Port, number: int, notes: Notes) -> Array:
 
 
 def _split(arrays: Sequence[Array], ports: Sequence[Port], number: int, notes: Notes) -> Iterator[Row]:
-    """One row, or a batch cut into rows of the model's own batch size."""
-    if all(_fits(a.shape, p.shape) for a, p in zip(arrays, ports, strict=True)):
+    """One row, or a batch cut into rows of the model's own batch size. Scalars are the same for all rows."""
+    pairs = list(zip(arrays, ports, strict=True))
+    if all(_fits(a.shape, p.shape) for a, p in pairs):
         # A free leading dimension would take a whole batch in one run; rows of one keep memory and statistics even.
-        sizes = {a.shape[0] for a, p in zip(arrays, ports, strict=True) if p.shape and p.shape[0] < 0}
+        sizes = {a.shape[0] for a, p in pairs if p.shape and p.shape[0] < 0}
         if len(sizes) != 1 or sizes == {1}:
-            yield tuple(np.ascontiguousarray(a) for a in arrays)
+            yield tuple(np.asarray(a, order="C") for a in arrays)
             return
-    if all(_fits(a.shape, p.shape[1:]) for a, p in zip(arrays, ports, strict=True)) and all(p.shape for p in ports):
+    if all(_fits(a.shape, p.shape[1:]) for a, p in pairs) and any(p.shape for p in ports):
         notes.say("samples have no batch dimension; one was added")
-        yield from _split([a[None] for a in arrays], ports, number, notes)
+        yield from _split([a[None] if p.shape else a for a, p in pairs], ports, number, notes)
         return
-    counts = [_runs(a, p) for a, p in zip(arrays, ports, strict=True)]
-    for array, port, count in zip(arrays, ports, counts, strict=True):
-        if count is None:
-            shape = list(array.shape)
-            raise InvalidSample(f"sample {number}, input {port}: the shape {shape} does not fit")
-    if len(set(counts)) != 1:
-        sizes_text = ", ".join(f"'{p.name}' {a.shape[0]}" for a, p in zip(arrays, ports, strict=True))
-        raise InvalidSample(f"sample {number}: the inputs have batches of different size: {sizes_text}")
+    runs = _runs(pairs, number)
     notes.say("samples are batches; they are fed row by row")
-    for k in range(counts[0] or 0):
-        steps = [max(1, p.shape[0]) for p in ports]
-        yield tuple(np.ascontiguousarray(a[k * s : (k + 1) * s]) for a, s in zip(arrays, steps, strict=True))
+    for k in range(runs):
+        yield tuple(np.asarray(_batch(a, p, k), order="C") for a, p in pairs)
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     return len(shape) == len(wanted) and all(w in (-1, s) for s, w in zip(shape, wanted, strict=True))
 
 
-def _runs(array: Array, port: Port) -> int | None:
-    """How many runs a batch is; None if it cannot be cut into the model's own batches."""
-    if not port.shape or array.ndim != len(port.shape) or not _fits(array.shape[1:], port.shape[1:]):
-        return None
-    step = max(1, port.shape[0])
-    return array.shape[0] // step if array.shape[0] and array.shape[0] % step == 0 else None
+def _runs(pairs: Sequence[tuple[Array, Port]], number: int) -> int:
+    """How many runs a batch is."""
+    counts: dict[Port, int] = {}
+    for array, port in pairs:
+        step = max(1, *port.shape[:1])
+        is_batch = port.shape and array.ndim == len(port.shape) and _fits(array.shape[1:], port.shape[1:])
+        if is_batch and array.shape[0] and array.shape[0] % step == 0:
+            counts[port] = array.shape[0] // step
+        elif port.shape or array.shape:
+            raise InvalidSample(f"sample {number}, input {port}: the shape {list(array.shape)} does not fit")
+    if len(set(counts.values())) != 1:
+        sizes = ", ".join(f"'{port.name}' {count}" for port, count in counts.items())
+        raise InvalidSample(f"sample {number}: the inputs have batches of different size: {sizes}")
+    return next(iter(counts.values()))
+
+
+def _batch(array: Array, port: Port, k: int) -> Array:
+    """The part of `array` that run `k` takes."""
+    step = max(1, *port.shape[:1])
+    return array[k * step : (k + 1) * step] if port.shape else array

@@ -1,0 +1,168 @@
+"""What one run of a graph shows of its tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..dtypes import Array
+from ..errors import InvalidSample, RuntimeFailure
+from ..graph.model import Graph, Model
+from ..sources.ports import Row
+from ..tflite.write import to_bytes
+from .inner import InnerGraphs, passed
+from .instrument import Instrumented, Misfit, Probe, instrument
+from .recurrent import replays
+from .runner import Runner
+from .sampler import Sampler
+from .settings import Settings
+from .stats import TensorStats, stats_of
+from .totals import Measured, Vectors
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A graph to measure: what all its gauges share. `reduced`: as far as possible it measures itself."""
+
+    model: Model
+    graph: Graph
+    settings: Settings
+    reduced: bool = True
+
+    @cached_property
+    def instrumented(self) -> Instrumented:
+        exposed = [*passed(self.graph), *(replay.source for replay in replays(self.model, self.graph))]
+        histograms = self.settings.histograms
+        return instrument(self.model, self.graph, histograms=histograms, exposed=exposed, reduced=self.reduced)
+
+    @cached_property
+    def content(self) -> bytes:
+        return to_bytes(self.instrumented.model)
+
+
+class Gauge:
+    """The self-measuring copy, loaded, with histograms of its own. Used by one thread at a time."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.settings = subject, subject.settings
+        self.instrumented = subject.instrumented
+        self.probes = self.instrumented.probes
+        self.runner = Runner(self.instrumented.model, subject.content)
+        self.inner = InnerGraphs(subject.model, subject.graph)
+        self.replays = replays(subject.model, subject.graph)
+        self.sampler = Sampler(self.instrumented, self.settings.allow_nonfinite)
+        self.seen = [t for t in (self.instrumented.gathered, *(p.tensor for p in self.instrumented.large)) if t]
+        self.sizes = np.array([p.tensor.size for p in self.probes], np.int64)
+        self.width = sum(p.channels for p in self.probes)
+        self.is_misfit = False
+
+    @cached_property
+    def plain(self) -> Gauge:
+        """One that reads every tensor from outside: slower, but it takes them as they come."""
+        return Gauge(dataclasses.replace(self.subject, reduced=False))
+
+    def measure(self, number: int, row: Row) -> Measured:
+        try:
+            if not self.is_misfit:
+                try:
+                    return self._measure(number, row)
+                except (Misfit, RuntimeFailure):
+                    self.is_misfit = True
+            return self.plain._measure(number, row)
+        except RuntimeFailure as error:
+            raise RuntimeFailure(f"sample {number}: {error}") from None
+
+    def _measure(self, number: int, row: Row) -> Measured:
+        if not self.settings.keep_state:
+            self._restart()
+        self.runner.invoke(row)
+        vectors = self._vectors(number, row) if self.probes else None
+        return Measured(number, vectors, self._others(number) if self.instrumented.exposed else {})
+
+    def _restart(self) -> None:
+        self.runner.restart()
+        self.inner.restart()
+        for replay in self.replays:
+            replay.restart()
+
+    def _vectors(self, number: int, row: Row) -> Vectors:
+        high, low, total = self.runner.read(self.instrumented.vectors)
+        if high.size != self.width:
+            raise Misfit
+        vectors = Vectors(high, low, total, self.sizes, np.zeros_like(self.sizes))
+        with np.errstate(over="ignore", invalid="ignore"):
+            is_finite = np.isfinite(total.sum() + high.sum() + low.sum())
+        if not is_finite:
+            vectors = self._finite(number, row, vectors)
+        if not self.settings.histograms:
+            return dataclasses.replace(vectors, total=np.zeros_like(vectors.total))
+        # Which elements are sampled depends on the data, not on the sample's number: so any split adds up.
+        phase = zlib.crc32(np.ascontiguousarray(row[0].reshape(-1)[::61]).tobytes()) if row else 0
+        sizes = self.sampler.take(self.runner.views(self.seen), phase, (vectors.low, vectors.high))
+        return dataclasses.replace(vectors, sizes=sizes)
+
+    def _finite(self, number: int, row: Row, vectors: Vectors) -> Vectors:
+        """Something is NaN or infinite, or a sum overflowed: look closer, and raise or go on without those values."""
+        high, low, total = vectors.high.copy(), vectors.low.copy(), vectors.total.astype(np.float64)
+        nonfinite = vectors.nonfinite.copy()
+        order = {probe: k for k, probe in enumerate(self.probes)}
+        for probe, values in self._each(row):
+            finite = np.isfinite(values)
+            bad = finite.size - int(finite.sum())
+            nonfinite[order[probe]] = bad
+            if bad:
+                self._refuse(probe.key, bad, finite.size, number)
+            spot = slice(probe.start, probe.start + probe.channels)
+            by_channel, where = values.reshape(-1, probe.channels), finite.reshape(-1, probe.channels)
+            high[spot] = np.max(by_channel, axis=0, where=where, initial=-np.inf)
+            low[spot] = np.min(by_channel, axis=0, where=where, initial=np.inf)
+            total[spot] = np.sum(by_channel, axis=0, where=where, dtype=np.float64)
+        return Vectors(high, low, total, vectors.sizes, nonfinite)
+
+    def _each(self, row: Row) -> Iterator[tuple[Probe, Array]]:
+        """Every probe with its tensor's values, as copies."""
+        if not self.settings.histograms:
+            runner = self.plain.runner
+            runner.invoke(row)
+            yield from ((probe, runner.read([probe.tensor])[0]) for probe in self.probes)
+            return
+        views = self.runner.views(self.seen)
+        if self.instrumented.gathered:
+            gathered = np.array(next(views))
+            ends = np.cumsum([p.tensor.size for p in self.instrumented.small])
+            yield from zip(self.instrumented.small, np.split(gathered, ends[:-1]), strict=True)
+        for probe, view in zip(self.instrumented.large, views, strict=True):
+            yield probe, np.array(view)
+
+    def _refuse(self, key: str, bad: int, size: int, number: int) -> None:
+        if not self.settings.allow_nonfinite:
+            raise InvalidSample(
+                f"sample {number} makes {bad} of {size} values of '{key}' NaN or infinite; "
+                "leave that sample out, or go on without those values (--allow-nonfinite)"
+            )
+
+    def _others(self, number: int) -> dict[str, TensorStats]:
+        """What the graph does not reduce: odd tensors, states of recurrent layers, control flow."""
+        found: dict[str, TensorStats] = {}
+
+        def observe(key: str, values: Array, by_channel: bool) -> None:
+            seen = stats_of(values, number, by_channel=by_channel)
+            bad = values.size if seen is None else seen.nonfinite
+            if bad:
+                self._refuse(key, bad, values.size, number)
+            if seen is not None:
+                found[key] = found[key].alongside(seen) if key in found else seen
+
+        exposed = self.instrumented.exposed
+        values = dict(zip(exposed, self.runner.read(exposed), strict=True))
+        for probe in self.instrumented.read:
+            observe(probe.key, values[probe.tensor], probe.keep_channels)
+        for replay in self.replays:
+            observe(replay.key, replay.states(values[replay.source]), False)
+        self.inner.measure(values, observe)
+        return found

@@ -1,0 +1,32 @@
+"""How to calibrate."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ..errors import InvalidRecipe
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to calibrate. `limit` counts runs; `workers` None: one for each core."""
+
+    limit: int | None = None
+    workers: int | None = None
+    histograms: bool = True
+    keep_state: bool = False
+    allow_nonfinite: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("limit", self.limit), ("workers", self.workers)):
+            if value is not None and value < 1:
+                raise InvalidRecipe(f"{name} must be at least 1, not {value}")
+
+    @property
+    def threads(self) -> int:
+        if self.workers is not None:
+            return self.workers
+        # A container may have fewer cores than the machine.
+        available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return available or 1

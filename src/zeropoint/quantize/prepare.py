@@ -1,0 +1,103 @@
+"""Folds that make a model plainly float before it is planned. The model computes the same as before."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..affine import dequantize
+from ..calibrate.origin import Ranges, ranges_from_fake_quant
+from ..dtypes import DType
+from ..graph.edit import drop_unused, remove_op
+from ..graph.model import Graph, Model, Op, Tensor
+from ..graph.query import Uses
+from ..ops import FUSED_ACTIVATIONS, OPS, Weight
+from ..tflite.schema import default_options
+
+VALID = 1
+"""The schema's code for padding nothing."""
+
+
+def prepare(model: Model) -> Ranges:
+    """Edit `model` in place; return the ranges that FAKE_QUANT ops held."""
+    given = ranges_from_fake_quant(model)
+    for graph in model.graphs:
+        for op in list(graph.ops):
+            if op.kind == "FAKE_QUANT":
+                remove_op(graph, op)
+            elif op.kind == "DEQUANTIZE" and _is_storage_only(graph, op):
+                _fold_dequantize(graph, op)
+        _fuse_activations(graph)
+        for op in graph.ops:
+            _global_pool_to_mean(graph, op)
+        drop_unused(graph)
+    return given
+
+
+def _fuse_activations(graph: Graph) -> None:
+    """Let an op apply the ReLU behind it: its integers then need not reach below zero only to be cut off."""
+    codes = {f.name: code for code, f in enumerate(FUSED_ACTIVATIONS) if f.bounds is not None}
+    uses = Uses(graph)
+    for op in list(graph.ops):
+        source = op.inputs[0] if op.kind in codes else None
+        producer = None if source is None else uses.producer(source)
+        if source is None or producer is None or producer.options is None or uses.is_output(source):
+            continue
+        spec = OPS.get(producer.kind)
+        if spec is None or not spec.fuses or len(uses.readers(source)) > 1:
+            continue
+        if producer.option("fusedActivationFunction") == 0:
+            producer.options = producer.options.replace(fusedActivationFunction=codes[op.kind])
+            producer.outputs[0] = op.outputs[0]
+            graph.ops.remove(op)
+            uses = Uses(graph)
+
+
+def _global_pool_to_mean(graph: Graph, op: Op) -> None:
+    """An average over the whole image, as a mean: the integer kernel of that one has an output scale of its own."""
+    source = op.inputs[0] if op.kind == "AVERAGE_POOL_2D" else None
+    if source is None or len(source.shape) != 4 or op.option("fusedActivationFunction") != 0:
+        return
+    window = (op.option("filterHeight"), op.option("filterWidth"))
+    if window == source.shape[1:3] and op.outputs[0].shape[1:3] == (1, 1) and op.option("padding") == VALID:
+        axes = Tensor.constant(f"{op.name}/axes", np.array([1, 2], np.int32), DType.INT32)
+        graph.tensors.append(axes)
+        op.kind, op.version, op.inputs = "MEAN", 1, [source, axes]
+        op.options = default_options("ReducerOptions", keepDims=True)
+
+
+def _is_storage_only(graph: Graph, op: Op) -> bool:
+    """A constant that is unpacked for float arithmetic: float16 weights, or weight-only quantization."""
+    source = op.inputs[0]
+    return source is not None and source.data is not None and op.outputs[0] not in graph.outputs
+
+
+def _fold_dequantize(graph: Graph, op: Op) -> None:
+    source, result = op.inputs[0], op.outputs[0]
+    assert source is not None
+    data = source.data
+    assert data is not None
+    if source.dtype is DType.FLOAT16:
+        values = data.astype(np.float32)
+    elif source.params is not None:
+        values = dequantize(data, source.params)
+    else:
+        return  # blockwise, or types that are only carried
+    constant = Tensor.constant(result.name, values, DType.FLOAT32)
+    for other in graph.ops:
+        other.inputs = [constant if t is result else t for t in other.inputs]
+    graph.tensors[graph.tensors.index(result)] = constant
+    graph.ops.remove(op)
+
+
+def has_float_part(model: Model) -> bool:
+    """Whether some op that integers could flow through still computes in float."""
+    for graph in model.graphs:
+        for op in graph.ops:
+            spec = OPS.get(op.kind)
+            if spec is None or not spec.types:
+                continue
+            roles = [(spec.input_role(k), t) for k, t in enumerate(op.inputs) if t is not None]
+            hybrid = any(isinstance(role, Weight) and t.is_quantized for role, t in roles)
+            if not hybrid and any(t.dtype is DType.FLOAT32 for t in (*(t for _, t in roles), *op.outputs)):
+                return True
+    return False

@@ -1,0 +1,78 @@
+"""Parameters of weights and biases: per channel, symmetric, and such that every bias fits its integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..affine import SMALLEST_SCALE, QuantParams
+from ..dtypes import Array, DType
+
+BIAS_LIMIT = {DType.INT8: 2.0**30, DType.INT16: 2.0**46}
+"""The largest integer a bias may take, by activation type: half of what the accumulators hold, so that sums fit too."""
+
+BIAS_TYPE = {DType.INT8: DType.INT32, DType.INT16: DType.INT64}
+
+
+def weight_params(data: Array, axis: int | None, dtype: DType, name: str) -> QuantParams:
+    """Symmetric parameters in the narrow range, one scale for each slice along `axis`, or one for all."""
+    if axis is None:
+        peaks = np.abs(data).max(initial=0.0, keepdims=True).reshape(1)
+    else:
+        others = tuple(k for k in range(data.ndim) if k != axis)
+        peaks = np.abs(data).max(axis=others, initial=0.0)
+    params = QuantParams.from_range(-peaks, peaks, dtype, symmetric=True, narrow=True, axis=axis, name=name)
+    return with_scales(params, live_scales(np.array(params.scales), peaks))
+
+
+def live_scales(scales: Array, peaks: Array) -> Array:
+    """Scales in which channels without weights, or with vanishing ones, take the smallest scale of the others.
+
+    Such a channel's scale matters for its bias alone: too large and the bias is coarse, too small and it overflows.
+    """
+    dead = peaks < SMALLEST_SCALE * 2.0**24
+    if not dead.any():
+        return scales
+    return np.where(dead, scales[~dead].min() if (~dead).any() else 2.0**-7, scales)
+
+
+@dataclass(frozen=True)
+class WithBias:
+    """Parameters of weights and of the bias beside them; `raised` are channels whose scale the bias enlarged."""
+
+    weights: QuantParams
+    bias: QuantParams
+    raised: tuple[int, ...]
+
+
+def fit_bias(weights: QuantParams, bias: Array, input_scale: float, activations: DType) -> WithBias:
+    """bias scale = input scale * weight scale; a bias that would not fit raises its channel's weight scale."""
+    scales = np.array(weights.scales, np.float64)
+    values = np.abs(bias.reshape(-1).astype(np.float64))
+    if scales.size == 1:
+        values = values.max(initial=0.0, keepdims=True)
+    least = values / (input_scale * BIAS_LIMIT[activations])
+    raised = np.flatnonzero(least > scales)
+    weights = with_scales(weights, np.maximum(scales, least)) if raised.size else weights
+    products = np.maximum(np.array(weights.scales) * input_scale, SMALLEST_SCALE)
+    per_channel = len(weights.scales) > 1
+    bias_params = QuantParams(
+        tuple(map(float, products.astype(np.float32))),
+        (0,) * products.size,
+        BIAS_TYPE[activations],
+        0 if per_channel else None,
+    )
+    return WithBias(weights, bias_params, tuple(int(k) for k in raised))
+
+
+def with_scales(params: QuantParams, scales: Array) -> QuantParams:
+    stored = tuple(map(float, np.asarray(scales, np.float32)))
+    return QuantParams(stored, params.zero_points, params.dtype, params.axis)
+
+
+def state_params(low: float, high: float, least: int, greatest: int) -> QuantParams:
+    """int16 with the smallest power of two for a scale that covers the range, within what the kernel allows."""
+    peak = max(-low, high, 2.0**-20)
+    exponent = int(np.ceil(np.log2(peak / 32768)))
+    return QuantParams((2.0 ** min(max(exponent, least), greatest),), (0,), DType.INT16)

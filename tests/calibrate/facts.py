@@ -1,0 +1,37 @@
+"""Statistics as plain values, for comparing them: what must be equal, and what is equal up to rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from zeropoint.calibrate.histogram import Histogram
+from zeropoint.calibrate.stats import Stats
+
+
+def bins(histogram: Histogram) -> tuple[int, int, list[int]]:
+    return histogram.exponent, histogram.first, histogram.counts.tolist()
+
+
+def exact(stats: Stats, *, numbers: bool = True) -> dict[str, Any]:
+    """What any split of the samples adds up to. `numbers`: which sample had the extremes, too."""
+    found = {}
+    for name, t in stats.tensors.items():
+        extremes = (t.low, t.high) if numbers else (t.low.value, t.high.value)
+        c = t.channels
+        channels = None if c is None else (c.low.tolist(), c.high.tolist(), c.count)
+        found[name] = (t.runs, t.count, t.nonfinite, extremes, bins(t.histogram), channels)
+    return found
+
+
+def sums(stats: Stats) -> list[float]:
+    return [v for t in stats.tensors.values() for v in (t.total, *([] if t.channels is None else t.channels.total))]
+
+
+def averages(stats: Stats) -> list[float]:
+    return [v for t in stats.tensors.values() for v in t.average.range]
+
+
+def close(a: list[float], b: list[float]) -> bool:
+    return bool(np.allclose(a, b, rtol=1e-9, atol=1e-6))
