@@ -200,8 +200,10 @@ def custom() -> Model:
     first.custom_code, first.custom_options, first.version = "Fancy", np.arange(7, dtype=np.uint8), 5
     second.custom_code, second.custom_options = "Plain", None
     first.mutating_variable_inputs = (True, False)
-    first.debug_metadata_index = 3
-    return Model([graph("main", [x], [z], first, second)])
+    first.custom_options_format, first.debug_metadata_index = 1, 3
+    main = graph("main", [x], [z], first, second)
+    main.debug_metadata_index = 4
+    return Model([main])
 
 
 def newer() -> Model:

@@ -7,7 +7,7 @@ from decimal import ROUND_HALF_UP, Decimal
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from zeropoint.affine import SMALLEST_SCALE, QuantParams, dequantize, quantize, round_half_away
@@ -138,9 +138,29 @@ def test_per_axis_is_per_tensor_slice_by_slice(data, kind, shape):
         assert np.array_equal(restored.take(k, axis), dequantize(part, alone))
 
 
-def test_the_known_case():
-    params = QuantParams.from_range(-1.6488090753555298, 1.5555250644683838, DType.INT8)
-    assert params == QuantParams((0.012566016986966133,), (3,), DType.INT8)
+KNOWN = [
+    (-1.6488090753555298, 1.5555250644683838, DType.INT8, 0.012566016986966133, 3),
+    (-0.5, 254.5, DType.UINT8, 1.0, 1),  # halves away from zero, here
+    (-0.5, 254.5, DType.INT8, 1.0, -128),  # and here
+    (0.0, 255.0, DType.UINT8, 1.0, 0),
+    (-255.0, 0.0, DType.INT8, 1.0, 127),
+]
+
+
+@pytest.mark.parametrize(("low", "high", "dtype", "scale", "zero_point"), KNOWN)
+def test_known_cases(low, high, dtype, scale, zero_point):
+    assert QuantParams.from_range(low, high, dtype) == QuantParams((scale,), (zero_point,), dtype)
+
+
+@given(ends, st.sampled_from(TYPES))
+def test_the_end_with_the_smaller_error_stays_in_place(ends, dtype):
+    """The scale is a float32: over many steps its error adds up, and one of the ends has to give."""
+    low, high = min(ends[0], 0.0), max(ends[1], 0.0)
+    params = QuantParams.from_range(low, high, dtype)
+    assume(abs(low + high) > 2 * params.scale)  # a clear decision
+    first, last = params.range()
+    off = first - low if dtype.min == 0 or -low < high else last - high
+    assert abs(off) <= params.scale * (0.5 + 2.0**-18)
 
 
 def test_parameters_without_an_axis_are_single():

@@ -25,11 +25,15 @@ def test_what_could_not_be_written_is_refused_before_any_work(tmp_path):
     refuse_existing(tmp_path / "new", False)
 
 
-def test_a_failing_disk_leaves_nothing(tmp_path, monkeypatch):
-    def broken(descriptor: int) -> None:
+@pytest.mark.parametrize("step", ["pathlib.Path.open", "os.fsync", "pathlib.Path.replace"])
+def test_a_failing_disk_leaves_what_was_there(tmp_path, monkeypatch, step):
+    def broken(*arguments: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("os.fsync", broken)
-    with pytest.raises(ZeropointError, match=r"cannot write .*file: input/output error"):
-        write_whole(tmp_path / "file", [b"abc"])
-    assert list(tmp_path.iterdir()) == []
+    path = tmp_path / "file"
+    path.write_bytes(b"precious")
+    with monkeypatch.context() as patched:
+        patched.setattr(step, broken)
+        with pytest.raises(ZeropointError, match=r"cannot write .*file: input/output error"):
+            write_whole(path, [b"abc"], overwrite=True)
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"precious"]

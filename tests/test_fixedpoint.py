@@ -66,13 +66,20 @@ def test_division_has_bounds(exponent):
         rounding_divide_by_power_of_two(np.int32([1]), exponent)
 
 
-@given(st.floats(2.0**-32, 2.0**30, exclude_max=True))
-def test_a_multiplier_is_within_half_a_unit(real):
+below_a_power = st.integers(-31, 29).map(lambda k: math.nextafter(2.0**k, 0))
+
+
+@given(st.floats(2.0**-32, 2.0**29.9) | below_a_power)
+def test_a_multiplier_is_the_nearest(real):
     multiplier, shift = to_fixed_point(real)
     assert 1 << 30 <= multiplier <= INT32_MAX
     assert -31 <= shift <= 30
-    error = abs(Fraction(multiplier) * Fraction(2) ** (shift - 31) - Fraction(real))
-    assert error <= Fraction(real) / (1 << 31)
+    assert abs(Fraction(real) * Fraction(2) ** (31 - shift) - multiplier) <= Fraction(1, 2)
+
+
+@given(st.floats(2.0**-32, 2.0**30, exclude_max=True) | below_a_power)
+def test_a_multiplier_is_right_to_31_bits(real):
+    assert abs(Fraction(from_fixed_point(*to_fixed_point(real))) / Fraction(real) - 1) <= Fraction(1, 1 << 31)
 
 
 @given(st.integers(1 << 30, INT32_MAX), st.integers(-31, 30))

@@ -134,9 +134,16 @@ def test_noise_is_refused(length):
             load(start + rng.bytes(length * 5))
 
 
-def test_every_truncation_is_refused():
-    """The last bytes may be padding; without the last constant there is no model."""
-    content = to_bytes(build.quantized_cnn())
+ENDINGS = {
+    "constants": lambda: to_bytes(build.quantized_cnn()),
+    "custom options": lambda: data_behind(to_bytes(build.custom())),
+}
+
+
+@pytest.mark.parametrize("make", ENDINGS.values(), ids=ENDINGS.keys())
+def test_every_truncation_is_refused(make):
+    """The last bytes may be padding; what comes before them is needed."""
+    content = make()
     for length in range(len(content) - 16):
         with pytest.raises(InvalidModel):
             load(content[:length])

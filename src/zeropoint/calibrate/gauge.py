@@ -14,11 +14,10 @@ from ..dtypes import Array
 from ..errors import InvalidSample, RuntimeFailure
 from ..graph.model import Graph, Model
 from ..sources.ports import Row
-from ..tflite.write import to_bytes
 from .inner import InnerGraphs, passed
 from .instrument import Instrumented, Misfit, Probe, instrument
 from .recurrent import replays
-from .runner import Runner
+from .runner import Runner, loadable
 from .sampler import Sampler
 from .settings import Settings
 from .stats import TensorStats, stats_of
@@ -42,7 +41,7 @@ class Subject:
 
     @cached_property
     def content(self) -> bytes:
-        return to_bytes(self.instrumented.model)
+        return loadable(self.instrumented.model)
 
 
 class Gauge:
@@ -98,6 +97,8 @@ class Gauge:
         with np.errstate(over="ignore", invalid="ignore"):
             is_finite = np.isfinite(total.sum() + high.sum() + low.sum())
         if not is_finite:
+            if not self.settings.allow_nonfinite:
+                self.plain._measure(number, row)  # raises at the first tensor, in order of execution, that has some
             vectors = self._finite(number, row, vectors)
         if not self.settings.histograms:
             return dataclasses.replace(vectors, total=np.zeros_like(vectors.total))

@@ -5,9 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..dtypes import Array, DType
+from ..graph.edit import copy_model
 from ..graph.model import Model, Tensor
 from ..runtime import Session
 from ..tflite.write import to_bytes
+
+
+def loadable(model: Model) -> bytes:
+    """The model as a file. LiteRT's Python stumbles over outputs whose names are no text, so these get others."""
+    if any(not _is_text(t.name) for t in model.main.outputs):
+        model = copy_model(model)
+        for tensor in model.main.outputs:
+            tensor.name = ascii(tensor.name)
+    return to_bytes(model)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Runner:
@@ -15,7 +33,7 @@ class Runner:
 
     def __init__(self, model: Model, content: bytes | None = None) -> None:
         """`content`: the model as a file, where that exists already."""
-        self._content = content or to_bytes(model)
+        self._content = content or loadable(model)
         self._outputs = model.main.outputs
         tensors = [t for g in model.graphs for t in g.tensors]
         self._has_variables = any(t.is_variable for t in tensors)

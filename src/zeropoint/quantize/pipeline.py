@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from ..calibrate import Method, Ranges, Stats
 from ..calibrate import calibrate as run_calibration
@@ -29,6 +30,10 @@ DEFAULT_METHOD: Method = "mse"
 """The best over the zoo: never far behind another, and the only one that keeps both outliers and detail in check."""
 
 
+Effort = Literal["quick", "standard"]
+"""quick: each weight is rounded by itself. standard: biases make up for what that does to the means."""
+
+
 @dataclass(frozen=True)
 class Request:
     """What to make of a model. Every range comes from `stats` or, first, from `ranges`."""
@@ -39,6 +44,7 @@ class Request:
     method: Method = DEFAULT_METHOD
     interface: Interface = field(default_factory=Interface)
     strict: bool = False
+    effort: Effort = "standard"
     ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS)
 
 
@@ -73,12 +79,17 @@ def make_plans(model: Model, request: Request) -> tuple[Plan, ...]:
     given = prepare(model)
     ranges = TensorRanges.of(model, request.stats, given.merge(request.ranges), request.method)
     return tuple(
-        Planner(graph, request.recipe, request.ops, ranges).plan(request.interface) for graph in entry_graphs(model)
+        Planner(graph, request.recipe, request.ops, ranges, request.effort != "quick").plan(request.interface)
+        for graph in entry_graphs(model)
     )
 
 
-def run(model: Model, request: Request) -> Result:
-    """Quantize `model`; it is not changed."""
+def plan_only(model: Model, request: Request) -> tuple[Plan, ...]:
+    """The plans, without carrying them out."""
+    return _planned(model, request)[1]
+
+
+def _planned(model: Model, request: Request) -> tuple[Model, tuple[Plan, ...]]:
     require_float_part(model)
     if request.stats is not None:
         request.stats.require(model)
@@ -86,6 +97,12 @@ def run(model: Model, request: Request) -> Result:
     prepared = copy_model(model)
     with signatures_follow(prepared):
         plans = make_plans(prepared, request)
+    return prepared, plans
+
+
+def run(model: Model, request: Request) -> Result:
+    """Quantize `model`; it is not changed."""
+    prepared, plans = _planned(model, request)
     warnings = [f"no op matches the rule {rule}" for rule in request.recipe.unmatched(_ops(prepared))]
     if request.strict:
         refuse_float(plans)
@@ -125,8 +142,6 @@ def plan_request(
     progress: Progress | None = None,
 ) -> Request:
     """`request` with statistics, collected from `data` if there are none."""
-    from dataclasses import replace
-
     if data is None or request.stats is not None:
         return request
     require_float_part(model)

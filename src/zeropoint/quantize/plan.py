@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..affine import QuantParams
+from ..dtypes import Array
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use
 from ..recipe import Scheme
@@ -42,7 +43,8 @@ class Plan:
     """What each tensor is stored as, and what each use of it wants; rewriting converts where the two differ.
 
     `stored` has an entry for every activation that is not float; `wanted` one for every use that is not float, of
-    activations and of constants. `outputs` says what the graph's outputs are to be for the caller, `inputs` the same.
+    activations and of constants. `values` are numbers to put in place of a constant's at a use. `inputs` and
+    `outputs` say what the graph's own are to be for the caller.
     """
 
     graph: Graph
@@ -51,6 +53,7 @@ class Plan:
     wanted: Mapping[Use, QuantParams]
     inputs: Mapping[Tensor, QuantParams]
     outputs: Mapping[Tensor, QuantParams]
+    values: Mapping[Use, Array] = field(default_factory=dict)  # constants that are better with other numbers
     skipped: tuple[Skipped, ...] = ()
     repairs: tuple[Repair, ...] = ()
 
@@ -66,6 +69,7 @@ class Plan:
             wanted={Use(ops[use.op], use.slot): p for use, p in self.wanted.items()},
             inputs={tensors[t]: p for t, p in self.inputs.items()},
             outputs={tensors[t]: p for t, p in self.outputs.items()},
+            values={Use(ops[use.op], use.slot): v for use, v in self.values.items()},
             skipped=tuple(Skipped(ops[s.op], s.reason) for s in self.skipped),
             repairs=tuple(Repair(tensors[r.tensor], r.text) for r in self.repairs),
         )

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ..affine import QuantParams
 from ..calibrate import Grid
-from ..dtypes import DType
+from ..dtypes import Array, DType
 from ..errors import InvalidRecipe
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import Activation, Bias, CellState, Coefficients, Need, OpSpec, OutputState, Rescale, Weight
 from ..recipe import Recipe, Scheme
+from .correct import bias_slot, mean_shift, rounding_error
 from .match import Matched, match
 from .plan import Plan, Repair, Skipped
 from .solve import Solution, Solver
@@ -39,17 +42,19 @@ class _Draft:
 
     stored: dict[Tensor, QuantParams] = field(default_factory=dict)
     wanted: dict[Use, QuantParams] = field(default_factory=dict)
+    values: dict[Use, Array] = field(default_factory=dict)
     repairs: list[Repair] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans one graph."""
+    """Plans one graph. `correct_bias`: let biases take back what rounding the weights does to the means."""
 
     graph: Graph
     recipe: Recipe
     ops: Mapping[str, OpSpec]
     ranges: TensorRanges
+    correct_bias: bool = True
 
     def plan(self, interface: Interface) -> Plan:
         matched = match(self.graph, self.recipe, self.ops, self.ranges)
@@ -77,6 +82,7 @@ class Planner:
             draft.wanted,
             {t: draft.stored[t] for t in self.graph.inputs if t in draft.stored},
             self._outputs(draft, interface),
+            draft.values,
             tuple(sorted(matched.skipped, key=lambda s: order[s.op])),
             tuple(dict.fromkeys((*widened, *draft.repairs))),
         )
@@ -132,12 +138,30 @@ class Planner:
             if weight_use not in draft.wanted:  # coupled gates: the bias of a gate that is not there
                 continue
             input_scale = draft.wanted[data_use].scale
-            fitted = fit_bias(draft.wanted[weight_use], tensor.data, input_scale, scheme.activations)
+            values = self._corrected(op, spec, slot, draft)
+            fitted = fit_bias(draft.wanted[weight_use], values, input_scale, scheme.activations)
             draft.wanted[weight_use], draft.wanted[Use(op, slot)] = fitted.weights, fitted.bias
             if fitted.raised:
                 channels = ", ".join(map(str, fitted.raised[:5])) + (" ..." if len(fitted.raised) > 5 else "")
                 text = f"the bias would overflow its integers; raised the weights' scale of channel {channels}"
                 draft.repairs.append(Repair(tensor, text))
+
+    def _corrected(self, op: Op, spec: OpSpec, slot: int, draft: _Draft) -> Array:
+        """The bias at `slot`, corrected for the rounding of the weights where the means of the input are known."""
+        tensor, role = op.inputs[slot], spec.inputs[slot]
+        assert isinstance(role, Bias)
+        assert tensor is not None
+        assert tensor.data is not None
+        source, weights = op.inputs[role.of[0]], op.inputs[role.of[1]]
+        means = None if source is None else self.ranges.means(source)
+        if not self.correct_bias or slot != bias_slot(spec) or means is None or weights is None or weights.data is None:
+            return tensor.data
+        error = rounding_error(weights.data, draft.wanted[Use(op, role.of[1])])
+        shift = mean_shift(op, error, means)
+        if shift is None:
+            return tensor.data
+        draft.values[Use(op, slot)] = (tensor.data - shift.reshape(tensor.data.shape)).astype(np.float32)
+        return draft.values[Use(op, slot)]
 
     def _derive_states(self, op: Op, spec: OpSpec, draft: _Draft) -> None:
         for slot, tensor in enumerate(op.inputs):

@@ -35,17 +35,16 @@ def _rewrite_constant(graph: Graph, tensor: Tensor, plan: Plan, uses: Uses) -> N
     """Quantize a constant once for each form in which it is wanted."""
     data = tensor.data
     assert data is not None
-    forms: dict[Form, list[Use]] = {}
+    variants: dict[tuple[Form, int], list[Use]] = {}
     for use in uses.readers(tensor):
-        forms.setdefault(plan.wanted.get(use), []).append(use)
-    if uses.is_output(tensor):
-        forms.setdefault(None, [])
-    keeper = next(iter(forms), None) if None not in forms else None
-    for form, readers in forms.items():
+        variants.setdefault((plan.wanted.get(use), id(plan.values.get(use))), []).append(use)
+    stays = uses.is_output(tensor) or any(form is None for form, _ in variants)
+    for (form, _), readers in variants.items():
         if form is None:
             continue
-        target = tensor if form == keeper else duplicate_constant(graph, tensor, readers, form.dtype.label)
-        set_constant(target, quantize(data, form), form.dtype, form)
+        target = duplicate_constant(graph, tensor, readers, form.dtype.label) if stays else tensor
+        stays = True  # the first form takes the constant's own place, others get copies
+        set_constant(target, quantize(plan.values.get(readers[0], data), form), form.dtype, form)
 
 
 def _rewrite_activation(graph: Graph, tensor: Tensor, plan: Plan, uses: Uses) -> None:

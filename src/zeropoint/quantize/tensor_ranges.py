@@ -10,6 +10,7 @@ import numpy as np
 
 from ..affine import QuantParams
 from ..calibrate import Grid, Method, Ranges, Stats, TensorStats, choose_range
+from ..dtypes import Array
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import Uses, tensor_keys
 from ..ops import OPS, fused_activation
@@ -55,6 +56,11 @@ class TensorRanges:
     def bounds(self, tensor: Tensor) -> Bounds:
         """All that was seen, or given."""
         return self.choose(tensor, "minmax", Grid())
+
+    def means(self, tensor: Tensor) -> Array | None:
+        """The mean of each slice along the last axis, if it was measured."""
+        seen = None if self.stats is None else self.stats.tensors.get(self.keys.get(tensor, ""))
+        return None if seen is None or seen.channels is None else seen.channels.mean
 
     def params(self, tensor: Tensor) -> QuantParams | None:
         """Parameters that a user gave outright."""

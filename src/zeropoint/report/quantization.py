@@ -1,0 +1,75 @@
+"""What a quantization did: sizes, what runs in integers, what stayed float and why, how to feed the result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from ..affine import QuantParams
+from ..graph.model import Tensor
+from ..quantize.pipeline import Result
+from ..sources.ports import entries
+from .inspection import feed_formula, formula, inspect
+from .terminal import Printer, bytes_text
+
+MOST_REASONS = 12
+
+
+def print_result(result: Result, before: int, after: int, console: Console) -> None:
+    """The summary at the end of `zeropoint quantize`."""
+    printer = Printer(console)
+    shown = inspect(result.model, after)
+    printer.line(("Size        ", "bold"), f"{bytes_text(before)} -> {bytes_text(after)}  ({after / before:.0%})")
+    share = "" if shown.integer_share is None else f", {shown.integer_share:.1%} of the arithmetic"
+    counts = Counter(op.execution for op in shown.ops)
+    conversions = f", {counts['conversion']} conversions" if counts["conversion"] else ""
+    printer.line(("In integers ", "bold"), f"{counts['integer']} ops{share}{conversions}")
+    _print_skipped(result, printer)
+    for repair in result.repairs:
+        printer.line(("Repaired    ", "bold"), printer.fit(repair.tensor.name, 60), f": {repair.text}")
+    for warning in result.warnings:
+        printer.line(("Warning     ", "yellow"), warning)
+    for line in usage_lines(result):
+        printer.line(line)
+
+
+def _print_skipped(result: Result, printer: Printer) -> None:
+    if not result.skipped:
+        return
+    printer.line(("Stayed float ", "bold"), f"{len(result.skipped)} ops")
+    reasons = Counter((s.op.label, s.reason) for s in result.skipped)
+    for (label, reason), count in list(reasons.items())[:MOST_REASONS]:
+        printer.line(f"  {count:3d} {label}: {reason}")
+    if len(reasons) > MOST_REASONS:
+        printer.line(f"  … and {len(reasons) - MOST_REASONS} more kinds; --dry-run lists every op")
+
+
+def usage_lines(result: Result) -> Iterator[str]:
+    """For integer inputs and outputs: the formula, and the lines of Python that fill and read them."""
+    where = entries(result.model)[0]
+    for index, port in enumerate(where.ports):
+        if (params := _affine(port.tensor)) is not None:
+            yield f"Input '{port.name}' is {params.dtype.label}: q = {feed_formula(params)}"
+            yield f"  {feed_snippet(params, index)}"
+    for index, tensor in enumerate(where.graph.outputs):
+        if (params := _affine(tensor)) is not None:
+            yield f"Output '{tensor.name}' is {params.dtype.label}: real = {formula(params)}"
+            yield f"  {read_snippet(params, index)}"
+
+
+def _affine(tensor: Tensor) -> QuantParams | None:
+    return tensor.params if tensor.is_quantized else None
+
+
+def feed_snippet(params: QuantParams, index: int) -> str:
+    low, high = params.dtype.min, params.dtype.max
+    expression = f"np.round(x / {params.scale!r}) + {params.zero_point}"
+    typed = f"np.clip({expression}, {low}, {high}).astype(np.{params.dtype.label})"
+    return f'interpreter.set_tensor(interpreter.get_input_details()[{index}]["index"], {typed})'
+
+
+def read_snippet(params: QuantParams, index: int) -> str:
+    value = f'interpreter.get_tensor(interpreter.get_output_details()[{index}]["index"])'
+    return f"real = ({value}.astype(np.float32) - {params.zero_point}) * {params.scale!r}"
