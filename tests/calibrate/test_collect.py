@@ -1,4 +1,4 @@
-"""Calibration measures what LiteRT computes, whatever the number of workers, the model's shape and the data's faults."""
+"""Calibration measures what LiteRT computes, whatever the number of workers, the shapes, and the data's faults."""
 
 from __future__ import annotations
 
@@ -336,7 +336,7 @@ def test_ops_that_the_runtime_lacks_are_named(name):
 
 
 def test_a_quantized_model_is_refused():
-    with pytest.raises(InvalidModel, match="quantized already: .* use the float model"):
+    with pytest.raises(InvalidModel, match=r"quantized already: .* use the float model"):
         calibrate(build.quantized_cnn(), [])
 
 
@@ -350,7 +350,7 @@ def test_a_failure_inside_the_runtime_names_the_sample():
     table = build.const("table", build.weights(4, 2))
     x = build.act("x", 3, dtype=DType.INT32)
     model = build.one_op("GATHER", [table, x], build.act("y", 3, 2), options="GatherOptions")
-    with pytest.raises(RuntimeFailure, match="sample 1: .*GATHER"):
+    with pytest.raises(RuntimeFailure, match=r"sample 1: .*GATHER"):
         calibrate(model, [np.int32([0, 1, 2]), np.int32([0, 9, 2])])
 
 

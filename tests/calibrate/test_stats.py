@@ -73,7 +73,8 @@ def test_two_passes_give_the_same_as_one(case, at):
 def test_extremes_name_the_first_sample_that_had_them(case):
     twice = calibrate(case.model, [*case.samples, *case.samples])
     once = calibrate(case.model, case.samples)
-    assert all((t.low, t.high) == (o.low, o.high) for t, o in zip(twice.tensors.values(), once.tensors.values()))
+    for name, t in once.tensors.items():
+        assert (twice.tensors[name].low, twice.tensors[name].high) == (t.low, t.high)
 
 
 def test_tensors_that_only_one_side_knows_are_kept():

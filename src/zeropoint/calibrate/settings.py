@@ -10,7 +10,8 @@ from ..errors import InvalidRecipe
 
 @dataclass(frozen=True)
 class Settings:
-    """How to calibrate. `limit` counts runs; `workers` None: one for each core."""
+    """How to calibrate. `limit` counts runs; `workers` None is one for each core; without `histograms` only minima and
+    maxima are recorded, of the rest only what comes for free."""
 
     limit: int | None = None
     workers: int | None = None
