@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -193,8 +193,11 @@ def quantize(
         Path | None, typer.Option("--ranges", metavar="JSON", help="Given ranges: {tensor: {min, max}}.")
     ] = None,
     range: Annotated[
-        str, typer.Option("--range", metavar="METHOD", help="minmax, average, percentile, mse or entropy.")
-    ] = "mse",
+        str, typer.Option("--range", metavar="METHOD", help="auto, minmax, average, percentile, mse or entropy.")
+    ] = "auto",
+    effort: Annotated[
+        str, typer.Option("--effort", metavar="EFFORT", help="quick, or standard: corrected biases, best ranges.")
+    ] = "standard",
     input_type: Annotated[str, typer.Option("--input-type", help="float32, int8, uint8 or int16.")] = "float32",
     output_type: Annotated[str, typer.Option("--output-type", help="float32, int8, uint8 or int16.")] = "float32",
     strict: Annotated[bool, typer.Option("--strict", help="Refuse if an op would stay float.")] = False,
@@ -230,10 +233,10 @@ def quantize(
     from .calibrate import METHODS, Ranges, Settings, ranges_from_json
     from .calibrate.stats import Stats
     from .files import refuse_existing
-    from .quantize.pipeline import Request, interface_of, plan_only, require_float_part, resolve_recipe, run
+    from .quantize.pipeline import Effort, Request, interface_of, require_float_part, resolve_recipe, run
     from .recipe import keep_float as keep_float_rule
     from .recipe import load_recipe
-    from .report.progress import calibrate_with_progress
+    from .report.progress import quantize_with_progress
     from .report.quantization import print_result
     from .tflite import load
 
@@ -241,8 +244,10 @@ def quantize(
         raise InvalidRecipe("say where to write the result with -o, or ask for the plan alone with --dry-run")
     if output is not None and not dry_run:
         refuse_existing(output, overwrite)
-    if range not in METHODS:
-        raise InvalidRecipe(f"unknown range method {range!r}; choose from {', '.join(METHODS)}")
+    if range not in (*METHODS, "auto"):
+        raise InvalidRecipe(f"unknown range method {range!r}; choose from auto, {', '.join(METHODS)}")
+    if effort not in get_args(Effort):
+        raise InvalidRecipe(f"unknown effort {effort!r}; choose from {', '.join(get_args(Effort))}")
     if data is not None and stats is not None:
         raise InvalidRecipe("give --data or --stats, not both")
     rules = resolve_recipe(mode, None if recipe is None else load_recipe(recipe))
@@ -252,18 +257,19 @@ def quantize(
     require_float_part(source)
     console = _console()
     known = None if stats is None else Stats.load(stats)
-    if data is not None:
+    rules = rules.then(*map(keep_float_rule, keep_float or ()))
+    request = Request(rules, known, given, range, interface, strict, effort)  # type: ignore[arg-type]  # checked above
+    if data is None:
+        result = run(source, request)
+    else:
         settings = Settings(limit, workers, keep_state=keep_state, allow_nonfinite=allow_nonfinite)
         sampled = _samples(source, data, signature, _normalization(scale, offset, mean, std))
-        known = calibrate_with_progress(sampled, settings, console)
-    rules = rules.then(*map(keep_float_rule, keep_float or ()))
-    request = Request(rules, known, given, range, interface, strict)
+        result = quantize_with_progress(sampled, request, settings, console)
     if dry_run:
-        for plan in plan_only(source, request):
+        for plan in result.plans:
             print(plan)
         return
     assert output is not None
-    result = run(source, request)
     size = result.save(output, overwrite=overwrite)
     print_result(result, model.stat().st_size, size, console)
 

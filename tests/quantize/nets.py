@@ -75,6 +75,7 @@ class Net:
         """Padded to keep the size, stride 1."""
         data = kernel.data if isinstance(kernel, Tensor) else kernel
         shape, strides = (*x.shape[:3], data.shape[0]), {"strideW": 1, "strideH": 1}
+        bias = np.zeros(data.shape[0], np.float32) if bias is None else bias  # LiteRT demands one
         return self("CONV_2D", [x, kernel, bias], shape, name, fusedActivationFunction=activation, **strides)
 
     def dense(self, x: Tensor, kernel: Any, bias: Any = None, *, name: str = "", activation: int = 0) -> Tensor:

@@ -92,7 +92,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("SUB", (act(), act()), rescale=SUM, max_rescale=SUM_LIMIT, types=BOTH, options=ANY_SCALE, fuses=True, versions=since(2, 5)),
     OpSpec("MUL", (act(), act()), rescale=PRODUCT, types=BOTH, fuses=True, versions=since(2, 4)),
     OpSpec("DIV", (act(), act()), types=BOTH, needs=(Need.NONZERO_CONSTANT,), versions=since(2, 2)),
-    OpSpec("SQUARED_DIFFERENCE", (act(), act()), rescale=SUM, types=(INT8,), versions=since(2)),
+    OpSpec("SQUARED_DIFFERENCE", (act(), act()), types=(INT8,), versions=since(2)),
     OpSpec("MAXIMUM", (act(), act()), tied=True, types=BOTH, versions=since(2, 4)),
     OpSpec("MINIMUM", (act(), act()), tied=True, types=BOTH, versions=since(2, 4)),
     # Functions of one value.

@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from ..calibrate import Method, Ranges, Stats
+from ..calibrate import Ranges, Settings, Stats
 from ..calibrate.collect import Progress
 from ..files import PathLike
 from ..graph.model import Model
 from ..recipe import Recipe, keep_float
 from ..sources.samples import Samples
 from ..tflite.read import load
-from .pipeline import DEFAULT_METHOD, Request, Result, interface_of, plan_request, resolve_recipe, run
+from .pipeline import Effort, RangeChoice, Request, Result, interface_of, resolve_recipe, run
 from .plan import Plan, Skipped
+from .search import quantize_on
 
 __all__ = ["Plan", "Request", "Result", "Skipped", "quantize"]
 
@@ -31,17 +32,20 @@ def quantize(
     stats: Stats | None = None,
     ranges: Ranges | None = None,
     recipe: Recipe | None = None,
-    range: Method = DEFAULT_METHOD,
+    range: RangeChoice = "auto",
+    effort: Effort = "standard",
     input_type: str = "float32",
     output_type: str = "float32",
     strict: bool = False,
     keep: Sequence[str] = (),
+    settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Quantize a float model.
 
     `mode` is "int8" (the default) or "int16x8"; `recipe` says it op by op instead. Ranges come from running `data`,
-    or from `stats` of an earlier calibration, or from `ranges` given outright. `range` is the method that picks them.
+    or from `stats` of an earlier calibration, or from `ranges` given outright. `range` is the method that picks them;
+    "auto" tries several on the data. `effort` "quick" leaves out all that makes the result better for some time.
     `keep` are patterns of op kinds or names that stay float; `strict` refuses if anything has to.
     """
     source = model if isinstance(model, Model) else load(model)
@@ -52,8 +56,11 @@ def quantize(
         range,
         interface_of(input_type, output_type),
         strict,
+        effort,
     )
-    return run(source, plan_request(source, request, data, progress))
+    if data is None or stats is not None:
+        return run(source, request)
+    return quantize_on(source, request, data, settings, progress)
 
 
 class _Package(ModuleType):

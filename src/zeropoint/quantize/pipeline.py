@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ..calibrate import Method, Ranges, Stats
-from ..calibrate import calibrate as run_calibration
-from ..calibrate.collect import Progress
 from ..dtypes import DType
 from ..errors import InvalidModel, InvalidRecipe, UnsupportedOp
 from ..files import PathLike
@@ -18,20 +16,23 @@ from ..ops import OPS, OpSpec
 from ..recipe import Recipe, preset
 from ..runtime import require_runnable
 from ..sources.ports import entry_graphs
-from ..sources.samples import Samples
 from ..tflite.write import save
+from .masks import limit_to_what_counts
 from .plan import Plan, Repair, Skipped
 from .planner import Interface, Planner
 from .prepare import has_float_part, prepare
 from .rewrite import rewrite
 from .tensor_ranges import TensorRanges
 
-DEFAULT_METHOD: Method = "mse"
-"""The best over the zoo: never far behind another, and the only one that keeps both outliers and detail in check."""
+RangeChoice = Method | Literal["auto"]
+"""A method, or "auto": try several on the data and keep the best; without data, FALLBACK."""
 
+FALLBACK: Method = "mse"
+"""The best single method over the zoo."""
 
 Effort = Literal["quick", "standard"]
-"""quick: each weight is rounded by itself. standard: biases make up for what that does to the means."""
+"""quick: each weight is rounded by itself, ranges are one method's. standard: biases make up for what rounding does to
+the means, and several ways to set the ranges are tried."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Request:
     recipe: Recipe
     stats: Stats | None = None
     ranges: Ranges = field(default_factory=lambda: Ranges({}))
-    method: Method = DEFAULT_METHOD
+    method: RangeChoice = "auto"
     interface: Interface = field(default_factory=Interface)
     strict: bool = False
     effort: Effort = "standard"
@@ -55,6 +56,7 @@ class Result:
     model: Model
     plans: tuple[Plan, ...]
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -77,16 +79,11 @@ class Result:
 def make_plans(model: Model, request: Request) -> tuple[Plan, ...]:
     """Prepare `model` in place and plan each of its entry graphs."""
     given = prepare(model)
-    ranges = TensorRanges.of(model, request.stats, given.merge(request.ranges), request.method)
+    ranges = TensorRanges.of(model, request.stats, given.merge(request.ranges), _method(request))
     return tuple(
         Planner(graph, request.recipe, request.ops, ranges, request.effort != "quick").plan(request.interface)
         for graph in entry_graphs(model)
     )
-
-
-def plan_only(model: Model, request: Request) -> tuple[Plan, ...]:
-    """The plans, without carrying them out."""
-    return _planned(model, request)[1]
 
 
 def _planned(model: Model, request: Request) -> tuple[Model, tuple[Plan, ...]]:
@@ -98,6 +95,12 @@ def _planned(model: Model, request: Request) -> tuple[Model, tuple[Plan, ...]]:
     with signatures_follow(prepared):
         plans = make_plans(prepared, request)
     return prepared, plans
+
+
+def _method(request: Request) -> Method:
+    if request.method == "auto":
+        return "minmax" if request.effort == "quick" else FALLBACK
+    return request.method
 
 
 def run(model: Model, request: Request) -> Result:
@@ -133,19 +136,6 @@ def refuse_float(plans: tuple[Plan, ...]) -> None:
             f"{len(skipped)} ops cannot be computed in integers:{listed}\n"
             "leave out --strict to keep them in float between integer ops, or change the model"
         )
-
-
-def plan_request(
-    model: Model,
-    request: Request,
-    data: Samples | Mapping[str, Samples] | None,
-    progress: Progress | None = None,
-) -> Request:
-    """`request` with statistics, collected from `data` if there are none."""
-    if data is None or request.stats is not None:
-        return request
-    require_float_part(model)
-    return replace(request, stats=run_calibration(model, data, progress=progress))
 
 
 def resolve_recipe(mode: str | None, recipe: Recipe | None) -> Recipe:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,8 +12,8 @@ from ..affine import QuantParams
 from ..calibrate import Grid, Method, Ranges, Stats, TensorStats, choose_range
 from ..dtypes import Array
 from ..graph.model import Model, Op, Tensor
-from ..graph.query import Uses, tensor_keys
-from ..ops import OPS, fused_activation
+from ..graph.query import tensor_keys
+from ..ops import fused_activation
 
 Bounds = tuple[float, float]
 
@@ -23,7 +23,7 @@ UNBOUNDED = 1e30
 
 @dataclass
 class TensorRanges:
-    """Answers for one model. `widened` are ranges that a kernel's limits made larger."""
+    """Answers for one model. `widened` are ranges that a kernel's limits made larger; see `mask` for `masked`."""
 
     keys: Mapping[Tensor, str]
     stats: Stats | None
@@ -31,27 +31,31 @@ class TensorRanges:
     method: Method
     bounded: dict[Tensor, Bounds]
     widened: dict[Tensor, Bounds] = field(default_factory=dict)
+    masked: set[Tensor] = field(default_factory=set)
     _chosen: dict[tuple[Tensor, str, Grid], Bounds] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: Model, stats: Stats | None, given: Ranges, method: Method) -> TensorRanges:
         bounded = {op.outputs[0]: b for g in model.graphs for op in g.ops if (b := output_bounds(op)) is not None}
-        keys = tensor_keys(model)
-        if stats is not None:
-            for tensor, distance in _masked(model):
-                if (seen := stats.tensors.get(keys[tensor])) is not None:
-                    bounded[tensor] = _both(bounded.get(tensor), (mask_floor(seen, distance), math.inf))
-        return cls(keys, stats, given, method, bounded)
+        return cls(tensor_keys(model), stats, given, method, bounded)
 
     def limit(self, tensor: Tensor, bounds: Bounds) -> None:
         """Values beyond `bounds` need not be told apart."""
         self.bounded[tensor] = _both(self.bounded.get(tensor), bounds)
         self._chosen.clear()
 
+    def mask(self, tensor: Tensor, least: float, greatest: float = math.inf) -> None:
+        """The tensor holds values that stand for infinity; its range is what remains for the others."""
+        self.bounded[tensor] = (least, min(greatest, self.bounded.get(tensor, (0.0, math.inf))[1]))
+        self.masked.add(tensor)
+        self._chosen.clear()
+
     def knows(self, tensor: Tensor) -> bool:
-        key = self.keys.get(tensor, "")
-        measured = self.stats is not None and key in self.stats.tensors
-        return tensor.data is not None or key in self.given.entries or measured
+        given = self.keys.get(tensor, "") in self.given.entries
+        return tensor.data is not None or given or self.measured(tensor) is not None
+
+    def measured(self, tensor: Tensor) -> TensorStats | None:
+        return None if self.stats is None else self.stats.tensors.get(self.keys.get(tensor, ""))
 
     def bounds(self, tensor: Tensor) -> Bounds:
         """All that was seen, or given."""
@@ -59,7 +63,7 @@ class TensorRanges:
 
     def means(self, tensor: Tensor) -> Array | None:
         """The mean of each slice along the last axis, if it was measured."""
-        seen = None if self.stats is None else self.stats.tensors.get(self.keys.get(tensor, ""))
+        seen = self.measured(tensor)
         return None if seen is None or seen.channels is None else seen.channels.mean
 
     def params(self, tensor: Tensor) -> QuantParams | None:
@@ -82,41 +86,14 @@ class TensorRanges:
         key = self.keys.get(tensor, "")
         if key in self.given.entries:
             low, high = self.given.entries[key].low, self.given.entries[key].high
-        elif self.stats is not None and key in self.stats.tensors:
-            low, high = choose_range(self.stats.tensors[key], method, grid)  # type: ignore[arg-type]
+        elif (seen := self.measured(tensor)) is not None:
+            # A histogram that spans masked values as well is too coarse for any choice among the others.
+            low, high = choose_range(seen, "minmax" if tensor in self.masked else method, grid)  # type: ignore[arg-type]
         else:
             return constant_bounds(tensor)
         least, greatest = self.bounded.get(tensor, (-math.inf, math.inf))
+        low = least if tensor in self.masked else low
         return min(max(low, least), greatest), max(min(high, greatest), least)
-
-
-def _masked(model: Model) -> Iterator[tuple[Tensor, float]]:
-    """Tensors that only ops read which ignore whatever lies far below the greatest value."""
-    for graph in model.graphs:
-        uses = Uses(graph)
-        for tensor in graph.tensors:
-            specs = [OPS.get(use.op.kind) for use in uses.readers(tensor)]
-            distances = [spec.negligible for spec in specs if spec is not None and spec.negligible is not None]
-            if specs and len(distances) == len(specs) and not uses.is_output(tensor):
-                yield tensor, max(distances)
-
-
-def mask_floor(stats: TensorStats, distance: float) -> float:
-    """The least value that counts where some are masked out by a large negative number; -infinity if none are.
-
-    Masked values lie below an empty stretch of at least `distance`, several times as long as all that lies above it,
-    and what lies above is no mere outlier. Without this, a mask of -10000 would leave a softmax two or three steps.
-    """
-    histogram = stats.histogram
-    occupied = np.flatnonzero(histogram.counts)
-    if occupied.size < 2:
-        return -math.inf
-    k = int(np.argmax(np.diff(occupied)))
-    edges = histogram.edges()
-    floor, below, top = edges[occupied[k + 1]], edges[occupied[k] + 1], edges[occupied[-1] + 1]
-    share = histogram.counts[occupied[k + 1] :].sum() / histogram.counts.sum()
-    far = floor - below >= max(distance, 4 * (top - floor))
-    return float(floor) - distance if far and share >= 0.005 else -math.inf
 
 
 def _both(a: Bounds | None, b: Bounds) -> Bounds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,7 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..calibrate import Settings, Stats, calibrate
 from ..calibrate.collect import Progress as Report
 from ..graph.model import Model
+from ..quantize.pipeline import Request, Result
+from ..quantize.search import quantize_on
 from ..sources.data import Data
+from ..sources.samples import Samples
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,15 @@ class SampledModel:
     model: Model
     data: Data
     signature: str | None = None
+
+    @property
+    def samples(self) -> Samples | Mapping[str, Samples]:
+        return self.data.samples if self.signature is None else {self.signature: self.data.samples}
+
+    def total(self, settings: Settings) -> int | None:
+        """How many runs to expect, if that is known."""
+        counts = [n for n in (self.data.count, settings.limit) if n is not None]
+        return min(counts) if counts else None
 
 
 @contextmanager
@@ -47,9 +59,10 @@ def progress_bar(title: str, total: int | None, unit: str, console: Console) -> 
 
 
 def calibrate_with_progress(source: SampledModel, settings: Settings, console: Console) -> Stats:
-    total = source.data.count
-    if settings.limit is not None:
-        total = settings.limit if total is None else min(total, settings.limit)
-    samples = source.data.samples if source.signature is None else {source.signature: source.data.samples}
-    with progress_bar("calibrating", total, "samples", console) as report:
-        return calibrate(source.model, samples, settings, progress=report)
+    with progress_bar("calibrating", source.total(settings), "samples", console) as report:
+        return calibrate(source.model, source.samples, settings, progress=report)
+
+
+def quantize_with_progress(source: SampledModel, request: Request, settings: Settings, console: Console) -> Result:
+    with progress_bar("calibrating", source.total(settings), "samples", console) as report:
+        return quantize_on(source.model, request, source.samples, settings, report)

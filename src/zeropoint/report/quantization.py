@@ -27,6 +27,8 @@ def print_result(result: Result, before: int, after: int, console: Console) -> N
     conversions = f", {counts['conversion']} conversions" if counts["conversion"] else ""
     printer.line(("In integers ", "bold"), f"{counts['integer']} ops{share}{conversions}")
     _print_skipped(result, printer)
+    for note in result.notes:
+        printer.line(("Chosen      ", "bold"), note)
     for repair in result.repairs:
         printer.line(("Repaired    ", "bold"), printer.fit(repair.tensor.name, 60), f": {repair.text}")
     for warning in result.warnings:

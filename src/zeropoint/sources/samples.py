@@ -40,7 +40,7 @@ def _numbered(samples: Samples) -> Iterator[tuple[int, Any]]:
     """Iterate; an exception of the user's own code is shown as theirs."""
     number = 0
     try:
-        for number, sample in enumerate(_iterator(samples)):
+        for number, sample in enumerate(iterate(samples)):
             yield number, sample
             number += 1
     except ZeropointError:
@@ -49,7 +49,7 @@ def _numbered(samples: Samples) -> Iterator[tuple[int, Any]]:
         raise InvalidSample(f"your data raised {type(error).__name__} while making sample {number}: {error}") from error
 
 
-def _iterator(samples: Samples) -> Iterator[Any]:
+def iterate(samples: Samples) -> Iterator[Any]:
     if isinstance(samples, np.ndarray):
         raise InvalidSample(
             "samples are a single array; give an iterable of samples, such as a list with one array for each run"

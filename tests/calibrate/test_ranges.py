@@ -1,0 +1,169 @@
+"""The choice of a range: what each method promises, on any statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeropoint.affine import QuantParams, dequantize, quantize
+from zeropoint.calibrate import METHODS, Grid, choose_range
+from zeropoint.calibrate.histogram import Histogram
+from zeropoint.calibrate.ranges import expected_error
+from zeropoint.calibrate.stats import TensorStats, stats_of
+from zeropoint.dtypes import Array, DType
+from zeropoint.errors import InvalidRecipe
+
+GRIDS = [Grid(bits, symmetric) for bits in (4, 8, 16) for symmetric in (False, True)]
+
+
+def measured(*runs: Array) -> TensorStats:
+    found = [stats_of(np.float32(values), number) for number, values in enumerate(runs)]
+    total = found[0]
+    for part in found[1:]:
+        total = total.merge(part, 0)
+    return total
+
+
+@st.composite
+def statistics(draw: st.DrawFn) -> TensorStats:
+    """Normal, uniform, rectified or constant values, on any scale, with outliers or without."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    size = draw(st.integers(1, 3000))
+    shapes = [rng.normal(size=size), rng.uniform(-1, 1, size), rng.exponential(size=size), np.full(size, rng.normal())]
+    values = shapes[draw(st.integers(0, 3))] + draw(st.sampled_from([0.0, 0.5, -3.0, 20.0]))
+    values = np.maximum(values, 0) if draw(st.booleans()) else values
+    values[: draw(st.integers(0, 3))] *= draw(st.sampled_from([10.0, -1000.0]))
+    return measured(values * draw(st.sampled_from([1e-40, 1e-6, 1.0, 1e5, 1e30])))
+
+
+def outliers() -> Array:
+    """A normal distribution, and one value in 100,000 far away at both ends."""
+    values = np.random.default_rng(0).normal(size=400_000).astype(np.float32)
+    values[:4] = 60, -60, 80, -80
+    return values
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@given(stats=statistics())
+def test_a_chosen_range_lies_within_the_observed_one(method, grid, stats):
+    low, high = choose_range(stats, method, grid)
+    slack = 1e-9 * max(abs(stats.low.value), abs(stats.high.value))
+    assert stats.low.value - slack <= low <= high <= stats.high.value + slack
+    QuantParams.from_range(low, high, DType.INT8)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@given(stats=statistics())
+def test_mse_has_no_more_error_than_minmax(grid, stats):
+    chosen, full = (choose_range(stats, method, grid) for method in ("mse", "minmax"))
+    assert expected_error(stats.histogram, chosen, grid) <= expected_error(stats.histogram, full, grid)
+
+
+def test_minmax_is_everything():
+    assert choose_range(measured([1, -2], [5, 0]), "minmax", Grid()) == (-2, 5)
+
+
+def test_average_is_between_the_runs():
+    low, high = choose_range(measured([0, 1], [-1, 3]), "average", Grid())
+    assert low == pytest.approx(-1 / 1.99)
+    assert high == pytest.approx((0.99 * 1 + 3) / 1.99)
+
+
+@given(share=st.sampled_from([90.0, 99.0, 99.9, 99.99]), seed=st.integers(0, 99))
+def test_a_percentile_cuts_its_share_from_each_end(share, seed):
+    values = np.random.default_rng(seed).normal(size=100_000).astype(np.float32)
+    low, high = choose_range(measured(values), "percentile", Grid(), share)
+    width = measured(values).histogram.width
+    assert low == pytest.approx(np.quantile(values, 1 - share / 100), abs=2 * width)
+    assert high == pytest.approx(np.quantile(values, share / 100), abs=2 * width)
+
+
+def test_a_percentile_leaves_zero_alone():
+    values = np.random.default_rng(0).exponential(size=10_000)
+    low, high = choose_range(measured(values), "percentile", Grid(), 90)
+    assert low == values.astype(np.float32).min()
+    assert high == pytest.approx(np.quantile(values, 0.9), rel=0.01)
+
+
+@pytest.mark.parametrize("percentile", [50, 0, -1, 100.1, np.nan])
+def test_a_percentile_makes_sense(percentile):
+    with pytest.raises(InvalidRecipe, match="above 50 and up to 100"):
+        choose_range(measured([1, 2]), "percentile", Grid(), percentile)
+
+
+def test_an_unknown_method_is_refused_with_the_choices():
+    with pytest.raises(InvalidRecipe, match="unknown range method 'best'; choose from minmax, average"):
+        choose_range(measured([1, 2]), "best", Grid())
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("method", ["percentile", "mse", "entropy"])
+def test_rare_outliers_are_cut(method, symmetric):
+    values = outliers()
+    grid = Grid(8, symmetric)
+    low, high = choose_range(measured(values), method, grid)
+    assert -20 < low < -2.5
+    assert 2.5 < high < 20
+    clipped, full = (QuantParams.from_range(*r, DType.INT8) for r in ((low, high), (values.min(), values.max())))
+    errors = [np.abs(dequantize(quantize(values, p), p) - values)[4:].mean() for p in (clipped, full)]
+    assert errors[0] < errors[1] / 3
+
+
+@pytest.mark.parametrize("method", ["mse", "entropy"])
+def test_without_outliers_little_is_cut(method):
+    values = np.random.default_rng(0).uniform(-1, 1, 100_000)
+    low, high = choose_range(measured(values), method, Grid())
+    assert low < -0.95
+    assert high > 0.95
+
+
+def test_fewer_bits_cut_more():
+    stats = measured(np.random.default_rng(0).normal(size=100_000))
+    highs = [choose_range(stats, "mse", Grid(bits, True))[1] for bits in (2, 4, 8, 16)]
+    assert highs == sorted(highs)
+    assert highs[0] < 0.6 * highs[-1]
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@given(stats=statistics())
+def test_the_expected_error_is_that_of_quantizing(symmetric, stats):
+    """Up to the width of a bin, for data as it is after sampling: the centers of the bins."""
+    centers = np.repeat(stats.histogram.centers(), stats.histogram.counts)
+    bounds = (stats.low.value, stats.high.value)
+    params = QuantParams.from_range(*bounds, DType.INT8, symmetric=symmetric, narrow=symmetric)
+    real = np.mean((dequantize(quantize(centers, params), params) - centers) ** 2)
+    expected = expected_error(stats.histogram, bounds, Grid(8, symmetric))
+    assert expected <= params.scale**2
+    assert abs(expected - real) <= params.scale**2
+
+
+DEGENERATE = {
+    "a constant": measured([3, 3, 3]),
+    "a negative constant": measured([-5, -5]),
+    "zeros": measured([0, 0, 0]),
+    "one value": measured([1e-3]),
+    "the tiniest": measured([1e-45, 0]),
+    "the largest": measured([3.4e38, -3.4e38]),
+    "two values": measured([-1, 1]),
+}
+
+
+def without_histogram(stats: TensorStats, counts: Array | None = None) -> TensorStats:
+    from dataclasses import replace
+
+    empty = Histogram.empty() if counts is None else Histogram(stats.histogram.exponent, stats.histogram.first, counts)
+    return replace(stats, histogram=empty)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("stats", DEGENERATE.values(), ids=DEGENERATE)
+def test_degenerate_statistics_give_a_usable_range(method, grid, stats):
+    nothing = np.zeros_like(stats.histogram.counts)
+    for each in (stats, without_histogram(stats), without_histogram(stats, nothing)):
+        low, high = choose_range(each, method, grid)
+        assert stats.low.value <= low <= high <= stats.high.value
+        QuantParams.from_range(low, high, DType.INT8)

@@ -1,0 +1,383 @@
+"""One-op float models for every row of the op table, and how near its integer kernels come to the float ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from zeropoint.dtypes import Array, DType, from_numpy
+from zeropoint.graph import Model, Op, Tensor
+from zeropoint.ops import OPS, Activation
+from zeropoint.runtime import Session
+from zeropoint.tflite.schema import default_options, option_types
+
+from .. import build
+
+INT8, INT16, INT32, INT64 = DType.INT8, DType.INT16, DType.INT32, DType.INT64
+SAME, VALID = 0, 1
+NONE, RELU, RELU_N1_TO_1, RELU6, TANH = range(5)
+
+# Operands. An object that stands in two places of an op is one tensor in both.
+
+
+@dataclass(frozen=True, eq=False)
+class Fed:
+    """An input of the model, drawn anew for each run."""
+
+    shape: tuple[int, ...]
+    draw: Callable[[np.random.Generator, tuple[int, ...]], Array]
+
+    def tensor(self, name: str) -> Tensor:
+        return build.act(name, *self.shape, dtype=from_numpy(self.draw(np.random.default_rng(0), self.shape).dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A constant of the model."""
+
+    data: Array
+
+    def tensor(self, name: str) -> Tensor:
+        return build.const(name, self.data)
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Kept from one run to the next."""
+
+    shape: tuple[int, ...]
+
+    def tensor(self, name: str) -> Tensor:
+        return replace(build.act(name, *self.shape), is_variable=True)
+
+
+Operand = Fed | Held | State | None
+
+
+def x(*shape: int, low: float = -2.0, high: float = 3.0) -> Fed:
+    """Reals, by default such that zero is not in the middle."""
+    return Fed(shape, lambda rng, size: rng.uniform(low, high, size).astype(np.float32))
+
+
+def levels(*shape: int, low: int = -7, high: int = 8) -> Fed:
+    """Whole numbers, often equal: neighbours are many quantization steps apart."""
+    return Fed(shape, lambda rng, size: rng.integers(low, high, size, endpoint=True).astype(np.float32))
+
+
+def ranks(*shape: int) -> Fed:
+    """Whole numbers, no two of them equal."""
+    return Fed(shape, lambda rng, size: rng.permutation(np.prod(size)).reshape(size).astype(np.float32) - 3)
+
+
+def truths(*shape: int) -> Fed:
+    return Fed(shape, lambda rng, size: rng.random(size) < 0.5)
+
+
+def indices(*shape: int, below: int) -> Fed:
+    return Fed(shape, lambda rng, size: rng.integers(0, below, size).astype(np.int32))
+
+
+def w(*shape: int, low: float = -1.0, high: float = 1.0, seed: int = 0) -> Held:
+    """Weights."""
+    rng = np.random.default_rng((seed, *shape))
+    return Held(rng.uniform(low, high, shape).astype(np.float32))
+
+
+def ints(values: Any) -> Held:
+    return Held(np.array(values, np.int32))
+
+
+def reals(values: Any) -> Held:
+    return Held(np.array(values, np.float32))
+
+
+# Models.
+
+IRREGULAR = {
+    "ARG_MAX": "ArgMaxOptions",
+    "AVERAGE_POOL_2D": "Pool2DOptions",
+    "L2_NORMALIZATION": "L2NormOptions",
+    "MAXIMUM": "MaximumMinimumOptions",
+    "MAX_POOL_2D": "Pool2DOptions",
+    "MEAN": "ReducerOptions",
+    "MINIMUM": "MaximumMinimumOptions",
+    "REDUCE_MAX": "ReducerOptions",
+    "REDUCE_MIN": "ReducerOptions",
+    "SUM": "ReducerOptions",
+}
+"""Tables of options that are not called as their op is."""
+
+REGULAR = {name.lower(): name for name in option_types()}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A model of one op. `types` are those of its outputs, in case they are not float."""
+
+    kind: str
+    name: str
+    operands: tuple[Operand, ...]
+    types: tuple[DType, ...] = (DType.FLOAT32,)
+    version: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def model(self) -> Model:
+        """The float model. LiteRT itself tells the shapes of the outputs."""
+        made: dict[Operand, Tensor | None] = {None: None}
+        for k, operand in enumerate(self.operands):
+            if operand is not None and operand not in made:
+                made[operand] = operand.tensor(f"in{k}")
+        inputs = [made[operand] for operand in self.operands]
+        outputs = [build.act(f"out{k}", dtype=dtype) for k, dtype in enumerate(self.types)]
+        table = IRREGULAR.get(self.kind) or REGULAR.get(f"{self.kind.replace('_', '')}Options".lower())
+        options = default_options(table, **self.options) if table else None
+        op = Op(self.kind, inputs, outputs, options, self.version)
+        fed = [made[o] for o in dict.fromkeys(self.operands) if isinstance(o, Fed)]
+        model = Model([build.graph("main", [t for t in fed if t is not None], outputs, op)])
+        for output, detail in zip(outputs, Session(model, kernels="optimized").outputs, strict=True):
+            output.shape = tuple(map(int, detail["shape"]))
+        return model
+
+    def draw(self, count: int) -> list[tuple[Array, ...]]:
+        """Inputs for `count` runs, always the same."""
+        rng = np.random.default_rng(len(self.name))
+        fed = [o for o in dict.fromkeys(self.operands) if isinstance(o, Fed)]
+        return [tuple(o.draw(rng, o.shape) for o in fed) for _ in range(count)]
+
+
+def sample(kind: str, name: str, *operands: Operand, version: int = 1, **options: Any) -> Sample:
+    return Sample(kind, name, operands, version=version, options=options)
+
+
+def unary(kind: str, low: float = -4.0, high: float = 7.0, **options: Any) -> Sample:
+    """A function of one value, over [low, high]."""
+    return sample(kind, "values", x(2, 5, 4, 7, low=low, high=high), **options)
+
+
+def arithmetic(kind: str) -> tuple[Sample, ...]:
+    one = x(1, 3, 4, 5)
+    return (
+        sample(kind, "two", x(1, 3, 4, 5), x(1, 3, 4, 5, low=-1, high=9)),
+        sample(kind, "broadcast", x(2, 3, 4, 5), x(1, 1, 5, low=0, high=0.5)),
+        sample(kind, "twice", one, one),
+        sample(kind, "constant", x(1, 3, 4, 5), w(1, 3, 4, 5)),
+        sample(kind, "constant_first", w(5, low=0.5, high=4), x(1, 3, 4, 5)),
+        sample(kind, "channels", x(1, 3, 4, 5), w(5, low=-3, high=-1)),
+        sample(kind, "scalar", x(1, 3, 4, 5), reals(-1.3)),
+        sample(kind, "scalar_first", reals(0.7), x(1, 3, 4, 5)),
+        sample(kind, "relu", x(2, 9), x(2, 9), fusedActivationFunction=RELU),
+        sample(kind, "relu6", x(2, 9, high=6), x(2, 9, high=6), fusedActivationFunction=RELU6),
+        sample(kind, "relu_n1_to_1", x(2, 9), w(9), fusedActivationFunction=RELU_N1_TO_1),
+    )
+
+
+def extremes(kind: str) -> tuple[Sample, ...]:
+    return (
+        sample(kind, "two", x(2, 3, 4), x(2, 3, 4, low=0, high=9)),
+        sample(kind, "broadcast", x(2, 3, 4), x(3, 1)),
+        sample(kind, "scalar", x(2, 3, 4), reals(0.4)),
+        sample(kind, "constant_first", w(4), x(2, 3, 4)),
+    )
+
+
+def reductions(kind: str) -> tuple[Sample, ...]:
+    return (
+        sample(kind, "image", x(2, 5, 6, 3), ints([1, 2]), keepDims=True),
+        sample(kind, "image_flat", x(2, 5, 6, 3), ints([1, 2])),
+        sample(kind, "last", x(2, 5, 6), ints([-1]), keepDims=True),
+        sample(kind, "last_flat", x(2, 5, 6), ints(-1)),
+        sample(kind, "middle", x(2, 5, 6), ints([1])),
+        sample(kind, "all", x(2, 5, 6), ints([0, 1, 2])),
+    )
+
+
+def searches(kind: str) -> tuple[Sample, ...]:
+    return (
+        Sample(kind, "last", (ranks(3, 12), ints(-1)), (INT32,), options={"outputType": 2}),
+        Sample(kind, "first", (ranks(3, 4, 2), ints([0])), (INT64,), options={"outputType": 4}),
+    )
+
+
+def pools(kind: str) -> tuple[Sample, ...]:
+    window = {"strideW": 2, "strideH": 1, "filterWidth": 3, "filterHeight": 2}
+    return (
+        sample(kind, "same", x(2, 6, 7, 5), padding=SAME, **window),
+        sample(kind, "valid", x(2, 6, 7, 5), padding=VALID, **window),
+        sample(kind, "relu6", x(1, 6, 7, 5, high=9), padding=SAME, fusedActivationFunction=RELU6, **window),
+    )
+
+
+def resizes(kind: str) -> tuple[Sample, ...]:
+    return (
+        sample(kind, "larger", x(1, 3, 4, 2), ints([7, 8])),
+        sample(kind, "half_pixel", x(1, 3, 4, 2), ints([6, 8]), version=3, halfPixelCenters=True),
+        sample(kind, "align_corners", x(1, 5, 5, 2), ints([9, 3]), version=3, alignCorners=True),
+    )
+
+
+def paddings(kind: str, *more: Operand) -> tuple[Sample, ...]:
+    return (
+        sample(kind, "image", x(1, 3, 4, 2), ints([[0, 0], [1, 2], [2, 1], [0, 0]]), *more),
+        sample(kind, "matrix", x(3, 4, low=1, high=2), ints([[2, 0], [0, 1]]), *more),
+    )
+
+
+def comparisons(kind: str) -> tuple[Sample, ...]:
+    two = {
+        "two": (levels(3, 40), levels(3, 40, low=-3, high=4)),
+        "broadcast": (levels(2, 3, 40), levels(40, low=0, high=5)),
+        "constant": (levels(3, 40), ints(np.arange(40) % 7).data.astype(np.float32)),
+        "scalar_first": (reals(3), levels(3, 40)),
+    }
+    held = {name: tuple(Held(o) if isinstance(o, np.ndarray) else o for o in pair) for name, pair in two.items()}
+    return tuple(Sample(kind, name, pair, (DType.BOOL,)) for name, pair in held.items())
+
+
+def selections(kind: str) -> tuple[Sample, ...]:
+    return (
+        sample(kind, "elements", truths(2, 3, 4), x(2, 3, 4), x(2, 3, 4, low=0, high=9)),
+        sample(kind, "rows", truths(2), x(2, 3, 4), x(2, 3, 4, low=0, high=9))
+        if kind == "SELECT"
+        else sample(kind, "broadcast", truths(3, 1), x(2, 3, 4), w(4)),
+        sample(kind, "scalar", truths(), x(2, 3, 4), x(2, 3, 4, low=0, high=9)),
+    )
+
+
+def lstm(name: str, *, coupled: bool = False, peephole: bool = False, **options: Any) -> Sample:
+    """Sequences of 2 in batches of 3 or, time major, the other way round: 6 steps, 5 inputs, 4 cells."""
+    gates = range(1 if coupled else 0, 4)
+    shape = (6, 2, 5) if options.get("timeMajor") else (2, 6, 5)
+    operands: list[Operand] = [None] * 20
+    operands[0] = x(*shape)
+    for gate in gates:
+        operands[1 + gate] = w(4, 5, seed=gate)
+        operands[5 + gate] = w(4, 4, seed=gate)
+        operands[12 + gate] = w(4, seed=gate)
+    for slot, gate in ((9, 0), (10, 1), (11, 3)):
+        operands[slot] = w(4, seed=slot) if peephole and gate in gates else None
+    operands[18:] = [State((2, 4)), State((2, 4))]
+    return sample("UNIDIRECTIONAL_SEQUENCE_LSTM", name, *operands, fusedActivationFunction=TANH, **options)
+
+
+STEP = {"strideW": 1, "strideH": 1}
+STRIDE = {"strideW": 2, "strideH": 2}
+DILATED = {**STEP, "dilationWFactor": 2, "dilationHFactor": 2}
+
+SAMPLES: tuple[Sample, ...] = (
+    sample("CONV_2D", "same", x(1, 7, 6, 3), w(4, 3, 3, 3), w(4), padding=SAME, **STEP),
+    sample("CONV_2D", "pointwise", x(2, 5, 5, 8), w(3, 1, 1, 8), w(3), padding=VALID, **STEP),
+    sample("CONV_2D", "stride", x(1, 9, 8, 3), w(4, 3, 2, 3), w(4), padding=VALID, fusedActivationFunction=RELU, **STRIDE),
+    sample("CONV_2D", "relu6", x(1, 9, 8, 3), w(4, 3, 3, 3), w(4), padding=SAME, fusedActivationFunction=RELU6, **STEP),
+    sample("CONV_2D", "dilated", x(1, 9, 8, 3), w(4, 3, 3, 3), w(4), padding=SAME, **DILATED),
+    sample("CONV_2D", "grouped", x(1, 6, 6, 4), w(6, 3, 3, 2), w(6), version=6, padding=SAME, **STEP),
+    sample("DEPTHWISE_CONV_2D", "same", x(1, 7, 6, 5), w(1, 3, 3, 5), w(5), padding=SAME, depthMultiplier=1, **STEP),
+    sample("DEPTHWISE_CONV_2D", "multiplier", x(1, 9, 8, 3), w(1, 3, 3, 6), w(6), padding=VALID, depthMultiplier=2,
+           fusedActivationFunction=RELU, **STRIDE),
+    sample("DEPTHWISE_CONV_2D", "dilated", x(1, 9, 8, 4), w(1, 3, 3, 4), w(4), version=2, padding=SAME,
+           depthMultiplier=1, fusedActivationFunction=RELU6, **DILATED),
+    sample("TRANSPOSE_CONV", "bare", ints([1, 8, 8, 3]), w(3, 3, 3, 2), x(1, 4, 4, 2), padding=SAME, **STRIDE),
+    sample("TRANSPOSE_CONV", "bias", ints([1, 9, 9, 3]), w(3, 3, 3, 2), x(1, 4, 4, 2), w(3), version=3, padding=VALID,
+           **STRIDE),
+    sample("TRANSPOSE_CONV", "relu", ints([1, 4, 4, 3]), w(3, 3, 3, 2), x(1, 4, 4, 2), w(3), version=4, padding=SAME,
+           fusedActivationFunction=RELU, **STEP),
+    sample("FULLY_CONNECTED", "bias", x(4, 9), w(6, 9), w(6)),
+    sample("FULLY_CONNECTED", "relu", x(4, 8), w(6, 8), w(6), fusedActivationFunction=RELU),
+    sample("FULLY_CONNECTED", "keep_num_dims", x(2, 3, 8), w(6, 8), w(6), version=5, keepNumDims=True),
+    sample("FULLY_CONNECTED", "no_bias", x(4, 8), w(6, 8), version=6),
+    sample("FULLY_CONNECTED", "no_bias_either", x(2, 3, 8), w(6, 8), None, version=6),
+    sample("BATCH_MATMUL", "two", x(2, 3, 4), x(2, 4, 5, low=-1, high=9)),
+    sample("BATCH_MATMUL", "left_transposed", x(2, 4, 3), x(2, 4, 5), adjX=True),
+    sample("BATCH_MATMUL", "right_transposed", x(2, 3, 4), x(2, 5, 4), adjY=True),
+    sample("BATCH_MATMUL", "broadcast", x(2, 3, 3, 4), x(1, 3, 4, 5)),
+    sample("BATCH_MATMUL", "constant", x(2, 3, 4), w(2, 4, 5)),
+    sample("BATCH_MATMUL", "constant_transposed", x(2, 3, 4), w(5, 4, low=0), adjY=True),
+    sample("BATCH_MATMUL", "constant_first", w(2, 3, 4), x(2, 4, 5)),
+    lstm("plain"),
+    lstm("clip", cellClip=0.5),
+    lstm("coupled", coupled=True),
+    lstm("peephole", peephole=True),
+    lstm("coupled_peephole", coupled=True, peephole=True),
+    lstm("time_major", timeMajor=True),
+    *arithmetic("ADD"),
+    *arithmetic("SUB"),
+    *arithmetic("MUL"),
+    sample("DIV", "channels", x(1, 3, 4, 5), w(5, low=0.5, high=4)),
+    sample("DIV", "negative", x(1, 3, 4, 5), reals([-2, 0.7, 3, -0.5, 1.1])),
+    sample("DIV", "scalar", x(1, 3, 4, 5), reals(1.7)),
+    sample("DIV", "relu", x(2, 9), reals(-3), fusedActivationFunction=RELU),
+    sample("SQUARED_DIFFERENCE", "two", x(1, 3, 4, 5), x(1, 3, 4, 5, low=-1, high=9)),
+    sample("SQUARED_DIFFERENCE", "broadcast", x(2, 3, 4, 5), x(2, 3, 4, 1)),
+    sample("SQUARED_DIFFERENCE", "constant", x(1, 3, 4, 5), w(5)),
+    *extremes("MAXIMUM"),
+    *extremes("MINIMUM"),
+    *(unary(kind) for kind in ("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "ELU", "HARD_SWISH", "ABS")),
+    unary("LEAKY_RELU", alpha=0.3),
+    sample("PRELU", "channels", x(1, 3, 4, 5), w(1, 1, 5)),
+    sample("PRELU", "elements", x(2, 3, 5), w(3, 5, low=0.1)),
+    unary("GELU"),
+    sample("GELU", "approximate", x(2, 90, low=-4, high=7), approximate=True),
+    unary("LOGISTIC"),
+    unary("TANH"),
+    unary("RSQRT", 0.3, 5),
+    unary("SQRT", 0, 5),
+    unary("EXP", -3, 2),
+    unary("LOG", 0.3, 5),
+    sample("SOFTMAX", "rows", x(4, 11, low=-5, high=5), beta=1.0),
+    sample("SOFTMAX", "pixels", x(1, 3, 4, 9), beta=0.7),
+    sample("LOG_SOFTMAX", "rows", x(4, 11, low=-5, high=5)),
+    sample("L2_NORMALIZATION", "rows", x(4, 11)),
+    sample("L2_NORMALIZATION", "pixels", x(1, 3, 4, 9)),
+    *reductions("MEAN"),
+    *reductions("SUM"),
+    *reductions("REDUCE_MAX"),
+    *reductions("REDUCE_MIN"),
+    *searches("ARG_MAX"),
+    *searches("ARG_MIN"),
+    Sample("TOPK_V2", "rows", (ranks(3, 12), ints(4)), (DType.FLOAT32, INT32)),
+    *pools("AVERAGE_POOL_2D"),
+    *pools("MAX_POOL_2D"),
+    *resizes("RESIZE_BILINEAR"),
+    *resizes("RESIZE_NEAREST_NEIGHBOR"),
+    sample("RESHAPE", "matrix", x(2, 3, 4), ints([6, -1]), newShape=(6, -1)),
+    sample("RESHAPE", "option", x(2, 3, 4), newShape=(4, 6)),
+    sample("TRANSPOSE", "image", x(2, 3, 4, 5), ints([0, 3, 1, 2])),
+    sample("TRANSPOSE", "matrix", x(4, 5), ints([1, 0])),
+    sample("EXPAND_DIMS", "last", x(2, 3), ints(-1)),
+    sample("SQUEEZE", "named", x(2, 1, 3, 1), squeezeDims=(1,)),
+    sample("PACK", "first", x(2, 3), x(2, 3, low=0, high=9), valuesCount=2),
+    sample("PACK", "constant", x(2, 3), w(2, 3), valuesCount=2, axis=-1),
+    Sample("UNPACK", "middle", (x(2, 3, 4),), (DType.FLOAT32,) * 3, options={"num": 3, "axis": 1}),
+    sample("CONCATENATION", "two", x(2, 3, 4), x(2, 1, 4, low=0, high=9), axis=1),
+    sample("CONCATENATION", "constant", w(2, 3, 2), x(2, 3, 4), x(2, 3, 1), axis=-1),
+    Sample("SPLIT", "last", (ints(-1), x(2, 3, 4)), (DType.FLOAT32,) * 2, options={"numSplits": 2}),
+    Sample("SPLIT_V", "middle", (x(2, 6, 4), ints([1, 3, 2]), ints(1)), (DType.FLOAT32,) * 3, options={"numSplits": 3}),
+    sample("SLICE", "rest", x(2, 5, 4), ints([0, 2, 1]), ints([2, -1, 2])),
+    sample("STRIDED_SLICE", "backwards", x(2, 5, 4), ints([0, 4, 0]), ints([2, 0, 4]), ints([1, -2, 1])),
+    sample("STRIDED_SLICE", "masks", x(2, 5, 4), ints([1, 2, 3]), ints([2, 0, 1]), ints([1, 1, 2]), beginMask=4,
+           endMask=6, shrinkAxisMask=1),
+    sample("GATHER", "rows", x(7, 4), indices(2, 3, below=7)),
+    sample("GATHER", "axis", x(2, 7, 4), indices(3, below=7), axis=1),
+    sample("GATHER", "batch", x(2, 7, 4), indices(2, 3, below=7), version=5, axis=1, batchDims=1),
+    sample("GATHER", "table", w(7, 4, low=-3), indices(5, below=7)),
+    sample("GATHER_ND", "rows", x(4, 5, 3), indices(6, 2, below=4)),
+    sample("EMBEDDING_LOOKUP", "table", indices(5, below=7), w(7, 4, low=-3)),
+    sample("DYNAMIC_UPDATE_SLICE", "inside", x(4, 5), x(2, 3, low=0, high=9), ints([1, 2])),
+    sample("DYNAMIC_UPDATE_SLICE", "constant", w(4, 5), x(2, 3), indices(2, below=5)),
+    *paddings("PAD"),
+    *paddings("PADV2", reals([-1.5])),
+    *paddings("MIRROR_PAD"),
+    sample("MIRROR_PAD", "symmetric", x(3, 4), ints([[1, 2], [0, 3]]), mode=1),
+    sample("TILE", "image", x(1, 2, 3, 2), ints([2, 1, 2, 3])),
+    sample("BROADCAST_TO", "rows", x(3, 1), ints([2, 3, 4]), version=2),
+    sample("REVERSE_V2", "middle", x(2, 3, 4), ints([1])),
+    *selections("SELECT"),
+    *selections("SELECT_V2"),
+    sample("SPACE_TO_DEPTH", "image", x(2, 4, 6, 3), blockSize=2),
+    sample("DEPTH_TO_SPACE", "image", x(2, 2, 3, 12), blockSize=2),
+    sample("SPACE_TO_BATCH_ND", "image", x(1, 4, 5, 3), ints([2, 2]), ints([[0, 0], [1, 0]])),
+    sample("BATCH_TO_SPACE_ND", "image", x(4, 2, 3, 3), ints([2, 2]), ints([[0, 0], [1, 0]])),
+    *(each for kind in ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL") for each in comparisons(kind)),
+)

@@ -1,0 +1,482 @@
+"""Where other quantizers are wrong: one test for each."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import zeropoint
+from zeropoint.affine import QuantParams
+from zeropoint.calibrate import calibrate
+from zeropoint.dtypes import DType
+from zeropoint.errors import InvalidModel
+from zeropoint.graph import Model, Op, Tensor
+from zeropoint.ops import OPS, Rescale
+from zeropoint.recipe import INT8, Recipe, Rule
+from zeropoint.runtime import Session
+
+from .. import build
+from .nets import KERNELS, Net, constants, conversions, kinds, normal, outputs_of, quantized, samples_for, worst
+
+IMAGE = (1, 6, 6, 4)
+LOWEST = np.finfo(np.float32).min
+
+
+def steps(*ops: str) -> list[str]:
+    """These ops between a float input and a float output."""
+    return ["QUANTIZE", *ops, "DEQUANTIZE"]
+
+
+# Constants with several readers.
+
+
+def test_shared_weights_are_stored_once():
+    net = Net()
+    x, kernel = net.input(*IMAGE), build.const("w", normal(4, 3, 3, 4, spread=0.2))
+    model = net.model(net.conv(net.conv(x, kernel), kernel))
+    made = quantized(model).model
+    assert len(constants(made, "w")) == 1
+    first, second = (op for op in made.main.ops if op.kind == "CONV_2D")
+    assert first.inputs[1] is second.inputs[1]
+
+
+def test_shared_weights_are_stored_once_for_each_form():
+    net = Net()
+    x, kernel = net.input(1, 8), build.const("w", normal(8, 8) * np.float32(2.0 ** np.arange(-4, 4))[:, None])
+    model = net.model(net.dense(net.dense(x, kernel, name="first"), kernel, name="second"))
+    recipe = Recipe((Rule(INT8), Rule(dataclasses.replace(INT8, per_tensor=True), name="second")))
+    made = quantized(model, recipe=recipe).model
+    whole, split = sorted(constants(made, "w"), key=lambda t: len(t.params.scales))
+    assert (len(whole.params.scales), len(split.params.scales)) == (1, 8)
+    assert not np.array_equal(whole.data, split.data)
+
+
+def test_shared_biases_fit_each_layer():
+    """One bias behind two inputs of different scales."""
+    net = Net()
+    x, kernel, bias = net.input(1, 8), build.const("w", normal(8, 8)), build.const("b", normal(8, seed=1))
+    model = net.model(net.dense(net.dense(x, kernel, bias), kernel, bias))
+    made = quantized(model).model
+    for op in (op for op in made.main.ops if op.kind == "FULLY_CONNECTED"):
+        data, weights, bias = (t.params for t in op.inputs)
+        assert bias.scales == pytest.approx(np.array(weights.scales) * data.scale, rel=1e-6)
+
+
+def test_a_constant_is_split_between_ops_that_want_other_parameters():
+    """Weights are symmetric, what is added is not, and what a maximum takes has its output's parameters."""
+    net = Net()
+    x, shared = net.input(4, 4), build.const("c", np.abs(normal(4, 4)))
+    model = net.model(net("MAXIMUM", [net("ADD", [net.dense(x, shared), shared]), shared]))
+    made = quantized(model).model
+    copies = constants(made, "c")
+    assert len(copies) == len({t.name for t in copies}) == len({t.params for t in copies}) == 3
+    assert all(t.dtype is DType.INT8 for t in copies)
+
+
+def test_a_constant_stays_float_for_float_readers():
+    net = Net()
+    x, shared = net.input(4, 4), build.const("c", normal(4, 4))
+    y = net("ADD", [x, shared])
+    model = net.model(net("ATAN2", [y, shared]))
+    made = quantized(model, bound=0.6).model  # the angle jumps by a turn where its arguments pass the negative axis
+    assert sorted(t.dtype.label for t in constants(made, "c")) == ["float32", "int8"]
+
+
+# Inputs and outputs.
+
+
+def test_an_output_that_is_used_inside():
+    net = Net()
+    x = net.input(*IMAGE)
+    middle = net.conv(x, normal(4, 3, 3, 4), name="middle")
+    model = net.model(middle, net.conv(middle, normal(4, 1, 1, 4, seed=1), name="last"))
+    made = quantized(model).model
+    assert [t.name for t in made.main.outputs] == ["middle", "last"]
+    assert kinds(made).count("CONV_2D") == 2
+    assert sorted(conversions(made)) == ["DEQUANTIZE", "DEQUANTIZE", "QUANTIZE"]
+
+
+@pytest.mark.parametrize(
+    ("input_type", "output_type", "count"),
+    [("float32", "float32", 2), ("int8", "float32", 2), ("float32", "int8", 1), ("int8", "int8", 0)],
+)
+def test_an_output_that_is_an_input(input_type, output_type, count):
+    net = Net()
+    x = net.input(1, 8)
+    model = net.model(x, net.dense(x, normal(4, 8)), x)
+    made = quantized(model, input_type=input_type, output_type=output_type).model
+    assert list(made.signatures[0].inputs) == ["in0"]
+    assert made.main.inputs[0].name == "x0"
+    assert made.main.outputs[0] is made.main.outputs[2]
+    assert len(conversions(made)) == count
+
+
+def test_an_unused_input():
+    net = Net()
+    x, _ = net.input(1, 8), net.input(1, 3, name="unused")
+    model = net.model(net.dense(x, normal(4, 8)))
+    for types in ({}, {"input_type": "int8"}):
+        made = quantized(model, **types).model
+        assert [t.name for t in made.main.inputs] == ["x0", "unused"]
+        assert list(made.signatures[0].inputs) == ["in0", "in1"]
+
+
+def test_a_batch_of_any_size():
+    net = Net()
+    x = net.input(1, 8)
+    hidden = net.dense(x, normal(6, 8), activation=1)
+    model = net.model(net("SOFTMAX", [net.dense(hidden, normal(3, 6))], beta=1.0))
+    for tensor in (x, *(t for op in net.ops for t in op.outputs)):
+        tensor.shape_signature = (-1, *tensor.shape[1:])
+    made = quantized(model).model
+    assert all(t.shape_signature[0] == -1 for t in made.main.tensors if not t.is_constant)
+    batches = [(normal(n, 8, seed=n),) for n in (1, 2, 5)]
+    for batch in batches:
+        for kernels in KERNELS:
+            assert worst(outputs_of(model, [batch]), outputs_of(made, [batch], kernels)) < 0.03
+
+
+def test_a_model_without_signatures():
+    net = Net()
+    model = net.model(net.dense(net.input(1, 8), normal(4, 8)), signed=False)
+    made = quantized(model).model
+    assert made.signatures == []
+    assert kinds(made) == steps("FULLY_CONNECTED")
+
+
+@pytest.mark.parametrize("types", [{}, {"input_type": "int8", "output_type": "int8"}], ids=["float", "int8"])
+def test_integer_inputs_are_left_alone(types):
+    net = Net()
+    x, indices = net.input(1, 8), net.input(2, dtype=DType.INT32, name="indices")
+    model = net.model(net("GATHER", [net.dense(x, normal(4, 8)), indices], (1, 2), axis=1), indices)
+    made = quantized(model, **types).model
+    assert [t.dtype for t in (made.main.inputs[1], made.main.outputs[1])] == [DType.INT32] * 2
+    assert made.main.inputs[1].quantization is None
+
+
+# Operands of one op.
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+@pytest.mark.parametrize(
+    ("kind", "options"), [("ADD", {}), ("MUL", {}), ("SUB", {}), ("CONCATENATION", {"axis": 1}), ("MAXIMUM", {})]
+)
+def test_an_op_fed_twice_by_one_tensor(kind, options, mode):
+    net = Net()
+    x = net.input(1, 8)
+    model = net.model(net(kind, [x, x], (1, 16) if options else (), **options))
+    assert kinds(quantized(model, mode=mode).model) == steps(kind)
+
+
+OPERANDS = {
+    "same shape": normal(4, 8),
+    "row": normal(8),
+    "column": normal(4, 1),
+    "scalar": np.float32(0.7),
+    "one element": np.float32([[-1.5]]),
+    "zero": np.float32(0),
+    "all alike": np.full((4, 8), 3, np.float32),
+    "far from zero": normal(8) + 100,
+}
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+@pytest.mark.parametrize("kind", ["ADD", "MUL", "SUB"])
+@pytest.mark.parametrize("side", [0, 1], ids=["left", "right"])
+@pytest.mark.parametrize("constant", OPERANDS.values(), ids=OPERANDS)
+def test_a_constant_on_either_side(kind, side, constant, mode):
+    net = Net()
+    x = net.input(4, 8)
+    operands = [constant, x] if side == 0 else [x, constant]
+    model = net.model(net(kind, operands, (4, 8)))
+    # What is added is stored in 8 bits as well: 100 of it costs half a step of 100 / 255.
+    reach = 1 + float(np.abs(constant).max()) / 8
+    made = quantized(model, mode=mode, bound=(0.02 if mode == "int8" else 2e-4) * reach).model
+    assert kinds(made) == steps(kind)
+
+
+# Extreme weights.
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+@pytest.mark.parametrize("bias", [None, np.float32([0.5, -0.25, 0.3, 0])], ids=["no bias", "bias"])
+@pytest.mark.parametrize("value", [0, 1e-42, 1e-30, -1e-38], ids=str)
+@pytest.mark.parametrize("dead", [[1], [0, 1, 2, 3]], ids=["one", "all"])
+def test_dead_channels_and_scales_that_underflow(value, bias, dead, mode):
+    kernel = normal(4, 8)
+    kernel[dead] = value
+    net = Net()
+    model = net.model(net.dense(net.input(1, 8), kernel, bias, name="y"))
+    made = quantized(model, mode=mode, bound=0.02 if mode == "int8" else 2e-3).model
+    assert kinds(made) == steps("FULLY_CONNECTED")
+    weights = made.main.tensor("y/1")
+    assert min(weights.params.scales) >= np.finfo(np.float32).tiny
+    assert not weights.data[dead].any()
+
+
+@pytest.mark.parametrize("kind", ["CONV_2D", "FULLY_CONNECTED"])
+def test_a_bias_that_overflows_raises_its_channels_scale(kind):
+    kernel, bias = normal(4, 4), np.float32([0.5, 3, -0.5, -2])
+    kernel[[1, 3]] *= 1e-9
+    net = Net()
+    if kind == "CONV_2D":
+        model = net.model(net.conv(net.input(*IMAGE), kernel.reshape(4, 1, 1, 4), bias, name="y"))
+    else:
+        model = net.model(net.dense(net.input(1, 4), kernel, bias, name="y"))
+    result = quantized(model, bound=0.01)
+    (repair,) = result.repairs
+    assert repair.tensor.name == "y/2"
+    assert "channel 1, 3" in repair.text
+    stored = result.model.main.tensor("y/2")
+    assert np.abs(stored.data.astype(np.int64)).max() <= 2**30
+    assert zeropoint.affine.dequantize(stored.data, stored.params) == pytest.approx(bias, rel=1e-4)
+
+
+def test_int16_biases_are_wide_enough():
+    net = Net()
+    kernel, bias = normal(4, 4) * 1e-3, np.float32([0.5, 3000, -0.5, -8e4])
+    result = quantized(net.model(net.dense(net.input(1, 4), kernel, bias)), mode="int16x8", bound=1e-4)
+    assert result.repairs == ()
+    assert result.model.main.tensor("fully_connected/2").dtype is DType.INT64
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+@pytest.mark.parametrize("value", [-np.inf, LOWEST, -1e30, 0.0, -2.5], ids=str)
+def test_padding_before_a_maximum(value, mode):
+    net = Net()
+    x = net.input(*IMAGE)
+    around = np.int32([[0, 0], [1, 1], [1, 1], [0, 0]])
+    padded = net("PADV2", [net.conv(x, normal(4, 1, 1, 4)), around, np.float32(value)], (1, 8, 8, 4))
+    window = {"strideW": 1, "strideH": 1, "filterWidth": 3, "filterHeight": 3, "padding": 1}
+    model = net.model(net("MAX_POOL_2D", [padded], IMAGE, **window))
+    made = quantized(model, mode=mode, bound=0.03 if mode == "int8" else 3e-4).model
+    assert kinds(made) == steps("CONV_2D", "PADV2", "MAX_POOL_2D")
+
+
+# Several graphs.
+
+
+def test_every_signature_is_quantized():
+    nets = [Net(), Net()]
+    models = [
+        net.model(net.dense(net.input(1, 8, name="x"), normal(4, 8, seed=k, spread=1 + 9 * k), name="y"))
+        for k, net in enumerate(nets)
+    ]
+    for model, name in zip(models, ("first", "second"), strict=True):
+        model.main.name = model.signatures[0].key = name
+    model = Model([m.main for m in models], [m.signatures[0] for m in models])
+    data = {name: [normal(1, 8, seed=s) for s in range(20)] for name in ("first", "second")}
+    result = zeropoint.quantize(model, data=data)
+    assert [[op.kind for op in g.ops] for g in result.model.graphs] == [steps("FULLY_CONNECTED")] * 2
+    for k, (before, after) in enumerate(zip(model.graphs, result.model.graphs, strict=True)):
+        samples = [(x,) for x in data["first"]]
+        alone = [Model([g]) for g in (before, after)]
+        assert worst(*(outputs_of(m, samples) for m in alone)) < 0.02, k
+    one = zeropoint.quantize(model, stats=calibrate(model, {"first": data["first"]}))
+    assert [s.reason for s in one.skipped] == ["the range of 'x' is not known"]
+
+
+def test_control_flow_stays_as_it_is():
+    model = build.branches()
+    samples = [(np.bool_(k % 2), normal(2, seed=k)) for k in range(8)]
+    entry = {"serving_default": samples, "just_add": [x for _, x in samples]}
+    result = zeropoint.quantize(model, data=entry)
+    main, then, other = result.model.graphs
+    assert [op.kind for op in main.ops] == ["IF"]
+    assert [op.kind for op in other.ops] == ["MUL"]
+    assert all(t.dtype is DType.FLOAT32 for t in (*then.inputs, *then.outputs, *other.inputs))
+    assert [s.op.kind for s in result.skipped if "other graphs" in s.reason] == ["IF"]
+    assert worst(outputs_of(model, samples), outputs_of(result.model, samples)) < 0.02
+
+
+def test_integer_ops_around_control_flow():
+    net = Net()
+    choice, x = net.input(dtype=DType.BOOL, name="choice"), net.input(1, 8)
+    hidden = net.dense(x, normal(2, 8), name="before")
+    inner = []
+    for name, kind in (("then", "ADD"), ("else", "MUL")):
+        body = Net()
+        inner.append(body.model(body(kind, [body.input(1, 2, name=name), np.float32([2, 3])])).main)
+        inner[-1].name = name
+    chosen = net("IF", [choice, hidden], (1, 2), thenSubgraphIndex=inner[0], elseSubgraphIndex=inner[1])
+    model = net.model(net.dense(chosen, normal(3, 2), name="after"))
+    model.graphs += inner
+    samples = [(np.bool_(k % 2), x) for k, (_, x) in enumerate(samples_for_flow())]
+    made = quantized(model, samples).model
+    assert kinds(made) == [*steps("FULLY_CONNECTED"), "IF", *steps("FULLY_CONNECTED")]
+    assert [op.kind for g in made.graphs[1:] for op in g.ops] == ["ADD", "MUL"]
+    assert all(t.dtype is DType.FLOAT32 for g in made.graphs[1:] for t in g.tensors)
+
+
+def samples_for_flow() -> list[tuple[None, np.ndarray]]:
+    return [(None, normal(1, 8, seed=k)) for k in range(24)]
+
+
+# Ops that stay float.
+
+
+def test_a_custom_op_stays_float_between_conversions():
+    """LiteRT cannot run it, so the ranges are given."""
+    net = Net()
+    hidden = net.dense(net.input(1, 8), normal(4, 8), name="before")
+    fancy = net("CUSTOM", [hidden], name="fancy")
+    model = net.model(net.dense(fancy, normal(4, 4), name="after"))
+    model.main.ops[1].custom_code = "Fancy"
+    entries = {name: zeropoint.calibrate.Range(-4.0, 4.0, "test") for name in ("x0", "before", "fancy", "after")}
+    result = zeropoint.quantize(model, ranges=zeropoint.calibrate.Ranges(entries))
+    assert kinds(result.model) == [*steps("FULLY_CONNECTED"), "CUSTOM", *steps("FULLY_CONNECTED")]
+    (skipped,) = result.skipped
+    assert skipped.op.label == "Fancy"
+    assert "custom op" in skipped.reason
+
+
+def test_a_float_island_has_conversions_at_its_borders_only():
+    net = Net()
+    x = net.dense(net.input(1, 8), normal(8, 8))
+    for _ in range(3):
+        x = net("SIN", [x])
+    result = quantized(net.model(net.dense(x, normal(8, 8))))
+    assert kinds(result.model) == [*steps("FULLY_CONNECTED"), "SIN", "SIN", "SIN", *steps("FULLY_CONNECTED")]
+    assert [s.reason for s in result.skipped] == ["LiteRT has no int8 kernel for SIN"] * 3
+
+
+# Models that come half made.
+
+
+def halved(model: Model) -> Model:
+    """The model with its constants as float16, each behind a DEQUANTIZE."""
+    for op in list(model.main.ops):
+        for slot, tensor in enumerate(op.inputs):
+            if tensor is not None and tensor.dtype is DType.FLOAT32 and tensor.data is not None:
+                half = build.const(f"{tensor.name}/half", tensor.data.astype(np.float16))
+                full = build.act(f"{tensor.name}/full", *tensor.shape)
+                op.inputs[slot] = full
+                model.main.ops.insert(0, build.op("DEQUANTIZE", [half], full, options="DequantizeOptions"))
+    main = model.main
+    main.tensors = build.graph("", main.inputs, main.outputs, *main.ops).tensors
+    return model
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+def test_float16_weights_are_taken_as_float(mode):
+    net = Net()
+    hidden = net.conv(net.input(*IMAGE), normal(4, 3, 3, 4), normal(4))
+    model = halved(net.model(net("MUL", [hidden, np.float32([0.5, 1, 2, 4])])))
+    assert kinds(model).count("DEQUANTIZE") == 3
+    made = quantized(model, mode=mode).model
+    assert kinds(made) == steps("CONV_2D", "MUL")
+    assert not any(t.dtype is DType.FLOAT16 for t in made.main.tensors)
+
+
+def test_fake_quant_ranges_are_used_and_the_ops_removed():
+    net = Net()
+    ends = {"x": (-3.0, 3.0), "y": (-5.0, 4.0)}
+
+    def fake(tensor: Tensor, key: str) -> Tensor:
+        low, high = ends[key]
+        return net("FAKE_QUANT", [tensor], name=f"{key}/fake", min=low, max=high, numBits=8)
+
+    y = fake(net.dense(fake(net.input(1, 8), "x"), normal(4, 8, spread=0.4), name="y"), "y")
+    model = net.model(y)
+    made = quantized(model, data=None).model
+    assert kinds(made) == steps("FULLY_CONNECTED")
+    dense = made.main.ops[1]
+    for tensor, key in ((dense.inputs[0], "x"), (dense.outputs[0], "y")):
+        assert tensor.params == QuantParams.from_range(*ends[key], DType.INT8)
+    assert [t.name for t in made.main.outputs] == [t.name for t in model.main.outputs]
+
+
+def partly_quantized() -> tuple[Model, list[Op]]:
+    """A float layer, then one that is int8 already; and the ops of the latter."""
+    net = Net()
+    x = net.dense(net.input(1, 8), normal(8, 8), name="float")
+    tail = Net()
+    rest = tail.model(tail.dense(tail.input(1, 8, name="float"), normal(4, 8, seed=1), name="last"))
+    done = zeropoint.quantize(rest, data=[normal(1, 8, seed=k, spread=3) for k in range(20)]).model.main
+    done.ops[0].inputs[0] = x
+    main = build.graph("main", net.inputs, done.outputs, *net.ops, *done.ops)
+    return Model([main]), done.ops
+
+
+def test_of_a_partly_quantized_model_only_the_float_part_is_quantized():
+    model, before = partly_quantized()
+    made = quantized(model).model
+    assert kinds(made)[:2] == ["QUANTIZE", "FULLY_CONNECTED"]
+    old, new = ([op for op in ops if op.name == "last/int8"][0] for ops in (before, made.main.ops))
+    assert old.kind == new.kind == "FULLY_CONNECTED"
+    for a, b in zip((*old.inputs, *old.outputs), (*new.inputs, *new.outputs), strict=True):
+        assert (a is None and b is None) or a.quantization == b.quantization
+    assert np.array_equal(old.inputs[1].data, new.inputs[1].data)
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+def test_a_quantized_model_is_refused(mode):
+    model = build.float_cnn()
+    made = quantized(model, mode=mode, bound=0.1).model
+    for again in (made, build.quantized_cnn()):
+        with pytest.raises(InvalidModel, match="no float arithmetic left"):
+            zeropoint.quantize(again, mode, data=samples_for(model))
+
+
+# Parameters.
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+@pytest.mark.parametrize("mask", [-1e4, -1e9, LOWEST / 2], ids=str)
+def test_a_mask_before_a_softmax_costs_no_resolution(mask, mode):
+    net = Net()
+    x, hidden = net.input(4, 8), net.input(4, 8, name="mask")
+    model = net.model(net("SOFTMAX", [net("ADD", [x, hidden])], beta=1.0))
+    rng = np.random.default_rng(0)
+    samples = [
+        (normal(4, 8, seed=k, spread=2), np.where(rng.random((4, 8)) < 0.3, np.float32(mask), np.float32(0)))
+        for k in range(24)
+    ]
+    made = quantized(model, samples, mode=mode, bound=0.15).model
+    scores = next(op for op in made.main.ops if op.kind == "SOFTMAX").inputs[0]
+    assert scores.params.range()[0] > -60
+
+
+def test_what_does_not_fit_fixed_parameters_gets_a_conversion():
+    """A probability beside values up to 8: clipping the latter to 1 would be wrong."""
+    net = Net()
+    x = net.input(1, 8)
+    joined = net("CONCATENATION", [net("SOFTMAX", [x], beta=1.0), net("MUL", [x, np.float32(3)])], (1, 16), axis=1)
+    made = quantized(net.model(joined)).model
+    assert kinds(made).count("QUANTIZE") == 2
+    assert made.main.outputs[0].dtype is DType.FLOAT32
+
+
+@pytest.mark.parametrize("kind", ["SOFTMAX", "LOGISTIC"])
+def test_equal_fixed_parameters_need_no_conversion(kind):
+    net = Net()
+    x = net.input(1, 8)
+    softmax = net("SOFTMAX", [x], beta=1.0)
+    other = net(kind, [net("MUL", [x, np.float32(-1)])], **({"beta": 1.0} if kind == "SOFTMAX" else {}))
+    made = quantized(net.model(net("CONCATENATION", [softmax, other], (1, 16), axis=1))).model
+    assert conversions(made) == ["QUANTIZE", "DEQUANTIZE"]
+    assert made.main.tensor("concatenation/int8").params == QuantParams((1 / 256,), (-128,), DType.INT8)
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+def test_scales_stay_within_the_limits_of_the_kernels(mode):
+    """Differences of large numbers: the output's scale would be too fine beside those of the inputs."""
+    net = Net()
+    x = net.input(1, 4)
+    big = net.dense(x, normal(4, 4) * 1e4, np.float32([1e7] * 4), name="big")
+    small = net("SUB", [big, big], name="difference")
+    cancelled = net.dense(x, np.zeros((4, 4), np.float32), np.full(4, 1e-6, np.float32), name="tiny")
+    model = net.model(small, net("ADD", [cancelled, small]), net.dense(big, normal(4, 4) * 1e-9, name="shrunk"))
+    result = quantized(model, mode=mode, bound=np.inf)
+    for op in result.model.main.ops:
+        spec = OPS.get(op.kind)
+        if spec is None or spec.rescale is Rescale.NONE or op.outputs[0].params is None:
+            continue
+        scales = [max(t.params.scales) for t in op.inputs if t is not None and t.params is not None]
+        numerator = scales[0] * scales[1] if spec.rescale is Rescale.PRODUCT else max(scales)
+        assert numerator / op.outputs[0].params.scale < spec.max_rescale
+    assert any("kernel's limits" in r.text for r in result.repairs)
+    for kernels in KERNELS:
+        Session(result.model, kernels=kernels)
