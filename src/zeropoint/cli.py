@@ -196,7 +196,7 @@ def quantize(
         str, typer.Option("--range", metavar="METHOD", help="auto, minmax, average, percentile, mse or entropy.")
     ] = "auto",
     effort: Annotated[
-        str, typer.Option("--effort", metavar="EFFORT", help="quick, or standard: corrected biases, best ranges.")
+        str, typer.Option("--effort", metavar="EFFORT", help="quick, standard or high (compensated rounding).")
     ] = "standard",
     input_type: Annotated[str, typer.Option("--input-type", help="float32, int8, uint8 or int16.")] = "float32",
     output_type: Annotated[str, typer.Option("--output-type", help="float32, int8, uint8 or int16.")] = "float32",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from zeropoint.dtypes import Array, DType, from_numpy
 from zeropoint.graph import Model, Op, Tensor
-from zeropoint.ops import OPS, Activation
+from zeropoint.ops import OpSpec
 from zeropoint.runtime import Session
 from zeropoint.tflite.schema import default_options, option_types
 
@@ -58,13 +59,25 @@ Operand = Fed | Held | State | None
 
 
 def x(*shape: int, low: float = -2.0, high: float = 3.0) -> Fed:
-    """Reals, by default such that zero is not in the middle."""
-    return Fed(shape, lambda rng, size: rng.uniform(low, high, size).astype(np.float32))
+    """Reals, by default such that zero is not in the middle. Where they may be zero, a few are, or nearly so."""
+
+    def draw(rng: np.random.Generator, size: tuple[int, ...]) -> Array:
+        values = rng.uniform(low, high, size)
+        small = values * rng.choice([0.0, 1e-4, 1e-2], size)
+        return np.where((rng.random(size) < 0.1) & (low <= 0 <= high), small, values).astype(np.float32)
+
+    return Fed(shape, draw)
 
 
 def levels(*shape: int, low: int = -7, high: int = 8) -> Fed:
     """Whole numbers, often equal: neighbours are many quantization steps apart."""
     return Fed(shape, lambda rng, size: rng.integers(low, high, size, endpoint=True).astype(np.float32))
+
+
+def powers(*shape: int) -> Fed:
+    """Reals whose int16 scale, and that of the sum of two such, is a power of two."""
+    peak = 32767 / 2**14
+    return Fed(shape, lambda rng, size: (peak * rng.choice([-1, -0.3, 0.2, 1], size)).astype(np.float32))
 
 
 def ranks(*shape: int) -> Fed:
@@ -113,9 +126,9 @@ IRREGULAR = {
 REGULAR = {name.lower(): name for name in option_types()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sample:
-    """A model of one op. `types` are those of its outputs, in case they are not float."""
+    """A model of one op. `types` are those of its outputs; `becomes` is the kind that it is turned into, if it is."""
 
     kind: str
     name: str
@@ -123,9 +136,25 @@ class Sample:
     types: tuple[DType, ...] = (DType.FLOAT32,)
     version: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
+    becomes: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.name}"
 
     def model(self) -> Model:
-        """The float model. LiteRT itself tells the shapes of the outputs."""
+        """The float model."""
+        model = self._shapeless()
+        for output, shape in zip(model.main.outputs, self._shapes, strict=True):
+            output.shape = shape
+        return model
+
+    @cached_property
+    def _shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the outputs. LiteRT itself tells them."""
+        details = Session(self._shapeless(), kernels="optimized").outputs
+        return [tuple(map(int, detail["shape"])) for detail in details]
+
+    def _shapeless(self) -> Model:
         made: dict[Operand, Tensor | None] = {None: None}
         for k, operand in enumerate(self.operands):
             if operand is not None and operand not in made:
@@ -135,11 +164,8 @@ class Sample:
         table = IRREGULAR.get(self.kind) or REGULAR.get(f"{self.kind.replace('_', '')}Options".lower())
         options = default_options(table, **self.options) if table else None
         op = Op(self.kind, inputs, outputs, options, self.version)
-        fed = [made[o] for o in dict.fromkeys(self.operands) if isinstance(o, Fed)]
-        model = Model([build.graph("main", [t for t in fed if t is not None], outputs, op)])
-        for output, detail in zip(outputs, Session(model, kernels="optimized").outputs, strict=True):
-            output.shape = tuple(map(int, detail["shape"]))
-        return model
+        fed = [tensor for operand, tensor in made.items() if isinstance(operand, Fed) and tensor is not None]
+        return Model([build.graph("main", fed, outputs, op)])
 
     def draw(self, count: int) -> list[tuple[Array, ...]]:
         """Inputs for `count` runs, always the same."""
@@ -148,8 +174,10 @@ class Sample:
         return [tuple(o.draw(rng, o.shape) for o in fed) for _ in range(count)]
 
 
-def sample(kind: str, name: str, *operands: Operand, version: int = 1, **options: Any) -> Sample:
-    return Sample(kind, name, operands, version=version, options=options)
+def sample(kind: str, name: str, *operands: Operand, version: int = 1, fused: int = NONE, **options: Any) -> Sample:
+    """A sample with one float output."""
+    applied = {"fusedActivationFunction": fused} if fused else {}
+    return Sample(kind, name, operands, version=version, options={**options, **applied})
 
 
 def unary(kind: str, low: float = -4.0, high: float = 7.0, **options: Any) -> Sample:
@@ -163,15 +191,28 @@ def arithmetic(kind: str) -> tuple[Sample, ...]:
         sample(kind, "two", x(1, 3, 4, 5), x(1, 3, 4, 5, low=-1, high=9)),
         sample(kind, "broadcast", x(2, 3, 4, 5), x(1, 1, 5, low=0, high=0.5)),
         sample(kind, "twice", one, one),
+        sample(kind, "powers_of_two", powers(1, 3, 4, 5), powers(1, 3, 4, 5)),
         sample(kind, "constant", x(1, 3, 4, 5), w(1, 3, 4, 5)),
         sample(kind, "constant_first", w(5, low=0.5, high=4), x(1, 3, 4, 5)),
         sample(kind, "channels", x(1, 3, 4, 5), w(5, low=-3, high=-1)),
         sample(kind, "scalar", x(1, 3, 4, 5), reals(-1.3)),
         sample(kind, "scalar_first", reals(0.7), x(1, 3, 4, 5)),
-        sample(kind, "relu", x(2, 9), x(2, 9), fusedActivationFunction=RELU),
-        sample(kind, "relu6", x(2, 9, high=6), x(2, 9, high=6), fusedActivationFunction=RELU6),
-        sample(kind, "relu_n1_to_1", x(2, 9), w(9), fusedActivationFunction=RELU_N1_TO_1),
+        sample(kind, "relu", x(2, 9), x(2, 9), fused=RELU),
+        sample(kind, "relu6", x(2, 9, high=6), x(2, 9, high=6), fused=RELU6),
+        sample(kind, "relu_n1_to_1", x(2, 9), w(9), fused=RELU_N1_TO_1),
     )
+
+
+def divisions() -> tuple[Sample, ...]:
+    """By constants, which makes them products."""
+    made = (
+        sample("DIV", "channels", x(1, 3, 4, 5), w(5, low=0.5, high=4)),
+        sample("DIV", "negative", x(1, 3, 4, 5), reals([-2, 0.7, 3, -0.5, 1.1])),
+        sample("DIV", "spread", x(1, 3, 4, 5), reals([100, 0.01, 1, 30, -0.3])),
+        sample("DIV", "scalar", x(1, 3, 4, 5), reals(1.7)),
+        sample("DIV", "relu", x(2, 9), reals(-3), fused=RELU),
+    )
+    return tuple(replace(each, becomes="MUL") for each in made)
 
 
 def extremes(kind: str) -> tuple[Sample, ...]:
@@ -203,10 +244,15 @@ def searches(kind: str) -> tuple[Sample, ...]:
 
 def pools(kind: str) -> tuple[Sample, ...]:
     window = {"strideW": 2, "strideH": 1, "filterWidth": 3, "filterHeight": 2}
+    whole = {"strideW": 1, "strideH": 1, "filterWidth": 4, "filterHeight": 3}
     return (
+        replace(
+            sample(kind, "whole", x(2, 3, 4, 5), padding=VALID, **whole),
+            becomes="MEAN" if kind == "AVERAGE_POOL_2D" else None,
+        ),
         sample(kind, "same", x(2, 6, 7, 5), padding=SAME, **window),
         sample(kind, "valid", x(2, 6, 7, 5), padding=VALID, **window),
-        sample(kind, "relu6", x(1, 6, 7, 5, high=9), padding=SAME, fusedActivationFunction=RELU6, **window),
+        sample(kind, "relu6", x(1, 6, 7, 5, high=9), padding=SAME, fused=RELU6, **window),
     )
 
 
@@ -226,14 +272,13 @@ def paddings(kind: str, *more: Operand) -> tuple[Sample, ...]:
 
 
 def comparisons(kind: str) -> tuple[Sample, ...]:
-    two = {
+    pairs = {
         "two": (levels(3, 40), levels(3, 40, low=-3, high=4)),
         "broadcast": (levels(2, 3, 40), levels(40, low=0, high=5)),
-        "constant": (levels(3, 40), ints(np.arange(40) % 7).data.astype(np.float32)),
+        "constant": (levels(3, 40), reals(np.arange(40) % 7)),
         "scalar_first": (reals(3), levels(3, 40)),
     }
-    held = {name: tuple(Held(o) if isinstance(o, np.ndarray) else o for o in pair) for name, pair in two.items()}
-    return tuple(Sample(kind, name, pair, (DType.BOOL,)) for name, pair in held.items())
+    return tuple(Sample(kind, name, pair, (DType.BOOL,)) for name, pair in pairs.items())
 
 
 def selections(kind: str) -> tuple[Sample, ...]:
@@ -259,32 +304,35 @@ def lstm(name: str, *, coupled: bool = False, peephole: bool = False, **options:
     for slot, gate in ((9, 0), (10, 1), (11, 3)):
         operands[slot] = w(4, seed=slot) if peephole and gate in gates else None
     operands[18:] = [State((2, 4)), State((2, 4))]
-    return sample("UNIDIRECTIONAL_SEQUENCE_LSTM", name, *operands, fusedActivationFunction=TANH, **options)
+    return sample("UNIDIRECTIONAL_SEQUENCE_LSTM", name, *operands, fused=TANH, **options)
 
 
 STEP = {"strideW": 1, "strideH": 1}
 STRIDE = {"strideW": 2, "strideH": 2}
 DILATED = {**STEP, "dilationWFactor": 2, "dilationHFactor": 2}
 
+COMPARISONS = ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
+
+# fmt: off
 SAMPLES: tuple[Sample, ...] = (
     sample("CONV_2D", "same", x(1, 7, 6, 3), w(4, 3, 3, 3), w(4), padding=SAME, **STEP),
     sample("CONV_2D", "pointwise", x(2, 5, 5, 8), w(3, 1, 1, 8), w(3), padding=VALID, **STEP),
-    sample("CONV_2D", "stride", x(1, 9, 8, 3), w(4, 3, 2, 3), w(4), padding=VALID, fusedActivationFunction=RELU, **STRIDE),
-    sample("CONV_2D", "relu6", x(1, 9, 8, 3), w(4, 3, 3, 3), w(4), padding=SAME, fusedActivationFunction=RELU6, **STEP),
+    sample("CONV_2D", "stride", x(1, 9, 8, 3), w(4, 3, 2, 3), w(4), padding=VALID, fused=RELU, **STRIDE),
+    sample("CONV_2D", "relu6", x(1, 9, 8, 3), w(4, 3, 3, 3), w(4), padding=SAME, fused=RELU6, **STEP),
     sample("CONV_2D", "dilated", x(1, 9, 8, 3), w(4, 3, 3, 3), w(4), padding=SAME, **DILATED),
     sample("CONV_2D", "grouped", x(1, 6, 6, 4), w(6, 3, 3, 2), w(6), version=6, padding=SAME, **STEP),
     sample("DEPTHWISE_CONV_2D", "same", x(1, 7, 6, 5), w(1, 3, 3, 5), w(5), padding=SAME, depthMultiplier=1, **STEP),
     sample("DEPTHWISE_CONV_2D", "multiplier", x(1, 9, 8, 3), w(1, 3, 3, 6), w(6), padding=VALID, depthMultiplier=2,
-           fusedActivationFunction=RELU, **STRIDE),
+           fused=RELU, **STRIDE),
     sample("DEPTHWISE_CONV_2D", "dilated", x(1, 9, 8, 4), w(1, 3, 3, 4), w(4), version=2, padding=SAME,
-           depthMultiplier=1, fusedActivationFunction=RELU6, **DILATED),
+           depthMultiplier=1, fused=RELU6, **DILATED),
     sample("TRANSPOSE_CONV", "bare", ints([1, 8, 8, 3]), w(3, 3, 3, 2), x(1, 4, 4, 2), padding=SAME, **STRIDE),
     sample("TRANSPOSE_CONV", "bias", ints([1, 9, 9, 3]), w(3, 3, 3, 2), x(1, 4, 4, 2), w(3), version=3, padding=VALID,
            **STRIDE),
     sample("TRANSPOSE_CONV", "relu", ints([1, 4, 4, 3]), w(3, 3, 3, 2), x(1, 4, 4, 2), w(3), version=4, padding=SAME,
-           fusedActivationFunction=RELU, **STEP),
+           fused=RELU, **STEP),
     sample("FULLY_CONNECTED", "bias", x(4, 9), w(6, 9), w(6)),
-    sample("FULLY_CONNECTED", "relu", x(4, 8), w(6, 8), w(6), fusedActivationFunction=RELU),
+    sample("FULLY_CONNECTED", "relu", x(4, 8), w(6, 8), w(6), fused=RELU),
     sample("FULLY_CONNECTED", "keep_num_dims", x(2, 3, 8), w(6, 8), w(6), version=5, keepNumDims=True),
     sample("FULLY_CONNECTED", "no_bias", x(4, 8), w(6, 8), version=6),
     sample("FULLY_CONNECTED", "no_bias_either", x(2, 3, 8), w(6, 8), None, version=6),
@@ -304,10 +352,7 @@ SAMPLES: tuple[Sample, ...] = (
     *arithmetic("ADD"),
     *arithmetic("SUB"),
     *arithmetic("MUL"),
-    sample("DIV", "channels", x(1, 3, 4, 5), w(5, low=0.5, high=4)),
-    sample("DIV", "negative", x(1, 3, 4, 5), reals([-2, 0.7, 3, -0.5, 1.1])),
-    sample("DIV", "scalar", x(1, 3, 4, 5), reals(1.7)),
-    sample("DIV", "relu", x(2, 9), reals(-3), fusedActivationFunction=RELU),
+    *divisions(),
     sample("SQUARED_DIFFERENCE", "two", x(1, 3, 4, 5), x(1, 3, 4, 5, low=-1, high=9)),
     sample("SQUARED_DIFFERENCE", "broadcast", x(2, 3, 4, 5), x(2, 3, 4, 1)),
     sample("SQUARED_DIFFERENCE", "constant", x(1, 3, 4, 5), w(5)),
@@ -379,5 +424,46 @@ SAMPLES: tuple[Sample, ...] = (
     sample("DEPTH_TO_SPACE", "image", x(2, 2, 3, 12), blockSize=2),
     sample("SPACE_TO_BATCH_ND", "image", x(1, 4, 5, 3), ints([2, 2]), ints([[0, 0], [1, 0]])),
     sample("BATCH_TO_SPACE_ND", "image", x(4, 2, 3, 3), ints([2, 2]), ints([[0, 0], [1, 0]])),
-    *(each for kind in ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL") for each in comparisons(kind)),
+    *(each for kind in COMPARISONS for each in comparisons(kind)),
 )
+# fmt: on
+
+
+# How near is near.
+
+
+@dataclass(frozen=True)
+class Loose:
+    """More than the usual number of units in the last place, and what takes them."""
+
+    units: float
+    reason: str
+
+
+TABLE = "interpolated between 513 entries of a table"
+
+LOOSE: Mapping[tuple[str, DType], Loose] = {
+    ("GELU", INT16): Loose(3, TABLE),
+    ("TANH", INT16): Loose(3, "interpolated between 256 entries of a table"),
+    ("SOFTMAX", INT16): Loose(3, TABLE),
+    ("LOG", INT16): Loose(13, f"{TABLE}, where it is steep"),
+    ("EXP", INT16): Loose(90, f"{TABLE}; the one after the greatest input lies beyond the output's range"),
+    ("RSQRT", INT16): Loose(300, f"{TABLE}; the one before the least input lies beyond the output's range"),
+    ("RESIZE_BILINEAR", INT16): Loose(40, "positions are rounded to 1/1024 of a pixel"),
+}
+ROUNDED = 1.5
+"""Units that kernels may be off which compute something: half of one for rounding, more where they round twice."""
+
+MOVED = 0.0
+"""Kernels that only choose among their inputs are exact."""
+
+TIED_BUT_COMPUTING = frozenset({"AVERAGE_POOL_2D", "MAX_POOL_2D", "RESIZE_BILINEAR"})
+"""They have one scale for inputs and outputs, and compute all the same: averages, the 6 of a fused ReLU6."""
+
+
+def tolerance(spec: OpSpec, activations: DType) -> float:
+    """How far the result may be off what the float op makes of the rounded operands, in units of the last place."""
+    loose = LOOSE.get((spec.kind, activations))
+    if loose is not None:
+        return loose.units
+    return MOVED if spec.tied and spec.kind not in TIED_BUT_COMPUTING else ROUNDED

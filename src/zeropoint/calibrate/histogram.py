@@ -68,10 +68,10 @@ class Histogram:
         if not self.counts.size:
             return other
         exponent = max(self.exponent, other.exponent)
-        a, b = self._coarsened(exponent), other._coarsened(exponent)
+        a, b = self.coarsened(exponent), other.coarsened(exponent)
         while max(a.last, b.last) - min(a.first, b.first) >= BINS:
             exponent += 1
-            a, b = a._coarsened(exponent), b._coarsened(exponent)
+            a, b = a.coarsened(exponent), b.coarsened(exponent)
         first, last = min(a.first, b.first), max(a.last, b.last)
         counts = np.zeros(last - first + 1, np.int64)
         counts[a.first - first : a.last - first + 1] += a.counts
@@ -82,7 +82,8 @@ class Histogram:
     def last(self) -> int:
         return self.first + self.counts.size - 1
 
-    def _coarsened(self, exponent: int) -> Histogram:
+    def coarsened(self, exponent: int) -> Histogram:
+        """The same counts in wider bins."""
         by = exponent - self.exponent
         if by == 0:
             return self

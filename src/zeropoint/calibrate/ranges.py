@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..dtypes import Array
 from ..errors import InvalidRecipe
-from .histogram import Histogram
+from .histogram import Histogram, exponent_for
 from .stats import TensorStats
 
 Method = Literal["minmax", "average", "percentile", "mse", "entropy"]
@@ -71,8 +71,7 @@ def percentile_range(stats: TensorStats, percentile: float = PERCENTILE) -> Boun
     cut_low = float(np.interp(1 - share, below, edges)) if low < 0 else low
     cut_high = float(np.interp(share, below, edges)) if high > 0 else high
     # Where in its bin a value lies is not known, so an interpolated end may lie beyond what was seen.
-    chosen = min(max(low, cut_low), high)
-    return chosen, max(min(high, cut_high), chosen)
+    return _within(cut_low, cut_high, (low, high))
 
 
 def expected_error(histogram: Histogram, bounds: Bounds, grid: Grid) -> float:
@@ -98,25 +97,36 @@ def expected_error(histogram: Histogram, bounds: Bounds, grid: Grid) -> float:
     return float(histogram.counts @ ((x - clipped) ** 2 + inside)) / total
 
 
+THRESHOLDS: tuple[float, ...] = tuple(np.geomspace(1 / 256, 1, 49).tolist())
+REFINEMENTS: tuple[tuple[float, ...], ...] = (
+    tuple(np.geomspace(1 / 32, 1, 16).tolist()),
+    *(tuple(np.linspace(1 - width, 1 + width, 9).tolist()) for width in (0.2, 0.05, 0.01)),
+)
+"""What the ends of a range are multiplied with on the way to the best one, coarse then fine."""
+
+
 def mse_range(stats: TensorStats, grid: Grid) -> Bounds:
-    """The clipping with the least expected squared error: both ends in turn, coarse then fine."""
+    """The clipping with the least expected squared error: a common threshold first, then each end by itself."""
     full = (stats.low.value, stats.high.value)
     histogram = stats.histogram
-    if not histogram.counts.size or full[0] == full[1]:
+    if not histogram.counts.any() or full[0] == full[1]:
         return full
-    best, least = full, expected_error(histogram, full, grid)
-    for width in (0.5, 0.1, 0.02):
-        for end in (1, 0):
-            center = best[end]
-            if center == 0 or (grid.symmetric and end == 0 and -best[0] < best[1]):
-                continue
-            for factor in np.linspace(1 - width, 1 + width, 21):
-                value = min(full[1], center * factor) if end else max(full[0], center * factor)
-                candidate = (best[0], value) if end else (value, best[1])
-                error = expected_error(histogram, candidate, grid)
-                if error < least:
-                    best, least = candidate, error
+
+    def least(candidates: Iterable[Bounds]) -> Bounds:
+        return min(candidates, key=lambda bounds: expected_error(histogram, bounds, grid))
+
+    limit = max(-full[0], full[1])
+    best = least([full, *(_within(-limit * f, limit * f, full) for f in THRESHOLDS)])
+    for factors in REFINEMENTS:
+        pairs = [(f, f) for f in factors] if grid.symmetric else [p for f in factors for p in ((f, 1.0), (1.0, f))]
+        best = least([best, *(_within(best[0] * a, best[1] * b, full) for a, b in pairs)])
     return best
+
+
+def _within(low: float, high: float, full: Bounds) -> Bounds:
+    """The part of [low, high] that was seen; never empty."""
+    low = min(max(low, full[0]), full[1])
+    return low, max(min(high, full[1]), low)
 
 
 def entropy_range(stats: TensorStats, grid: Grid) -> Bounds:
@@ -125,10 +135,12 @@ def entropy_range(stats: TensorStats, grid: Grid) -> Bounds:
     limit = max(-low, high)
     one_sided = low >= 0 or high <= 0
     levels = 2**grid.bits if one_sided and not grid.symmetric else 2 ** (grid.bits - 1)
-    folded = _folded(stats.histogram)
+    # Bins are counted from zero, where the integers start: far away from it, they need not be as fine as they are.
+    exponent = exponent_for(min(low, 0.0), max(high, 0.0))
+    histogram = stats.histogram.coarsened(max(stats.histogram.exponent, exponent))
+    folded = _folded(histogram)
     if folded.size <= levels:
         return low, high
-    width = stats.histogram.width
     best, least = folded.size, np.inf
     # Divergence alone would clip a spike at the end of the range away with all else: keep all but KEPT of the values.
     inside = np.cumsum(folded) >= KEPT * folded.sum()
@@ -137,19 +149,16 @@ def entropy_range(stats: TensorStats, grid: Grid) -> Bounds:
         divergence = _divergence(folded, bins, levels)
         if divergence < least:
             best, least = bins, divergence
-    threshold = min(limit, best * width)
+    threshold = min(limit, best * histogram.width)
     return max(low, -threshold), min(high, threshold)
 
 
 def _folded(histogram: Histogram) -> Array:
     """Counts by distance from zero."""
-    counts, first = histogram.counts, histogram.first
-    if not counts.size:
-        return counts
-    distance = np.where(first + np.arange(counts.size) >= 0, first + np.arange(counts.size), 0)
-    negative = first + np.arange(counts.size) < 0
-    distance[negative] = -(first + np.arange(counts.size)[negative]) - 1
-    return np.bincount(distance, weights=counts)
+    if not histogram.counts.size:
+        return histogram.counts
+    bins = histogram.first + np.arange(histogram.counts.size)
+    return np.bincount(np.where(bins >= 0, bins, -1 - bins), weights=histogram.counts)
 
 
 def _divergence(folded: Array, bins: int, levels: int) -> float:

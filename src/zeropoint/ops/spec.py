@@ -101,7 +101,7 @@ class Need(Enum):
     """What an integer kernel demands of its operands beyond their types; the text says what it would do otherwise."""
 
     NONNEGATIVE = "its integer kernel fails on negative values, and the input goes below zero"
-    NONZERO_CONSTANT = "its integer kernel fails on a zero divisor; only a constant without zeros is safe"
+    CONSTANT_DIVISOR = "its integer kernel garbles small numbers; only a constant without zeros makes it a product"
     CONSTANT_WEIGHTS = "its weights are not constant"
     NO_NORMALIZATION = "layer normalization and projection inside the op are not supported in integers"
     SUM_FITS = "its int16 kernel adds up in 32 bits, which so many elements overflow"
@@ -131,7 +131,8 @@ class OpSpec:
     integer kernel keeps values in: "float" ones it does not read, "output" ones with the output's parameters. Inputs
     that lie further than `negligible` below the greatest leave no trace in the result. `own_activation` is a fused
     activation that is part of what the op computes anyway; with `fuses` it can apply one that limits its output.
-    `saturates` is the interval of inputs outside of which the integer result no longer changes, by type.
+    `saturates` is the interval of inputs outside of which the integer result no longer changes, by type. `note` says
+    why a type is not claimed although LiteRT has a kernel for it.
     """
 
     kind: str
@@ -148,18 +149,23 @@ class OpSpec:
     options: Mapping[DType, Mapping[str, object]] = field(default_factory=dict)
     macs: Callable[[Op], int] | None = None
     needs: tuple[Need, ...] = ()
-    max_rescale: float = math.inf
+    max_rescale: float | Mapping[DType, float] = math.inf
     intermediates: tuple[str, ...] = ()
     negligible: float | None = None
     own_activation: str = "NONE"
     saturates: Mapping[DType, tuple[float, float]] = field(default_factory=dict)
     fuses: bool = False
+    note: str = ""
 
     def input_role(self, slot: int) -> Role:
         return _role(self.inputs, slot, self.variadic)
 
     def output_role(self, slot: int) -> Role:
         return _role(self.outputs, slot, self.variadic)
+
+    def rescale_limit(self, dtype: DType) -> float:
+        """`max_rescale` for an activation type."""
+        return self.max_rescale if isinstance(self.max_rescale, float) else self.max_rescale[dtype]
 
     @property
     def weight_slots(self) -> tuple[int, ...]:

@@ -51,6 +51,8 @@ ANY_SCALE = {INT16: {"potScaleInt16": False}}
 
 # Past this ratio of scales XNNPACK refuses the whole graph, or ends the process.
 PRODUCT_LIMIT, SUM_LIMIT = 256.0, 2.0**14
+# From here on the kernels of MUL shift products left, out of their 32 bits.
+WRAPS = {INT8: 2.0**15, INT16: 1.0}
 
 WEIGHTED = (Need.CONSTANT_WEIGHTS,)
 INT8_WEIGHTS: Mapping[DType, tuple[DType, ...]] = {INT8: (INT8,), INT16: (INT8,)}
@@ -86,12 +88,12 @@ ROWS: tuple[OpSpec, ...] = (
            types=(INT8,), weights={INT8: (INT8,)}, hybrid=(INT8,), needs=(Need.NO_NORMALIZATION, Need.CONSTANT_WEIGHTS),
            intermediates=("float", "float", "float", "float", "output"), own_activation="TANH", macs=macs_recurrent),
     OpSpec("BIDIRECTIONAL_SEQUENCE_LSTM", (act(),), macs=macs_recurrent),
-    OpSpec("SVDF", (act(),), macs=macs_recurrent),
+    OpSpec("SVDF", (act(),), macs=macs_recurrent, note="quantizing the state of SVDF is not implemented"),
     # Arithmetic.
     OpSpec("ADD", (act(), act()), rescale=SUM, max_rescale=SUM_LIMIT, types=BOTH, options=ANY_SCALE, fuses=True, versions=since(2, 4)),
     OpSpec("SUB", (act(), act()), rescale=SUM, max_rescale=SUM_LIMIT, types=BOTH, options=ANY_SCALE, fuses=True, versions=since(2, 5)),
-    OpSpec("MUL", (act(), act()), rescale=PRODUCT, types=BOTH, fuses=True, versions=since(2, 4)),
-    OpSpec("DIV", (act(), act()), types=BOTH, needs=(Need.NONZERO_CONSTANT,), versions=since(2, 2)),
+    OpSpec("MUL", (act(), act()), rescale=PRODUCT, max_rescale=WRAPS, types=BOTH, fuses=True, versions=since(2, 4)),
+    OpSpec("DIV", (act(), act()), types=BOTH, needs=(Need.CONSTANT_DIVISOR,), versions=since(2, 2)),
     OpSpec("SQUARED_DIFFERENCE", (act(), act()), types=(INT8,), versions=since(2)),
     OpSpec("MAXIMUM", (act(), act()), tied=True, types=BOTH, versions=since(2, 4)),
     OpSpec("MINIMUM", (act(), act()), tied=True, types=BOTH, versions=since(2, 4)),
@@ -101,7 +103,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("RELU_N1_TO_1", (act(),), rescale=RATIO, types=(INT8,), saturates=ends(-1, 1)),
     OpSpec("RELU_0_TO_1", (act(),), rescale=RATIO, types=(INT8,), saturates=ends(0, 1)),
     OpSpec("LEAKY_RELU", (act(),), rescale=RATIO, types=BOTH, versions=since(2, 2)),
-    OpSpec("PRELU", (act(), weight(axis=None)), types=(INT8,), weights={INT8: (INT8,)}, needs=WEIGHTED),
+    OpSpec("PRELU", (act(), weight(axis=None)), types=BOTH, weights=INT8_WEIGHTS, needs=WEIGHTED),
     OpSpec("ELU", (act(),), types=(INT8,), saturates=ends(-8, math.inf)),
     OpSpec("GELU", (act(),), types=BOTH, saturates=ends(-6, math.inf), versions=since(2, 2)),
     OpSpec("HARD_SWISH", (act(),), rescale=RATIO, max_rescale=128.0, types=(INT8,), saturates=ends(-3, math.inf)),
@@ -157,13 +159,14 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("DEPTH_TO_SPACE", (act(),), tied=True, types=(INT8,)),
     OpSpec("SPACE_TO_BATCH_ND", (act(), index(), index()), tied=True, types=BOTH, versions=since(2, 4)),
     OpSpec("BATCH_TO_SPACE_ND", (act(), index(), index()), tied=True, types=BOTH, versions=since(2, 4)),
-    # Comparisons: integers in, truth values out.
-    OpSpec("EQUAL", (act(), act()), outputs=(index(),), types=(INT8,), versions=since(2)),
-    OpSpec("NOT_EQUAL", (act(), act()), outputs=(index(),), types=(INT8,), versions=since(2)),
-    OpSpec("GREATER", (act(), act()), outputs=(index(),), types=(INT8,), versions=since(2)),
-    OpSpec("GREATER_EQUAL", (act(), act()), outputs=(index(),), types=(INT8,), versions=since(2)),
-    OpSpec("LESS", (act(), act()), outputs=(index(),), types=(INT8,), versions=since(2)),
-    OpSpec("LESS_EQUAL", (act(), act()), outputs=(index(),), types=(INT8,), versions=since(2)),
+    # Comparisons: integers in, truth values out. With one scale for both sides what is equal stays so, and int16 kernels
+    # compare the integers as they are.
+    OpSpec("EQUAL", (act(), act()), outputs=(index(),), tied=True, types=BOTH, versions=since(2, 5)),
+    OpSpec("NOT_EQUAL", (act(), act()), outputs=(index(),), tied=True, types=BOTH, versions=since(2, 4)),
+    OpSpec("GREATER", (act(), act()), outputs=(index(),), tied=True, types=BOTH, versions=since(2, 2)),
+    OpSpec("GREATER_EQUAL", (act(), act()), outputs=(index(),), tied=True, types=BOTH, versions=since(2, 3)),
+    OpSpec("LESS", (act(), act()), outputs=(index(),), tied=True, types=BOTH, versions=since(2, 3)),
+    OpSpec("LESS_EQUAL", (act(), act()), outputs=(index(),), tied=True, types=BOTH, versions=since(2, 2)),
     # Only a shape is read: any type will do, and no value is quantized.
     OpSpec("SHAPE", (shape_of(),), outputs=(index(),)),
     OpSpec("RANK", (shape_of(),), outputs=(index(),)),

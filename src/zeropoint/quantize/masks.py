@@ -61,6 +61,14 @@ class _Masks:
             if floor is not None:
                 self.floors[tensor] = floor
                 self.ranges.mask(tensor, floor - reach_below)
+                self._limit_constants(uses, tensor, floor - reach_below)
+
+    def _limit_constants(self, uses: Uses, tensor: Tensor, least: float) -> None:
+        """A mask that is chosen where a condition says so need not be lower than what it becomes."""
+        producer = uses.producer(tensor)
+        for operand in () if producer is None else _moved(producer):
+            if operand.data is not None and len(uses.readers(operand)) == 1:
+                self.ranges.mask(operand, least)
 
     def _reach(self, use: Use) -> float | None:
         """How far below the others a value still counts for this reader; None if it always does."""
@@ -80,15 +88,17 @@ class _Masks:
 
     def _floor(self, tensor: Tensor, producer: Op | None, reach: float) -> float | None:
         """The least value that is not masked; None if no value is."""
-        found = [self.floors.get(tensor, -math.inf)]
         seen = self.ranges.measured(tensor)
-        if seen is not None:
-            found.append(mask_floor(seen, reach))
-        if producer is not None and _adds(producer):
-            operands = [t for t in producer.inputs if t is not None]
-            if any(t in self.floors for t in operands) and all(self.ranges.knows(t) for t in operands):
-                found.append(sum(self._unmasked(t)[0] for t in operands))
-        return max(found) if max(found) > -math.inf else None
+        floor = max(self.floors.get(tensor, -math.inf), -math.inf if seen is None else mask_floor(seen, reach))
+        operands = [] if producer is None else [t for t in producer.inputs if t is not None and self.ranges.knows(t)]
+        if producer is not None and _adds(producer) and len(operands) == 2:
+            if floor > -math.inf or any(t in self.floors for t in operands):
+                floor = max(floor, sum(self._unmasked(t)[0] for t in operands))
+        elif producer is not None and floor > -math.inf:
+            # The histogram says that there is a gap; how the operands lie above it, it cannot say as exactly.
+            above = [self._unmasked(t) for t in _moved(producer) if self.ranges.knows(t)]
+            floor = max(floor, min((low for low, high in above if high >= floor), default=floor))
+        return floor if floor > -math.inf else None
 
     def _unmasked(self, tensor: Tensor) -> tuple[float, float]:
         low, high = self.ranges.bounds(tensor)

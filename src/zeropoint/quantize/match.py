@@ -6,14 +6,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..dtypes import DType
 from ..graph.model import Graph, Op, Tensor
 from ..ops import CONVERSIONS, Activation, Bias, CellState, Need, OpSpec, ShapeOnly, Weight, fused_activation
 from ..recipe import Recipe, Scheme
 from .plan import Skipped
-from .tensor_ranges import TensorRanges
+from .tensor_ranges import UNBOUNDED, TensorRanges
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def _reasons(op: Op, scheme: Scheme, spec: OpSpec | None, ranges: TensorRanges) 
         yield f"{op.label} runs other graphs, which stay as they are"
         return
     if spec is None or kind not in spec.types:
-        yield f"LiteRT has no {kind.label} kernel for {op.label}"
+        yield (spec.note if spec is not None else "") or f"LiteRT has no {kind.label} kernel for {op.label}"
         return
     if spec.weight_slots and scheme.weights not in spec.weights.get(kind, ()):
         yield f"LiteRT has no kernel for {op.label} with {scheme.weights.label} weights and {kind.label} activations"
@@ -76,6 +74,8 @@ def _reasons(op: Op, scheme: Scheme, spec: OpSpec | None, ranges: TensorRanges) 
     for tensor in flowing_tensors(op, spec):
         if not ranges.knows(tensor):
             yield f"the range of '{tensor.name}' is not known"
+        elif max(map(abs, ranges.bounds(tensor))) >= UNBOUNDED:  # some kernels end the process at such scales
+            yield f"'{tensor.name}' reaches values that stand for infinity"
 
 
 def flowing_tensors(op: Op, spec: OpSpec) -> Iterator[Tensor]:
@@ -113,12 +113,8 @@ def _nonnegative(op: Op, spec: OpSpec, kind: DType, ranges: TensorRanges) -> boo
     return source is not None and ranges.knows(source) and ranges.bounds(source)[0] >= 0
 
 
-def _nonzero_constant(op: Op, spec: OpSpec, kind: DType, ranges: TensorRanges) -> bool:  # noqa: ARG001
-    data = op.inputs[1].data if op.inputs[1] is not None else None
-    if data is None or data.size == 0:
-        return False
-    # Half a step of the coarsest grid that will hold it would round to zero.
-    return bool(np.abs(data).min() > np.abs(data).max() / (kind.max - 1))
+def _constant_divisor(op: Op, spec: OpSpec, kind: DType, ranges: TensorRanges) -> bool:  # noqa: ARG001
+    return False  # divisions that can be products have become so by now
 
 
 def _constant_weights(op: Op, spec: OpSpec, kind: DType, ranges: TensorRanges) -> bool:  # noqa: ARG001
@@ -138,7 +134,7 @@ def _sum_fits(op: Op, spec: OpSpec, kind: DType, ranges: TensorRanges) -> bool: 
 
 _CHECKS = {
     Need.NONNEGATIVE: _nonnegative,
-    Need.NONZERO_CONSTANT: _nonzero_constant,
+    Need.CONSTANT_DIVISOR: _constant_divisor,
     Need.CONSTANT_WEIGHTS: _constant_weights,
     Need.NO_NORMALIZATION: _no_normalization,
     Need.SUM_FITS: _sum_fits,

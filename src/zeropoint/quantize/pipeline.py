@@ -12,6 +12,7 @@ from ..errors import InvalidModel, InvalidRecipe, UnsupportedOp
 from ..files import PathLike
 from ..graph.edit import copy_model, signatures_follow
 from ..graph.model import Model, Op
+from ..graph.query import tensor_keys
 from ..ops import OPS, OpSpec
 from ..recipe import Recipe, preset
 from ..runtime import require_runnable
@@ -22,7 +23,7 @@ from .plan import Plan, Repair, Skipped
 from .planner import Interface, Planner
 from .prepare import has_float_part, prepare
 from .rewrite import rewrite
-from .tensor_ranges import TensorRanges
+from .tensor_ranges import TensorRanges, fused_bounds
 
 RangeChoice = Method | Literal["auto"]
 """A method, or "auto": try several on the data and keep the best; without data, FALLBACK."""
@@ -30,9 +31,9 @@ RangeChoice = Method | Literal["auto"]
 FALLBACK: Method = "mse"
 """The best single method over the zoo."""
 
-Effort = Literal["quick", "standard"]
+Effort = Literal["quick", "standard", "high"]
 """quick: each weight is rounded by itself, ranges are one method's. standard: biases make up for what rounding does to
-the means, and several ways to set the ranges are tried."""
+the means, and several ways to set the ranges are tried. high: weights also make up for each other, layer by layer."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +79,26 @@ class Result:
 
 def make_plans(model: Model, request: Request) -> tuple[Plan, ...]:
     """Prepare `model` in place and plan each of its entry graphs."""
-    given = prepare(model)
-    ranges = TensorRanges.of(model, request.stats, given.merge(request.ranges), _method(request))
+    keys = tensor_keys(model)  # as in the statistics: preparing takes tensors away, and names repeat
+    given = prepare(model).merge(request.ranges)
+    ranges = TensorRanges(keys, request.stats, given, _method(request), fused_bounds(model))
+    limit_to_what_counts(model, ranges)
     return tuple(
         Planner(graph, request.recipe, request.ops, ranges, request.effort != "quick").plan(request.interface)
         for graph in entry_graphs(model)
     )
 
 
-def _planned(model: Model, request: Request) -> tuple[Model, tuple[Plan, ...]]:
+@dataclass(frozen=True)
+class Planned:
+    """A prepared copy of a model, and what is to be done with it."""
+
+    model: Model
+    plans: tuple[Plan, ...]
+
+
+def plan_model(model: Model, request: Request) -> Planned:
+    """Plan `model`; it is not changed."""
     require_float_part(model)
     if request.stats is not None:
         request.stats.require(model)
@@ -94,7 +106,9 @@ def _planned(model: Model, request: Request) -> tuple[Model, tuple[Plan, ...]]:
     prepared = copy_model(model)
     with signatures_follow(prepared):
         plans = make_plans(prepared, request)
-    return prepared, plans
+    if request.strict:
+        refuse_float(plans)
+    return Planned(prepared, plans)
 
 
 def _method(request: Request) -> Method:
@@ -105,16 +119,18 @@ def _method(request: Request) -> Method:
 
 def run(model: Model, request: Request) -> Result:
     """Quantize `model`; it is not changed."""
-    prepared, plans = _planned(model, request)
-    warnings = [f"no op matches the rule {rule}" for rule in request.recipe.unmatched(_ops(prepared))]
-    if request.strict:
-        refuse_float(plans)
-    made = copy_model(prepared)
+    return carry_out(plan_model(model, request), request)
+
+
+def carry_out(planned: Planned, request: Request) -> Result:
+    """Make the model that was planned, and see that LiteRT runs it."""
+    warnings = [f"no op matches the rule {rule}" for rule in request.recipe.unmatched(_ops(planned.model))]
+    made = copy_model(planned.model)
     with signatures_follow(made):
-        for plan in plans:
-            rewrite(plan.on(made.graphs[prepared.graphs.index(plan.graph)]), request.ops)
+        for plan in planned.plans:
+            rewrite(plan.on(made.graphs[planned.model.graphs.index(plan.graph)]), request.ops)
     require_runnable(made)
-    return Result(made, plans, tuple(warnings))
+    return Result(made, planned.plans, tuple(warnings))
 
 
 def _ops(model: Model) -> list[Op]:
@@ -122,9 +138,12 @@ def _ops(model: Model) -> list[Op]:
 
 
 def require_float_part(model: Model) -> None:
-    """Raise if the model is quantized already."""
+    """Raise if there is nothing to do: the model is quantized already, or no op of it has an integer kernel."""
     if not has_float_part(model):
-        raise InvalidModel("the model has no float arithmetic left to quantize; give the float model instead")
+        raise InvalidModel(
+            "the model has no float arithmetic that LiteRT could do in integers; "
+            "if it is quantized already, give the float model instead"
+        )
 
 
 def refuse_float(plans: tuple[Plan, ...]) -> None:

@@ -194,8 +194,9 @@ class Planner:
             if spec.rescale is Rescale.NONE or held is None:
                 continue
             ratio = _numerator(op, spec, draft) / held.scale
-            if ratio >= spec.max_rescale:
-                yield op, 1.01 * ratio / spec.max_rescale
+            limit = spec.rescale_limit(scheme.activations)
+            if ratio >= limit:
+                yield op, 1.01 * ratio / limit
 
     def _widen(self, op: Op, factor: float, solution: Solution) -> Repair:
         tensor = op.outputs[0]
@@ -225,9 +226,12 @@ class Planner:
         inner = DType.INT8 if dtype is DType.UINT8 else dtype
         held = stored if solution is None else solution.held(tensor, inner)
         if held is None or held.dtype is not inner:
-            if not self.ranges.knows(tensor):
+            if self.ranges.knows(tensor):
+                low, high = self.ranges.choose(tensor, None, Grid(inner.bits, inner is DType.INT16))
+            elif Uses(self.graph).is_unused(tensor):
+                low, high = 0.0, 0.0
+            else:
                 raise InvalidRecipe(f"'{tensor.name}' cannot be {dtype.label}: its range is not known")
-            low, high = self.ranges.choose(tensor, None, Grid(inner.bits, inner is DType.INT16))
             held = QuantParams.from_range(low, high, inner, symmetric=inner is DType.INT16, name=tensor.name)
         if dtype is DType.UINT8:
             return QuantParams(held.scales, (held.zero_point + 128,), DType.UINT8)

@@ -23,14 +23,23 @@ def prepare(model: Model) -> Ranges:
     for graph in model.graphs:
         for op in list(graph.ops):
             if op.kind == "FAKE_QUANT":
-                remove_op(graph, op)
+                _remove_fake_quant(graph, op)
             elif op.kind == "DEQUANTIZE" and _is_storage_only(graph, op):
                 _fold_dequantize(graph, op)
+            elif op.kind == "DIV":
+                _quotient_to_product(graph, op)
         _fuse_activations(graph)
         for op in graph.ops:
             _global_pool_to_mean(graph, op)
         drop_unused(graph)
     return given
+
+
+def _remove_fake_quant(graph: Graph, op: Op) -> None:
+    source, result = op.inputs[0], op.outputs[0]
+    if result in graph.outputs and source is not None and not (source in graph.inputs or source in graph.outputs):
+        source.name = result.name  # callers know outputs by name
+    remove_op(graph, op)
 
 
 def _fuse_activations(graph: Graph) -> None:
@@ -50,6 +59,23 @@ def _fuse_activations(graph: Graph) -> None:
             producer.outputs[0] = op.outputs[0]
             graph.ops.remove(op)
             uses = Uses(graph)
+
+
+def _quotient_to_product(graph: Graph, op: Op) -> None:
+    """A division by a constant, as a product with its reciprocal.
+
+    The integer kernel of DIV shifts by more than 31 bits, and so garbles the quotients of small numbers (LiteRT 2.3).
+    """
+    divisor = op.inputs[1]
+    if divisor is None or divisor.dtype is not DType.FLOAT32 or divisor.data is None:
+        return
+    with np.errstate(divide="ignore", over="ignore"):
+        factors = np.reciprocal(divisor.data)
+    if np.isfinite(factors).all():
+        factor = Tensor.constant(f"{divisor.name}/reciprocal", factors, DType.FLOAT32)
+        graph.tensors.append(factor)
+        op.kind, op.version, op.inputs = "MUL", 1, [op.inputs[0], factor]
+        op.options = default_options("MulOptions", fusedActivationFunction=op.option("fusedActivationFunction", 0))
 
 
 def _global_pool_to_mean(graph: Graph, op: Op) -> None:

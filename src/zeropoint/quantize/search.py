@@ -13,26 +13,29 @@ from typing import Any
 
 import numpy as np
 
+from ..affine import QuantParams
 from ..calibrate import Method, Settings, Stats, calibrate
 from ..calibrate.collect import Progress
 from ..dtypes import Array
 from ..graph.edit import copy_model, signatures_follow
-from ..graph.model import Model
+from ..graph.model import Model, Tensor
 from ..runtime import Session
 from ..sources.ports import Row, entries, entry
 from ..sources.samples import Notes, Samples, iterate, rows
 from .equalize import equalize
-from .pipeline import Request, Result, require_float_part, run
+from .pipeline import Planned, Request, Result, carry_out, plan_model, require_float_part, run
+from .plan import Plan
 from .planner import Interface
 from .prepare import prepare
+from .refine import Refiner
 
 TRIED: tuple[Method, ...] = ("mse", "percentile", "minmax")
 
 KEPT_SAMPLES, KEPT_BYTES = 256, 1 << 28
 """How much of the data is held back to run again."""
 
-JUDGED = 24
-"""On how many of these the candidates are compared."""
+JUDGED, REFINED = 24, 64
+"""On how many of these candidates are compared, and weights refined."""
 
 
 @dataclass
@@ -98,8 +101,32 @@ def quantize_on(
         other, its_error = judge.best([Candidate(evened, again, m, count) for m in methods], request)
         if its_error < error:
             best, error = other, its_error
-    result = run(best.model, replace(request, stats=best.stats, method=best.method))
-    return replace(result, notes=(*result.notes, f"{best}; outputs differ by {_decibel(error)}"))
+    chosen = replace(request, stats=best.stats, method=best.method)
+    planned, how = plan_model(best.model, chosen), str(best)
+    if request.effort == "high":
+        refined = _refined(planned, chosen, keeper.kept, progress)
+        its_error = judge.error(_float_ends(refined, chosen))
+        if its_error < error:
+            planned, error, how = refined, its_error, f"{how}, weights rounded with compensation"
+    result = carry_out(planned, chosen)
+    return replace(result, notes=(*result.notes, f"{how}; outputs differ by {_decibel(error)}"))
+
+
+def _refined(planned: Planned, request: Request, kept: list[Any], progress: Progress | None) -> Planned:
+    """The same plan with better weights and biases."""
+    samples = [row for _, row in rows(kept[:REFINED], entry(planned.model), Notes())][:REFINED]
+    refiner = Refiner(planned.model, request.ops, samples, progress)
+    return Planned(planned.model, tuple(refiner.refine(plan) for plan in planned.plans))
+
+
+def _float_ends(planned: Planned, request: Request) -> Model:
+    """The model with float inputs and outputs, to be compared."""
+    plans = tuple(replace(plan, inputs={}, outputs={}, stored=_inner(plan)) for plan in planned.plans)
+    return carry_out(Planned(planned.model, plans), request).model
+
+
+def _inner(plan: Plan) -> dict[Tensor, QuantParams]:
+    return {t: p for t, p in plan.stored.items() if t not in plan.inputs}
 
 
 def _equalized(model: Model, stats: Stats) -> tuple[Model, int]:
@@ -129,15 +156,15 @@ class Judge:
         return cls(chosen, _run(session, chosen), compared)
 
     def best(self, candidates: list[Candidate], request: Request) -> tuple[Candidate, float]:
-        errors = [self.error(c, request) for c in candidates]
+        asked = replace(request, interface=Interface())
+        models = (run(c.model, replace(asked, stats=c.stats, method=c.method)).model for c in candidates)
+        errors = [self.error(model) for model in models]
         k = int(np.argmin(errors))
         return candidates[k], errors[k]
 
-    def error(self, candidate: Candidate, request: Request) -> float:
-        """Squared error of the outputs relative to their power, averaged over outputs."""
-        asked = replace(request, stats=candidate.stats, method=candidate.method, interface=Interface())
-        made = Session(run(candidate.model, asked).model)
-        found = _run(made, self.samples)
+    def error(self, model: Model) -> float:
+        """Squared error of a model's outputs relative to their power, averaged over outputs."""
+        found = _run(Session(model), self.samples)
         return float(np.mean([self._relative(k, found) for k in self.float_outputs]))
 
     def _relative(self, k: int, found: list[list[Array]]) -> float:

@@ -11,8 +11,7 @@ import numpy as np
 from ..affine import QuantParams
 from ..calibrate import Grid, Method, Ranges, Stats, TensorStats, choose_range
 from ..dtypes import Array
-from ..graph.model import Model, Op, Tensor
-from ..graph.query import tensor_keys
+from ..graph.model import Model, Tensor
 from ..ops import fused_activation
 
 Bounds = tuple[float, float]
@@ -33,11 +32,6 @@ class TensorRanges:
     widened: dict[Tensor, Bounds] = field(default_factory=dict)
     masked: set[Tensor] = field(default_factory=set)
     _chosen: dict[tuple[Tensor, str, Grid], Bounds] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, model: Model, stats: Stats | None, given: Ranges, method: Method) -> TensorRanges:
-        bounded = {op.outputs[0]: b for g in model.graphs for op in g.ops if (b := output_bounds(op)) is not None}
-        return cls(tensor_keys(model), stats, given, method, bounded)
 
     def limit(self, tensor: Tensor, bounds: Bounds) -> None:
         """Values beyond `bounds` need not be told apart."""
@@ -90,9 +84,10 @@ class TensorRanges:
             # A histogram that spans masked values as well is too coarse for any choice among the others.
             low, high = choose_range(seen, "minmax" if tensor in self.masked else method, grid)  # type: ignore[arg-type]
         else:
-            return constant_bounds(tensor)
+            low, high = constant_bounds(tensor)
         least, greatest = self.bounded.get(tensor, (-math.inf, math.inf))
-        low = least if tensor in self.masked else low
+        if tensor in self.masked:
+            low = least
         return min(max(low, least), greatest), max(min(high, greatest), least)
 
 
@@ -109,6 +104,7 @@ def constant_bounds(tensor: Tensor) -> Bounds:
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
 
 
-def output_bounds(op: Op) -> Bounds | None:
-    """What a fused activation limits an op's output to."""
-    return fused_activation(op).bounds if op.outputs else None
+def fused_bounds(model: Model) -> dict[Tensor, Bounds]:
+    """What fused activations limit the outputs of their ops to."""
+    ops = (op for graph in model.graphs for op in graph.ops if op.outputs)
+    return {op.outputs[0]: bounds for op in ops if (bounds := fused_activation(op).bounds) is not None}

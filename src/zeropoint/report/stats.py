@@ -30,11 +30,16 @@ def print_stats(stats: Stats, title: str, console: Console, *, brief: bool = Fal
         printer.line("note: ", note)
     if brief:
         return
-    printer.line(("      least     greatest       mean   sample (min, max)   histogram", "bold"))
+    printer.line(("      least    greatest       mean   sample of each   histogram", "bold"))
     for name, t in stats.tensors.items():
         printer.line("  ", (printer.fit(name, 4), "cyan"))
-        extremes = f"{t.low.value:11.5g}  {t.high.value:11.5g} {t.mean:10.4g}   {t.low.sample:6d}, {t.high.sample:6d}"
-        printer.line(extremes, "     ", (sketch(t.histogram), "green"))
+        mean = f"{t.mean:.4g}" if t.histogram.counts.size else "-"  # quick statistics have none
+        where = f"{t.low.sample}, {t.high.sample}"
+        printer.line(
+            f"{t.low.value:11.5g} {t.high.value:11.5g} {mean:>10}   {where:>14}   ", (sketch(t.histogram), "green")
+        )
+        if t.nonfinite:
+            printer.line(f"    {t.nonfinite} values were NaN or infinite")
 
 
 def sketch(histogram: Histogram, width: int = 24) -> str:

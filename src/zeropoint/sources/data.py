@@ -84,19 +84,17 @@ def _from_function(script: Path, function: str) -> Data:
 
 def _read_array(path: Path) -> Array:
     try:
-        array = np.load(path, allow_pickle=False, mmap_mode="r")
+        return np.lib.format.open_memmap(path, mode="r")
     except OSError as error:
         raise InvalidSample(f"cannot read {path}: {describe_os_error(error)}") from None
-    except Exception as error:  # NumPy raises whatever its parser meets
+    except Exception as error:  # its parser raises whatever it meets
         raise InvalidSample(f"{path} is not a NumPy array file: {error}") from None
-    if not isinstance(array, np.ndarray):
-        raise InvalidSample(f"{path} is not a NumPy array file but an archive; call it .npz")
-    return array
 
 
 def _from_npz(path: Path, entry: Entry) -> Data:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Given a path, NumPy leaves the file open if it is damaged (NumPy 2.4).
+        with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except OSError as error:
         raise InvalidSample(f"cannot read {path}: {describe_os_error(error)}") from None
@@ -130,14 +128,15 @@ class _Column:
     array: Array
 
     @property
-    def batch(self) -> int | None:
-        return max(1, *self.port.shape[:1]) if self.array.ndim == len(self.port.shape) > 0 else None
+    def has_batches(self) -> bool:
+        return self.array.ndim == len(self.port.shape) > 0
 
     def __len__(self) -> int:
-        return self.array.shape[0] // (self.batch or 1) if self.array.ndim else 0
+        return self.array.shape[0] // (self.port.batch if self.has_batches else 1) if self.array.ndim else 0
 
     def __getitem__(self, k: int) -> Array:
-        return self.array[k * self.batch : (k + 1) * self.batch] if self.batch else np.asarray(self.array[k])
+        batch = self.port.batch
+        return self.array[k * batch : (k + 1) * batch] if self.has_batches else np.asarray(self.array[k])
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,11 @@ class Port:
         """The shape with -1 for dimensions that may vary."""
         return self.tensor.shape_signature or self.tensor.shape
 
+    @property
+    def batch(self) -> int:
+        """How many rows of data one run takes; one where that is free."""
+        return max(1, self.shape[0]) if self.shape else 1
+
     def __str__(self) -> str:
         dims = ",".join("?" if d < 0 else str(d) for d in self.shape)
         return f"'{self.name}' ({self.dtype.label}[{dims}])"

@@ -181,10 +181,9 @@ def _runs(pairs: Sequence[tuple[Array, Port]], number: int) -> int:
     """How many runs a batch is."""
     counts: dict[Port, int] = {}
     for array, port in pairs:
-        step = max(1, *port.shape[:1])
         is_batch = port.shape and array.ndim == len(port.shape) and _fits(array.shape[1:], port.shape[1:])
-        if is_batch and array.shape[0] and array.shape[0] % step == 0:
-            counts[port] = array.shape[0] // step
+        if is_batch and array.shape[0] and array.shape[0] % port.batch == 0:
+            counts[port] = array.shape[0] // port.batch
         elif port.shape or array.shape:
             raise InvalidSample(f"sample {number}, input {port}: the shape {list(array.shape)} does not fit")
     if len(set(counts.values())) != 1:
@@ -195,5 +194,4 @@ def _runs(pairs: Sequence[tuple[Array, Port]], number: int) -> int:
 
 def _batch(array: Array, port: Port, k: int) -> Array:
     """The part of `array` that run `k` takes."""
-    step = max(1, *port.shape[:1])
-    return array[k * step : (k + 1) * step] if port.shape else array
+    return array[k * port.batch : (k + 1) * port.batch] if port.shape else array

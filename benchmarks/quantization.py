@@ -1,0 +1,614 @@
+"""Quantizing the zoo, against TensorFlow's converter and ai-edge-quantizer: accuracy, speed, time and memory.
+
+`python -m benchmarks.quantization --zoo ../shared/zoo [--only kws_dscnn] [--modes int8] [-o results.json]`
+
+Everything that runs other people's native code does so in a process of its own: a crash is a row that says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import multiprocessing
+import os
+import pickle
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from .measure import Times, peak_memory, print_table, take_turns
+
+FLOAT, OURS = "float", "zeropoint"
+TIME_NOISE = 1.10
+MEMORY_GOAL = 3.0
+LARGE = "minilm_l6_sts"
+"""The task on which time and memory of quantization itself have goals."""
+
+PACKAGES = ("zeropoint", "ai-edge-litert", "tensorflow", "ai-edge-quantizer", "numpy")
+
+
+# What each tool does. A function imports what its job needs and returns the job, so that imports are not measured.
+
+Whole = Callable[[Any, str, list[Any]], bytes]
+"""(task, mode, samples) -> the quantized model, calibration included."""
+
+Calibrate = Callable[[Any, str, list[Any], str], None]
+"""(task, mode, samples, file): writes statistics."""
+
+FromStats = Callable[[str, str, str], bytes]
+"""(model, mode, file of statistics) -> the quantized model."""
+
+
+def zeropoint_whole(**options: Any) -> Whole:
+    import zeropoint
+
+    _warm_up_imports()
+    return lambda task, mode, samples: zeropoint.to_bytes(
+        zeropoint.quantize(str(task.model), mode, data=samples, **options).model
+    )
+
+
+def zeropoint_calibrate() -> Calibrate:
+    import zeropoint
+
+    _warm_up_imports()
+
+    def calibrate(task: Any, mode: str, samples: list[Any], target: str) -> None:  # noqa: ARG001 (any mode)
+        zeropoint.calibrate(str(task.model), samples).save(target, overwrite=True)
+
+    return calibrate
+
+
+def zeropoint_from_stats(**options: Any) -> FromStats:
+    import zeropoint
+
+    _warm_up_imports()
+    return lambda model, mode, stats: zeropoint.to_bytes(
+        zeropoint.quantize(model, mode, stats=zeropoint.Stats.load(stats), **options).model
+    )
+
+
+def _warm_up_imports() -> None:
+    import ai_edge_litert.interpreter  # noqa: F401 (imported on first use otherwise)
+
+    import zeropoint.quantize
+    import zeropoint.tflite.write  # noqa: F401
+
+
+def tensorflow_whole() -> Whole:
+    import tensorflow as tf
+
+    def convert(task: Any, mode: str, samples: list[Any]) -> bytes:
+        if task.source.is_dir():
+            # The newer entry point restores Keras objects, and TensorFlow 2.21 no longer reads those of Keras 2.
+            converter = tf.compat.v1.lite.TFLiteConverter.from_saved_model(str(task.source))
+        else:
+            converter = tf.lite.TFLiteConverter.from_keras_model(tf.keras.models.load_model(task.source, compile=False))
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.representative_dataset = lambda: map(list, samples)
+        if mode == "int16x8":
+            sets = tf.lite.OpsSet
+            integer = sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
+            converter.target_spec.supported_ops = [integer, sets.TFLITE_BUILTINS]
+        content: bytes = converter.convert()
+        return content
+
+    return convert
+
+
+def ai_edge_whole() -> Whole:
+    quantizer = _ai_edge_quantizer()
+
+    def quantize(task: Any, mode: str, samples: list[Any]) -> bytes:
+        made = quantizer(str(task.model), mode)
+        found = made.calibrate(_by_name(task, samples))
+        return bytes(made.quantize(found, enable_progress_report=False).quantized_model)
+
+    return quantize
+
+
+def ai_edge_calibrate() -> Calibrate:
+    quantizer = _ai_edge_quantizer()
+
+    def calibrate(task: Any, mode: str, samples: list[Any], target: str) -> None:
+        found = quantizer(str(task.model), mode).calibrate(_by_name(task, samples))
+        Path(target).write_bytes(pickle.dumps(found))
+
+    return calibrate
+
+
+def ai_edge_from_stats() -> FromStats:
+    quantizer = _ai_edge_quantizer()
+
+    def quantize(model: str, mode: str, stats: str) -> bytes:
+        found = pickle.loads(Path(stats).read_bytes())
+        return bytes(quantizer(model, mode).quantize(found, enable_progress_report=False).quantized_model)
+
+    return quantize
+
+
+def _ai_edge_quantizer() -> Callable[[str, str], Any]:
+    from ai_edge_quantizer import quantizer, recipe
+
+    recipes = {"int8": recipe.static_wi8_ai8, "int16x8": recipe.static_wi8_ai16}
+    return lambda model, mode: quantizer.Quantizer(model, recipes[mode]())
+
+
+def _by_name(task: Any, samples: list[Any]) -> dict[str, list[dict[str, Any]]]:
+    """Samples as ai-edge-quantizer wants them: by signature, then by input name."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(str(task.model))
+    order = [d["index"] for d in interpreter.get_input_details()]
+    key = next(iter(interpreter.get_signature_list()), None)
+    if key is None:
+        names = [d["name"] for d in interpreter.get_input_details()]
+    else:
+        details = interpreter.get_signature_runner(key).get_input_details()
+        names = sorted(details, key=lambda name: order.index(details[name]["index"]))
+    return {key or "serving_default": [dict(zip(names, sample, strict=True)) for sample in samples]}
+
+
+@dataclass(frozen=True)
+class Tool:
+    package: str
+    whole: Callable[[], Whole]
+    calibrate: Callable[[], Calibrate] | None = None
+    from_stats: Callable[[], FromStats] | None = None
+    needs_source: bool = False
+
+    def obstacle(self, task: Any) -> str | None:
+        """Why this tool cannot even try."""
+        if importlib.util.find_spec(self.package) is None:
+            return "not installed"
+        if self.needs_source and task.source is None:
+            return "needs the Keras model or SavedModel, there is none"
+        return None
+
+
+QUICK = {"effort": "quick", "range": "minmax"}
+
+TOOLS = {
+    OURS: Tool("zeropoint", zeropoint_whole, zeropoint_calibrate, zeropoint_from_stats),
+    "zeropoint quick": Tool(
+        "zeropoint", partial(zeropoint_whole, **QUICK), zeropoint_calibrate, partial(zeropoint_from_stats, **QUICK)
+    ),
+    "TensorFlow": Tool("tensorflow", tensorflow_whole, needs_source=True),
+    "ai-edge-quantizer": Tool("ai_edge_quantizer", ai_edge_whole, ai_edge_calibrate, ai_edge_from_stats),
+}
+RIVALS = [name for name in TOOLS if TOOLS[name].package != "zeropoint"]
+
+
+# Processes of their own.
+
+
+class Failed(Exception):
+    """What a child process did not manage, in one line."""
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a function, run in a fresh process that prints nothing."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_silence) as pool:
+        try:
+            return pool.submit(function, *arguments).result()
+        except BrokenProcessPool:
+            raise Failed("its process crashed") from None
+        except Exception as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise Failed(f"{type(error).__name__}: {' '.join(lines[:1])}") from None
+
+
+def _silence() -> None:
+    """Converters and native code write about their progress, to both streams."""
+    sink = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(sink, stream)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of every tool alike."""
+
+    zoo: str
+    name: str
+    mode: str
+    samples: int
+
+    @property
+    def task(self) -> Any:
+        if self.zoo not in sys.path:
+            sys.path.insert(0, self.zoo)
+        return importlib.import_module("zoo").TASKS[self.name]
+
+    def calibration(self) -> list[Any]:
+        samples: list[Any] = self.task.calibration(self.samples)
+        return samples
+
+
+def make(tool: str, request: Request, target: str) -> float:
+    """Calibrate and quantize, write the model; the seconds it took without imports, loading data and writing."""
+    job, samples = TOOLS[tool].whole(), request.calibration()
+    start = time.perf_counter()
+    content = job(request.task, request.mode, samples)
+    seconds = time.perf_counter() - start
+    Path(target).write_bytes(content)
+    return seconds
+
+
+def collect(tool: str, request: Request, target: str) -> None:
+    calibrate = TOOLS[tool].calibrate
+    assert calibrate is not None
+    calibrate()(request.task, request.mode, request.calibration(), target)
+
+
+def quantize_once(tool: str, model: str, mode: str, stats: str) -> float:
+    """Seconds from a float model and statistics, both on disk, to the bytes of the quantized model."""
+    from_stats = TOOLS[tool].from_stats
+    assert from_stats is not None
+    job = from_stats()
+    start = time.perf_counter()
+    job(model, mode, stats)
+    return time.perf_counter() - start
+
+
+def score(request: Request, model: str, limit: int | None) -> float:
+    found: float = request.task.evaluate(model, limit)
+    return found
+
+
+def latencies(request: Request, models: Mapping[str, str], threads: int, rounds: int) -> dict[str, tuple[float, ...]]:
+    """Seconds of one inference in each round, by model; the models take turns."""
+    sample = request.task.calibration(1)[0]
+    jobs, repeats = {}, {}
+    for name, path in models.items():
+        invoke = _loaded(path, sample, threads)
+        invoke()
+        start = time.perf_counter()
+        invoke()
+        repeats[name] = max(1, math.ceil(0.02 / (time.perf_counter() - start)))  # well above the clock's noise
+        jobs[name] = partial(_repeat, invoke, repeats[name])
+    times = take_turns(jobs, rounds)
+    return {name: tuple(s / repeats[name] for s in seconds) for name, seconds in times.rounds.items()}
+
+
+def _loaded(path: str, sample: Sequence[Any], threads: int) -> Callable[[], None]:
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(path, num_threads=threads)
+    interpreter.allocate_tensors()
+    for detail, value in zip(interpreter.get_input_details(), sample, strict=True):
+        interpreter.set_tensor(detail["index"], value.astype(detail["dtype"]))
+    invoke: Callable[[], None] = interpreter.invoke
+    return invoke
+
+
+def _repeat(job: Callable[[], object], times: int) -> None:
+    for _ in range(times):
+        job()
+
+
+# Results.
+
+
+@dataclass
+class Row:
+    task: str
+    mode: str
+    tool: str
+    error: str | None = None
+    score: float | None = None
+    size: int | None = None
+    conversions: int | None = None
+    """QUANTIZE and DEQUANTIZE ops."""
+    inner_conversions: int | None = None
+    """The same without those that only turn a float input or output of the model into integers or back."""
+    float_ops: dict[str, int] = field(default_factory=dict)
+    latency: dict[str, float] = field(default_factory=dict)
+    """By number of threads: seconds, the median, and as a ratio to the float model's and to each other tool's."""
+    whole: float | None = None
+    from_stats: float | None = None
+    peak: float | None = None
+    """Peak memory of quantization from statistics, in sizes of the float model."""
+
+
+def describe(row: Row, model: str) -> None:
+    """What the file tells by itself."""
+    import zeropoint
+    from zeropoint.dtypes import DType
+
+    graphs = zeropoint.load(model).graphs
+    ops = [op for graph in graphs for op in graph.ops]
+    edges = {tensor for graph in graphs for tensor in (*graph.inputs, *graph.outputs)}
+    conversions = [op for op in ops if op.kind in ("QUANTIZE", "DEQUANTIZE")]
+    floats = (DType.FLOAT32, DType.FLOAT16)
+    row.size = Path(model).stat().st_size
+    row.conversions = len(conversions)
+    row.inner_conversions = sum(edges.isdisjoint(op.tensors()) for op in conversions)
+    row.float_ops = dict(
+        Counter(op.label for op in ops if op not in conversions and any(t.dtype in floats for t in op.outputs))
+    )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run of the benchmark."""
+
+    zoo: str
+    samples: int
+    limit: int | None
+    rounds: int
+    folder: Path
+
+    def request(self, task: str, mode: str) -> Request:
+        return Request(self.zoo, task, mode, self.samples)
+
+
+def measure(plan: Plan, request: Request) -> list[Row]:
+    """All tools on one task in one mode: the float model's row first."""
+    task = request.task
+    rows = {FLOAT: Row(request.name, request.mode, FLOAT)} | {t: Row(request.name, request.mode, t) for t in TOOLS}
+    files = {t: str(plan.folder / f"{request.name}.{request.mode}.{t}.tflite") for t in TOOLS}
+    files[FLOAT] = str(task.model)
+    for name, row in rows.items():
+        try:
+            if name in TOOLS:
+                _make(name, request, row, files[name])
+            describe(row, files[name])
+            row.score = apart(score, request, files[name], plan.limit)
+        except Failed as failure:
+            row.error = str(failure)
+        _progress(row)
+    working = {name: files[name] for name, row in rows.items() if row.error is None}
+    for threads in (1, 2):
+        _compare_latency(rows, apart(latencies, request, working, threads, plan.rounds), threads)
+    _measure_from_stats(plan, request, {n: r for n, r in rows.items() if n in working and n in TOOLS})
+    return list(rows.values())
+
+
+def _make(tool: str, request: Request, row: Row, target: str) -> None:
+    obstacle = TOOLS[tool].obstacle(request.task)
+    if obstacle is not None:
+        raise Failed(obstacle)
+    row.whole = apart(make, tool, request, target)
+
+
+def _progress(row: Row) -> None:
+    found = row.error or f"{row.score:.4f}"
+    print(f"  {row.task} {row.mode} {row.tool}: {found}", file=sys.stderr, flush=True)
+
+
+def _compare_latency(rows: Mapping[str, Row], seconds: dict[str, tuple[float, ...]], threads: int) -> None:
+    times = Times(seconds)
+    for name in seconds:
+        found = rows[name].latency
+        found[f"{threads}"] = times.median(name)
+        for other in seconds:
+            if other != name:
+                found[f"{threads} / {other}"] = times.ratio(name, other)
+
+
+def _measure_from_stats(plan: Plan, request: Request, rows: Mapping[str, Row]) -> None:
+    """Quantization alone: each time in a fresh process, the tools in turns."""
+    model = str(request.task.model)
+    stats: dict[str, str] = {}
+    for name in rows:
+        tool = TOOLS[name]
+        if tool.from_stats is not None:
+            stats[name] = str(plan.folder / f"{request.name}.{request.mode}.{tool.package}.stats")
+            if not Path(stats[name]).exists():
+                apart(collect, name, request, stats[name])
+    seconds: dict[str, list[float]] = {name: [] for name in stats}
+    for _ in range(3):
+        for name, found in seconds.items():
+            found.append(apart(quantize_once, name, model, request.mode, stats[name]))
+    for name, found in seconds.items():
+        rows[name].from_stats = statistics.median(found)
+        prepare = TOOLS[name].from_stats
+        if request.name == LARGE and hasattr(prepare, "__name__"):
+            peak = peak_memory(f"benchmarks.quantization:{prepare.__name__}", model, request.mode, stats[name])
+            rows[name].peak = peak / Path(model).stat().st_size
+
+
+# Goals.
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A task's goal, the best that another tool reaches with 8 bits according to the zoo's README, and how much of a
+    difference means nothing: two models that disagree on 2 % of n samples differ by sqrt(0.02 / n) by chance."""
+
+    at_least: float
+    best_other: float | None
+    noise: float
+
+
+ACCURACY = {
+    ("resnet8_cifar10", "int8"): Accuracy(0.866, 0.8684, 0.0020),
+    ("resnet8_cifar10", "int16x8"): Accuracy(0.866, None, 0.0020),
+    ("kws_dscnn", "int8"): Accuracy(0.917, 0.9189, 0.0021),
+    ("kws_dscnn", "int16x8"): Accuracy(0.917, 0.9214, 0.0021),
+    ("vww_mobilenetv1", "int8"): Accuracy(0.86, 0.872, 0.0126),
+    ("vww_mobilenetv1", "int16x8"): Accuracy(0.86, None, 0.0126),
+    ("mobilenetv1_025_224", "int8"): Accuracy(0.54, 0.58, 0.0050),
+    ("mobilenetv1_025_224", "int16x8"): Accuracy(0.54, 0.4075, 0.0050),
+    ("mnist_lstm", "int8"): Accuracy(0.985, 0.9854, 0.0015),
+    ("mnist_lstm", "int16x8"): Accuracy(0.985, None, 0.0015),
+    ("ad_toycar", "int8"): Accuracy(-10.3, -10.31, 0.02),
+    ("ad_toycar", "int16x8"): Accuracy(-10.3, None, 0.02),
+    ("selfie_segmentation", "int8"): Accuracy(0.60, None, 0.002),
+    ("selfie_segmentation", "int16x8"): Accuracy(0.60, None, 0.002),
+    ("ppocr_textdir_cls", "int8"): Accuracy(0.98, None, 0.0082),
+    ("ppocr_textdir_cls", "int16x8"): Accuracy(0.98, None, 0.0082),
+    (LARGE, "int8"): Accuracy(0.60, 0.5558, 0.002),
+    (LARGE, "int16x8"): Accuracy(0.815, 0.8235, 0.002),
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    goal: str
+    found: str
+    met: bool
+
+
+def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
+    """Every goal for which `rows`, of one task and mode, have the numbers."""
+    by_tool = {row.tool: row for row in rows}
+    ours = by_tool[OURS]
+    if ours.error is not None:
+        yield Verdict(f"{ours.task} {ours.mode}: works", ours.error, False)
+        return
+    rivals = [by_tool[name] for name in RIVALS if by_tool[name].error is None]
+    yield from _accuracy_verdicts(ours, rivals)
+    for other in rivals:
+        yield from _efficiency_verdicts(ours, other)
+    if ours.peak is not None:
+        goal = f"{_label(ours)}: peak memory ≤ {MEMORY_GOAL:.0f} models"
+        yield Verdict(goal, f"{ours.peak:.2f}", ours.peak <= MEMORY_GOAL)
+
+
+def _label(row: Row) -> str:
+    return f"{row.task} {row.mode}"
+
+
+def _accuracy_verdicts(ours: Row, rivals: Sequence[Row]) -> Iterator[Verdict]:
+    goal = ACCURACY.get((ours.task, ours.mode))
+    if goal is None or ours.score is None:
+        return
+    found, label = f"{ours.score:.4f}", f"{_label(ours)}: score"
+    yield Verdict(f"{label} ≥ {goal.at_least}", found, ours.score >= goal.at_least)
+    others = {"the best in the zoo's table": goal.best_other} | {other.tool: other.score for other in rivals}
+    for name, other in others.items():
+        if other is not None:
+            met = ours.score >= other - goal.noise
+            yield Verdict(f"{label} ≥ {other:.4f} (± {goal.noise}) of {name}", found, met)
+
+
+def _efficiency_verdicts(ours: Row, other: Row) -> Iterator[Verdict]:
+    if ours.inner_conversions is not None and other.inner_conversions is not None:
+        goal = f"{_label(ours)}: conversions inside ≤ {other.inner_conversions} of {other.tool}"
+        yield Verdict(goal, f"{ours.inner_conversions}", ours.inner_conversions <= other.inner_conversions)
+    for threads in (1, 2):
+        ratio = ours.latency[f"{threads} / {other.tool}"]
+        goal = f"{_label(ours)}: inference, {threads} thread{'s'[: threads - 1]} ≤ {TIME_NOISE:.2f} x {other.tool}"
+        yield Verdict(goal, f"{ratio:.2f} x", ratio <= TIME_NOISE)
+    if ours.task == LARGE and ours.from_stats is not None and other.from_stats is not None:
+        ratio = ours.from_stats / other.from_stats
+        goal = f"{_label(ours)}: quantization ≤ {TIME_NOISE:.2f} x {other.tool}"
+        yield Verdict(goal, f"{ratio:.2f} x", ratio <= TIME_NOISE)
+
+
+# Output.
+
+COLUMNS = "score,kB,conversions,inside,float ops,1 thread,2 threads,whole,from stats,memory"
+HEADER = ("", *COLUMNS.split(","), "")
+
+
+def table_row(row: Row) -> tuple[str, ...]:
+    def number(value: float | None, pattern: str) -> str:
+        return "" if value is None else pattern.format(value)
+
+    def latency(threads: int) -> str:
+        seconds = row.latency.get(f"{threads}")
+        if row.tool == FLOAT:
+            return number(None if seconds is None else seconds * 1e3, "{:.3g} ms")
+        return number(row.latency.get(f"{threads} / {FLOAT}"), "{:.2f} x")
+
+    return (
+        f"  {row.tool}",
+        number(row.score, "{:.4f}"),
+        number(None if row.size is None else row.size / 1e3, "{:.0f}"),
+        number(row.conversions, "{}"),
+        number(row.inner_conversions, "{}"),
+        "" if row.size is None else str(sum(row.float_ops.values())),
+        latency(1),
+        latency(2),
+        number(row.whole, "{:.2f} s"),
+        number(row.from_stats, "{:.2f} s"),
+        number(row.peak, "{:.2f}"),
+        row.error or ", ".join(f"{n} {kind}" for kind, n in row.float_ops.items() if row.tool != FLOAT),
+    )
+
+
+def report(groups: Sequence[Sequence[Row]]) -> None:
+    lines = []
+    for rows in groups:
+        lines.append((_label(rows[0]), *[""] * (len(HEADER) - 1)))
+        lines += [table_row(row) for row in rows]
+    print(
+        "inside: conversions other than those of float inputs and outputs; inference: ratio to the float model's;\n"
+        "whole: calibration and quantization; memory: peak of quantization from statistics, in sizes of the model\n"
+    )
+    print_table(HEADER, lines)
+    found = [v for rows in groups for v in verdicts(rows)]
+    missed = [(v.goal, v.found, "missed") for v in found if not v.met]
+    print(f"goals: {len(found) - len(missed)} met, {len(missed)} missed\n")
+    print_table(("goal", "found", ""), [(v.goal, v.found, "met" if v.met else "missed") for v in found])
+    if missed:
+        print_table(("missed", "found", ""), missed)
+
+
+def versions() -> dict[str, str]:
+    def of(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return "not installed"
+
+    return {package: of(package) for package in PACKAGES}
+
+
+def write(path: str, groups: Sequence[Sequence[Row]]) -> None:
+    content = {
+        "versions": versions(),
+        "cores": os.cpu_count(),
+        "rows": [asdict(row) for rows in groups for row in rows],
+        "goals": [asdict(v) for rows in groups for v in verdicts(rows)],
+    }
+    Path(path).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Quantizing the zoo, against other tools.")
+    parser.add_argument("--zoo", required=True, help="folder with zoo.py")
+    parser.add_argument("--only", help="tasks, separated by commas (default: all)")
+    parser.add_argument("--modes", default="int8,int16x8", help="separated by commas (default: int8,int16x8)")
+    parser.add_argument("--samples", type=int, default=200, help="for calibration (default: 200)")
+    parser.add_argument("--limit", type=int, help="evaluate on this many samples only (goals are for all)")
+    parser.add_argument("--rounds", type=int, default=15, help="of inference time (default: 15)")
+    parser.add_argument("-o", "--output", help="a JSON file for the results")
+    arguments = parser.parse_args()
+    zoo = str(Path(arguments.zoo).resolve())
+    sys.path.insert(0, zoo)
+    tasks = list(importlib.import_module("zoo").TASKS)
+    chosen = arguments.only.split(",") if arguments.only else tasks
+    unknown = set(chosen) - set(tasks)
+    if unknown:
+        parser.error(f"no such task: {', '.join(sorted(unknown))}; there are {', '.join(tasks)}")
+    groups: list[list[Row]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        plan = Plan(zoo, arguments.samples, arguments.limit, arguments.rounds, Path(folder))
+        for name in chosen:
+            for mode in arguments.modes.split(","):
+                groups.append(measure(plan, plan.request(name, mode)))
+                if arguments.output:
+                    write(arguments.output, groups)
+    print(", ".join(f"{package} {number}" for package, number in versions().items()), f"on {os.cpu_count()} cores\n")
+    report(groups)
+
+
+if __name__ == "__main__":
+    main()
