@@ -198,6 +198,7 @@ def quantize(
     effort: Annotated[
         str, typer.Option("--effort", metavar="EFFORT", help="quick, standard or high (compensated rounding).")
     ] = "standard",
+    weight_bits: Annotated[int, typer.Option("--weight-bits", help="8, or 4 where LiteRT has a kernel.")] = 8,
     input_type: Annotated[str, typer.Option("--input-type", help="float32, int8, uint8 or int16.")] = "float32",
     output_type: Annotated[str, typer.Option("--output-type", help="float32, int8, uint8 or int16.")] = "float32",
     strict: Annotated[bool, typer.Option("--strict", help="Refuse if an op would stay float.")] = False,
@@ -250,7 +251,7 @@ def quantize(
         raise InvalidRecipe(f"unknown effort {effort!r}; choose from {', '.join(get_args(Effort))}")
     if data is not None and stats is not None:
         raise InvalidRecipe("give --data or --stats, not both")
-    rules = resolve_recipe(mode, None if recipe is None else load_recipe(recipe))
+    rules = resolve_recipe(mode, None if recipe is None else load_recipe(recipe), weight_bits)
     interface = interface_of(input_type, output_type)
     given = Ranges({}) if ranges is None else ranges_from_json(ranges)
     source = load(model)

@@ -90,12 +90,17 @@ class Recipe:
         return [rule for rule in self.rules if not any(rule.matches(op) for op in ops)]
 
 
-def preset(name: str) -> Recipe:
-    """The recipe called `name`: "int8" or "int16x8" for every op that has such a kernel."""
+WEIGHT_TYPES = ("int8", "int4")
+
+
+def preset(name: str, weight_bits: int = 8) -> Recipe:
+    """The recipe called `name`: "int8" or "int16x8" for every op that has such a kernel, weights in 8 or 4 bits."""
+    if f"int{weight_bits}" not in WEIGHT_TYPES:
+        raise InvalidRecipe(f"weights of {weight_bits} bits are not supported; choose 8 or 4")
     if name not in PRESETS or name == "float":
         choices = ", ".join(n for n in PRESETS if n != "float")
         raise InvalidRecipe(f"unknown mode {name!r}; choose from {choices}")
-    return Recipe((Rule(PRESETS[name]),))
+    return Recipe((Rule(dataclasses.replace(PRESETS[name], weights=DType.parse(f"int{weight_bits}"))),))
 
 
 def keep_float(pattern: str) -> Rule:
@@ -143,9 +148,10 @@ def _rule(content: Any, where: str) -> Rule:
         if not isinstance(changes.get(flag, False), bool):
             raise InvalidRecipe(f"{where}: '{flag}' is true or false")
     if "weights" in content:
-        if content["weights"] != "int8":
-            raise InvalidRecipe(f"{where}: weights of type {content['weights']!r} are not supported; choose int8")
-        changes["weights"] = DType.INT8
+        if content["weights"] not in WEIGHT_TYPES:
+            choices = ", ".join(WEIGHT_TYPES)
+            raise InvalidRecipe(f"{where}: weights of type {content['weights']!r} are not supported; choose {choices}")
+        changes["weights"] = DType.parse(content["weights"])
     match = {k: content[k] for k in ("ops", "name", "regex", "scope") if k in content}
     if not all(isinstance(v, str) for v in match.values()):
         raise InvalidRecipe(f"{where}: ops, name, regex and scope are texts")

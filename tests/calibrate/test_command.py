@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
@@ -184,9 +185,8 @@ def test_inspect_shows_a_table(run, folder):
 
 def test_the_table_fits_a_terminal():
     stats = calibrate(build.float_cnn(), [x[None] * 1e-9 for x in IMAGES] * 6)
-    console = Console(force_terminal=True, width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(force_terminal=True, width=80, record=True, file=io.StringIO())
     print_stats(stats, "a.stats", console)
-    console.file.close()
     lines = console.export_text().splitlines()
     assert len(lines) == 2 + 2 * len(stats.tensors)
     assert max(map(len, lines)) <= 80
@@ -245,11 +245,16 @@ def test_progress_ends_at_the_number_of_runs(count, limit, monkeypatch):
     assert seen[-1] == (limit or 20)
 
 
-def test_a_bar_shows_rate_and_time_left(capsys):
-    with progress_bar("calibrating", 4, "samples", Console(force_terminal=True)) as report:
+def test_a_bar_shows_rate_and_time_left(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with progress_bar("calibrating", 4, "samples", Console()) as report:
         for done in range(1, 4):
             report(done)
-    assert "calibrating" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert out == ""
+    for part in ("calibrating", "3/4", "samples/s", "0:00:0"):
+        assert part in err
 
 
 def test_nothing_is_drawn_when_piped(capsys):

@@ -41,6 +41,8 @@ def step(net: Net, kind: str, x: Tensor, y: Tensor, seed: int) -> Tensor:
         return net("RESHAPE", [net(kind, [x, np.int32([1, 0])], (WIDTH, 1)), np.int32(shape)], shape)
     if kind == "MEAN":
         return net("SUB", [x, net(kind, [x, np.int32([1])], (1, 1), keepDims=True)])
+    if kind == "SIN":
+        return net("MAXIMUM", [net(kind, [x]), y])
     if kind == "CONCATENATION":
         both = net(kind, [x, y], (1, 2 * WIDTH), axis=1)
         return net("SLICE", [both, np.int32([0, WIDTH // 2]), np.int32(shape)], shape)
@@ -63,7 +65,7 @@ def network(program: Program, outputs: Sequence[int] = ()) -> Model:
     net = Net()
     constant = build.const("constant", normal(1, WIDTH, seed=9))
     x = net.input(1, WIDTH)
-    values: list[Tensor] = [constant, x, net.dense(x, normal(WIDTH, WIDTH, seed=8))]
+    values: list[Tensor] = [constant, x, net.dense(x, normal(WIDTH, WIDTH, seed=8, spread=0.4))]
     for seed, (kind, x, y) in enumerate(program):
         first, second = (values[max(-k, -len(values))] for k in (x, y))
         values.append(step(net, kind, values[-1] if first is constant else first, second, seed))
@@ -89,7 +91,7 @@ TYPES = st.sampled_from(["float32", "int8"])
 
 
 @given(PROGRAMS, OUTPUTS, MODES, RULES, TYPES, TYPES)
-@settings(max_examples=80)
+@settings(max_examples=60)
 def test_every_network_is_quantized_lawfully(program, outputs, mode, rules, input_type, output_type):
     model = network(program, outputs)
     before, samples = to_bytes(model), samples_for(model, 4)
@@ -102,11 +104,12 @@ def test_every_network_is_quantized_lawfully(program, outputs, mode, rules, inpu
 
 
 @given(PROGRAMS)
-@settings(max_examples=30)
+@settings(max_examples=25)
 def test_sixteen_bits_are_close_to_float(program):
+    """Up to what eight bits of the weights cost."""
     model = network(program)
-    samples = samples_for(model)
-    quantized(model, samples, bound=0.05, mode="int16x8", data=None, stats=calibrate(model, samples))
+    samples = samples_for(model, 8)
+    quantized(model, samples, bound=0.1, mode="int16x8", data=None, stats=calibrate(model, samples))
 
 
 @given(PROGRAMS, MODES, RULES)

@@ -34,6 +34,7 @@ def quantize(
     recipe: Recipe | None = None,
     range: RangeChoice = "auto",
     effort: Effort = "standard",
+    weight_bits: int = 8,
     input_type: str = "float32",
     output_type: str = "float32",
     strict: bool = False,
@@ -43,14 +44,14 @@ def quantize(
 ) -> Result:
     """Quantize a float model.
 
-    `mode` is "int8" (the default) or "int16x8"; `recipe` says it op by op instead. Ranges come from running `data`,
-    or from `stats` of an earlier calibration, or from `ranges` given outright. `range` is the method that picks them;
-    "auto" tries several on the data. `effort` "quick" leaves out all that makes the result better for some time.
+    `mode` is "int8" (the default) or "int16x8", `weight_bits` 8 or 4; `recipe` says it op by op instead. Ranges come
+    from running `data`, or from `stats` of an earlier calibration, or from `ranges` given outright. `range` is the
+    method that picks them; "auto" tries several on the data. `effort` is "quick", "standard" or "high" (minutes).
     `keep` are patterns of op kinds or names that stay float; `strict` refuses if anything has to.
     """
     source = model if isinstance(model, Model) else load(model)
     request = Request(
-        resolve_recipe(mode, recipe).then(*map(keep_float, keep)),
+        resolve_recipe(mode, recipe, weight_bits).then(*map(keep_float, keep)),
         stats,
         ranges or Ranges({}),
         range,

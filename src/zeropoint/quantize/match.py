@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..dtypes import DType
 from ..graph.model import Graph, Op, Tensor
@@ -27,13 +27,21 @@ def match(graph: Graph, recipe: Recipe, ops: Mapping[str, OpSpec], ranges: Tenso
     for op in graph.ops:
         if not is_arithmetic(op, ops):
             continue
-        scheme = recipe.scheme(op)
+        scheme = _with_kernel(recipe.scheme(op), ops.get(op.kind))
         reason = next(_reasons(op, scheme, ops.get(op.kind), ranges), None)
         if reason is None:
             schemes[op] = scheme
         else:
             skipped.append(Skipped(op, reason))
     return Matched(schemes, tuple(skipped))
+
+
+def _with_kernel(scheme: Scheme, spec: OpSpec | None) -> Scheme:
+    """Weights of fewer than 8 bits are a wish: an op whose kernel lacks them takes 8."""
+    if spec is None or scheme.activations is None or scheme.weights.bits >= 8:
+        return scheme
+    known = spec.weights.get(scheme.activations, ())
+    return scheme if not spec.weight_slots or scheme.weights in known else replace(scheme, weights=DType.INT8)
 
 
 def is_arithmetic(op: Op, ops: Mapping[str, OpSpec]) -> bool:

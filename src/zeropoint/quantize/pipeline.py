@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -130,7 +131,19 @@ def carry_out(planned: Planned, request: Request) -> Result:
         for plan in planned.plans:
             rewrite(plan.on(made.graphs[planned.model.graphs.index(plan.graph)]), request.ops)
     require_runnable(made)
-    return Result(made, planned.plans, tuple(warnings))
+    return Result(made, planned.plans, tuple(warnings), tuple(_wider_weights(planned.plans, request)))
+
+
+def _wider_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:
+    """Ops whose weights take more bits than asked for, because LiteRT has no kernel for so few."""
+    kinds = Counter(
+        (op.label, asked.label)
+        for plan in plans
+        for op, scheme in plan.schemes.items()
+        if request.ops[op.kind].weight_slots and (asked := request.recipe.scheme(op).weights) is not scheme.weights
+    )
+    for (label, asked_label), count in kinds.items():
+        yield f"{count} {label} with 8-bit weights: LiteRT has no {asked_label} kernel for it"
 
 
 def _ops(model: Model) -> list[Op]:
@@ -157,10 +170,10 @@ def refuse_float(plans: tuple[Plan, ...]) -> None:
         )
 
 
-def resolve_recipe(mode: str | None, recipe: Recipe | None) -> Recipe:
-    if recipe is not None and mode is not None:
-        raise InvalidRecipe("give a mode or a recipe, not both")
-    return recipe if recipe is not None else preset(mode or "int8")
+def resolve_recipe(mode: str | None, recipe: Recipe | None, weight_bits: int = 8) -> Recipe:
+    if recipe is not None and (mode is not None or weight_bits != 8):
+        raise InvalidRecipe("give a recipe, or a mode and the bits of the weights, not both")
+    return recipe if recipe is not None else preset(mode or "int8", weight_bits)
 
 
 def interface_of(input: str, output: str) -> Interface:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..affine import SMALLEST_SCALE, QuantParams
 from ..dtypes import Array, DType
+from .compensate import weighted_scales
 
 BIAS_LIMIT = {DType.INT8: 2.0**30, DType.INT16: 2.0**46}
 """The largest integer a bias may take, by activation type: half of what the accumulators hold, so that sums fit too."""
@@ -23,7 +24,11 @@ def weight_params(data: Array, axis: int | None, dtype: DType, name: str) -> Qua
         others = tuple(k for k in range(data.ndim) if k != axis)
         peaks = np.abs(data).max(axis=others, initial=0.0)
     params = QuantParams.from_range(-peaks, peaks, dtype, symmetric=True, narrow=True, axis=axis, name=name)
-    return with_scales(params, live_scales(np.array(params.scales), peaks))
+    scales = np.array(params.scales)
+    if dtype.bits < 8:  # with so few steps it pays to cut off the peaks
+        rows = data.reshape(1, -1) if axis is None else np.moveaxis(data, axis, 0).reshape(peaks.size, -1)
+        scales = weighted_scales(rows, np.ones(rows.shape[1]), dtype, peaks)
+    return with_scales(params, live_scales(scales, peaks))
 
 
 def live_scales(scales: Array, peaks: Array) -> Array:

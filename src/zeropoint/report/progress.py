@@ -47,7 +47,9 @@ def progress_bar(title: str, total: int | None, unit: str, console: Console) -> 
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not console.is_terminal)
+    target = Console(stderr=True)
+    is_seen = console.is_terminal and target.is_terminal
+    bar = Progress(*columns, console=target, transient=True, disable=not is_seen)
     with bar:
         task = bar.add_task(title, total=total, rate="")
 

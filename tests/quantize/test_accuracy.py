@@ -1,0 +1,242 @@
+"""Laws of what makes a result better: corrected biases, compensated rounding, evened-out channels, the search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import zeropoint
+from tests.build import act, const, graph, op
+from zeropoint.affine import round_half_away
+from zeropoint.calibrate import calibrate
+from zeropoint.dtypes import Array, DType
+from zeropoint.graph import Model
+from zeropoint.graph.edit import copy_model
+from zeropoint.graph.query import Use
+from zeropoint.quantize.compensate import compensated, output_error
+from zeropoint.quantize.correct import mean_shift, rounding_error
+from zeropoint.quantize.equalize import equalize
+from zeropoint.quantize.patches import grouped_weights, patches, ungrouped_weights
+from zeropoint.quantize.pipeline import Request, plan_model, run
+from zeropoint.quantize.refine import Refiner
+from zeropoint.quantize.weights import weight_params
+from zeropoint.recipe import preset
+from zeropoint.runtime import Session
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def nearest(weights: Array, scales: Array, dtype: DType) -> Array:
+    return np.clip(round_half_away(weights / scales[:, None]), -dtype.max, dtype.max)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS, st.integers(1, 20), st.integers(1, 30), st.sampled_from([DType.INT8, DType.INT4]))
+def test_compensated_rounding_is_never_worse_than_nearest(seed: int, inputs: int, samples: int, dtype: DType) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(samples, inputs)) @ rng.normal(size=(inputs, inputs))  # few samples: singular moments
+    x[:, rng.random(inputs) < 0.2] = 0  # dead inputs
+    moments = x.T @ x / samples
+    weights = rng.normal(size=(5, inputs))
+    scales = np.abs(weights).max(axis=1) / dtype.max
+    q = compensated(weights, moments, scales, dtype)
+    assert np.abs(q).max() <= dtype.max
+    ours = output_error(q * scales[:, None] - weights, moments)
+    theirs = output_error(nearest(weights, scales, dtype) * scales[:, None] - weights, moments)
+    assert (ours <= theirs + 1e-9 * np.abs(theirs)).all()
+
+
+@given(SEEDS)
+@settings(max_examples=20, deadline=None)
+def test_uncorrelated_inputs_of_equal_power_are_rounded_to_nearest(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(size=(4, 9))
+    scales = np.abs(weights).max(axis=1) / 7
+    q = compensated(weights, 3.0 * np.eye(9), scales, DType.INT4)
+    np.testing.assert_array_equal(q, nearest(weights, scales, DType.INT4))
+
+
+def test_compensation_helps_where_inputs_go_together() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 32)) @ rng.normal(size=(32, 32))
+    moments, weights = x.T @ x / 400, rng.normal(size=(16, 32))
+    scales = np.abs(weights).max(axis=1) / 7
+    ours = output_error(compensated(weights, moments, scales, DType.INT4) * scales[:, None] - weights, moments)
+    theirs = output_error(nearest(weights, scales, DType.INT4) * scales[:, None] - weights, moments)
+    assert ours.sum() < 0.7 * theirs.sum()
+
+
+CONV, DEPTHWISE, DENSE = "Conv2DOptions", "DepthwiseConv2DOptions", "FullyConnectedOptions"
+LAYERS: dict[str, dict[str, Any]] = {
+    "FULLY_CONNECTED": {"shape": (1, 12), "weights": (6, 12), "out": (1, 6), "options": DENSE},
+    "CONV_2D": {"shape": (1, 7, 6, 4), "weights": (6, 3, 3, 4), "out": (1, 4, 3, 6), "options": CONV, "stride": 2},
+    "pointwise": {"shape": (1, 5, 5, 4), "weights": (6, 1, 1, 4), "out": (1, 5, 5, 6), "options": CONV},
+    "grouped": {"shape": (1, 6, 6, 4), "weights": (6, 3, 3, 2), "out": (1, 6, 6, 6), "options": CONV},
+    "DEPTHWISE_CONV_2D": {"shape": (1, 6, 6, 3), "weights": (1, 3, 3, 6), "out": (1, 6, 6, 6), "options": DEPTHWISE},
+}
+KINDS = {"pointwise": "CONV_2D", "grouped": "CONV_2D"}
+
+
+def layer(name: str, seed: int = 0) -> Model:
+    """A model of one weighted op, padded to keep the size."""
+    about = LAYERS[name]
+    rng = np.random.default_rng(seed)
+    x, y = act("x", *about["shape"]), act("y", *about["out"])
+    w = const("w", rng.normal(size=about["weights"]).astype(np.float32))
+    b = const("b", rng.normal(size=about["out"][-1]).astype(np.float32))
+    values = {} if name == "FULLY_CONNECTED" else {"strideH": about.get("stride", 1), "strideW": about.get("stride", 1)}
+    if name == "DEPTHWISE_CONV_2D":
+        values["depthMultiplier"] = 2
+    only = op(KINDS.get(name, name), [x, w, b], y, options=about["options"], **values)
+    return Model([graph("main", [x], [y], only)])
+
+
+def inputs(model: Model, count: int = 20) -> list[Array]:
+    rng = np.random.default_rng(1)
+    shape = model.main.inputs[0].shape
+    offsets = rng.uniform(0, 2, shape[-1])
+    return [(rng.normal(size=shape) + offsets).astype(np.float32) for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_patches_times_weights_is_what_the_layer_computes(name: str) -> None:
+    model = layer(name)
+    (only,) = model.main.ops
+    x = inputs(model)[0]
+    vectors = patches(only, x, 10**6)
+    data = only.inputs[1].data
+    weights = grouped_weights(only, data, vectors.shape[0])
+    products = np.einsum("gni,goi->ngo", vectors, weights).reshape(model.main.outputs[0].shape)
+    (expected,) = Session(model).run([x])
+    np.testing.assert_allclose(products + only.inputs[2].data, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(ungrouped_weights(only, weights, data.shape), data)
+
+
+@pytest.mark.parametrize("name", ["FULLY_CONNECTED", "pointwise"])
+def test_a_corrected_bias_leaves_no_mean_error(name: str) -> None:
+    """Exactly so where every weight meets the whole input; at borders of larger windows nearly."""
+    model = layer(name)
+    samples = inputs(model)
+    stats = calibrate(model, samples)
+    (only,) = model.main.ops
+    params = weight_params(only.inputs[1].data, None if name == "FULLY_CONNECTED" else 0, DType.INT4, "w")
+    error = rounding_error(only.inputs[1].data, params)
+    shift = mean_shift(only, error, stats.tensors["x"].channels.mean)
+    rounded = copy_model(model)
+    rounded.main.ops[0].inputs[1] = const("w2", (only.inputs[1].data + error).astype(np.float32))
+    rounded.main.ops[0].inputs[2] = const("b2", (only.inputs[2].data - shift).astype(np.float32))
+    rounded.main.tensors += rounded.main.ops[0].inputs[1:]
+    before, after = Session(model), Session(rounded)
+    difference = np.mean([after.run([x])[0] - before.run([x])[0] for x in samples], axis=0)
+    means = difference.reshape(-1, difference.shape[-1]).mean(axis=0)
+    assert np.abs(means).max() < 1e-4
+    assert np.abs(shift).max() > 1e-2  # there was something to correct
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_shift_accounts_for_padding(name: str) -> None:
+    """On an input that is constant over the image, the shift is exact: padding included."""
+    model = layer(name)
+    (only,) = model.main.ops
+    means = np.linspace(1, 2, model.main.inputs[0].shape[-1])
+    x = np.broadcast_to(means, model.main.inputs[0].shape).astype(np.float32)
+    error = np.random.default_rng(3).normal(size=only.inputs[1].shape).astype(np.float32)
+    only.inputs[2] = None if name == "FULLY_CONNECTED" else const("zero", np.zeros(only.inputs[2].shape, np.float32))
+    only.inputs[1] = const("error", error)
+    model.main.tensors += [t for t in only.inputs[1:] if t is not None]
+    (result,) = Session(model).run([x])
+    wanted = result.reshape(-1, result.shape[-1]).mean(axis=0)
+    np.testing.assert_allclose(mean_shift(only, error, means), wanted, rtol=1e-4, atol=1e-3)
+
+
+def chain(spread: float = 30.0) -> Model:
+    """Convolution, depthwise, convolution, dense: channels between them that differ widely."""
+    rng = np.random.default_rng(0)
+    sizes = np.geomspace(1, spread, 8).astype(np.float32)
+    x, a, b, c = act("x", 1, 6, 6, 3), act("a", 1, 6, 6, 8), act("b", 1, 6, 6, 8), act("c", 1, 6, 6, 4)
+    w1 = (rng.normal(size=(8, 1, 1, 3)) * sizes[:, None, None, None]).astype(np.float32)
+    w2 = (rng.normal(size=(1, 3, 3, 8)) / sizes * sizes[::-1]).astype(np.float32)
+    w3 = (rng.normal(size=(4, 1, 1, 8)) / sizes[::-1]).astype(np.float32)
+    relu = {"fusedActivationFunction": 1, "strideH": 1, "strideW": 1}
+    ops = [
+        op("CONV_2D", [x, const("w1", w1), const("b1", sizes)], a, options="Conv2DOptions", **relu),
+        op(
+            "DEPTHWISE_CONV_2D",
+            [a, const("w2", w2), const("b2", sizes[::-1].copy())],
+            b,
+            options="DepthwiseConv2DOptions",
+            depthMultiplier=1,
+            **relu,
+        ),
+        op("CONV_2D", [b, const("w3", w3), const("b3", np.ones(4, np.float32))], c, options="Conv2DOptions", **relu),
+    ]
+    return Model([graph("main", [x], [c], *ops)])
+
+
+def test_equalization_changes_no_output() -> None:
+    model = chain()
+    samples = inputs(model)
+    stats = calibrate(model, samples)
+    evened = copy_model(model)
+    assert {t.name for t in equalize(evened, stats)} == {"a", "b"}
+    one, other = Session(model), Session(evened)
+    for x in samples:
+        np.testing.assert_allclose(other.run([x])[0], one.run([x])[0], rtol=1e-4, atol=1e-3)
+    peaks = [calibrate(m, samples).tensors["a"].channels.high for m in (model, evened)]
+    assert peaks[1].max() / peaks[1].min() < 0.1 * peaks[0].max() / peaks[0].min()
+
+
+def test_a_tensor_with_another_use_is_not_equalized() -> None:
+    model = chain()
+    model.main.outputs.append(model.main.tensor("a"))
+    assert {t.name for t in equalize(copy_model(model), calibrate(model, inputs(model)))} == {"b"}
+
+
+def output_power(model: Model, samples: list[Array], reference: Model) -> float:
+    one, other = Session(reference), Session(model)
+    return float(np.mean([(other.run([x])[0] - one.run([x])[0]) ** 2 for x in samples]))
+
+
+def test_the_search_finds_what_equalization_gains() -> None:
+    model, samples = chain(300.0), inputs(chain(300.0), 30)
+    quick = zeropoint.quantize(model, data=samples, effort="quick")
+    best = zeropoint.quantize(model, data=samples)
+    assert any("evened out" in note for note in best.notes)
+    assert output_power(best.model, samples, model) < 0.7 * output_power(quick.model, samples, model)
+
+
+@pytest.mark.parametrize("effort", ["standard", "high"])
+def test_more_effort_is_never_worse_on_the_data_and_always_the_same(effort: str) -> None:
+    model, samples = chain(), inputs(chain(), 24)
+    quick = zeropoint.quantize(model, data=samples, effort="quick")
+    first, second = (zeropoint.quantize(model, data=samples, effort=effort) for _ in range(2))
+    assert zeropoint.to_bytes(first.model) == zeropoint.to_bytes(second.model)
+    assert output_power(first.model, samples, model) <= 1.01 * output_power(quick.model, samples, model)
+
+
+def test_refined_biases_match_the_float_means_exactly() -> None:
+    """Of the layer's own inputs, as the quantized part produces them."""
+    model = layer("pointwise")
+    samples = [(x,) for x in inputs(model, 16)]
+    request = Request(preset("int8"), calibrate(model, samples), method="minmax")
+    planned = plan_model(model, request)
+    (plan,) = (Refiner(planned.model, request.ops, samples).refine(p) for p in planned.plans)
+    (only,) = plan.graph.ops
+    float_mean = np.mean([x.reshape(-1, 4).mean(axis=0) for (x,) in samples], axis=0, dtype=np.float64)
+    params = plan.wanted[Use(only, 0)]
+    from zeropoint.affine import dequantize, quantize
+
+    seen = np.mean([dequantize(quantize(x, params), params).reshape(-1, 4).mean(axis=0) for (x,) in samples], axis=0)
+    wanted = only.inputs[1].data.reshape(6, 4) @ float_mean + only.inputs[2].data
+    made = plan.values[Use(only, 1)].reshape(6, 4) @ seen + plan.values[Use(only, 2)]
+    np.testing.assert_allclose(made, wanted, atol=1e-4)
+
+
+def test_quick_effort_leaves_the_constants_as_they_are() -> None:
+    model = chain()
+    request = Request(preset("int8"), calibrate(model, inputs(model)), effort="quick")
+    assert not run(model, request).plan.values
