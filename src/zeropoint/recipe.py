@@ -44,13 +44,17 @@ PRESETS: Mapping[str, Scheme] = {"int8": INT8, "int16x8": INT16X8, "float": FLOA
 
 @dataclass(frozen=True)
 class Rule:
-    """Ops of a kind (glob), whose output's name fits `name` (glob), `regex` (anywhere) and `scope` (a leading part)."""
+    """Ops of a kind (glob), whose output's name fits `name` (glob), `regex` (anywhere) and `scope` (a leading part).
+
+    `either` is a glob for the kind, as it is spelt, or for the name.
+    """
 
     scheme: Scheme
     ops: str = "*"
     name: str | None = None
     regex: str | None = None
     scope: str | None = None
+    either: str | None = None
 
     def matches(self, op: Op) -> bool:
         if not fnmatch.fnmatchcase(op.label.upper(), self.ops.upper()):
@@ -58,7 +62,9 @@ class Rule:
         names = [t.name for t in op.outputs]
         # Converters join the names of what they fused with semicolons; people know any of the parts.
         parts = [part for name in names for part in (name, *name.split(";"))]
-        if self.name is not None and not any(fnmatch.fnmatchcase(p, self.name) for p in parts):
+        if self.name is not None and not any(_fits(p, self.name) for p in parts):
+            return False
+        if self.either is not None and not any(_fits(text, self.either) for text in (op.label, *parts)):
             return False
         if self.regex is not None and not any(re.search(self.regex, n) for n in names):
             return False
@@ -66,8 +72,13 @@ class Rule:
 
     def __str__(self) -> str:
         asked = {"ops": self.ops if self.ops != "*" else None, "name": self.name, "regex": self.regex}
-        text = ", ".join(f"{k} {v!r}" for k, v in {**asked, "scope": self.scope}.items() if v is not None)
+        asked |= {"scope": self.scope, "kind or name": self.either}
+        text = ", ".join(f"{k} {v!r}" for k, v in asked.items() if v is not None)
         return f"{text or 'everything'} -> {self.scheme.label}"
+
+
+def _fits(text: str, pattern: str) -> bool:
+    return text == pattern or fnmatch.fnmatchcase(text, pattern)  # names may hold brackets, which globs interpret
 
 
 @dataclass(frozen=True)
@@ -76,11 +87,13 @@ class Recipe:
 
     rules: tuple[Rule, ...]
 
+    def rule(self, op: Op) -> Rule | None:
+        """The rule that decides."""
+        return next((rule for rule in reversed(self.rules) if rule.matches(op)), None)
+
     def scheme(self, op: Op) -> Scheme:
-        for rule in reversed(self.rules):
-            if rule.matches(op):
-                return rule.scheme
-        return FLOAT
+        rule = self.rule(op)
+        return FLOAT if rule is None else rule.scheme
 
     def then(self, *rules: Rule) -> Recipe:
         return Recipe((*self.rules, *rules))
@@ -105,9 +118,7 @@ def preset(name: str, weight_bits: int = 8) -> Recipe:
 
 def keep_float(pattern: str) -> Rule:
     """Ops whose kind or output name fits the glob stay float."""
-    if re.fullmatch(r"[A-Z0-9_*?]+", pattern) and pattern.strip("*?"):
-        return Rule(FLOAT, ops=pattern)
-    return Rule(FLOAT, name=pattern)
+    return Rule(FLOAT, either=pattern)
 
 
 def load_recipe(path: PathLike) -> Recipe:
@@ -121,7 +132,7 @@ def load_recipe(path: PathLike) -> Recipe:
         raise InvalidRecipe(f"{path} is not text") from None
     try:
         content = _toml(text) if file.suffix == ".toml" else json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRecipe(f"{path} is not valid {'TOML' if file.suffix == '.toml' else 'JSON'}: {error}") from None
     return recipe_from(content, str(path))
 
@@ -140,13 +151,15 @@ def _rule(content: Any, where: str) -> Rule:
         raise InvalidRecipe(f"{where} needs a 'scheme': {', '.join(PRESETS)}")
     if unknown := set(content) - known:
         raise InvalidRecipe(f"{where} has {', '.join(sorted(unknown))}; known are {', '.join(sorted(known))}")
-    if content["scheme"] not in PRESETS:
+    if not isinstance(content["scheme"], str) or content["scheme"] not in PRESETS:
         raise InvalidRecipe(f"{where} asks for the scheme {content['scheme']!r}; choose from {', '.join(PRESETS)}")
     scheme = PRESETS[content["scheme"]]
     changes = {k: content[k] for k in ("symmetric", "per_tensor", "range") if k in content}
     for flag in ("symmetric", "per_tensor"):
         if not isinstance(changes.get(flag, False), bool):
             raise InvalidRecipe(f"{where}: '{flag}' is true or false")
+    if not isinstance(changes.get("range", ""), str):
+        raise InvalidRecipe(f"{where}: 'range' is a text")
     if "weights" in content:
         if content["weights"] not in WEIGHT_TYPES:
             choices = ", ".join(WEIGHT_TYPES)

@@ -13,7 +13,7 @@ from zeropoint.dtypes import Array, DType, from_numpy
 from zeropoint.graph import Model, Op, Tensor
 from zeropoint.ops import OpSpec
 from zeropoint.runtime import Session
-from zeropoint.tflite.schema import default_options, option_types
+from zeropoint.tflite.schema import default_options, dtype_code, option_types
 
 from .. import build
 
@@ -110,7 +110,6 @@ def reals(values: Any) -> Held:
 # Models.
 
 IRREGULAR = {
-    "ARG_MAX": "ArgMaxOptions",
     "AVERAGE_POOL_2D": "Pool2DOptions",
     "L2_NORMALIZATION": "L2NormOptions",
     "MAXIMUM": "MaximumMinimumOptions",
@@ -237,8 +236,8 @@ def reductions(kind: str) -> tuple[Sample, ...]:
 
 def searches(kind: str) -> tuple[Sample, ...]:
     return (
-        Sample(kind, "last", (ranks(3, 12), ints(-1)), (INT32,), options={"outputType": 2}),
-        Sample(kind, "first", (ranks(3, 4, 2), ints([0])), (INT64,), options={"outputType": 4}),
+        Sample(kind, "last", (ranks(3, 12), ints(-1)), (INT32,), options={"outputType": dtype_code(INT32)}),
+        Sample(kind, "first", (ranks(3, 4, 2), ints([0])), (INT64,), options={"outputType": dtype_code(INT64)}),
     )
 
 
@@ -246,13 +245,13 @@ def pools(kind: str) -> tuple[Sample, ...]:
     window = {"strideW": 2, "strideH": 1, "filterWidth": 3, "filterHeight": 2}
     whole = {"strideW": 1, "strideH": 1, "filterWidth": 4, "filterHeight": 3}
     return (
+        sample(kind, "same", x(2, 6, 7, 5), padding=SAME, **window),
+        sample(kind, "valid", x(2, 6, 7, 5), padding=VALID, **window),
+        sample(kind, "relu6", x(1, 6, 7, 5, high=9), padding=SAME, fused=RELU6, **window),
         replace(
             sample(kind, "whole", x(2, 3, 4, 5), padding=VALID, **whole),
             becomes="MEAN" if kind == "AVERAGE_POOL_2D" else None,
         ),
-        sample(kind, "same", x(2, 6, 7, 5), padding=SAME, **window),
-        sample(kind, "valid", x(2, 6, 7, 5), padding=VALID, **window),
-        sample(kind, "relu6", x(1, 6, 7, 5, high=9), padding=SAME, fused=RELU6, **window),
     )
 
 
@@ -292,7 +291,7 @@ def selections(kind: str) -> tuple[Sample, ...]:
 
 
 def lstm(name: str, *, coupled: bool = False, peephole: bool = False, **options: Any) -> Sample:
-    """Sequences of 2 in batches of 3 or, time major, the other way round: 6 steps, 5 inputs, 4 cells."""
+    """Two sequences of 6 steps: 5 inputs, 4 cells."""
     gates = range(1 if coupled else 0, 4)
     shape = (6, 2, 5) if options.get("timeMajor") else (2, 6, 5)
     operands: list[Operand] = [None] * 20
@@ -415,6 +414,11 @@ SAMPLES: tuple[Sample, ...] = (
     *paddings("PADV2", reals([-1.5])),
     *paddings("MIRROR_PAD"),
     sample("MIRROR_PAD", "symmetric", x(3, 4), ints([[1, 2], [0, 3]]), mode=1),
+    sample("FILL", "scalar", ints([2, 3]), x()),
+    sample("MATRIX_SET_DIAG", "square", x(2, 3, 3), x(2, 3, low=0, high=9)),
+    sample("DILATE", "rows", x(3, 4), ints([1, 2]), reals(0.5)),
+    sample("ONE_HOT", "rows", indices(4, below=5), ints(5), reals(2.5), x()),
+    sample("SPARSE_TO_DENSE", "matrix", ints([[0, 1], [1, 2], [2, 0]]), ints([3, 4]), x(3), reals(0.5)),
     sample("TILE", "image", x(1, 2, 3, 2), ints([2, 1, 2, 3])),
     sample("BROADCAST_TO", "rows", x(3, 1), ints([2, 3, 4]), version=2),
     sample("REVERSE_V2", "middle", x(2, 3, 4), ints([1])),

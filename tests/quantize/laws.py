@@ -72,7 +72,7 @@ def unexplained_float_ops(result: Result) -> set[str]:
         for op in graph.ops:
             is_float = any(t is not None and t.dtype is DType.FLOAT32 for t in (*op.inputs, *op.outputs))
             if is_arithmetic(op, OPS) and is_float:
-                found |= {t.name for t in op.outputs[:1]}
+                found.add(op.name.removesuffix("/float32"))  # an output's name goes to the form that callers see
     return said ^ found
 
 

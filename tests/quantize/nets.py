@@ -54,18 +54,18 @@ class Net:
         self.inputs.append(build.act(name or f"x{len(self.inputs)}", *shape, dtype=dtype))
         return self.inputs[-1]
 
-    def __call__(self, kind: str, inputs: Sequence[Any], shape: Sequence[int] = (), name: str = "", **values: Any) -> Any:
-        """The op's output, of the shape of the first input unless `shape` is given; a list of them for several shapes."""
+    def __call__(
+        self, kind: str, inputs: Sequence[Any], shape: Sequence[int] = (), name: str = "", **values: Any
+    ) -> Tensor:
+        """The op's output: of the shape of the first input, unless another is given."""
         name = name or self._name(kind.lower())
         operands = [
             t if t is None or isinstance(t, Tensor) else build.const(f"{name}/{k}", t) for k, t in enumerate(inputs)
         ]
-        several = isinstance(shape, list)
-        shapes = shape if several else [shape or operands[0].shape]
-        made = [build.act(f"{name}:{k}" if k else name, *s) for k, s in enumerate(shapes)]
+        made = build.act(name, *(shape or operands[0].shape))
         table = OPTIONS.get(kind, "".join(map(str.capitalize, kind.split("_"))) + "Options")
-        self.ops.append(build.op(kind, operands, *made, options=table, **values))
-        return made if several else made[0]
+        self.ops.append(build.op(kind, operands, made, options=table, **values))
+        return made
 
     def _name(self, base: str) -> str:
         self.names[base] += 1
@@ -111,7 +111,8 @@ def samples_for(model: Model, count: int = 24, spread: float = 1.0) -> list[tupl
 def outputs_of(model: Model, samples: Sequence[Sequence[Array]], kernels: Kernels = "delegate") -> list[Array]:
     """What the model computes for all samples, as reals: one stack for each output. Integer inputs get integers."""
     session = Session(model, kernels=kernels)
-    fed, read = ([t.params if t.is_quantized else None for t in side] for side in (model.main.inputs, model.main.outputs))
+    ends = (model.main.inputs, model.main.outputs)
+    fed, read = ([t.params if t.is_quantized else None for t in side] for side in ends)
     rows = []
     for sample in samples:
         row = [v if p is None else quantize(v, p) for v, p in zip(sample, fed, strict=True)]

@@ -405,7 +405,7 @@ def test_of_a_partly_quantized_model_only_the_float_part_is_quantized():
     model, before = partly_quantized()
     made = quantized(model).model
     assert kinds(made)[:2] == ["QUANTIZE", "FULLY_CONNECTED"]
-    old, new = ([op for op in ops if op.name == "last/int8"][0] for ops in (before, made.main.ops))
+    old, new = (next(op for op in ops if op.name == "last/int8") for ops in (before, made.main.ops))
     assert old.kind == new.kind == "FULLY_CONNECTED"
     for a, b in zip((*old.inputs, *old.outputs), (*new.inputs, *new.outputs), strict=True):
         assert (a is None and b is None) or a.quantization == b.quantization

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..dtypes import Array
 from ..errors import InvalidSample, RuntimeFailure
-from ..graph.model import Graph, Model
+from ..graph.model import Graph, Model, Tensor
 from ..sources.ports import Row
 from .inner import InnerGraphs, passed
 from .instrument import Instrumented, Misfit, Probe, instrument
@@ -55,8 +55,9 @@ class Gauge:
         self.inner = InnerGraphs(subject.model, subject.graph)
         self.replays = replays(subject.model, subject.graph)
         self.sampler = Sampler(self.instrumented, self.settings.allow_nonfinite)
-        self.seen = [t for t in (self.instrumented.gathered, *(p.tensor for p in self.instrumented.large)) if t]
+        self.stacked = [stack.output for stack in self.instrumented.stacks]
         self.sizes = np.array([p.tensor.size for p in self.probes], np.int64)
+        self.none = np.zeros_like(self.sizes)
         self.width = sum(p.channels for p in self.probes)
         self.is_misfit = False
 
@@ -80,7 +81,8 @@ class Gauge:
         if not self.settings.keep_state:
             self._restart()
         self.runner.invoke(row)
-        vectors = self._vectors(number, row) if self.probes else None
+        reductions = self.instrumented.reductions
+        vectors = None if reductions is None else self._vectors(number, row, reductions)
         return Measured(number, vectors, self._others(number) if self.instrumented.exposed else {})
 
     def _restart(self) -> None:
@@ -89,23 +91,22 @@ class Gauge:
         for replay in self.replays:
             replay.restart()
 
-    def _vectors(self, number: int, row: Row) -> Vectors:
-        high, low, total = self.runner.read(self.instrumented.vectors)
-        if high.size != self.width:
+    def _vectors(self, number: int, row: Row, reductions: Tensor) -> Vectors:
+        (values,) = self.runner.read([reductions])
+        if values.size != 3 * self.width:
             raise Misfit
-        vectors = Vectors(high, low, total, self.sizes, np.zeros_like(self.sizes))
-        with np.errstate(over="ignore", invalid="ignore"):
-            is_finite = np.isfinite(total.sum() + high.sum() + low.sum())
-        if not is_finite:
+        high, low, total = values.reshape(3, self.width)
+        vectors = Vectors(high, low, total, self.sizes, self.none)
+        if not np.isfinite(values).all():
             if not self.settings.allow_nonfinite:
                 self.plain._measure(number, row)  # raises at the first tensor, in order of execution, that has some
             vectors = self._finite(number, row, vectors)
         if not self.settings.histograms:
-            return dataclasses.replace(vectors, total=np.zeros_like(vectors.total))
+            return Vectors(vectors.high, vectors.low, np.zeros(self.width), self.sizes, vectors.nonfinite)
         # Which elements are sampled depends on the data, not on the sample's number: so any split adds up.
         phase = zlib.crc32(np.ascontiguousarray(row[0].reshape(-1)[::61]).tobytes()) if row else 0
-        sizes = self.sampler.take(self.runner.views(self.seen), phase, (vectors.low, vectors.high))
-        return dataclasses.replace(vectors, sizes=sizes)
+        sizes = self.sampler.take(self.runner.views(self.stacked), phase, (vectors.low, vectors.high))
+        return Vectors(vectors.high, vectors.low, vectors.total, sizes, vectors.nonfinite)
 
     def _finite(self, number: int, row: Row, vectors: Vectors) -> Vectors:
         """Something is NaN or infinite, or a sum overflowed: look closer, and raise or go on without those values."""
@@ -118,7 +119,7 @@ class Gauge:
             nonfinite[order[probe]] = bad
             if bad:
                 self._refuse(probe.key, bad, finite.size, number)
-            spot = slice(probe.start, probe.start + probe.channels)
+            spot = probe.spot
             by_channel, where = values.reshape(-1, probe.channels), finite.reshape(-1, probe.channels)
             high[spot] = np.max(by_channel, axis=0, where=where, initial=-np.inf)
             low[spot] = np.min(by_channel, axis=0, where=where, initial=np.inf)
@@ -132,13 +133,8 @@ class Gauge:
             runner.invoke(row)
             yield from ((probe, runner.read([probe.tensor])[0]) for probe in self.probes)
             return
-        views = self.runner.views(self.seen)
-        if self.instrumented.gathered:
-            gathered = np.array(next(views))
-            ends = np.cumsum([p.tensor.size for p in self.instrumented.small])
-            yield from zip(self.instrumented.small, np.split(gathered, ends[:-1]), strict=True)
-        for probe, view in zip(self.instrumented.large, views, strict=True):
-            yield probe, np.array(view)
+        for stack, view in zip(self.instrumented.stacks, self.runner.views(self.stacked), strict=True):
+            yield from zip(stack.probes, np.array(view).reshape(len(stack.probes), -1), strict=True)
 
     def _refuse(self, key: str, bad: int, size: int, number: int) -> None:
         if not self.settings.allow_nonfinite:

@@ -60,7 +60,6 @@ class Totals:
             self._add_vectors(np.array([number for number, _ in measured]), [vectors for _, vectors in measured])
 
     def _add_vectors(self, numbers: Array, runs: Sequence[Vectors]) -> None:
-        self.runs += len(runs)
         highs, lows = np.stack([r.high for r in runs]), np.stack([r.low for r in runs])
         np.maximum(self.high, highs.max(axis=0), out=self.high)
         np.minimum(self.low, lows.min(axis=0), out=self.low)
@@ -72,15 +71,16 @@ class Totals:
         )
         self.least = np.minimum(self.least, least.min(axis=0))
         self.greatest = np.maximum(self.greatest, greatest.max(axis=0))
-        for low, high in zip(least, greatest, strict=True):
-            seen = low <= high  # unless every value of that run was NaN or infinite
-            self.average_low = self.average_low * DECAY + np.where(seen, low, 0.0)
-            self.average_high = self.average_high * DECAY + np.where(seen, high, 0.0)
-            self.weight = self.weight * DECAY + seen
-        for run in runs:
-            self.total += run.total
-            self.sizes += run.sizes
-            self.nonfinite += run.nonfinite
+        seen = least <= greatest  # unless every value of that run was NaN or infinite
+        fade = DECAY ** len(runs)
+        weights = np.where(seen, DECAY ** np.arange(len(runs) - 1, -1, -1.0)[:, None], 0.0)
+        self.average_low = self.average_low * fade + (weights * np.where(seen, least, 0.0)).sum(axis=0)
+        self.average_high = self.average_high * fade + (weights * np.where(seen, greatest, 0.0)).sum(axis=0)
+        self.weight = self.weight * fade + weights.sum(axis=0)
+        self.runs += len(runs)
+        self.total += np.sum([r.total for r in runs], axis=0, dtype=np.float64)
+        self.sizes += np.sum([r.sizes for r in runs], axis=0)
+        self.nonfinite += np.sum([r.nonfinite for r in runs], axis=0)
 
     def finish(self, histograms: Sequence[Mapping[Probe, Histogram]]) -> dict[str, TensorStats]:
         """Statistics by tensor, with the sum of `histograms`. A tensor without any finite value has none."""
@@ -93,7 +93,7 @@ class Totals:
         return found
 
     def _tensor(self, k: int, probe: Probe, histograms: Sequence[Histogram]) -> TensorStats:
-        spot = slice(probe.start, probe.start + probe.channels)
+        spot = probe.spot
         count = int(self.sizes[k] - self.nonfinite[k])
         merged = Histogram.empty()
         for part in histograms:

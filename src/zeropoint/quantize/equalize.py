@@ -10,7 +10,7 @@ the factor is only the square root.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,9 +38,12 @@ class Pair:
     second: Op
 
 
-def equalize(model: Model, stats: Stats) -> list[Tensor]:
-    """Edit `model` in place; return the tensors whose channels were scaled, which have to be measured anew."""
-    keys = tensor_keys(model)
+def equalize(model: Model, stats: Stats, keys: Mapping[Tensor, str] | None = None) -> list[Tensor]:
+    """Edit `model` in place; return the tensors whose channels were scaled, which have to be measured anew.
+
+    `keys` are the names by which `stats` knows the tensors, where the model was edited since.
+    """
+    keys = keys or tensor_keys(model)
     changed = []
     for graph in model.graphs:
         for pair in list(pairs(graph)):

@@ -81,7 +81,7 @@ class Result:
 def make_plans(model: Model, request: Request) -> tuple[Plan, ...]:
     """Prepare `model` in place and plan each of its entry graphs."""
     keys = tensor_keys(model)  # as in the statistics: preparing takes tensors away, and names repeat
-    given = prepare(model).merge(request.ranges)
+    given = prepare(model, request.recipe).merge(request.ranges)
     ranges = TensorRanges(keys, request.stats, given, _method(request), fused_bounds(model))
     limit_to_what_counts(model, ranges)
     return tuple(
@@ -173,7 +173,7 @@ def refuse_float(plans: tuple[Plan, ...]) -> None:
 def resolve_recipe(mode: str | None, recipe: Recipe | None, weight_bits: int = 8) -> Recipe:
     if recipe is not None and (mode is not None or weight_bits != 8):
         raise InvalidRecipe("give a recipe, or a mode and the bits of the weights, not both")
-    return recipe if recipe is not None else preset(mode or "int8", weight_bits)
+    return recipe if recipe is not None else preset("int8" if mode is None else mode, weight_bits)
 
 
 def interface_of(input: str, output: str) -> Interface:

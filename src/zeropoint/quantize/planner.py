@@ -213,11 +213,15 @@ class Planner:
     def _outputs(self, draft: _Draft, interface: Interface) -> dict[Tensor, QuantParams]:
         if interface.output is DType.FLOAT32:
             return {}
-        return {
-            t: self._external(t, interface.output, None, draft.stored.get(t))
-            for t in self.graph.outputs
-            if t.dtype is DType.FLOAT32
-        }
+        outputs = [t for t in self.graph.outputs if t.dtype is DType.FLOAT32]
+        for tensor in outputs:
+            stored = draft.stored.get(tensor)
+            if stored is not None and (stored.dtype, interface.output) == (DType.INT16, DType.UINT8):
+                raise InvalidRecipe(
+                    f"the output '{tensor.name}' is int16, and LiteRT has no kernel to convert that to uint8; "
+                    "choose int8, int16 or float32"
+                )
+        return {t: self._external(t, interface.output, None, draft.stored.get(t)) for t in outputs}
 
     def _external(
         self, tensor: Tensor, dtype: DType, solution: Solution | None, stored: QuantParams | None

@@ -11,14 +11,15 @@ from ..graph.edit import drop_unused, remove_op
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import FUSED_ACTIVATIONS, OPS, Weight
+from ..recipe import Recipe
 from ..tflite.schema import default_options
 
 VALID = 1
 """The schema's code for padding nothing."""
 
 
-def prepare(model: Model) -> Ranges:
-    """Edit `model` in place; return the ranges that FAKE_QUANT ops held."""
+def prepare(model: Model, recipe: Recipe) -> Ranges:
+    """Edit `model` in place; return the ranges that FAKE_QUANT ops held. Ops that `recipe` tells apart stay apart."""
     given = ranges_from_fake_quant(model)
     for graph in model.graphs:
         for op in list(graph.ops):
@@ -28,7 +29,7 @@ def prepare(model: Model) -> Ranges:
                 _fold_dequantize(graph, op)
             elif op.kind == "DIV":
                 _quotient_to_product(graph, op)
-        _fuse_activations(graph)
+        _fuse_activations(graph, recipe)
         for op in graph.ops:
             _global_pool_to_mean(graph, op)
         drop_unused(graph)
@@ -42,7 +43,7 @@ def _remove_fake_quant(graph: Graph, op: Op) -> None:
     remove_op(graph, op)
 
 
-def _fuse_activations(graph: Graph) -> None:
+def _fuse_activations(graph: Graph, recipe: Recipe) -> None:
     """Let an op apply the ReLU behind it: its integers then need not reach below zero only to be cut off."""
     codes = {f.name: code for code, f in enumerate(FUSED_ACTIVATIONS) if f.bounds is not None}
     uses = Uses(graph)
@@ -53,6 +54,8 @@ def _fuse_activations(graph: Graph) -> None:
             continue
         spec = OPS.get(producer.kind)
         if spec is None or not spec.fuses or len(uses.readers(source)) > 1:
+            continue
+        if recipe.rule(producer) is not recipe.rule(op) or recipe.scheme(op).activations is None:
             continue
         if producer.option("fusedActivationFunction") == 0:
             producer.options = producer.options.replace(fusedActivationFunction=codes[op.kind])

@@ -19,6 +19,7 @@ from ..calibrate.collect import Progress
 from ..dtypes import Array
 from ..graph.edit import copy_model, signatures_follow
 from ..graph.model import Model, Tensor
+from ..graph.query import tensor_keys
 from ..runtime import Session
 from ..sources.ports import Row, entries, entry
 from ..sources.samples import Notes, Samples, iterate, rows
@@ -94,7 +95,7 @@ def quantize_on(
         return run(model, replace(request, stats=stats))
     plain = [Candidate(model, stats, method, 0) for method in TRIED]
     best, error = judge.best(plain, request)
-    evened, count = _equalized(model, stats)
+    evened, count = _equalized(model, stats, request)
     if count:
         again = calibrate(evened, keeper.kept, replace(settings or Settings(), limit=None))
         methods = dict.fromkeys((best.method, "mse", "percentile"))
@@ -129,12 +130,14 @@ def _inner(plan: Plan) -> dict[Tensor, QuantParams]:
     return {t: p for t, p in plan.stored.items() if t not in plan.inputs}
 
 
-def _equalized(model: Model, stats: Stats) -> tuple[Model, int]:
+def _equalized(model: Model, stats: Stats, request: Request) -> tuple[Model, int]:
     """A copy of the model with evened-out channels, and how many tensors that concerns."""
     copy = copy_model(model)
+    keys = tensor_keys(copy)
     with signatures_follow(copy):
-        prepare(copy)
-    return copy, len(equalize(copy, stats))
+        given = prepare(copy, request.recipe).merge(request.ranges)
+    # Ranges that were given are those of the tensors as they are.
+    return copy, 0 if given.entries else len(equalize(copy, stats, keys))
 
 
 @dataclass(frozen=True)
