@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from importlib.resources import files
 
 import pytest
@@ -18,3 +20,21 @@ settings.load_profile("zeropoint")
 def digits() -> bytes:
     """The model that comes with the package: written by TensorFlow's converter, not by us."""
     return files("zeropoint").joinpath("data/digits.tflite").read_bytes()
+
+
+@pytest.fixture
+def run(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """The CLI in this process: exit code, stdout, stderr."""
+    from zeropoint.cli import main
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["zeropoint", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call

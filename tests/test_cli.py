@@ -13,30 +13,10 @@ import numpy as np
 import pytest
 
 import zeropoint
-from zeropoint.cli import main
 from zeropoint.tflite import load, save, to_bytes
 
 from . import build
 from .tflite.attacks import ATTACKS
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch, capsys) -> Run:
-    """The CLI in this process: exit code, stdout, stderr."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["zeropoint", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

@@ -29,13 +29,13 @@ class Sampler:
         self.allow_nonfinite = allow_nonfinite
         self.histograms = {p: Histogram.empty() for p in self.probes}
         self.sizes = np.array([p.tensor.size for p in self.probes], np.int64)
-        self.strides = [stack.stride for stack in self.stacks]
-        # A run's sample, end to end.
-        self.spots: list[slice] = []
+        # Of each stack: how many tensors of which size, the stride, and where in a run's sample it is.
+        self.layout: list[tuple[int, int, int, slice]] = []
         width = 0
-        for stack, stride in zip(self.stacks, self.strides, strict=True):
-            room = sampled(np.empty((len(stack.probes), stack.size), np.bool_), stride, 0).size
-            self.spots.append(slice(width, width + room))
+        for stack in self.stacks:
+            count, size, stride = len(stack.probes), stack.size, stack.stride
+            room = sampled(np.empty((count, size), np.bool_), stride, 0).size
+            self.layout.append((count, size, stride, slice(width, width + room)))
             width += room
         self.waiting = np.empty((max(8, min(256, WAITING // max(1, width))), width), np.float32)
         self.filled = 0
@@ -49,14 +49,13 @@ class Sampler:
         """
         sizes = self.sizes
         target = self.waiting[self.filled]
-        for stack, stride, spot, view in zip(self.stacks, self.strides, self.spots, values, strict=True):
-            count = len(stack.probes)
-            if view.size == count * stack.size:
-                picked = sampled(view.reshape(count, stack.size), stride, phase % PHASES)
+        for stack, (count, size, stride, spot), view in zip(self.stacks, self.layout, values, strict=True):
+            if view.size == count * size:
+                picked = sampled(view.reshape(count, size), stride, phase % PHASES)
                 target[spot].reshape(picked.shape)[...] = picked
             elif count == 1:  # a dynamic shape
                 (probe,) = stack.probes
-                sizes = np.where(np.array(self.probes, object) == probe, view.size, sizes)
+                sizes = np.where([p is probe for p in self.probes], view.size, sizes)
                 picked = sampled(view.reshape(1, -1), stride, phase % PHASES)
                 self._count(probe, picked.reshape(-1), (bounds[0][probe.spot], bounds[1][probe.spot]))
                 target[spot] = np.nan
@@ -77,8 +76,8 @@ class Sampler:
     def _flush(self) -> None:
         if not self.filled:
             return
-        for stack, spot in zip(self.stacks, self.spots, strict=True):
-            values = self.waiting[: self.filled, spot].reshape(self.filled, len(stack.probes), -1)
+        for stack, (count, _, _, spot) in zip(self.stacks, self.layout, strict=True):
+            values = self.waiting[: self.filled, spot].reshape(self.filled, count, -1)
             for k, probe in enumerate(stack.probes):
                 self._count(probe, values[:, k].reshape(-1), (self.low[probe.spot], self.high[probe.spot]))
         self.filled = 0

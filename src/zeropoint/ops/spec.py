@@ -23,9 +23,13 @@ class Activation:
 
 @dataclass(frozen=True)
 class Weight:
-    """Holds trained parameters: symmetric, narrow range, per channel along `axis` where the kernels have that."""
+    """Holds trained parameters: symmetric, narrow range, per channel along `axis` where the kernels have that.
+
+    `inputs` is the axis along which they meet the channels of the op's input, where there is one.
+    """
 
     axis: int | None
+    inputs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,8 @@ def act(*, symmetric_constant: bool = False) -> Activation:
     return Activation(symmetric_constant)
 
 
-def weight(axis: int | None) -> Weight:
-    return Weight(axis)
+def weight(axis: int | None, inputs: int | None = None) -> Weight:
+    return Weight(axis, inputs)
 
 
 def bias(*of: int) -> Bias:
@@ -212,8 +216,7 @@ def macs_per_output(op: Op) -> int:
     weights = op.inputs[1]
     if weights is None or not weights.shape:
         return 0
-    channels = weights.shape[3] if op.kind == "DEPTHWISE_CONV_2D" else weights.shape[0]
-    return op.outputs[0].size * weights.size // max(1, channels)
+    return op.outputs[0].size * weights.size // max(1, op.outputs[0].shape[-1])
 
 
 def macs_transposed(op: Op) -> int:

@@ -67,16 +67,16 @@ def since(int8: int, int16: int = 1, **others: int) -> Mapping[str, int]:
 # fmt: off
 ROWS: tuple[OpSpec, ...] = (
     # Weighted ops.
-    OpSpec("CONV_2D", (act(), weight(axis=0), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT, types=BOTH,
+    OpSpec("CONV_2D", (act(), weight(axis=0, inputs=3), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT, types=BOTH,
            weights=NARROW_WEIGHTS, hybrid=(INT8, INT4), versions=since(3, 4, hybrid=5, int4=7), needs=WEIGHTED,
            fuses=True, macs=macs_per_output),
-    OpSpec("DEPTHWISE_CONV_2D", (act(), weight(axis=3), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
+    OpSpec("DEPTHWISE_CONV_2D", (act(), weight(axis=3, inputs=3), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
            types=BOTH, weights=INT8_WEIGHTS, hybrid=(INT8,), versions=since(3, 5, hybrid=6), needs=WEIGHTED,
            fuses=True, macs=macs_per_output),
     OpSpec("TRANSPOSE_CONV", (index(), weight(axis=0), act(), bias(2, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
            types=BOTH, weights=INT8_WEIGHTS, hybrid=(INT8,), versions=since(3, 3, hybrid=3), needs=WEIGHTED,
            macs=macs_transposed),
-    OpSpec("FULLY_CONNECTED", (act(), weight(axis=0), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
+    OpSpec("FULLY_CONNECTED", (act(), weight(axis=0, inputs=1), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
            types=BOTH, weights=NARROW_WEIGHTS, hybrid=(INT8, INT4), versions=since(4, 7, hybrid=12, int4=10),
            needs=WEIGHTED, fuses=True, macs=macs_per_output),
     OpSpec("BATCH_MATMUL", (act(), act(symmetric_constant=True)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,

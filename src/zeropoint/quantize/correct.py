@@ -10,11 +10,9 @@ import numpy as np
 
 from ..affine import QuantParams, dequantize, quantize
 from ..dtypes import Array
-from ..graph.model import Op, Tensor
+from ..graph.model import Op
 from ..ops import Bias, OpSpec
-
-SAME = 0
-"""The schema's code for padding to keep the size."""
+from ..ops.geometry import windows
 
 
 def bias_slot(spec: OpSpec) -> int | None:
@@ -41,23 +39,23 @@ def _dense_shift(op: Op, rounding: Array, means: Array) -> Array | None:  # noqa
 
 
 def _convolution_shift(op: Op, rounding: Array, means: Array) -> Array | None:
-    outputs, height, width, channels = rounding.shape
+    outputs, _, _, channels = rounding.shape
     if means.size % channels:
         return None
     groups = means.size // channels
     if outputs % groups:
         return None
-    seen = _coverage(op, (height, width))
+    seen = np.outer(*(w.coverage() for w in windows(op)))
     by_channel = np.einsum("ohwc,hw->oc", rounding, seen)
     of_group = np.repeat(means.reshape(groups, channels), outputs // groups, axis=0)
     return np.asarray((by_channel * of_group).sum(axis=1))
 
 
 def _depthwise_shift(op: Op, rounding: Array, means: Array) -> Array | None:
-    _, height, width, channels = rounding.shape
+    channels = rounding.shape[3]
     if channels % means.size:
         return None
-    seen = _coverage(op, (height, width))
+    seen = np.outer(*(w.coverage() for w in windows(op)))
     return np.asarray(np.einsum("hwc,hw->c", rounding[0], seen) * np.repeat(means, channels // means.size))
 
 
@@ -76,30 +74,3 @@ _SHIFTS = {
     "FULLY_CONNECTED": _dense_shift,
     "TRANSPOSE_CONV": _transposed_shift,
 }
-
-
-def _coverage(op: Op, window: tuple[int, int]) -> Array:
-    """For each tap of the window, the share of output positions where it lies on the image, not on padding."""
-    source, result = op.inputs[0], op.outputs[0]
-    assert source is not None
-    sides = []
-    for axis, size, name in ((1, window[0], "H"), (2, window[1], "W")):
-        stride, dilation = int(op.option(f"stride{name}", 1)), int(op.option(f"dilation{name}Factor", 1))
-        sides.append(_covered(source.shape[axis], result.shape[axis], (size, stride, dilation, op.option("padding"))))
-    return np.outer(*sides)
-
-
-def _covered(length: int, outputs: int, window: tuple[int, int, int, int]) -> Array:
-    size, stride, dilation, padding = window
-    if padding != SAME:
-        return np.ones(size)
-    reach = (size - 1) * dilation + 1
-    before = max(0, (outputs - 1) * stride + reach - length) // 2
-    positions = np.arange(outputs)[:, None] * stride - before + np.arange(size) * dilation
-    return np.asarray(((positions >= 0) & (positions < length)).mean(axis=0))
-
-
-def zero_bias(op: Op, weights: Tensor) -> Array:
-    """A bias of zeros, for an op that takes one and has none."""
-    channels = weights.shape[3] if op.kind == "DEPTHWISE_CONV_2D" else weights.shape[0]
-    return np.zeros(channels, np.float32)

@@ -20,22 +20,22 @@ from ..dtypes import Array, DType
 from ..graph.edit import duplicate_constant, set_constant
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses, tensor_keys
-from ..ops import fused_activation
+from ..ops import OPS, Activation, Weight, fused_activation
 
 LARGEST_FACTOR = 64.0
 """Channels that hardly ever speak are left in peace: what calibration saw of them says little."""
 
-OUTPUT_AXIS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}
-INPUT_AXIS = {"CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 1}
-
 
 @dataclass(frozen=True)
 class Pair:
-    """Two layers with a tensor between them that only they touch."""
+    """Two layers with a tensor between them that only they touch, and the axes of their weights that it meets."""
 
     first: Op
     tensor: Tensor
     second: Op
+    out_axis: int
+    in_axis: int
+    depthwise: bool
 
 
 def equalize(model: Model, stats: Stats, keys: Mapping[Tensor, str] | None = None) -> list[Tensor]:
@@ -50,7 +50,7 @@ def equalize(model: Model, stats: Stats, keys: Mapping[Tensor, str] | None = Non
             seen = stats.tensors.get(keys[pair.tensor])
             if seen is None or seen.channels is None:
                 continue
-            factors = channel_factors(np.maximum(-seen.channels.low, seen.channels.high), pair.second.kind)
+            factors = channel_factors(np.maximum(-seen.channels.low, seen.channels.high), pair.depthwise)
             if factors is not None:
                 apply(graph, pair, factors)
                 changed.append(pair.tensor)
@@ -61,44 +61,52 @@ def pairs(graph: Graph) -> Iterator[Pair]:
     """Consecutive layers between which channels can be scaled."""
     uses = Uses(graph)
     for op in graph.ops:
-        if op.kind not in OUTPUT_AXIS or fused_activation(op).name not in ("NONE", "RELU"):
+        layout = _layout(op)
+        if layout is None or fused_activation(op).name not in ("NONE", "RELU"):
             continue
         tensor = op.outputs[0]
         readers = uses.readers(tensor)
         if len(readers) != 1 or uses.is_output(tensor) or readers[0].slot != 0:
             continue
         second = readers[0].op
-        if second.kind in INPUT_AXIS and all(_scalable(o, tensor) for o in (op, second)):
-            yield Pair(op, tensor, second)
+        other = _layout(second)
+        if other is None or layout.axis is None or other.inputs is None:
+            continue
+        if _scalable(op, layout.axis, tensor) and _scalable(second, other.inputs, tensor):
+            yield Pair(op, tensor, second, layout.axis, other.inputs, other.inputs == other.axis)
 
 
-def _scalable(op: Op, tensor: Tensor) -> bool:
-    """Constant float weights, one input channel for each channel of the tensor, and no groups."""
+def _layout(op: Op) -> Weight | None:
+    """How the op's weights lie, for ops with an input, weights and a bias in this order."""
+    spec = OPS.get(op.kind)
+    role = spec.input_role(1) if spec is not None and isinstance(spec.input_role(0), Activation) else None
+    return role if isinstance(role, Weight) and role.inputs is not None else None
+
+
+def _scalable(op: Op, axis: int, tensor: Tensor) -> bool:
+    """Constant float weights, one slice of them along `axis` for each channel of the tensor, and no groups."""
     weights, bias = op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
     if weights is None or weights.data is None or weights.dtype is not DType.FLOAT32:
         return False
-    if bias is not None and bias.data is None:
-        return False
-    axis = OUTPUT_AXIS[op.kind] if op.outputs[0] is tensor else INPUT_AXIS[op.kind]
-    return weights.shape[axis] == tensor.shape[-1]
+    return (bias is None or bias.data is not None) and weights.shape[axis] == tensor.shape[-1]
 
 
-def channel_factors(peaks: Array, second: str) -> Array | None:
+def channel_factors(peaks: Array, depthwise: bool) -> Array | None:
     """s for each channel, or None if there is nothing to gain."""
     alive = peaks > 0
     if alive.sum() < 2 or peaks[alive].max() < 2 * np.median(peaks[alive]):
         return None
     ratio = np.where(alive, peaks / np.median(peaks[alive]), 1.0)
-    power = 1.0 if second == "DEPTHWISE_CONV_2D" else 0.5
+    power = 1.0 if depthwise else 0.5
     return np.asarray(np.clip(ratio, 1 / LARGEST_FACTOR, LARGEST_FACTOR) ** power, np.float32)
 
 
 def apply(graph: Graph, pair: Pair, factors: Array) -> None:
     """Divide the first layer's channels by the factors and multiply the second's."""
-    _scale(graph, Use(pair.first, 1), OUTPUT_AXIS[pair.first.kind], 1 / factors)
+    _scale(graph, Use(pair.first, 1), pair.out_axis, 1 / factors)
     if len(pair.first.inputs) > 2 and pair.first.inputs[2] is not None:
         _scale(graph, Use(pair.first, 2), 0, 1 / factors)
-    _scale(graph, Use(pair.second, 1), INPUT_AXIS[pair.second.kind], factors)
+    _scale(graph, Use(pair.second, 1), pair.in_axis, factors)
 
 
 def _scale(graph: Graph, use: Use, axis: int, factors: Array) -> None:

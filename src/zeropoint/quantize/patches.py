@@ -6,9 +6,7 @@ import numpy as np
 
 from ..dtypes import Array
 from ..graph.model import Op
-
-SAME = 0
-"""The schema's code for padding to keep the size."""
+from ..ops.geometry import windows
 
 SUPPORTED = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 
@@ -23,9 +21,7 @@ def patches(op: Op, x: Array, most: int) -> Array:
     if op.kind == "FULLY_CONNECTED":
         flat = x.reshape(-1, weights.shape[1])
         return _spread(flat, most)[None]
-    height, width = weights.shape[1:3]
-    windows = _windows(op, x, (height, width))  # count, taps, channels
-    chosen = _spread(windows, most)
+    chosen = _spread(_windows(op, x), most)  # count, taps, channels
     if op.kind == "DEPTHWISE_CONV_2D":
         return np.ascontiguousarray(chosen.transpose(2, 0, 1))
     groups = x.shape[-1] // weights.shape[3]
@@ -54,21 +50,12 @@ def _spread(rows: Array, most: int) -> Array:
     return rows[step // 2 :: step]
 
 
-def _windows(op: Op, x: Array, size: tuple[int, int]) -> Array:
+def _windows(op: Op, x: Array) -> Array:
     """Every window that the convolution looks at: [positions, taps, channels]."""
-    outputs = op.outputs[0].shape
-    padded, views = x, []
-    pads = [(0, 0)] * 4
-    for axis, name in ((1, "H"), (2, "W")):
-        stride, dilation = int(op.option(f"stride{name}", 1)), int(op.option(f"dilation{name}Factor", 1))
-        reach = (size[axis - 1] - 1) * dilation + 1
-        total = max(0, (outputs[axis] - 1) * stride + reach - x.shape[axis]) if op.option("padding") == SAME else 0
-        pads[axis] = (total // 2, total - total // 2)
-        views.append((stride, dilation))
-    padded = np.pad(x, pads)
-    (step_y, wide_y), (step_x, wide_x) = views
+    high, wide = windows(op)
+    padded = np.pad(x, [(0, 0), (high.before, high.after), (wide.before, wide.after), (0, 0)])
     batch, row, column, channel = padded.strides
-    shape = (x.shape[0], outputs[1], outputs[2], size[0], size[1], x.shape[3])
-    strides = (batch, row * step_y, column * step_x, row * wide_y, column * wide_x, channel)
-    windows = np.lib.stride_tricks.as_strided(padded, shape, strides, writeable=False)
-    return windows.reshape(-1, size[0] * size[1], x.shape[3])
+    shape = (x.shape[0], high.outputs, wide.outputs, high.taps, wide.taps, x.shape[3])
+    steps = (row * high.stride, column * wide.stride, row * high.dilation, column * wide.dilation)
+    seen = np.lib.stride_tricks.as_strided(padded, shape, (batch, *steps, channel), writeable=False)
+    return seen.reshape(-1, high.taps * wide.taps, x.shape[3])

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ..calibrate import Method, Ranges, Stats
 from ..dtypes import DType
-from ..errors import InvalidModel, InvalidRecipe, UnsupportedOp
+from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp
 from ..files import PathLike
 from ..graph.edit import copy_model, signatures_follow
 from ..graph.model import Model, Op
@@ -82,6 +82,11 @@ def make_plans(model: Model, request: Request) -> tuple[Plan, ...]:
     """Prepare `model` in place and plan each of its entry graphs."""
     keys = tensor_keys(model)  # as in the statistics: preparing takes tensors away, and names repeat
     given = prepare(model, request.recipe).merge(request.ranges)
+    if request.stats is None and not given.entries:
+        raise InvalidSample(
+            "nothing tells the ranges of the tensors; give representative data (--data), statistics of it (--stats), "
+            "or the ranges themselves (--ranges)"
+        )
     ranges = TensorRanges(keys, request.stats, given, _method(request), fused_bounds(model))
     limit_to_what_counts(model, ranges)
     return tuple(

@@ -11,11 +11,9 @@ from ..graph.edit import drop_unused, remove_op
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import FUSED_ACTIVATIONS, OPS, Weight
+from ..ops.geometry import VALID
 from ..recipe import Recipe
 from ..tflite.schema import default_options
-
-VALID = 1
-"""The schema's code for padding nothing."""
 
 
 def prepare(model: Model, recipe: Recipe) -> Ranges:

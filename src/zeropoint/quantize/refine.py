@@ -70,7 +70,7 @@ class Refiner:
         """How many vectors to take from each sample."""
         weights = layer.op.inputs[1]
         assert weights is not None
-        inputs = weights.size // max(1, weights.shape[3 if layer.op.kind == "DEPTHWISE_CONV_2D" else 0])
+        inputs = weights.size // max(1, layer.op.outputs[0].shape[-1])
         return max(1, -(-max(VECTORS, 4 * inputs) // len(self.samples)))
 
     def _float_means(self, plan: Plan, todo: list[Layer]) -> dict[Op, Array]:
