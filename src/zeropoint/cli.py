@@ -310,7 +310,7 @@ def main() -> None:
     except ZeropointError as error:
         from .report.terminal import printable
 
-        print(f"error: {printable(str(error))}", file=sys.stderr)
+        print("error: " + "\n".join(printable(str(line)) for line in error.args), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted; nothing was written", file=sys.stderr)

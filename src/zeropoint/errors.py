@@ -1,10 +1,13 @@
-"""The exception tree. Every error a user can cause is a `ZeropointError`; the CLI prints it as one line."""
+"""The exception tree. Every error a user can cause is a `ZeropointError`; the CLI prints it as one line, or a list."""
 
 from __future__ import annotations
 
 
 class ZeropointError(Exception):
-    """What went wrong, where, and what to do next, in one message."""
+    """What went wrong, where, and what to do next, in one message. A list has one argument for each line."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 class InvalidModel(ZeropointError):

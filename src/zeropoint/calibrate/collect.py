@@ -42,14 +42,24 @@ def calibrate(
     settings = settings or Settings()
     require_float(model)
     notes = Notes()
-    parts = [
-        _calibrate_entry(Subject(model, where.graph, settings), rows(source, where, notes), notes, progress)
-        for where, source in _entries(model, samples)
-    ]
-    stats = parts[0]
-    for part in parts[1:]:
-        stats = stats.merge(part)
-    return Stats(stats.fingerprint, stats.samples, stats.tensors, tuple(notes.lines))
+    done = 0
+
+    def advance(runs: int) -> None:
+        nonlocal done
+        done += runs
+        if progress is not None:
+            progress(done)
+
+    with ThreadPoolExecutor(settings.threads) as pool:
+        mark = pool.submit(fingerprint, model)  # meanwhile, as it takes a while for large models
+        parts = [
+            _calibrate_entry(Subject(model, where.graph, settings), rows(source, where, notes), pool, notes, advance)
+            for where, source in _entries(model, samples)
+        ]
+        stats = Stats(mark.result(), 0, {})
+    for part in parts:
+        stats = stats.merge(dataclasses.replace(part, fingerprint=stats.fingerprint))
+    return dataclasses.replace(stats, notes=tuple(notes.lines))
 
 
 def require_float(model: Model) -> None:
@@ -72,11 +82,10 @@ def _entries(model: Model, samples: Samples | Mapping[str, Samples]) -> Iterator
 
 
 def _calibrate_entry(
-    subject: Subject, numbered: Iterator[tuple[int, Row]], notes: Notes, progress: Progress | None
+    subject: Subject, numbered: Iterator[tuple[int, Row]], pool: ThreadPoolExecutor, notes: Notes, advance: Progress
 ) -> Stats:
+    """The statistics of one graph, still without a fingerprint."""
     settings = subject.settings
-    # With its state kept, each run goes on from where the one before it stopped.
-    workers = 1 if settings.keep_state and is_stateful(subject.model) else settings.threads
     try:
         first = Gauge(subject)
     except RuntimeFailure:
@@ -99,19 +108,17 @@ def _calibrate_entry(
         finally:
             spare.put(gauge)
 
-    total = Totals(subject.instrumented.probes)
-    done, last = 0, -1
+    total, last = Totals(subject.instrumented), -1
+    # With its state kept, each run goes on from where the one before it stopped: one at a time.
+    ahead = 0 if settings.keep_state and is_stateful(subject.model) else 2 * settings.threads
     chunks = _chunks(numbered, settings.limit, subject.instrumented.chunk)
-    with ThreadPoolExecutor(workers) as pool:
-        for measured in _in_order(pool, measure, chunks, 2 * workers):
-            total.add(measured)
-            done, last = done + len(measured), measured[-1].number
-            if progress is not None:
-                progress(done)
+    for measured in _in_order(pool, measure, chunks, ahead):
+        total.add(measured)
+        last = measured[-1].number
+        advance(len(measured))
     if last < 0:
         raise InvalidSample("no samples were given; calibration needs at least one")
-    tensors = total.finish([gauge.sampler.finish() for gauge in gauges])
-    return Stats(fingerprint(subject.model), last + 1, tensors)
+    return Stats("", last + 1, total.finish([gauge.sampler.finish() for gauge in gauges]))
 
 
 def is_stateful(model: Model) -> bool:
@@ -132,7 +139,7 @@ def _chunks(numbered: Iterator[tuple[int, Row]], limit: int | None, size: int) -
 def _in_order(
     pool: ThreadPoolExecutor, work: Callable[[Chunk], list[Measured]], chunks: Iterable[Chunk], ahead: int
 ) -> Iterator[list[Measured]]:
-    """Results in the order of the chunks, with at most `ahead` of them in memory."""
+    """Results in the order of the chunks, with at most `ahead` more of them in memory."""
     pending: deque[Future[list[Measured]]] = deque()
     try:
         for chunk in chunks:

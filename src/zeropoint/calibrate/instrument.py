@@ -23,7 +23,7 @@ from ..graph.query import tensor_keys
 from ..ops import OPS, fused_activation
 from ..tflite.schema import default_options
 
-SAMPLED_SHARE, SAMPLED_LEAST, SAMPLED_MOST = 32, 256, 4096
+SAMPLED_SHARE, SAMPLED_LEAST, SAMPLED_MOST = 64, 256, 2048
 """Histograms count one element in `SAMPLED_SHARE` of each run, within these limits."""
 
 STACKED = 1 << 15
@@ -80,10 +80,11 @@ class Instrumented:
 
     `reductions`: the greatest values of all channels of all probes, then the least, then the sums. `stacks`: the
     probes' values, if there are to be histograms. `exposed`: tensors that somebody wants to see whole: those of `read`,
-    which are too odd to be reduced in the graph, and whatever the caller asked for.
+    which are too odd to be reduced in the graph, and whatever the caller asked for. `keys`: all measured tensors.
     """
 
     model: Model
+    keys: tuple[str, ...]
     probes: tuple[Probe, ...]
     reductions: Tensor | None
     stacks: tuple[Stack, ...]
@@ -148,13 +149,22 @@ def instrument(
 ) -> Instrumented:
     """A model that runs a copy of `graph` that measures its float tensors, or with `reduced` off just exposes them."""
     target = dataclasses.replace(graph, tensors=list(graph.tensors), ops=list(graph.ops))
-    probes, read = _probes(graph, tensor_keys(model), reduced)
+    keys = tensor_keys(model)
+    probes, read = _probes(graph, keys, reduced)
     reductions = _insert_reductions(target, probes, histograms) if probes else None
     stacks = _insert_stacks(target, probes) if histograms else []
     shown = tuple(dict.fromkeys((*(p.tensor for p in read), *exposed)))
     outputs = (*([reductions] if reductions else []), *(s.output for s in stacks), *shown)
     target.outputs = list(dict.fromkeys(outputs))
-    return Instrumented(runnable(model, target), tuple(probes), reductions, tuple(stacks), tuple(read), shown)
+    return Instrumented(
+        runnable(model, target),
+        tuple(keys[t] for t in wanted(graph)),
+        tuple(probes),
+        reductions,
+        tuple(stacks),
+        tuple(read),
+        shown,
+    )
 
 
 def _probes(graph: Graph, keys: Mapping[Tensor, str], reduced: bool) -> tuple[list[Probe], list[Probe]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..dtypes import Array
 from .histogram import Histogram
-from .instrument import Probe
+from .instrument import Instrumented, Probe
 from .stats import DECAY, Average, Channels, Extreme, TensorStats
 
 
@@ -37,8 +37,9 @@ class Measured:
 class Totals:
     """Adds up runs in their order, so that the result does not depend on the number of workers."""
 
-    def __init__(self, probes: Sequence[Probe]) -> None:
-        self.probes = probes
+    def __init__(self, instrumented: Instrumented) -> None:
+        self.keys = instrumented.keys
+        self.probes = probes = instrumented.probes
         width, count = sum(p.channels for p in probes), len(probes)
         self.starts = np.array([p.start for p in probes], np.intp)
         self.high = np.full(width, -np.inf, np.float32)
@@ -83,14 +84,17 @@ class Totals:
         self.nonfinite += np.sum([r.nonfinite for r in runs], axis=0)
 
     def finish(self, histograms: Sequence[Mapping[Probe, Histogram]]) -> dict[str, TensorStats]:
-        """Statistics by tensor, with the sum of `histograms`. A tensor without any finite value has none."""
+        """Statistics by tensor, in order of execution, with the sum of `histograms`.
+
+        A tensor without any finite value has none.
+        """
         found = {}
         for k, probe in enumerate(self.probes):
             if self.sizes[k] > self.nonfinite[k]:
                 found[probe.key] = self._tensor(k, probe, [part[probe] for part in histograms])
         for key, stats in self.others.items():
             found[key] = stats if key not in found else found[key].merge(stats, 0)
-        return found
+        return {key: found[key] for key in (*self.keys, *found) if key in found}
 
     def _tensor(self, k: int, probe: Probe, histograms: Sequence[Histogram]) -> TensorStats:
         spot = probe.spot

@@ -168,10 +168,10 @@ def refuse_float(plans: tuple[Plan, ...]) -> None:
     """Raise for strict integer models, listing every op that would stay float."""
     skipped = [s for plan in plans for s in plan.skipped]
     if skipped:
-        listed = "".join(f"\n  {s}" for s in skipped)
         raise UnsupportedOp(
-            f"{len(skipped)} ops cannot be computed in integers:{listed}\n"
-            "leave out --strict to keep them in float between integer ops, or change the model"
+            f"{len(skipped)} {'op' if len(skipped) == 1 else 'ops'} cannot be computed in integers:",
+            *(f"  {s}" for s in skipped),
+            "leave out --strict to keep them in float between integer ops, or change the model",
         )
 
 

@@ -67,11 +67,15 @@ def _affine(tensor: Tensor) -> QuantParams | None:
 
 def feed_snippet(params: QuantParams, index: int) -> str:
     low, high = params.dtype.min, params.dtype.max
-    expression = f"np.round(x / {params.scale!r}) + {params.zero_point}"
+    expression = f"np.round(x / {params.scale!r}){_signed(params.zero_point)}"
     typed = f"np.clip({expression}, {low}, {high}).astype(np.{params.dtype.label})"
     return f'interpreter.set_tensor(interpreter.get_input_details()[{index}]["index"], {typed})'
 
 
 def read_snippet(params: QuantParams, index: int) -> str:
     value = f'interpreter.get_tensor(interpreter.get_output_details()[{index}]["index"])'
-    return f"real = ({value}.astype(np.float32) - {params.zero_point}) * {params.scale!r}"
+    return f"real = ({value}.astype(np.float32){_signed(-params.zero_point)}) * {params.scale!r}"
+
+
+def _signed(offset: int) -> str:
+    return f" {'+' if offset > 0 else '-'} {abs(offset)}" if offset else ""
