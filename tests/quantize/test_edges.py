@@ -13,6 +13,7 @@ from zeropoint.calibrate import Settings, calibrate
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel
 from zeropoint.graph import Model, Op, Tensor
+from zeropoint.graph.compare import difference
 from zeropoint.ops import OPS, Rescale
 from zeropoint.recipe import INT8, Recipe, Rule
 from zeropoint.runtime import Session
@@ -280,39 +281,43 @@ def test_every_signature_is_quantized():
 
 
 def test_control_flow_stays_as_it_is():
+    """A body stays float even if a signature lets callers run it by itself: what calls it passes floats."""
     model = build.branches()
     samples = [(np.bool_(k % 2), normal(2, seed=k)) for k in range(8)]
     entry = {"serving_default": samples, "just_add": [x for _, x in samples]}
     result = zeropoint.quantize(model, data=entry)
-    main, then, other = result.model.graphs
-    assert [op.kind for op in main.ops] == ["IF"]
-    assert [op.kind for op in other.ops] == ["MUL"]
-    assert all(t.dtype is DType.FLOAT32 for t in (*then.inputs, *then.outputs, *other.inputs))
-    assert [s.op.kind for s in result.skipped if "other graphs" in s.reason] == ["IF"]
-    assert worst(outputs_of(model, samples), outputs_of(result.model, samples)) < 0.02
+    assert difference(result.model, model) is None
+    (skipped,) = result.skipped
+    assert "runs other graphs, which stay as they are" in skipped.reason
 
 
-def test_integer_ops_around_control_flow():
+@pytest.mark.parametrize("make", [build.loop, build.composite])
+def test_loops_and_composites_stay_as_they_are(make):
+    model = make()
+    assert difference(quantized(model).model, model) is None
+
+
+@pytest.mark.parametrize("types", [{}, {"input_type": "int8", "output_type": "int8"}], ids=["float", "int8"])
+def test_integer_ops_around_control_flow(types):
     net = Net()
     choice, x = net.input(dtype=DType.BOOL, name="choice"), net.input(1, 8)
     hidden = net.dense(x, normal(2, 8), name="before")
-    inner = []
+    bodies = []
     for name, kind in (("then", "ADD"), ("else", "MUL")):
         body = Net()
-        inner.append(body.model(body(kind, [body.input(1, 2, name=name), np.float32([2, 3])])).main)
-        inner[-1].name = name
-    chosen = net("IF", [choice, hidden], (1, 2), thenSubgraphIndex=inner[0], elseSubgraphIndex=inner[1])
+        bodies.append(body.model(body(kind, [body.input(1, 2, name=name), np.float32([2, 3])])).main)
+        bodies[-1].name = name
+    chosen = net("IF", [choice, hidden], (1, 2), thenSubgraphIndex=bodies[0], elseSubgraphIndex=bodies[1])
     model = net.model(net.dense(chosen, normal(3, 2), name="after"))
-    model.graphs += inner
-    samples = [(np.bool_(k % 2), x) for k, (_, x) in enumerate(samples_for_flow())]
-    made = quantized(model, samples).model
-    assert kinds(made) == [*steps("FULLY_CONNECTED"), "IF", *steps("FULLY_CONNECTED")]
+    model.graphs += bodies
+    build.sign(model, "then", bodies[0])
+    samples = [(np.bool_(k % 2), normal(1, 8, seed=k)) for k in range(24)]
+    stats = calibrate(model, {"serving_default": samples})
+    made = quantized(model, samples, data=None, stats=stats, **types).model
+    inside = [*steps("FULLY_CONNECTED"), "IF", *steps("FULLY_CONNECTED")]
+    assert kinds(made) == (inside[1:-1] if types else inside)
     assert [op.kind for g in made.graphs[1:] for op in g.ops] == ["ADD", "MUL"]
     assert all(t.dtype is DType.FLOAT32 for g in made.graphs[1:] for t in g.tensors)
-
-
-def samples_for_flow() -> list[tuple[None, np.ndarray]]:
-    return [(None, normal(1, 8, seed=k)) for k in range(24)]
 
 
 # Ops that stay float.
@@ -371,7 +376,8 @@ def test_float16_weights_are_taken_as_float(mode):
     assert not any(t.dtype is DType.FLOAT16 for t in made.main.tensors)
 
 
-def test_fake_quant_ranges_are_used_and_the_ops_removed():
+@pytest.mark.parametrize("with_data", [False, True], ids=["no data", "data"])
+def test_fake_quant_ranges_are_used_and_the_ops_removed(with_data):
     net = Net()
     ends = {"x": (-3.0, 3.0), "y": (-5.0, 4.0)}
 
@@ -381,7 +387,7 @@ def test_fake_quant_ranges_are_used_and_the_ops_removed():
 
     y = fake(net.dense(fake(net.input(1, 8), "x"), normal(4, 8, spread=0.4), name="y"), "y")
     model = net.model(y)
-    made = quantized(model, data=None).model
+    made = quantized(model, **{} if with_data else {"data": None}).model
     assert kinds(made) == steps("FULLY_CONNECTED")
     dense = made.main.ops[1]
     for tensor, key in ((dense.inputs[0], "x"), (dense.outputs[0], "y")):
@@ -421,15 +427,17 @@ def test_a_quantized_model_is_refused(mode):
             zeropoint.quantize(again, mode, data=samples_for(model))
 
 
-def test_tensors_without_names_keep_their_ranges():
+@pytest.mark.parametrize("name", ["", "all alike"])
+def test_tensors_without_names_keep_their_ranges(name):
     """Removing one moves the numbers of all behind it, by which statistics know the nameless."""
     net = Net()
     x = net.input(1, 8)
-    for k in range(4):
-        x = net("RELU", [net.dense(x, normal(8, 8, seed=k, spread=10.0**k), name=f"{k}")])
+    for k, width in enumerate((6, 10, 4, 12)):
+        kernel = normal(width, x.shape[1], seed=k, spread=10.0**k) * np.float32(4.0 ** -(np.arange(width) % 4))[:, None]
+        x = net("RELU", [net.dense(x, kernel)])
     model = net.model(net("ADD", [x, np.float32(1)]))
     for tensor in model.main.tensors:
-        tensor.name = ""
+        tensor.name = name
     made = quantized(model).model
     assert kinds(made) == steps(*["FULLY_CONNECTED"] * 4, "ADD")
 

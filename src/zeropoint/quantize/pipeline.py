@@ -13,7 +13,7 @@ from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp
 from ..files import PathLike
 from ..graph.edit import copy_model, signatures_follow
 from ..graph.model import Model, Op
-from ..graph.query import tensor_keys
+from ..graph.query import called_graphs, tensor_keys
 from ..ops import OPS, OpSpec
 from ..recipe import Recipe, preset
 from ..runtime import require_runnable
@@ -89,9 +89,11 @@ def make_plans(model: Model, request: Request) -> tuple[Plan, ...]:
         )
     ranges = TensorRanges(keys, request.stats, given, _method(request), fused_bounds(model))
     limit_to_what_counts(model, ranges)
+    called = called_graphs(model)
     return tuple(
         Planner(graph, request.recipe, request.ops, ranges, request.effort != "quick").plan(request.interface)
         for graph in entry_graphs(model)
+        if graph not in called  # whoever calls it gives and gets floats
     )
 
 

@@ -1,0 +1,259 @@
+"""Calibration against plain inference, ai-edge-quantizer and TensorFlow's calibrator, and its peak memory.
+
+`python -m benchmarks.calibration [--zoo ../shared/zoo] [--samples 200] [--rounds 5]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from zeropoint.calibrate import Settings, calibrate
+from zeropoint.dtypes import Array, DType
+from zeropoint.graph.model import Graph, Model, Op, Signature, Tensor
+from zeropoint.tflite import load, save, schema
+
+from .measure import Times, peak_memory, print_table, take_turns
+
+PLAIN, FULL, QUICK = "plain LiteRT", "zeropoint", "zeropoint, minima and maxima"
+QUANTIZER, CALIBRATOR = "ai-edge-quantizer", "TensorFlow's calibrator"
+FULL_GOAL, QUICK_GOAL, RIVAL_GOAL, MEMORY_GOAL = 1.3, 1.0, 5.0, 1.1
+
+Job = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model file and samples of its only input."""
+
+    name: str
+    path: str
+    samples: list[Array]
+
+
+# What takes part.
+
+
+def plain(case: Case) -> None:
+    """Inference alone, with as many threads as there are cores."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_path=case.path, num_threads=os.cpu_count())
+    interpreter.allocate_tensors()
+    source, result = interpreter.get_input_details()[0]["index"], interpreter.get_output_details()[0]["index"]
+    for sample in case.samples:
+        interpreter.set_tensor(source, sample)
+        interpreter.invoke()
+        interpreter.get_tensor(result)
+
+
+def zeropoint(case: Case, settings: Settings) -> None:
+    calibrate(case.path, case.samples, settings)
+
+
+def quantizer(case: Case) -> None:
+    from ai_edge_quantizer import quantizer, recipe
+
+    (signature,) = load(case.path).signatures
+    (name,) = signature.inputs
+    data = {signature.key: [{name: sample} for sample in case.samples]}
+    quantizer.Quantizer(case.path, recipe.static_wi8_ai8()).calibrate(data)
+
+
+def calibrator(case: Case) -> None:
+    """What `TFLiteConverter` does with a representative dataset, without quantizing in the end."""
+    from tensorflow.lite.python.optimize import calibrator
+
+    calibrator.Calibrator(Path(case.path).read_bytes()).calibrate(lambda: ([sample] for sample in case.samples))
+
+
+def participants(case: Case) -> Mapping[str, Job]:
+    jobs: dict[str, Job] = {
+        PLAIN: partial(plain, case),
+        FULL: partial(zeropoint, case, Settings()),
+        QUICK: partial(zeropoint, case, Settings(histograms=False)),
+    }
+    if importlib.util.find_spec("ai_edge_quantizer") is not None and load(case.path).signatures:
+        jobs[QUANTIZER] = partial(quantizer, case)
+    if importlib.util.find_spec("tensorflow") is not None:
+        jobs[CALIBRATOR] = partial(calibrator, case)
+    return jobs
+
+
+# The models.
+
+
+def mobilenet() -> Model | bytes:
+    """MobileNetV2 at 224 x 224 with random weights: from Keras if that is there, else of the same shape."""
+    if importlib.util.find_spec("tensorflow") is None:
+        return mobilenet_shaped()
+    import tensorflow as tf
+
+    converter = tf.lite.TFLiteConverter.from_keras_model(tf.keras.applications.MobileNetV2(weights=None))
+    content: bytes = converter.convert()
+    return content
+
+
+BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+"""Expansion, channels, repetitions, stride: table 2 of the MobileNetV2 paper."""
+
+
+class Chain:
+    """Layers in a row, with random weights that keep the values' size."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.value = Tensor("image", shape, DType.FLOAT32)
+        self.graph = Graph("main", [self.value], inputs=[self.value])
+        self.random = np.random.default_rng(0)
+
+    def add(self, kind: str, shape: tuple[int, ...], options: tuple[str, dict[str, object]], *weights: Array) -> None:
+        name = f"{kind.lower()}_{len(self.graph.ops)}"
+        constants = [Tensor.constant(f"{name}/{k}", w, DType.FLOAT32) for k, w in enumerate(weights)]
+        result = Tensor(name, shape, DType.FLOAT32)
+        self.graph.tensors += [*constants, result]
+        record = schema.default_options(options[0], **options[1])
+        self.graph.ops.append(Op(kind, [self.value, *constants], [result], record))
+        self.value = result
+
+    def convolve(self, kernel: int, channels: int | None, stride: int, activation: int) -> None:
+        """A convolution, or a depthwise one without `channels`."""
+        batch, height, width, depth = self.value.shape
+        count = channels or depth
+        steps = {"strideW": stride, "strideH": stride, "fusedActivationFunction": activation}
+        shape = (count, kernel, kernel, depth) if channels else (1, kernel, kernel, depth)
+        fan_in = kernel * kernel * (depth if channels else 1)
+        weights = self.random.standard_normal(shape, np.float32) * np.float32(np.sqrt(2 / fan_in))
+        bias = self.random.standard_normal(count, np.float32)
+        result = (batch, -(-height // stride), -(-width // stride), count)
+        if channels:
+            self.add("CONV_2D", result, ("Conv2DOptions", steps), weights, bias)
+        else:
+            depthwise = ("DepthwiseConv2DOptions", {**steps, "depthMultiplier": 1})
+            self.add("DEPTHWISE_CONV_2D", result, depthwise, weights, bias)
+
+
+def mobilenet_shaped() -> Model:
+    relu6 = 3
+    chain = Chain((1, 224, 224, 3))
+    chain.convolve(3, 32, 2, relu6)
+    for expansion, channels, repetitions, first_stride in BLOCKS:
+        for k in range(repetitions):
+            before, stride = chain.value, first_stride if k == 0 else 1
+            if expansion > 1:
+                chain.convolve(1, expansion * before.shape[3], 1, relu6)
+            chain.convolve(3, None, stride, relu6)
+            chain.convolve(1, channels, 1, 0)
+            if before.shape == chain.value.shape:
+                chain.add("ADD", before.shape, ("AddOptions", {}))
+                chain.graph.ops[-1].inputs.append(before)
+    chain.convolve(1, 1280, 1, relu6)
+    mean = Tensor.constant("axes", np.int32([1, 2]), DType.INT32)
+    chain.add("MEAN", (1, 1280), ("ReducerOptions", {}))
+    chain.graph.tensors.append(mean)
+    chain.graph.ops[-1].inputs.append(mean)
+    weights = chain.random.standard_normal((1000, 1280), np.float32) / 36
+    chain.add("FULLY_CONNECTED", (1, 1000), ("FullyConnectedOptions", {}), weights)
+    chain.add("SOFTMAX", (1, 1000), ("SoftmaxOptions", {"beta": 1.0}))
+    chain.graph.outputs = [chain.value]
+    names = {"image": chain.graph.inputs[0]}, {"scores": chain.value}
+    return Model([chain.graph], [Signature("serving_default", chain.graph, *names)])
+
+
+def images(count: int) -> list[Array]:
+    """Noise of several scales; a few are repeated, so that they take little memory."""
+    random = np.random.default_rng(0)
+    some = [random.uniform(-1, 1, (1, 224, 224, 3)).astype(np.float32) for _ in range(min(count, 32))]
+    return [some[k % len(some)] for k in range(count)]
+
+
+def cases(folder: str, zoo: Path, count: int) -> Iterator[Case]:
+    path = f"{folder}/mobilenetv2.tflite"
+    model = mobilenet()
+    if isinstance(model, Model):
+        save(model, path)
+    else:
+        Path(path).write_bytes(model)
+    yield Case("MobileNetV2, 224 x 224", path, images(count))
+    if (zoo / "zoo.py").exists():
+        sys.path.insert(0, str(zoo))
+        from zoo import TASKS
+
+        task = TASKS["kws_dscnn"]
+        yield Case("kws_dscnn", str(task.model), [sample[0] for sample in task.calibration(count)])
+    else:
+        print(f"no kws_dscnn: {zoo} has no zoo.py\n")
+
+
+# Measuring.
+
+
+def compare(case: Case, rounds: int) -> None:
+    times = take_turns(participants(case), rounds)
+    print(f"{case.name}: {len(case.samples)} samples, {os.cpu_count()} cores; median of {rounds} rounds\n")
+    rows = []
+    for name in times.rounds:
+        milliseconds = times.median(name) / len(case.samples) * 1e3
+        rows.append((name, f"{milliseconds:.3f} ms", f"{times.ratio(name, PLAIN):.2f}", *_against(times, name)))
+    for name in (QUANTIZER, CALIBRATOR):
+        if name not in times.rounds:
+            rows.append((name, "-", "-", "-", "cannot take part here"))
+    print_table(("", "per sample", "of plain", "its time/ours", "goal"), rows)
+
+
+def _against(times: Times, name: str) -> tuple[str, str]:
+    if name == PLAIN:
+        return "", ""
+    if name in (FULL, QUICK):
+        goal, ratio = FULL_GOAL if name == FULL else QUICK_GOAL, times.ratio(name, PLAIN)
+        return "", f"≤ {goal} of plain: {'met' if ratio <= goal else 'missed'}"
+    ratio = times.ratio(name, FULL)
+    if name == CALIBRATOR:
+        return f"{ratio:.1f}", ""
+    return f"{ratio:.1f}", f"≥ {RIVAL_GOAL:.0f}: {'met' if ratio >= RIVAL_GOAL else 'missed'}"
+
+
+def memory_job() -> Callable[[str, str], object]:
+    """Imports, then the job: calibrate a model on so many samples, made one at a time."""
+    from zeropoint.calibrate import calibrate
+    from zeropoint.tflite import load
+
+    def job(path: str, count: str) -> object:
+        shape = load(path).main.inputs[0].shape
+        random = np.random.default_rng(0)
+        return calibrate(path, (random.standard_normal(shape, np.float32) for _ in range(int(count))))
+
+    return job
+
+
+def compare_memory(case: Case) -> None:
+    few, many = (peak_memory("benchmarks.calibration:memory_job", case.path, str(n)) for n in (100, 2000))
+    verdict = "met" if many <= MEMORY_GOAL * few else "missed"
+    print(
+        f"{case.name}: peak memory {few / 1e6:.0f} MB on 100 samples, {many / 1e6:.0f} MB on 2000;"
+        f" flat (≤ {MEMORY_GOAL} times): {verdict}\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Calibration against plain inference and other tools.")
+    parser.add_argument("--zoo", type=Path, default=Path("../shared/zoo"), help="where kws_dscnn is")
+    parser.add_argument("--samples", type=int, default=200, help="samples to calibrate on (default: 200)")
+    parser.add_argument("--rounds", type=int, default=5, help="repetitions of each measurement (default: 5)")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases(folder, arguments.zoo, arguments.samples):
+            compare(case, arguments.rounds)
+            compare_memory(case)
+
+
+if __name__ == "__main__":
+    main()
