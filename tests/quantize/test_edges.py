@@ -113,6 +113,17 @@ def test_an_output_that_is_an_input(input_type, output_type, count):
     assert len(conversions(made)) == count
 
 
+@pytest.mark.parametrize("keep", [[], ["ADD"]], ids=["integer", "float"])
+@pytest.mark.parametrize("output_type", ["float32", "int8", "uint8"])
+def test_an_output_that_is_a_constant(output_type, keep):
+    net = Net()
+    x, constant = net.input(1, 8), build.const("c", normal(1, 8))
+    model = net.model(net.dense(net("ADD", [x, constant]), normal(4, 8)), constant)
+    made = quantized(model, output_type=output_type, keep=keep).model
+    assert [t.dtype.label for t in made.main.outputs] == [output_type] * 2
+    assert made.main.outputs[1].name == "c"
+
+
 def test_an_unused_input():
     net = Net()
     x, _ = net.input(1, 8), net.input(1, 3, name="unused")

@@ -45,6 +45,11 @@ def _rewrite_constant(graph: Graph, tensor: Tensor, plan: Plan, uses: Uses) -> N
         target = duplicate_constant(graph, tensor, readers, form.dtype.label) if stays else tensor
         stays = True  # the first form takes the constant's own place, others get copies
         set_constant(target, quantize(plan.values.get(readers[0], data), form), form.dtype, form)
+    if (output := plan.outputs.get(tensor)) is not None:
+        floats = [use for (form, _), readers in variants.items() if form is None for use in readers]
+        if floats:
+            duplicate_constant(graph, tensor, floats, "float32")
+        set_constant(tensor, quantize(data, output), output.dtype, output)
 
 
 def _rewrite_activation(graph: Graph, tensor: Tensor, plan: Plan, uses: Uses) -> None:
