@@ -473,9 +473,15 @@ def given(net: Net, scores: Tensor, shown: Tensor, value: float) -> Tensor:
     return net("ADD", [shown, scores], scores.shape)
 
 
+def built_in(net: Net, scores: Tensor, shown: Tensor, value: float) -> Tensor:
+    """No word looks ahead, whatever the caller says."""
+    ahead = np.triu(np.full((4, 8), value, np.float32), 1)
+    return net("ADD", [net("ADD", [scores, ahead]), net("MUL", [shown, np.float32(0.1)])], scores.shape)
+
+
 @pytest.mark.parametrize("mode", ["int8", "int16x8"])
 @pytest.mark.parametrize("value", [-1e4, -1e9, LOWEST], ids=str)
-@pytest.mark.parametrize("mask", [added, selected, given])
+@pytest.mark.parametrize("mask", [added, selected, given, built_in])
 def test_a_mask_before_a_softmax_costs_no_resolution(mask, value, mode):
     net = Net()
     scores, shown = net.input(4, 8), net.input(8, name="shown")
@@ -486,6 +492,24 @@ def test_a_mask_before_a_softmax_costs_no_resolution(mask, value, mode):
     samples = [(normal(4, 8, seed=k, spread=2), row) for k, row in enumerate(rows)]
     result = quantized(model, samples, mode=mode, bound=0.03 if mode == "int8" else 1e-3)
     assert {s.op.kind for s in result.skipped} <= {"GREATER"}
+
+
+@pytest.mark.parametrize("value", [-np.inf, LOWEST], ids=str)
+def test_what_is_not_merely_compared_stays_float(value):
+    """Clamped to the least of the others, a mask would no longer vanish in a sum of exponentials, or for a caller."""
+    net = Net()
+    x = net.input(4, 8)
+    condition = net("GREATER", [x, np.float32(0)])
+    condition.dtype = DType.BOOL
+    chosen = net("SELECT_V2", [condition, net("MUL", [x, np.float32(0.5)]), np.float32(value)], (4, 8))
+    model = net.model(net("SUM", [net("EXP", [chosen]), np.int32([1])], (4,)))
+    samples = samples_for(model)
+    stats = calibrate(model, samples, Settings(allow_nonfinite=True))
+    quantized(model, samples, data=None, stats=stats)
+    alone = Model([build.graph("main", net.inputs, [chosen], *net.ops[:3])])
+    stats = calibrate(alone, samples, Settings(allow_nonfinite=True))
+    made = zeropoint.quantize(alone, stats=stats).model
+    assert np.array_equal(*(outputs_of(m, samples)[0] < -1e30 for m in (alone, made)))
 
 
 def test_values_that_stand_for_infinity_stay_float():

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..calibrate import Grid, TensorStats
+from ..calibrate.stats import stats_of
+from ..dtypes import DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import OPS, Activation, fused_activation
@@ -22,7 +24,7 @@ from .tensor_ranges import UNBOUNDED, TensorRanges
 def limit_to_what_counts(model: Model, ranges: TensorRanges) -> None:
     """Narrow the ranges of tensors that hold such values."""
     for graph in model.graphs:
-        masks = _Masks(graph, ranges)
+        masks = _Masks(graph, Uses(graph), ranges)
         masks.follow_infinities()
         masks.limit()
 
@@ -32,6 +34,7 @@ class _Masks:
     """`floors`: of tensors with masked values, the least of the others. `reach`: how far below them values count."""
 
     graph: Graph
+    uses: Uses
     ranges: TensorRanges
     floors: dict[Tensor, float] = field(default_factory=dict)
     reach: dict[Tensor, float] = field(default_factory=dict)
@@ -40,42 +43,65 @@ class _Masks:
         """Where an op only moves values, the finite ones among its operands are those of its outputs."""
         for op in self.graph.ops:
             moved = list(_moved(op))
-            if any(t in self.floors or _holds_infinity(t) for t in moved):
-                known = [self.ranges.choose(t, None, Grid()) for t in moved if self.ranges.knows(t)]
-                for tensor in op.outputs:
+            if not any(map(self._is_infinite, moved)):
+                continue
+            if any(self._is_infinite(t) and t.data is None and t not in self.floors for t in moved):
+                continue
+            known = [self.ranges.choose(t, None, Grid()) for t in moved if self.ranges.knows(t)]
+            for tensor in op.outputs:
+                if self._is_infinite(tensor) and self._may_be_clamped(tensor):
                     self.floors[tensor] = min(low for low, _ in known)
                     self.ranges.mask(tensor, self.floors[tensor], max(high for _, high in known))
 
+    def _is_infinite(self, tensor: Tensor) -> bool:
+        seen = self.ranges.measured(tensor)
+        if seen is not None:
+            return seen.nonfinite > 0 or max(-seen.low.value, seen.high.value) >= UNBOUNDED
+        data = tensor.data if tensor.dtype is DType.FLOAT32 else None
+        return data is not None and data.size > 0 and max(-float(data.min()), float(data.max())) >= UNBOUNDED
+
+    def _may_be_clamped(self, tensor: Tensor) -> bool:
+        """Whether all that comes of its infinite values is the same if they are merely below, or above, all others."""
+        if self.uses.is_output(tensor):
+            return False
+        for op in (use.op for use in self.uses.readers(tensor)):
+            spec = OPS.get(op.kind)
+            if spec is None or not (spec.tied or spec.negligible is not None or op.kind in ("ARG_MAX", "ARG_MIN")):
+                return False
+            if spec.tied and any(self._is_infinite(t) and not self._may_be_clamped(t) for t in op.outputs):
+                return False
+        return True
+
     def limit(self) -> None:
-        uses = Uses(self.graph)
+        """Clamp what lies further below the rest than its readers look."""
         made = [t for op in self.graph.ops for t in op.outputs]
-        for tensor in (*reversed(made), *self.graph.inputs):
-            reach = [self._reach(use) for use in uses.readers(tensor)]
-            if reach and not uses.is_output(tensor) and all(r is not None for r in reach):
-                self.reach[tensor] = max(r for r in reach if r is not None)
-        for tensor in (*self.graph.inputs, *made):
-            reach_below = self.reach.get(tensor)
-            if reach_below is None or not self.ranges.knows(tensor):
+        given = [t for t in self.graph.tensors if t.dtype is DType.FLOAT32 and t.data is not None]
+        for tensor in (*reversed(made), *self.graph.inputs, *given):
+            found = [self._reach(use) for use in self.uses.readers(tensor)]
+            if found and not self.uses.is_output(tensor) and all(r is not None for r in found):
+                self.reach[tensor] = max(r for r in found if r is not None)
+        for tensor in (*given, *self.graph.inputs, *made):
+            reach = self.reach.get(tensor)
+            if reach is None or not self.ranges.knows(tensor):
                 continue
-            floor = self._floor(tensor, uses.producer(tensor), reach_below)
+            floor = self._floor(tensor, self.uses.producer(tensor), reach)
             if floor is not None:
                 self.floors[tensor] = floor
-                self.ranges.mask(tensor, floor - reach_below)
-                self._limit_constants(uses, tensor, floor - reach_below)
+                self.ranges.mask(tensor, floor - reach)
+                self._limit_constants(self.uses.producer(tensor), floor - reach)
 
-    def _limit_constants(self, uses: Uses, tensor: Tensor, least: float) -> None:
-        """A mask that is chosen where a condition says so need not be lower than what it becomes."""
-        producer = uses.producer(tensor)
+    def _limit_constants(self, producer: Op | None, least: float) -> None:
+        """A constant that is chosen where a condition says so need not be lower than what it becomes."""
         for operand in () if producer is None else _moved(producer):
-            if operand.data is not None and len(uses.readers(operand)) == 1:
+            if operand.data is not None and len(self.uses.readers(operand)) == 1:
                 self.ranges.mask(operand, least)
 
     def _reach(self, use: Use) -> float | None:
         """How far below the others a value still counts for this reader; None if it always does."""
-        spec, result = OPS.get(use.op.kind), use.op.outputs[0]
+        spec = OPS.get(use.op.kind)
         if spec is None or spec.negligible is not None:
             return None if spec is None else spec.negligible
-        beyond = self.reach.get(result)
+        beyond = self.reach.get(use.op.outputs[0])
         if beyond is None:
             return None
         if _adds(use.op):
@@ -88,7 +114,7 @@ class _Masks:
 
     def _floor(self, tensor: Tensor, producer: Op | None, reach: float) -> float | None:
         """The least value that is not masked; None if no value is."""
-        seen = self.ranges.measured(tensor)
+        seen = self.ranges.measured(tensor) if tensor.data is None else stats_of(tensor.data, 0)
         floor = max(self.floors.get(tensor, -math.inf), -math.inf if seen is None else mask_floor(seen, reach))
         operands = [] if producer is None else [t for t in producer.inputs if t is not None and self.ranges.knows(t)]
         if producer is not None and _adds(producer) and len(operands) == 2:
@@ -110,17 +136,12 @@ def _adds(op: Op) -> bool:
 
 
 def _moved(op: Op) -> Iterator[Tensor]:
-    """The operands of an op whose outputs hold nothing but values of theirs."""
+    """The operands of an op whose outputs hold nothing but values of theirs, or averages."""
     spec = OPS.get(op.kind)
     if spec is not None and spec.tied:
         for slot, tensor in enumerate(op.inputs):
             if tensor is not None and isinstance(spec.input_role(slot), Activation):
                 yield tensor
-
-
-def _holds_infinity(tensor: Tensor) -> bool:
-    data = tensor.data
-    return data is not None and data.size > 0 and max(-float(data.min()), float(data.max())) >= UNBOUNDED
 
 
 def mask_floor(stats: TensorStats, distance: float) -> float:

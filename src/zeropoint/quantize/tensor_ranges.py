@@ -86,7 +86,7 @@ class TensorRanges:
         else:
             low, high = constant_bounds(tensor)
         least, greatest = self.bounded.get(tensor, (-math.inf, math.inf))
-        if tensor in self.masked:
+        if tensor in self.masked and key not in self.given.entries:
             low = least
         return min(max(low, least), greatest), max(min(high, greatest), least)
 

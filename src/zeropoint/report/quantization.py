@@ -14,7 +14,7 @@ from ..sources.ports import entries
 from .inspection import feed_formula, formula, inspect
 from .terminal import Printer, bytes_text
 
-MOST_REASONS = 12
+MOST_REASONS, MOST_REPAIRS = 12, 3
 
 
 def print_result(result: Result, before: int, after: int, console: Console) -> None:
@@ -29,8 +29,10 @@ def print_result(result: Result, before: int, after: int, console: Console) -> N
     _print_skipped(result, printer)
     for note in result.notes:
         printer.line(("Chosen      ", "bold"), note)
-    for repair in result.repairs:
+    for repair in result.repairs[:MOST_REPAIRS]:
         printer.line(("Repaired    ", "bold"), printer.fit(repair.tensor.name, 60), f": {repair.text}")
+    if len(result.repairs) > MOST_REPAIRS:
+        printer.line(f"            … and {len(result.repairs) - MOST_REPAIRS} more; --dry-run lists them all")
     for warning in result.warnings:
         printer.line(("Warning     ", "yellow"), warning)
     for line in usage_lines(result):
