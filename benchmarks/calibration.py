@@ -203,9 +203,8 @@ def compare(case: Case, rounds: int) -> None:
     for name in times.rounds:
         milliseconds = times.median(name) / len(case.samples) * 1e3
         rows.append((name, f"{milliseconds:.3f} ms", f"{times.ratio(name, PLAIN):.2f}", *_against(times, name)))
-    for name in (QUANTIZER, CALIBRATOR):
-        if name not in times.rounds:
-            rows.append((name, "-", "-", "-", "cannot take part here"))
+    missing = [name for name in (QUANTIZER, CALIBRATOR) if name not in times.rounds]
+    rows += [(name, "-", "-", "-", "cannot take part here") for name in missing]
     print_table(("", "per sample", "of plain", "its time/ours", "goal"), rows)
 
 

@@ -65,7 +65,7 @@ def test_each_branch_sees_its_own_samples():
 def test_a_branch_that_is_never_taken_has_no_statistics():
     model = choosing(branch("add", "ADD"), branch("mul", "MUL"), build.act("value", 1, 2))
     stats = calibrate(model, [(np.bool_(True), np.float32([[k, 1]])) for k in range(4)])
-    assert stats.tensors.keys() == {"add::add/x", "add::add/y"}
+    assert {name for name in stats.tensors if "::" in name} == {"add::add/x", "add::add/y"}
 
 
 def test_branches_may_be_given_constants():

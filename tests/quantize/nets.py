@@ -33,7 +33,6 @@ OPTIONS = {
     "RELU6": "",
     "TANH": "",
     "LOGISTIC": "",
-    "ATAN2": "ATan2Options",
     "CUSTOM": "",
     "SIN": "",
 }

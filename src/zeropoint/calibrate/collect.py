@@ -16,7 +16,7 @@ from ..graph.query import fingerprint
 from ..ops import OPS
 from ..sources.ports import Entry, Row, entry
 from ..sources.samples import Notes, Samples, rows
-from .gauge import Gauge, Subject
+from .gauge import Chunk, Gauge, Subject
 from .inner import hidden
 from .settings import Settings
 from .stats import Stats
@@ -97,25 +97,25 @@ def _calibrate_entry(
     gauges, spare = [first], queue.SimpleQueue[Gauge]()
     spare.put(first)
 
-    def measure(chunk: Chunk) -> list[Measured]:
+    def measure(chunk: Chunk) -> Measured:
         try:
             gauge = spare.get_nowait()
         except queue.Empty:
             gauge = Gauge(subject)
             gauges.append(gauge)
         try:
-            return [gauge.measure(number, row) for number, row in chunk]
+            return gauge.measure(chunk)
         finally:
             spare.put(gauge)
 
     total, last = Totals(subject.instrumented), -1
     # With its state kept, each run goes on from where the one before it stopped: one at a time.
-    ahead = 0 if settings.keep_state and is_stateful(subject.model) else 2 * settings.threads
-    chunks = _chunks(numbered, settings.limit, subject.instrumented.chunk)
-    for measured in _in_order(pool, measure, chunks, ahead):
+    in_turn = settings.keep_state and is_stateful(subject.model)
+    chunks = _chunks(numbered, settings.limit, 1 if in_turn else subject.instrumented.chunk)
+    for measured in _in_order(pool, measure, chunks, 0 if in_turn else 2 * settings.threads):
         total.add(measured)
-        last = measured[-1].number
-        advance(len(measured))
+        last = measured.last
+        advance(measured.runs)
     if last < 0:
         raise InvalidSample("no samples were given; calibration needs at least one")
     return Stats("", last + 1, total.finish([gauge.sampler.finish() for gauge in gauges]))
@@ -126,10 +126,6 @@ def is_stateful(model: Model) -> bool:
     return any(t.is_variable or t.dtype is DType.RESOURCE for g in model.graphs for t in g.tensors)
 
 
-Chunk = list[tuple[int, Row]]
-"""Runs that one thread does without a pause: many where a run takes less time than handing it over."""
-
-
 def _chunks(numbered: Iterator[tuple[int, Row]], limit: int | None, size: int) -> Iterator[Chunk]:
     remaining = itertools.islice(numbered, limit)
     while chunk := list(itertools.islice(remaining, size)):
@@ -137,10 +133,10 @@ def _chunks(numbered: Iterator[tuple[int, Row]], limit: int | None, size: int) -
 
 
 def _in_order(
-    pool: ThreadPoolExecutor, work: Callable[[Chunk], list[Measured]], chunks: Iterable[Chunk], ahead: int
-) -> Iterator[list[Measured]]:
+    pool: ThreadPoolExecutor, work: Callable[[Chunk], Measured], chunks: Iterable[Chunk], ahead: int
+) -> Iterator[Measured]:
     """Results in the order of the chunks, with at most `ahead` more of them in memory."""
-    pending: deque[Future[list[Measured]]] = deque()
+    pending: deque[Future[Measured]] = deque()
     try:
         for chunk in chunks:
             pending.append(pool.submit(work, chunk))

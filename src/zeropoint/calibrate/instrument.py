@@ -20,7 +20,7 @@ import numpy as np
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import tensor_keys
-from ..ops import OPS, fused_activation
+from ..ops import OPS, UNPACKING, fused_activation
 from ..tflite.schema import default_options
 
 SAMPLED_SHARE, SAMPLED_LEAST, SAMPLED_MOST = 64, 256, 2048
@@ -99,21 +99,21 @@ class Instrumented:
 
 
 def wanted(graph: Graph) -> Iterator[Tensor]:
-    """Float tensors that an integer kernel could read or write, in order of execution."""
-    seen: set[Tensor] = set()
-    for op in graph.ops:
-        if op.inputs and all(t is None or t.is_constant or t in seen for t in op.inputs):
-            seen.update(op.outputs)  # computed from constants alone: a constant in disguise, like unpacked weights
-    for op in graph.ops:
-        spec = OPS.get(op.kind)
-        if spec is None or not (spec.types or spec.hybrid):
+    """Float tensors that an integer kernel could read or write, in order of execution, and the graph's own ends."""
+    # Constants in disguise, like unpacked weights, have their range in their data.
+    seen = {t for op in graph.ops if op.kind in UNPACKING and _is_constant(op.inputs[0]) for t in op.outputs}
+    quantizable = [op for op in graph.ops if (spec := OPS.get(op.kind)) is not None and (spec.types or spec.hybrid)]
+    touched = (t for op in quantizable for t in (*op.inputs, *op.outputs))
+    for tensor in (*touched, *graph.inputs, *graph.outputs):
+        if tensor is None or tensor in seen or tensor.dtype is not DType.FLOAT32:
             continue
-        for tensor in (*op.inputs, *op.outputs):
-            if tensor is None or tensor in seen or tensor.dtype is not DType.FLOAT32:
-                continue
-            if not tensor.is_constant and not tensor.is_variable:
-                seen.add(tensor)
-                yield tensor
+        if not tensor.is_constant and not tensor.is_variable:
+            seen.add(tensor)
+            yield tensor
+
+
+def _is_constant(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.is_constant
 
 
 def feeds_weights(graph: Graph) -> set[Tensor]:

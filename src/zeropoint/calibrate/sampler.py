@@ -6,7 +6,7 @@ more in calls than in counting.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -37,37 +37,39 @@ class Sampler:
             room = sampled(np.empty((count, size), np.bool_), stride, 0).size
             self.layout.append((count, size, stride, slice(width, width + room)))
             width += room
-        self.waiting = np.empty((max(8, min(256, WAITING // max(1, width))), width), np.float32)
-        self.filled = 0
+        capacity = max(8, min(256, WAITING // max(1, width)))
+        self.waiting = np.empty((capacity + instrumented.chunk, width), np.float32)
+        self.filled, self.enough = 0, capacity
         channels = sum(p.channels for p in self.probes)
         self.low, self.high = np.full(channels, np.inf, np.float32), np.full(channels, -np.inf, np.float32)
 
-    def take(self, values: Iterable[Array], phase: int, bounds: tuple[Array, Array]) -> Array:
-        """Sample one run from the stacks' values; return the tensors' sizes.
-
-        `bounds`: each channel's least and greatest values.
-        """
+    def take(self, values: Sequence[Array], phase: int, reductions: Array) -> Array:
+        """Sample one run from the stacks' values, of which `reductions` are known; return the tensors' sizes."""
+        if any(
+            count > 1 and v.size != count * size for v, (count, size, _, _) in zip(values, self.layout, strict=True)
+        ):
+            raise Misfit
         sizes = self.sizes
         target = self.waiting[self.filled]
-        for stack, (count, size, stride, spot), view in zip(self.stacks, self.layout, values, strict=True):
-            if view.size == count * size:
-                picked = sampled(view.reshape(count, size), stride, phase % PHASES)
+        for stack, (count, size, stride, spot), found in zip(self.stacks, self.layout, values, strict=True):
+            if found.size == count * size:
+                picked = sampled(found.reshape(count, size), stride, phase % PHASES)
                 target[spot].reshape(picked.shape)[...] = picked
-            elif count == 1:  # a dynamic shape
+            else:  # a dynamic shape
                 (probe,) = stack.probes
-                sizes = np.where([p is probe for p in self.probes], view.size, sizes)
-                picked = sampled(view.reshape(1, -1), stride, phase % PHASES)
-                self._count(probe, picked.reshape(-1), (bounds[0][probe.spot], bounds[1][probe.spot]))
+                sizes = np.where([p is probe for p in self.probes], found.size, sizes)
+                picked = sampled(found.reshape(1, -1), stride, phase % PHASES)
+                self._count(probe, picked.reshape(-1), (reductions[1, probe.spot], reductions[0, probe.spot]))
                 target[spot] = np.nan
-            else:
-                raise Misfit
-            del view, picked  # the runtime cannot go on while somebody looks at its memory
-        np.minimum(self.low, bounds[0], out=self.low)
-        np.maximum(self.high, bounds[1], out=self.high)
         self.filled += 1
-        if self.filled == len(self.waiting):
-            self._flush()
         return sizes
+
+    def settle(self, low: Array, high: Array) -> None:
+        """Say between which values, by channel, the samples lie that were taken since the last call."""
+        np.minimum(self.low, low, out=self.low)
+        np.maximum(self.high, high, out=self.high)
+        if self.filled >= self.enough:
+            self._flush()
 
     def finish(self) -> dict[Probe, Histogram]:
         self._flush()

@@ -14,12 +14,18 @@ from .stats import DECAY, Average, Channels, Extreme, TensorStats
 
 
 @dataclass(frozen=True)
-class Vectors:
-    """Of one run: each channel's greatest, least and summed value, each tensor's number of elements, and of those
-    that are NaN or infinite."""
+class Reduced:
+    """What several runs in a row showed of the probes.
 
-    high: Array
+    By run and probe: the least and the greatest value. Over all runs, by channel: the least, the greatest and the
+    summed values; by probe: the number of elements, and of those that are NaN or infinite.
+    """
+
+    numbers: Array
+    least: Array
+    greatest: Array
     low: Array
+    high: Array
     total: Array
     sizes: Array
     nonfinite: Array
@@ -27,11 +33,12 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Measured:
-    """One run of sample `number`: vectors of the probes, and the statistics of what was measured from outside."""
+    """Runs in a row, the last of them of sample `last`. `others`: what was measured from outside, run by run."""
 
-    number: int
-    vectors: Vectors | None
-    others: Mapping[str, TensorStats]
+    runs: int
+    last: int
+    reduced: Reduced | None
+    others: Sequence[Mapping[str, TensorStats]]
 
 
 class Totals:
@@ -41,9 +48,7 @@ class Totals:
         self.keys = instrumented.keys
         self.probes = probes = instrumented.probes
         width, count = sum(p.channels for p in probes), len(probes)
-        self.starts = np.array([p.start for p in probes], np.intp)
-        self.high = np.full(width, -np.inf, np.float32)
-        self.low = np.full(width, np.inf, np.float32)
+        self.high, self.low = np.full(width, -np.inf, np.float32), np.full(width, np.inf, np.float32)
         self.total = np.zeros(width, np.float64)
         self.least, self.greatest = np.full(count, np.inf), np.full(count, -np.inf)
         self.least_at, self.greatest_at = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -52,36 +57,32 @@ class Totals:
         self.runs = 0
         self.others: dict[str, TensorStats] = {}
 
-    def add(self, runs: Sequence[Measured]) -> None:
-        for run in runs:
-            for key, found in run.others.items():
+    def add(self, measured: Measured) -> None:
+        for run in measured.others:
+            for key, found in run.items():
                 self.others[key] = found if key not in self.others else self.others[key].merge(found, 0)
-        measured = [(run.number, run.vectors) for run in runs if run.vectors is not None]
-        if measured:
-            self._add_vectors(np.array([number for number, _ in measured]), [vectors for _, vectors in measured])
+        if measured.reduced is not None:
+            self._add(measured.reduced)
 
-    def _add_vectors(self, numbers: Array, runs: Sequence[Vectors]) -> None:
-        highs, lows = np.stack([r.high for r in runs]), np.stack([r.low for r in runs])
-        np.maximum(self.high, highs.max(axis=0), out=self.high)
-        np.minimum(self.low, lows.min(axis=0), out=self.low)
-        least = np.minimum.reduceat(lows, self.starts, axis=1).astype(np.float64)
-        greatest = np.maximum.reduceat(highs, self.starts, axis=1).astype(np.float64)
-        self.least_at = np.where(least.min(axis=0) < self.least, numbers[least.argmin(axis=0)], self.least_at)
+    def _add(self, runs: Reduced) -> None:
+        np.maximum(self.high, runs.high, out=self.high)
+        np.minimum(self.low, runs.low, out=self.low)
+        least, greatest = runs.least.min(axis=0), runs.greatest.max(axis=0)
+        self.least_at = np.where(least < self.least, runs.numbers[runs.least.argmin(axis=0)], self.least_at)
         self.greatest_at = np.where(
-            greatest.max(axis=0) > self.greatest, numbers[greatest.argmax(axis=0)], self.greatest_at
+            greatest > self.greatest, runs.numbers[runs.greatest.argmax(axis=0)], self.greatest_at
         )
-        self.least = np.minimum(self.least, least.min(axis=0))
-        self.greatest = np.maximum(self.greatest, greatest.max(axis=0))
-        seen = least <= greatest  # unless every value of that run was NaN or infinite
-        fade = DECAY ** len(runs)
-        weights = np.where(seen, DECAY ** np.arange(len(runs) - 1, -1, -1.0)[:, None], 0.0)
-        self.average_low = self.average_low * fade + (weights * np.where(seen, least, 0.0)).sum(axis=0)
-        self.average_high = self.average_high * fade + (weights * np.where(seen, greatest, 0.0)).sum(axis=0)
+        self.least, self.greatest = np.minimum(self.least, least), np.maximum(self.greatest, greatest)
+        seen = runs.least <= runs.greatest  # unless every value of that run was NaN or infinite
+        count = len(runs.numbers)
+        fade, weights = DECAY**count, np.where(seen, DECAY ** np.arange(count - 1, -1, -1.0)[:, None], 0.0)
+        self.average_low = self.average_low * fade + (weights * np.where(seen, runs.least, 0.0)).sum(axis=0)
+        self.average_high = self.average_high * fade + (weights * np.where(seen, runs.greatest, 0.0)).sum(axis=0)
         self.weight = self.weight * fade + weights.sum(axis=0)
-        self.runs += len(runs)
-        self.total += np.sum([r.total for r in runs], axis=0, dtype=np.float64)
-        self.sizes += np.sum([r.sizes for r in runs], axis=0)
-        self.nonfinite += np.sum([r.nonfinite for r in runs], axis=0)
+        self.runs += count
+        self.total += runs.total
+        self.sizes += runs.sizes
+        self.nonfinite += runs.nonfinite
 
     def finish(self, histograms: Sequence[Mapping[Probe, Histogram]]) -> dict[str, TensorStats]:
         """Statistics by tensor, in order of execution, with the sum of `histograms`.

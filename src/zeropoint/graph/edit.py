@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..affine import QuantParams
 from ..dtypes import Array, DType
 from .check import no_dangling_tensors
-from .model import Buffer, Graph, Model, Op, Quantization, Tensor, attached, buffer_of
+from .model import Buffer, Graph, Model, Op, Quantization, Record, Tensor, attached, buffer_of
 from .query import Use, Uses
 
 
@@ -66,6 +66,32 @@ def remove_op(graph: Graph, op: Op) -> None:
     graph.outputs = [source if t is result else t for t in graph.outputs]
     graph.ops.remove(op)
     drop_unused(graph)
+
+
+def absorb(graph: Graph, op: Op, producer: Op, options: Record) -> None:
+    """Take out `op`, whose only input `producer` makes for it alone; with `options` the producer does its work."""
+    if op.inputs[0] is not producer.outputs[0] or len(Uses(graph).readers(producer.outputs[0])) != 1:
+        raise ValueError(f"{producer} does not work for {op} alone")
+    producer.options = options
+    producer.outputs[0] = op.outputs[0]
+    graph.ops.remove(op)
+
+
+def recast(graph: Graph, op: Op, kind: str, inputs: Sequence[Tensor], options: Record) -> None:
+    """Make `op` another kind of op with the same outputs."""
+    op.kind, op.version, op.inputs, op.options = kind, 1, list(inputs), options
+    graph.tensors.extend(t for t in inputs if t not in graph.tensors)
+
+
+def fold_into_constant(graph: Graph, op: Op, constant: Tensor) -> None:
+    """Take out `op`, whose only output is `constant` whatever the inputs."""
+    result = op.outputs[0]
+    if result in graph.outputs or constant.shape != result.shape:
+        raise ValueError(f"{constant!r} cannot take the place of '{result.name}'")
+    for other in graph.ops:
+        other.inputs = [constant if t is result else t for t in other.inputs]
+    graph.tensors[graph.tensors.index(result)] = constant
+    graph.ops.remove(op)
 
 
 def duplicate_constant(graph: Graph, tensor: Tensor, uses: Sequence[Use], suffix: str = "copy") -> Tensor:

@@ -17,12 +17,13 @@ from .spec import (
     Weight,
     fused_activation,
 )
-from .table import CONVERSIONS, OPS
+from .table import CONVERSIONS, OPS, UNPACKING
 
 __all__ = [
     "CONVERSIONS",
     "FUSED_ACTIVATIONS",
     "OPS",
+    "UNPACKING",
     "Activation",
     "Bias",
     "CellState",

@@ -181,5 +181,8 @@ ROWS: tuple[OpSpec, ...] = (
 
 OPS: Mapping[str, OpSpec] = {row.kind: row for row in ROWS}
 
+UNPACKING = frozenset({"DEQUANTIZE", "DENSIFY"})
+"""Ops that give constants the form in which they are computed with."""
+
 CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE"})
 """Ops that only change how numbers are stored."""

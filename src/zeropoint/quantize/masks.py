@@ -41,17 +41,19 @@ class _Masks:
 
     def follow_infinities(self) -> None:
         """Where an op only moves values, the finite ones among its operands are those of its outputs."""
+        infinite: set[Tensor] = set()
         for op in self.graph.ops:
             moved = list(_moved(op))
-            if not any(map(self._is_infinite, moved)):
-                continue
-            if any(self._is_infinite(t) and t.data is None and t not in self.floors for t in moved):
+            if not any(t in infinite or (t.data is not None and self._is_infinite(t)) for t in moved):
                 continue
             known = [self.ranges.choose(t, None, Grid()) for t in moved if self.ranges.knows(t)]
-            for tensor in op.outputs:
-                if self._is_infinite(tensor) and self._may_be_clamped(tensor):
+            for tensor in filter(self._is_infinite, op.outputs):
+                infinite.add(tensor)
+                if self._may_be_clamped(tensor) and not self.ranges.unbounded.intersection(moved):
                     self.floors[tensor] = min(low for low, _ in known)
                     self.ranges.mask(tensor, self.floors[tensor], max(high for _, high in known))
+                else:
+                    self.ranges.unbounded.add(tensor)
 
     def _is_infinite(self, tensor: Tensor) -> bool:
         seen = self.ranges.measured(tensor)

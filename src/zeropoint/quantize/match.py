@@ -11,7 +11,7 @@ from ..graph.model import Graph, Op, Tensor
 from ..ops import CONVERSIONS, Activation, Bias, CellState, Need, OpSpec, ShapeOnly, Weight, fused_activation
 from ..recipe import Recipe, Scheme
 from .plan import Skipped
-from .tensor_ranges import UNBOUNDED, TensorRanges
+from .tensor_ranges import TensorRanges
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _reasons(op: Op, scheme: Scheme, spec: OpSpec | None, ranges: TensorRanges) 
     for tensor in flowing_tensors(op, spec):
         if not ranges.knows(tensor):
             yield f"the range of '{tensor.name}' is not known"
-        elif max(map(abs, ranges.bounds(tensor))) >= UNBOUNDED:  # some kernels end the process at such scales
+        elif ranges.is_unbounded(tensor):  # some kernels end the process at such scales
             yield f"'{tensor.name}' reaches values that stand for infinity"
 
 

@@ -7,29 +7,30 @@ import numpy as np
 from ..affine import dequantize
 from ..calibrate.origin import Ranges, ranges_from_fake_quant
 from ..dtypes import DType
-from ..graph.edit import drop_unused, remove_op
+from ..graph.edit import absorb, drop_unused, fold_into_constant, recast, remove_op
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import FUSED_ACTIVATIONS, OPS, Weight
 from ..ops.geometry import VALID
 from ..recipe import Recipe
+from ..sources.ports import entry_graphs
 from ..tflite.schema import default_options
 
 
 def prepare(model: Model, recipe: Recipe) -> Ranges:
     """Edit `model` in place; return the ranges that FAKE_QUANT ops held. Ops that `recipe` tells apart stay apart."""
     given = ranges_from_fake_quant(model)
-    for graph in model.graphs:
+    for graph in entry_graphs(model):  # others stay as they are
         for op in list(graph.ops):
             if op.kind == "FAKE_QUANT":
                 _remove_fake_quant(graph, op)
             elif op.kind == "DEQUANTIZE" and _is_storage_only(graph, op):
                 _fold_dequantize(graph, op)
-            elif op.kind == "DIV":
-                _quotient_to_product(graph, op)
         _fuse_activations(graph, recipe)
         for op in graph.ops:
-            _global_pool_to_mean(graph, op)
+            if recipe.scheme(op).activations is not None:
+                _quotient_to_product(graph, op)
+                _global_pool_to_mean(graph, op)
         drop_unused(graph)
     return given
 
@@ -56,9 +57,7 @@ def _fuse_activations(graph: Graph, recipe: Recipe) -> None:
         if recipe.rule(producer) is not recipe.rule(op) or recipe.scheme(op).activations is None:
             continue
         if producer.option("fusedActivationFunction") == 0:
-            producer.options = producer.options.replace(fusedActivationFunction=codes[op.kind])
-            producer.outputs[0] = op.outputs[0]
-            graph.ops.remove(op)
+            absorb(graph, op, producer, producer.options.replace(fusedActivationFunction=codes[op.kind]))
             uses = Uses(graph)
 
 
@@ -67,16 +66,15 @@ def _quotient_to_product(graph: Graph, op: Op) -> None:
 
     The integer kernel of DIV shifts by more than 31 bits, and so garbles the quotients of small numbers (LiteRT 2.3).
     """
-    divisor = op.inputs[1]
-    if divisor is None or divisor.dtype is not DType.FLOAT32 or divisor.data is None:
+    source, divisor = op.inputs if op.kind == "DIV" else (None, None)
+    if source is None or divisor is None or divisor.dtype is not DType.FLOAT32 or divisor.data is None:
         return
     with np.errstate(divide="ignore", over="ignore"):
         factors = np.reciprocal(divisor.data)
     if np.isfinite(factors).all():
         factor = Tensor.constant(f"{divisor.name}/reciprocal", factors, DType.FLOAT32)
-        graph.tensors.append(factor)
-        op.kind, op.version, op.inputs = "MUL", 1, [op.inputs[0], factor]
-        op.options = default_options("MulOptions", fusedActivationFunction=op.option("fusedActivationFunction", 0))
+        fused = op.option("fusedActivationFunction", 0)
+        recast(graph, op, "MUL", [source, factor], default_options("MulOptions", fusedActivationFunction=fused))
 
 
 def _global_pool_to_mean(graph: Graph, op: Op) -> None:
@@ -87,9 +85,7 @@ def _global_pool_to_mean(graph: Graph, op: Op) -> None:
     window = (op.option("filterHeight"), op.option("filterWidth"))
     if window == source.shape[1:3] and op.outputs[0].shape[1:3] == (1, 1) and op.option("padding") == VALID:
         axes = Tensor.constant(f"{op.name}/axes", np.array([1, 2], np.int32), DType.INT32)
-        graph.tensors.append(axes)
-        op.kind, op.version, op.inputs = "MEAN", 1, [source, axes]
-        op.options = default_options("ReducerOptions", keepDims=True)
+        recast(graph, op, "MEAN", [source, axes], default_options("ReducerOptions", keepDims=True))
 
 
 def _is_storage_only(graph: Graph, op: Op) -> bool:
@@ -109,11 +105,7 @@ def _fold_dequantize(graph: Graph, op: Op) -> None:
         values = dequantize(data, source.params)
     else:
         return  # blockwise, or types that are only carried
-    constant = Tensor.constant(result.name, values, DType.FLOAT32)
-    for other in graph.ops:
-        other.inputs = [constant if t is result else t for t in other.inputs]
-    graph.tensors[graph.tensors.index(result)] = constant
-    graph.ops.remove(op)
+    fold_into_constant(graph, op, Tensor.constant(result.name, values, DType.FLOAT32))
 
 
 def has_float_part(model: Model) -> bool:

@@ -163,7 +163,7 @@ class Judge:
         asked = replace(request, interface=Interface())
         models = (run(c.model, replace(asked, stats=c.stats, method=c.method)).model for c in candidates)
         errors = [self.error(model) for model in models]
-        k = int(np.argmin(errors))
+        k = int(np.argmin([error if np.isfinite(error) else np.inf for error in errors]))
         return candidates[k], errors[k]
 
     def error(self, model: Model) -> float:

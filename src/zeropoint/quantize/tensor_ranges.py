@@ -22,7 +22,11 @@ UNBOUNDED = 1e30
 
 @dataclass
 class TensorRanges:
-    """Answers for one model. `widened` are ranges that a kernel's limits made larger; see `mask` for `masked`."""
+    """Answers for one model.
+
+    `widened` are ranges that a kernel's limits made larger. `masked` tensors hold values that stand for infinity and
+    may be clamped, `unbounded` ones such values as may not.
+    """
 
     keys: Mapping[Tensor, str]
     stats: Stats | None
@@ -31,6 +35,7 @@ class TensorRanges:
     bounded: dict[Tensor, Bounds]
     widened: dict[Tensor, Bounds] = field(default_factory=dict)
     masked: set[Tensor] = field(default_factory=set)
+    unbounded: set[Tensor] = field(default_factory=set)
     _chosen: dict[tuple[Tensor, str, Grid], Bounds] = field(default_factory=dict)
 
     def limit(self, tensor: Tensor, bounds: Bounds) -> None:
@@ -47,6 +52,10 @@ class TensorRanges:
     def knows(self, tensor: Tensor) -> bool:
         given = self.keys.get(tensor, "") in self.given.entries
         return tensor.data is not None or given or self.measured(tensor) is not None
+
+    def is_unbounded(self, tensor: Tensor) -> bool:
+        """Whether values count that no integer can stand for."""
+        return tensor in self.unbounded or max(map(abs, self.bounds(tensor))) >= UNBOUNDED
 
     def measured(self, tensor: Tensor) -> TensorStats | None:
         return None if self.stats is None else self.stats.tensors.get(self.keys.get(tensor, ""))
