@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import zeropoint
-from zeropoint.calibrate import Settings, calibrate
+from zeropoint.calibrate import Grid, Settings, calibrate, choose_range
+from zeropoint.calibrate.ranges import expected_error
+from zeropoint.calibrate.stats import stats_of
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidModel, InvalidRecipe, InvalidSample, RuntimeFailure, UnsupportedOp
 from zeropoint.graph import Model
@@ -43,7 +45,7 @@ def test_statistics_are_those_of_the_values(case):
         assert (found.count, found.runs, found.nonfinite) == (everything.size, len(arrays), 0)
         assert found.mean == pytest.approx(everything.mean(dtype=np.float64), rel=1e-4, abs=1e-5)
         assert found.variance == pytest.approx(everything.var(dtype=np.float64), rel=0.15, abs=1e-6)
-        assert 0 < found.histogram.total <= everything.size
+        assert found.histogram.total == pytest.approx(everything.size, rel=0.1)
 
 
 def test_channels_of_weighted_ops_are_kept(case):
@@ -78,7 +80,22 @@ def test_large_tensors_are_sampled_alike_in_all_places():
     found = stats.tensors["y"].histogram
     tenths = np.array([part.sum() for part in np.array_split(found.counts, 10)]) / found.total
     np.testing.assert_allclose(tenths, 0.1, atol=0.01)
-    assert found.total < stats.tensors["y"].count / 10
+    assert found.total == pytest.approx(stats.tensors["y"].count, rel=0.05)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("runs", [3, 30])
+def test_a_sample_does_not_hide_how_far_rare_values_reach(runs, bits):
+    """A range chosen by it is nearly as good, on everything, as one chosen by everything."""
+    shape = (1, 32, 32, 16)
+    model = build.one_op("ABS", [build.act("x", *shape)], build.act("y", *shape), options="AbsOptions")
+    samples = [np.random.default_rng(k).standard_t(4, shape).astype(np.float32) for k in range(runs)]
+    everything = np.concatenate(samples)
+    complete = stats_of(everything, 0)
+    found = calibrate(model, samples).tensors["x"]
+    ranges = [choose_range(stats, "mse", Grid(bits)) for stats in (found, complete)]
+    error, least = (expected_error(complete.histogram, bounds, Grid(bits)) for bounds in ranges)
+    assert error <= 1.5 * least
 
 
 def test_the_average_fades():

@@ -125,17 +125,20 @@ class Gauge:
         for k in np.flatnonzero(~np.isfinite(reductions).all(axis=(1, 2))):
             nonfinite += self._look_closer(chunk, int(k), reductions[k], totals[k])
         highs, lows = reductions[:, 0], reductions[:, 1]
-        low, high = lows.min(axis=0), highs.max(axis=0)
+        least, greatest = (
+            np.minimum.reduceat(lows, self.starts, axis=1),
+            np.maximum.reduceat(highs, self.starts, axis=1),
+        )
         if self.settings.histograms:
-            self.sampler.settle(low, high)
+            self.sampler.settle(least, greatest)
         else:
             totals[...] = 0.0
         return Reduced(
             np.array([number for number, _ in chunk]),
-            np.minimum.reduceat(lows, self.starts, axis=1).astype(np.float64),
-            np.maximum.reduceat(highs, self.starts, axis=1).astype(np.float64),
-            low,
-            high,
+            least.astype(np.float64),
+            greatest.astype(np.float64),
+            lows.min(axis=0),
+            highs.max(axis=0),
             totals.sum(axis=0),
             sizes,
             nonfinite,

@@ -4,8 +4,9 @@ Right behind each tensor's producer, while the values are still in the cache, re
 give the greatest, the least and the summed value of each channel; one concatenation gathers them all. So LiteRT's
 delegate does the reading, with vector instructions and outside Python's lock: measured on MobileNetV2 at 224x224 on
 two cores it adds 15 % to plain inference, where reductions at the end of the graph add 40 % and NumPy 150 %.
-Histograms are made from a sample of each tensor's elements. Large tensors are read through exposed outputs; small
-ones of the same shape are stacked first, because asking for each of them would take longer than computing them.
+Histograms are made from a sample of each tensor's elements, see `sampler`. Large tensors are read through exposed
+outputs; small ones of the same shape are stacked first, because asking for each of them would take longer than
+computing them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..ops import OPS, UNPACKING, fused_activation
 from ..tflite.schema import default_options
 
 SAMPLED_SHARE, SAMPLED_LEAST, SAMPLED_MOST = 64, 256, 2048
-"""Histograms count one element in `SAMPLED_SHARE` of each run, within these limits."""
+"""Histograms are made from one element in `SAMPLED_SHARE` of each run, within these limits."""
 
 STACKED = 1 << 15
 """Tensors up to this size are stacked."""

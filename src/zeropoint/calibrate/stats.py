@@ -74,7 +74,8 @@ class Channels:
 
 @dataclass(frozen=True)
 class TensorStats:
-    """One tensor over all runs. The histogram is of a sample of its elements, the rest of all of them."""
+    """One tensor over all runs. The histogram of a large one comes from a sample of its elements, which stand for the
+    others, and from each run's extremes; the rest from all of them."""
 
     runs: int
     count: int
@@ -92,7 +93,7 @@ class TensorStats:
 
     @property
     def variance(self) -> float:
-        """Of the sampled elements, from the histogram."""
+        """From the histogram."""
         counts = self.histogram.counts
         if not counts.size:
             return 0.0
