@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
+import io
 import os
 import sys
 import tempfile
@@ -26,7 +28,9 @@ from .measure import Times, peak_memory, print_table, take_turns
 
 PLAIN, FULL, QUICK = "plain LiteRT", "zeropoint", "zeropoint, minima and maxima"
 QUANTIZER, CALIBRATOR = "ai-edge-quantizer", "TensorFlow's calibrator"
-FULL_GOAL, QUICK_GOAL, RIVAL_GOAL, MEMORY_GOAL = 1.3, 1.0, 5.0, 1.1
+FULL_GOAL, QUICK_GOAL, RIVAL_GOAL = 1.3, 1.0, 5.0
+GROWTH_GOAL = 8e6
+"""Bytes. Buffers of a fixed size fill up within the first few hundred runs of a small model."""
 
 Job = Callable[[], object]
 
@@ -66,7 +70,8 @@ def quantizer(case: Case) -> None:
     (signature,) = load(case.path).signatures
     (name,) = signature.inputs
     data = {signature.key: [{name: sample} for sample in case.samples]}
-    quantizer.Quantizer(case.path, recipe.static_wi8_ai8()).calibrate(data)
+    with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
+        quantizer.Quantizer(case.path, recipe.static_wi8_ai8()).calibrate(data)
 
 
 def calibrator(case: Case) -> None:
@@ -235,10 +240,10 @@ def memory_job() -> Callable[[str, str], object]:
 
 def compare_memory(case: Case) -> None:
     few, many = (peak_memory("benchmarks.calibration:memory_job", case.path, str(n)) for n in (100, 2000))
-    verdict = "met" if many <= MEMORY_GOAL * few else "missed"
+    verdict = "met" if many - few <= GROWTH_GOAL else "missed"
     print(
-        f"{case.name}: peak memory {few / 1e6:.0f} MB on 100 samples, {many / 1e6:.0f} MB on 2000;"
-        f" flat (≤ {MEMORY_GOAL} times): {verdict}\n"
+        f"{case.name}: peak memory {few / 1e6:.0f} MB on 100 samples, {many / 1e6:.0f} MB on 2000; "
+        f"goal: at most {GROWTH_GOAL / 1e6:.0f} MB more: {verdict}\n"
     )
 
 
