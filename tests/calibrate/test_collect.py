@@ -119,6 +119,11 @@ def test_minima_and_maxima_alone_are_the_same(case):
         assert quick.tensors[name].histogram.total == 0
 
 
+def test_tensors_come_in_order_of_execution():
+    """Whether they are reduced in the graph or read from outside."""
+    assert list(calibrate(build.shared(), [(np.float32([1, 2]),)]).tensors) == ["x", "y", "z", "last"]
+
+
 # How it runs.
 
 
@@ -289,6 +294,20 @@ def test_nonfinite_values_are_refused_by_tensor_and_sample(value, tensor, at, hi
     expected = f"sample 20 makes 1 of 6 values of '{tensor}' NaN or infinite; leave that sample out"
     with pytest.raises(InvalidSample, match=expected):
         calibrate(logarithm(), samples, Settings(histograms=histograms))
+
+
+def test_the_first_tensor_in_order_of_execution_is_named():
+    """Not the first that is looked at: here, tensors of one shape are looked at together."""
+    x, mean, log, product = (
+        build.act(n, *s) for n, s in zip("xmlp", ((1, 2, 3), (1, 3), (1, 3), (1, 2, 3)), strict=True)
+    )
+    ops = [
+        build.op("MEAN", [x, build.const("axis", [1])], mean, options="ReducerOptions"),
+        build.op("LOG", [mean], log),
+        build.op("MUL", [x, log], product, options="MulOptions"),
+    ]
+    with pytest.raises(InvalidSample, match="sample 0 makes 3 of 3 values of 'l' NaN or infinite"):
+        calibrate(Model([build.graph("main", [x], [product], *ops)]), [-GOOD])
 
 
 @pytest.mark.parametrize("histograms", [True, False])

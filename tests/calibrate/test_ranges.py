@@ -144,6 +144,21 @@ def test_without_outliers_little_is_cut(method):
     assert high > 0.95
 
 
+def test_entropy_does_not_cut_a_spike_at_the_end():
+    """As ReLU6 makes it."""
+    values = np.clip(np.random.default_rng(0).normal(3, 4, 100_000), 0, 6)
+    assert choose_range(measured(values), "entropy", Grid()) == (0, 6)
+
+
+@settings(max_examples=60)
+@given(stats=statistics())
+def test_entropy_leaves_nearly_all_values_unclipped(stats):
+    low, high = choose_range(stats, "entropy", Grid())
+    centers, width = stats.histogram.centers(), stats.histogram.width
+    inside = (centers > low - width) & (centers < high + width)
+    assert stats.histogram.counts[inside].sum() >= 0.99 * stats.histogram.total
+
+
 def test_fewer_bits_cut_more():
     stats = measured(np.random.default_rng(0).normal(size=100_000))
     highs = [choose_range(stats, "mse", Grid(bits, True))[1] for bits in (2, 4, 8, 16)]

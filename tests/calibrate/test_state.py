@@ -123,7 +123,7 @@ def test_every_sample_starts_anew(model, histograms):
 
 def test_state_is_kept_if_asked():
     model = counter()
-    samples = sequences(model, 9)
+    samples = sequences(model, 300)
     found = calibrate(model, samples, Settings(keep_state=True, workers=4)).tensors["y"]
     sums = np.cumsum(samples, axis=0, dtype=np.float32)
     assert (found.low.value, found.high.value) == (sums.min(), sums.max())

@@ -1,0 +1,68 @@
+"""zeropoint calibrate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import (
+    DataOption,
+    KeepStateOption,
+    LimitOption,
+    MeanOption,
+    ModelArgument,
+    NonfiniteOption,
+    OffsetOption,
+    OverwriteOption,
+    ScaleOption,
+    SignatureOption,
+    StdOption,
+    WorkersOption,
+    console,
+    normalization_of,
+    samples_of,
+)
+
+
+def calibrate(
+    model: ModelArgument,
+    data: DataOption,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="STATS", help="Where to write the statistics.")],
+    limit: LimitOption = None,
+    workers: WorkersOption = None,
+    signature: SignatureOption = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Only minima and maxima, no histograms.")] = False,
+    keep_state: KeepStateOption = False,
+    allow_nonfinite: NonfiniteOption = False,
+    scale: ScaleOption = None,
+    offset: OffsetOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Record the range of every tensor on representative data.
+
+    DATA is an .npz (arrays named after the inputs, or a single one), an .npy, a folder of images, or file.py:function,
+    a function that yields samples.
+
+    Examples:
+
+      zeropoint calibrate model.tflite --data samples.npz -o model.stats
+
+      zeropoint calibrate model.tflite --data photos/ --scale 0.00784 --offset -1 -o model.stats
+    """
+    from ..calibrate import Settings
+    from ..files import refuse_existing
+    from ..report.progress import calibrate_with_progress
+    from ..report.stats import print_stats
+    from ..tflite import load
+
+    refuse_existing(output, overwrite)
+    source = samples_of(load(model), data, signature, normalization_of(scale, offset, mean, std))
+    settings = Settings(limit, workers, not quick, keep_state, allow_nonfinite)
+    shown_on = console()
+    stats = calibrate_with_progress(source, settings, shown_on)
+    stats.save(output, overwrite=overwrite)
+    print_stats(stats, output.name, shown_on, brief=True)

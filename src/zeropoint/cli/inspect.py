@@ -1,0 +1,54 @@
+"""zeropoint inspect."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from .options import ModelArgument, console
+
+
+def inspect(
+    model: ModelArgument,
+    ops: Annotated[bool, typer.Option("--ops", help="List the ops with their fixed-point multipliers.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Only the summary.")] = False,
+    channels: Annotated[bool, typer.Option("--channels", help="Every channel's parameters.")] = False,
+    filter: Annotated[
+        str | None,
+        typer.Option("--filter", metavar="GLOB", help="Only tensors and ops whose name or kind matches."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON (docs/inspect-json.md).")] = False,
+) -> None:
+    """Show a model's quantization: the line people know from Netron, and the numbers the kernels use.
+
+    A statistics file of `zeropoint calibrate` is shown as a table of ranges with small histograms.
+
+    Examples:
+
+      zeropoint inspect model.tflite
+
+      zeropoint inspect model.tflite --ops --filter '*conv*'
+
+      zeropoint inspect model.tflite --json | jq .summary
+    """
+    from ..report.inspection import inspect as describe
+    from ..report.stats import is_stats, print_stats
+    from ..report.terminal import Detail, print_inspection
+    from ..tflite import load
+
+    if model.is_file() and is_stats(model):  # opening a pipe would wait for its writer
+        from ..calibrate.stats import Stats
+
+        print_stats(Stats.load(model), model.name, console())
+        return
+    shown = describe(load(model), model.stat().st_size)
+    if filter is not None:
+        shown = shown.filtered(filter)
+    if as_json:
+        json.dump(shown.to_json(), sys.stdout, indent=1, allow_nan=False)
+        print()
+        return
+    print_inspection(shown, model.name, Detail(not summary, ops, channels), console())
