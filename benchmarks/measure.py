@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import resource
 import statistics
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of several jobs that took turns: `rounds[name][k]` belongs to round k."""
+    """Seconds of several jobs that took turns: `rounds[name][k]` belongs to round k. Slow jobs stop early."""
 
     rounds: Mapping[str, tuple[float, ...]]
 
@@ -24,21 +25,28 @@ class Times:
 
     def ratio(self, name: str, reference: str) -> float:
         """The median over rounds of time(name) / time(reference): what slows down a whole round cancels out."""
-        pairs = zip(self.rounds[name], self.rounds[reference], strict=True)
+        pairs = zip(self.rounds[name], self.rounds[reference], strict=False)
         return statistics.median(own / other for own, other in pairs)
 
 
-def take_turns(jobs: Mapping[str, Callable[[], object]], rounds: int) -> Times:
-    """Run each job once unmeasured, then all of them `rounds` times, every other round in reverse order."""
-    for job in jobs.values():
-        job()
+def take_turns(jobs: Mapping[str, Callable[[], object]], rounds: int, patience: float = math.inf) -> Times:
+    """Run each job once unmeasured, then all of them `rounds` times, every other round in reverse order.
+
+    A job that takes longer than `patience` seconds takes part in fewer rounds, but in two at least.
+    """
+    turns = {name: max(2, int(rounds * min(1.0, patience / _timed(job)))) for name, job in jobs.items()}
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     for k in range(rounds):
         for name in list(jobs) if k % 2 == 0 else reversed(list(jobs)):
-            start = time.perf_counter()
-            jobs[name]()
-            seconds[name].append(time.perf_counter() - start)
+            if k < turns[name]:
+                seconds[name].append(_timed(jobs[name]))
     return Times({name: tuple(taken) for name, taken in seconds.items()})
+
+
+def _timed(job: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    job()
+    return time.perf_counter() - start
 
 
 def peak_memory(prepare: str, *arguments: str) -> int:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from .dtypes import Array
 from .errors import RuntimeFailure, UnsupportedOp
 from .graph.model import Model
+from .streams import quiet_stderr
 from .tflite import load, to_bytes
 
 Kernels = Literal["delegate", "optimized", "reference"]
@@ -46,24 +48,35 @@ class Session:
         # The interpreter reads the bytes for as long as it lives.
         self._content = model if isinstance(model, bytes) else to_bytes(model)
         with _explained(), quiet_stderr():
-            self._interpreter: Any = Interpreter(
-                model_content=self._content,
+            make = partial(
+                Interpreter,
                 num_threads=threads,
                 experimental_op_resolver_type=resolver,
                 experimental_preserve_all_tensors=preserve,
             )
+            self._interpreter = self._loaded(model, lambda content: make(model_content=content))
             self._interpreter.allocate_tensors()
         self._read_details()
+
+    def _loaded(self, model: Model | bytes, make: Callable[[bytes], Any]) -> Any:
+        """An interpreter of the whole model, or one that goes from piece to piece where LiteRT lacks ops."""
+        if b"Flex" in self._content:
+            from .sources.flex import PiecewiseInterpreter, has_flex_ops
+
+            source = load(model) if isinstance(model, bytes) else model
+            if has_flex_ops(source):
+                return PiecewiseInterpreter(source, make)
+        return make(self._content)
 
     def _read_details(self) -> None:
         self.inputs: list[dict[str, Any]] = self._interpreter.get_input_details()
         self.outputs: list[dict[str, Any]] = self._interpreter.get_output_details()
 
-    def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Give the inputs other shapes."""
+    def resize(self, shapes: Sequence[tuple[int, ...]], *, strict: bool = True) -> None:
+        """Give the inputs other shapes; with `strict`, in dimensions only that the model leaves open."""
         with _explained(), quiet_stderr():
             for detail, shape in zip(self.inputs, shapes, strict=True):
-                self._interpreter.resize_tensor_input(detail["index"], list(shape), strict=True)
+                self._interpreter.resize_tensor_input(detail["index"], list(shape), strict=strict)
             self._interpreter.allocate_tensors()
         self._read_details()
 
@@ -101,6 +114,13 @@ class Session:
         self._interpreter.reset_all_variables()
 
 
+def interpreter_class() -> Any:
+    """LiteRT's own interpreter, for whoever runs models by hand."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    return Interpreter
+
+
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
     """LiteRT's exceptions as ours, with the one line that matters."""
@@ -112,31 +132,6 @@ def _explained() -> Iterator[None]:
         if "unresolved custom op" in text.lower() or "custom op" in text.lower() or "select tensorflow" in text.lower():
             raise UnsupportedOp(f"LiteRT cannot run this model: {text}") from None
         raise RuntimeFailure(f"LiteRT cannot run this model: {text}") from None
-
-
-_stderr_lock = threading.Lock()
-
-
-@contextlib.contextmanager
-def quiet_stderr() -> Iterator[None]:
-    """Hold back what native code prints while loading a model ("INFO: Created TensorFlow Lite XNNPACK delegate ...").
-
-    It writes to the file descriptor and offers no switch (ai-edge-litert 2.3).
-    """
-    with _stderr_lock, contextlib.ExitStack() as stack:
-        try:
-            saved = os.dup(2)
-            sink = os.open(os.devnull, os.O_WRONLY)
-        except OSError:  # no stderr at all
-            yield
-            return
-        stack.callback(os.close, saved)
-        stack.callback(os.close, sink)
-        os.dup2(sink, 2)
-        try:
-            yield
-        finally:
-            os.dup2(saved, 2)
 
 
 def require_runnable(model: Model) -> None:
@@ -152,3 +147,15 @@ def require_runnable(model: Model) -> None:
 def zeros_like_inputs(session: Session) -> list[Array]:
     """A sample of zeros, to see whether a model runs at all."""
     return [np.zeros(d["shape"], d["dtype"]) for d in session.inputs]
+
+
+Part = TypeVar("Part")
+Found = TypeVar("Found")
+
+
+def in_parallel(job: Callable[[Part], Found], parts: Sequence[Part]) -> list[Found]:
+    """The results of `job` on all parts, in order. LiteRT and NumPy let go of the interpreter while they compute."""
+    if len(parts) < 2 or (os.cpu_count() or 1) < 2:
+        return [job(part) for part in parts]
+    with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as pool:
+        return list(pool.map(job, parts))

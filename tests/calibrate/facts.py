@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from zeropoint.calibrate import Grid
 from zeropoint.calibrate.histogram import Histogram
 from zeropoint.calibrate.stats import Stats
 
@@ -35,3 +36,17 @@ def averages(stats: Stats) -> list[float]:
 
 def close(a: list[float], b: list[float]) -> bool:
     return bool(np.allclose(a, b, rtol=1e-9, atol=1e-6))
+
+
+def expected_error(histogram: Histogram, bounds: tuple[float, float], grid: Grid) -> float:
+    """Mean squared error of quantizing the histogram's values with this range, summed over its bins."""
+    low, high = min(bounds[0], 0.0), max(bounds[1], 0.0)
+    if grid.symmetric:
+        low, high = -max(-low, high), max(-low, high)
+    x, scale = histogram.centers(), (high - low) / grid.steps
+    clipped = np.clip(x, low, high)
+    if histogram.width < scale / 2:
+        rounding = (np.round(clipped / scale) * scale - clipped) ** 2
+    else:
+        rounding = np.where(clipped == x, scale**2 / 12, 0.0)
+    return float(histogram.counts @ ((x - clipped) ** 2 + rounding)) / max(1, histogram.total)

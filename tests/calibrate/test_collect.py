@@ -9,7 +9,6 @@ import pytest
 
 import zeropoint
 from zeropoint.calibrate import Grid, Settings, calibrate, choose_range
-from zeropoint.calibrate.ranges import expected_error
 from zeropoint.calibrate.stats import stats_of
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidModel, InvalidRecipe, InvalidSample, RuntimeFailure, UnsupportedOp
@@ -18,7 +17,7 @@ from zeropoint.runtime import Session
 from zeropoint.tflite import to_bytes
 
 from .. import build
-from .facts import bins, exact
+from .facts import bins, exact, expected_error
 
 
 def values(model: Model, samples: list[Array]) -> dict[str, list[Array]]:

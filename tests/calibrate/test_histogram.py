@@ -59,6 +59,15 @@ def test_every_value_is_counted_in_its_own_bin(values):
         assert edges[place] <= value < edges[place + 1]
 
 
+@given(DATA)
+def test_a_mirror_image_counts_what_is_as_far_on_the_other_side(values):
+    made = histogram(values)
+    mirrored = made.mirrored()
+    np.testing.assert_array_equal(mirrored.centers(), -made.centers()[::-1])
+    np.testing.assert_array_equal(mirrored.counts, made.counts[::-1])
+    assert bins(mirrored.mirrored()) == bins(made)
+
+
 @given(DATA, DATA)
 def test_growth_loses_no_counts(a, b):
     assert histogram(a).merge(histogram(b)).total == a.size + b.size

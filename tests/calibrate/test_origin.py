@@ -1,4 +1,4 @@
-"""Ranges from elsewhere: JSON files and FAKE_QUANT ops, and which of them wins."""
+"""Ranges from elsewhere: JSON files, and which of two origins wins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from zeropoint.affine import QuantParams
-from zeropoint.calibrate import Range, Ranges, ranges_from_fake_quant, ranges_from_json
+from zeropoint.calibrate import Range, Ranges, ranges_from_json
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidStats
 from zeropoint.graph import Model
@@ -78,11 +78,6 @@ def test_a_missing_file_is_named(tmp_path):
 def fake_quant() -> Model:
     x, y = build.act("x", 2), build.act("y", 2)
     return build.one_op("FAKE_QUANT", [x], y, options="FakeQuantOptions", min=-1.5, max=2.0, numBits=8)
-
-
-def test_fake_quant_gives_the_range_of_both_sides():
-    expected = Range(-1.5, 2.0, "FAKE_QUANT")
-    assert ranges_from_fake_quant(fake_quant()).entries == {"x": expected, "y": expected}
 
 
 def test_the_later_origin_wins_and_is_kept():

@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zeropoint.affine import QuantParams, dequantize, quantize
-from zeropoint.calibrate import METHODS, Grid, choose_range
+from zeropoint.calibrate import METHODS, Grid, choose_range, choose_ranges
+from zeropoint.calibrate.expected import ExpectedErrors
 from zeropoint.calibrate.histogram import Histogram
-from zeropoint.calibrate.ranges import expected_error
 from zeropoint.calibrate.stats import TensorStats, stats_of
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidRecipe
+
+from .facts import expected_error
 
 GRIDS = [Grid(bits, symmetric) for bits in (4, 8, 16) for symmetric in (False, True)]
 
@@ -63,7 +65,8 @@ def test_a_chosen_range_lies_within_the_observed_one(method, grid, stats):
 @given(stats=statistics())
 def test_mse_has_no_more_error_than_minmax(grid, stats):
     chosen, full = (choose_range(stats, method, grid) for method in ("mse", "minmax"))
-    assert expected_error(stats.histogram, chosen, grid) <= expected_error(stats.histogram, full, grid)
+    least, error = (expected_error(stats.histogram, bounds, grid) for bounds in (chosen, full))
+    assert least <= error * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("grid", [Grid(4), Grid(8), Grid(4, True), Grid(8, True)], ids=str)
@@ -178,6 +181,41 @@ def test_the_expected_error_is_that_of_quantizing(symmetric, stats):
     expected = expected_error(stats.histogram, bounds, Grid(8, symmetric))
     assert expected <= params.scale**2
     assert abs(expected - real) <= params.scale**2
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@settings(max_examples=40)
+@given(several=st.lists(statistics(), min_size=1, max_size=4), seed=st.integers(0, 99))
+def test_errors_by_running_sums_are_those_summed_over_the_bins(grid, several, seed):
+    """For ranges within what was seen, as a search meets them, and for one that is empty."""
+    rng = np.random.default_rng(seed)
+    ends = np.array([[s.low.value, s.high.value] for s in several])[:, :, None]
+    lows, highs = np.swapaxes(np.sort(ends[:, :1] + rng.random((len(several), 2, 8)) * np.diff(ends, axis=1), 1), 0, 1)
+    lows[:, 0], highs[:, 0], lows[:, 1], highs[:, 1] = ends[:, 0, 0], ends[:, 1, 0], 0, 0
+    found = ExpectedErrors([s.histogram for s in several], grid)
+    direct = [
+        [expected_error(s.histogram, bounds, grid) for bounds in zip(*rows, strict=True)]
+        for s, *rows in zip(several, lows, highs, strict=True)
+    ]
+    # A histogram far away from zero has errors that are small beside its distance.
+    size = np.array([[max(-s.low.value, s.high.value) ** 2] for s in several])
+    assert (np.abs(found(lows, highs) - direct) <= 1e-7 * np.array(direct) + 1e-12 * size).all()
+    best = found.least(lows, highs)
+    assert (np.take_along_axis(found(lows, highs), best[:, None], 1)[:, 0] <= found(lows, highs).min(1)).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@settings(max_examples=10)
+@given(several=st.lists(statistics(), max_size=40))
+def test_ranges_chosen_together_are_those_chosen_one_by_one(method, grid, several):
+    assert choose_ranges(several, method, grid) == [choose_range(s, method, grid) for s in several]
+
+
+def test_more_counts_than_integers_can_sum_up_are_summed_up_all_the_same():
+    stats = measured(np.random.default_rng(0).normal(size=10_000))
+    many = dataclasses.replace(stats.histogram, counts=stats.histogram.counts * 10**12)
+    assert choose_range(dataclasses.replace(stats, histogram=many), "mse", Grid()) == choose_range(stats, "mse", Grid())
 
 
 DEGENERATE = {

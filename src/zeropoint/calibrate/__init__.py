@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from ..files import PathLike
-from ..graph.model import Model
+from ..sources.models import ModelSource, load
 from ..sources.samples import Samples
-from ..tflite.read import load
 from .collect import Progress, Settings
 from .collect import calibrate as _collect
-from .origin import Range, Ranges, ranges_from_fake_quant, ranges_from_json
-from .ranges import METHODS, Grid, Method, choose_range
+from .expected import Grid
+from .origin import Range, Ranges, ranges_from_json
+from .ranges import METHODS, Method, choose_range, choose_ranges
 from .stats import Stats, TensorStats
 
 __all__ = [
@@ -31,13 +30,13 @@ __all__ = [
     "TensorStats",
     "calibrate",
     "choose_range",
-    "ranges_from_fake_quant",
+    "choose_ranges",
     "ranges_from_json",
 ]
 
 
 def calibrate(
-    model: Model | PathLike | bytes,
+    model: ModelSource,
     samples: Samples | Mapping[str, Samples],
     settings: Settings | None = None,
     *,
@@ -49,7 +48,7 @@ def calibrate(
     a tuple in input order, or a dict by input name. For a model with several signatures: `{signature: samples}`.
     `progress` is called with the number of runs done so far.
     """
-    return _collect(model if isinstance(model, Model) else load(model), samples, settings, progress)
+    return _collect(load(model), samples, settings, progress)
 
 
 class _Package(ModuleType):

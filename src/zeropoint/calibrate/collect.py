@@ -18,6 +18,7 @@ from ..sources.ports import Entry, Row, entry
 from ..sources.samples import Notes, Samples, rows
 from .gauge import Chunk, Gauge, Subject
 from .inner import hidden
+from .instrument import Manner, takes_batches
 from .settings import Settings
 from .stats import Stats
 from .totals import Measured, Totals
@@ -53,7 +54,7 @@ def calibrate(
     with ThreadPoolExecutor(settings.threads) as pool:
         mark = pool.submit(fingerprint, model)  # meanwhile, as it takes a while for large models
         parts = [
-            _calibrate_entry(Subject(model, where.graph, settings), rows(source, where, notes), pool, notes, advance)
+            _calibrate_entry(_subject(model, where, settings), rows(source, where, notes), pool, notes, advance)
             for where, source in _entries(model, samples)
         ]
         stats = Stats(mark.result(), 0, {})
@@ -86,14 +87,17 @@ def _calibrate_entry(
 ) -> Stats:
     """The statistics of one graph, still without a fingerprint."""
     settings = subject.settings
-    try:
-        first = Gauge(subject)
-    except RuntimeFailure:
-        # If LiteRT only minds what was added, it runs without. Otherwise this says what is wrong with the model.
-        subject = dataclasses.replace(subject, reduced=False)
-        first = Gauge(subject)
+    first = _gauge(subject)
     for name in hidden(subject.graph):
         notes.say(f"'{name}' works on resources; tensors of the graphs it calls were not measured")
+    # With its state kept, each run goes on from where the one before it stopped: one at a time.
+    in_turn = settings.keep_state and is_stateful(subject.model)
+    chunks = _chunks(numbered, settings.limit, 1 if in_turn else first.instrumented.chunk)
+    opening = next(chunks, None)
+    if opening is None:
+        raise InvalidSample("no samples were given; calibration needs at least one")
+    if first.instrumented.batch > 1 and len(opening) > 1 and first.mixes([row for _, row in opening]):
+        first = _gauge(dataclasses.replace(subject, manner=Manner.SINGLE))
     gauges, spare = [first], queue.SimpleQueue[Gauge]()
     spare.put(first)
 
@@ -101,24 +105,33 @@ def _calibrate_entry(
         try:
             gauge = spare.get_nowait()
         except queue.Empty:
-            gauge = Gauge(subject)
+            gauge = Gauge(first.subject)
             gauges.append(gauge)
         try:
             return gauge.measure(chunk)
         finally:
             spare.put(gauge)
 
-    total, last = Totals(subject.instrumented), -1
-    # With its state kept, each run goes on from where the one before it stopped: one at a time.
-    in_turn = settings.keep_state and is_stateful(subject.model)
-    chunks = _chunks(numbered, settings.limit, 1 if in_turn else subject.instrumented.chunk)
-    for measured in _in_order(pool, measure, chunks, 0 if in_turn else 2 * settings.threads):
+    total, last = Totals(first.instrumented), -1
+    ahead = 0 if in_turn else 2 * settings.threads
+    for measured in _in_order(pool, measure, itertools.chain([opening], chunks), ahead):
         total.add(measured)
         last = measured.last
         advance(measured.runs)
-    if last < 0:
-        raise InvalidSample("no samples were given; calibration needs at least one")
     return Stats("", last + 1, total.finish([gauge.sampler.finish() for gauge in gauges]))
+
+
+def _subject(model: Model, where: Entry, settings: Settings) -> Subject:
+    return Subject(model, where.graph, settings, Manner.BATCHED if takes_batches(where.graph) else Manner.SINGLE)
+
+
+def _gauge(subject: Subject) -> Gauge:
+    """A gauge of the subject, if need be in a humbler manner."""
+    try:
+        return Gauge(subject)
+    except RuntimeFailure:
+        # If LiteRT only minds what was added, it runs without. Otherwise this says what is wrong with the model.
+        return Gauge(dataclasses.replace(subject, manner=Manner.OUTSIDE))
 
 
 def is_stateful(model: Model) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,8 +14,9 @@ from ..dtypes import Array
 from ..errors import InvalidSample, RuntimeFailure
 from ..graph.model import Graph, Model
 from ..sources.ports import Row
+from .infinite import Signs, expected_infinities, unexpected
 from .inner import InnerGraphs, passed
-from .instrument import Instrumented, Misfit, Probe, instrument
+from .instrument import Instrumented, Manner, Misfit, Probe, instrument
 from .recurrent import replays
 from .runner import Runner, loadable
 from .sampler import Sampler
@@ -24,23 +25,27 @@ from .stats import TensorStats, stats_of
 from .totals import Measured, Reduced
 
 Chunk = list[tuple[int, Row]]
-"""Runs that one thread does without a pause: many where a run takes less time than handing it over."""
+"""Samples that one thread runs without a pause: many where a run takes less time than handing it over."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A graph to measure: what all its gauges share. `reduced`: as far as possible it measures itself."""
+    """A graph to measure, and how: what all its gauges share."""
 
     model: Model
     graph: Graph
     settings: Settings
-    reduced: bool = True
+    manner: Manner
 
     @cached_property
     def instrumented(self) -> Instrumented:
         exposed = [*passed(self.graph), *(replay.source for replay in replays(self.model, self.graph))]
         histograms = self.settings.histograms
-        return instrument(self.model, self.graph, histograms=histograms, exposed=exposed, reduced=self.reduced)
+        return instrument(self.model, self.graph, histograms=histograms, exposed=exposed, manner=self.manner)
+
+    @cached_property
+    def infinities(self) -> Mapping[str, Signs]:
+        return expected_infinities(self.model)
 
     @cached_property
     def content(self) -> bytes:
@@ -57,7 +62,7 @@ class Gauge:
         self.runner = Runner(self.instrumented.model, subject.content)
         self.inner = InnerGraphs(subject.model, subject.graph)
         self.replays = replays(subject.model, subject.graph)
-        self.sampler = Sampler(self.instrumented, self.settings.allow_nonfinite)
+        self.sampler = Sampler(self.instrumented)
         self.stacked = [stack.output for stack in self.instrumented.stacks]
         self.sizes = np.array([p.tensor.size for p in self.probes], np.int64)
         self.starts = np.array([p.start for p in self.probes], np.intp)
@@ -67,56 +72,87 @@ class Gauge:
     @cached_property
     def plain(self) -> Gauge:
         """One that reads every tensor from outside: slower, but it takes them as they come."""
-        return Gauge(dataclasses.replace(self.subject, reduced=False))
+        return Gauge(dataclasses.replace(self.subject, manner=Manner.OUTSIDE))
 
     def measure(self, chunk: Chunk) -> Measured:
-        """Run one sample after the other; then look at what they left, in one go."""
-        reductions = np.empty((len(chunk), 3, self.width), np.float32)
-        reduced, sizes, others = [], [], []
-        for k, (number, row) in enumerate(chunk):
-            try:
-                if not self.is_misfit:
-                    try:
-                        sizes.append(self._run(row, reductions[k]))
-                        others.append(self._others(number))
-                        reduced.append(k)
-                        continue
-                    except (Misfit, RuntimeFailure):
-                        self.is_misfit = True
-                others.append(self.plain._observed(number, row))
-            except RuntimeFailure as error:
-                raise RuntimeFailure(f"sample {number}: {error}") from None
+        """Run one batch of samples after the other; then look at what they left, in one go."""
+        reductions = np.zeros((len(chunk), 3, self.width), np.float32)
+        sizes = np.zeros_like(self.sizes)
+        reduced: list[int] = []
+        others: list[Mapping[str, TensorStats]] = []
+        for first in range(0, len(chunk), self.instrumented.batch):
+            batch = chunk[first : first + self.instrumented.batch]
+            if not self.is_misfit:
+                try:
+                    sizes += self._run([row for _, row in batch], reductions[first : first + len(batch)])
+                    others.append(self._others(batch[-1][0]))
+                    reduced += range(first, first + len(batch))
+                    continue
+                except (Misfit, RuntimeFailure):
+                    self.is_misfit = True
+            others += [self._from_outside(number, row) for number, row in batch]
         found = None
         if self.probes and reduced:
-            found = self._reduced([chunk[k] for k in reduced], reductions[reduced], np.sum(sizes, axis=0))
+            all_of_them = len(reduced) == len(chunk)
+            found = self._reduced(
+                chunk if all_of_them else [chunk[k] for k in reduced],
+                reductions if all_of_them else reductions[reduced],
+                sizes,
+            )
         return Measured(len(chunk), chunk[-1][0], found, others)
 
-    def _run(self, row: Row, reductions: Array) -> Array:
-        """Run a sample and take down its `reductions`; return the tensors' sizes."""
-        self._start(row)
-        if self.instrumented.reductions is None:
-            return self.sizes
-        (values,) = self.runner.read([self.instrumented.reductions])
-        if values.size != reductions.size:
-            raise Misfit
-        reductions[...] = values.reshape(reductions.shape)
-        if not self.settings.histograms:
-            return self.sizes
-        # Which elements are sampled depends on the data, not on the sample's number: so any split adds up.
-        phase = zlib.crc32(np.ascontiguousarray(row[0].reshape(-1)[::61]).tobytes()) if row else 0
-        return self.sampler.take(list(self.runner.views(self.stacked)), phase, reductions)
+    def mixes(self, rows: Sequence[Row]) -> bool:
+        """Whether a sample among others gives something else than alone, to the last bit."""
+        alone, among = np.zeros((1, 3, self.width), np.float32), np.zeros((4, 3, self.width), np.float32)
+        try:
+            self._reduce(rows[:1], alone)
+            self._reduce([rows[1], rows[0], rows[-1], rows[1]], among)
+        except (Misfit, RuntimeFailure):
+            return True
+        return bool(alone[0].tobytes() != among[1].tobytes())
 
-    def _start(self, row: Row) -> None:
+    def _run(self, rows: Sequence[Row], reductions: Array) -> Array:
+        """Run samples and take down their `reductions`; return how many elements each tensor had."""
+        self._reduce(rows, reductions)
+        if self.instrumented.reductions is None or not self.settings.histograms:
+            return len(rows) * self.sizes
+        phases = np.array([_phase(row) for row in rows])
+        return self.sampler.take(list(self.runner.views(self.stacked)), phases, reductions)
+
+    def _reduce(self, rows: Sequence[Row], reductions: Array) -> None:
+        self._start(rows)
+        if self.instrumented.reductions is None:
+            return
+        (values,) = self.runner.read([self.instrumented.reductions])
+        columns = self.instrumented.columns
+        if values.size != len(rows) * columns.size:
+            raise Misfit
+        flat = reductions.reshape(len(rows), -1)
+        if columns.size == flat.shape[1]:
+            flat[...] = values.reshape(flat.shape)
+        else:
+            flat[:, columns] = values.reshape(len(rows), -1)
+
+    def _start(self, rows: Sequence[Row]) -> None:
         if not self.settings.keep_state:
             self.runner.restart()
             self.inner.restart()
             for replay in self.replays:
                 replay.restart()
-        self.runner.invoke(row)
+        if len(rows) == 1 and self.instrumented.batch == 1:
+            self.runner.invoke(rows[0])
+        else:
+            self.runner.invoke([np.concatenate(arrays) for arrays in zip(*rows, strict=True)], strict=False)
+
+    def _from_outside(self, number: int, row: Row) -> dict[str, TensorStats]:
+        try:
+            return self.plain._observed(number, row)
+        except RuntimeFailure as error:
+            raise RuntimeFailure(f"sample {number}: {error}") from None
 
     def _observed(self, number: int, row: Row) -> dict[str, TensorStats]:
         """Statistics of one run, if all tensors are read from outside."""
-        self._start(row)
+        self._start([row])
         return self._others(number)
 
     def _reduced(self, chunk: Chunk, reductions: Array, sizes: Array) -> Reduced:
@@ -149,37 +185,45 @@ class Gauge:
 
         Returns how many values of each probe are not.
         """
-        number, row = chunk[k]
-        if not self.settings.allow_nonfinite:
-            self.plain._observed(number, row)  # raises at the first tensor, in order of execution, that has some
         nonfinite = np.zeros_like(self.sizes)
         order = {probe: k for k, probe in enumerate(self.probes)}
-        for probe, values in self._each(row, again=len(chunk) > 1):
+        for probe, values in self._each(chunk, k):
             finite = np.isfinite(values)
-            nonfinite[order[probe]] = bad = finite.size - int(finite.sum())
-            if bad:
-                self._refuse(probe.key, bad, finite.size, number)
+            nonfinite[order[probe]] = finite.size - int(finite.sum())
+            if nonfinite[order[probe]] and self._unexpected(probe.key, values):
+                self.plain._observed(*chunk[k])  # raises at the first such tensor, in order of execution
+                self._refuse(probe.key, values, chunk[k][0])
             by_channel, where = values.reshape(-1, probe.channels), finite.reshape(-1, probe.channels)
             reductions[0, probe.spot] = np.max(by_channel, axis=0, where=where, initial=-np.inf)
             reductions[1, probe.spot] = np.min(by_channel, axis=0, where=where, initial=np.inf)
             total[probe.spot] = np.sum(by_channel, axis=0, where=where, dtype=np.float64)
         return nonfinite
 
-    def _each(self, row: Row, *, again: bool) -> Iterator[tuple[Probe, Array]]:
-        """Every probe with its tensor's values, as copies; of a new run if another sample has run since."""
+    def _each(self, chunk: Chunk, k: int) -> Iterator[tuple[Probe, Array]]:
+        """Every probe with its tensor's values in run `k`, as copies."""
+        row = chunk[k][1]
         if not self.settings.histograms:
-            self.plain._start(row)
+            self.plain._start([row])
             yield from ((probe, self.plain.runner.read([probe.tensor])[0]) for probe in self.probes)
             return
-        if again:
-            self._start(row)
+        together = self.instrumented.batch > 1
+        if len(chunk) > 1 and not together:
+            self._start([row])  # another sample has run since
         for stack, view in zip(self.instrumented.stacks, self.runner.views(self.stacked), strict=True):
-            yield from zip(stack.probes, np.array(view).reshape(len(stack.probes), -1), strict=True)
+            values = np.array(view[k] if together else view)
+            yield from zip(stack.probes, values.reshape(len(stack.probes), -1), strict=True)
 
-    def _refuse(self, key: str, bad: int, size: int, number: int) -> None:
-        if not self.settings.allow_nonfinite:
+    def _unexpected(self, key: str, values: Array) -> int:
+        """How many of `values` must not be what they are: NaN, or infinite by no constant of the model."""
+        if self.settings.allow_nonfinite:
+            return 0
+        return unexpected(values, self.subject.infinities.get(key, frozenset()))
+
+    def _refuse(self, key: str, values: Array, number: int) -> None:
+        bad = self._unexpected(key, values)
+        if bad:
             raise InvalidSample(
-                f"sample {number} makes {bad} of {size} values of '{key}' NaN or infinite; "
+                f"sample {number} makes {bad} of {values.size} values of '{key}' NaN or infinite; "
                 "leave that sample out, or go on without those values (--allow-nonfinite)"
             )
 
@@ -192,9 +236,8 @@ class Gauge:
 
         def observe(key: str, values: Array, by_channel: bool) -> None:
             seen = stats_of(values, number, by_channel=by_channel)
-            bad = values.size if seen is None else seen.nonfinite
-            if bad:
-                self._refuse(key, bad, values.size, number)
+            if seen is None or seen.nonfinite:
+                self._refuse(key, values, number)
             if seen is not None:
                 found[key] = found[key].alongside(seen) if key in found else seen
 
@@ -205,3 +248,8 @@ class Gauge:
             observe(replay.key, replay.states(values[replay.source]), False)
         self.inner.measure(values, observe)
         return found
+
+
+def _phase(row: Row) -> int:
+    """Where sampling starts. It depends on the data, not on the sample's number: so any split adds up."""
+    return zlib.crc32(np.ascontiguousarray(row[0].reshape(-1)[::61]).tobytes()) if row else 0

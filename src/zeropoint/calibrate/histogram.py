@@ -82,6 +82,10 @@ class Histogram:
     def last(self) -> int:
         return self.first + self.counts.size - 1
 
+    def mirrored(self) -> Histogram:
+        """That of the negated values."""
+        return Histogram(self.exponent, -1 - self.last, self.counts[::-1])
+
     def coarsened(self, exponent: int) -> Histogram:
         """The same counts in wider bins."""
         by = exponent - self.exponent

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..dtypes import Array
 from ..graph.model import Graph, Model, Op, Tensor
-from .instrument import Instrumented, instrument, reachable, wanted
+from .instrument import Instrumented, Manner, instrument, reachable, wanted
 from .runner import Runner
 
 Observe = Callable[[str, Array, bool], None]
@@ -59,7 +59,7 @@ class InnerGraphs:
         self._loaded: dict[Graph, tuple[Instrumented, Runner]] = {}
         for callee in dict.fromkeys(g for op in calls(graph) for g in _callees(op)):
             exposed = [*callee.outputs, *passed(callee)]
-            instrumented = instrument(model, callee, histograms=False, exposed=exposed, reduced=False)
+            instrumented = instrument(model, callee, histograms=False, exposed=exposed, manner=Manner.OUTSIDE)
             self._loaded[callee] = instrumented, Runner(instrumented.model)
 
     def restart(self) -> None:

@@ -4,17 +4,20 @@ Right behind each tensor's producer, while the values are still in the cache, re
 give the greatest, the least and the summed value of each channel; one concatenation gathers them all. So LiteRT's
 delegate does the reading, with vector instructions and outside Python's lock: measured on MobileNetV2 at 224x224 on
 two cores it adds 15 % to plain inference, where reductions at the end of the graph add 40 % and NumPy 150 %.
-Histograms are made from a sample of each tensor's elements, see `sampler`. Large tensors are read through exposed
-outputs; small ones of the same shape are stacked first, because asking for each of them would take longer than
-computing them.
+Histograms are made from a sample of each tensor's elements, see `sampler`.
+
+A run of a small model takes less time than Python needs to start it and to ask for its outputs. So, where the graph
+allows it, many samples are one run, with reductions for each of them; where it does not, small tensors of the same
+shape are stacked, so that there are fewer outputs to ask for.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -24,11 +27,11 @@ from ..graph.query import tensor_keys
 from ..ops import OPS, UNPACKING, fused_activation
 from ..tflite.schema import default_options
 
-SAMPLED_SHARE, SAMPLED_LEAST, SAMPLED_MOST = 64, 256, 2048
+SAMPLED_SHARE, SAMPLED_LEAST, SAMPLED_MOST = 64, 256, 1024
 """Histograms are made from one element in `SAMPLED_SHARE` of each run, within these limits."""
 
-STACKED = 1 << 15
-"""Tensors up to this size are stacked."""
+STACKED = 1 << 13
+"""Tensors up to this size are stacked; copying larger ones takes longer than asking for them."""
 
 BLOCK = 16
 """Neighbours that are sampled together: one cache line."""
@@ -40,6 +43,14 @@ NAN_SOURCES = frozenset({"DIV", "LOG", "SQRT", "RSQRT"})
 
 class Misfit(Exception):
     """At run time a tensor has another shape than the file says."""
+
+
+class Manner(Enum):
+    """How a graph is measured."""
+
+    BATCHED = "reduced in the graph, many samples in a run"
+    SINGLE = "reduced in the graph, one sample in a run"
+    OUTSIDE = "read from outside, as the tensors come"
 
 
 @dataclass(frozen=True)
@@ -79,24 +90,32 @@ class Stack:
 class Instrumented:
     """The self-measuring copy, and which of its outputs are what.
 
-    `reductions`: the greatest values of all channels of all probes, then the least, then the sums. `stacks`: the
-    probes' values, if there are to be histograms. `exposed`: tensors that somebody wants to see whole: those of `read`,
-    which are too odd to be reduced in the graph, and whatever the caller asked for. `keys`: all measured tensors.
+    `reductions`: for each sample of a run, the greatest values of all channels of all probes, then the least, then the
+    sums; of these only `columns`, because the others do not matter. `stacks`: the probes' values, if there are to be
+    histograms. `exposed`: tensors that somebody wants to see whole: those of `read`, which are too odd to be reduced in
+    the graph, and whatever the caller asked for. `keys`: all measured tensors. `chunk`: how many samples to hand to a
+    thread at once, many of a small model and one of a large.
     """
 
     model: Model
     keys: tuple[str, ...]
     probes: tuple[Probe, ...]
     reductions: Tensor | None
+    columns: Array
     stacks: tuple[Stack, ...]
     read: tuple[Probe, ...]
     exposed: tuple[Tensor, ...]
+    manner: Manner
+    chunk: int
 
     @property
-    def chunk(self) -> int:
-        """How many runs to hand to a thread at once: many of a small model, one of a large."""
-        elements = sum(p.tensor.size for p in self.probes)
-        return max(1, min(16, (1 << 20) // max(1, elements)))
+    def batch(self) -> int:
+        """How many samples are one run."""
+        return self.chunk if self.manner is Manner.BATCHED else 1
+
+
+def chunk_size(tensors: Iterable[Tensor]) -> int:
+    return max(1, min(16, (1 << 20) // max(1, sum(t.size for t in tensors))))
 
 
 def wanted(graph: Graph) -> Iterator[Tensor]:
@@ -145,15 +164,40 @@ def runnable(model: Model, graph: Graph) -> Model:
     return dataclasses.replace(model, graphs=[graph, *reachable(graph)], signatures=[])
 
 
+def takes_batches(graph: Graph) -> bool:
+    """Whether several samples may be fed as one: as far as can be told from the file, all tensors would just grow.
+
+    Every float tensor is measured, so one that does not grow along makes the concatenation of the reductions fail.
+    """
+    measured = list(wanted(graph))
+    floating = [t for op in graph.ops for t in (*op.inputs, *op.outputs) if t is not None and t.dtype is DType.FLOAT32]
+    return (
+        chunk_size(measured) > 1
+        and bool(graph.inputs)
+        and all(_grows(t) for t in (*graph.inputs, *measured))
+        and {t for t in floating if not t.is_constant} <= set(measured)
+        and not any(t.is_variable or t.dtype.storage is None for t in graph.tensors)
+        and not reachable(graph)
+    )
+
+
+def _grows(tensor: Tensor) -> bool:
+    """Whether only the first dimension may vary, and it is one now."""
+    signature = tensor.shape_signature or tensor.shape
+    return len(tensor.shape) >= 2 and tensor.shape[0] == 1 and tensor.size > 0 and -1 not in signature[1:]
+
+
 def instrument(
-    model: Model, graph: Graph, *, histograms: bool, exposed: Sequence[Tensor] = (), reduced: bool = True
+    model: Model, graph: Graph, *, histograms: bool, exposed: Sequence[Tensor] = (), manner: Manner
 ) -> Instrumented:
-    """A model that runs a copy of `graph` that measures its float tensors, or with `reduced` off just exposes them."""
+    """A model that runs a copy of `graph` that measures its float tensors, or just exposes them."""
     target = dataclasses.replace(graph, tensors=list(graph.tensors), ops=list(graph.ops))
     keys = tensor_keys(model)
-    probes, read = _probes(graph, keys, reduced)
-    reductions = _insert_reductions(target, probes, histograms) if probes else None
-    stacks = _insert_stacks(target, probes) if histograms else []
+    probes, read = _probes(graph, keys, reduced=manner is not Manner.OUTSIDE)
+    reductions, columns = None, np.zeros(0, np.intp)
+    if probes:
+        reductions, columns = _insert_reductions(target, probes, manner, histograms=histograms)
+    stacks = _insert_stacks(target, probes, manner) if histograms else []
     shown = tuple(dict.fromkeys((*(p.tensor for p in read), *exposed)))
     outputs = (*([reductions] if reductions else []), *(s.output for s in stacks), *shown)
     target.outputs = list(dict.fromkeys(outputs))
@@ -162,13 +206,16 @@ def instrument(
         tuple(keys[t] for t in wanted(graph)),
         tuple(probes),
         reductions,
+        columns,
         tuple(stacks),
         tuple(read),
         shown,
+        manner,
+        chunk_size(wanted(graph)),
     )
 
 
-def _probes(graph: Graph, keys: Mapping[Tensor, str], reduced: bool) -> tuple[list[Probe], list[Probe]]:
+def _probes(graph: Graph, keys: Mapping[Tensor, str], *, reduced: bool) -> tuple[list[Probe], list[Probe]]:
     """The tensors to reduce in the graph, and those that only their values will do for."""
     channelwise = feeds_weights(graph)
     probes, read, start = [], [], 0
@@ -198,37 +245,44 @@ def _stride(size: int) -> int:
 _REDUCTIONS = {"high": "REDUCE_MAX", "low": "REDUCE_MIN", "total": "SUM"}
 
 
-def _insert_reductions(graph: Graph, probes: Sequence[Probe], histograms: bool) -> Tensor:
-    """Add the reductions in place; return the vector of them all."""
+def _insert_reductions(
+    graph: Graph, probes: Sequence[Probe], manner: Manner, *, histograms: bool
+) -> tuple[Tensor, Array]:
+    """Add the reductions in place; return the tensor that holds them all, and which they are."""
     producer = {t: op for op in graph.ops for t in op.outputs}
     follow: dict[Op | None, list[Op]] = {}
-    constants: dict[str, Tensor] = {}
-    parts: dict[str, list[Tensor]] = {kind: [] for kind in _REDUCTIONS}
-
-    def constant(name: str, data: Array, dtype: DType) -> Tensor:
-        return constants.setdefault(name, Tensor.constant(f"zeropoint/{name}", data, dtype))
-
-    for probe in probes:
-        rank = len(probe.tensor.shape)
-        axes = constant(f"axes{rank}", np.arange(rank - 1, dtype=np.int32), DType.INT32)
-        source = producer.get(probe.tensor)
-        for kind, reduction in _REDUCTIONS.items():
+    parts: list[Tensor] = []
+    columns: list[Array] = []
+    width = sum(p.channels for p in probes)
+    kept = 1 if manner is Manner.BATCHED else 0  # leading axes
+    every_axis = {rank: _axes(kept, rank) for rank in {len(p.tensor.shape) for p in probes}}
+    for place, (kind, reduction) in enumerate(_REDUCTIONS.items()):
+        for probe in probes:
+            source = producer.get(probe.tensor)
             if not histograms and not _matters(kind, source):
-                zeros = np.zeros(probe.channels, np.float32)
-                parts[kind].append(constant(f"zeros{probe.channels}", zeros, DType.FLOAT32))
                 continue
-            result = Tensor(f"zeropoint/{kind}/{probe.start}", (probe.channels,), DType.FLOAT32)
+            columns.append(place * width + probe.start + np.arange(probe.channels))
+            axes = every_axis[len(probe.tensor.shape)]
+            if not axes.size:
+                parts.append(probe.tensor)  # there is one value in each channel
+                continue
+            result = Tensor(f"zeropoint/{kind}/{probe.start}", (1,) * kept + (probe.channels,), DType.FLOAT32)
             graph.tensors.append(result)
             options = default_options("ReducerOptions", keepDims=False)
             follow.setdefault(source, []).append(Op(reduction, [probe.tensor, axes], [result], options))
-            parts[kind].append(result)
-    graph.tensors += constants.values()
+            parts.append(result)
+    graph.tensors += (axes for axes in every_axis.values() if axes.size)
     graph.ops = [*follow.pop(None, []), *(o for op in graph.ops for o in (op, *follow.get(op, [])))]
-    everything = [t for kind in parts.values() for t in kind]
-    result = Tensor("zeropoint/reductions", (sum(t.size for t in everything),), DType.FLOAT32)
+    found = np.concatenate(columns)
+    result = Tensor("zeropoint/reductions", (1,) * kept + (found.size,), DType.FLOAT32)
     graph.tensors.append(result)
-    graph.ops.append(Op("CONCATENATION", [*everything], [result], default_options("ConcatenationOptions", axis=0)))
-    return result
+    graph.ops.append(Op("CONCATENATION", [*parts], [result], default_options("ConcatenationOptions", axis=kept)))
+    return result, found
+
+
+def _axes(first: int, rank: int) -> Tensor:
+    """The axes from `first` up to the last but one."""
+    return Tensor.constant(f"zeropoint/axes{rank}", np.arange(first, rank - 1, dtype=np.int32), DType.INT32)
 
 
 def _matters(kind: str, source: Op | None) -> bool:
@@ -243,8 +297,10 @@ def _matters(kind: str, source: Op | None) -> bool:
     return True
 
 
-def _insert_stacks(graph: Graph, probes: Sequence[Probe]) -> list[Stack]:
-    """Stack small tensors of the same shape, if it is fixed."""
+def _insert_stacks(graph: Graph, probes: Sequence[Probe], manner: Manner) -> list[Stack]:
+    """Stack small tensors of the same shape, if it is fixed and asking for them is not done for many runs at once."""
+    if manner is Manner.BATCHED:
+        return [Stack((probe,), probe.tensor) for probe in probes]
     groups: dict[object, list[Probe]] = {}
     for probe in probes:
         shape, signature = probe.tensor.shape, probe.tensor.shape_signature or probe.tensor.shape

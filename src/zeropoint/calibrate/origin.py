@@ -1,4 +1,4 @@
-"""Ranges of a model's tensors, wherever they come from: statistics, a JSON file, FAKE_QUANT ops."""
+"""Ranges of a model's tensors, wherever they come from: statistics, a JSON file, training."""
 
 from __future__ import annotations
 
@@ -79,17 +79,3 @@ def _range(name: str, value: Any, origin: str) -> Range:
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidStats(f"{origin}: '{name}': {error}") from None
     raise InvalidStats(f"{origin}: '{name}' has {sorted(keys)}; give min and max, or scale and zero_point")
-
-
-def ranges_from_fake_quant(model: Model) -> Ranges:
-    """The ranges that FAKE_QUANT ops hold, for the tensors they read and write."""
-    keys = tensor_keys(model)
-    found: dict[str, Range] = {}
-    for graph in model.graphs:
-        for op in graph.ops:
-            if op.kind != "FAKE_QUANT" or op.inputs[0] is None:
-                continue
-            entry = Range(float(op.option("min")), float(op.option("max")), "FAKE_QUANT")
-            found[keys[op.inputs[0]]] = entry
-            found[keys[op.outputs[0]]] = entry
-    return Ranges(found)

@@ -53,10 +53,11 @@ class Runner:
         elif self._has_variables:
             self._session.reset()
 
-    def invoke(self, row: Sequence[Array]) -> None:
+    def invoke(self, row: Sequence[Array], *, strict: bool = True) -> None:
+        """Run the graph; without `strict` on inputs of any shape, whatever the model says."""
         shapes = [a.shape for a in row]
         if shapes != self._shapes:
-            self._session.resize(shapes)
+            self._session.resize(shapes, strict=strict)
             self._shapes = shapes
         self._is_used = True
         self._session.invoke(row)

@@ -38,17 +38,16 @@ class Place:
 class Sampler:
     """Histograms of the probes' tensors. Used by one thread at a time."""
 
-    def __init__(self, instrumented: Instrumented, allow_nonfinite: bool) -> None:
+    def __init__(self, instrumented: Instrumented) -> None:
         self.probes = instrumented.probes
         self.order = {probe: k for k, probe in enumerate(self.probes)}
-        self.allow_nonfinite = allow_nonfinite
         self.histograms = {p: Histogram.empty() for p in self.probes}
         self.sizes = np.array([p.tensor.size for p in self.probes], np.int64)
         self.places: list[Place] = []
         width = 0
         for stack in instrumented.stacks:
             count, size, stride = len(stack.probes), stack.size, stack.stride
-            room = sampled(np.empty((count, size), np.bool_), stride, 0).size
+            room = sampled(np.empty((1, count, size), np.bool_), stride, np.zeros(1, np.int64)).size
             self.places.append(Place(stack.probes, count, size, stride, slice(width, width + room)))
             width += room
         self.enough = max(8, min(256, WAITING // max(1, width)))
@@ -56,25 +55,29 @@ class Sampler:
         self.extremes = np.empty((len(self.waiting), len(self.probes), 2), np.float32)
         self.filled = self.settled = 0
 
-    def take(self, values: Sequence[Array], phase: int, reductions: Array) -> Array:
-        """Sample one run from the stacks' values, of which `reductions` are known; return the tensors' sizes."""
+    def take(self, values: Sequence[Array], phases: Array, reductions: Array) -> Array:
+        """Sample a run of `len(phases)` samples from the stacks' values, of which `reductions` are known.
+
+        Returns how many elements each tensor had.
+        """
+        runs = len(phases)
         pairs = list(zip(values, self.places, strict=True))
-        if any(place.count > 1 and found.size != place.count * place.size for found, place in pairs):
+        if any(place.count * runs > 1 and found.size != runs * place.count * place.size for found, place in pairs):
             raise Misfit
-        sizes = self.sizes
-        target = self.waiting[self.filled]
+        sizes = runs * self.sizes
+        target = self.waiting[self.filled : self.filled + runs]
         for found, place in pairs:
-            if found.size == place.count * place.size:
-                picked = sampled(found.reshape(place.count, place.size), place.stride, phase % PHASES)
-                target[place.spot].reshape(picked.shape)[...] = picked
+            if found.size == runs * place.count * place.size:
+                picked = sampled(found.reshape(runs, place.count, place.size), place.stride, phases)
+                target[:, place.spot] = picked.reshape(runs, -1)
             else:  # a dynamic shape
                 (probe,) = place.probes
                 sizes = np.where([p is probe for p in self.probes], found.size, sizes)
-                picked = sampled(found.reshape(1, -1), place.stride, phase % PHASES)
-                extremes = np.array([reductions[1, probe.spot].min(), reductions[0, probe.spot].max()])
+                picked = sampled(found.reshape(1, 1, -1), place.stride, phases)
+                extremes = np.array([reductions[0, 1, probe.spot].min(), reductions[0, 0, probe.spot].max()])
                 self._count(probe, picked.reshape(-1), extremes, found.size)
-                target[place.spot] = np.nan
-        self.filled += 1
+                target[:, place.spot] = np.nan
+        self.filled += runs
         return sizes
 
     def settle(self, least: Array, greatest: Array) -> None:
@@ -106,8 +109,9 @@ class Sampler:
         extremes = extremes[np.isfinite(extremes)]
         if not extremes.size:
             return  # every value was NaN or infinite
-        if self.allow_nonfinite or np.isnan(values).any():
-            values = values[np.isfinite(values)]
+        finite = np.isfinite(values)
+        if not finite.all():
+            values = values[finite]
         low, high = float(extremes.min()), float(extremes.max())
         found = Histogram.of(values, low, high)
         if weight > 1:
@@ -116,13 +120,22 @@ class Sampler:
         self.histograms[probe] = self.histograms[probe].merge(found)
 
 
-def sampled(tensors: Array, stride: int, phase: int) -> Array:
-    """Every `stride`-th block of each row of `tensors`; all of it if that is one."""
+def sampled(tensors: Array, stride: int, phases: Array) -> Array:
+    """Every `stride`-th block of `tensors`, which are by run, place and element; all of it if that is one.
+
+    Each run's phase says where to start.
+    """
     if stride == 1:
         return tensors
-    count, size = tensors.shape
+    runs, count, size = tensors.shape
     blocks = size // BLOCK
     taken = blocks // stride
     # The number taken must not depend on the phase, so that runs fit side by side.
-    first = phase % (blocks - (taken - 1) * stride)
-    return tensors[:, : blocks * BLOCK].reshape(count, blocks, BLOCK)[:, first::stride][:, :taken]
+    starts = blocks - (taken - 1) * stride
+    cut = tensors[:, :, : blocks * BLOCK].reshape(runs, count, blocks, BLOCK)
+    if runs == 1:
+        first = int(phases[0]) % PHASES % starts
+        return cut[:, :, first : first + taken * stride : stride]
+    steps = (phases % PHASES % starts)[:, None] + stride * np.arange(taken)
+    picked: Array = cut[np.arange(runs)[:, None], :, steps].swapaxes(1, 2)
+    return picked

@@ -1,0 +1,117 @@
+"""What native code prints: it writes to the file descriptors, past Python's streams."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+_descriptors = threading.RLock()
+"""Descriptors belong to the whole process: two threads that swap them in turns would restore the wrong ones."""
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Hold back what native code prints while loading a model ("INFO: Created TensorFlow Lite XNNPACK delegate ...").
+
+    It writes to the file descriptor and offers no switch (ai-edge-litert 2.3).
+    """
+    with _descriptors, Path(os.devnull).open("wb") as sink, _redirected(sink, 2):
+        yield
+
+
+class Captured:
+    """What was printed, once it is over."""
+
+    text: str = ""
+
+    def lines(self) -> list[str]:
+        return [line.rstrip() for line in self.text.splitlines() if line.strip()]
+
+
+@contextlib.contextmanager
+def captured() -> Iterator[Captured]:
+    """Collect all that is printed meanwhile: by Python, as warnings, and by native code."""
+    found = Captured()
+    with _descriptors, tempfile.TemporaryFile() as sink:
+        try:
+            with _redirected(sink, 1, 2), _python_to(sink):
+                yield found
+        finally:
+            sink.seek(0)
+            found.text = sink.read().decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def _python_to(sink: BinaryIO) -> Iterator[None]:
+    """Python's own streams may be others than the descriptors, as in a notebook."""
+    out, err = _Detour("stdout", sink), _Detour("stderr", sink)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+        warnings.simplefilter("default")  # they are the converter's, and not for the user to repair
+        warnings.showwarning = _print_warning
+        try:
+            yield
+        finally:
+            out.sink = err.sink = None
+
+
+def _print_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """As Python does it by default: others may have put something else in the place of that."""
+    print(warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr, end="")
+
+
+class _Detour(io.TextIOBase):
+    """A stream into `sink`, and once that is None into Python's stream of this name: loggers may have kept it."""
+
+    def __init__(self, name: str, sink: BinaryIO) -> None:
+        self.stream = name
+        self.sink: BinaryIO | None = sink
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        if self.sink is not None:
+            self.sink.write(text.encode("utf-8", "replace"))
+            self.sink.flush()
+        else:
+            current = getattr(sys, self.stream)
+            (getattr(sys, f"__{self.stream}__") if current is self else current).write(text)
+        return len(text)
+
+
+@contextlib.contextmanager
+def _redirected(sink: BinaryIO, *descriptors: int) -> Iterator[None]:
+    streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
+    with contextlib.ExitStack() as stack:
+        _flush(streams)
+        for descriptor in descriptors:
+            try:
+                saved = os.dup(descriptor)
+            except OSError:  # closed, so nothing is seen of it anyway
+                continue
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, descriptor)
+            os.dup2(sink.fileno(), descriptor)
+        stack.callback(_flush, streams)
+        yield
+
+
+def _flush(streams: Sequence[TextIO]) -> None:
+    for stream in streams:
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
