@@ -7,6 +7,7 @@ ReLU produce it everywhere; that is what the zero point is rounded ("nudged") fo
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -119,6 +120,18 @@ class QuantParams:
             zero_points[(lows == 0) & (highs == 0)] = max(qmin, 0)
         return cls(tuple(map(float, scales)), tuple(map(int, zero_points)), dtype, axis)
 
+    @classmethod
+    def each_from_range(
+        cls, ranges: Sequence[tuple[float, float]], dtype: DType, symmetric: bool, names: Sequence[str]
+    ) -> list[QuantParams]:
+        """`from_range` for each of several tensors, which takes less time together."""
+        lows, highs = np.array(ranges, np.float64).reshape(-1, 2).T
+        try:
+            together = cls.from_range(lows, highs, dtype, symmetric, axis=0)
+        except InvalidRange:  # say it with the tensor's name
+            return [cls.from_range(*r, dtype, symmetric, name=name) for r, name in zip(ranges, names, strict=True)]
+        return [cls((s,), (z,), dtype) for s, z in zip(together.scales, together.zero_points, strict=True)]
+
 
 def _require_range(lows: Array, highs: Array, name: str) -> None:
     if lows.shape != highs.shape or lows.ndim != 1:
@@ -148,32 +161,58 @@ def _storable(scales: Array) -> Array:
 
 
 def round_half_away(x: Array) -> Array:
-    """To the nearest integer, halves away from zero. Exact: adding 0.5 first would round 0.49999997 up."""
-    whole = np.trunc(x)
-    return np.asarray(whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), 0).astype(whole.dtype))
+    """Finite numbers to the nearest integer, halves away from zero: trunc(2 x) - trunc(x).
+
+    The difference is trunc(x), and one more where the fraction, doubled, reaches one. It is exact, because doubling is;
+    adding one half first would round 0.49999997 up.
+    """
+    rounded = np.asarray(x + x)
+    np.trunc(rounded, out=rounded)
+    rounded -= np.trunc(x)
+    return rounded
+
+
+BLOCK = 1 << 17
+"""Elements worked on at a time: with two temporary copies they stay in a core's cache, which makes it several times as
+fast as going through all of memory once for each step."""
+
+
+def blocks(array: Array) -> Iterator[slice]:
+    """Slices along the first axis, of about BLOCK elements each."""
+    rows = array.shape[0]
+    step = max(1, rows * BLOCK // max(1, array.size))
+    return (slice(start, start + step) for start in range(0, rows, step))
 
 
 def quantize(x: npt.ArrayLike, params: QuantParams, *, narrow: bool = False) -> Array:
     """q = clamp(round(x / scale) + zero_point), in the storage type of `params.dtype`."""
     real = np.asarray(x)
-    # 16 bits and fewer are exact enough in float32, which is also what the QUANTIZE kernel computes in.
-    real = real.astype(np.float32 if params.dtype.bits <= 16 else np.float64, copy=False)
+    if not real.ndim:
+        return quantize(real.reshape(1), params, narrow=narrow).reshape(())
     scales, zero_points = params.along(real.ndim)
-    with np.errstate(over="ignore", invalid="ignore"):  # infinity is far outside, and is clamped like anything there
-        q = round_half_away(real / scales.astype(real.dtype))
-    q += zero_points.astype(real.dtype)
+    # 16 bits and fewer are exact enough in float32, which is also what the QUANTIZE kernel computes in.
+    work = np.dtype(np.float32 if params.dtype.bits <= 16 else np.float64)
+    scales, shifts = scales.astype(work), 0 if params.is_symmetric else zero_points.astype(work)
     low, high = params.dtype.min + int(narrow), params.dtype.max
-    storage = params.dtype.storage
-    assert storage is not None
-    if params.dtype.bits == 64:
-        return _saturate_int64(q)
-    return np.clip(q, low, high, out=q if q.ndim else None).astype(storage)
+    assert params.dtype.storage is not None
+    result = np.empty(real.shape, params.dtype.storage)
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity is far outside, and clamped like anything there
+        for rows in blocks(real):
+            own = rows if params.axis == 0 else ...
+            shift = shifts[own] if isinstance(shifts, np.ndarray) else shifts
+            q = real[rows].astype(work, copy=False) / scales[own]
+            # Clamped to integers before it is rounded rather than after, which gives the same.
+            q = round_half_away(np.clip(q, low - shift, high - shift, out=q))
+            if not params.is_symmetric:
+                q += shift
+            result[rows] = _saturated(q) if params.dtype.bits == 64 else q
+    return result
 
 
-def _saturate_int64(q: Array) -> Array:
+def _saturated(q: Array) -> Array:
+    """As int64. The largest of these is no float64; the next that is one would overflow."""
     limit = math.ldexp(1.0, 63)
-    inside = np.clip(q, -limit, np.nextafter(limit, 0.0)).astype(np.int64)
-    return np.where(q >= limit, np.iinfo(np.int64).max, inside)
+    return np.where(q >= limit, np.iinfo(np.int64).max, np.minimum(q, np.nextafter(limit, 0.0)).astype(np.int64))
 
 
 def dequantize(q: npt.ArrayLike, params: QuantParams) -> Array:
@@ -181,5 +220,9 @@ def dequantize(q: npt.ArrayLike, params: QuantParams) -> Array:
     integers = np.asarray(q)
     scales, zero_points = params.along(integers.ndim)
     if params.dtype.bits <= 16:  # exact in float32, and half the memory
-        return (integers.astype(np.float32) - zero_points.astype(np.float32)) * scales
+        real = np.asarray(integers.astype(np.float32))
+        if not params.is_symmetric:
+            real -= zero_points.astype(np.float32)
+        real *= scales
+        return real
     return ((integers.astype(np.float64) - zero_points) * scales.astype(np.float64)).astype(np.float32)

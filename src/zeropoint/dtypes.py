@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -45,7 +46,7 @@ class DType(Enum):
         self.bits = bits
         self.variant = variant
 
-    @property
+    @cached_property
     def label(self) -> str:
         """The name people type: `int8`, `float32`."""
         return self.name.lower()
@@ -87,7 +88,7 @@ class DType(Enum):
         """Whether several elements share a byte."""
         return self.is_integer and self.bits < 8
 
-    @property
+    @cached_property
     def storage(self) -> np.dtype[Any] | None:
         """The NumPy type of one stored element; None where elements have no fixed size.
 

@@ -77,6 +77,19 @@ def test_an_insertion_reaches_only_the_uses_it_is_given():
     assert rest
 
 
+def test_an_inserted_op_brings_its_constants_along():
+    model = build.float_cnn()
+    graph = model.main
+    stem = graph.tensor("stem")
+    shift = build.const("shift", np.float32(0))
+    between = build.op("ADD", [stem, shift], build.act("between", *stem.shape), options="AddOptions")
+    computed = outputs(model)
+    insert_after(graph, stem, between, Uses(graph).readers(stem))
+    assert graph.tensors.count(shift) == 1
+    assert legal(model)
+    assert outputs(model) == computed
+
+
 def test_constants_change_for_one_tensor_only():
     model = build.shared()
     first, second = model.main.tensor("c"), model.main.tensor("d")
@@ -101,6 +114,15 @@ def test_a_duplicate_is_a_constant_of_its_own():
     set_constant(twin, np.float32([5, 5]), DType.FLOAT32)
     assert kept.data.tolist() == [1.0, -2.0]
     assert outputs(model) != computed
+
+
+def test_duplicates_have_names_of_their_own():
+    model = build.shared()
+    graph = model.main
+    kept = graph.tensor("e")
+    names = [duplicate_constant(graph, kept, []).name for _ in range(3)]
+    assert names == ["e/copy", "e/copy#2", "e/copy#3"]
+    assert len({t.name for t in graph.tensors}) == len(graph.tensors)
 
 
 def test_a_new_type_forgets_the_old_range():

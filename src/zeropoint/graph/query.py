@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
+import numpy as np
+
+from ..dtypes import Array
 from .model import Graph, Model, Op, Tensor
 
 
@@ -87,13 +91,33 @@ def fingerprint(model: Model) -> str:
         for tensor in graph.tensors:
             digest.update(_bytes((tensor.name, tensor.shape, tensor.dtype.name, tensor.is_variable)))
             if tensor.buffer is not None:
-                digest.update(memoryview(tensor.buffer.raw))  # type: ignore[arg-type]  # NumPy's stubs hide it
+                digest.update(_condensed(tensor.buffer.raw))
         for op in graph.ops:
             ends = [[number.get(t, -1) if t is not None else -1 for t in side] for side in (op.inputs, op.outputs)]
             values = {} if op.options is None else op.options.values
             options = {k: v for k, v in values.items() if not isinstance(v, Graph)}
             digest.update(_bytes((op.label, *ends, options)))
     return digest.hexdigest()
+
+
+ROW = 8192
+"""Bytes of a constant that go into one number of its fingerprint."""
+
+
+@cache
+def _factors() -> Array:
+    """An odd number for each word of a row, all different and without a pattern."""
+    return np.asarray(np.frombuffer(hashlib.shake_128(b"fingerprint").digest(ROW), "<u8") | np.uint64(1))
+
+
+def _condensed(raw: Array) -> bytes:
+    """Sums of words times factors, row by row: a tenth of the time of a cryptographic hash, where nobody cheats.
+
+    A factor is odd, so that a change of a single word always shows (modulo 2**64); any other is missed by chance only.
+    """
+    whole = raw.size // ROW * ROW
+    rows = raw[:whole].view("<u8").reshape(-1, ROW // 8)
+    return (rows @ _factors()).tobytes() + raw[whole:].tobytes()
 
 
 def _bytes(value: object) -> bytes:

@@ -7,6 +7,7 @@ looked at is charged to a budget that a well-formed file cannot exceed.
 from __future__ import annotations
 
 import struct
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,11 @@ from ..dtypes import Array
 from ..errors import InvalidModel
 
 _U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
+
+
+@cache
+def _struct(format: str) -> struct.Struct:
+    return struct.Struct(f"<{format}")
 
 
 TABLE_COST = 64
@@ -30,6 +36,7 @@ class File:
         self.bytes = np.frombuffer(content, np.uint8)
         # Writers share equal strings and vectors, so a byte may rightly be read more than once.
         self._budget = 16 * len(content) + 65536
+        self._layouts: dict[int, tuple[tuple[int, ...], int]] = {}
 
     def charge(self, amount: int) -> None:
         self._budget -= amount
@@ -42,6 +49,16 @@ class File:
     def offset(self, position: int) -> int:
         """Follow the unsigned offset stored at `position`."""
         return position + int(self.number(_U32, position))
+
+    def layout(self, position: int) -> tuple[tuple[int, ...], int]:
+        """The vtable at `position`: where each field lies in its table, and the table's size. Most are shared."""
+        if position not in self._layouts:
+            own, size = self.number(_U16, position), self.number(_U16, position + 2)
+            if own < 4 or own % 2 or position + own > len(self.content):
+                raise InvalidModel(f"the table layout at byte {position} is not valid")
+            self.charge(16 * own)
+            self._layouts[position] = (struct.unpack_from(f"<{own // 2 - 2}H", self.content, position + 4), size)
+        return self._layouts[position]
 
     def number(self, format: struct.Struct, position: int) -> int:
         if not 0 <= position <= len(self.content) - format.size:
@@ -66,20 +83,13 @@ class Table:
         self.file = file
         self.position = position
         file.charge(TABLE_COST)
-        self._vtable = position - file.number(_I32, position)
-        self._vtable_size = file.number(_U16, self._vtable)
-        self._size = file.number(_U16, self._vtable + 2)
-        if self._vtable_size < 4 or self._vtable_size % 2 or self._vtable + self._vtable_size > len(file.content):
-            raise InvalidModel(f"the table at byte {position} has no valid layout")
+        self._fields, self._size = file.layout(position - file.number(_I32, position))
         if position + self._size > len(file.content):
             raise InvalidModel(f"the table at byte {position} reaches beyond the end of the file")
 
     def at(self, slot: int) -> int | None:
         """Where the field is stored, or None if it is absent."""
-        entry = 4 + 2 * slot
-        if entry + 2 > self._vtable_size:
-            return None
-        offset = self.file.number(_U16, self._vtable + entry)
+        offset = self._fields[slot] if slot < len(self._fields) else 0
         if offset >= self._size and offset:
             raise InvalidModel(f"a field of the table at byte {self.position} lies outside of it")
         return self.position + offset if offset else None
@@ -87,7 +97,7 @@ class Table:
     def number(self, slot: int, format: str, default: int = 0) -> int:
         """A scalar, by its `struct` format."""
         position = self.at(slot)
-        return default if position is None else self.file.number(struct.Struct(f"<{format}"), position)
+        return default if position is None else self.file.number(_struct(format), position)
 
     def flag(self, slot: int) -> bool:
         return bool(self.number(slot, "B"))

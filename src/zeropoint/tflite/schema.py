@@ -64,10 +64,16 @@ def op_code(kind: str) -> int:
     return int(kind.removeprefix("BUILTIN_")) if known is None else known
 
 
+@cache
 def option_types() -> dict[str, tuple[int, int]]:
     """Name of an options table -> (which of the two unions it is in, its code there)."""
     found = {name: (2, code) for name, code in _codes("BuiltinOptions2").items()}
     return found | {name: (1, code) for name, code in _codes("BuiltinOptions").items()}
+
+
+def details_code(type: str) -> int:
+    """The code of a table of quantization details in its union."""
+    return _codes("QuantizationDetails")[type]
 
 
 def default_options(type: str, **values: Any) -> Record:

@@ -1,32 +1,24 @@
 """Model -> bytes, deterministic: equal models give equal bytes.
 
-The structure is packed by the flatbuffers builder; constant data is not. Each `Buffer` table is packed with a
-placeholder for its data, and the data follow behind the structure, so that no weight is copied on its way to the
-file. Offsets in a flatbuffer point forward, which makes this an ordinary flatbuffer.
+The structure is built first; constant data is not part of it. Each `Buffer` table is built with a placeholder for
+its data, and the data follow behind the structure, so that no weight is copied on its way to the file. Offsets in a
+flatbuffer point forward, which makes this an ordinary flatbuffer.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
 
-import flatbuffers
 import numpy as np
-from ai_edge_litert import schema_py_generated as generated
 
-from ..dtypes import Array
 from ..errors import InvalidModel
 from ..files import PathLike, write_whole
 from ..graph.check import check
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Quantization, Record, Signature, Tensor
 from . import schema
+from .builder import ALIGNMENT, OFFSET, Builder, Field
 from .read import LARGEST_FILE
-
-ALIGNMENT = 16
-"""Kernels and delegates read constants with vector instructions."""
-
-T = TypeVar("T")
 
 
 def save(model: Model, path: PathLike, *, overwrite: bool = False) -> int:
@@ -55,44 +47,45 @@ def chunks(model: Model) -> Iterator[bytes | memoryview]:
 
 
 class _Writer:
+    """Slots and defaults are those of the schema; a field that has its default is left out."""
+
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.builder = flatbuffers.Builder(1 << 16)
+        self.builder = Builder()
         self.graph_index = {graph: k for k, graph in enumerate(model.graphs)}
         self.codes: dict[tuple[str, str | None, int], int] = {}
         self.buffers: list[Buffer] = []
         self._buffer_index: dict[int, int] = {}
-        self._slots: list[int] = []  # where, from the builder's end, each buffer's data offset is stored
+        self._options: dict[str, int] = {}
+        self._slots: list[int] = []  # where, from the end, each buffer's data offset is stored
 
     def head(self) -> bytes:
         """Everything but the constants, with their offsets filled in."""
         builder, model = self.builder, self.model
         # Buffer indices are given in this order, so tensors come before metadata, as in other writers.
-        graphs = [self._graph(g).Pack(builder) for g in model.graphs]
-        signatures = [self._signature(s).Pack(builder) for s in model.signatures]
+        graphs = [self._graph(g) for g in model.graphs]
+        signatures = [self._signature(s) for s in model.signatures]
         metadata = [self._metadata(name, buffer) for name, buffer in model.metadata]
         older = None if model.metadata_buffers is None else [self._buffer(b) for b in model.metadata_buffers]
-        codes = [_op_code(*key).Pack(builder) for key in self.codes]
-        groups = self._packed(model.external_buffer_groups)
-        external = self._packed(model.external_buffers)
-        vectors = {
-            "OperatorCodes": self._vector(codes),
-            "Subgraphs": self._vector(graphs),
-            "Buffers": self._vector([self._buffer_table(k) for k in range(len(self.buffers) + 1)]),
-            "Metadata": self._vector(metadata) if metadata else None,
-            "MetadataBuffer": None if older is None else builder.CreateNumpyVector(np.array(older, np.int32)),
-            "SignatureDefs": self._vector(signatures) if signatures else None,
-            "ExternalBufferGroups": None if groups is None else self._vector(groups),
-            "ExternalBuffers": None if external is None else self._vector(external),
-            "Description": None if model.description is None else builder.CreateString(_text(model.description)),
-        }
-        generated.ModelStart(builder)
-        generated.ModelAddVersion(builder, model.version)
-        for name, offset in vectors.items():
-            if offset is not None:
-                getattr(generated, f"ModelAdd{name}")(builder, offset)
-        builder.Finish(generated.ModelEnd(builder), file_identifier=schema.IDENTIFIER)
-        return self._with_offsets(builder.Output())
+        fields: list[Field] = [
+            (1, OFFSET, builder.tables([self._op_code(*key) for key in self.codes])),
+            (2, OFFSET, builder.tables(graphs)),
+            (4, OFFSET, builder.tables([self._buffer_table(k) for k in range(len(self.buffers) + 1)])),
+        ]
+        if model.version:
+            fields.append((0, "I", model.version))
+        if model.description is not None:
+            fields.append((3, OFFSET, builder.text(_text(model.description))))
+        if older is not None:
+            fields.append((5, OFFSET, builder.numbers(np.array(older, np.int32))))
+        if metadata:
+            fields.append((6, OFFSET, builder.tables(metadata)))
+        if signatures:
+            fields.append((7, OFFSET, builder.tables(signatures)))
+        for slot, records in ((8, model.external_buffer_groups), (9, model.external_buffers)):
+            if records is not None:
+                fields.append((slot, OFFSET, builder.tables([self._record(r) for r in records])))
+        return self._with_offsets(builder.finish(builder.table(fields), schema.IDENTIFIER))
 
     def padding_before(self, position: int) -> int:
         """Zeros that put the data, four bytes after its length, on an aligned address."""
@@ -119,137 +112,132 @@ class _Writer:
         return self._buffer_index[id(buffer)]
 
     def _buffer_table(self, index: int) -> int:
-        generated.BufferStart(self.builder)
-        if index > 0:
-            self.builder.PrependUint32Slot(0, 0xFFFFFFFF, 0)
-        end: int = generated.BufferEnd(self.builder)
-        if index > 0:
-            # A table begins with the offset of its layout (4 bytes); its only field follows.
-            self._slots.append(end - 4)
-        return end
+        if index == 0:
+            return self.builder.table([])
+        place = self.builder.table([(0, "I", 0)])
+        # A table begins with the offset of its layout (4 bytes); its only field follows.
+        self._slots.append(place - 4)
+        return place
 
-    def _graph(self, graph: Graph) -> Any:
-        index = {tensor: k for k, tensor in enumerate(graph.tensors)}
-        table = generated.SubGraphT()
-        table.name = _text(graph.name)
-        table.tensors = [self._tensor(t, index) for t in graph.tensors]
-        table.inputs = _indices(graph.inputs, index)
-        table.outputs = _indices(graph.outputs, index)
-        table.operators = [self._op(op, index) for op in graph.ops]
-        table.debugMetadataIndex = graph.debug_metadata_index
-        return table
+    def _graph(self, graph: Graph) -> int:
+        builder, index = self.builder, {tensor: k for k, tensor in enumerate(graph.tensors)}
+        fields: list[Field] = [
+            (0, OFFSET, builder.tables([self._tensor(t, index) for t in graph.tensors])),
+            (1, OFFSET, self._indices(graph.inputs, index)),
+            (2, OFFSET, self._indices(graph.outputs, index)),
+            (3, OFFSET, builder.tables([self._op(op, index) for op in graph.ops])),
+            (4, OFFSET, builder.text(_text(graph.name))),
+        ]
+        if graph.debug_metadata_index != -1:
+            fields.append((5, "i", graph.debug_metadata_index))
+        return builder.table(fields)
 
-    def _tensor(self, tensor: Tensor, index: dict[Tensor, int]) -> Any:
-        table = generated.TensorT()
-        table.name = _text(tensor.name)
-        table.shape = np.array(tensor.shape, np.int32)
-        table.type = schema.dtype_code(tensor.dtype)
-        table.buffer = self._buffer(tensor.buffer)
-        table.isVariable = tensor.is_variable
-        table.hasRank = tensor.has_rank
-        table.externalBuffer = tensor.external_buffer
-        if tensor.shape_signature is not None:
-            table.shapeSignature = np.array(tensor.shape_signature, np.int32)
+    def _tensor(self, tensor: Tensor, index: dict[Tensor, int]) -> int:
+        builder = self.builder
+        fields: list[Field] = [
+            (0, OFFSET, builder.numbers(np.array(tensor.shape, np.int32))),
+            (3, OFFSET, builder.text(_text(tensor.name))),
+        ]
+        numbers = (
+            (1, "b", schema.dtype_code(tensor.dtype)),
+            (2, "I", self._buffer(tensor.buffer)),
+            (5, "B", int(tensor.is_variable)),
+            (8, "B", int(tensor.has_rank)),
+            (10, "I", tensor.external_buffer),
+        )
+        fields += [field for field in numbers if field[2]]
         if tensor.quantization is not None:
-            table.quantization = self._quantization(tensor.quantization, index)
+            fields.append((4, OFFSET, self._quantization(tensor.quantization, index)))
         if tensor.sparsity is not None:
-            table.sparsity = schema.generated_table(tensor.sparsity, self.graph_index)
+            fields.append((6, OFFSET, self._record(tensor.sparsity)))
+        if tensor.shape_signature is not None:
+            fields.append((7, OFFSET, builder.numbers(np.array(tensor.shape_signature, np.int32))))
         if tensor.variants is not None:
-            table.variantTensors = [schema.generated_table(v, self.graph_index) for v in tensor.variants]
-        return table
+            fields.append((9, OFFSET, builder.tables([self._record(v) for v in tensor.variants])))
+        return builder.table(fields)
 
-    def _quantization(self, stored: Quantization, index: dict[Tensor, int]) -> Any:
-        table = generated.QuantizationParametersT()
-        table.scale = _floats(stored.scales)
-        table.zeroPoint = np.array(stored.zero_points, np.int64) if stored.zero_points else None
-        table.min, table.max = _floats(stored.min), _floats(stored.max)
-        table.quantizedDimension = stored.axis
-        if isinstance(stored.details, BlockScales):
-            record, zeros = stored.details.record, stored.details.zero_points
-            without = -1 if record["zeroPoints"] is None else 0
-            indices = {"scales": index[stored.details.scales], "zeroPoints": without if zeros is None else index[zeros]}
-            table.details = schema.generated_table(record.replace(**indices), self.graph_index)
-        elif stored.details is not None:
-            table.details = schema.generated_table(stored.details, self.graph_index)
-        if table.details is not None:
-            name = type(table.details).__name__.removesuffix("T")
-            table.detailsType = getattr(generated.QuantizationDetails, name)
-        return table
+    def _quantization(self, stored: Quantization, index: dict[Tensor, int]) -> int:
+        vectors = ((0, stored.min), (1, stored.max), (2, stored.scales))
+        fields: list[Field] = [
+            (slot, OFFSET, self.builder.numbers(np.array(values, np.float32))) for slot, values in vectors if values
+        ]
+        if stored.zero_points:
+            fields.append((3, OFFSET, self.builder.numbers(np.array(stored.zero_points, np.int64))))
+        if stored.axis:
+            fields.append((6, "i", stored.axis))
+        if stored.details is not None:
+            record = self._block_record(stored.details, index)
+            fields += [(4, "B", schema.details_code(record.type)), (5, OFFSET, self._record(record))]
+        return self.builder.table(fields)
 
-    def _op(self, op: Op, index: dict[Tensor, int]) -> Any:
-        table = generated.OperatorT()
-        table.opcodeIndex = self.codes.setdefault((op.kind, op.custom_code, op.version), len(self.codes))
-        table.inputs = _indices(op.inputs, index)
-        table.outputs = _indices(op.outputs, index)
+    def _block_record(self, details: Record | BlockScales, index: dict[Tensor, int]) -> Record:
+        if isinstance(details, Record):
+            return details
+        without = -1 if details.record["zeroPoints"] is None else 0
+        zeros = without if details.zero_points is None else index[details.zero_points]
+        return details.record.replace(scales=index[details.scales], zeroPoints=zeros)
+
+    def _op(self, op: Op, index: dict[Tensor, int]) -> int:
+        builder = self.builder
+        fields: list[Field] = [
+            (1, OFFSET, self._indices(op.inputs, index)),
+            (2, OFFSET, self._indices(op.outputs, index)),
+        ]
+        if (code := self.codes.setdefault((op.kind, op.custom_code, op.version), len(self.codes))) != 0:
+            fields.append((0, "I", code))
         if op.options is not None:
-            self._set_options(table, op.options)
-        table.customOptions = op.custom_options
-        table.customOptionsFormat = op.custom_options_format
-        if op.intermediates:
-            table.intermediates = _indices(op.intermediates, index)
+            union, code = schema.option_types()[op.options.type]
+            type_slot, slot = (3, 4) if union == 1 else (11, 12)
+            fields += [(type_slot, "B", code), (slot, OFFSET, self._record(op.options))]
+        if op.custom_options is not None:
+            fields.append((5, OFFSET, builder.numbers(op.custom_options.astype(np.uint8, copy=False))))
+        if op.custom_options_format:
+            fields.append((6, "b", op.custom_options_format))
         if op.mutating_variable_inputs is not None:
-            table.mutatingVariableInputs = np.array(op.mutating_variable_inputs, np.bool_)
-        table.debugMetadataIndex = op.debug_metadata_index
-        return table
+            fields.append((7, OFFSET, builder.numbers(np.array(op.mutating_variable_inputs, np.bool_))))
+        if op.intermediates:
+            fields.append((8, OFFSET, self._indices(op.intermediates, index)))
+        if op.debug_metadata_index != -1:
+            fields.append((13, "i", op.debug_metadata_index))
+        return builder.table(fields)
 
-    def _set_options(self, table: Any, options: Record) -> None:
-        union, code = schema.option_types()[options.type]
-        packed = schema.generated_table(options, self.graph_index)
-        if union == 1:
-            table.builtinOptionsType, table.builtinOptions = code, packed
-        else:
-            table.builtinOptions2Type, table.builtinOptions2 = code, packed
+    def _record(self, record: Record) -> int:
+        """A table that is carried as it is. Models repeat a few op options over and over."""
+        key = None if any(isinstance(v, Graph | tuple) for v in record.values.values()) else repr(record)
+        if key is None:
+            return self.builder.generated(schema.generated_table(record, self.graph_index))
+        if key not in self._options:
+            self._options[key] = self.builder.generated(schema.generated_table(record, self.graph_index))
+        return self._options[key]
 
-    def _signature(self, signature: Signature) -> Any:
-        index = {tensor: k for k, tensor in enumerate(signature.graph.tensors)}
+    def _signature(self, signature: Signature) -> int:
+        builder, index = self.builder, {tensor: k for k, tensor in enumerate(signature.graph.tensors)}
 
-        def named(tensors: dict[str, Tensor]) -> list[Any]:
-            maps = []
-            for name, tensor in tensors.items():
-                entry = generated.TensorMapT()
-                entry.name, entry.tensorIndex = _text(name), index[tensor]
-                maps.append(entry)
-            return maps
+        def named(tensors: dict[str, Tensor]) -> int:
+            entries = [((0, OFFSET, builder.text(_text(n))), (1, "I", index[t])) for n, t in tensors.items()]
+            return builder.tables([builder.table(entry) for entry in entries])
 
-        table = generated.SignatureDefT()
-        table.signatureKey = _text(signature.key)
-        table.subgraphIndex = self.graph_index[signature.graph]
-        table.inputs, table.outputs = named(signature.inputs), named(signature.outputs)
-        return table
+        return builder.table(
+            [
+                (0, OFFSET, named(signature.inputs)),
+                (1, OFFSET, named(signature.outputs)),
+                (2, OFFSET, builder.text(_text(signature.key))),
+                (4, "I", self.graph_index[signature.graph]),
+            ]
+        )
 
     def _metadata(self, name: str, buffer: Buffer | None) -> int:
-        table = generated.MetadataT()
-        table.name, table.buffer = _text(name), self._buffer(buffer)
-        packed: int = table.Pack(self.builder)
-        return packed
+        return self.builder.table([(0, OFFSET, self.builder.text(_text(name))), (1, "I", self._buffer(buffer))])
 
-    def _packed(self, records: tuple[Record, ...] | None) -> list[int] | None:
-        if records is None:
-            return None
-        return [schema.generated_table(r, self.graph_index).Pack(self.builder) for r in records]
+    def _op_code(self, kind: str, custom_code: str | None, version: int) -> int:
+        code = schema.op_code(kind)
+        fields: list[Field] = [(0, "b", min(code, 127)), (2, "i", version), (3, "i", code)]
+        if custom_code is not None:
+            fields.append((1, OFFSET, self.builder.text(_text(custom_code))))
+        return self.builder.table(fields)
 
-    def _vector(self, offsets: list[int]) -> int:
-        self.builder.StartVector(4, len(offsets), 4)
-        for offset in reversed(offsets):
-            self.builder.PrependUOffsetTRelative(offset)
-        vector: int = self.builder.EndVector()
-        return vector
-
-
-def _op_code(kind: str, custom_code: str | None, version: int) -> Any:
-    table = generated.OperatorCodeT()
-    code = schema.op_code(kind)
-    table.builtinCode, table.deprecatedBuiltinCode, table.version = code, min(code, 127), version
-    table.customCode = None if custom_code is None else _text(custom_code)
-    return table
-
-
-def _indices(tensors: list[Tensor | None] | list[Tensor], index: dict[Tensor, int]) -> Array:
-    return np.array([-1 if t is None else index[t] for t in tensors], np.int32)
-
-
-def _floats(values: tuple[float, ...]) -> Array | None:
-    return np.array(values, np.float32) if values else None
+    def _indices(self, tensors: Sequence[Tensor | None], index: dict[Tensor, int]) -> int:
+        return self.builder.numbers(np.array([-1 if t is None else index[t] for t in tensors], np.int32))
 
 
 def _text(text: str) -> bytes:
