@@ -13,11 +13,12 @@ def pack(values: Array, dtype: DType) -> Array:
     flat = np.ascontiguousarray(values).reshape(-1)
     if flat.size and (flat.min() < dtype.min or flat.max() > dtype.max):
         raise ValueError(f"a value is outside {dtype.label}'s [{dtype.min}, {dtype.max}]")
-    bits = flat.astype(np.uint8) & ((1 << dtype.bits) - 1)
-    padded = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
-    padded[: flat.size] = bits
-    shifts = np.arange(per_byte, dtype=np.uint8) * dtype.bits
-    packed: Array = np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1, dtype=np.uint8)
+    packed = np.zeros(-(-flat.size // per_byte), np.uint8)
+    for k in range(per_byte):
+        part = flat[k::per_byte].astype(np.uint8)
+        part &= (1 << dtype.bits) - 1
+        part <<= k * dtype.bits
+        packed[: part.size] |= part
     return packed
 
 

@@ -7,39 +7,75 @@ import fnmatch
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from .dtypes import DType
 from .errors import InvalidRecipe
 from .files import PathLike, describe_os_error
 from .graph.model import Op
 
+Effort = Literal["quick", "standard", "high"]
+"""quick: each weight is rounded by itself, ranges are one method's. standard: biases make up for what rounding does to
+the means, and several ways to set the ranges are tried. high: weights also make up for each other, layer by layer."""
+
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
+
+SMALLEST = 1024
+"""Constants with fewer elements are not worth a scale of their own where only weights are quantized."""
+
 
 @dataclass(frozen=True)
 class Scheme:
-    """How an op is computed. `activations` None is float; the rest is for integers."""
+    """How an op is computed, and how its weights are held.
+
+    With `activations` the op computes in integers. Without, it computes in float: weights None are float as well;
+    else the kernel takes weights of that type as they are, or, with `unpacked`, a DEQUANTIZE makes them float first.
+    `block` is the number of weights that share a scale, None for a whole channel. `asymmetric` gives unpacked weights
+    zero points. `min_elements` is the size from which weights of float ops are quantized. `effort` is what is spent on
+    this op, None for as much as on all.
+    """
 
     activations: DType | None
-    weights: DType = DType.INT8
+    weights: DType | None = DType.INT8
     symmetric: bool = False
     per_tensor: bool = False
     range: str | None = None
+    unpacked: bool = False
+    block: int | None = None
+    asymmetric: bool = False
+    min_elements: int = SMALLEST
+    effort: Effort | None = None
 
     @property
     def label(self) -> str:
-        if self.activations is None:
+        if self.activations is not None:
+            return "int8" if self.activations is DType.INT8 else "int16x8"
+        if self.weights is None:
             return "float"
-        return "int8" if self.activations is DType.INT8 else "int16x8"
+        if self.weights is DType.FLOAT16:
+            return "float16"
+        return "weights" if self.unpacked else "dynamic"
 
 
-FLOAT = Scheme(None)
+FLOAT = Scheme(None, None)
 INT8 = Scheme(DType.INT8)
 INT16X8 = Scheme(DType.INT16, symmetric=True)
+DYNAMIC = Scheme(None)
+WEIGHTS = Scheme(None, unpacked=True)
+FLOAT16 = Scheme(None, DType.FLOAT16, unpacked=True, min_elements=0)
 
-PRESETS: Mapping[str, Scheme] = {"int8": INT8, "int16x8": INT16X8, "float": FLOAT}
+PRESETS: Mapping[str, Scheme] = {
+    "int8": INT8,
+    "int16x8": INT16X8,
+    "dynamic": DYNAMIC,
+    "weights": WEIGHTS,
+    "float16": FLOAT16,
+    "float": FLOAT,
+}
+MODES = tuple(name for name in PRESETS if name != "float")
 
 
 @dataclass(frozen=True)
@@ -98,22 +134,60 @@ class Recipe:
     def then(self, *rules: Rule) -> Recipe:
         return Recipe((*self.rules, *rules))
 
+    @property
+    def has_integer_ops(self) -> bool:
+        """Whether some rule asks for integer arithmetic, which takes the ranges of activations."""
+        return any(rule.scheme.activations is not None for rule in self.rules)
+
+    def effort(self, op: Op, usual: Effort) -> Effort:
+        """What is spent on `op`, where `usual` is spent on those that no rule names one for."""
+        return self.scheme(op).effort or usual
+
+    def highest_effort(self, usual: Effort) -> Effort:
+        return max((usual, *(r.scheme.effort for r in self.rules if r.scheme.effort)), key=EFFORTS.index)
+
     def unmatched(self, ops: list[Op]) -> list[Rule]:
         """Rules that no op matches: most likely a misspelt name."""
         return [rule for rule in self.rules if not any(rule.matches(op) for op in ops)]
 
 
-WEIGHT_TYPES = ("int8", "int4")
+WEIGHT_TYPES = ("int8", "int4", "int2")
+BLOCKS = (32, 64, 128, 256)
 
 
-def preset(name: str, weight_bits: int = 8) -> Recipe:
-    """The recipe called `name`: "int8" or "int16x8" for every op that has such a kernel, weights in 8 or 4 bits."""
+def preset(name: str, weight_bits: int = 8, **changes: Any) -> Recipe:
+    """The recipe called `name`, one of MODES, for every op that has such a kernel; `changes` are fields of Scheme."""
     if f"int{weight_bits}" not in WEIGHT_TYPES:
-        raise InvalidRecipe(f"weights of {weight_bits} bits are not supported; choose 8 or 4")
-    if name not in PRESETS or name == "float":
-        choices = ", ".join(n for n in PRESETS if n != "float")
-        raise InvalidRecipe(f"unknown mode {name!r}; choose from {choices}")
-    return Recipe((Rule(dataclasses.replace(PRESETS[name], weights=DType.parse(f"int{weight_bits}"))),))
+        raise InvalidRecipe(f"weights of {weight_bits} bits are not supported; choose 8, 4 or 2")
+    if name not in MODES:
+        raise InvalidRecipe(f"unknown mode {name!r}; choose from {', '.join(MODES)}")
+    scheme = PRESETS[name]
+    if name != "float16":
+        changes["weights"] = DType.parse(f"int{weight_bits}")
+    elif weight_bits != 8:
+        raise InvalidRecipe("float16 has no integer weights; leave out the bits of the weights, or choose mode weights")
+    return Recipe((Rule(_checked(dataclasses.replace(scheme, **changes), f"mode {name}")),))
+
+
+def _checked(scheme: Scheme, where: str) -> Scheme:
+    """Raise if parts of the scheme contradict each other."""
+    if scheme.block is not None:
+        if scheme.block not in BLOCKS:
+            raise InvalidRecipe(f"{where}: blocks of {scheme.block} are not supported; choose {_choices(BLOCKS)}")
+        if scheme.label != "dynamic" or scheme.weights is not DType.INT4:
+            raise InvalidRecipe(f"{where}: blocks need the mode dynamic and 4-bit weights; LiteRT has no other kernels")
+    if scheme.asymmetric and scheme.label != "weights":
+        raise InvalidRecipe(f"{where}: asymmetric weights need the mode weights; integer kernels want their zero at 0")
+    if scheme.effort not in (None, *EFFORTS):
+        raise InvalidRecipe(f"{where}: unknown effort {scheme.effort!r}; choose {_choices(EFFORTS)}")
+    if scheme.min_elements < 0:
+        raise InvalidRecipe(f"{where}: the smallest number of elements cannot be {scheme.min_elements}")
+    return scheme
+
+
+def _choices(values: Iterable[object]) -> str:
+    *most, last = map(str, values)
+    return f"{', '.join(most)} or {last}"
 
 
 def keep_float(pattern: str) -> Rule:
@@ -145,35 +219,44 @@ def recipe_from(content: Any, origin: str = "the recipe") -> Recipe:
     return Recipe(tuple(_rule(rule, f"rule {k} of {origin}") for k, rule in enumerate(rules, 1)))
 
 
+_MATCHES = {"ops": str, "name": str, "regex": str, "scope": str}
+_CHANGES = {
+    "symmetric": bool,
+    "per_tensor": bool,
+    "range": str,
+    "weights": str,
+    "block": int,
+    "asymmetric": bool,
+    "min_elements": int,
+    "effort": str,
+}
+_KINDS = {str: "a text", bool: "true or false", int: "a whole number"}
+
+
 def _rule(content: Any, where: str) -> Rule:
-    known = {"ops", "name", "regex", "scope", "scheme", "symmetric", "per_tensor", "range", "weights"}
+    known = {"scheme", *_MATCHES, *_CHANGES}
     if not isinstance(content, dict) or "scheme" not in content:
         raise InvalidRecipe(f"{where} needs a 'scheme': {', '.join(PRESETS)}")
     if unknown := set(content) - known:
         raise InvalidRecipe(f"{where} has {', '.join(sorted(unknown))}; known are {', '.join(sorted(known))}")
     if not isinstance(content["scheme"], str) or content["scheme"] not in PRESETS:
         raise InvalidRecipe(f"{where} asks for the scheme {content['scheme']!r}; choose from {', '.join(PRESETS)}")
-    scheme = PRESETS[content["scheme"]]
-    changes = {k: content[k] for k in ("symmetric", "per_tensor", "range") if k in content}
-    for flag in ("symmetric", "per_tensor"):
-        if not isinstance(changes.get(flag, False), bool):
-            raise InvalidRecipe(f"{where}: '{flag}' is true or false")
-    if not isinstance(changes.get("range", ""), str):
-        raise InvalidRecipe(f"{where}: 'range' is a text")
-    if "weights" in content:
-        if content["weights"] not in WEIGHT_TYPES:
-            choices = ", ".join(WEIGHT_TYPES)
+    for key, kind in (_MATCHES | _CHANGES).items():
+        if key in content and type(content[key]) is not kind:
+            raise InvalidRecipe(f"{where}: '{key}' is {_KINDS[kind]}")
+    changes = {k: content[k] for k in _CHANGES if k in content}
+    if "weights" in changes:
+        if changes["weights"] not in WEIGHT_TYPES or content["scheme"] in ("float", "float16"):
+            choices = f"{', '.join(WEIGHT_TYPES)}, with an integer scheme"
             raise InvalidRecipe(f"{where}: weights of type {content['weights']!r} are not supported; choose {choices}")
-        changes["weights"] = DType.parse(content["weights"])
-    match = {k: content[k] for k in ("ops", "name", "regex", "scope") if k in content}
-    if not all(isinstance(v, str) for v in match.values()):
-        raise InvalidRecipe(f"{where}: ops, name, regex and scope are texts")
+        changes["weights"] = DType.parse(changes["weights"])
+    match = {k: content[k] for k in _MATCHES if k in content}
     if "regex" in match:
         try:
             re.compile(match["regex"])
         except re.error as error:
             raise InvalidRecipe(f"{where}: {match['regex']!r} is no regular expression: {error}") from None
-    return Rule(dataclasses.replace(scheme, **changes), **match)
+    return Rule(_checked(dataclasses.replace(PRESETS[content["scheme"]], **changes), where), **match)
 
 
 def _toml(text: str) -> Any:

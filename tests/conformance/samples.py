@@ -306,6 +306,27 @@ def lstm(name: str, *, coupled: bool = False, peephole: bool = False, **options:
     return sample("UNIDIRECTIONAL_SEQUENCE_LSTM", name, *operands, fused=TANH, **options)
 
 
+def both_ways(name: str, *, peephole: bool = False, projection: bool = False, **options: Any) -> Sample:
+    """Two sequences of 6 steps: 5 inputs, 4 cells, forwards and backwards.
+
+    With the sequences first and merged outputs, LiteRT 2.3 reads memory that was never written, in float as well.
+    """
+    outputs, merged = 3 if projection else 4, bool(options.get("mergeOutputs"))
+    operands: list[Operand] = [x(6, 2, 5) if merged else x(2, 6, 5)] + [None] * 47
+    for first in (1, 18):
+        for gate in range(4):
+            operands[first + gate] = w(4, 5, seed=first + gate)
+            operands[first + 4 + gate] = w(4, outputs, seed=first + gate)
+            operands[first + 11 + gate] = w(4, seed=first + gate)
+        for slot in range(first + 8, first + 11):
+            operands[slot] = w(4, seed=slot) if peephole else None
+        operands[first + 15] = w(outputs, 4, seed=first) if projection else None
+    operands[35:39] = [State((2, size)) for size in (outputs, 4, outputs, 4)]
+    types = (DType.FLOAT32,) if merged else (DType.FLOAT32, DType.FLOAT32)
+    options = {"timeMajor": merged, "fusedActivationFunction": TANH, **options}
+    return Sample("BIDIRECTIONAL_SEQUENCE_LSTM", name, tuple(operands), types, options=options)
+
+
 STEP = {"strideW": 1, "strideH": 1}
 STRIDE = {"strideW": 2, "strideH": 2}
 DILATED = {**STEP, "dilationWFactor": 2, "dilationHFactor": 2}
@@ -429,6 +450,24 @@ SAMPLES: tuple[Sample, ...] = (
     sample("SPACE_TO_BATCH_ND", "image", x(1, 4, 5, 3), ints([2, 2]), ints([[0, 0], [1, 0]])),
     sample("BATCH_TO_SPACE_ND", "image", x(4, 2, 3, 3), ints([2, 2]), ints([[0, 0], [1, 0]])),
     *(each for kind in COMPARISONS for each in comparisons(kind)),
+)
+# fmt: on
+
+LONG = w(6, 64)
+
+# Of which LiteRT has kernels for integer weights and float activations alone, or that matter for these only.
+# fmt: off
+HYBRID_SAMPLES: tuple[Sample, ...] = (
+    sample("FULLY_CONNECTED", "long", x(3, 64), LONG, w(6)),
+    sample("FULLY_CONNECTED", "long_relu", x(3, 64), LONG, w(6), fused=RELU),
+    sample("BATCH_MATMUL", "long", x(2, 3, 64), w(64, 5)),
+    sample("EMBEDDING_LOOKUP", "long", indices(5, below=7), w(7, 64, low=-3)),
+    both_ways("merged", mergeOutputs=True),
+    both_ways("apart"),
+    both_ways("peephole", peephole=True, mergeOutputs=True),
+    both_ways("projection", projection=True),
+    sample("SVDF", "two", x(2, 5), w(6, 5), w(6, 4), w(3), State((2, 24)), rank=2),
+    sample("SVDF", "relu", x(2, 5), w(6, 5), w(6, 4), None, State((2, 24)), rank=1, fused=RELU),
 )
 # fmt: on
 

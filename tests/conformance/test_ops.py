@@ -17,7 +17,6 @@ from zeropoint.graph import Model, Op
 from zeropoint.graph.edit import set_constant
 from zeropoint.ops import CONVERSIONS, OPS, Activation, Bias, Coefficients, OpSpec, Role, ShapeOnly, Weight
 from zeropoint.quantize.pipeline import Request, Result, run
-from zeropoint.quantize.weights import weight_params
 from zeropoint.recipe import INT8 as INT8_SCHEME
 from zeropoint.recipe import INT16X8 as INT16_SCHEME
 from zeropoint.recipe import Recipe, Rule
@@ -225,49 +224,6 @@ def test_every_row_has_samples_and_every_sample_has_a_row() -> None:
     names = [str(s) for s in SAMPLES]
     assert len(set(names)) == len(names)
     assert all(activations in OPS[kind].types for kind, activations in LOOSE)
-
-
-# Weights in integers beside activations in float.
-
-HYBRID_ERROR = 0.03
-"""Of the greatest output. Rounding to 8 bits takes 0.01 of it, and several steps of a recurrent op take more."""
-
-HYBRID = [
-    Case(sample, DType.FLOAT32, weights)
-    for sample in SAMPLES
-    if sample.becomes is None
-    for weights in OPS[sample.kind].hybrid
-]
-
-
-def hybrid_models(case: Case) -> tuple[Model, Model]:
-    """The op with integer weights, and in float with the same weights."""
-    models = case.sample.model(), case.sample.model()
-    for slot, tensor in enumerate(computing(models[0]).inputs):
-        role = case.spec.input_role(slot)
-        if tensor is None or tensor.data is None or not isinstance(role, Weight | Coefficients):
-            continue
-        axis = role.axis if isinstance(role, Weight) else None
-        params = weight_params(tensor.data, axis, case.weights, tensor.name)
-        integers = quantize(tensor.data, params)
-        set_constant(tensor, integers, case.weights, params)
-        twin = computing(models[1]).inputs[slot]
-        assert twin is not None
-        set_constant(twin, dequantize(integers, params), DType.FLOAT32)
-    op = computing(models[0])
-    versions = [case.spec.versions.get(key, 1) for key in ("hybrid", case.weights.label)]
-    op.version = max(op.version, *versions)
-    return models
-
-
-@kernels
-@pytest.mark.parametrize("case", HYBRID, ids=str)
-def test_hybrid_op_computes_what_the_float_op_does(case: Case, kernels: Kernels) -> None:
-    """As far as activations in 8 bits, rounded anew on each run, allow."""
-    hybrid, wanted = (Session(model, kernels=kernels) for model in hybrid_models(case))
-    for inputs in case.sample.draw(RUNS):
-        (got,), (real,) = run_afresh(hybrid, inputs), run_afresh(wanted, inputs)
-        assert np.abs(got - real).max() <= HYBRID_ERROR * np.abs(real).max()
 
 
 # Ops that only read a shape.

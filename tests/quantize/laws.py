@@ -64,6 +64,12 @@ def broken_kernels(graph: Graph) -> Iterator[str]:
             yield f"{op} is not symmetric"
 
 
+def repeated_names(graph: Graph) -> Iterator[str]:
+    """Reports, statistics and people know tensors by name; where the float model has no two alike, this has none."""
+    names = Counter(t.name for t in graph.tensors)
+    return (f"{count} tensors are called '{name}'" for name, count in names.items() if count > 1)
+
+
 def unexplained_float_ops(result: Result) -> set[str]:
     """Ops that compute in float without a word about it, or the other way round."""
     said = {s.op.outputs[0].name for s in result.skipped}
@@ -82,5 +88,6 @@ def entry_graphs(model: Model) -> list[Graph]:
 
 def broken_laws(result: Result) -> list[str]:
     graphs = entry_graphs(result.model)
-    found = [text for graph in graphs for law in (redundant_conversions, broken_kernels) for text in law(graph)]
+    laws = (redundant_conversions, broken_kernels, repeated_names)
+    found = [text for graph in graphs for law in laws for text in law(graph)]
     return found + sorted(unexplained_float_ops(result))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,42 +12,53 @@ from hypothesis import strategies as st
 
 import zeropoint
 from tests.build import act, const, graph, op
+from tests.conformance.samples import HYBRID_SAMPLES, SAMPLES, Sample
 from zeropoint.affine import round_half_away
 from zeropoint.calibrate import calibrate
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model
 from zeropoint.graph.edit import copy_model
 from zeropoint.graph.query import Use
+from zeropoint.ops import OPS, Bias
 from zeropoint.quantize.compensate import compensated, output_error
 from zeropoint.quantize.correct import mean_shift, rounding_error
 from zeropoint.quantize.equalize import equalize
-from zeropoint.quantize.patches import grouped_weights, patches, ungrouped_weights
+from zeropoint.quantize.patches import LAYOUTS, grouped_weights, has_layout, patches, ungrouped_weights
 from zeropoint.quantize.pipeline import Request, plan_model, run
 from zeropoint.quantize.refine import Refiner
 from zeropoint.quantize.weights import weight_params
-from zeropoint.recipe import preset
+from zeropoint.recipe import preset, recipe_from
 from zeropoint.runtime import Session
 
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def nearest(weights: Array, scales: Array, dtype: DType) -> Array:
-    return np.clip(round_half_away(weights / scales[:, None]), -dtype.max, dtype.max)
+def nearest(weights: Array, steps: Array, dtype: DType) -> Array:
+    return np.clip(round_half_away(weights / steps), -dtype.max, dtype.max)
 
 
-@settings(max_examples=40, deadline=None)
-@given(SEEDS, st.integers(1, 20), st.integers(1, 30), st.sampled_from([DType.INT8, DType.INT4]))
-def test_compensated_rounding_is_never_worse_than_nearest(seed: int, inputs: int, samples: int, dtype: DType) -> None:
+def correlated(rng: np.random.Generator, groups: int, samples: int, inputs: int) -> Array:
+    """E[x x'] of inputs that go together; with few samples it is singular."""
+    x = rng.normal(size=(groups, samples, inputs)) @ rng.normal(size=(groups, inputs, inputs))
+    x *= rng.random((groups, 1, inputs)) > 0.2  # dead inputs
+    return np.asarray(x.transpose(0, 2, 1) @ x / samples)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS, st.integers(1, 20), st.integers(1, 30), st.sampled_from([DType.INT8, DType.INT4]), st.booleans())
+def test_compensated_rounding_is_never_worse_than_nearest(
+    seed: int, inputs: int, samples: int, dtype: DType, each: bool
+) -> None:
+    """With one scale for each row, or for each weight, as blocks have it."""
     rng = np.random.default_rng(seed)
-    x = rng.normal(size=(samples, inputs)) @ rng.normal(size=(inputs, inputs))  # few samples: singular moments
-    x[:, rng.random(inputs) < 0.2] = 0  # dead inputs
-    moments = x.T @ x / samples
-    weights = rng.normal(size=(5, inputs))
-    scales = np.abs(weights).max(axis=1) / dtype.max
-    q = compensated(weights, moments, scales, dtype)
+    moments, weights = correlated(rng, 2, samples, inputs), rng.normal(size=(2, 5, inputs))
+    steps = np.abs(weights).max(axis=2, keepdims=True) / dtype.max
+    if each:
+        steps = steps * rng.uniform(0.5, 1, weights.shape)
+    q = compensated(weights, moments, steps, dtype)
     assert np.abs(q).max() <= dtype.max
-    ours = output_error(q * scales[:, None] - weights, moments)
-    theirs = output_error(nearest(weights, scales, dtype) * scales[:, None] - weights, moments)
+    ours = output_error(q * steps - weights, moments)
+    theirs = output_error(nearest(weights, steps, dtype) * steps - weights, moments)
     assert (ours <= theirs + 1e-9 * np.abs(theirs)).all()
 
 
@@ -54,19 +66,18 @@ def test_compensated_rounding_is_never_worse_than_nearest(seed: int, inputs: int
 @settings(max_examples=20, deadline=None)
 def test_uncorrelated_inputs_of_equal_power_are_rounded_to_nearest(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    weights = rng.normal(size=(4, 9))
-    scales = np.abs(weights).max(axis=1) / 7
-    q = compensated(weights, 3.0 * np.eye(9), scales, DType.INT4)
-    np.testing.assert_array_equal(q, nearest(weights, scales, DType.INT4))
+    weights = rng.normal(size=(1, 4, 9))
+    steps = np.abs(weights).max(axis=2, keepdims=True) / 7
+    q = compensated(weights, 3.0 * np.eye(9)[None], steps, DType.INT4)
+    np.testing.assert_array_equal(q, nearest(weights, steps, DType.INT4))
 
 
 def test_compensation_helps_where_inputs_go_together() -> None:
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(400, 32)) @ rng.normal(size=(32, 32))
-    moments, weights = x.T @ x / 400, rng.normal(size=(16, 32))
-    scales = np.abs(weights).max(axis=1) / 7
-    ours = output_error(compensated(weights, moments, scales, DType.INT4) * scales[:, None] - weights, moments)
-    theirs = output_error(nearest(weights, scales, DType.INT4) * scales[:, None] - weights, moments)
+    moments, weights = correlated(rng, 1, 400, 32), rng.normal(size=(1, 16, 32))
+    steps = np.abs(weights).max(axis=2, keepdims=True) / 7
+    ours = output_error(compensated(weights, moments, steps, DType.INT4) * steps - weights, moments)
+    theirs = output_error(nearest(weights, steps, DType.INT4) * steps - weights, moments)
     assert ours.sum() < 0.7 * theirs.sum()
 
 
@@ -102,18 +113,27 @@ def inputs(model: Model, count: int = 20) -> list[Array]:
     return [(rng.normal(size=shape) + offsets).astype(np.float32) for _ in range(count)]
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_patches_times_weights_is_what_the_layer_computes(name: str) -> None:
-    model = layer(name)
+def is_product(sample: Sample) -> bool:
+    only = sample.model().main.ops[0]
+    if not has_layout(only) or only.option("fusedActivationFunction", 0):
+        return False
+    source, weights = only.inputs[LAYOUTS[only.kind].data_slot], only.inputs[1]
+    return source is not None and source.data is None and weights is not None and weights.data is not None
+
+
+@pytest.mark.parametrize("sample", [s for s in (*SAMPLES, *HYBRID_SAMPLES) if is_product(s)], ids=str)
+def test_patches_times_weights_is_what_the_layer_computes(sample: Sample) -> None:
+    model = sample.model()
     (only,) = model.main.ops
-    x = inputs(model)[0]
-    vectors = patches(only, x, 10**6)
-    data = only.inputs[1].data
-    weights = grouped_weights(only, data, vectors.shape[0])
-    products = np.einsum("gni,goi->ngo", vectors, weights).reshape(model.main.outputs[0].shape)
+    (x,) = sample.draw(1)[0]
+    data, slots = only.inputs[1].data, [k for k, r in enumerate(OPS[only.kind].inputs) if isinstance(r, Bias)]
+    has_bias = slots and slots[0] < len(only.inputs) and only.inputs[slots[0]] is not None
+    weights = grouped_weights(only, data)
     (expected,) = Session(model).run([x])
-    np.testing.assert_allclose(products + only.inputs[2].data, expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_array_equal(ungrouped_weights(only, weights, data.shape), data)
+    products = np.einsum("gni,goi->ngo", patches(only, x, 10**6), weights).reshape(expected.shape)
+    bias = only.inputs[slots[0]].data if has_bias else 0.0
+    np.testing.assert_allclose(products + bias, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(ungrouped_weights(only, weights), data)
 
 
 @pytest.mark.parametrize("name", ["FULLY_CONNECTED", "pointwise"])
@@ -196,6 +216,120 @@ def test_a_tensor_with_another_use_is_not_equalized() -> None:
     assert {t.name for t in equalize(copy_model(model), calibrate(model, inputs(model)))} == {"b"}
 
 
+def attention(spread: float = 40.0) -> Model:
+    """A layer norm's gain and bias, three projections, one head of attention, and the output projection."""
+    rng = np.random.default_rng(0)
+    sizes = np.geomspace(1, spread, 8).astype(np.float32)
+    x, scaled, shifted = act("x", 6, 8), act("scaled", 6, 8), act("shifted", 6, 8)
+    ops = [
+        op("MUL", [x, const("gain", sizes)], scaled, options="MulOptions"),
+        op("ADD", [scaled, const("offset", sizes[::-1] / 9)], shifted, options="AddOptions"),
+    ]
+    heads = []
+    for name, rows in (("q", np.ones(8)), ("k", np.ones(8)), ("v", sizes)):
+        weights = (rng.normal(size=(8, 8)) / sizes * rows[:, None]).astype(np.float32)
+        flat, split, turned = act(name, 6, 8), act(f"{name}/split", 6, 2, 4), act(f"{name}/heads", 2, 6, 4)
+        ops.append(op("FULLY_CONNECTED", [shifted, const(f"{name}/w", weights)], flat, options=DENSE))
+        ops.append(op("RESHAPE", [flat, const(f"{name}/shape", [6, 2, 4])], split, options="ReshapeOptions"))
+        ops.append(op("TRANSPOSE", [split, const(f"{name}/order", [1, 0, 2])], turned, options="TransposeOptions"))
+        heads.append(turned)
+    scores, shares, mixed = act("scores", 2, 6, 6), act("shares", 2, 6, 6), act("mixed", 2, 6, 4)
+    ops.append(op("BATCH_MATMUL", heads[:2], scores, options="BatchMatMulOptions", adjY=True))
+    ops.append(op("SOFTMAX", [scores], shares, options="SoftmaxOptions", beta=1.0))
+    ops.append(op("BATCH_MATMUL", [shares, heads[2]], mixed, options="BatchMatMulOptions"))
+    back, joined, y = act("back", 6, 2, 4), act("joined", 6, 8), act("y", 6, 5)
+    ops.append(op("TRANSPOSE", [mixed, const("back/order", [1, 0, 2])], back, options="TransposeOptions"))
+    ops.append(op("RESHAPE", [back, const("joined/shape", [6, 8])], joined, options="ReshapeOptions"))
+    last = (rng.normal(size=(5, 8)) / sizes).astype(np.float32)
+    ops.append(op("FULLY_CONNECTED", [joined, const("last", last)], y, options=DENSE))
+    return Model([graph("main", [x], [y], *ops)])
+
+
+def test_equalization_goes_through_attention_and_from_a_layer_norm() -> None:
+    model = attention()
+    samples = inputs(model)
+    evened = copy_model(model)
+    assert {t.name for t in equalize(evened, calibrate(model, samples))} == {"shifted", "v"}
+    one, other = Session(model), Session(evened)
+    for x in samples:
+        np.testing.assert_allclose(other.run([x])[0], one.run([x])[0], rtol=1e-4, atol=1e-4)
+    for name in ("shifted", "v", "joined"):
+        seen = [calibrate(m, samples).tensors[name].channels for m in (model, evened)]
+        before, after = (np.ptp(np.log(channels.high - channels.low)) for channels in seen)
+        assert after < before - np.log(2)
+
+
+def test_a_layer_norm_that_something_else_reads_is_left_alone() -> None:
+    model = attention()
+    model.main.outputs.append(model.main.tensor("shifted"))
+    assert {t.name for t in equalize(copy_model(model), calibrate(model, inputs(model)))} == {"v"}
+
+
+def with_an_outlier() -> tuple[Model, list[Array]]:
+    """Two dense layers; in one sample a single value between them is a thousand times larger than others."""
+    rng = np.random.default_rng(0)
+    x, a, b, y = act("x", 40, 16), act("a", 40, 16), act("b", 40, 16), act("y", 40, 8)
+    first = np.eye(16, dtype=np.float32)
+    last = rng.normal(size=(8, 16)).astype(np.float32)
+    last[:, 3] *= 1e-4  # what the outlier says hardly counts
+    ops = [
+        op("FULLY_CONNECTED", [x, const("w1", first)], a, options=DENSE),
+        op("ADD", [a, const("c", rng.normal(size=16).astype(np.float32))], b, options="AddOptions"),
+        op("FULLY_CONNECTED", [b, const("w2", last)], y, options=DENSE),
+    ]
+    samples = [rng.normal(size=(40, 16)).astype(np.float32) for _ in range(24)]
+    samples[5][0, 3] = 1000
+    return Model([graph("main", [x], [y], *ops)]), samples
+
+
+def test_outliers_are_cut_off_where_that_helps() -> None:
+    model, samples = with_an_outlier()
+    plain = zeropoint.quantize(model, data=samples, range="minmax")
+    best = zeropoint.quantize(model, data=samples)
+    assert any("outliers of" in note for note in best.notes)
+    assert output_power(best.model, samples, model) < 0.1 * output_power(plain.model, samples, model)
+
+
+def test_layers_without_a_bias_get_one_to_be_corrected() -> None:
+    x, y = act("x", 3, 40), act("y", 3, 40)
+    weights = np.random.default_rng(0).normal(size=(40, 40)).astype(np.float32)
+    only = op("FULLY_CONNECTED", [x, const("w", weights)], y, options=DENSE)
+    model = Model([graph("main", [x], [y], only)])
+    samples = [np.abs(s) for s in inputs(model)]
+    corrected = zeropoint.quantize(model, "dynamic", data=samples, weight_bits=4)
+    assert corrected.model.main.ops[0].inputs[2] is not None
+    assert output_power(corrected.model, samples, model) < output_power(
+        zeropoint.quantize(model, "dynamic", weight_bits=4).model, samples, model
+    )
+    quick = zeropoint.quantize(model, "dynamic", data=samples, weight_bits=4, effort="quick")
+    assert len(quick.model.main.ops[0].inputs) == 2
+
+
+def test_the_number_of_cores_changes_nothing(monkeypatch) -> None:
+    model, samples = chain(), inputs(chain(), 24)
+    made = []
+    for cores in (1, 2, 8):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        made.append(zeropoint.to_bytes(zeropoint.quantize(model, data=samples, effort="high", weight_bits=4).model))
+    assert made[0] == made[1] == made[2]
+
+
+def test_effort_can_be_spent_on_some_ops_only() -> None:
+    model, samples = chain(), inputs(chain(), 24)
+    rules = recipe_from({"rules": [{"scheme": "int8"}, {"scheme": "int8", "name": "b", "effort": "quick"}]})
+    values = zeropoint.quantize(model, recipe=rules, stats=calibrate(model, samples)).plan.values
+    assert {use.op.name for use in values} == {"a", "c"}
+
+
+def test_steps_say_what_was_gained_and_how_long_it_took() -> None:
+    model, samples = chain(), inputs(chain(), 24)
+    steps = zeropoint.quantize(model, data=samples, effort="high", weight_bits=4).steps
+    assert [s.what for s in steps][:3] == ["calibration", "nearest rounding, minmax ranges", "ranges and biases"]
+    assert steps[-1].what == "compensated rounding"
+    assert all(s.seconds >= 0 for s in steps)
+    assert steps[-1].error < steps[1].error
+
+
 def output_power(model: Model, samples: list[Array], reference: Model) -> float:
     one, other = Session(reference), Session(model)
     return float(np.mean([(other.run([x])[0] - one.run([x])[0]) ** 2 for x in samples]))
@@ -224,7 +358,7 @@ def test_refined_biases_match_the_float_means_exactly() -> None:
     samples = [(x,) for x in inputs(model, 16)]
     request = Request(preset("int8"), calibrate(model, samples), method="minmax")
     planned = plan_model(model, request)
-    (plan,) = (Refiner(planned.model, request.ops, samples).refine(p) for p in planned.plans)
+    (plan,) = (Refiner(planned.model, replace(request, effort="high"), samples).refine(p) for p in planned.plans)
     (only,) = plan.graph.ops
     float_mean = np.mean([x.reshape(-1, 4).mean(axis=0) for (x,) in samples], axis=0, dtype=np.float64)
     params = plan.wanted[Use(only, 0)]

@@ -71,7 +71,7 @@ def test_a_constant_is_split_between_ops_that_want_other_parameters():
     model = net.model(net("MAXIMUM", [net("ADD", [net.dense(x, shared), shared]), shared]))
     made = quantized(model).model
     copies = constants(made, "c")
-    assert len(copies) == len({t.params for t in copies}) == 3
+    assert len(copies) == len({t.params for t in copies}) == len({t.name for t in copies}) == 3
     assert all(t.dtype is DType.INT8 for t in copies)
 
 

@@ -38,6 +38,18 @@ def added(net: Net, scores: Tensor, shown: Tensor, value: float) -> Tensor:
     return net("ADD", [scores, net("RESHAPE", [net("MUL", [hidden, np.float32(value)]), np.int32([1, 8])], (1, 8))])
 
 
+def subtracted(net: Net, scores: Tensor, shown: Tensor, value: float) -> Tensor:
+    """The same with the other sign."""
+    hidden = net("SUB", [np.float32(1), shown], shown.shape)
+    mask = net("RESHAPE", [net("MUL", [hidden, np.float32(-value)]), np.int32([1, 8])], (1, 8))
+    return net("SUB", [scores, mask])
+
+
+def added_before_a_difference(net: Net, scores: Tensor, shown: Tensor, value: float) -> Tensor:
+    """What is masked is a minuend afterwards."""
+    return net("SUB", [added(net, scores, shown, value), net("MUL", [shown, np.float32(0.1)])], scores.shape)
+
+
 def selected(net: Net, scores: Tensor, shown: Tensor, value: float) -> Tensor:
     condition = net("GREATER", [shown, np.float32(0.5)])
     condition.dtype = DType.BOOL
@@ -57,7 +69,7 @@ def built_in(net: Net, scores: Tensor, shown: Tensor, value: float) -> Tensor:
 
 @pytest.mark.parametrize("mode", ["int8", "int16x8"])
 @pytest.mark.parametrize("value", [-1e4, -1e9, LOWEST], ids=str)
-@pytest.mark.parametrize("mask", [added, selected, given, built_in])
+@pytest.mark.parametrize("mask", [added, subtracted, added_before_a_difference, selected, given, built_in])
 def test_a_mask_before_a_softmax_costs_no_resolution(mask, value, mode):
     net = Net()
     scores, shown = net.input(4, 8), net.input(8, name="shown")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 
@@ -19,8 +19,10 @@ from .options import (
     ScaleOption,
     SignatureOption,
     StdOption,
+    VerboseOption,
     WorkersOption,
     console,
+    load_model,
     normalization_of,
     samples_of,
 )
@@ -31,7 +33,10 @@ def quantize(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="Where to write the quantized .tflite.")
     ] = None,
-    mode: Annotated[str | None, typer.Option("--mode", metavar="MODE", help="int8 (the default) or int16x8.")] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option("--mode", metavar="MODE", help="int8 (the default), int16x8, dynamic, weights, float16."),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option("--data", metavar="DATA", help="Samples: .npz, .npy, a folder of images, or file.py:function."),
@@ -48,7 +53,20 @@ def quantize(
     effort: Annotated[
         str, typer.Option("--effort", metavar="EFFORT", help="quick, standard or high (compensated rounding).")
     ] = "standard",
-    weight_bits: Annotated[int, typer.Option("--weight-bits", help="8, or 4 where LiteRT has a kernel.")] = 8,
+    weight_bits: Annotated[
+        int, typer.Option("--weight-bits", metavar="BITS", help="8; or 4 or 2, where LiteRT has a kernel.")
+    ] = 8,
+    block: Annotated[
+        int | None,
+        typer.Option("--block", metavar="N", help="4-bit dense layers: a scale for each 32, 64, 128 or 256 weights."),
+    ] = None,
+    asymmetric: Annotated[
+        bool, typer.Option("--asymmetric", help="Mode weights: ranges of weights need not be centred on zero.")
+    ] = False,
+    min_elements: Annotated[
+        int | None,
+        typer.Option("--min-elements", metavar="N", help="Where only weights are quantized: smaller ones stay float."),
+    ] = None,
     input_type: Annotated[str, typer.Option("--input-type", help="float32, int8, uint8 or int16.")] = "float32",
     output_type: Annotated[str, typer.Option("--output-type", help="float32, int8, uint8 or int16.")] = "float32",
     strict: Annotated[bool, typer.Option("--strict", help="Refuse if an op would stay float.")] = False,
@@ -68,10 +86,16 @@ def quantize(
     mean: MeanOption = None,
     std: StdOption = None,
     overwrite: OverwriteOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
-    """Make an integer model of a float one.
+    """Make a quantized model of a float one.
+
+    int8 and int16x8 compute in integers and need representative data, or statistics of it. dynamic, weights and
+    float16 quantize the weights alone and need none.
 
     Examples:
+
+      zeropoint quantize model.tflite -o small.tflite --mode dynamic
 
       zeropoint quantize model.tflite -o model_int8.tflite --data samples.npz
 
@@ -84,12 +108,19 @@ def quantize(
     from ..calibrate import METHODS, Ranges, Settings, ranges_from_json
     from ..calibrate.stats import Stats
     from ..files import refuse_existing
-    from ..quantize.pipeline import Effort, Request, interface_of, require_float_part, resolve_recipe, run
+    from ..quantize.pipeline import (
+        Request,
+        WeightOptions,
+        interface_of,
+        require_float_part,
+        resolve_recipe,
+        run,
+    )
+    from ..recipe import EFFORTS, load_recipe
     from ..recipe import keep_float as keep_float_rule
-    from ..recipe import load_recipe
     from ..report.progress import quantize_with_progress
     from ..report.quantization import print_result
-    from ..tflite import load
+    from ..sources.models import size_of
 
     if output is None and not dry_run:
         raise InvalidRecipe("say where to write the result with -o, or ask for the plan alone with --dry-run")
@@ -97,15 +128,16 @@ def quantize(
         refuse_existing(output, overwrite)
     if range not in (*METHODS, "auto"):
         raise InvalidRecipe(f"unknown range method {range!r}; choose from auto, {', '.join(METHODS)}")
-    if effort not in get_args(Effort):
-        raise InvalidRecipe(f"unknown effort {effort!r}; choose from {', '.join(get_args(Effort))}")
+    if effort not in EFFORTS:
+        raise InvalidRecipe(f"unknown effort {effort!r}; choose from {', '.join(EFFORTS)}")
     if data is not None and stats is not None:
         raise InvalidRecipe("give --data or --stats, not both")
-    rules = resolve_recipe(mode, None if recipe is None else load_recipe(recipe), weight_bits)
+    options = WeightOptions(weight_bits, block, asymmetric, min_elements)
+    rules = resolve_recipe(mode, None if recipe is None else load_recipe(recipe), options)
     interface = interface_of(input_type, output_type)
     given = Ranges({}) if ranges is None else ranges_from_json(ranges)
-    source = load(model)
-    require_float_part(source)
+    source = load_model(model, verbose)
+    require_float_part(source, rules)
     shown_on = console()
     known = None if stats is None else Stats.load(stats)
     rules = rules.then(*map(keep_float_rule, keep_float or ()))
@@ -122,4 +154,4 @@ def quantize(
         return
     assert output is not None
     size = result.save(output, overwrite=overwrite)
-    print_result(result, model.stat().st_size, size, shown_on)
+    print_result(result, size_of(model, source), size, shown_on)

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
+from typing import Any
 
 from ..affine import QuantParams
 from ..dtypes import Array, DType
 from .check import no_dangling_tensors
-from .model import Buffer, Graph, Model, Op, Quantization, Record, Tensor, attached, buffer_of
+from .model import (
+    BlockScales,
+    Buffer,
+    Graph,
+    Model,
+    Op,
+    Quantization,
+    Record,
+    Signature,
+    Tensor,
+    attached,
+    buffer_of,
+)
 from .query import Use, Uses
 
 
@@ -27,7 +41,7 @@ def insert_after(graph: Graph, source: Tensor, op: Op, uses: Sequence[Use], *, a
             raise ValueError(f"{use.op} does not read '{source.name}' at input {use.slot}")
     position = next((k + 1 for k, other in enumerate(graph.ops) if source in other.outputs), 0)
     graph.ops.insert(position, op)
-    graph.tensors.extend(t for t in op.outputs if t not in graph.tensors)
+    _admit(graph, op.tensors())
     for use in uses:
         use.op.inputs[use.slot] = result
     if as_output:
@@ -51,6 +65,13 @@ def set_constant(tensor: Tensor, data: Array, dtype: DType, params: QuantParams 
     tensor.buffer = buffer
     tensor.sparsity = None
     retype(tensor, dtype, params)
+
+
+def give_buffer(tensor: Tensor, buffer: Buffer | None, dtype: DType, quantization: Quantization | None) -> None:
+    """Let a constant hold other bytes for the same shape."""
+    if tensor.buffer is None and tensor.size:
+        raise ValueError(f"'{tensor.name}' is no constant")
+    tensor.buffer, tensor.dtype, tensor.quantization, tensor.sparsity = buffer, dtype, quantization, None
 
 
 def remove_op(graph: Graph, op: Op) -> None:
@@ -77,10 +98,24 @@ def absorb(graph: Graph, op: Op, producer: Op, options: Record) -> None:
     graph.ops.remove(op)
 
 
-def recast(graph: Graph, op: Op, kind: str, inputs: Sequence[Tensor], options: Record) -> None:
+def recast(graph: Graph, op: Op, kind: str, inputs: Sequence[Tensor], options: Record | None) -> None:
     """Make `op` another kind of op with the same outputs."""
     op.kind, op.version, op.inputs, op.options = kind, 1, list(inputs), options
-    graph.tensors.extend(t for t in inputs if t not in graph.tensors)
+    _admit(graph, inputs)
+
+
+def _admit(graph: Graph, tensors: Iterable[Tensor]) -> None:
+    """List tensors that the graph did not have so far: results, and constants of a new op."""
+    for tensor in tensors:
+        if tensor not in graph.tensors:
+            graph.tensors.append(tensor)
+
+
+def unused_name(graph: Graph, wanted: str) -> str:
+    """`wanted`, with a number behind it if a tensor is called that."""
+    taken = {t.name for t in graph.tensors}
+    numbered = (f"{wanted}#{k}" for k in count(2))
+    return next(name for name in chain([wanted], numbered) if name not in taken)
 
 
 def fold_into_constant(graph: Graph, op: Op, constant: Tensor) -> None:
@@ -94,9 +129,18 @@ def fold_into_constant(graph: Graph, op: Op, constant: Tensor) -> None:
     graph.ops.remove(op)
 
 
+def add_constant_input(graph: Graph, op: Op, slot: int, constant: Tensor) -> None:
+    """Let `op` read `constant` at `slot`, where it read nothing so far."""
+    if slot < len(op.inputs) and op.inputs[slot] is not None:
+        raise ValueError(f"{op} reads '{op.inputs[slot]!r}' at input {slot}")
+    op.inputs += [None] * (slot + 1 - len(op.inputs))
+    op.inputs[slot] = constant
+    graph.tensors.append(constant)
+
+
 def duplicate_constant(graph: Graph, tensor: Tensor, uses: Sequence[Use], suffix: str = "copy") -> Tensor:
     """A constant of its own for `uses`, at first with the same bytes."""
-    twin = replace(tensor, name=f"{tensor.name}/{suffix}")
+    twin = replace(tensor, name=unused_name(graph, f"{tensor.name}/{suffix}"))
     graph.tensors.append(twin)
     for use in uses:
         use.op.inputs[use.slot] = twin
@@ -125,16 +169,77 @@ def drop_unused(graph: Graph) -> None:
         graph.tensors = [t for t in graph.tensors if t in used]
 
 
+def cut_model(model: Model, graph: Graph, tensors: list[Tensor]) -> tuple[Model, set[Tensor]]:
+    """A model that computes only `tensors`, and the inputs it still needs. Objects are shared with `model`."""
+    needed = set(tensors)
+    kept_ops = []
+    for op in reversed(graph.ops):
+        if needed.intersection(op.outputs):
+            kept_ops.append(op)
+            needed.update(t for t in op.inputs if t is not None)
+    inputs = [t for t in graph.inputs if t in needed]
+    part = Graph(graph.name, list(graph.tensors), kept_ops[::-1], inputs, list(tensors))
+    drop_unused(part)
+    others = [g for g in model.graphs if g is not graph]
+    return Model([part, *others]), set(inputs)
+
+
 def copy_model(model: Model) -> Model:
     """A model that can be edited without touching `model`; constant bytes stay shared until they are replaced."""
-    memo: dict[int, object] = {}
-    for buffer in _buffers(model):
-        memo[id(buffer)] = buffer
-    return copy.deepcopy(model, memo)
+    twin = _Twin({graph: copy(graph) for graph in model.graphs})
+    for graph in twin.graphs.values():
+        graph.tensors = [twin.tensor(t) for t in graph.tensors]
+        graph.inputs = [twin.tensor(t) for t in graph.inputs]
+        graph.outputs = [twin.tensor(t) for t in graph.outputs]
+        graph.ops = [twin.op(op) for op in graph.ops]
+    return replace(
+        model,
+        graphs=list(twin.graphs.values()),
+        signatures=[twin.signature(s) for s in model.signatures],
+        metadata=list(model.metadata),
+        metadata_buffers=None if model.metadata_buffers is None else list(model.metadata_buffers),
+    )
 
 
-def _buffers(model: Model) -> list[Buffer]:
-    found = [t.buffer for g in model.graphs for t in g.tensors]
-    found += [b for _, b in model.metadata]
-    found += model.metadata_buffers or []
-    return [b for b in found if b is not None]
+@dataclass
+class _Twin:
+    """Copies of graphs and tensors by their originals. What is frozen is shared, unless it refers to one of these."""
+
+    graphs: dict[Graph, Graph]
+    tensors: dict[Tensor, Tensor] = field(default_factory=dict)
+
+    def tensor(self, tensor: Tensor) -> Tensor:
+        if tensor not in self.tensors:
+            twin = self.tensors[tensor] = copy(tensor)
+            stored = tensor.quantization
+            if stored is not None and isinstance(stored.details, BlockScales):
+                zeros = stored.details.zero_points
+                details = BlockScales(
+                    stored.details.record,
+                    self.tensor(stored.details.scales),
+                    None if zeros is None else self.tensor(zeros),
+                )
+                twin.quantization = replace(stored, details=details)
+        return self.tensors[tensor]
+
+    def op(self, op: Op) -> Op:
+        twin = copy(op)
+        twin.inputs = [None if t is None else self.tensor(t) for t in op.inputs]
+        twin.outputs = [self.tensor(t) for t in op.outputs]
+        twin.intermediates = [self.tensor(t) for t in op.intermediates]
+        if op.options is not None and any(op.graphs()):
+            twin.options = op.options.replace(**{k: self._called(v) for k, v in op.options.values.items()})
+        return twin
+
+    def _called(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._called(v) for v in value)
+        return self.graphs.get(value, value) if isinstance(value, Graph) else value
+
+    def signature(self, signature: Signature) -> Signature:
+        return Signature(
+            signature.key,
+            self.graphs[signature.graph],
+            {name: self.tensor(t) for name, t in signature.inputs.items()},
+            {name: self.tensor(t) for name, t in signature.outputs.items()},
+        )

@@ -17,12 +17,13 @@ from .spec import (
     Weight,
     fused_activation,
 )
-from .table import CONVERSIONS, OPS, UNPACKING
+from .table import CONVERSIONS, OPS, UNPACKED_SINCE, UNPACKING
 
 __all__ = [
     "CONVERSIONS",
     "FUSED_ACTIVATIONS",
     "OPS",
+    "UNPACKED_SINCE",
     "UNPACKING",
     "Activation",
     "Bias",

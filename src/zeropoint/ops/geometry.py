@@ -46,3 +46,19 @@ def _window(op: Op, axis: int, name: str) -> Window:
     reach = (outputs - 1) * stride + (taps - 1) * dilation + 1
     padding = max(0, reach - length) if op.option("padding") == SAME else 0
     return Window(taps, stride, dilation, length, outputs, padding // 2, padding - padding // 2)
+
+
+def transposed_windows(op: Op) -> tuple[Window, Window]:
+    """Of a TRANSPOSE_CONV: windows over its input with zeros between the elements, taps in reverse order."""
+    return _transposed_window(op, 1, "H"), _transposed_window(op, 2, "W")
+
+
+def _transposed_window(op: Op, axis: int, name: str) -> Window:
+    source, weights = op.inputs[2], op.inputs[1]
+    assert source is not None
+    assert weights is not None
+    stride, taps, outputs = int(op.option(f"stride{name}", 1)), weights.shape[axis], op.outputs[0].shape[axis]
+    length = (source.shape[axis] - 1) * stride + 1
+    cropped = max(0, length - 1 + taps - outputs) if op.option("padding") == SAME else 0
+    before = taps - 1 - cropped // 2
+    return Window(taps, 1, 1, length, outputs, before, outputs + taps - 1 - length - before)

@@ -15,21 +15,35 @@ from ..graph.model import Op
 
 
 @dataclass(frozen=True)
-class Activation:
-    """Holds data that flows: quantized to the activation type. A constant is symmetric where kernels want that."""
-
-    symmetric_constant: bool = False
-
-
-@dataclass(frozen=True)
 class Weight:
-    """Holds trained parameters: symmetric, narrow range, per channel along `axis` where the kernels have that.
+    """Trained parameters: symmetric, narrow range, one scale per slice along `axis` where the kernels have that.
 
-    `inputs` is the axis along which they meet the channels of the op's input, where there is one.
+    `inputs` is the axis along which they meet the channels of the op's input, where there is one. Axes below zero
+    count from the end; where the option called `swapped` is set, the last two axes have changed places.
     """
 
     axis: int | None
     inputs: int | None = None
+    swapped: str | None = None
+
+    def axis_of(self, op: Op, rank: int) -> int | None:
+        """`axis`, in weights of this rank that `op` reads."""
+        if self.axis is None or self.axis >= 0:
+            return self.axis
+        axis = -3 - self.axis if self.swapped is not None and op.option(self.swapped) else self.axis
+        return rank + axis
+
+
+@dataclass(frozen=True)
+class Activation:
+    """Data that flows: real numbers with one scale and zero point.
+
+    `symmetric_constant`: if it is a constant, its zero point must be 0. `constant` is how it is held where it is one
+    and only weights are quantized.
+    """
+
+    symmetric_constant: bool = False
+    constant: Weight | None = None
 
 
 @dataclass(frozen=True)
@@ -70,12 +84,12 @@ class CellState:
 Role = Activation | Weight | Bias | Untouched | ShapeOnly | Coefficients | OutputState | CellState
 
 
-def act(*, symmetric_constant: bool = False) -> Activation:
-    return Activation(symmetric_constant)
+def act(*, symmetric_constant: bool = False, constant: Weight | None = None) -> Activation:
+    return Activation(symmetric_constant, constant)
 
 
-def weight(axis: int | None, inputs: int | None = None) -> Weight:
-    return Weight(axis, inputs)
+def weight(axis: int | None, inputs: int | None = None, swapped: str | None = None) -> Weight:
+    return Weight(axis, inputs, swapped)
 
 
 def bias(*of: int) -> Bias:
@@ -129,13 +143,15 @@ class OpSpec:
     `inputs` and `outputs` give the role of each slot; with `variadic` the last role repeats. `tied` ops need one
     scale and zero point for all their activations. `fixed` maps an activation type to the output parameters that
     its kernel demands. `types` are the activation types that LiteRT has a kernel for, `weights` the weight types
-    beside each of them, `hybrid` the weight types beside float activations. `versions` maps a type to the lowest
-    op version that has it (1 where absent); `options` are option values that an activation type needs. Kernels or
+    beside each of them, `hybrid` the weight types beside float activations, `blockwise` those of them that may have a
+    scale for each block. `versions` maps a type to the lowest op version that has it (1 where absent); `options` are
+    option values that an activation type needs, float32 standing for hybrid kernels. Kernels or
     the delegate refuse, or abort, where a `rescale` factor reaches `max_rescale`. `intermediates` are tensors that an
     integer kernel keeps values in: "float" ones it does not read, "output" ones with the output's parameters. Inputs
     that lie further than `negligible` below the greatest leave no trace in the result. `own_activation` is a fused
     activation that is part of what the op computes anyway; with `fuses` it can apply one that limits its output.
-    `saturates` is the interval of inputs outside of which the integer result no longer changes, by type. `note` says
+    A `homogeneous` op has f(s * x) = s * f(x) for every s > 0, channel by channel along the last axis. `saturates` is
+    the interval of inputs outside of which the integer result no longer changes, by type. `note` says
     why a type is not claimed although LiteRT has a kernel for it.
     """
 
@@ -149,6 +165,7 @@ class OpSpec:
     types: tuple[DType, ...] = ()
     weights: Mapping[DType, tuple[DType, ...]] = field(default_factory=dict)
     hybrid: tuple[DType, ...] = ()
+    blockwise: tuple[DType, ...] = ()
     versions: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[DType, Mapping[str, object]] = field(default_factory=dict)
     macs: Callable[[Op], int] | None = None
@@ -159,6 +176,7 @@ class OpSpec:
     own_activation: str = "NONE"
     saturates: Mapping[DType, tuple[float, float]] = field(default_factory=dict)
     fuses: bool = False
+    homogeneous: bool = False
     note: str = ""
 
     def input_role(self, slot: int) -> Role:
@@ -170,6 +188,15 @@ class OpSpec:
     def rescale_limit(self, dtype: DType) -> float:
         """`max_rescale` for an activation type."""
         return self.max_rescale if isinstance(self.max_rescale, float) else self.max_rescale[dtype]
+
+    def held(self, slot: int) -> Weight | None:
+        """How a constant at `slot` is held where only weights are quantized; None if it stays float."""
+        role = self.input_role(slot)
+        if isinstance(role, Activation):
+            return role.constant
+        if isinstance(role, Coefficients):
+            return Weight(None)
+        return role if isinstance(role, Weight) else None
 
     @property
     def weight_slots(self) -> tuple[int, ...]:

@@ -46,6 +46,11 @@ def ends(low: float, high: float) -> Mapping[DType, tuple[float, float]]:
     return dict.fromkeys(BOTH, (low, high))
 
 
+# The weights of one direction of a recurrent layer: of the gates on input and state; peepholes; biases; projection.
+DIRECTION = (*(weight(axis=None),) * 8, *(Coefficients(),) * 3, *(index(),) * 4, weight(axis=None), index())
+
+# Hybrid kernels then round their inputs to all of [-128, 127], which halves the error.
+ASYMMETRIC_INPUTS = {DType.FLOAT32: {"asymmetricQuantizeInputs": True}}
 # int16 sums otherwise want scales that are powers of two.
 ANY_SCALE = {INT16: {"potScaleInt16": False}}
 
@@ -77,18 +82,22 @@ ROWS: tuple[OpSpec, ...] = (
            types=BOTH, weights=INT8_WEIGHTS, hybrid=(INT8,), versions=since(3, 3, hybrid=3), needs=WEIGHTED,
            macs=macs_transposed),
     OpSpec("FULLY_CONNECTED", (act(), weight(axis=0, inputs=1), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
-           types=BOTH, weights=NARROW_WEIGHTS, hybrid=(INT8, INT4), versions=since(4, 7, hybrid=12, int4=10),
-           needs=WEIGHTED, fuses=True, macs=macs_per_output),
-    OpSpec("BATCH_MATMUL", (act(), act(symmetric_constant=True)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
-           types=BOTH, versions=since(2, 3), macs=macs_matmul),
+           types=BOTH, weights=NARROW_WEIGHTS, hybrid=(INT8, INT4, INT2), blockwise=(INT4,), options=ASYMMETRIC_INPUTS,
+           versions=since(4, 7, hybrid=12, int4=10, int2=14), needs=WEIGHTED, fuses=True, macs=macs_per_output),
+    OpSpec("BATCH_MATMUL", (act(), act(symmetric_constant=True, constant=weight(axis=-1, swapped="adjY"))), rescale=PRODUCT,
+           max_rescale=PRODUCT_LIMIT, types=BOTH, hybrid=(INT8,), options=ASYMMETRIC_INPUTS, versions=since(2, 3, hybrid=4), macs=macs_matmul),
     # Recurrent: the input; weights of the gates i, f, c, o on it and on the state; peepholes; biases; projection; states.
     OpSpec("UNIDIRECTIONAL_SEQUENCE_LSTM",
            (act(), *(weight(axis=None),) * 8, *(Coefficients(),) * 3, bias(0, 1), bias(0, 2), bias(0, 3), bias(0, 4),
-            index(), index(), OutputState(), CellState(least=-15, greatest=-9)),
-           types=(INT8,), weights={INT8: (INT8,)}, hybrid=(INT8,), needs=(Need.NO_NORMALIZATION, Need.CONSTANT_WEIGHTS),
-           intermediates=("float", "float", "float", "float", "output"), own_activation="TANH", macs=macs_recurrent, versions=since(1, hybrid=2)),
-    OpSpec("BIDIRECTIONAL_SEQUENCE_LSTM", (act(),), macs=macs_recurrent),
-    OpSpec("SVDF", (act(),), macs=macs_recurrent, note="quantizing the state of SVDF is not implemented"),
+            weight(axis=None), index(), OutputState(), CellState(least=-15, greatest=-9)),
+           types=(INT8,), weights={INT8: (INT8,)}, hybrid=(INT8,), options=ASYMMETRIC_INPUTS, versions=since(1, hybrid=3),
+           needs=(Need.NO_NORMALIZATION, Need.CONSTANT_WEIGHTS), macs=macs_recurrent,
+           intermediates=("float", "float", "float", "float", "output"), own_activation="TANH"),
+    # The same forwards and backwards; then four states, a second input and its weights.
+    OpSpec("BIDIRECTIONAL_SEQUENCE_LSTM", (act(), *DIRECTION, *DIRECTION, *(index(),) * 4, act(), *(weight(axis=None),) * 8),
+           outputs=(act(), act()), hybrid=(INT8,), options=ASYMMETRIC_INPUTS, versions=since(1, hybrid=3), macs=macs_recurrent),
+    OpSpec("SVDF", (act(), weight(axis=None), weight(axis=None), index(), index()), hybrid=(INT8,), options=ASYMMETRIC_INPUTS,
+           versions=since(3, hybrid=4), macs=macs_recurrent, note="quantizing the state of SVDF is not implemented"),
     # Arithmetic.
     OpSpec("ADD", (act(), act()), rescale=SUM, max_rescale=SUM_LIMIT, types=BOTH, options=ANY_SCALE, fuses=True, versions=since(2, 3)),
     OpSpec("SUB", (act(), act()), rescale=SUM, max_rescale=SUM_LIMIT, types=BOTH, options=ANY_SCALE, fuses=True, versions=since(2, 5)),
@@ -98,18 +107,18 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("MAXIMUM", (act(), act()), tied=True, types=BOTH, versions=since(2, 4)),
     OpSpec("MINIMUM", (act(), act()), tied=True, types=BOTH, versions=since(2, 4)),
     # Functions of one value.
-    OpSpec("RELU", (act(),), rescale=RATIO, types=BOTH, saturates=ends(0, math.inf), versions=since(2, 3)),
+    OpSpec("RELU", (act(),), rescale=RATIO, types=BOTH, saturates=ends(0, math.inf), versions=since(2, 3), homogeneous=True),
     OpSpec("RELU6", (act(),), rescale=RATIO, types=BOTH, saturates=ends(0, 6), versions=since(2, 3)),
     OpSpec("RELU_N1_TO_1", (act(),), rescale=RATIO, types=(INT8,), saturates=ends(-1, 1)),
     OpSpec("RELU_0_TO_1", (act(),), rescale=RATIO, types=(INT8,), saturates=ends(0, 1)),
-    OpSpec("LEAKY_RELU", (act(),), rescale=RATIO, types=BOTH, versions=since(2, 2)),
-    OpSpec("PRELU", (act(), weight(axis=None)), types=BOTH, weights=INT8_WEIGHTS, needs=WEIGHTED),
+    OpSpec("LEAKY_RELU", (act(),), rescale=RATIO, types=BOTH, versions=since(2, 2), homogeneous=True),
+    OpSpec("PRELU", (act(), weight(axis=None)), types=BOTH, weights=INT8_WEIGHTS, needs=WEIGHTED, homogeneous=True),
     OpSpec("ELU", (act(),), types=(INT8,), saturates=ends(-8, math.inf)),
     OpSpec("GELU", (act(),), types=BOTH, saturates=ends(-6, math.inf), versions=since(2, 2)),
     OpSpec("HARD_SWISH", (act(),), rescale=RATIO, max_rescale=128.0, types=(INT8,), saturates=ends(-3, math.inf)),
     OpSpec("LOGISTIC", (act(),), fixed=UNIT, types=BOTH, saturates=SIGMOID_ENDS, versions=since(2, 3)),
     OpSpec("TANH", (act(),), fixed=SIGNED_UNIT, types=BOTH, saturates=TANH_ENDS, versions=since(2, 3)),
-    OpSpec("ABS", (act(),), rescale=RATIO, types=BOTH, versions=since(2, 3)),
+    OpSpec("ABS", (act(),), rescale=RATIO, types=BOTH, versions=since(2, 3), homogeneous=True),
     OpSpec("RSQRT", (act(),), types=BOTH, needs=(Need.NONNEGATIVE,), versions=since(2, 3)),
     OpSpec("SQRT", (act(),), types=BOTH, needs=(Need.NONNEGATIVE,), versions=since(2, 2)),
     OpSpec("EXP", (act(),), types=BOTH, versions=since(2, 2)),
@@ -128,10 +137,10 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("ARG_MIN", (act(), index()), outputs=(index(),), types=(INT8,), versions=since(2)),
     OpSpec("TOPK_V2", (act(), index()), outputs=(act(), index()), tied=True, types=BOTH, versions=since(2, 3)),
     # Pooling and resizing.
-    OpSpec("AVERAGE_POOL_2D", (act(),), tied=True, types=BOTH, versions=since(2, 3)),
-    OpSpec("MAX_POOL_2D", (act(),), tied=True, types=BOTH, versions=since(2, 3)),
-    OpSpec("RESIZE_BILINEAR", (act(), index()), tied=True, types=BOTH, versions=since(2, 4)),
-    OpSpec("RESIZE_NEAREST_NEIGHBOR", (act(), index()), tied=True, types=BOTH, versions=since(2, 4)),
+    OpSpec("AVERAGE_POOL_2D", (act(),), tied=True, types=BOTH, versions=since(2, 3), homogeneous=True),
+    OpSpec("MAX_POOL_2D", (act(),), tied=True, types=BOTH, versions=since(2, 3), homogeneous=True),
+    OpSpec("RESIZE_BILINEAR", (act(), index()), tied=True, types=BOTH, versions=since(2, 4), homogeneous=True),
+    OpSpec("RESIZE_NEAREST_NEIGHBOR", (act(), index()), tied=True, types=BOTH, versions=since(2, 4), homogeneous=True),
     # Moving data.
     OpSpec("RESHAPE", (act(), index()), tied=True, types=BOTH),
     OpSpec("TRANSPOSE", (act(), index()), tied=True, types=BOTH, versions=since(2, 5)),
@@ -144,11 +153,12 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("SPLIT_V", (act(), index(), index()), variadic=True, tied=True, types=BOTH, versions=since(2, 2)),
     OpSpec("SLICE", (act(), index(), index()), tied=True, types=BOTH, versions=since(2, 4)),
     OpSpec("STRIDED_SLICE", (act(), index(), index(), index()), tied=True, types=BOTH, versions=since(2, 4)),
-    OpSpec("GATHER", (act(), index()), tied=True, types=BOTH, versions=since(2, 4)),
+    OpSpec("GATHER", (act(constant=weight(axis=None)), index()), tied=True, types=BOTH, versions=since(2, 4)),
     OpSpec("GATHER_ND", (act(), index()), tied=True, types=BOTH, versions=since(1, 3)),
-    OpSpec("EMBEDDING_LOOKUP", (index(), act()), tied=True, types=BOTH),
+    OpSpec("EMBEDDING_LOOKUP", (index(), act(constant=weight(axis=0))), tied=True, types=BOTH, hybrid=(INT8, INT4, INT2), blockwise=(INT4,),
+           versions=since(1, hybrid=4, int2=5)),
     OpSpec("DYNAMIC_UPDATE_SLICE", (act(), act(), index()), tied=True, types=BOTH, versions=since(1, 4)),
-    OpSpec("PAD", (act(), index()), tied=True, types=BOTH, versions=since(2, 3)),
+    OpSpec("PAD", (act(), index()), tied=True, types=BOTH, versions=since(2, 3), homogeneous=True),
     OpSpec("PADV2", (act(), index(), act()), tied=True, types=BOTH, versions=since(2, 3)),
     OpSpec("MIRROR_PAD", (act(), index()), tied=True, types=BOTH, versions=since(2, 3)),
     OpSpec("FILL", (index(), act()), tied=True, types=BOTH, versions=since(3, 3)),
@@ -186,3 +196,6 @@ UNPACKING = frozenset({"DEQUANTIZE", "DENSIFY"})
 
 CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE"})
 """Ops that only change how numbers are stored."""
+
+UNPACKED_SINCE: Mapping[str, int] = {"uint8": 1, "int8": 2, "int16": 3, "float16": 3, "per_axis": 5, "int4": 6, "int2": 7}
+"""The lowest version of DEQUANTIZE that takes a type, or a scale for each channel."""

@@ -12,12 +12,10 @@ from typing import Any
 
 from ..calibrate import Ranges, Settings, Stats
 from ..calibrate.collect import Progress
-from ..files import PathLike
-from ..graph.model import Model
-from ..recipe import Recipe, keep_float
+from ..recipe import Effort, Recipe, keep_float
+from ..sources.models import ModelSource, load
 from ..sources.samples import Samples
-from ..tflite.read import load
-from .pipeline import Effort, RangeChoice, Request, Result, interface_of, resolve_recipe, run
+from .pipeline import RangeChoice, Request, Result, WeightOptions, interface_of, resolve_recipe, run
 from .plan import Plan, Skipped
 from .search import quantize_on
 
@@ -25,7 +23,7 @@ __all__ = ["Plan", "Request", "Result", "Skipped", "quantize"]
 
 
 def quantize(
-    model: Model | PathLike | bytes,
+    model: ModelSource,
     mode: str | None = None,
     data: Samples | Mapping[str, Samples] | None = None,
     *,
@@ -35,6 +33,9 @@ def quantize(
     range: RangeChoice = "auto",
     effort: Effort = "standard",
     weight_bits: int = 8,
+    block: int | None = None,
+    asymmetric: bool = False,
+    min_elements: int | None = None,
     input_type: str = "float32",
     output_type: str = "float32",
     strict: bool = False,
@@ -44,14 +45,18 @@ def quantize(
 ) -> Result:
     """Quantize a float model.
 
-    `mode` is "int8" (the default) or "int16x8", `weight_bits` 8 or 4; `recipe` says it op by op instead. Ranges come
-    from running `data`, or from `stats` of an earlier calibration, or from `ranges` given outright. `range` is the
-    method that picks them; "auto" tries several on the data. `effort` is "quick", "standard" or "high" (minutes).
-    `keep` are patterns of op kinds or names that stay float; `strict` refuses if anything has to.
+    `mode` is "int8" (the default) or "int16x8" for integer arithmetic; or, without any data, "dynamic" (integer
+    weights, float activations that kernels round as they run), "weights" (integers that are made float before use) or
+    "float16". `recipe` says it op by op instead. Ranges come from running `data`, or from `stats` of an earlier
+    calibration, or from `ranges` given outright. `range` is the method that picks them; "auto" tries several on the
+    data. `effort` is "quick", "standard" or "high" (minutes). `weight_bits` is 8, 4 or 2; `block` the number of 4-bit
+    weights that share a scale; weights below `min_elements` stay float where only weights are quantized. `keep` are
+    patterns of op kinds or names that stay float; `strict` refuses if anything has to.
     """
-    source = model if isinstance(model, Model) else load(model)
+    source = load(model)
+    rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits, block, asymmetric, min_elements))
     request = Request(
-        resolve_recipe(mode, recipe, weight_bits).then(*map(keep_float, keep)),
+        rules.then(*map(keep_float, keep)),
         stats,
         ranges or Ranges({}),
         range,

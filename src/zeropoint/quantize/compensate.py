@@ -8,9 +8,12 @@ fixed order, as in GPTQ). No row comes out worse than by nearest rounding: that 
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
-from ..affine import round_half_away
+from ..affine import SMALLEST_SCALE, blocks, round_half_away
 from ..dtypes import Array, DType
 
 DAMPINGS = (0.01, 0.1, 1.0)
@@ -20,72 +23,107 @@ BLOCK = 128
 """Columns whose corrections are kept back and then applied to all later ones at once."""
 
 
-def compensated(weights: Array, moments: Array, scales: Array, dtype: DType) -> Array:
-    """Integers for `weights` [rows, inputs] in the narrow range, given E[x x'] [inputs, inputs] and a scale a row."""
+def compensated(weights: Array, moments: Array, steps: Array, dtype: DType) -> Array:
+    """Integers for `weights` [groups, rows, inputs] in the narrow range, given E[x x'] [groups, inputs, inputs].
+
+    `steps` are the scales of the weights, broadcast against them: one for each row, or for each weight.
+    """
     limit = dtype.max
-    steps = scales.reshape(-1, 1).astype(np.float64)
+    steps = np.broadcast_to(steps.astype(np.float64), (*weights.shape[:2], steps.shape[2]))
     nearest = np.clip(round_half_away(weights / steps), -limit, limit)
     factor = inverse_factor(moments)
     if factor is None:
         return nearest
     rounded = _sweep(weights.astype(np.float64), factor, steps, limit)
     better = output_error(rounded * steps - weights, moments) < output_error(nearest * steps - weights, moments)
-    return np.where(better[:, None], rounded, nearest)
+    return np.where(better[:, :, None], rounded, nearest)
 
 
 def output_error(difference: Array, moments: Array) -> Array:
-    """E[(d . x)**2] of each row d."""
-    return np.asarray(np.einsum("ri,ri->r", difference @ moments, difference))
+    """E[(d . x)**2] of each row d of each group."""
+    return np.asarray(np.einsum("gri,gri->gr", difference @ moments, difference))
 
 
 def inverse_factor(moments: Array) -> Array | None:
-    """The upper Cholesky factor of the inverse of the damped moments; None if no damping makes them invertible.
+    """Upper Cholesky factors of the inverses of the damped moments; None if no damping makes them invertible.
 
     Inputs that are always zero get a moment of their own, apart from all others: their weights are rounded to nearest.
     """
-    diagonal = np.diagonal(moments)
+    diagonal = np.diagonal(moments, axis1=1, axis2=2).astype(np.float64)
     alive = diagonal > 0
     if not alive.any():
         return None
-    level = float(diagonal[alive].mean())
+    counts = np.maximum(alive.sum(axis=1, keepdims=True), 1)
+    level = np.where(alive, diagonal, 0.0).sum(axis=1, keepdims=True) / counts
+    level = np.where(level > 0, level, 1.0)
+    spots = np.arange(moments.shape[1])
     for share in DAMPINGS:
         damped = moments.astype(np.float64)
-        damped[np.diag_indices_from(damped)] += np.where(alive, share * level, level)
+        damped[:, spots, spots] += np.where(alive, share * level, level)
         try:
-            return np.asarray(np.linalg.cholesky(np.linalg.inv(damped)).T)
+            return np.asarray(np.linalg.cholesky(np.linalg.inv(damped)).transpose(0, 2, 1))
         except np.linalg.LinAlgError:
             continue
     return None
 
 
 def _sweep(weights: Array, factor: Array, steps: Array, limit: int) -> Array:
-    rows, inputs = weights.shape
-    rounded = np.empty((rows, inputs))
+    groups, rows, inputs = weights.shape
+    rounded = np.empty((groups, rows, inputs))
     for start in range(0, inputs, BLOCK):
         stop = min(start + BLOCK, inputs)
-        errors = np.empty((rows, stop - start))
+        errors = np.empty((groups, rows, stop - start))
         for k in range(start, stop):
-            column = weights[:, k : k + 1]
-            rounded[:, k : k + 1] = np.clip(round_half_away(column / steps), -limit, limit)
-            error = (column - rounded[:, k : k + 1] * steps) / factor[k, k]
-            weights[:, k:stop] -= error * factor[k, k:stop]
-            errors[:, k - start] = error[:, 0]
-        weights[:, stop:] -= errors @ factor[start:stop, stop:]
+            column, step = weights[:, :, k], steps[:, :, k if steps.shape[2] > 1 else 0]
+            rounded[:, :, k] = np.clip(round_half_away(column / step), -limit, limit)
+            error = (column - rounded[:, :, k] * step) / factor[:, None, k, k]
+            weights[:, :, k:stop] -= error[:, :, None] * factor[:, None, k, k:stop]
+            errors[:, :, k - start] = error
+        weights[:, :, stop:] -= errors @ factor[:, start:stop, stop:]
     return rounded
 
 
-def weighted_scales(weights: Array, importance: Array, dtype: DType, peaks: Array) -> Array:
-    """Scales that minimize the rounding error of each row, inputs weighted by their power.
+COARSE = np.linspace(1.0, 0.5, 6)
+FINE = np.array([-0.05, -0.025, 0.025, 0.05])
+"""Shares of the peak that are tried as the greatest number a row can hold, and then around the best of them."""
 
-    With 8 bits the peak decides; with 4 bits it pays to cut it off. Candidates are shares of the peak.
+
+def weighted_scales(weights: Array, importance: Array, dtype: DType, peaks: Array) -> Array:
+    """Scales that minimize the rounding error of each row of `weights`, inputs weighted by their power.
+
+    With 8 bits the peak decides; with 4 bits it pays to cut it off.
     """
-    limit = dtype.max
+    parts = list(blocks(weights))
+
+    def best(rows: slice) -> Array:
+        return _best_scales(weights[rows].astype(np.float32), importance, dtype.max, peaks[rows])
+
+    if len(parts) < 2:
+        return np.concatenate([best(rows) for rows in parts]) if parts else np.empty(0)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # NumPy lets go of the interpreter while it computes
+        return np.concatenate(list(pool.map(best, parts)))
+
+
+def _best_scales(weights: Array, importance: Array, limit: int, peaks: Array) -> Array:
     best = np.full(weights.shape[0], np.inf)
-    chosen = peaks / limit
-    for share in np.linspace(1.0, 0.4, 25 if dtype.bits < 8 else 5):
-        scales = np.maximum(peaks * share / limit, np.finfo(np.float32).tiny)
-        q = np.clip(round_half_away(weights / scales[:, None]), -limit, limit)
-        error = ((q * scales[:, None] - weights) ** 2) @ importance
-        chosen = np.where(error < best, scales, chosen)
-        best = np.minimum(best, error)
-    return np.asarray(chosen)
+    shares = np.ones(weights.shape[0])
+    weighted = importance.astype(np.float32)
+
+    def attempt(tried: Array) -> None:
+        nonlocal best, shares
+        scales = np.maximum(peaks * tried / limit, SMALLEST_SCALE).astype(np.float32)[:, None]
+        error = np.rint(weights / scales)
+        np.clip(error, -limit, limit, out=error)
+        error *= scales
+        error -= weights
+        error *= error
+        found = error @ weighted
+        shares = np.where(found < best, tried, shares)
+        best = np.minimum(best, found)
+
+    for share in COARSE:
+        attempt(np.full(weights.shape[0], share))
+    middle = shares
+    for step in FINE:
+        attempt(np.minimum(middle + step, 1.0))
+    return np.maximum(peaks * shares / limit, SMALLEST_SCALE)

@@ -6,13 +6,17 @@ E[x] being the mean of the input channel that each weight meets. Calibration rec
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import numpy as np
 
-from ..affine import QuantParams, dequantize, quantize
-from ..dtypes import Array
-from ..graph.model import Op
+from ..affine import blocks
+from ..dtypes import Array, DType
+from ..graph.edit import add_constant_input
+from ..graph.model import Graph, Op, Tensor
 from ..ops import Bias, OpSpec
 from ..ops.geometry import windows
+from .forms import Form, rounded
 
 
 def bias_slot(spec: OpSpec) -> int | None:
@@ -21,21 +25,42 @@ def bias_slot(spec: OpSpec) -> int | None:
     return found[0] if len(found) == 1 and len(spec.weight_slots) == 1 else None
 
 
+def give_biases(graph: Graph, layers: Iterable[Op], ops: Mapping[str, OpSpec]) -> None:
+    """A bias of zeros for layers that lack one and whose kernel takes one, so that there is something to correct."""
+    for op in layers:
+        spec = ops.get(op.kind)
+        slot = None if spec is None else bias_slot(spec)
+        weights = op.inputs[1] if len(op.inputs) > 1 else None
+        if slot is None or weights is None or weights.data is None or not op.outputs[0].shape:
+            continue
+        if slot < len(op.inputs) and op.inputs[slot] is not None:
+            continue
+        zeros = np.zeros(op.outputs[0].shape[-1], np.float32)
+        add_constant_input(graph, op, slot, Tensor.constant(f"{op.name}/bias", zeros, DType.FLOAT32))
+
+
 def mean_shift(op: Op, rounding: Array, means: Array) -> Array | None:
     """How far the rounding of the weights (dW) moves each output channel; None if the layout is not known."""
     compute = _SHIFTS.get(op.kind)
-    return None if compute is None else compute(op, rounding.astype(np.float64), means.astype(np.float64))
+    return None if compute is None else compute(op, rounding, means.astype(np.float64))
 
 
-def rounding_error(data: Array, params: QuantParams) -> Array:
-    """dW: what the weights become, less what they were."""
-    return dequantize(quantize(data, params), params).astype(np.float64) - data
+def rounding_error(data: Array, form: Form) -> Array:
+    """dW: what the weights become, less what they were.
+
+    float32 holds the difference of two float32 within a factor of two of each other, or of which one is zero, exactly.
+    """
+    error = rounded(data, form)
+    error -= data
+    return error
 
 
 def _dense_shift(op: Op, rounding: Array, means: Array) -> Array | None:  # noqa: ARG001 - one signature
     inputs = rounding.shape[1]
-    # A dense layer on an image reads its channels over and over.
-    return rounding @ np.tile(means, inputs // means.size) if inputs % means.size == 0 else None
+    if inputs % means.size:
+        return None
+    met = np.tile(means, inputs // means.size)  # a dense layer on an image reads its channels over and over
+    return np.concatenate([rounding[rows].astype(np.float64) @ met for rows in blocks(rounding)])
 
 
 def _convolution_shift(op: Op, rounding: Array, means: Array) -> Array | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..calibrate import Grid, TensorStats
+from ..calibrate.histogram import Histogram
 from ..calibrate.stats import stats_of
 from ..dtypes import DType
 from ..graph.model import Graph, Model, Op, Tensor
@@ -31,13 +32,18 @@ def limit_to_what_counts(model: Model, ranges: TensorRanges) -> None:
 
 @dataclass
 class _Masks:
-    """`floors`: of tensors with masked values, the least of the others. `reach`: how far below them values count."""
+    """`floors`: of tensors with masked values, the least of the others. `reach`: how far below them values count.
+
+    A mask that is subtracted is large where it hides: `ceilings` and `rise` are the same for values from above.
+    """
 
     graph: Graph
     uses: Uses
     ranges: TensorRanges
     floors: dict[Tensor, float] = field(default_factory=dict)
     reach: dict[Tensor, float] = field(default_factory=dict)
+    ceilings: dict[Tensor, float] = field(default_factory=dict)
+    rise: dict[Tensor, float] = field(default_factory=dict)
 
     def follow_infinities(self) -> None:
         """Where an op only moves values, the finite ones among its operands are those of its outputs."""
@@ -79,11 +85,15 @@ class _Masks:
         made = [t for op in self.graph.ops for t in op.outputs]
         given = [t for t in self.graph.tensors if t.dtype is DType.FLOAT32 and t.data is not None]
         for tensor in (*reversed(made), *self.graph.inputs, *given):
-            found = [self._reach(use) for use in self.uses.readers(tensor)]
-            if found and not self.uses.is_output(tensor) and all(r is not None for r in found):
-                self.reach[tensor] = max(r for r in found if r is not None)
+            readers = [] if self.uses.is_output(tensor) else self.uses.readers(tensor)
+            for known, ask in ((self.reach, self._reach), (self.rise, self._rise)):
+                found = [ask(use) for use in readers]
+                if found and all(r is not None for r in found):
+                    known[tensor] = max(r for r in found if r is not None)
         for tensor in (*given, *self.graph.inputs, *made):
-            reach = self.reach.get(tensor)
+            reach, rise = self.reach.get(tensor), self.rise.get(tensor)
+            if rise is not None and self.ranges.knows(tensor):
+                self._limit_from_above(tensor, rise)
             if reach is None or not self.ranges.knows(tensor):
                 continue
             floor = self._floor(tensor, self.uses.producer(tensor), reach)
@@ -91,6 +101,15 @@ class _Masks:
                 self.floors[tensor] = floor
                 self.ranges.mask(tensor, floor - reach)
                 self._limit_constants(self.uses.producer(tensor), floor - reach)
+
+    def _limit_from_above(self, tensor: Tensor, rise: float) -> None:
+        seen = self._seen(tensor)
+        ceiling = math.inf if seen is None else -mask_floor(seen.histogram.mirrored(), rise)
+        if seen is not None and ceiling < math.inf:
+            if ceiling - seen.low.value <= seen.histogram.width:
+                ceiling = seen.low.value  # one bin holds all that is not masked: beside the mask it is one value
+            self.ceilings[tensor] = ceiling
+            self.ranges.limit(tensor, (-math.inf, ceiling + rise))
 
     def _limit_constants(self, producer: Op | None, least: float) -> None:
         """A constant that is chosen where a condition says so need not be lower than what it becomes."""
@@ -106,22 +125,42 @@ class _Masks:
         beyond = self.reach.get(use.op.outputs[0])
         if beyond is None:
             return None
-        if _adds(use.op):
-            other = use.op.inputs[1 - use.slot]
-            if other is None or not self.ranges.knows(other):
-                return None
-            low, high = self._unmasked(other)
-            return beyond + high - low
+        if _adds(use.op) or (_subtracts(use.op) and use.slot == 0):
+            return self._beside_the_other(use, beyond)
         return beyond if spec.tied and len(list(_moved(use.op))) == 1 else None
+
+    def _rise(self, use: Use) -> float | None:
+        """How far above the others a value still counts for this reader; None if it always does."""
+        spec, result = OPS.get(use.op.kind), use.op.outputs[0]
+        if _subtracts(use.op) and use.slot == 1 and result in self.reach:
+            return self._beside_the_other(use, self.reach[result])
+        moves = spec is not None and spec.tied and len(list(_moved(use.op))) == 1
+        return self.rise.get(result) if moves else None
+
+    def _beside_the_other(self, use: Use, beyond: float) -> float | None:
+        """How far one operand of a sum counts if the sum counts so far: the other one may make up for its range."""
+        other = use.op.inputs[1 - use.slot]
+        if other is None or not self.ranges.knows(other):
+            return None
+        low, high = self._unmasked(other)
+        return beyond + high - low
+
+    def _seen(self, tensor: Tensor) -> TensorStats | None:
+        return self.ranges.measured(tensor) if tensor.data is None else stats_of(tensor.data, 0)
 
     def _floor(self, tensor: Tensor, producer: Op | None, reach: float) -> float | None:
         """The least value that is not masked; None if no value is."""
-        seen = self.ranges.measured(tensor) if tensor.data is None else stats_of(tensor.data, 0)
-        floor = max(self.floors.get(tensor, -math.inf), -math.inf if seen is None else mask_floor(seen, reach))
+        seen = self._seen(tensor)
+        floor = self.floors.get(tensor, -math.inf)
+        if seen is not None:
+            floor = max(floor, mask_floor(seen.histogram, reach))
         operands = [] if producer is None else [t for t in producer.inputs if t is not None and self.ranges.knows(t)]
         if producer is not None and _adds(producer) and len(operands) == 2:
             if floor > -math.inf or any(t in self.floors for t in operands):
                 floor = max(floor, sum(self._unmasked(t)[0] for t in operands))
+        elif producer is not None and _subtracts(producer) and len(operands) == 2:
+            if floor > -math.inf or operands[0] in self.floors or operands[1] in self.ceilings:
+                floor = max(floor, self._unmasked(operands[0])[0] - self._unmasked(operands[1])[1])
         elif producer is not None and floor > -math.inf:
             # The histogram says that there is a gap; how the operands lie above it, it cannot say as exactly.
             above = [self._unmasked(t) for t in _moved(producer) if self.ranges.knows(t)]
@@ -130,11 +169,19 @@ class _Masks:
 
     def _unmasked(self, tensor: Tensor) -> tuple[float, float]:
         low, high = self.ranges.bounds(tensor)
-        return max(low, self.floors.get(tensor, -math.inf)), high
+        return max(low, self.floors.get(tensor, -math.inf)), min(high, self.ceilings.get(tensor, math.inf))
 
 
 def _adds(op: Op) -> bool:
-    return op.kind == "ADD" and fused_activation(op).name == "NONE" and op.inputs[0] is not op.inputs[1]
+    return op.kind == "ADD" and _of_two(op)
+
+
+def _subtracts(op: Op) -> bool:
+    return op.kind == "SUB" and _of_two(op)
+
+
+def _of_two(op: Op) -> bool:
+    return fused_activation(op).name == "NONE" and op.inputs[0] is not op.inputs[1]
 
 
 def _moved(op: Op) -> Iterator[Tensor]:
@@ -146,13 +193,12 @@ def _moved(op: Op) -> Iterator[Tensor]:
                 yield tensor
 
 
-def mask_floor(stats: TensorStats, distance: float) -> float:
+def mask_floor(histogram: Histogram, distance: float) -> float:
     """The least value that counts where some are masked out by a large negative number; -infinity if none are.
 
     Masked values lie below an empty stretch of at least `distance`, several times as long as all that lies above it,
     and what lies above is no mere outlier. Without this, a mask of -10000 would leave a softmax two or three steps.
     """
-    histogram = stats.histogram
     occupied = np.flatnonzero(histogram.counts)
     if occupied.size < 2:
         return -math.inf

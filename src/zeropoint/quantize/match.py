@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..dtypes import DType
@@ -25,9 +25,10 @@ def match(graph: Graph, recipe: Recipe, ops: Mapping[str, OpSpec], ranges: Tenso
     schemes: dict[Op, Scheme] = {}
     skipped: list[Skipped] = []
     for op in graph.ops:
-        if not is_arithmetic(op, ops):
-            continue
-        scheme = _with_kernel(recipe.scheme(op), ops.get(op.kind))
+        asked = recipe.scheme(op)
+        if not is_arithmetic(op, ops) or (asked.activations is None and asked.weights is not None):
+            continue  # of the latter only constants are quantized: weight_only.py
+        scheme = _with_kernel(asked, ops.get(op.kind))
         reason = next(_reasons(op, scheme, ops.get(op.kind), ranges), None)
         if reason is None:
             schemes[op] = scheme
@@ -37,11 +38,16 @@ def match(graph: Graph, recipe: Recipe, ops: Mapping[str, OpSpec], ranges: Tenso
 
 
 def _with_kernel(scheme: Scheme, spec: OpSpec | None) -> Scheme:
-    """Weights of fewer than 8 bits are a wish: an op whose kernel lacks them takes 8."""
-    if spec is None or scheme.activations is None or scheme.weights.bits >= 8:
+    """Weights of fewer than 8 bits are a wish: an op whose kernel lacks them takes the next wider it has."""
+    if spec is None or scheme.activations is None or not spec.weight_slots:
         return scheme
-    known = spec.weights.get(scheme.activations, ())
-    return scheme if not spec.weight_slots or scheme.weights in known else replace(scheme, weights=DType.INT8)
+    return replace(scheme, weights=nearest_type(spec.weights.get(scheme.activations, ()), scheme.weights))
+
+
+def nearest_type(known: Sequence[DType], asked: DType | None) -> DType | None:
+    """The narrowest of the types that a kernel has which is no narrower than asked for; else as asked for."""
+    assert asked is not None
+    return min((t for t in known if t.bits >= asked.bits), key=lambda t: t.bits, default=asked)
 
 
 def is_arithmetic(op: Op, ops: Mapping[str, OpSpec]) -> bool:
@@ -72,7 +78,7 @@ def _reasons(op: Op, scheme: Scheme, spec: OpSpec | None, ranges: TensorRanges) 
     if spec is None or kind not in spec.types:
         yield (spec.note if spec is not None else "") or f"LiteRT has no {kind.label} kernel for {op.label}"
         return
-    if spec.weight_slots and scheme.weights not in spec.weights.get(kind, ()):
+    if spec.weight_slots and scheme.weights is not None and scheme.weights not in spec.weights.get(kind, ()):
         yield f"LiteRT has no kernel for {op.label} with {scheme.weights.label} weights and {kind.label} activations"
     fused = fused_activation(op)
     if fused.name not in ("NONE", spec.own_activation) and fused.bounds is None:
@@ -81,9 +87,13 @@ def _reasons(op: Op, scheme: Scheme, spec: OpSpec | None, ranges: TensorRanges) 
     yield from _needs(op, spec, kind, ranges)
     for tensor in flowing_tensors(op, spec):
         if not ranges.knows(tensor):
-            yield f"the range of '{tensor.name}' is not known"
+            yield unknown_range(tensor)
         elif ranges.is_unbounded(tensor):  # some kernels end the process at such scales
             yield f"'{tensor.name}' reaches values that stand for infinity"
+
+
+def unknown_range(tensor: Tensor) -> str:
+    return f"the range of '{tensor.name}' is not known"
 
 
 def flowing_tensors(op: Op, spec: OpSpec) -> Iterator[Tensor]:

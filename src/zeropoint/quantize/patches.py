@@ -2,47 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 from ..dtypes import Array
 from ..graph.model import Op
-from ..ops.geometry import windows
+from ..ops.geometry import Window, transposed_windows, windows
 
-SUPPORTED = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
+
+@dataclass(frozen=True)
+class Layout:
+    """How a kind of layer is a product of matrices.
+
+    `vectors(op, x)` are the inputs as [positions, inputs of all groups]; `grouped(op, weights)` the weights as
+    [groups, outputs of a group, inputs of one output], and `restored(op, grouped)` the inverse.
+    """
+
+    data_slot: int
+    vectors: Callable[[Op, Array, int], Array]
+    grouped: Callable[[Op, Array], Array]
+    restored: Callable[[Op, Array], Array]
 
 
 def patches(op: Op, x: Array, most: int) -> Array:
-    """At most `most` of them, evenly spread: [groups, count, inputs of one output].
+    """At most `most` of the vectors, evenly spread: [groups, count, inputs of one output]."""
+    return LAYOUTS[op.kind].vectors(op, x, most)
 
-    A dense layer is one group; a convolution has its groups; of a depthwise convolution each channel is one.
+
+def grouped_weights(op: Op, weights: Array) -> Array:
+    """The layer's weights as [groups, outputs of a group, inputs of one output], to go with `patches`.
+
+    A dense layer is one group; a convolution has its groups; of a depthwise convolution each input channel is one.
     """
+    return LAYOUTS[op.kind].grouped(op, weights)
+
+
+def ungrouped_weights(op: Op, grouped: Array) -> Array:
+    """The inverse of `grouped_weights`."""
+    return LAYOUTS[op.kind].restored(op, grouped)
+
+
+def by_input(op: Op, weights: Array) -> Array | None:
+    """The layer's weights as [outputs, inputs, taps]; None if the layout is not known."""
+    if op.kind in ("CONV_2D", "TRANSPOSE_CONV"):
+        return np.moveaxis(weights, 3, 1).reshape(weights.shape[0], weights.shape[3], -1)
+    if op.kind == "DEPTHWISE_CONV_2D":
+        return np.asarray(weights.reshape(-1, 1, weights.shape[3]).transpose(2, 1, 0))
+    return weights[:, :, None] if op.kind == "FULLY_CONNECTED" else None
+
+
+def from_inputs(op: Op, weights: Array, shape: tuple[int, ...]) -> Array:
+    """The inverse of `by_input`."""
+    if op.kind in ("CONV_2D", "TRANSPOSE_CONV"):
+        return np.moveaxis(weights.reshape(shape[0], shape[3], shape[1], shape[2]), 1, 3)
+    if op.kind == "DEPTHWISE_CONV_2D":
+        return np.asarray(weights.transpose(2, 1, 0).reshape(shape))
+    return weights.reshape(shape)
+
+
+def _shape(op: Op) -> tuple[int, ...]:
     weights = op.inputs[1]
     assert weights is not None
-    if op.kind == "FULLY_CONNECTED":
-        flat = x.reshape(-1, weights.shape[1])
-        return _spread(flat, most)[None]
-    chosen = _spread(_windows(op, x), most)  # count, taps, channels
-    if op.kind == "DEPTHWISE_CONV_2D":
-        return np.ascontiguousarray(chosen.transpose(2, 0, 1))
-    groups = x.shape[-1] // weights.shape[3]
-    count, taps, _ = chosen.shape
-    split = chosen.reshape(count, taps, groups, weights.shape[3]).transpose(2, 0, 1, 3)
-    return np.asarray(split.reshape(groups, count, taps * weights.shape[3]))
-
-
-def grouped_weights(op: Op, weights: Array, groups: int) -> Array:
-    """The layer's weights as [groups, outputs of a group, inputs of one output], to go with `patches`."""
-    if op.kind == "DEPTHWISE_CONV_2D":
-        taps = weights.shape[1] * weights.shape[2]
-        return np.asarray(weights.reshape(taps, groups, -1).transpose(1, 2, 0))
-    return np.asarray(weights.reshape(groups, weights.shape[0] // groups, -1))
-
-
-def ungrouped_weights(op: Op, grouped: Array, shape: tuple[int, ...]) -> Array:
-    """The inverse of `grouped_weights`."""
-    if op.kind == "DEPTHWISE_CONV_2D":
-        grouped = grouped.transpose(2, 0, 1)
-    return np.asarray(grouped.reshape(shape))
+    return weights.shape
 
 
 def _spread(rows: Array, most: int) -> Array:
@@ -50,12 +73,109 @@ def _spread(rows: Array, most: int) -> Array:
     return rows[step // 2 :: step]
 
 
-def _windows(op: Op, x: Array) -> Array:
+# Dense layers, and products with a constant matrix.
+
+
+def _dense_vectors(op: Op, x: Array, most: int) -> Array:
+    return _spread(x.reshape(-1, _shape(op)[1]), most)[None]
+
+
+def _dense_weights(op: Op, weights: Array) -> Array:  # noqa: ARG001 - one signature
+    return weights[None]
+
+
+def _dense_restored(op: Op, grouped: Array) -> Array:
+    return np.asarray(grouped.reshape(_shape(op)))
+
+
+def _matmul_vectors(op: Op, x: Array, most: int) -> Array:
+    rows = np.swapaxes(x, -1, -2) if op.option("adjX") else x
+    return _spread(rows.reshape(-1, rows.shape[-1]), most)[None]
+
+
+def _matmul_weights(op: Op, weights: Array) -> Array:
+    matrix = weights.reshape(weights.shape[-2:])
+    return (matrix if op.option("adjY") else matrix.T)[None]
+
+
+def _matmul_restored(op: Op, grouped: Array) -> Array:
+    matrix = grouped[0] if op.option("adjY") else grouped[0].T
+    return np.ascontiguousarray(matrix).reshape(_shape(op))
+
+
+# Convolutions.
+
+
+def _groups(op: Op, channels: int) -> int:
+    return channels // _shape(op)[3]
+
+
+def _convolution_vectors(op: Op, x: Array, most: int) -> Array:
+    return _by_group(op, _spread(_windows(windows(op), x), most), x.shape[-1])
+
+
+def _by_group(op: Op, chosen: Array, channels: int) -> Array:
+    """[count, taps, channels] -> [groups, count, taps * channels of a group]."""
+    groups = _groups(op, channels)
+    count, taps, _ = chosen.shape
+    split = chosen.reshape(count, taps, groups, channels // groups).transpose(2, 0, 1, 3)
+    return np.asarray(split.reshape(groups, count, -1))
+
+
+def _convolution_weights(op: Op, weights: Array) -> Array:
+    source = op.inputs[0]
+    assert source is not None
+    groups = _groups(op, source.shape[-1])
+    return np.asarray(weights.reshape(groups, weights.shape[0] // groups, -1))
+
+
+def _depthwise_vectors(op: Op, x: Array, most: int) -> Array:
+    return np.ascontiguousarray(_spread(_windows(windows(op), x), most).transpose(2, 0, 1))
+
+
+def _depthwise_weights(op: Op, weights: Array) -> Array:
+    source = op.inputs[0]
+    assert source is not None
+    taps = weights.shape[1] * weights.shape[2]
+    return np.asarray(weights.reshape(taps, source.shape[-1], -1).transpose(1, 2, 0))
+
+
+def _depthwise_restored(op: Op, grouped: Array) -> Array:
+    return np.asarray(grouped.transpose(2, 0, 1).reshape(_shape(op)))
+
+
+def _transposed_vectors(op: Op, x: Array, most: int) -> Array:
+    """As a convolution of the input with zeros between its elements, its window turned around."""
+    high, wide = transposed_windows(op)
+    steps = int(op.option("strideH", 1)), int(op.option("strideW", 1))
+    spaced = np.zeros((x.shape[0], high.length, wide.length, x.shape[3]), x.dtype)
+    spaced[:, :: steps[0], :: steps[1]] = x
+    turned = _windows((high, wide), spaced)[:, ::-1]
+    return _spread(turned.reshape(turned.shape[0], -1), most)[None]
+
+
+def _windows(pair: tuple[Window, Window], x: Array) -> Array:
     """Every window that the convolution looks at: [positions, taps, channels]."""
-    high, wide = windows(op)
+    high, wide = pair
     padded = np.pad(x, [(0, 0), (high.before, high.after), (wide.before, wide.after), (0, 0)])
     batch, row, column, channel = padded.strides
     shape = (x.shape[0], high.outputs, wide.outputs, high.taps, wide.taps, x.shape[3])
     steps = (row * high.stride, column * wide.stride, row * high.dilation, column * wide.dilation)
     seen = np.lib.stride_tricks.as_strided(padded, shape, (batch, *steps, channel), writeable=False)
     return seen.reshape(-1, high.taps * wide.taps, x.shape[3])
+
+
+LAYOUTS = {
+    "FULLY_CONNECTED": Layout(0, _dense_vectors, _dense_weights, _dense_restored),
+    "BATCH_MATMUL": Layout(0, _matmul_vectors, _matmul_weights, _matmul_restored),
+    "CONV_2D": Layout(0, _convolution_vectors, _convolution_weights, _dense_restored),
+    "DEPTHWISE_CONV_2D": Layout(0, _depthwise_vectors, _depthwise_weights, _depthwise_restored),
+    "TRANSPOSE_CONV": Layout(2, _transposed_vectors, lambda _, w: w.reshape(1, w.shape[0], -1), _dense_restored),
+}
+
+
+def has_layout(op: Op) -> bool:
+    """Whether the layer is a product of one constant matrix for each of its groups."""
+    if op.kind == "BATCH_MATMUL":
+        return len(op.inputs) > 1 and op.inputs[1] is not None and all(n == 1 for n in op.inputs[1].shape[:-2])
+    return op.kind in LAYOUTS

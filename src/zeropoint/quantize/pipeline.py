@@ -12,29 +12,32 @@ from ..dtypes import DType
 from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp
 from ..files import PathLike
 from ..graph.edit import copy_model, signatures_follow
-from ..graph.model import Model, Op
-from ..graph.query import called_graphs, tensor_keys
+from ..graph.model import Graph, Model, Op
+from ..graph.query import called_graphs, constants, tensor_keys
 from ..ops import OPS, OpSpec
-from ..recipe import Recipe, preset
+from ..recipe import Effort, Recipe, preset
 from ..runtime import require_runnable
 from ..sources.ports import entry_graphs
 from ..tflite.write import save
+from .correct import give_biases
+from .forms import Encoder
+from .judge import OpError
 from .masks import limit_to_what_counts
+from .missing import require_ranges
 from .plan import Plan, Repair, Skipped
 from .planner import Interface, Planner
 from .prepare import has_float_part, prepare
 from .rewrite import rewrite
-from .tensor_ranges import TensorRanges, fused_bounds
+from .tensor_ranges import Bounds, TensorRanges, fused_bounds
+from .weight_only import Compensation, WeightOnly, gathers_to_lookups, wider_than_asked, without_blocks
 
 RangeChoice = Method | Literal["auto"]
 """A method, or "auto": try several on the data and keep the best; without data, FALLBACK."""
 
+WEIGHT_METHODS: tuple[Method, ...] = ("minmax", "mse")
+
 FALLBACK: Method = "mse"
 """The best single method over the zoo."""
-
-Effort = Literal["quick", "standard", "high"]
-"""quick: each weight is rounded by itself, ranges are one method's. standard: biases make up for what rounding does to
-the means, and several ways to set the ranges are tried. high: weights also make up for each other, layer by layer."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +52,34 @@ class Request:
     strict: bool = False
     effort: Effort = "standard"
     ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS)
+    methods: Mapping[str, Method] = field(default_factory=dict)  # by tensor, in place of `method`
+    limits: Mapping[str, Bounds] = field(default_factory=dict)  # by tensor: what lies beyond is cut off
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that was tried: the time it took, the outputs' relative squared error after it, if it was kept."""
+
+    what: str
+    seconds: float
+    error: float | None = None
+    kept: bool = True
 
 
 @dataclass(frozen=True)
 class Result:
-    """The quantized model with the plans it was made by, one for each entry graph."""
+    """The quantized model with the plans it was made by, one for each graph that was changed.
+
+    `prepared` is the float model that the plans are for.
+    """
 
     model: Model
     plans: tuple[Plan, ...]
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    worst: tuple[OpError, ...] = ()
+    prepared: Model | None = None
 
     @property
     def plan(self) -> Plan:
@@ -79,22 +100,45 @@ class Result:
 
 
 def make_plans(model: Model, request: Request) -> tuple[Plan, ...]:
-    """Prepare `model` in place and plan each of its entry graphs."""
+    """Prepare `model` in place and plan its graphs: entry graphs, and all others with weights to quantize."""
     keys = tensor_keys(model)  # as in the statistics: preparing takes tensors away, and names repeat
-    given = prepare(model, request.recipe).merge(request.ranges)
-    if request.stats is None and not given.entries:
+    trained = prepare(model, request.recipe)
+    given = trained.ranges.merge(request.ranges)
+    if request.recipe.has_integer_ops and request.stats is None and not given.entries:
         raise InvalidSample(
             "nothing tells the ranges of the tensors; give representative data (--data), statistics of it (--stats), "
             "or the ranges themselves (--ranges)"
         )
-    ranges = TensorRanges(keys, request.stats, given, _method(request), fused_bounds(model))
+    gathers_to_lookups(model, request.recipe)
+    if request.stats is not None:
+        for graph in entry_graphs(model):
+            give_biases(graph, _corrected(graph, request), request.ops)
+    ranges = TensorRanges(keys, request.stats, given, _method(request), fused_bounds(model), trained, request.methods)
+    for tensor, key in keys.items():
+        if key in request.limits:
+            ranges.limit(tensor, request.limits[key])
     limit_to_what_counts(model, ranges)
-    called = called_graphs(model)
-    return tuple(
-        Planner(graph, request.recipe, request.ops, ranges, request.effort != "quick").plan(request.interface)
-        for graph in entry_graphs(model)
-        if graph not in called  # whoever calls it gives and gets floats
-    )
+    called = called_graphs(model)  # whoever calls them gives and gets floats
+    whole = [graph for graph in entry_graphs(model) if graph not in called]
+    plans = [
+        Planner(graph, request.recipe, request.ops, ranges, request.effort).plan(request.interface) for graph in whole
+    ] + [Plan(graph) for graph in model.graphs if graph not in whole]
+    if request.stats is None:
+        require_ranges(plans, request.ops, ranges)
+    weights = WeightOnly(request.recipe, request.ops, _weight_method(request))
+    made = weights.share([weights.add(plan) for plan in plans])
+    compensation = Compensation(request.recipe, request.ops, ranges, request.effort)
+    made = tuple(compensation.add(plan) for plan in made)
+    return tuple(plan for plan in made if plan.graph in whole or plan.does_anything or plan.skipped)
+
+
+def _corrected(graph: Graph, request: Request) -> Iterator[Op]:
+    """Ops whose biases are to make up for the rounding of weights."""
+    for op in graph.ops:
+        scheme = request.recipe.scheme(op)
+        rounds = scheme.weights is not None and scheme.weights.is_integer
+        if rounds and request.recipe.effort(op, request.effort) != "quick":
+            yield op
 
 
 @dataclass(frozen=True)
@@ -107,7 +151,8 @@ class Planned:
 
 def plan_model(model: Model, request: Request) -> Planned:
     """Plan `model`; it is not changed."""
-    require_float_part(model)
+    require_float_part(model, request.recipe)
+    _require_fitting(request)
     if request.stats is not None:
         request.stats.require(model)
     request.ranges.require(model)
@@ -125,6 +170,28 @@ def _method(request: Request) -> Method:
     return request.method
 
 
+def _weight_method(request: Request) -> Method | None:
+    """How the scales of weights are chosen where only these are quantized; None leaves it to their bits."""
+    if request.method == "auto":
+        return "minmax" if request.effort == "quick" else None
+    return request.method if request.method in WEIGHT_METHODS else None
+
+
+def _require_fitting(request: Request) -> None:
+    """Raise for wishes that need integer arithmetic where none is asked for."""
+    if request.recipe.has_integer_ops:
+        return
+    if request.interface != Interface():
+        raise InvalidRecipe(
+            "integer inputs and outputs need integer arithmetic (--mode int8 or int16x8); where only weights are "
+            "quantized, activations are float"
+        )
+    if request.strict:
+        raise InvalidRecipe("--strict needs integer arithmetic (--mode int8 or int16x8); this mode computes in float")
+    if request.method not in (*WEIGHT_METHODS, "auto"):
+        raise InvalidRecipe(f"{request.method!r} is for ranges of activations; for weights choose minmax or mse")
+
+
 def run(model: Model, request: Request) -> Result:
     """Quantize `model`; it is not changed."""
     return carry_out(plan_model(model, request), request)
@@ -133,37 +200,47 @@ def run(model: Model, request: Request) -> Result:
 def carry_out(planned: Planned, request: Request) -> Result:
     """Make the model that was planned, and see that LiteRT runs it."""
     warnings = [f"no op matches the rule {rule}" for rule in request.recipe.unmatched(_ops(planned.model))]
+    if not any(plan.does_anything for plan in planned.plans):
+        warnings.append("nothing was quantized")
     made = copy_model(planned.model)
+    encoder = Encoder()
     with signatures_follow(made):
         for plan in planned.plans:
-            rewrite(plan.on(made.graphs[planned.model.graphs.index(plan.graph)]), request.ops)
+            rewrite(plan.on(made.graphs[planned.model.graphs.index(plan.graph)]), request.ops, encoder)
     require_runnable(made)
-    return Result(made, planned.plans, tuple(warnings), tuple(_wider_weights(planned.plans, request)))
+    notes = tuple(_other_weights(planned.plans, request))
+    return Result(made, planned.plans, tuple(warnings), notes, prepared=planned.model)
 
 
-def _wider_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:
-    """Ops whose weights take more bits than asked for, because LiteRT has no kernel for so few."""
-    kinds = Counter(
-        (op.label, asked.label)
-        for plan in plans
-        for op, scheme in plan.schemes.items()
-        if request.ops[op.kind].weight_slots and (asked := request.recipe.scheme(op).weights) is not scheme.weights
-    )
-    for (label, asked_label), count in kinds.items():
-        yield f"{count} {label} with 8-bit weights: LiteRT has no {asked_label} kernel for it"
+def _other_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:
+    """Ops whose weights are held in another way than asked for, because LiteRT has no kernel for that."""
+    recipe, wider = request.recipe, Counter[tuple[str, str, str]]()
+    for plan in plans:
+        for op, scheme in plan.schemes.items():
+            asked = recipe.scheme(op).weights
+            if request.ops[op.kind].weight_slots and asked is not None and scheme.weights not in (asked, None):
+                wider[op.label, asked.label, scheme.weights.label] += 1
+    for op, asked, made in dict.fromkeys(wider_than_asked(plans, recipe)):
+        wider[op.label, asked.label, made.label] += 1
+    for (label, asked_label, made_label), count in wider.items():
+        yield f"{count} {label} with {made_label} weights: LiteRT has no {asked_label} kernel for it"
+    for label, count in Counter(op.label for op in dict.fromkeys(without_blocks(plans, recipe))).items():
+        yield f"{count} {label} with a scale for each channel: LiteRT has no kernel for such blocks of it"
 
 
 def _ops(model: Model) -> list[Op]:
     return [op for graph in model.graphs for op in graph.ops]
 
 
-def require_float_part(model: Model) -> None:
+def require_float_part(model: Model, recipe: Recipe) -> None:
     """Raise if there is nothing to do: the model is quantized already, or no op of it has an integer kernel."""
-    if not has_float_part(model):
+    if recipe.has_integer_ops and not has_float_part(model):
         raise InvalidModel(
             "the model has no float arithmetic that LiteRT could do in integers; "
             "if it is quantized already, give the float model instead"
         )
+    if not recipe.has_integer_ops and not any(t.dtype.is_float for g in model.graphs for t in constants(g)):
+        raise InvalidModel("the model has no float weights; if it is quantized already, give the float model instead")
 
 
 def refuse_float(plans: tuple[Plan, ...]) -> None:
@@ -177,10 +254,25 @@ def refuse_float(plans: tuple[Plan, ...]) -> None:
         )
 
 
-def resolve_recipe(mode: str | None, recipe: Recipe | None, weight_bits: int = 8) -> Recipe:
-    if recipe is not None and (mode is not None or weight_bits != 8):
-        raise InvalidRecipe("give a recipe, or a mode and the bits of the weights, not both")
-    return recipe if recipe is not None else preset("int8" if mode is None else mode, weight_bits)
+@dataclass(frozen=True)
+class WeightOptions:
+    """What a mode leaves open about weights; fields of Scheme."""
+
+    bits: int = 8
+    block: int | None = None
+    asymmetric: bool = False
+    min_elements: int | None = None
+
+
+def resolve_recipe(mode: str | None, recipe: Recipe | None, weights: WeightOptions) -> Recipe:
+    if recipe is not None:
+        if mode is not None or weights != WeightOptions():
+            raise InvalidRecipe("give a recipe, or a mode with options for the weights, not both")
+        return recipe
+    changes: dict[str, object] = {"block": weights.block, "asymmetric": weights.asymmetric}
+    if weights.min_elements is not None:
+        changes["min_elements"] = weights.min_elements
+    return preset("int8" if mode is None else mode, weights.bits, **changes)
 
 
 def interface_of(input: str, output: str) -> Interface:

@@ -14,7 +14,7 @@ from ..errors import InvalidRecipe
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import Activation, Bias, CellState, Coefficients, Need, OpSpec, OutputState, Rescale, Weight
-from ..recipe import Recipe, Scheme
+from ..recipe import Effort, Recipe, Scheme
 from .correct import bias_slot, mean_shift, rounding_error
 from .match import Matched, match
 from .plan import Plan, Repair, Skipped
@@ -48,13 +48,13 @@ class _Draft:
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans one graph. `correct_bias`: let biases take back what rounding the weights does to the means."""
+    """Plans one graph. Biases take back what rounding the weights does to the means, unless the effort is quick."""
 
     graph: Graph
     recipe: Recipe
     ops: Mapping[str, OpSpec]
     ranges: TensorRanges
-    correct_bias: bool = True
+    effort: Effort = "standard"
 
     def plan(self, interface: Interface) -> Plan:
         matched = match(self.graph, self.recipe, self.ops, self.ranges)
@@ -83,8 +83,9 @@ class Planner:
             {t: draft.stored[t] for t in self.graph.inputs if t in draft.stored},
             self._outputs(draft, interface),
             draft.values,
-            tuple(sorted(matched.skipped, key=lambda s: order[s.op])),
-            tuple(dict.fromkeys((*widened, *draft.repairs))),
+            limits={t: self.ranges.bounded[t] for t in self.graph.tensors if t in self.ranges.bounded},
+            skipped=tuple(sorted(matched.skipped, key=lambda s: order[s.op])),
+            repairs=tuple(dict.fromkeys((*widened, *draft.repairs))),
         )
 
     def _limit_to_saturation(self, schemes: Mapping[Op, Scheme]) -> None:
@@ -120,6 +121,7 @@ class Planner:
 
     def _derive_constants(self, op: Op, scheme: Scheme, spec: OpSpec, draft: _Draft) -> None:
         assert scheme.activations is not None
+        assert scheme.weights is not None
         for slot, tensor in enumerate(op.inputs):
             role = spec.input_role(slot)
             if tensor is None or tensor.data is None:
@@ -127,7 +129,8 @@ class Planner:
             if isinstance(role, Weight):
                 # A choice of one scale concerns dense layers: some microcontroller runtimes lack per-channel ones.
                 axis = None if scheme.per_tensor and op.kind == "FULLY_CONNECTED" else role.axis
-                draft.wanted[Use(op, slot)] = weight_params(tensor.data, axis, scheme.weights, tensor.name)
+                trained = self.ranges.weights(tensor, axis, scheme.weights)
+                draft.wanted[Use(op, slot)] = trained or weight_params(tensor.data, axis, scheme.weights, tensor.name)
             elif isinstance(role, Coefficients):
                 draft.wanted[Use(op, slot)] = weight_params(tensor.data, None, DType.INT16, tensor.name)
         for slot, tensor in enumerate(op.inputs):
@@ -154,7 +157,9 @@ class Planner:
         assert tensor.data is not None
         source, weights = op.inputs[role.of[0]], op.inputs[role.of[1]]
         means = None if source is None else self.ranges.means(source)
-        if not self.correct_bias or slot != bias_slot(spec) or means is None or weights is None or weights.data is None:
+        if self.recipe.effort(op, self.effort) == "quick":
+            return tensor.data
+        if slot != bias_slot(spec) or means is None or weights is None or weights.data is None:
             return tensor.data
         error = rounding_error(weights.data, draft.wanted[Use(op, role.of[1])])
         shift = mean_shift(op, error, means)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..affine import dequantize
-from ..calibrate.origin import Ranges, ranges_from_fake_quant
 from ..dtypes import DType
-from ..graph.edit import absorb, drop_unused, fold_into_constant, recast, remove_op
+from ..graph.edit import absorb, drop_unused, fold_into_constant, recast
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import FUSED_ACTIVATIONS, OPS, Weight
@@ -15,16 +13,15 @@ from ..ops.geometry import VALID
 from ..recipe import Recipe
 from ..sources.ports import entry_graphs
 from ..tflite.schema import default_options
+from .trained import Trained, take_trained
 
 
-def prepare(model: Model, recipe: Recipe) -> Ranges:
-    """Edit `model` in place; return the ranges that FAKE_QUANT ops held. Ops that `recipe` tells apart stay apart."""
-    given = ranges_from_fake_quant(model)
+def prepare(model: Model, recipe: Recipe) -> Trained:
+    """Edit `model` in place; return what training left in it. Ops that `recipe` tells apart stay apart."""
+    trained = take_trained(model)
     for graph in entry_graphs(model):  # others stay as they are
         for op in list(graph.ops):
-            if op.kind == "FAKE_QUANT":
-                _remove_fake_quant(graph, op)
-            elif op.kind == "DEQUANTIZE" and _is_storage_only(graph, op):
+            if op.kind == "DEQUANTIZE" and _is_storage_only(graph, op):
                 _fold_dequantize(graph, op)
         _fuse_activations(graph, recipe)
         for op in graph.ops:
@@ -32,14 +29,7 @@ def prepare(model: Model, recipe: Recipe) -> Ranges:
                 _quotient_to_product(graph, op)
                 _global_pool_to_mean(graph, op)
         drop_unused(graph)
-    return given
-
-
-def _remove_fake_quant(graph: Graph, op: Op) -> None:
-    source, result = op.inputs[0], op.outputs[0]
-    if result in graph.outputs and source is not None and not (source in graph.inputs or source in graph.outputs):
-        source.name = result.name  # callers know outputs by name
-    remove_op(graph, op)
+    return trained
 
 
 def _fuse_activations(graph: Graph, recipe: Recipe) -> None:
@@ -89,23 +79,18 @@ def _global_pool_to_mean(graph: Graph, op: Op) -> None:
 
 
 def _is_storage_only(graph: Graph, op: Op) -> bool:
-    """A constant that is unpacked for float arithmetic: float16 weights, or weight-only quantization."""
+    """A constant that is unpacked for float arithmetic: float16 weights."""
     source = op.inputs[0]
-    return source is not None and source.data is not None and op.outputs[0] not in graph.outputs
+    is_constant = source is not None and source.dtype is DType.FLOAT16 and source.data is not None
+    return is_constant and op.outputs[0] not in graph.outputs
 
 
 def _fold_dequantize(graph: Graph, op: Op) -> None:
-    source, result = op.inputs[0], op.outputs[0]
+    source = op.inputs[0]
     assert source is not None
-    data = source.data
-    assert data is not None
-    if source.dtype is DType.FLOAT16:
-        values = data.astype(np.float32)
-    elif source.params is not None:
-        values = dequantize(data, source.params)
-    else:
-        return  # blockwise, or types that are only carried
-    fold_into_constant(graph, op, Tensor.constant(result.name, values, DType.FLOAT32))
+    assert source.data is not None
+    values = source.data.astype(np.float32)
+    fold_into_constant(graph, op, Tensor.constant(op.outputs[0].name, values, DType.FLOAT32))
 
 
 def has_float_part(model: Model) -> bool:

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 
 from ..affine import QuantParams, dequantize
 from ..dtypes import Array
-from ..graph.edit import copy_model, drop_unused
+from ..graph.edit import copy_model, cut_model
 from ..graph.model import Graph, Model, Op, Tensor
-from ..graph.query import Use
+from ..graph.query import Use, Uses
 from ..ops import Bias, OpSpec
-from ..runtime import Session
+from ..runtime import Session, in_parallel
 from ..sources.ports import Row
 from .compensate import compensated, weighted_scales
-from .patches import SUPPORTED, grouped_weights, patches, ungrouped_weights
+from .forms import BlockParams, Form, Packed
+from .patches import LAYOUTS, grouped_weights, has_layout, patches, ungrouped_weights
+from .pipeline import Request
 from .plan import Plan
 from .rewrite import rewrite
 from .weights import fit_bias, with_scales
@@ -25,27 +29,69 @@ from .weights import fit_bias, with_scales
 VECTORS = 8192
 """About how many input vectors a layer's moments are taken from; more for layers with more inputs."""
 
+PARTS = 2
+"""Into so many parts the samples are split, whatever the number of cores, so that sums come out the same."""
+
 
 @dataclass(frozen=True)
 class Layer:
-    """An op with weights, and what the plan wants of them."""
+    """An op with weights of its own, and the form that the plan holds them in."""
 
     op: Op
-    weights: Use
+    form: QuantParams | BlockParams
     bias: Use | None
-    data_slot: int
+
+    @property
+    def weights(self) -> Use:
+        return Use(self.op, 1)
+
+    @property
+    def data(self) -> Array:
+        tensor = self.op.inputs[1]
+        assert tensor is not None
+        assert tensor.data is not None
+        return tensor.data
+
+    @property
+    def source(self) -> Use:
+        return Use(self.op, LAYOUTS[self.op.kind].data_slot)
 
 
 def layers(plan: Plan, ops: Mapping[str, OpSpec]) -> list[Layer]:
-    """The integer layers that can be refined, in order of execution."""
+    """The layers that can be refined, in order of execution: with integer weights that no other op reads."""
     found = []
+    uses = Uses(plan.graph)
     for op in plan.graph.ops:
-        if op not in plan.schemes or op.kind not in SUPPORTED:
+        form = _form(plan, Use(op, 1))
+        weights = op.inputs[1] if len(op.inputs) > 1 else None
+        if form is None or not has_layout(op) or weights is None or weights.data is None:
+            continue
+        if len(uses.readers(weights)) > 1 or (isinstance(form, QuantParams) and not form.is_symmetric):
             continue
         slots = [k for k, role in enumerate(ops[op.kind].inputs) if isinstance(role, Bias)]
         has_bias = bool(slots) and slots[0] < len(op.inputs) and op.inputs[slots[0]] is not None
-        found.append(Layer(op, Use(op, 1), Use(op, slots[0]) if has_bias else None, 0))
+        found.append(Layer(op, form, Use(op, slots[0]) if has_bias else None))
     return found
+
+
+def _form(plan: Plan, use: Use) -> QuantParams | BlockParams | None:
+    """The integers that a use reads, if it does."""
+    packed = plan.packed.get(use)
+    form: Form | None = plan.wanted.get(use) if packed is None else packed.form
+    return form if isinstance(form, QuantParams | BlockParams) else None
+
+
+@dataclass(frozen=True)
+class Moments:
+    """E[x] and E[x x'] of a layer's input vectors, for each group."""
+
+    first: Array
+    second: Array | None = None
+
+    def __add__(self, other: Moments) -> Moments:
+        if self.second is None or other.second is None:
+            return Moments(self.first + other.first)
+        return Moments(self.first + other.first, self.second + other.second)
 
 
 @dataclass(frozen=True)
@@ -53,138 +99,135 @@ class Refiner:
     """Refines one plan of a prepared model on some samples."""
 
     model: Model
-    ops: Mapping[str, OpSpec]
+    request: Request
     samples: Sequence[Row]
-    progress: Callable[[int], None] | None = None
+    stage: Callable[[str, int], Callable[[int], None]] | None = None
 
     def refine(self, plan: Plan) -> Plan:
-        todo = layers(plan, self.ops)
+        efforts = {op: self.request.recipe.effort(op, self.request.effort) for op in plan.graph.ops}
+        todo = [layer for layer in layers(plan, self.request.ops) if efforts[layer.op] == "high"]
+        if not todo:
+            return plan
+        report = None if self.stage is None else self.stage("compensating", len(todo))
         means = self._float_means(plan, todo)
         for done, layer in enumerate(todo, 1):
             plan = self._refined(plan, layer, means[layer.op])
-            if self.progress is not None:
-                self.progress(done)
+            if report is not None:
+                report(done)
         return plan
 
     def _most(self, layer: Layer) -> int:
         """How many vectors to take from each sample."""
-        weights = layer.op.inputs[1]
-        assert weights is not None
-        inputs = weights.size // max(1, layer.op.outputs[0].shape[-1])
+        inputs = layer.data.size // max(1, layer.op.outputs[0].shape[-1])
         return max(1, -(-max(VECTORS, 4 * inputs) // len(self.samples)))
 
     def _float_means(self, plan: Plan, todo: list[Layer]) -> dict[Op, Array]:
         """The mean input vector of each layer in the float model."""
-        sources = list(dict.fromkeys(self._source(layer.op) for layer in todo))
-        values = self._observed(self.model, self._index(plan.graph), sources)
-        totals: dict[Op, Array] = {}
-        for row in values:
-            for layer in todo:
-                vectors = patches(layer.op, row[self._source(layer.op)], self._most(layer))
-                mean = vectors.mean(axis=1, dtype=np.float64) / len(self.samples)
-                totals[layer.op] = totals[layer.op] + mean if layer.op in totals else mean
-        return totals
+        watched = {layer: _tensor(layer.source) for layer in todo}
+        found = self._observe(self.model, self._index(plan.graph), watched, second=False)
+        return {layer.op: moments.first for layer, moments in found.items()}
 
     def _refined(self, plan: Plan, layer: Layer, float_mean: Array) -> Plan:
-        moments, mean = self._quantized_moments(plan, layer)
-        tensor = layer.op.inputs[1]
-        assert tensor is not None
-        assert tensor.data is not None
-        groups = moments.shape[0]
-        weights = grouped_weights(layer.op, tensor.data.astype(np.float64), groups)
-        params = _scales(plan.wanted[layer.weights], weights, moments)
-        scales = np.broadcast_to(np.array(params.scales), (weights.shape[0] * weights.shape[1],))
-        by_group = scales.reshape(weights.shape[:2])
-        q = np.stack([compensated(weights[g], moments[g], by_group[g], params.dtype) for g in range(groups)])
-        made = q * by_group[:, :, None]
-        wanted, values = dict(plan.wanted), dict(plan.values)
+        moments = self._quantized_moments(plan, layer)
+        assert moments.second is not None
+        weights = grouped_weights(layer.op, layer.data.astype(np.float64))
+        form = _scaled(layer.form, layer.op, weights, moments.second)
+        steps = _steps(form, weights)
+        made = compensated(weights, moments.second, steps, form.dtype) * steps
+        wanted, packed, values = dict(plan.wanted), dict(plan.packed), dict(plan.values)
         if layer.bias is not None:
-            shift = np.einsum("goi,gi->go", weights, float_mean) - np.einsum("goi,gi->go", made, mean)
-            bias = self._bias(layer) + shift.reshape(-1).astype(np.float32)
-            activations = plan.schemes[layer.op].activations
-            assert activations is not None
-            fitted = fit_bias(params, bias, plan.wanted[Use(layer.op, layer.data_slot)].scale, activations)
-            if fitted.raised:
-                return plan  # the bias rules this layer's scales; leave it as it is
-            wanted[layer.bias], values[layer.bias] = fitted.bias, bias
-        wanted[layer.weights] = params
-        values[layer.weights] = ungrouped_weights(layer.op, made, tensor.shape).astype(np.float32)
-        return replace(plan, wanted=wanted, values=values)
+            shift = np.einsum("goi,gi->go", weights, float_mean) - np.einsum("goi,gi->go", made, moments.first)
+            bias = _data(layer.bias).reshape(-1) + shift.reshape(-1).astype(np.float32)
+            if layer.weights not in packed:
+                assert isinstance(form, QuantParams)
+                activations = plan.schemes[layer.op].activations
+                assert activations is not None
+                fitted = fit_bias(form, bias, plan.wanted[layer.source].scale, activations)
+                if fitted.raised:
+                    return plan  # the bias rules this layer's scales; leave it as it is
+                wanted[layer.bias] = fitted.bias
+            values[layer.bias] = bias
+        if layer.weights in packed:
+            packed[layer.weights] = Packed(form, packed[layer.weights].unpacked)
+        else:
+            assert isinstance(form, QuantParams)
+            wanted[layer.weights] = form
+        values[layer.weights] = ungrouped_weights(layer.op, made).astype(np.float32)
+        return replace(plan, wanted=wanted, packed=packed, values=values)
 
-    def _bias(self, layer: Layer) -> Array:
-        assert layer.bias is not None
-        tensor = layer.op.inputs[layer.bias.slot]
-        assert tensor is not None
-        assert tensor.data is not None
-        return tensor.data.reshape(-1)
-
-    def _quantized_moments(self, plan: Plan, layer: Layer) -> tuple[Array, Array]:
-        """E[x x'] and E[x] of the layer's input vectors in the model as quantized so far."""
+    def _quantized_moments(self, plan: Plan, layer: Layer) -> Moments:
+        """Of the layer's input in the model as quantized so far."""
         made = copy_model(self.model)
         index = self._index(plan.graph)
         twin_plan = plan.on(made.graphs[index])
         twin = made.graphs[index].ops[plan.graph.ops.index(layer.op)]
-        rewrite(twin_plan, self.ops)
-        source = twin.inputs[layer.data_slot]
-        assert source is not None
-        moments: Array | None = None
-        mean: Array | None = None
-        for row in self._observed(made, index, [source]):
-            vectors = patches(layer.op, row[source], self._most(layer))
-            second = vectors.transpose(0, 2, 1) @ vectors / (vectors.shape[1] * len(self.samples))
-            first = vectors.mean(axis=1, dtype=np.float64) / len(self.samples)
-            moments = second if moments is None else moments + second
-            mean = first if mean is None else mean + first
-        assert moments is not None
-        assert mean is not None
-        return moments, mean
+        rewrite(twin_plan, self.request.ops)
+        source = _tensor(Use(twin, layer.source.slot))
+        return self._observe(made, index, {layer: source}, second=True)[layer]
 
-    def _observed(self, model: Model, index: int, tensors: list[Tensor]) -> list[dict[Tensor, Array]]:
-        """The real values of some tensors for each sample."""
+    def _observe(
+        self, model: Model, index: int, watched: Mapping[Layer, Tensor], *, second: bool
+    ) -> dict[Layer, Moments]:
+        """Moments of the real values of some tensors."""
         graph = model.graphs[index]
+        tensors = list(dict.fromkeys(watched.values()))
         cut, kept = cut_model(model, graph, tensors)
-        session = Session(cut)
-        found = []
-        for row in self.samples:
-            inputs = [a for a, t in zip(row, graph.inputs, strict=True) if t in kept]
-            session.reset()
-            outputs = session.run(inputs)
-            found.append({t: _real(v, t.params) for t, v in zip(tensors, outputs, strict=True)})
-        return found
+        fed = [k for k, t in enumerate(graph.inputs) if t in kept]
 
-    def _source(self, op: Op) -> Tensor:
-        source = op.inputs[0]
-        assert source is not None
-        return source
+        def observed(rows: Sequence[Row]) -> dict[Layer, Moments]:
+            session, sums = Session(cut), dict[Layer, Moments]()
+            for row in rows:
+                session.reset()
+                outputs = dict(zip(tensors, session.run([row[k] for k in fed]), strict=True))
+                for layer, tensor in watched.items():
+                    found = self._moments(layer, _real(outputs[tensor], tensor.params), second)
+                    sums[layer] = sums[layer] + found if layer in sums else found
+            return sums
+
+        parts = in_parallel(observed, [self.samples[k::PARTS] for k in range(min(PARTS, len(self.samples)))])
+        return {layer: reduce(add, (part[layer] for part in parts)) for layer in watched}
+
+    def _moments(self, layer: Layer, x: Array, second: bool) -> Moments:
+        """One sample's share of the moments."""
+        vectors = patches(layer.op, x, self._most(layer))
+        first = vectors.mean(axis=1, dtype=np.float64) / len(self.samples)
+        if not second:
+            return Moments(first)
+        return Moments(first, vectors.transpose(0, 2, 1) @ vectors / (vectors.shape[1] * len(self.samples)))
 
     def _index(self, graph: Graph) -> int:
         return self.model.graphs.index(graph)
 
 
-def _scales(params: QuantParams, weights: Array, moments: Array) -> QuantParams:
+def _tensor(use: Use) -> Tensor:
+    tensor = use.op.inputs[use.slot]
+    assert tensor is not None
+    return tensor
+
+
+def _data(use: Use) -> Array:
+    data = _tensor(use).data
+    assert data is not None
+    return data
+
+
+def _scaled(form: QuantParams | BlockParams, op: Op, weights: Array, moments: Array) -> QuantParams | BlockParams:
     """With few bits, scales for the inputs as they are; with 8, the peaks decide."""
-    if params.dtype.bits >= 8 or params.axis is None:
-        return params
+    if isinstance(form, BlockParams) or form.dtype.bits >= 8 or form.axis is None or op.kind == "BATCH_MATMUL":
+        return form
     peaks = np.abs(weights).max(axis=2)
     power = [np.diagonal(m) for m in moments]
-    found = [weighted_scales(weights[g], power[g], params.dtype, peaks[g]) for g in range(weights.shape[0])]
-    return with_scales(params, np.where(peaks.reshape(-1) > 0, np.concatenate(found), np.array(params.scales)))
+    found = [weighted_scales(weights[g], power[g], form.dtype, peaks[g]) for g in range(weights.shape[0])]
+    return with_scales(form, np.where(peaks.reshape(-1) > 0, np.concatenate(found), np.array(form.scales)))
+
+
+def _steps(form: QuantParams | BlockParams, weights: Array) -> Array:
+    """The scale of each weight, to be broadcast against [groups, outputs, inputs]."""
+    if isinstance(form, BlockParams):
+        return np.repeat(form.scales.astype(np.float64), form.block, axis=1).reshape(weights.shape)
+    scales = np.array(form.scales)
+    return np.broadcast_to(scales, (weights.shape[0] * weights.shape[1],)).reshape(*weights.shape[:2], 1)
 
 
 def _real(values: Array, params: QuantParams | None) -> Array:
     return values if params is None else dequantize(values, params)
-
-
-def cut_model(model: Model, graph: Graph, tensors: list[Tensor]) -> tuple[Model, set[Tensor]]:
-    """A model that computes only `tensors`, and the inputs it still needs. Objects are shared with `model`."""
-    needed = set(tensors)
-    kept_ops = []
-    for op in reversed(graph.ops):
-        if needed.intersection(op.outputs):
-            kept_ops.append(op)
-            needed.update(t for t in op.inputs if t is not None)
-    inputs = [t for t in graph.inputs if t in needed]
-    part = Graph(graph.name, list(graph.tensors), kept_ops[::-1], inputs, list(tensors))
-    drop_unused(part)
-    others = [g for g in model.graphs if g is not graph]
-    return Model([part, *others]), set(inputs)

@@ -3,60 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from ..affine import QuantParams, quantize
+from ..affine import QuantParams
 from ..dtypes import DType
-from ..graph.edit import drop_unused, duplicate_constant, insert_after, retype, set_constant
-from ..graph.model import Graph, Op, Quantization, Tensor
+from ..graph.edit import drop_unused, duplicate_constant, insert_after, retype, unused_name
+from ..graph.model import Graph, Op, Quantization, Tensor, attached
 from ..graph.query import Use, Uses
-from ..ops import OpSpec
+from ..ops import UNPACKED_SINCE, OpSpec
 from ..tflite.schema import default_options
-from .plan import Form, Plan
+from .forms import Encoder, Form, form_type
+from .plan import Plan
 
 
-def rewrite(plan: Plan, ops: Mapping[str, OpSpec]) -> None:
-    """Edit the plan's graph in place."""
+def rewrite(plan: Plan, ops: Mapping[str, OpSpec], encoder: Encoder | None = None) -> None:
+    """Edit the plan's graph in place. With one `encoder` for all graphs, constants that share bytes go on doing so."""
     graph = plan.graph
     uses = Uses(graph)
+    constants = _Constants(plan, uses, encoder or Encoder())
     for tensor in list(graph.tensors):
         if tensor.dtype is not DType.FLOAT32:
             continue
         if tensor.data is not None:
-            _rewrite_constant(graph, tensor, plan, uses)
+            constants.rewrite(tensor)
         else:
             _rewrite_activation(graph, tensor, plan, uses)
     for op, scheme in plan.schemes.items():
         assert scheme.activations is not None
         _retarget(graph, op, scheme.activations, ops[op.kind], plan)
+    for op in dict.fromkeys(use.op for use, packed in plan.packed.items() if not packed.unpacked):
+        _retarget_hybrid(op, ops[op.kind], plan)
     drop_unused(graph)
 
 
-def _rewrite_constant(graph: Graph, tensor: Tensor, plan: Plan, uses: Uses) -> None:
-    """Quantize a constant once for each form in which it is wanted."""
-    data = tensor.data
-    assert data is not None
-    variants: dict[tuple[Form, int], list[Use]] = {}
-    for use in uses.readers(tensor):
-        variants.setdefault((plan.wanted.get(use), id(plan.values.get(use))), []).append(use)
-    stays = uses.is_output(tensor) or any(form is None for form, _ in variants)
-    for (form, _), readers in variants.items():
-        if form is None:
-            continue
-        target = duplicate_constant(graph, tensor, readers, form.dtype.label) if stays else tensor
-        stays = True  # the first form takes the constant's own place, others get copies
-        set_constant(target, quantize(plan.values.get(readers[0], data), form), form.dtype, form)
-    if (output := plan.outputs.get(tensor)) is not None:
-        floats = [use for (form, _), readers in variants.items() if form is None for use in readers]
-        if floats:
-            duplicate_constant(graph, tensor, floats, "float32")
-        set_constant(tensor, quantize(data, output), output.dtype, output)
+@dataclass(frozen=True)
+class _Constants:
+    """The constants of one graph."""
+
+    plan: Plan
+    uses: Uses
+    encoder: Encoder
+
+    def rewrite(self, tensor: Tensor) -> None:
+        """Hold a constant once for each form in which it is wanted."""
+        plan, graph = self.plan, self.plan.graph
+        variants: dict[tuple[Form | None, int], list[Use]] = {}
+        for use in self.uses.readers(tensor):
+            variants.setdefault((self._form(use), id(plan.values.get(use))), []).append(use)
+        unchanged = [use for use in self.uses.readers(tensor) if self._form(use) is None and use not in plan.values]
+        stays = self.uses.is_output(tensor) or bool(unchanged)
+        original = replace(tensor)
+        for (form, _), readers in variants.items():
+            values = plan.values.get(readers[0])
+            if form is None and values is None:
+                continue
+            target = duplicate_constant(graph, original, readers, _label(form)) if stays else tensor
+            stays = True  # the first form takes the constant's own place, others get copies
+            self.encoder.encode(target, form or DType.FLOAT32, values)
+            graph.tensors += [t for t in attached(target) if t not in graph.tensors]
+            if unpacked := [use for use in readers if use in plan.packed and plan.packed[use].unpacked]:
+                insert_after(graph, target, _conversion(target, _form_tensor(graph, target, None)), unpacked)
+        if (output := plan.outputs.get(tensor)) is not None:
+            if unchanged:
+                duplicate_constant(graph, original, unchanged, "float32")
+            self.encoder.encode(tensor, output, None)
+
+    def _form(self, use: Use) -> Form | None:
+        packed = self.plan.packed.get(use)
+        return self.plan.wanted.get(use) if packed is None else packed.form
 
 
 def _rewrite_activation(graph: Graph, tensor: Tensor, plan: Plan, uses: Uses) -> None:
     """Store the tensor as planned, and convert it once for each other form in which it is wanted."""
     stored = plan.stored.get(tensor)
     readers = [use for use in uses.readers(tensor) if not _any_form(use, plan)]
-    forms: dict[Form, list[Use]] = {}
+    forms: dict[QuantParams | None, list[Use]] = {}
     for use in readers:
         forms.setdefault(plan.wanted.get(use), []).append(use)
     output = plan.outputs.get(tensor) if uses.is_output(tensor) else stored
@@ -70,12 +91,11 @@ def _rewrite_activation(graph: Graph, tensor: Tensor, plan: Plan, uses: Uses) ->
         if form == stored:
             continue
         serves_output = uses.is_output(tensor) and form == output
-        converted = _form_tensor(tensor, form)
+        converted = _form_tensor(graph, tensor, form)
         if serves_output and not is_input:
             # Callers know outputs by name, so the name goes with the form they see.
-            converted.name, tensor.name = name, f"{name}/{_label(stored)}"
-        op = _conversion(tensor, converted, stored, form)
-        insert_after(graph, tensor, op, wanting, as_output=serves_output)
+            converted.name, tensor.name = name, unused_name(graph, f"{name}/{_label(stored)}")
+        insert_after(graph, tensor, _conversion(tensor, converted), wanting, as_output=serves_output)
 
 
 def _any_form(use: Use, plan: Plan) -> bool:
@@ -83,9 +103,9 @@ def _any_form(use: Use, plan: Plan) -> bool:
     return use.op not in plan.schemes and use.op.kind in ("SHAPE", "RANK")
 
 
-def _form_tensor(tensor: Tensor, form: Form) -> Tensor:
+def _form_tensor(graph: Graph, tensor: Tensor, form: QuantParams | None) -> Tensor:
     return Tensor(
-        f"{tensor.name}/{_label(form)}",
+        unused_name(graph, f"{tensor.name}/{_label(form)}"),
         tensor.shape,
         DType.FLOAT32 if form is None else form.dtype,
         quantization=None if form is None else Quantization.of(form),
@@ -93,15 +113,17 @@ def _form_tensor(tensor: Tensor, form: Form) -> Tensor:
     )
 
 
-def _label(form: Form) -> str:
-    return "float32" if form is None else form.dtype.label
+def _label(form: Form | None) -> str:
+    return "float32" if form is None else form_type(form).label
 
 
-def _conversion(source: Tensor, result: Tensor, stored: Form, form: Form) -> Op:
-    if form is None:
-        version = 3 if stored is not None and stored.dtype is DType.INT16 else 2
+def _conversion(source: Tensor, result: Tensor) -> Op:
+    """The op that makes `result` of `source`, which holds the same numbers in another form."""
+    if result.dtype is DType.FLOAT32:
+        per_axis = source.params is not None and source.params.axis is not None
+        version = max(UNPACKED_SINCE[source.dtype.label], UNPACKED_SINCE["per_axis"] if per_axis else 1)
         return Op("DEQUANTIZE", [source], [result], default_options("DequantizeOptions"), version)
-    version = 2 if DType.INT16 in (form.dtype, stored.dtype if stored is not None else None) or stored else 1
+    version = 2 if DType.INT16 in (source.dtype, result.dtype) or source.params is not None else 1
     return Op("QUANTIZE", [source], [result], default_options("QuantizeOptions"), version)
 
 
@@ -119,6 +141,14 @@ def _retarget(graph: Graph, op: Op, activations: DType, spec: OpSpec, plan: Plan
         output = plan.stored[op.outputs[0]]
         op.intermediates = [_intermediate(op, k, kind, output) for k, kind in enumerate(spec.intermediates)]
         graph.tensors += op.intermediates
+
+
+def _retarget_hybrid(op: Op, spec: OpSpec, plan: Plan) -> None:
+    """Version and options that the kernel needs for integer weights beside float activations."""
+    types = {form_type(p.form).label for k in range(len(op.inputs)) if (p := plan.packed.get(Use(op, k))) is not None}
+    op.version = max(op.version, *(spec.versions.get(name, 1) for name in ("hybrid", *types)))
+    if op.options is not None:
+        op.options = op.options.replace(**spec.options.get(DType.FLOAT32, {}))
 
 
 def _intermediate(op: Op, k: int, kind: str, output: QuantParams) -> Tensor:

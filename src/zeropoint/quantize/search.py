@@ -1,34 +1,32 @@
 """Several ways to quantize a model, and the one whose outputs come closest to the float model's on the data.
 
 What makes an int8 model good is not to be had from one tensor at a time: clipping that is best for a tensor may cost
-more further on, and evening out channels helps one network and not the next. Both are cheap to try.
+more further on, and evening out channels helps one network and not the next. All of it is tried, and kept if it helps.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from ..affine import QuantParams
-from ..calibrate import Method, Settings, Stats, calibrate
+from ..calibrate import Grid, Method, Settings, Stats, calibrate, choose_range
 from ..calibrate.collect import Progress
-from ..dtypes import Array
 from ..graph.edit import copy_model, signatures_follow
 from ..graph.model import Model, Tensor
 from ..graph.query import tensor_keys
-from ..runtime import Session
-from ..sources.ports import Row, entries, entry
+from ..sources.ports import entries, entry
 from ..sources.samples import Notes, Samples, iterate, rows
 from .equalize import equalize
-from .pipeline import Planned, Request, Result, carry_out, plan_model, require_float_part, run
+from .judge import Judge, decibel, worst_ops
+from .pipeline import Planned, Request, Result, Step, carry_out, plan_model, require_float_part, run
 from .plan import Plan
 from .planner import Interface
 from .prepare import prepare
 from .refine import Refiner
+from .tensor_ranges import Bounds
 
 TRIED: tuple[Method, ...] = ("mse", "minmax")
 """Percentiles sometimes come closer to the float outputs, but over the zoo no score gained from trying them."""
@@ -36,8 +34,20 @@ TRIED: tuple[Method, ...] = ("mse", "minmax")
 KEPT_SAMPLES, KEPT_BYTES = 256, 1 << 28
 """How much of the data is held back to run again."""
 
-JUDGED, REFINED = 24, 64
-"""On how many of these candidates are compared, and weights refined."""
+REFINED = 64
+"""On how many samples weights are refined."""
+
+RANGE_PARTS = 8
+"""High effort tries other range methods on so many parts of the model, one after the other."""
+
+OUTLIER_RATIO = 4.0
+"""From this share of the range up, what lies outside of the range of 99.99 % of the values counts as outliers."""
+
+OUTLIER_FACTORS = (1.0, 4.0, 8.0)
+"""Multiples of the range of 99.99 % of the values that are tried."""
+
+Stage = Callable[[str, int], Progress]
+"""(what, how many steps) -> who to tell about each."""
 
 
 @dataclass
@@ -61,64 +71,207 @@ def _size(sample: Any) -> int:
     return sum(int(getattr(part, "nbytes", 8)) for part in parts)
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """One way to do it: a model that computes the same as the original, its statistics, and a range method."""
-
-    model: Model
-    stats: Stats
-    method: Method
-    equalized: int  # how many tensors have had their channels evened out
-
-    def __str__(self) -> str:
-        return f"{self.method} ranges" + (
-            f", channels of {self.equalized} tensors evened out" if self.equalized else ""
-        )
-
-
 def quantize_on(
     model: Model,
     request: Request,
     data: Samples | Mapping[str, Samples],
     settings: Settings | None = None,
     progress: Progress | None = None,
+    stage: Stage | None = None,
 ) -> Result:
     """Calibrate on `data` and quantize; with standard effort and automatic ranges, in the way that works best."""
-    require_float_part(model)
+    require_float_part(model, request.recipe)
     single = not isinstance(data, Mapping) and len({e.graph for e in entries(model)}) == 1
-    if request.method != "auto" or request.effort == "quick" or not single:
-        return run(model, replace(request, stats=calibrate(model, data, settings, progress=progress)))
-    assert not isinstance(data, Mapping)
-    keeper = Keeper(data)
-    stats = calibrate(model, keeper, settings, progress=progress)
-    judge = Judge.of(model, keeper.kept)
-    if judge is None:
-        return run(model, replace(request, stats=stats))
-    plain = [Candidate(model, stats, method, 0) for method in TRIED]
-    best, error = judge.best(plain, request)
-    evened, count = _equalized(model, stats, request)
-    if count:
-        again = calibrate(evened, keeper.kept, replace(settings or Settings(), limit=None))
-        methods = dict.fromkeys((best.method, "mse"))
-        other, its_error = judge.best([Candidate(evened, again, m, count) for m in methods], request)
-        if its_error < error:
-            best, error = other, its_error
-    chosen = replace(request, stats=best.stats, method=best.method)
-    planned, how = plan_model(best.model, chosen), str(best)
-    if request.effort == "high":
-        refined = _refined(planned, chosen, keeper.kept, progress)
-        its_error = judge.error(_float_ends(refined, chosen))
-        if its_error < error:
-            planned, error, how = refined, its_error, f"{how}, weights rounded with compensation"
-    result = carry_out(planned, chosen)
-    return replace(result, notes=(*result.notes, f"{how}; outputs differ by {_decibel(error)}"))
+    effort = request.recipe.highest_effort(request.effort)
+    compared = effort == "high" or (
+        effort == "standard" and request.recipe.has_integer_ops and request.method == "auto"
+    )
+    keeper = Keeper(data) if single and compared else None
+    start = time.perf_counter()
+    stats = calibrate(model, data if keeper is None else keeper, settings, progress=progress)
+    judge = None if keeper is None else Judge.of(model, keeper.kept, effort)
+    calibration = Step("calibration", time.perf_counter() - start)
+    if keeper is None or judge is None:
+        return replace(run(model, replace(request, stats=stats)), steps=(calibration,))
+    search = Search(judge, request, keeper.kept, [calibration], stage)
+    return search.result(Candidate(model, stats, TRIED[0]), settings or Settings())
 
 
-def _refined(planned: Planned, request: Request, kept: list[Any], progress: Progress | None) -> Planned:
-    """The same plan with better weights and biases."""
-    samples = [row for _, row in rows(kept[:REFINED], entry(planned.model), Notes())][:REFINED]
-    refiner = Refiner(planned.model, request.ops, samples, progress)
-    return Planned(planned.model, tuple(refiner.refine(plan) for plan in planned.plans))
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do it: a model that computes the same as the original, its statistics, and range methods."""
+
+    model: Model
+    stats: Stats
+    method: Method
+    others: Mapping[str, Method] = field(default_factory=dict)  # tensors whose ranges another method picks
+    limits: Mapping[str, Bounds] = field(default_factory=dict)  # tensors whose few largest values are cut off
+    equalized: int = 0  # how many tensors have had their channels evened out
+
+    def __str__(self) -> str:
+        text = f"{self.method} ranges"
+        others = {key: method for key, method in self.others.items() if key not in self.limits}
+        if others:
+            text += f", of {len(others)} tensors {', '.join(sorted(set(others.values())))}"
+        if self.limits:
+            text += f", outliers of {len(self.limits)} tensors cut off"
+        return text + (f", channels of {self.equalized} tensors evened out" if self.equalized else "")
+
+
+@dataclass
+class Search:
+    """Goes from one candidate to the next better one."""
+
+    judge: Judge
+    request: Request
+    kept: list[Any]
+    steps: list[Step]
+    stage: Stage | None
+
+    @property
+    def is_high(self) -> bool:
+        return self.request.recipe.highest_effort(self.request.effort) == "high"
+
+    def result(self, first: Candidate, settings: Settings) -> Result:
+        best, error = self._best_method(first)
+        if self.request.recipe.has_integer_ops and self.request.method == "auto":
+            best, error = self._equalized(best, error, settings)
+            best, error = self._without_outliers(best, error)
+            if self.is_high:
+                best, error = self._parts(best, error)
+        chosen = self._request(best)
+        planned, how = plan_model(best.model, chosen), [str(best)] if self.request.recipe.has_integer_ops else []
+        if self.is_high:
+            refined, its_error = self._compensated(planned, chosen)
+            if its_error < error:
+                planned, error = refined, its_error
+                how.append("weights rounded with compensation")
+        result = carry_out(planned, chosen)
+        note = f"{', '.join(how) or 'nearest rounding'}; error of the outputs {decibel(error)}"
+        worst = worst_ops(best.model, result.model, self.judge.samples) if chosen.interface == Interface() else ()
+        return replace(result, notes=(*result.notes, note), steps=tuple(self.steps), worst=worst)
+
+    def _request(self, candidate: Candidate) -> Request:
+        if not self.request.recipe.has_integer_ops:
+            return replace(self.request, stats=candidate.stats)
+        return replace(
+            self.request,
+            stats=candidate.stats,
+            method=candidate.method,
+            methods=candidate.others,
+            limits=candidate.limits,
+        )
+
+    def _error(self, candidate: Candidate) -> float:
+        asked = replace(self._request(candidate), interface=Interface())
+        return self.judge.error(run(candidate.model, asked).model)
+
+    def _best(self, what: str, candidates: Sequence[Candidate]) -> tuple[Candidate, float]:
+        start = time.perf_counter()
+        errors = [self._error(candidate) for candidate in candidates]
+        k = min(range(len(errors)), key=errors.__getitem__)
+        self.steps.append(Step(what, time.perf_counter() - start, errors[k]))
+        return candidates[k], errors[k]
+
+    def _best_method(self, first: Candidate) -> tuple[Candidate, float]:
+        if not self.request.recipe.has_integer_ops:
+            return self._best("nearest rounding, biases corrected", [first])
+        if self.request.method != "auto":
+            return self._best(f"{self.request.method} ranges", [replace(first, method=self.request.method)])
+        if self.is_high:
+            start = time.perf_counter()
+            plain = replace(self.request, stats=first.stats, method="minmax", effort="quick", interface=Interface())
+            error = self.judge.error(run(first.model, plain).model)
+            self.steps.append(Step("nearest rounding, minmax ranges", time.perf_counter() - start, error))
+        return self._best("ranges and biases", [replace(first, method=method) for method in TRIED])
+
+    def _equalized(self, best: Candidate, error: float, settings: Settings) -> tuple[Candidate, float]:
+        """The best candidate with channels evened out, if that helps."""
+        start = time.perf_counter()
+        evened, count = equalized_copy(best.model, best.stats, self.request)
+        if not count:
+            return best, error
+        again = calibrate(evened, self.kept, replace(settings, limit=None))
+        methods: Sequence[Method] = list(dict.fromkeys((best.method, "mse")))
+        tried = [Candidate(evened, again, method, equalized=count) for method in methods]
+        errors = [self._error(candidate) for candidate in tried]
+        k = min(range(len(errors)), key=errors.__getitem__)
+        kept = errors[k] < error
+        self.steps.append(Step("evening out channels", time.perf_counter() - start, errors[k], kept))
+        return (tried[k], errors[k]) if kept else (best, error)
+
+    def _without_outliers(self, best: Candidate, error: float) -> tuple[Candidate, float]:
+        """The best candidate with the few largest values of some tensors cut off, if that helps.
+
+        In transformers a single element of a token can be a hundred times as large as all others; a scale that holds it
+        leaves nothing for these, and a range without it changes what the element does. Between the two is a best place.
+        """
+        start, kinds = time.perf_counter(), outliers(best)
+        if not kinds:
+            return best, error
+        groups = [list(kinds)] + ([[kind] for kind in kinds] if self.is_high and len(kinds) > 1 else [])
+        report = None if self.stage is None else self.stage("cutting off outliers", len(groups))
+        for done, group in enumerate(groups, 1):
+            for factor in OUTLIER_FACTORS:
+                limits = {key: _wider(kinds[kind][key], factor) for kind in group for key in kinds[kind]}
+                # A histogram that spans the outliers is too coarse for any choice among the other values.
+                whole: dict[str, Method] = dict.fromkeys(limits, "minmax")
+                tried = replace(best, limits={**best.limits, **limits}, others={**best.others, **whole})
+                its_error = self._error(tried)
+                if its_error < error:
+                    best, error = tried, its_error
+            if report is not None:
+                report(done)
+        self.steps.append(Step("cutting off outliers", time.perf_counter() - start, error, bool(best.limits)))
+        return best, error
+
+    def _parts(self, best: Candidate, error: float) -> tuple[Candidate, float]:
+        """The best candidate with the ranges of parts of the model picked by other methods, where that helps."""
+        start, tensors = time.perf_counter(), list(best.stats.tensors)
+        (other,) = (method for method in TRIED if method != best.method)
+        tensors = [key for key in tensors if key not in best.limits]
+        size = max(1, -(-len(tensors) // RANGE_PARTS))
+        parts = [tensors[k : k + size] for k in range(0, len(tensors), size)]
+        report = None if self.stage is None else self.stage("choosing ranges", len(parts))
+        for done, part in enumerate(parts, 1):
+            tried = replace(best, others={**best.others, **dict.fromkeys(part, other)})
+            its_error = self._error(tried)
+            if its_error < error:
+                best, error = tried, its_error
+            if report is not None:
+                report(done)
+        self.steps.append(Step("ranges of parts", time.perf_counter() - start, error, bool(best.others)))
+        return best, error
+
+    def _compensated(self, planned: Planned, request: Request) -> tuple[Planned, float]:
+        """The same plan with better weights and biases."""
+        start = time.perf_counter()
+        samples = [row for _, row in rows(self.kept[:REFINED], entry(planned.model), Notes())][:REFINED]
+        refiner = Refiner(planned.model, request, samples, self.stage)
+        refined = Planned(planned.model, tuple(refiner.refine(plan) for plan in planned.plans))
+        error = self.judge.error(_float_ends(refined, request))
+        self.steps.append(Step("compensated rounding", time.perf_counter() - start, error))
+        return refined, error
+
+
+def outliers(candidate: Candidate) -> dict[str, dict[str, Bounds]]:
+    """Tensors in which a few values are far larger than all others, with the range of those others, by kind of op."""
+    found: dict[str, dict[str, Bounds]] = {}
+    keys = tensor_keys(candidate.model)
+    for graph in candidate.model.graphs:
+        makers = {tensor: op.kind for op in graph.ops for tensor in op.outputs}
+        for tensor, kind in {**dict.fromkeys(graph.inputs, "input"), **makers}.items():
+            seen = candidate.stats.tensors.get(keys[tensor])
+            if seen is None:
+                continue
+            low, high = choose_range(seen, "percentile", Grid())
+            if high > low and seen.high.value - seen.low.value > OUTLIER_RATIO * (high - low):
+                found.setdefault(kind, {})[keys[tensor]] = (low, high)
+    return found
+
+
+def _wider(bounds: Bounds, factor: float) -> Bounds:
+    return bounds[0] * factor, bounds[1] * factor
 
 
 def _float_ends(planned: Planned, request: Request) -> Model:
@@ -131,66 +284,11 @@ def _inner(plan: Plan) -> dict[Tensor, QuantParams]:
     return {t: p for t, p in plan.stored.items() if t not in plan.inputs}
 
 
-def _equalized(model: Model, stats: Stats, request: Request) -> tuple[Model, int]:
+def equalized_copy(model: Model, stats: Stats, request: Request) -> tuple[Model, int]:
     """A copy of the model with evened-out channels, and how many tensors that concerns."""
     copy = copy_model(model)
     keys = tensor_keys(copy)
     with signatures_follow(copy):
-        given = prepare(copy, request.recipe).merge(request.ranges)
+        given = prepare(copy, request.recipe).ranges.merge(request.ranges)
     # Ranges that were given are those of the tensors as they are.
     return copy, 0 if given.entries else len(equalize(copy, stats, keys))
-
-
-@dataclass(frozen=True)
-class Judge:
-    """Compares outputs with those of the float model."""
-
-    samples: list[Row]
-    outputs: list[list[Array]]
-    float_outputs: list[int]
-
-    @classmethod
-    def of(cls, model: Model, kept: list[Any]) -> Judge | None:
-        """None if the model has no float output to compare."""
-        session = Session(model)
-        compared = [k for k, d in enumerate(session.outputs) if np.dtype(d["dtype"]).kind == "f"]
-        chosen = [row for _, row in rows(kept[:JUDGED], entry(model), Notes())][:JUDGED]
-        if not compared or not chosen:
-            return None
-        return cls(chosen, _run(session, chosen), compared)
-
-    def best(self, candidates: list[Candidate], request: Request) -> tuple[Candidate, float]:
-        asked = replace(request, interface=Interface())
-        models = (run(c.model, replace(asked, stats=c.stats, method=c.method)).model for c in candidates)
-        errors = [self.error(model) for model in models]
-        k = int(np.argmin([error if np.isfinite(error) else np.inf for error in errors]))
-        return candidates[k], errors[k]
-
-    def error(self, model: Model) -> float:
-        """Squared error of a model's outputs relative to their power, averaged over outputs."""
-        found = _run(Session(model), self.samples)
-        return float(np.mean([self._relative(k, found) for k in self.float_outputs]))
-
-    def _relative(self, k: int, found: list[list[Array]]) -> float:
-        power = error = 0.0
-        for wanted, got in zip(self.outputs, found, strict=True):
-            reference = wanted[k].astype(np.float64)
-            power += float((reference**2).sum())
-            error += float(((reference - got[k]) ** 2).sum())
-        return error / power if power > 0 else error
-
-
-def _run(session: Session, samples: list[Row]) -> list[list[Array]]:
-    found = []
-    shapes: list[tuple[int, ...]] = [tuple(d["shape"]) for d in session.inputs]
-    for row in samples:
-        if [a.shape for a in row] != shapes:
-            shapes = [a.shape for a in row]
-            session.resize(shapes)
-        session.reset()
-        found.append(session.run(row))
-    return found
-
-
-def _decibel(error: float) -> str:
-    return "nothing" if error <= 0 else f"{10 * math.log10(error):.1f} dB of their power"

@@ -63,15 +63,25 @@ class Solver:
         free = [(use, held) for use, held in soft if not (self._group(use).pin or self._group(held).pin)]
         for use, held in free:
             self._union(use, held)
+        unpinned = (group for group in self._groups.values() if group.pin is None)
+        self.ranges.anticipate(choice for group in unpinned for choice in self._choices(group))
         for use, held in soft:
             if self._agree(self._group(use), self._group(held)):
                 self._union(use, held)
-        params = {}
-        for root, group in self._groups.items():
-            if self._root(root) is root or self._root(root) == root:
-                solved = group.pin or self._params(group)
-                params.update(dict.fromkeys(group.nodes, solved))
-        return Solution(params)
+        self._settle()
+        found = {node: group.pin for group in self._groups.values() for node in group.nodes}
+        return Solution({node: params for node, params in found.items() if params is not None})
+
+    def _settle(self) -> None:
+        """Parameters from ranges for groups that have none yet."""
+        alike: dict[tuple[DType, bool], list[_Group]] = {}
+        for group in self._groups.values():
+            if group.pin is None:
+                alike.setdefault((self._dtype(group), self._is_symmetric(group)), []).append(group)
+        for (dtype, symmetric), groups in alike.items():
+            bounds, names = [self._bounds(g) for g in groups], [self._tensor(g.nodes[0]).name for g in groups]
+            for group, params in zip(groups, QuantParams.each_from_range(bounds, dtype, symmetric, names), strict=True):
+                group.pin = params
 
     def _add(self, op: Op, scheme: Scheme) -> Iterator[tuple[Node, Node]]:
         """Make the op's nodes and its own ties; give the edges between its uses and the tensors they read."""
@@ -86,6 +96,8 @@ class Solver:
             constant = tensor.data is not None
             self._node(use, scheme, symmetric=constant and role.symmetric_constant)
             own.append(use)
+            if not spec.tied:  # the parameters of a tied op are its output's
+                self._pin(use, self._trained(use, tensor, dtype))
             if not constant:
                 self._node((tensor, dtype), scheme)
                 self._pin((tensor, dtype), self._given(tensor, dtype))
@@ -113,9 +125,15 @@ class Solver:
     def _given(self, tensor: Tensor, dtype: DType) -> QuantParams | None:
         """What a user prescribed, as far as it is of this type."""
         params = self.ranges.params(tensor)
-        if params is not None and params.dtype is DType.UINT8 and dtype is DType.INT8:
-            params = QuantParams(params.scales, (params.zero_point - 128,), DType.INT8)
-        return params if params is not None and params.dtype is dtype else None
+        return None if params is None else _as_signed(params, dtype)
+
+    def _trained(self, use: Use, tensor: Tensor, dtype: DType) -> QuantParams | None:
+        """What this place alone was trained with: a constant's grid, or a mark beside the tensor's own."""
+        if tensor.data is None:
+            params = self.ranges.trained.uses.get(use)
+            return None if params is None else _as_signed(params, dtype)
+        grid = self._given(tensor, dtype)
+        return None if grid is None or (use in self._symmetric and not grid.is_symmetric) else grid
 
     def _pin(self, node: Node, params: QuantParams | None) -> None:
         if params is not None:
@@ -152,17 +170,17 @@ class Solver:
         least, greatest = pin.range()
         return least - pin.scale <= min(low, 0.0) and max(high, 0.0) <= greatest + pin.scale
 
+    def _choices(self, group: _Group) -> Iterator[tuple[Tensor, str | None, Grid]]:
+        """The ranges that make up the group's."""
+        grid = Grid(self._dtype(group).bits, self._is_symmetric(group))
+        return ((self._tensor(n), self._method[n], grid) for n in group.nodes)
+
     def _bounds(self, group: _Group) -> Bounds:
-        dtype = self._dtype(group)
-        grid = Grid(dtype.bits, any(n in self._symmetric for n in group.nodes))
-        found = [self.ranges.choose(self._tensor(n), self._method[n], grid) for n in group.nodes]
+        found = [self.ranges.choose(*choice) for choice in self._choices(group)]
         return min(low for low, _ in found), max(high for _, high in found)
 
-    def _params(self, group: _Group) -> QuantParams:
-        dtype = self._dtype(group)
-        symmetric = any(n in self._symmetric for n in group.nodes)
-        low, high = self._bounds(group)
-        return QuantParams.from_range(low, high, dtype, symmetric=symmetric, name=self._tensor(group.nodes[0]).name)
+    def _is_symmetric(self, group: _Group) -> bool:
+        return any(n in self._symmetric for n in group.nodes)
 
     def _tensor(self, node: Node) -> Tensor:
         if isinstance(node, Use):
@@ -176,3 +194,10 @@ class Solver:
         dtype = self.schemes[node.op].activations if isinstance(node, Use) else node[1]
         assert dtype is not None
         return dtype
+
+
+def _as_signed(params: QuantParams, dtype: DType) -> QuantParams | None:
+    """Parameters of `dtype`; those of uint8 can be had in int8."""
+    if params.dtype is DType.UINT8 and dtype is DType.INT8:
+        return QuantParams(params.scales, (params.zero_point - 128,), DType.INT8)
+    return params if params.dtype is dtype else None

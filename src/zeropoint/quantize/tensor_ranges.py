@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..affine import QuantParams
-from ..calibrate import Grid, Method, Ranges, Stats, TensorStats, choose_range
-from ..dtypes import Array
+from ..calibrate import Grid, Method, Range, Ranges, Stats, TensorStats, choose_ranges
+from ..dtypes import Array, DType
 from ..graph.model import Model, Tensor
 from ..ops import fused_activation
+from .trained import Trained
 
 Bounds = tuple[float, float]
 
 UNBOUNDED = 1e30
 """Constants beyond this stand for infinity: a padding value before a maximum, a mask before a softmax."""
+
+
+Choice = tuple[Tensor, str, Grid]
+"""A tensor, the method that picks its range, and the integers that this is for."""
 
 
 @dataclass
@@ -33,10 +38,13 @@ class TensorRanges:
     given: Ranges
     method: Method
     bounded: dict[Tensor, Bounds]
+    trained: Trained = field(default_factory=Trained)
+    methods: Mapping[str, Method] = field(default_factory=dict)  # by key, in place of `method`
     widened: dict[Tensor, Bounds] = field(default_factory=dict)
     masked: set[Tensor] = field(default_factory=set)
     unbounded: set[Tensor] = field(default_factory=set)
-    _chosen: dict[tuple[Tensor, str, Grid], Bounds] = field(default_factory=dict)
+    _picked: dict[Choice, Bounds] = field(default_factory=dict)
+    _chosen: dict[Choice, Bounds] = field(default_factory=dict)
 
     def limit(self, tensor: Tensor, bounds: Bounds) -> None:
         """Values beyond `bounds` need not be told apart."""
@@ -50,8 +58,7 @@ class TensorRanges:
         self._chosen.clear()
 
     def knows(self, tensor: Tensor) -> bool:
-        given = self.keys.get(tensor, "") in self.given.entries
-        return tensor.data is not None or given or self.measured(tensor) is not None
+        return tensor.data is not None or self._entry(tensor) is not None or self.measured(tensor) is not None
 
     def is_unbounded(self, tensor: Tensor) -> bool:
         """Whether values count that no integer can stand for."""
@@ -70,13 +77,45 @@ class TensorRanges:
         return None if seen is None or seen.channels is None else seen.channels.mean
 
     def params(self, tensor: Tensor) -> QuantParams | None:
-        """Parameters that a user gave outright."""
-        entry = self.given.entries.get(self.keys.get(tensor, ""))
+        """Parameters that were given outright, or trained."""
+        if tensor.data is not None:
+            grid = self.trained.constants.get(tensor)
+            return grid if grid is not None and len(grid.scales) == 1 else None
+        entry = self._entry(tensor)
         return None if entry is None else entry.params
+
+    def weights(self, tensor: Tensor, axis: int | None, dtype: DType) -> QuantParams | None:
+        """The grid that a constant was trained on, if kernels take it: symmetric, with scales along `axis` or one."""
+        grid, data = self.trained.constants.get(tensor), tensor.data
+        if grid is None or data is None or not grid.is_symmetric or grid.axis not in (None, axis):
+            return None
+        scales, _ = grid.along(data.ndim)
+        if np.rint(np.abs(data) / scales).max(initial=0) > dtype.max:
+            return None
+        return QuantParams(grid.scales, grid.zero_points, dtype, grid.axis)
+
+    def _entry(self, tensor: Tensor) -> Range | None:
+        """What was given, or follows from it where nothing was measured."""
+        key = self.keys.get(tensor, "")
+        if key in self.given.entries:
+            return self.given.entries[key]
+        return self.trained.implied.entries.get(key) if self.measured(tensor) is None else None
+
+    def anticipate(self, wanted: Iterable[tuple[Tensor, str | None, Grid]]) -> None:
+        """Pick the ranges that `choose` will be asked for, which takes less time together than one by one."""
+        together: dict[tuple[str, Grid], dict[Tensor, TensorStats]] = {}
+        for tensor, method, grid in wanted:
+            how = self._method(tensor, method)
+            seen = None if self._is_given(tensor) else self.measured(tensor)
+            if seen is not None and (tensor, how, grid) not in self._picked:
+                together.setdefault((how, grid), {})[tensor] = seen
+        for (how, grid), seen_of in together.items():
+            picked = choose_ranges(list(seen_of.values()), how, grid)  # type: ignore[arg-type]
+            self._picked.update({(t, how, grid): b for t, b in zip(seen_of, picked, strict=True)})
 
     def choose(self, tensor: Tensor, method: str | None, grid: Grid) -> Bounds:
         """The tensor's range by `method` (None: the model's), for this grid of integers."""
-        how = method or self.method
+        how = method or self._usual(tensor)
         spot = (tensor, how, grid)
         if spot not in self._chosen:
             self._chosen[spot] = self._choose(tensor, how, grid)
@@ -85,17 +124,29 @@ class TensorRanges:
             low, high = min(low, self.widened[tensor][0]), max(high, self.widened[tensor][1])
         return low, high
 
+    def _method(self, tensor: Tensor, method: str | None) -> str:
+        # A histogram that spans masked values as well is too coarse for any choice among the others.
+        return "minmax" if tensor in self.masked else method or self._usual(tensor)
+
+    def _usual(self, tensor: Tensor) -> Method:
+        return self.methods.get(self.keys.get(tensor, ""), self.method)
+
+    def _is_given(self, tensor: Tensor) -> bool:
+        return self.keys.get(tensor, "") in self.given.entries
+
     def _choose(self, tensor: Tensor, method: str, grid: Grid) -> Bounds:
-        key = self.keys.get(tensor, "")
-        if key in self.given.entries:
-            low, high = self.given.entries[key].low, self.given.entries[key].high
-        elif (seen := self.measured(tensor)) is not None:
-            # A histogram that spans masked values as well is too coarse for any choice among the others.
-            low, high = choose_range(seen, "minmax" if tensor in self.masked else method, grid)  # type: ignore[arg-type]
+        entry = self._entry(tensor)
+        if entry is not None:
+            low, high = entry.low, entry.high
+        elif self.measured(tensor) is not None:
+            spot = (tensor, self._method(tensor, method), grid)
+            if spot not in self._picked:
+                self.anticipate([spot])
+            low, high = self._picked[spot]
         else:
             low, high = constant_bounds(tensor)
         least, greatest = self.bounded.get(tensor, (-math.inf, math.inf))
-        if tensor in self.masked and key not in self.given.entries:
+        if tensor in self.masked and entry is None:
             low = least
         return min(max(low, least), greatest), max(min(high, greatest), least)
 
@@ -109,6 +160,11 @@ def constant_bounds(tensor: Tensor) -> Bounds:
     data = tensor.data
     if data is None:
         raise KeyError(tensor.name)
+    if not data.size:
+        return 0.0, 0.0
+    low, high = float(data.min()), float(data.max())
+    if max(-low, high) < UNBOUNDED:
+        return low, high
     finite = data[np.abs(data) < UNBOUNDED]
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
 

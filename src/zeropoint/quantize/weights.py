@@ -9,6 +9,7 @@ import numpy as np
 from ..affine import SMALLEST_SCALE, QuantParams
 from ..dtypes import Array, DType
 from .compensate import weighted_scales
+from .forms import BlockParams
 
 BIAS_LIMIT = {DType.INT8: 2.0**30, DType.INT16: 2.0**46}
 """The largest integer a bias may take, by activation type: half of what the accumulators hold, so that sums fit too."""
@@ -16,19 +17,44 @@ BIAS_LIMIT = {DType.INT8: 2.0**30, DType.INT16: 2.0**46}
 BIAS_TYPE = {DType.INT8: DType.INT32, DType.INT16: DType.INT64}
 
 
-def weight_params(data: Array, axis: int | None, dtype: DType, name: str) -> QuantParams:
-    """Symmetric parameters in the narrow range, one scale for each slice along `axis`, or one for all."""
-    if axis is None:
-        peaks = np.abs(data).max(initial=0.0, keepdims=True).reshape(1)
-    else:
-        others = tuple(k for k in range(data.ndim) if k != axis)
-        peaks = np.abs(data).max(axis=others, initial=0.0)
+def weight_params(data: Array, axis: int | None, dtype: DType, name: str, method: str | None = None) -> QuantParams:
+    """Symmetric parameters in the narrow range, one scale for each slice along `axis`, or one for all.
+
+    `method` is "minmax" (the peak decides) or "mse"; None is the latter below 8 bits: with so few steps it pays to
+    cut off the peaks.
+    """
+    lows, highs = _extremes(data, axis)
+    peaks = np.maximum(-lows, highs)
     params = QuantParams.from_range(-peaks, peaks, dtype, symmetric=True, narrow=True, axis=axis, name=name)
     scales = np.array(params.scales)
-    if dtype.bits < 8:  # with so few steps it pays to cut off the peaks
+    if method == "mse" or (method is None and dtype.bits < 8):
         rows = data.reshape(1, -1) if axis is None else np.moveaxis(data, axis, 0).reshape(peaks.size, -1)
         scales = weighted_scales(rows, np.ones(rows.shape[1]), dtype, peaks)
     return with_scales(params, live_scales(scales, peaks))
+
+
+def unpacked_params(data: Array, axis: int | None, dtype: DType, name: str) -> QuantParams:
+    """Parameters with zero points, for weights that are float again before they are used."""
+    lows, highs = _extremes(data, axis)
+    return QuantParams.from_range(lows, highs, dtype, axis=axis, name=name)
+
+
+def _extremes(data: Array, axis: int | None) -> tuple[Array, Array]:
+    others = tuple(k for k in range(data.ndim) if k != axis)
+    return data.min(axis=others, initial=0.0).reshape(-1), data.max(axis=others, initial=0.0).reshape(-1)
+
+
+def block_params(data: Array, block: int, dtype: DType, method: str | None = None) -> BlockParams:
+    """One scale for each `block` consecutive weights of a row, as float16."""
+    blocks = data.reshape(-1, block)
+    peaks = np.abs(blocks).max(axis=1)
+    scales = peaks / dtype.max
+    if method != "minmax":
+        scales = weighted_scales(blocks, np.ones(block), dtype, peaks)
+    # Rounding to float16 may take a scale to zero, or a huge one to infinity.
+    limit = np.finfo(np.float16)
+    stored = np.clip(scales, float(limit.tiny), float(limit.max)).astype(np.float16)
+    return BlockParams(stored.reshape(data.shape[0], -1), block, dtype)
 
 
 def live_scales(scales: Array, peaks: Array) -> Array:

@@ -21,7 +21,7 @@ from .inspection import inspect
 from .progress import SampledModel, calibrate_with_progress
 from .terminal import Printer, bytes_text
 
-MODES = ("int8", "int16x8")
+MODES = ("int8", "int16x8", "dynamic", "weights", "float16")
 
 
 def digits_model() -> bytes:
@@ -45,7 +45,7 @@ def run_demo(console: Console) -> None:
     samples = [image[None] for image in data["calibration"]]
     printer.line(f"A small network for handwritten digits, calibrated on {len(samples)} of them:")
     stats = calibrate_with_progress(SampledModel(model, Data(samples, len(samples))), Settings(), console)
-    models = {"float32": model, **{mode: quantize(model, mode, stats=stats).model for mode in MODES}}
+    models = {"float32": model, **{mode: quantize(model, mode, stats=stats, min_elements=0).model for mode in MODES}}
     speeds = latencies(list(models.values()), data["test_images"])
     printer.line(("  mode       size       correct   speed   integer arithmetic", "bold"))
     for (mode, made), seconds in zip(models.items(), speeds, strict=True):

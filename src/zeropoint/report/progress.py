@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -36,8 +37,14 @@ class SampledModel:
         return min(counts) if counts else None
 
 
+class Describing(Protocol):
+    """Reports how much is done, and says anew what it is that is being done."""
+
+    def __call__(self, done: int, description: str | None = None) -> None: ...
+
+
 @contextmanager
-def progress_bar(title: str, total: int | None, unit: str, console: Console) -> Iterator[Report]:
+def progress_bar(title: str, total: int | None, unit: str, console: Console) -> Iterator[Describing]:
     """A function to call with the number done so far. The bar goes to stderr and away when it is done."""
     columns = (
         TextColumn("{task.description}"),
@@ -53,9 +60,10 @@ def progress_bar(title: str, total: int | None, unit: str, console: Console) -> 
     with bar:
         task = bar.add_task(title, total=total, rate="")
 
-        def report(done: int) -> None:
+        def report(done: int, description: str | None = None) -> None:
             speed = bar.tasks[0].speed
-            bar.update(task, completed=done, rate="" if speed is None else f"{speed:.0f} {unit}/s")
+            rate = "" if speed is None else f"{speed:.0f} {unit}/s"
+            bar.update(task, completed=done, rate=rate, description=description or title)
 
         yield report
 
@@ -66,5 +74,25 @@ def calibrate_with_progress(source: SampledModel, settings: Settings, console: C
 
 
 def quantize_with_progress(source: SampledModel, request: Request, settings: Settings, console: Console) -> Result:
-    with progress_bar("calibrating", source.total(settings), "samples", console) as report:
-        return quantize_on(source.model, request, source.samples, settings, report)
+    with ExitStack() as shown:
+
+        def stage(what: str, total: int) -> Report:
+            shown.close()  # one bar at a time
+            return shown.enter_context(progress_bar(what, total, "steps", console))
+
+        report = shown.enter_context(progress_bar("calibrating", source.total(settings), "samples", console))
+        return quantize_on(source.model, request, source.samples, settings, report, stage)
+
+
+@contextmanager
+def training_bar(steps: int, console: Console) -> Iterator[Callable[[int, float], None]]:
+    """The same for training: a function to call with the steps done and the loss."""
+    with progress_bar("training", steps, "steps", console) as report:
+        shown = 0.0
+
+        def both(done: int, loss: float) -> None:
+            nonlocal shown
+            shown = loss if done == 1 else 0.9 * shown + 0.1 * loss  # single batches jump about
+            report(done, f"training, loss {shown:.4g}")
+
+        yield both

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from ..affine import QuantParams
-from ..graph.model import Tensor
-from ..quantize.pipeline import Result
+from ..graph.model import Buffer, Op, Tensor
+from ..quantize.forms import Form, form_type, held_bytes
+from ..quantize.judge import decibel
+from ..quantize.pipeline import Result, Step
 from ..sources.ports import entries
 from .inspection import feed_formula, formula, inspect
 from .terminal import Printer, bytes_text
@@ -25,8 +27,16 @@ def print_result(result: Result, before: int, after: int, console: Console) -> N
     share = "" if shown.integer_share is None else f", {shown.integer_share:.1%} of the arithmetic"
     counts = Counter(op.execution for op in shown.ops)
     conversions = f", {counts['conversion']} conversions" if counts["conversion"] else ""
-    printer.line(("In integers ", "bold"), f"{counts['integer']} ops{share}{conversions}")
+    if any(plan.schemes for plan in result.plans):
+        printer.line(("In integers ", "bold"), f"{counts['integer']} ops{share}{conversions}")
+    for line in weight_lines(result):
+        printer.line(("Weights     ", "bold"), line)
     _print_skipped(result, printer)
+    for step in result.steps:
+        printer.line(("Step        ", "bold"), step_text(step))
+    for op in result.worst:
+        errors = f"error {decibel(op.error)}, of its inputs {decibel(op.before)}"
+        printer.line(("Worst       ", "bold"), f"{op.label} ", printer.fit(op.name.split(";")[0], 60), f": {errors}")
     for note in result.notes:
         printer.line(("Chosen      ", "bold"), note)
     for repair in result.repairs[:MOST_REPAIRS]:
@@ -37,6 +47,32 @@ def print_result(result: Result, before: int, after: int, console: Console) -> N
         printer.line(("Warning     ", "yellow"), warning)
     for line in usage_lines(result):
         printer.line(line)
+
+
+def step_text(step: Step) -> str:
+    error = "" if step.error is None else f", error {decibel(step.error)}"
+    return f"{step.what}{error}{'' if step.kept else ', not kept'} ({step.seconds:.1f} s)"
+
+
+def weight_lines(result: Result) -> Iterator[str]:
+    """Constants of float ops that are held in fewer bits: bytes before and after, by kind of op."""
+    seen: set[tuple[Buffer | None, Form]] = set()
+    ops: dict[str, set[Op]] = {}
+    sizes: dict[str, list[int]] = {}
+    for plan in result.plans:
+        for use, packed in plan.packed.items():
+            tensor = use.op.inputs[use.slot]
+            if tensor is None:
+                continue
+            how = f"{use.op.label} {form_type(packed.form).label}{', unpacked before use' if packed.unpacked else ''}"
+            ops.setdefault(how, set()).add(use.op)
+            total = sizes.setdefault(how, [0, 0])
+            if (tensor.buffer, packed.form) not in seen:
+                seen.add((tensor.buffer, packed.form))
+                total[0] += tensor.size * 4
+                total[1] += held_bytes(tensor.size, packed.form)
+    for how, (before, after) in sizes.items():
+        yield f"{len(ops[how]):4d} {how}: {bytes_text(before)} -> {bytes_text(after)}"
 
 
 def _print_skipped(result: Result, printer: Printer) -> None:

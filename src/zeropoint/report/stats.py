@@ -9,13 +9,16 @@ from rich.console import Console
 
 from ..calibrate.histogram import Histogram
 from ..calibrate.stats import Stats
+from ..sources.keras_files import SUFFIXES as KERAS_SUFFIXES
 from .terminal import Printer
 
 BARS = " ▁▂▃▄▅▆▇█"
 
 
 def is_stats(path: Path) -> bool:
-    """Whether a file looks like statistics (a zip archive) rather than a model."""
+    """Whether a file looks like statistics (a zip archive) rather than a model. Those of Keras are archives as well."""
+    if path.suffix.lower() in KERAS_SUFFIXES:
+        return False
     try:
         with path.open("rb") as file:
             return file.read(4) == b"PK\x03\x04"

@@ -1,0 +1,134 @@
+"""How far a quantized model's outputs are from the float model's, and where on the way they part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..affine import dequantize
+from ..dtypes import Array, DType
+from ..graph.edit import cut_model
+from ..graph.model import Graph, Model, Tensor
+from ..recipe import Effort
+from ..runtime import Session, in_parallel
+from ..sources.ports import Row, entry
+from ..sources.samples import Notes, rows
+
+JUDGED = {"standard": 24, "high": 64}
+"""On how many samples models are compared, by effort."""
+
+PARTS = 2
+"""The samples are split into so many parts, whatever the number of cores, so that sums come out the same."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Compares outputs with those of the float model."""
+
+    samples: list[Row]
+    outputs: list[list[Array]]
+    float_outputs: list[int]
+
+    @classmethod
+    def of(cls, model: Model, kept: list[Any], effort: Effort = "standard") -> Judge | None:
+        """None if the model has no float output to compare."""
+        most = JUDGED[effort]
+        compared = [k for k, tensor in enumerate(entry(model).graph.outputs) if tensor.dtype is DType.FLOAT32]
+        chosen = [row for _, row in rows(kept[:most], entry(model), Notes())][:most]
+        if not compared or not chosen:
+            return None
+        return cls(chosen, run_all(model, chosen), compared)
+
+    def error(self, model: Model) -> float:
+        """Squared error of a model's outputs relative to their power, averaged over outputs."""
+        found = run_all(model, self.samples)
+        error = float(np.mean([relative_error(*self._columns(k, found)) for k in self.float_outputs]))
+        return error if math.isfinite(error) else math.inf
+
+    def _columns(self, k: int, found: list[list[Array]]) -> tuple[list[Array], list[Array]]:
+        return [row[k] for row in self.outputs], [row[k] for row in found]
+
+
+def relative_error(wanted: Sequence[Array], got: Sequence[Array]) -> float:
+    """The power of the difference over the power of what is wanted."""
+    power = error = 0.0
+    for reference, found in zip(wanted, got, strict=True):
+        exact = reference.astype(np.float64)
+        power += float((exact**2).sum())
+        error += float(((exact - found) ** 2).sum())
+    return error / power if power > 0 else error
+
+
+@dataclass(frozen=True)
+class OpError:
+    """What an op adds to the error: the relative squared error of its output, and the largest among its inputs."""
+
+    label: str
+    name: str
+    error: float
+    before: float
+
+
+LOOKED_AT = 8
+"""Samples on which inner tensors are compared."""
+
+
+def worst_ops(model: Model, made: Model, samples: Sequence[Row], most: int = 3) -> tuple[OpError, ...]:
+    """The ops of `made` whose outputs are furthest from those in `model`, beyond what their inputs already are."""
+    graphs = entry(model).graph, entry(made).graph
+    named = [{t.name: t for op in graph.ops for t in op.outputs if t.shape} for graph in graphs]
+    both = [n for n, t in named[0].items() if n in named[1] and t.dtype is DType.FLOAT32]
+    if not both:
+        return ()
+    values = [
+        _inner(m, g, [own[n] for n in both], samples[:LOOKED_AT])
+        for m, g, own in zip((model, made), graphs, named, strict=True)
+    ]
+    errors = {n: relative_error(*(column[k] for column in values)) for k, n in enumerate(both)}
+    found = []
+    for op in graphs[0].ops:
+        if op.outputs and op.outputs[0].name in errors:
+            before = max((errors.get(t.name, 0.0) for t in op.inputs if t is not None), default=0.0)
+            found.append(OpError(op.label, op.name, errors[op.outputs[0].name], before))
+    return tuple(sorted(found, key=lambda e: e.before - e.error)[:most])
+
+
+def _inner(model: Model, graph: Graph, tensors: list[Tensor], samples: Sequence[Row]) -> list[list[Array]]:
+    """The real values of inner tensors, for each all samples."""
+    cut, kept = cut_model(model, graph, tensors)
+    fed = [k for k, t in enumerate(graph.inputs) if t in kept]
+    found = run_all(cut, [tuple(row[k] for k in fed) for row in samples])
+    return [[real(row[k], tensor) for row in found] for k, tensor in enumerate(tensors)]
+
+
+def run_all(model: Model, samples: Sequence[Row]) -> list[list[Array]]:
+    """The outputs of every sample, states reset before each."""
+
+    def part(own: Sequence[Row]) -> list[list[Array]]:
+        session, found = Session(model), []
+        shapes: list[tuple[int, ...]] = [tuple(d["shape"]) for d in session.inputs]
+        for row in own:
+            if [a.shape for a in row] != shapes:
+                shapes = [a.shape for a in row]
+                session.resize(shapes)
+            session.reset()
+            found.append(session.run(row))
+        return found
+
+    half = -(-len(samples) // PARTS)
+    pieces = in_parallel(part, [samples[k : k + half] for k in range(0, len(samples), half)])
+    return [row for piece in pieces for row in piece]
+
+
+def decibel(error: float) -> str:
+    """Of a relative squared error: 0 dB is an error as strong as the signal itself."""
+    return "none" if error <= 0 else f"{10 * math.log10(error):.1f} dB"
+
+
+def real(values: Array, tensor: Tensor) -> Array:
+    """What the numbers of a tensor stand for."""
+    return values if tensor.params is None or not tensor.is_quantized else dequantize(values, tensor.params)
