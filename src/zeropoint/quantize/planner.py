@@ -15,6 +15,7 @@ from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import Activation, Bias, CellState, Coefficients, Need, OpSpec, OutputState, Rescale, Weight
 from ..recipe import Effort, Recipe, Scheme
+from .balance import balanced_weights
 from .correct import bias_slot, mean_shift, rounding_error
 from .match import Matched, match
 from .plan import Plan, Repair, Skipped
@@ -130,7 +131,10 @@ class Planner:
                 # A choice of one scale concerns dense layers: some microcontroller runtimes lack per-channel ones.
                 axis = None if scheme.per_tensor and op.kind == "FULLY_CONNECTED" else role.axis
                 trained = self.ranges.weights(tensor, axis, scheme.weights)
-                draft.wanted[Use(op, slot)] = trained or weight_params(tensor.data, axis, scheme.weights, tensor.name)
+                params = trained or weight_params(tensor.data, axis, scheme.weights, tensor.name)
+                draft.wanted[Use(op, slot)] = params
+                if trained is None:
+                    self._balance(op, spec, Use(op, slot), params, draft)
             elif isinstance(role, Coefficients):
                 draft.wanted[Use(op, slot)] = weight_params(tensor.data, None, DType.INT16, tensor.name)
         for slot, tensor in enumerate(op.inputs):
@@ -149,6 +153,19 @@ class Planner:
                 text = f"the bias would overflow its integers; raised the weights' scale of channel {channels}"
                 draft.repairs.append(Repair(tensor, text))
 
+    def _balance(self, op: Op, spec: OpSpec, use: Use, params: QuantParams, draft: _Draft) -> None:
+        """With few bits, round the weights of layers so that errors cancel; with 8 there is little to cancel."""
+        if params.dtype.bits >= 8 or bias_slot(spec) is None or self.recipe.effort(op, self.effort) == "quick":
+            return
+        source = next((op.inputs[k] for k, r in enumerate(spec.inputs) if isinstance(r, Activation)), None)
+        weights = op.inputs[use.slot]
+        assert weights is not None
+        assert weights.data is not None
+        nonnegative = source is not None and self.ranges.bounds(source)[0] >= 0
+        values = balanced_weights(op, weights.data, params, nonnegative=nonnegative)
+        if values is not None:
+            draft.values[use] = values
+
     def _corrected(self, op: Op, spec: OpSpec, slot: int, draft: _Draft) -> Array:
         """The bias at `slot`, corrected for the rounding of the weights where the means of the input are known."""
         tensor, role = op.inputs[slot], spec.inputs[slot]
@@ -161,7 +178,9 @@ class Planner:
             return tensor.data
         if slot != bias_slot(spec) or means is None or weights is None or weights.data is None:
             return tensor.data
-        error = rounding_error(weights.data, draft.wanted[Use(op, role.of[1])])
+        weight_use = Use(op, role.of[1])
+        made = draft.values.get(weight_use)
+        error = rounding_error(weights.data, draft.wanted[weight_use]) if made is None else made - weights.data
         shift = mean_shift(op, error, means)
         if shift is None:
             return tensor.data
