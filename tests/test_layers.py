@@ -15,12 +15,12 @@ EXEMPT = ("__init__", "__main__")
 """At the top only: the list of public names, and the entry point."""
 
 LAYERS = (
-    ("errors", "dtypes", "affine", "fixedpoint", "packing", "files"),
+    ("errors", "dtypes", "affine", "fixedpoint", "packing", "files", "streams"),
     ("graph", "ops", "recipe"),
     ("tflite", "runtime", "sources"),
     ("calibrate", "quantize"),
     ("verify",),
-    ("train", "report", "converter", "cli"),
+    ("train", "report", "converter", "lite", "cli"),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
@@ -31,6 +31,7 @@ PLACES = {
     "ai_edge_litert.interpreter": {"runtime"},
     "keras": {"train", "sources"},
     "tensorflow": {"sources"},
+    "litert_torch": {"sources"},
 }
 """Where an outside module, or anything below it, may be imported."""
 

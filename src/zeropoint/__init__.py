@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import lite as lite
     from .affine import QuantParams as QuantParams
     from .calibrate import Settings as Settings
     from .calibrate import Stats as Stats
@@ -14,9 +15,12 @@ if TYPE_CHECKING:
     from .recipe import Recipe as Recipe
     from .recipe import load_recipe as load_recipe
     from .report.inspection import inspect as inspect
-    from .tflite.read import load as load
+    from .sources.conversion import Conversion as Conversion
+    from .sources.models import load as load
     from .tflite.write import save as save
     from .tflite.write import to_bytes as to_bytes
+    from .verify.compare import compare as compare
+    from .verify.doctor import doctor as doctor
 
 __version__ = "0.1.0"
 
@@ -33,9 +37,13 @@ _HOMES = {
     "QuantParams": "affine",
     "ZeropointError": "errors",
     "inspect": "report.inspection",
-    "load": "tflite.read",
+    "Conversion": "sources.conversion",
+    "lite": "lite",
+    "load": "sources.models",
     "save": "tflite.write",
     "to_bytes": "tflite.write",
+    "compare": "verify.compare",
+    "doctor": "verify.doctor",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -38,6 +38,10 @@ class MissingExtra(ZeropointError):
     """An optional dependency is needed for this and is not installed."""
 
 
+class ConversionFailed(ZeropointError):
+    """The converter of the framework that a model comes from refused it."""
+
+
 class RuntimeFailure(ZeropointError):
     """LiteRT refused to load or to run a model."""
 

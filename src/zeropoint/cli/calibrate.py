@@ -19,8 +19,10 @@ from .options import (
     ScaleOption,
     SignatureOption,
     StdOption,
+    VerboseOption,
     WorkersOption,
     console,
+    load_model,
     normalization_of,
     samples_of,
 )
@@ -41,6 +43,7 @@ def calibrate(
     mean: MeanOption = None,
     std: StdOption = None,
     overwrite: OverwriteOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Record the range of every tensor on representative data.
 
@@ -57,10 +60,9 @@ def calibrate(
     from ..files import refuse_existing
     from ..report.progress import calibrate_with_progress
     from ..report.stats import print_stats
-    from ..tflite import load
 
     refuse_existing(output, overwrite)
-    source = samples_of(load(model), data, signature, normalization_of(scale, offset, mean, std))
+    source = samples_of(load_model(model, verbose), data, signature, normalization_of(scale, offset, mean, std))
     settings = Settings(limit, workers, not quick, keep_state, allow_nonfinite)
     shown_on = console()
     stats = calibrate_with_progress(source, settings, shown_on)

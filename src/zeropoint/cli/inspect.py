@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import ModelArgument, console
+from .options import ModelArgument, VerboseOption, console, load_model
 
 
 def inspect(
@@ -21,6 +21,7 @@ def inspect(
         typer.Option("--filter", metavar="GLOB", help="Only tensors and ops whose name or kind matches."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON (docs/inspect-json.md).")] = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Show a model's quantization: the line people know from Netron, and the numbers the kernels use.
 
@@ -37,14 +38,15 @@ def inspect(
     from ..report.inspection import inspect as describe
     from ..report.stats import is_stats, print_stats
     from ..report.terminal import Detail, print_inspection
-    from ..tflite import load
+    from ..sources.models import size_of
 
     if model.is_file() and is_stats(model):  # opening a pipe would wait for its writer
         from ..calibrate.stats import Stats
 
         print_stats(Stats.load(model), model.name, console())
         return
-    shown = describe(load(model), model.stat().st_size)
+    source = load_model(model, verbose)
+    shown = describe(source, size_of(model, source))
     if filter is not None:
         shown = shown.filtered(filter)
     if as_json:

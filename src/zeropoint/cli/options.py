@@ -16,7 +16,17 @@ if TYPE_CHECKING:
     from ..report.progress import SampledModel
     from ..sources.data import Normalization
 
-ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="A .tflite file.", show_default=False)]
+ModelArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL",
+        help="A .tflite file; with TensorFlow also .keras, .h5 or a SavedModel folder.",
+        show_default=False,
+    ),
+]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", help="Keras and SavedModel: show what TensorFlow's converter prints.")
+]
 DataOption = Annotated[
     str, typer.Option("--data", metavar="DATA", help="Samples: .npz, .npy, a folder of images, or file.py:function.")
 ]
@@ -46,6 +56,13 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(soft_wrap=True)
+
+
+def load_model(path: Path, verbose: bool) -> Model:
+    from ..sources.conversion import Conversion
+    from ..sources.models import load
+
+    return load(path, conversion=Conversion(verbose=verbose))
 
 
 def normalization_of(

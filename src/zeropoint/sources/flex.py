@@ -1,0 +1,182 @@
+"""Running models with Flex ops: TensorFlow's own ops inside a `.tflite`.
+
+LiteRT leaves them to a delegate that its Python package does not have, nor has TensorFlow's (2.21). So the graph is cut
+at these ops: LiteRT runs the pieces between them, and TensorFlow the ops themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import Array
+from ..errors import InvalidModel, MissingExtra, UnsupportedOp
+from ..graph.model import Graph, Model, Op, Tensor
+from ..tflite.flexbuffer import strings
+from ..tflite.write import to_bytes
+from .conversion import Conversion, converting
+from .tensorflow import require_tensorflow
+
+PREFIX = "Flex"
+
+
+def is_flex(op: Op) -> bool:
+    return op.kind == "CUSTOM" and (op.custom_code or "").startswith(PREFIX)
+
+
+def has_flex_ops(model: Model) -> bool:
+    return any(is_flex(op) for op in model.main.ops)
+
+
+class PiecewiseInterpreter:
+    """The methods of LiteRT's interpreter that `runtime.Session` uses. `make` loads a piece into LiteRT."""
+
+    def __init__(self, model: Model, make: Callable[[bytes], Any]) -> None:
+        self._graph = model.main
+        self._steps: list[_Piece | _FlexOp] = [
+            _FlexOp(ops[0]) if is_flex(ops[0]) else _Piece.of(model, ops, make) for ops in _cut(model.main)
+        ]
+        self._index = {t: k for k, t in enumerate(model.main.tensors)}
+        self._values: dict[Tensor, Array] = {t: t.data for t in model.main.tensors if t.data is not None}
+        self._shapes = {t: tuple(max(1, d) for d in t.shape) for t in model.main.inputs}
+
+    def allocate_tensors(self) -> None:
+        """Run once on zeros: that tells all shapes."""
+        for tensor in self._graph.inputs:
+            assert tensor.dtype.storage is not None
+            self._values[tensor] = np.zeros(self._shapes[tensor], tensor.dtype.storage)
+        self.invoke()
+
+    def get_input_details(self) -> list[dict[str, Any]]:
+        return [self._detail(t) for t in self._graph.inputs]
+
+    def get_output_details(self) -> list[dict[str, Any]]:
+        return [self._detail(t) for t in self._graph.outputs]
+
+    def _detail(self, tensor: Tensor) -> dict[str, Any]:
+        value, params = self._values[tensor], tensor.params
+        scale = (0.0, 0) if params is None or len(params.scales) != 1 else (params.scale, params.zero_point)
+        shape, signature = np.array(value.shape, np.int32), tensor.shape_signature or tensor.shape
+        found = {"name": tensor.name, "index": self._index[tensor], "shape": shape, "dtype": value.dtype.type}
+        return found | {"shape_signature": np.array(signature, np.int32), "quantization": scale}
+
+    def resize_tensor_input(self, index: int, shape: Sequence[int], strict: bool = False) -> None:  # noqa: ARG002
+        self._shapes[self._graph.tensors[index]] = tuple(shape)
+
+    def set_tensor(self, index: int, value: Array) -> None:
+        self._values[self._graph.tensors[index]] = value
+
+    def invoke(self) -> None:
+        for step in self._steps:
+            step.run(self._values)
+
+    def get_tensor(self, index: int, subgraph: int = 0) -> Array:
+        tensor = self._graph.tensors[index]
+        if subgraph or tensor not in self._values:
+            raise ValueError(f"'{tensor.name}' was not computed")
+        return np.array(self._values[tensor])
+
+    def tensor(self, index: int) -> Callable[[], Array]:
+        return lambda: self._values[self._graph.tensors[index]]
+
+    def reset_all_variables(self) -> None:
+        for step in self._steps:
+            step.reset()
+
+
+def _cut(graph: Graph) -> list[list[Op]]:
+    """The ops in order: each Flex op by itself, and those between two of them together."""
+    cuts: list[list[Op]] = []
+    for op in graph.ops:
+        if cuts and not is_flex(op) and not is_flex(cuts[-1][0]):
+            cuts[-1].append(op)
+        else:
+            cuts.append([op])
+    return cuts
+
+
+@dataclass
+class _Piece:
+    """Ops that LiteRT runs."""
+
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    interpreter: Any
+
+    @classmethod
+    def of(cls, model: Model, ops: list[Op], make: Callable[[bytes], Any]) -> _Piece:
+        made = {t for op in ops for t in op.outputs}
+        read = {t: None for op in ops for t in op.inputs if t is not None}
+        inputs = [t for t in read if not t.is_constant and not t.is_variable and t not in made]
+        elsewhere = {t for op in model.main.ops if op not in ops for t in op.inputs if t is not None}
+        outputs = [t for op in ops for t in op.outputs if t in elsewhere or t in model.main.outputs]
+        tensors = list(dict.fromkeys(t for op in ops for t in op.tensors()))
+        piece = Graph("piece", tensors, ops, inputs, outputs)
+        interpreter = make(to_bytes(Model([piece, *model.graphs[1:]])))
+        interpreter.allocate_tensors()
+        return cls(inputs, outputs, interpreter)
+
+    def run(self, values: dict[Tensor, Array]) -> None:
+        details = self.interpreter.get_input_details()
+        shapes = [(d["index"], values[t].shape) for d, t in zip(details, self.inputs, strict=True)]
+        if [tuple(d["shape"]) for d in details] != [shape for _, shape in shapes]:
+            for index, shape in shapes:
+                self.interpreter.resize_tensor_input(index, list(shape))
+            self.interpreter.allocate_tensors()
+        for (index, _), tensor in zip(shapes, self.inputs, strict=True):
+            self.interpreter.set_tensor(index, values[tensor])
+        self.interpreter.invoke()
+        for detail, tensor in zip(self.interpreter.get_output_details(), self.outputs, strict=True):
+            values[tensor] = self.interpreter.get_tensor(detail["index"])
+
+    def reset(self) -> None:
+        self.interpreter.reset_all_variables()
+
+
+class _FlexOp:
+    """An op that TensorFlow runs. Its options are its name and its definition as a node of a TensorFlow graph."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        try:
+            self._function = _function(op)
+        except MissingExtra as error:
+            raise UnsupportedOp(f"{op.label} at '{op.name}' cannot be run: {error}") from None
+
+    def run(self, values: dict[Tensor, Array]) -> None:
+        found = self._function(*(values[t] for t in self.op.inputs if t is not None))
+        for tensor, value in zip(self.op.outputs, found, strict=True):
+            values[tensor] = np.asarray(value)
+
+    def reset(self) -> None:
+        pass
+
+
+def _function(op: Op) -> Callable[..., Sequence[Any]]:
+    """The op as a function of tensors."""
+    with converting("TensorFlow", Conversion()):
+        tf = require_tensorflow("running a Flex op")
+        from tensorflow.core.framework import graph_pb2
+
+        content = strings(op.custom_options)
+        if len(content) != 2:
+            raise InvalidModel(f"the options of {op.label} at '{op.name}' hold no definition of it")
+        graph = graph_pb2.GraphDef()
+        present = [t for t in op.inputs if t is not None]
+        for k, tensor in enumerate(present):
+            node = graph.node.add(name=f"input{k}", op="Placeholder")
+            node.attr["dtype"].type = tf.as_dtype(tensor.dtype.storage).as_datatype_enum
+        node = graph.node.add()
+        node.ParseFromString(content[1])
+        node.name, node.device = "op", ""
+        del node.input[:]
+        node.input.extend(f"input{k}" for k in range(len(present)))
+        wrapped = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(graph, name=""), [])
+        ends = wrapped.graph.as_graph_element
+        feeds = [ends(f"input{k}:0") for k in range(len(present))]
+        fetches = [ends(f"op:{k}") for k in range(len(op.outputs))]
+        pruned = wrapped.prune(feeds, fetches)
+    return lambda *arrays: pruned(*(tf.constant(a) for a in arrays))

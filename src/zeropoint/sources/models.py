@@ -1,0 +1,74 @@
+"""Whatever holds a model -> Model. Frameworks are known by the names of their classes; none is imported for that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidModel
+from ..files import PathLike
+from ..graph.model import Model
+from ..tflite.read import load as load_tflite
+from ..tflite.write import to_bytes
+from .conversion import Conversion
+from .keras_files import SUFFIXES, read_keras_file
+from .tensorflow import from_functions, from_keras_model, from_saved_model
+from .torch import from_torch
+
+ModelSource = Any
+"""A path, the bytes of a `.tflite`, a `Model`, or a model of Keras, TensorFlow or PyTorch."""
+
+KINDS = "a .tflite, a .keras or .h5 file, a SavedModel folder, a Keras model, a tf.function or a PyTorch module"
+
+
+def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion | None = None) -> Model:
+    """Read a model from a file, from bytes, or from a framework's object.
+
+    `source` is a `.tflite` (its path or its bytes), a `.keras` or `.h5` file, a SavedModel folder, a Keras model, a
+    `tf.function`, concrete functions, or a PyTorch module, which needs `sample_inputs` to be traced on. All but the
+    first go through the framework's own converter; `conversion` tells it more.
+    """
+    if isinstance(source, Model):
+        return source
+    if isinstance(source, bytes | bytearray | memoryview):
+        return load_tflite(bytes(source))
+    asked = conversion or Conversion()
+    if hasattr(source, "__fspath__") or isinstance(source, str):
+        return _from_path(Path(source), asked)
+    functions = source if isinstance(source, list | tuple) else [source]
+    frameworks = {_framework(f) for f in functions}
+    if frameworks == {"function"}:
+        return from_functions(functions, None, asked)
+    if frameworks == {"keras"} and functions == [source]:
+        return from_keras_model(source, asked)
+    if frameworks == {"torch"} and functions == [source]:
+        return from_torch(source, sample_inputs, asked)
+    advice = "give a tf.function of it with an input_signature" if frameworks == {"tensorflow"} else f"give {KINDS}"
+    raise InvalidModel(f"an object of type {type(source).__name__} is no model that can be read; {advice}")
+
+
+def _from_path(path: Path, conversion: Conversion) -> Model:
+    if path.is_dir():
+        return from_saved_model(path, conversion)
+    if path.suffix.lower() in SUFFIXES:
+        return from_keras_model(read_keras_file(path, conversion), conversion)
+    return load_tflite(path)
+
+
+def _framework(value: Any) -> str | None:
+    """What a value is an instance of, looking at the most specific first: Keras builds upon the other two."""
+    classes = [(c.__module__, c.__name__) for c in type(value).__mro__]
+    if any(m.startswith(("keras.", "tf_keras.")) and name in ("Model", "Layer") for m, name in classes):
+        return "keras"
+    if any(m.startswith("tensorflow.") and name in ("ConcreteFunction", "PolymorphicFunction") for m, name in classes):
+        return "function"
+    if any(m.startswith("torch.") and name in ("Module", "ExportedProgram") for m, name in classes):
+        return "torch"
+    return "tensorflow" if any(m.startswith("tensorflow.") for m, _ in classes) else None
+
+
+def size_of(path: PathLike, model: Model) -> int:
+    """The bytes of a float model: its file's, or what a `.tflite` of it would have."""
+    file = Path(path)
+    is_tflite = file.is_file() and file.suffix.lower() not in SUFFIXES
+    return file.stat().st_size if is_tflite else len(to_bytes(model))

@@ -1,0 +1,165 @@
+"""Keras models, SavedModels and TensorFlow functions -> a float model, by TensorFlow's own converter."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConversionFailed, InvalidModel, MissingExtra
+from ..graph.model import Model, Signature, Tensor
+from ..tflite.read import load
+from .conversion import Conversion, converting
+
+CONVERTER = "TensorFlow's converter"
+GRAPH_FILES = ("saved_model.pb", "saved_model.pbtxt")
+
+
+def require_tensorflow(what: str) -> Any:
+    """The module, imported. `what` needs it."""
+    try:
+        import tensorflow
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise MissingExtra(
+                f"{what} needs TensorFlow, which lacks '{error.name}': pip install {error.name}"
+            ) from None
+        raise MissingExtra(
+            f"{what} needs TensorFlow: pip install 'zeropoint[tensorflow]'. A .tflite needs none"
+        ) from None
+    return tensorflow
+
+
+def from_keras_model(model: Any, conversion: Conversion) -> Model:
+    """A Keras model: of Keras 3 with its TensorFlow backend, or of tf_keras."""
+    with converting(CONVERTER, conversion):
+        tf = require_tensorflow("converting a Keras model")
+        _require_tensorflow_backend(model)
+        if not getattr(model, "built", True):
+            raise InvalidModel(f"the Keras model '{model.name}' has no shapes yet; call it once on a sample first")
+        return _convert(tf.lite.TFLiteConverter.from_keras_model(model), conversion)
+
+
+def _require_tensorflow_backend(model: Any) -> None:
+    keras = sys.modules.get("keras")
+    if keras is None or not any(c.__module__.startswith("keras.") for c in type(model).__mro__):
+        return
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise InvalidModel(
+            f"the Keras model computes with {backend}, and the converter needs Keras on TensorFlow; "
+            "save it as model.keras, set KERAS_BACKEND=tensorflow, and give the file in a new process"
+        )
+
+
+def from_functions(functions: Sequence[Any], owner: Any, conversion: Conversion) -> Model:
+    """`tf.function`s or concrete functions; `owner` keeps their variables alive."""
+    with converting(CONVERTER, conversion):
+        tf = require_tensorflow("converting a TensorFlow function")
+        concrete = [_concrete(f) for f in functions]
+        owner = _owner(tf, concrete) if owner is None else owner
+        return _convert(tf.lite.TFLiteConverter.from_concrete_functions(concrete, owner), conversion)
+
+
+def _owner(tf: Any, functions: Sequence[Any]) -> Any:
+    """Something that holds the functions' variables: without it the converter writes no signatures."""
+    owner = tf.Module()
+    owner.held = [variable for f in functions for variable in f.graph.variables]
+    return owner
+
+
+def _concrete(function: Any) -> Any:
+    """The function with fixed input types."""
+    if not hasattr(function, "get_concrete_function"):
+        return function
+    try:
+        return function.get_concrete_function()
+    except (TypeError, ValueError) as error:
+        raise InvalidModel(
+            f"the inputs of the tf.function are not known ({str(error).splitlines()[0]}); "
+            "give it an input_signature, or give function.get_concrete_function(tf.TensorSpec(...))"
+        ) from None
+
+
+def from_saved_model(folder: Path, conversion: Conversion, tags: Sequence[str] = ("serve",)) -> Model:
+    require_saved_model(folder)
+    with converting(CONVERTER, conversion):
+        tf = require_tensorflow("converting a SavedModel")
+        offered = _signatures(folder, tags)
+        keys = conversion.signatures or tuple(offered)
+        if unknown := [key for key in keys if key not in offered]:
+            has = ", ".join(map(repr, offered)) or "none at all"
+            raise InvalidModel(f"{folder} has no signature {', '.join(map(repr, unknown))}; it has {has}")
+        if not keys:
+            raise InvalidModel(f"{folder} has no signatures; save it with `signatures=`, or convert a function of it")
+        try:
+            # Given no keys, it drops the second name that Keras exports the same function under.
+            asked = list(conversion.signatures) or None
+            converter = tf.lite.TFLiteConverter.from_saved_model(str(folder), asked, set(tags))
+        except Exception:
+            if len(keys) > 1:
+                raise
+            # It restores Keras objects first, and fails at those of Keras 2 (TensorFlow 2.21). The graph is enough.
+            old = tf.compat.v1.lite.TFLiteConverter.from_saved_model(
+                str(folder), tag_set=set(tags), signature_key=keys[0]
+            )
+            return _with_signature(_convert(old, conversion), keys[0], offered[keys[0]])
+        return _convert(converter, conversion)
+
+
+def require_saved_model(folder: Path) -> None:
+    if any((folder / name).is_file() for name in GRAPH_FILES):
+        return
+    inside = sorted(p.parent.name for name in GRAPH_FILES for p in folder.glob(f"*/{name}"))
+    hint = f"; did you mean {folder / inside[0]}?" if inside else ""
+    raise InvalidModel(f"{folder} is a folder without {GRAPH_FILES[0]}, so it is no SavedModel{hint}")
+
+
+def _signatures(folder: Path, tags: Sequence[str]) -> dict[str, Any]:
+    """What the SavedModel can be called as, read without restoring it."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    content = saved_model_pb2.SavedModel()
+    binary = folder / GRAPH_FILES[0]
+    try:
+        if binary.is_file():
+            content.ParseFromString(binary.read_bytes())
+        else:
+            from google.protobuf import text_format
+
+            text_format.Parse((folder / GRAPH_FILES[1]).read_text("utf-8"), content)
+    except Exception as error:
+        raise InvalidModel(f"{folder} holds a damaged SavedModel: {error}") from None
+    for graph in content.meta_graphs:
+        if set(graph.meta_info_def.tags) == set(tags):
+            return {key: graph.signature_def[key] for key in sorted(graph.signature_def) if not key.startswith("__")}
+    has = " or ".join("+".join(g.meta_info_def.tags) for g in content.meta_graphs) or "none"
+    raise InvalidModel(f"{folder} has no graph with the tags {', '.join(tags)}; it has {has}")
+
+
+def _with_signature(model: Model, key: str, definition: Any) -> Model:
+    """The older converter writes no signature; its tensors keep the names that the definition gives."""
+
+    def named(infos: Mapping[str, Any], ends: Sequence[Tensor]) -> dict[str, Tensor]:
+        by_name = {t.name.removesuffix(":0"): t for t in ends}
+        return {k: by_name[n] for k, info in infos.items() if (n := info.name.removesuffix(":0")) in by_name}
+
+    inputs, outputs = named(definition.inputs, model.main.inputs), named(definition.outputs, model.main.outputs)
+    if not model.signatures and (len(inputs), len(outputs)) == (len(model.main.inputs), len(model.main.outputs)):
+        model.signatures.append(Signature(key, model.main, inputs, outputs))
+    return model
+
+
+def _convert(converter: Any, conversion: Conversion) -> Model:
+    import tensorflow as tf
+
+    if conversion.select_tf_ops:
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
+    converter.allow_custom_ops = conversion.custom_ops
+    for name, value in conversion.settings.items():
+        setattr(converter, name, value)
+    content = converter.convert()
+    if not isinstance(content, bytes):
+        raise ConversionFailed(f"{CONVERTER} gave a {type(content).__name__} where the bytes of a model belong")
+    return load(content)
