@@ -465,7 +465,7 @@ def _time_from_stats(rows: Mapping[str, Row], plan: Plan, request: Request) -> N
     model = str(request.task.model)
     stats = {name: _stats(name, plan, request) for name in rows if TOOLS[name].from_stats is not None}
     seconds: dict[str, list[float]] = {name: [] for name in stats}
-    for _ in range(3):
+    for _ in range(9 if request.name == LARGE else 3):
         for name, found in seconds.items():
             found.append(apart(quantize_once, name, model, request.mode, stats[name]))
     for name, found in seconds.items():
@@ -525,6 +525,8 @@ def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
     yield from _accuracy_verdicts(ours, rivals, by_tool[FLOAT])
     for other in rivals:
         yield from _efficiency_verdicts(ours, other)
+        if ours.task == LARGE:  # the same work: nearest rounding, minima and maxima
+            yield from _time_verdicts(by_tool["zeropoint quick"], other)
     if ours.peak is not None:
         goal = f"{_label(ours)}: peak memory ≤ {MEMORY_GOAL:.0f} models"
         yield Verdict(goal, f"{ours.peak:.2f}", ours.peak <= MEMORY_GOAL)
@@ -564,9 +566,14 @@ def _efficiency_verdicts(ours: Row, other: Row) -> Iterator[Verdict]:
         if found is not None:
             goal = f"{_label(ours)}: inference, {threads} thread{'s'[: threads - 1]} ≤ {TIME_NOISE:.2f} x {other.tool}"
             yield Verdict(goal, f"{found:.2f} x", found <= TIME_NOISE)
-    if ours.task == LARGE and ours.from_stats is not None and other.from_stats is not None:
+    if ours.task == LARGE:
+        yield from _time_verdicts(ours, other)
+
+
+def _time_verdicts(ours: Row, other: Row) -> Iterator[Verdict]:
+    if ours.from_stats is not None and other.from_stats is not None:
         ratio = ours.from_stats / other.from_stats
-        goal = f"{_label(ours)}: quantization ≤ {TIME_NOISE:.2f} x {other.tool}"
+        goal = f"{ours.task} {ours.mode}: time of {ours.tool} from statistics ≤ {TIME_NOISE:.2f} x {other.tool}"
         yield Verdict(goal, f"{ratio:.2f} x", ratio <= TIME_NOISE)
 
 

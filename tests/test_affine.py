@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from zeropoint import affine
 from zeropoint.affine import SMALLEST_SCALE, QuantParams, dequantize, quantize, round_half_away
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidRange
@@ -173,6 +174,53 @@ def test_parameters_without_an_axis_are_single():
 @given(st.floats(-(2.0**40), 2.0**40) | st.integers(-(2**20), 2**20).map(lambda k: k + 0.5))
 def test_rounding_is_half_away_from_zero(x):
     assert round_half_away(np.float64(x)) == int(Decimal(x).quantize(Decimal(1), ROUND_HALF_UP))
+
+
+@given(st.floats(-(2.0**30), 2.0**30, width=32) | st.integers(-(2**22), 2**22).map(lambda k: k + 0.5))
+def test_rounding_is_exact_in_single_precision_too(x):
+    for value in (np.float32(x), *np.nextafter(np.float32(x), np.float32([-1e9, 1e9]))):
+        found = round_half_away(np.asarray(value))
+        assert found.dtype == np.float32
+        assert found == int(Decimal(float(value)).quantize(Decimal(1), ROUND_HALF_UP))
+
+
+@given(st.lists(ends, max_size=6), st.sampled_from([DType.INT8, DType.UINT8, DType.INT16]), st.booleans())
+def test_parameters_made_together_are_those_made_one_by_one(ranges, dtype, symmetric):
+    symmetric = symmetric and dtype.kind == "int"
+    names = [f"t{k}" for k in range(len(ranges))]
+    alone = [QuantParams.from_range(*r, dtype, symmetric) for r in ranges]
+    assert QuantParams.each_from_range(ranges, dtype, symmetric, names) == alone
+
+
+def test_of_several_ranges_the_wrong_one_is_named():
+    with pytest.raises(InvalidRange, match=r"'second' has the range \[0.0, inf\]"):
+        QuantParams.each_from_range([(0.0, 1.0), (0.0, math.inf)], DType.INT8, False, ["first", "second"])
+
+
+@pytest.mark.parametrize(
+    "dtype", [DType.INT8, DType.UINT8, DType.INT16, DType.INT32, DType.INT64], ids=lambda d: d.label
+)
+@given(
+    shape=st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    axis=st.integers(0, 3) | st.none(),
+    seed=st.integers(0, 9),
+)
+def test_going_block_by_block_changes_nothing(dtype, shape, axis, seed):
+    rng = np.random.default_rng(seed)
+    axis = None if axis is None or axis >= len(shape) else axis
+    channels = 1 if axis is None else shape[axis]
+    params = QuantParams(
+        tuple(map(float, rng.uniform(0.01, 1, channels).astype(np.float32))),
+        tuple(int(z) for z in rng.integers(max(dtype.min, -9), 9, channels)),
+        dtype,
+        axis,
+    )
+    x = rng.normal(size=shape).astype(np.float32)
+    whole = quantize(x, params)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(affine, "BLOCK", 3)
+        np.testing.assert_array_equal(quantize(x, params), whole)
+    assert whole.dtype == dtype.storage
 
 
 @pytest.mark.parametrize("dtype", [DType.INT8, DType.UINT8, DType.INT16], ids=lambda d: d.label)

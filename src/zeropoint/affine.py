@@ -109,7 +109,7 @@ class QuantParams:
         lows, highs = np.minimum(lows, 0.0), np.maximum(highs, 0.0)
         if symmetric:
             scales = _storable(np.maximum(-lows, highs) / qmax)
-            zero_points = np.zeros(lows.shape, np.int64)
+            zero_points: Array = np.zeros(lows.shape, np.int64)
         else:
             scales = _storable(_span(lows, highs) / (qmax - qmin))
             from_low, from_high = qmin - lows / scales, qmax - highs / scales
@@ -118,7 +118,7 @@ class QuantParams:
             zero_points = np.clip(nudged, qmin, qmax).astype(np.int64)
             # An empty range says nothing but "zero is in it": keep that zero at 0 where the type allows.
             zero_points[(lows == 0) & (highs == 0)] = max(qmin, 0)
-        return cls(tuple(map(float, scales)), tuple(map(int, zero_points)), dtype, axis)
+        return cls((*scales.tolist(),), (*zero_points.tolist(),), dtype, axis)
 
     @classmethod
     def each_from_range(

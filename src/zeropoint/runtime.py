@@ -92,6 +92,25 @@ class Session:
                 self._interpreter.set_tensor(detail["index"], value)
             self._interpreter.invoke()
 
+    def repeat(self) -> None:
+        """Run again on what the inputs hold: nothing but the model takes time."""
+        with _explained():
+            self._interpreter.invoke()
+
+    def delegated(self) -> set[int]:
+        """Places of the first graph's ops that a delegate took over: those between its inputs and its outputs."""
+        details = self._interpreter._get_ops_details()
+        makers = {int(t): d for d in details if d["op_name"] != "DELEGATE" for t in d["outputs"]}
+        taken: set[int] = set()
+        for part in (d for d in details if d["op_name"] == "DELEGATE"):
+            ends, waiting = set(map(int, part["inputs"])), list(map(int, part["outputs"]))
+            while waiting:
+                tensor = waiting.pop()
+                if tensor in makers and tensor not in ends and makers[tensor]["index"] not in taken:
+                    taken.add(int(makers[tensor]["index"]))
+                    waiting += map(int, makers[tensor]["inputs"])
+        return taken
+
     def read(self, indices: Sequence[int]) -> list[Array]:
         """Outputs of the last `invoke` by index, as copies."""
         return [self._interpreter.get_tensor(index) for index in indices]

@@ -16,7 +16,7 @@ from zeropoint.errors import InvalidRecipe, InvalidSample
 from zeropoint.graph import Model
 from zeropoint.quantize import Result
 from zeropoint.report.quantization import usage_lines
-from zeropoint.runtime import quiet_stderr
+from zeropoint.streams import quiet_stderr
 from zeropoint.tflite import to_bytes
 
 from .laws import broken_laws

@@ -70,7 +70,7 @@ class Step:
 class Result:
     """The quantized model with the plans it was made by, one for each graph that was changed.
 
-    `prepared` is the float model that the plans are for.
+    `prepared` is the float model that the plans are for, `stats` what its ranges come from.
     """
 
     model: Model
@@ -80,6 +80,7 @@ class Result:
     steps: tuple[Step, ...] = ()
     worst: tuple[OpError, ...] = ()
     prepared: Model | None = None
+    stats: Stats | None = None
 
     @property
     def plan(self) -> Plan:
@@ -209,7 +210,7 @@ def carry_out(planned: Planned, request: Request) -> Result:
             rewrite(plan.on(made.graphs[planned.model.graphs.index(plan.graph)]), request.ops, encoder)
     require_runnable(made)
     notes = tuple(_other_weights(planned.plans, request))
-    return Result(made, planned.plans, tuple(warnings), notes, prepared=planned.model)
+    return Result(made, planned.plans, tuple(warnings), notes, prepared=planned.model, stats=request.stats)
 
 
 def _other_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:

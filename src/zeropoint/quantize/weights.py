@@ -89,7 +89,7 @@ def fit_bias(weights: QuantParams, bias: Array, input_scale: float, activations:
     products = np.maximum(np.array(weights.scales) * input_scale, SMALLEST_SCALE)
     per_channel = len(weights.scales) > 1
     bias_params = QuantParams(
-        tuple(map(float, products.astype(np.float32))),
+        (*products.astype(np.float32).tolist(),),
         (0,) * products.size,
         BIAS_TYPE[activations],
         0 if per_channel else None,
@@ -98,7 +98,7 @@ def fit_bias(weights: QuantParams, bias: Array, input_scale: float, activations:
 
 
 def with_scales(params: QuantParams, scales: Array) -> QuantParams:
-    stored = tuple(map(float, np.asarray(scales, np.float32)))
+    stored = (*np.asarray(scales, np.float32).tolist(),)
     return QuantParams(stored, params.zero_points, params.dtype, params.axis)
 
 
