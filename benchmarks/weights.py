@@ -135,6 +135,24 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (*("" if c is None else form.format(c) for form, c in zip(forms, cells, strict=True)), "")
 
 
+def markdown(rows: Sequence[Row]) -> str:
+    """The rows as a table for docs/benchmarks.md: a line for each task and mode, a column for each tool."""
+    tools = list(dict.fromkeys(row.tool for row in rows))
+    lines = [f"| task | mode | {' | '.join(tools)} |", "|---|---|" + "---|" * len(tools)]
+    spots = {(row.task, row.mode, row.tool): row for row in rows}
+    for task, mode in dict.fromkeys((row.task, row.mode) for row in rows):
+        cells = [_cell(spots.get((task, mode, tool))) for tool in tools]
+        lines.append(f"| {task} | {mode} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: Row | None) -> str:
+    if row is None or row.size is None or row.score is None:
+        return ""
+    latency = "" if row.latency is None else f", {row.latency:.1f}×"
+    return f"{row.size / 1000:.0f} kB, {row.score:.4f}{latency}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Quantizing weights alone over the zoo, against other tools.")
     parser.add_argument("--zoo", required=True, help="folder with zoo.py")
@@ -144,6 +162,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=200, help="for rows with data (default: 200)")
     parser.add_argument("--limit", type=int, help="evaluate on this many samples only")
     parser.add_argument("-o", "--output", help="a JSON file for the results")
+    parser.add_argument("--markdown", help="a file for the table in docs/benchmarks.md")
     arguments = parser.parse_args()
     zoo = str(Path(arguments.zoo).resolve())
     sys.path.insert(0, zoo)
@@ -160,6 +179,8 @@ def main() -> None:
                     Path(arguments.output).write_text(json.dumps(content, indent=1) + "\n")
     print(", ".join(f"{package} {number}" for package, number in versions().items()), f"on {os.cpu_count()} cores\n")
     header = ("task, mode, tool", "kB", "score", "seconds", "latency", "")
+    if arguments.markdown:
+        Path(arguments.markdown).write_text(markdown(rows))
     print_table(header, [(f"{row.task} {row.mode}: {row.tool}", *_cells(row)) for row in rows])
 
 
