@@ -366,7 +366,7 @@ def logarithm_free() -> Model:
 def test_ops_that_the_runtime_lacks_are_named(name):
     model = build.one_op("CUSTOM", [build.act("x", 2)], build.act("y", 2))
     model.main.ops[0].custom_code = name
-    with pytest.raises(UnsupportedOp, match=name):
+    with pytest.raises((UnsupportedOp, InvalidModel), match=name):  # a Flex op is looked at where TensorFlow is there
         calibrate(model, [np.float32([1, 2])])
 
 

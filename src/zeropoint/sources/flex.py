@@ -161,7 +161,10 @@ def _function(op: Op) -> Callable[..., Sequence[Any]]:
         tf = require_tensorflow("running a Flex op")
         from tensorflow.core.framework import graph_pb2
 
-        content = strings(op.custom_options)
+        try:
+            content = strings(op.custom_options)
+        except InvalidModel as error:
+            raise InvalidModel(f"{op.label} '{op.name}': {error}") from None
         if len(content) != 2:
             raise InvalidModel(f"the options of {op.label} at '{op.name}' hold no definition of it")
         graph = graph_pb2.GraphDef()
