@@ -19,7 +19,7 @@ from zeropoint.graph import Model
 from zeropoint.graph.query import tensor_keys
 from zeropoint.report.demo import accuracy
 from zeropoint.report.demo import digits as digits_data
-from zeropoint.runtime import quiet_stderr
+from zeropoint.streams import quiet_stderr
 from zeropoint.tflite import load, save
 
 from . import build

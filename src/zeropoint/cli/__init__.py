@@ -10,10 +10,14 @@ from typing import Annotated
 import typer
 
 from ..errors import ZeropointError
+from .benchmark import benchmark
 from .calibrate import calibrate
+from .compare import compare
 from .demo import demo
+from .doctor import doctor
 from .inspect import inspect
 from .quantize import quantize
+from .train import train
 
 app = typer.Typer(
     name="zeropoint",
@@ -24,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (inspect, calibrate, quantize, demo):
+for command in (inspect, calibrate, quantize, train, compare, doctor, benchmark, demo):
     app.command()(command)
 
 

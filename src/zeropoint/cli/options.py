@@ -52,10 +52,10 @@ StdOption = Annotated[str | None, typer.Option("--std", metavar="S[,S,S]", help=
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")]
 
 
-def console() -> Console:
+def console(stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(soft_wrap=True)
+    return Console(soft_wrap=True, stderr=stderr)
 
 
 def load_model(path: Path, verbose: bool) -> Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,7 @@ from .options import (
     normalization_of,
     samples_of,
 )
+from .reports import ModelExplorerOption, ReportOption, Reports, command_line, compared
 
 
 def quantize(
@@ -76,6 +78,8 @@ def quantize(
     ] = None,
     recipe: Annotated[Path | None, typer.Option("--recipe", metavar="FILE", help="Rules in JSON or TOML.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
+    report: ReportOption = None,
+    model_explorer: ModelExplorerOption = None,
     limit: LimitOption = None,
     workers: WorkersOption = None,
     signature: SignatureOption = None,
@@ -126,6 +130,12 @@ def quantize(
         raise InvalidRecipe("say where to write the result with -o, or ask for the plan alone with --dry-run")
     if output is not None and not dry_run:
         refuse_existing(output, overwrite)
+    reports = Reports(report, model_explorer, overwrite)
+    if dry_run and reports.wanted:
+        raise InvalidRecipe("--report and --model-explorer show the model that was made; leave out --dry-run")
+    reports.require(output)
+    if model_explorer is not None and data is None:
+        raise InvalidRecipe("--model-explorer shows how far each op is from the float model; give --data to measure it")
     if range not in (*METHODS, "auto"):
         raise InvalidRecipe(f"unknown range method {range!r}; choose from auto, {', '.join(METHODS)}")
     if effort not in EFFORTS:
@@ -155,3 +165,10 @@ def quantize(
     assert output is not None
     size = result.save(output, overwrite=overwrite)
     print_result(result, size_of(model, source), size, shown_on)
+    if reports.wanted:
+        from ..report.page_build import Evidence
+
+        comparison = None if data is None else compared(sampled, result.model, shown_on, limit)
+        before = size_of(model, source)
+        evidence = Evidence(output.name, result.model, size, before, result, None, comparison, None, rules)
+        reports.write(replace(evidence, command=command_line(), data=data), shown_on)

@@ -197,5 +197,13 @@ UNPACKING = frozenset({"DEQUANTIZE", "DENSIFY"})
 CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE"})
 """Ops that only change how numbers are stored."""
 
-UNPACKED_SINCE: Mapping[str, int] = {"uint8": 1, "int8": 2, "int16": 3, "float16": 3, "per_axis": 5, "int4": 6, "int2": 7}
+UNPACKED_SINCE: Mapping[str, int] = {
+    "uint8": 1,
+    "int8": 2,
+    "int16": 3,
+    "float16": 3,
+    "per_axis": 5,
+    "int4": 6,
+    "int2": 7,
+}
 """The lowest version of DEQUANTIZE that takes a type, or a scale for each channel."""

@@ -16,12 +16,12 @@ from ..affine import QuantParams
 from ..fixedpoint import to_fixed_point
 from ..graph.model import BlockScales, Graph, Model, Op, Record, Tensor
 from ..graph.query import unique_names
-from ..ops import CONVERSIONS, OPS, Activation, Rescale, Weight, fused_activation
+from ..ops import OPS, Activation, Rescale, Weight, fused_activation
+from ..ops.execution import Execution, execution_of, macs_of
 
 SCHEMA_VERSION = 1
 """Of `Inspection.to_json`; documented in docs/inspect-json.md."""
 
-Execution = Literal["integer", "float", "hybrid", "conversion", "other"]
 Kind = Literal["input", "output", "constant", "variable", "activation"]
 
 
@@ -294,40 +294,16 @@ def _op_row(op: Op, graph: Graph, names: dict[Tensor, str]) -> OpRow:
         op.version,
         fused_activation(op).name,
         execution,
-        _macs(op),
+        macs_of(op),
         tuple(None if t is None else _operand(t, names) for t in op.inputs),
         tuple(_operand(t, names) for t in op.outputs),
         tuple(_multipliers(op)) if execution == "integer" else (),
     )
 
 
-def _macs(op: Op) -> int:
-    spec = OPS.get(op.kind)
-    if spec is None or spec.macs is None:
-        return 0
-    try:
-        return spec.macs(op)
-    except IndexError:  # a file may give an op fewer operands, or dimensions, than its kind has
-        return 0
-
-
 def _operand(tensor: Tensor, names: dict[Tensor, str]) -> Operand:
     row = _quant_row(tensor)
     return Operand(names[tensor], tensor.dtype.label, tensor.shape, None if row is None else row.formula)
-
-
-def execution_of(op: Op) -> Execution:
-    """Integer: all data that flow are quantized. Hybrid: float data, quantized weights. Other: indices and shapes."""
-    if op.kind in CONVERSIONS:
-        return "conversion"
-    spec = OPS.get(op.kind)
-    tensors = [t for t in (*op.inputs, *op.outputs) if t is not None]
-    flowing = [t for t in tensors if not t.is_constant] or tensors
-    if any(t.dtype.is_float for t in flowing):
-        weights = [] if spec is None else [op.inputs[k] for k in spec.weight_slots if k < len(op.inputs)]
-        quantized = [t for t in (weights or op.inputs) if t is not None and t.is_constant and t.is_quantized]
-        return "hybrid" if quantized else "float"
-    return "integer" if any(t.is_quantized for t in tensors) else "other"
 
 
 def _multipliers(op: Op) -> Iterator[Multiplier]:

@@ -1,0 +1,79 @@
+"""zeropoint benchmark."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import OverwriteOption, VerboseOption, console, load_model
+from .reports import ReportOption, Reports, command_line
+
+
+def benchmark(
+    models: Annotated[
+        list[Path], typer.Argument(metavar="MODEL...", help="One or several models.", show_default=False)
+    ],
+    threads: Annotated[
+        str | None, typer.Option("--threads", metavar="N[,N]", help="By default 1 and one for each core.")
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=2, metavar="N", help="How often each model is timed.")] = 30,
+    quick: Annotated[bool, typer.Option("--quick", help="Only latencies: no memory, no times by kind of op.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    report: ReportOption = None,
+    overwrite: OverwriteOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Time models side by side: interleaved runs, median and quartiles, on one thread and on several.
+
+    Inputs are made up. Times by kind of op are estimates: LiteRT's Python interpreter does not tell them.
+
+    Examples:
+
+      zeropoint benchmark model.tflite model_int8.tflite
+
+      zeropoint benchmark a.tflite b.tflite c.tflite --threads 1,4 --rounds 100 --json
+
+      zeropoint benchmark model.tflite model_int8.tflite --report latency.html
+    """
+    from ..errors import InvalidRecipe
+    from ..report.progress import progress_bar
+    from ..report.timing import print_benchmark
+    from ..verify.timing import Trial, cores
+    from ..verify.timing import benchmark as measure
+
+    reports = Reports(report, overwrite=overwrite)
+    reports.require()
+    try:
+        counts = (1, cores()) if threads is None else tuple(int(part) for part in threads.split(","))
+    except ValueError:
+        counts = ()
+    if not counts or min(counts) < 1:
+        raise InvalidRecipe(f"--threads {threads}: give a number, or several with commas between them")
+    named = {name: load_model(path, verbose) for name, path in zip(distinct(models), models, strict=True)}
+    shown_on = console()
+    with progress_bar("timing", rounds, "rounds", shown_on) as tell:
+        found = measure(named, Trial(tuple(dict.fromkeys(counts)), rounds, not quick), tell)
+    if as_json:
+        json.dump(found.to_json(), sys.stdout, indent=1, allow_nan=False)
+        print()
+    else:
+        print_benchmark(found, shown_on)
+    if reports.wanted:
+        from ..report.page_build import Evidence
+        from ..report.page_cards import latency_bars
+
+        first, last = found.models[0], found.models[-1]
+        before = first.bytes if len(found.models) > 1 else None
+        evidence = Evidence(last.name, named[last.name], last.bytes, before, bars=latency_bars(found))
+        reports.write(replace(evidence, command=command_line()), console(stderr=as_json))
+
+
+def distinct(paths: list[Path]) -> list[str]:
+    """Names of files, with their folders where these alone tell them apart, numbered where one comes twice."""
+    names = [path.name if sum(p.name == path.name for p in paths) == 1 else str(path) for path in paths]
+    return [n if names.count(n) == 1 else f"{n} #{names[: k + 1].count(n)}" for k, n in enumerate(names)]

@@ -1,0 +1,96 @@
+"use strict";
+// What Plotly is to draw, as plain values. `ink` holds the colours of the present theme.
+
+function frame(ink, more) {
+  const axis = {gridcolor: ink.line, zerolinecolor: ink.line, linecolor: ink.line, automargin: true};
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: {color: ink.text, size: 11}, margin: {l: 44, r: 12, t: 26, b: 34},
+    showlegend: false, hovermode: "closest", ...more,
+    xaxis: {...axis, ...more.xaxis}, yaxis: {...axis, ...more.yaxis},
+  };
+}
+
+/** The histogram of a tensor, with the range that its integers cover drawn over it. */
+function histogramFigure(tensor, ink) {
+  const {low, width, counts} = tensor.bins;
+  const ends = [low, low + width * counts.length, ...(tensor.limits || [])];
+  const from = Math.min(...ends), to = Math.max(...ends), margin = 0.04 * (to - from || 1);
+  const bars = {
+    type: "bar", x: counts.map((_, k) => low + (k + 0.5) * width), y: counts, width: counts.map(() => width),
+    marker: {color: ink.accent}, hovertemplate: "%{x:.4g}: %{y}<extra></extra>",
+  };
+  const shapes = [], annotations = [];
+  if (tensor.limits) {
+    const [first, last] = tensor.limits;
+    shapes.push({type: "rect", x0: first, x1: last, y0: 0, y1: 1, yref: "paper", fillcolor: ink.range, opacity: 0.18, line: {width: 0}, layer: "below"});
+    for (const [x, side] of [[first, "left"], [last, "right"]]) {
+      shapes.push({type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: {color: ink.range, width: 1.6, dash: "dash"}});
+      annotations.push({x, y: 1, yref: "paper", yanchor: "bottom", xanchor: side, showarrow: false, text: shortNumber(x), font: {size: 10}});
+    }
+  }
+  return {
+    data: [bars],
+    layout: frame(ink, {
+      shapes, annotations, bargap: 0, xaxis: {range: [from - margin, to + margin]},
+      yaxis: {type: "log", title: {text: "values"}, dtick: 1, exponentformat: "power"},
+    }),
+  };
+}
+
+/** The weights of each channel from least to greatest, between what its scale allows. */
+function channelFigure(weights, ink) {
+  const channel = weights.lows.map((_, k) => k * weights.each);
+  const outline = (values) => ({
+    type: "scatter", mode: "lines", x: channel, y: values, line: {color: ink.range, width: 1.2, shape: "hvh"}, hoverinfo: "skip",
+  });
+  const bars = {
+    type: "bar", x: channel, base: weights.lows, y: weights.highs.map((high, k) => high - weights.lows[k]),
+    width: channel.map(() => 0.8 * weights.each), marker: {color: ink.accent},
+    customdata: weights.highs, hovertemplate: "channel %{x}: %{base:.4g} to %{customdata:.4g}<extra></extra>",
+  };
+  return {
+    data: [bars, outline(weights.limits), outline(weights.limits.map((limit) => -limit))],
+    layout: frame(ink, {xaxis: {title: {text: weights.each > 1 ? `channel, ${weights.each} to a bar` : "channel"}}, yaxis: {}}),
+  };
+}
+
+const SHOWN_DECIBELS = 90; // what is exact counts as 200 dB, and would press all else flat
+
+/** Signal-to-noise from the first op to the last. */
+function courseFigure(ops, measures, ink) {
+  const lines = measures.filter((measure) => measure.unit === "dB").map((measure, k) => {
+    const known = ops.map((op, index) => ({op, index})).filter(({op}) => op.errors[measure.key] !== null);
+    return {
+      type: "scatter", mode: "lines+markers", name: measure.title, x: known.map((one) => one.index),
+      y: known.map((one) => Math.min(one.op.errors[measure.key], SHOWN_DECIBELS)), text: known.map((one) => `${one.op.kind} ${one.op.name}`),
+      customdata: known.map((one) => one.op.id), marker: {size: 5}, line: {width: 1.4, color: [ink.accent, ink.range, ink.third][k % 3]},
+      hovertemplate: "%{text}<br>%{y:.1f} dB<extra>" + measure.title + "</extra>",
+    };
+  }).filter((line) => line.x.length);
+  return {
+    data: lines,
+    layout: frame(ink, {
+      showlegend: true, legend: {orientation: "h", yanchor: "bottom", y: 1.02}, xaxis: {title: {text: "op"}}, yaxis: {title: {text: "signal to noise, dB"}},
+    }),
+  };
+}
+
+/** Durations side by side, with their spread. */
+function latencyFigure(bars, ink) {
+  return {
+    data: [{
+      type: "bar", orientation: "h", y: bars.map((bar) => bar.label), x: bars.map((bar) => bar.value), marker: {color: ink.accent},
+      error_x: {
+        type: "data", symmetric: false, color: ink.text,
+        array: bars.map((bar) => bar.high - bar.value), arrayminus: bars.map((bar) => bar.value - bar.low),
+      },
+      hovertemplate: "%{y}: %{x:.3g} ms<extra></extra>",
+    }],
+    layout: frame(ink, {xaxis: {title: {text: "ms"}, rangemode: "tozero"}, yaxis: {autorange: "reversed"}}),
+  };
+}
+
+function shortNumber(value) {
+  return value === null ? "" : String(Number(value.toPrecision(4)));
+}

@@ -1,0 +1,91 @@
+"""Quantization-aware training of any `.tflite`, on Keras 3: what was trained is what is deployed.
+
+Keras is imported when a name below is first used; its backend is chosen by KERAS_BACKEND, as always.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MissingExtra
+
+if TYPE_CHECKING:
+    from .agreement import Parity as Parity
+    from .agreement import parity as parity
+    from .building import trainable as trainable
+    from .callbacks import FreezeRanges as FreezeRanges
+    from .distillation import Distilled as Distilled
+    from .distillation import Goal as Goal
+    from .distillation import distill as distill
+    from .exporting import export as export
+    from .keras_models import quantize_model as quantize_model
+    from .loop import Schedule as Schedule
+    from .network import Trainable as Trainable
+    from .settings import QuantSettings as QuantSettings
+
+_HOMES = {
+    "Distilled": "distillation",
+    "FreezeRanges": "callbacks",
+    "Goal": "distillation",
+    "Parity": "agreement",
+    "QuantSettings": "settings",
+    "Schedule": "loop",
+    "Trainable": "network",
+    "distill": "distillation",
+    "export": "exporting",
+    "parity": "agreement",
+    "quantize_model": "keras_models",
+    "trainable": "building",
+}
+"""Public name -> the module it lives in."""
+
+BACKENDS = ("tensorflow", "jax", "torch")
+"""Of what is installed, the first is used unless KERAS_BACKEND says otherwise: the quickest on a CPU comes first."""
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'zeropoint.train' has no attribute {name!r}")
+    require_keras()
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def require_keras() -> None:
+    """Raise unless Keras can be imported with some backend; choose one if the user has not."""
+    if "keras" in sys.modules:
+        return
+    chosen = os.environ.get("KERAS_BACKEND")
+    installed = [b for b in BACKENDS if find_spec(b) is not None]
+    if find_spec("keras") is None or not installed or (chosen in BACKENDS and chosen not in installed):
+        missing = "Keras 3" if find_spec("keras") is None else chosen or "a backend for Keras"
+        extra = chosen if chosen in BACKENDS else BACKENDS[0]
+        raise MissingExtra(f"training needs {missing}: pip install 'zeropoint[{extra}]'")
+    if chosen is None and not _has_settings():
+        os.environ["KERAS_BACKEND"] = installed[0]
+
+
+def start_keras() -> None:
+    """Import Keras and let its backend look for devices, without what that prints."""
+    from ..streams import quiet_stderr
+
+    require_keras()
+    with quiet_stderr():
+        from keras import ops
+
+        ops.convert_to_numpy(ops.zeros(()))
+
+
+def _has_settings() -> bool:
+    """Whether a file of the user's tells Keras its backend."""
+    home = os.environ.get("KERAS_HOME")
+    return (Path.home() / ".keras" if home is None else Path(home)).joinpath("keras.json").is_file()

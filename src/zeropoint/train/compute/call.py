@@ -1,0 +1,77 @@
+"""One op with the values of its inputs: what every function of the table computes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import keras
+import numpy as np
+
+from ...dtypes import Array, DType
+from ...errors import InvalidModel
+from ...graph.model import Op, Tensor
+
+
+@dataclass(frozen=True)
+class State:
+    """The start of a recurrent layer's state, and what happens to it after each step."""
+
+    value: Any
+    keep: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """`inputs` are backend tensors, NumPy arrays where they are known beforehand, or None where left out.
+
+    The first dimension of tensors in `free` goes with the batch; it may be another than the recorded one.
+    """
+
+    op: Op
+    inputs: Sequence[Any]
+    free: frozenset[Tensor] = frozenset()
+
+    def __getitem__(self, slot: int) -> Any:
+        """The input at `slot`; None beyond the last."""
+        return self.inputs[slot] if slot < len(self.inputs) else None
+
+    def option(self, name: str, default: Any = None) -> Any:
+        return self.op.option(name, default)
+
+    def shape(self, tensor: Tensor) -> tuple[int, ...]:
+        """The recorded shape, with -1 for a first dimension that goes with the batch."""
+        return (-1, *tensor.shape[1:]) if tensor in self.free else tensor.shape
+
+    def output_shape(self, k: int = 0) -> tuple[int, ...]:
+        return self.shape(self.op.outputs[k])
+
+    def input_shape(self, slot: int) -> tuple[int, ...]:
+        tensor = self.op.inputs[slot]
+        assert tensor is not None
+        return self.shape(tensor)
+
+    def known(self, slot: int) -> Array:
+        """An input that has to be known beforehand: axes, shapes, paddings."""
+        value = self[slot]
+        if not isinstance(value, np.ndarray):
+            raise InvalidModel(
+                f"{self.op.label} '{self.op.name}' computes its input {slot} while it runs, and the trainable graph "
+                "needs to know it beforehand; give the model with constant shapes and axes"
+            )
+        return value
+
+    def axes(self, slot: int, rank: int) -> tuple[int, ...]:
+        """A known input as axes, counted from the front."""
+        return tuple(int(a) % rank for a in self.known(slot).reshape(-1))
+
+
+def held_type(dtype: DType) -> str:
+    """The backend's name for a type. JAX holds no numbers of 64 bits unless told to."""
+    wide = dtype.bits == 64 and keras.backend.backend() == "jax"
+    return dtype.label.replace("64", "32") if wide else dtype.label
+
+
+Compute: TypeAlias = Callable[[Call], Any]
+"""From an op and its inputs to its output, or to a list of its outputs."""

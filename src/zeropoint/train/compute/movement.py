@@ -1,0 +1,315 @@
+"""Ops that move values without computing any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from ...dtypes import Array
+from .call import Call, Compute, held_type
+
+
+def _reshape(call: Call) -> Any:
+    return ops.reshape(call[0], call.output_shape())
+
+
+def _transpose(call: Call) -> Any:
+    return ops.transpose(call[0], tuple(int(a) for a in call.known(1)))
+
+
+def _pack(call: Call) -> Any:
+    return ops.stack(list(call.inputs), axis=int(call.option("axis", 0)))
+
+
+def _unpack(call: Call) -> list[Any]:
+    return list(ops.unstack(call[0], num=len(call.op.outputs), axis=int(call.option("axis", 0))))
+
+
+def _concatenate(call: Call) -> Any:
+    return ops.concatenate(list(call.inputs), axis=int(call.option("axis", 0)))
+
+
+def _split(call: Call) -> list[Any]:
+    (axis,) = call.axes(0, len(call[1].shape))
+    return list(ops.split(call[1], len(call.op.outputs), axis=axis))
+
+
+def _split_unevenly(call: Call) -> list[Any]:
+    (axis,) = call.axes(2, len(call[0].shape))
+    lengths = [tensor.shape[axis] for tensor in call.op.outputs]
+    return list(ops.split(call[0], np.cumsum(lengths)[:-1].tolist(), axis=axis))
+
+
+def _slice(call: Call) -> Any:
+    begin, size = call.known(1).reshape(-1), call.known(2).reshape(-1)
+    parts = []
+    for axis, (start, count) in enumerate(zip(begin, size, strict=True)):
+        whole = axis == 0 and call.op.outputs[0] in call.free
+        parts.append(slice(None) if whole else slice(int(start), None if count < 0 else int(start + count)))
+    return call[0][tuple(parts)]
+
+
+def strided_parts(call: Call) -> list[Any]:
+    """STRIDED_SLICE as Python spells it: slices, numbers for dimensions that go, None for new ones, an ellipsis."""
+    begin, end, strides = (call.known(k).reshape(-1) for k in (1, 2, 3))
+    masks = {name: int(call.option(f"{name}Mask", 0)) for name in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")}
+    parts: list[Any] = []
+    for k, (start, stop, step) in enumerate(zip(begin.tolist(), end.tolist(), strides.tolist(), strict=True)):
+        bit = 1 << k
+        if masks["ellipsis"] & bit:
+            parts.append(Ellipsis)
+        elif masks["newAxis"] & bit:
+            parts.append(None)
+        elif masks["shrinkAxis"] & bit:
+            parts.append(start)
+        else:
+            first = None if masks["begin"] & bit else start
+            parts.append(slice(first, None if masks["end"] & bit else stop, step))
+    return parts
+
+
+def _strided_slice(call: Call) -> Any:
+    x, parts = call[0], strided_parts(call)
+    if isinstance(x, np.ndarray):
+        return x[tuple(parts)]
+    if call.op.outputs[0] in call.free and isinstance(parts[0], slice):
+        parts[0] = slice(None)  # the recorded end is that of the recorded batch
+    shape, axis = call.input_shape(0), 0
+    for k, part in enumerate(parts):
+        if part is Ellipsis:
+            axis = len(shape) - sum(p is not None for p in parts[k + 1 :])
+        elif part is not None:
+            if isinstance(part, slice) and (part.step or 1) < 0:  # PyTorch does not go backwards
+                chosen = np.arange(shape[axis])[part]
+                x = ops.take(x, chosen.astype(np.int32), axis=axis)
+                parts[k] = slice(None)
+            axis += 1
+    return x[tuple(parts)]
+
+
+def _pad(call: Call) -> Any:
+    around = tuple((int(a), int(b)) for a, b in call.known(1))
+    filler = call[2]
+    if filler is None:
+        return ops.pad(call[0], around)
+    shape = [1] * len(around)
+    inside = ops.pad(ops.ones_like(call[0]), around)
+    return ops.pad(call[0], around) + (1.0 - inside) * ops.reshape(filler, shape)
+
+
+def _mirror_pad(call: Call) -> Any:
+    x, mode = call[0], "symmetric" if call.option("mode", 0) == 1 else "reflect"
+    for axis, (before, after) in enumerate(call.known(1)):
+        if before or after:
+            order = np.pad(np.arange(call.input_shape(0)[axis]), (int(before), int(after)), mode)  # type: ignore[call-overload]
+            x = ops.take(x, order.astype(np.int32), axis=axis)
+    return x
+
+
+def _gather(call: Call) -> Any:
+    x, indices = call[0], call[1]
+    rank = len(x.shape)
+    axis, batch = int(call.option("axis", 0)) % rank, int(call.option("batchDims", 0))
+    if batch == 0:
+        return ops.take(x, indices, axis=axis)
+    # [batch, before, axis, after] -> rows of one long table, one for each batch and position on the axis.
+    order = [*range(batch), axis, *(k for k in range(batch, rank) if k != axis)]
+    moved = ops.transpose(x, order)
+    sizes, places = x.shape[axis], tuple(indices.shape[batch:])
+    rest = tuple(moved.shape[batch + 1 :])
+    flat = ops.reshape(indices, (-1, int(np.prod(places))))
+    starts = ops.arange(ops.shape(flat)[0], dtype=flat.dtype) * sizes
+    rows = ops.take(ops.reshape(moved, (-1, *rest)), flat + ops.expand_dims(starts, 1), axis=0)
+    lead = (-1, *x.shape[1:batch])
+    spread = ops.reshape(rows, (*lead, *places, *rest))
+    before = axis - batch
+    ahead = [batch + len(places) + k for k in range(before)]
+    behind = range(batch + len(places) + before, len(spread.shape))
+    return ops.transpose(spread, [*range(batch), *ahead, *range(batch, batch + len(places)), *behind])
+
+
+def _gather_nd(call: Call) -> Any:
+    x, indices = call[0], call[1]
+    depth = indices.shape[-1]
+    sizes = np.array(x.shape[:depth])
+    steps = np.concatenate([np.cumprod(sizes[:0:-1])[::-1], [1]]).astype(np.int32)
+    rows = ops.sum(ops.cast(indices, "int32") * steps, axis=-1)
+    return ops.take(ops.reshape(x, (-1, *x.shape[depth:])), rows, axis=0)
+
+
+def _look_up(call: Call) -> Any:
+    return ops.take(call[1], call[0], axis=0)
+
+
+def _update_slice(call: Call) -> Any:
+    """The update moved to its place, where it is; the operand elsewhere. Starts are clamped, as LiteRT does."""
+    x, update, start = call[0], call[1], call[2]
+    shape, size = call.input_shape(0), call.input_shape(1)
+    inside: Any = None
+    for axis, (length, part) in enumerate(zip(shape, size, strict=True)):
+        first = ops.clip(start[axis], 0, length - part)
+        places = ops.arange(length, dtype="int32") - ops.cast(first, "int32")
+        update = ops.take(update, ops.clip(places, 0, part - 1), axis=axis)
+        hit = ops.logical_and(places >= 0, places < part)
+        hit = ops.reshape(hit, [-1 if k == axis else 1 for k in range(len(shape))])
+        inside = hit if inside is None else ops.logical_and(inside, hit)
+    return update if inside is None else ops.where(inside, update, x)
+
+
+def _fill(call: Call) -> Any:
+    return ops.broadcast_to(call[1], call.output_shape())
+
+
+def _broadcast(call: Call) -> Any:
+    return call[0] * ops.ones(call.output_shape(), dtype=call[0].dtype)
+
+
+def _tile(call: Call) -> Any:
+    return ops.tile(call[0], tuple(int(n) for n in call.known(1)))
+
+
+def _reverse(call: Call) -> Any:
+    return ops.flip(call[0], axis=call.axes(1, len(call[0].shape)))
+
+
+def _set_diagonal(call: Call) -> Any:
+    rows, columns = call.input_shape(0)[-2:]
+    diagonal = call[1]
+    wide = ops.expand_dims(diagonal, -1) if rows <= columns else ops.expand_dims(diagonal, -2)
+    return ops.where(np.eye(rows, columns, dtype=bool), wide, call[0])
+
+
+def _dilate(call: Call) -> Any:
+    steps = call.known(1).reshape(-1)
+    shape, size = call.input_shape(0), call.output_shape()
+    places = np.full(size, int(np.prod(shape)), np.int32)  # the filler stands behind the last element
+    places[tuple(slice(None, None, int(s)) for s in steps)] = np.arange(np.prod(shape)).reshape(shape)
+    table = ops.concatenate([ops.reshape(call[0], (-1,)), ops.reshape(call[2], (1,))])
+    return ops.take(table, places, axis=0)
+
+
+def _one_hot(call: Call) -> Any:
+    depth = int(call.known(1))
+    hit = ops.one_hot(call[0], depth, axis=int(call.option("axis", -1)), dtype="bool")
+    return ops.where(hit, call[2], call[3])
+
+
+def _sparse_to_dense(call: Call) -> Any:
+    indices, shape = call.known(0), call.output_shape()
+    indices = indices.reshape(-1, len(shape))
+    source = np.full(shape, len(indices), np.int32)
+    source[tuple(indices.T)] = np.arange(len(indices))
+    values = ops.broadcast_to(ops.reshape(call[2], (-1,)), (len(indices),))
+    table = ops.concatenate([values, ops.reshape(call[3], (1,))])
+    return ops.take(table, source, axis=0)
+
+
+def _space_to_depth(call: Call) -> Any:
+    block = int(call.option("blockSize"))
+    _, height, width, channels = call.input_shape(0)
+    parts = ops.reshape(call[0], (-1, height // block, block, width // block, block, channels))
+    moved = ops.transpose(parts, (0, 1, 3, 2, 4, 5))
+    return ops.reshape(moved, (-1, height // block, width // block, block * block * channels))
+
+
+def _depth_to_space(call: Call) -> Any:
+    block = int(call.option("blockSize"))
+    _, height, width, channels = call.input_shape(0)
+    parts = ops.reshape(call[0], (-1, height, width, block, block, channels // block**2))
+    moved = ops.transpose(parts, (0, 1, 3, 2, 4, 5))
+    return ops.reshape(moved, (-1, height * block, width * block, channels // block**2))
+
+
+def _space_to_batch(call: Call) -> Any:
+    block, around = call.known(1).reshape(-1).tolist(), call.known(2)
+    rank, spatial = len(call.input_shape(0)), len(block)
+    x = ops.pad(call[0], ((0, 0), *((int(a), int(b)) for a, b in around), *((0, 0),) * (rank - 1 - spatial)))
+    batch, sides, rest = x.shape[0], x.shape[1 : 1 + spatial], tuple(x.shape[1 + spatial :])
+    split = [n for side, b in zip(sides, block, strict=True) for n in (side // b, b)]
+    inner, outer = [2 + 2 * k for k in range(spatial)], [1 + 2 * k for k in range(spatial)]
+    tail = range(1 + 2 * spatial, 1 + 2 * spatial + len(rest))
+    moved = ops.transpose(ops.reshape(x, (batch, *split, *rest)), [*inner, 0, *outer, *tail])
+    return ops.reshape(moved, (-1, *(s // b for s, b in zip(sides, block, strict=True)), *rest))
+
+
+def _batch_to_space(call: Call) -> Any:
+    block, crops = call.known(1).reshape(-1).tolist(), call.known(2)
+    shape, spatial = call.input_shape(0), len(block)
+    sides, rest = shape[1 : 1 + spatial], shape[1 + spatial :]
+    parts = ops.reshape(call[0], (*block, -1, *sides, *rest))
+    pairs = [n for k in range(spatial) for n in (spatial + 1 + k, k)]
+    moved = ops.transpose(parts, [spatial, *pairs, *range(2 * spatial + 1, 2 * spatial + 1 + len(rest))])
+    whole = ops.reshape(moved, (-1, *(s * b for s, b in zip(sides, block, strict=True)), *rest))
+    cut = [slice(None)]
+    cut += [slice(int(a), s * b - int(c)) for (a, c), s, b in zip(crops, sides, block, strict=True)]
+    return whole[tuple(cut)]
+
+
+def _top(call: Call) -> list[Any]:
+    values, indices = ops.top_k(call[0], int(call.known(1)), sorted=True)
+    return [values, ops.cast(indices, held_type(call.op.outputs[1].dtype))]
+
+
+def _cast(call: Call) -> Any:
+    return ops.cast(call[0], held_type(call.op.outputs[0].dtype))
+
+
+def _shape(call: Call) -> Array:
+    """As recorded: what reads it in a graph for any batch does not look at the first number."""
+    source = call.op.inputs[0]
+    assert source is not None
+    return np.array(source.shape, call.op.outputs[0].dtype.storage)
+
+
+def _rank(call: Call) -> Array:
+    source = call.op.inputs[0]
+    assert source is not None
+    return np.array(len(source.shape), np.int32)
+
+
+def _range(call: Call) -> Any:
+    start, limit, step = (call.known(k).reshape(()).item() for k in range(3))
+    return np.arange(start, limit, step).astype(call.op.outputs[0].dtype.storage)
+
+
+COMPUTE: Mapping[str, Compute] = {
+    "RESHAPE": _reshape,
+    "SQUEEZE": _reshape,
+    "EXPAND_DIMS": _reshape,
+    "TRANSPOSE": _transpose,
+    "PACK": _pack,
+    "UNPACK": _unpack,
+    "CONCATENATION": _concatenate,
+    "SPLIT": _split,
+    "SPLIT_V": _split_unevenly,
+    "SLICE": _slice,
+    "STRIDED_SLICE": _strided_slice,
+    "PAD": _pad,
+    "PADV2": _pad,
+    "MIRROR_PAD": _mirror_pad,
+    "GATHER": _gather,
+    "GATHER_ND": _gather_nd,
+    "EMBEDDING_LOOKUP": _look_up,
+    "DYNAMIC_UPDATE_SLICE": _update_slice,
+    "FILL": _fill,
+    "BROADCAST_TO": _broadcast,
+    "TILE": _tile,
+    "REVERSE_V2": _reverse,
+    "MATRIX_SET_DIAG": _set_diagonal,
+    "DILATE": _dilate,
+    "ONE_HOT": _one_hot,
+    "SPARSE_TO_DENSE": _sparse_to_dense,
+    "SPACE_TO_DEPTH": _space_to_depth,
+    "DEPTH_TO_SPACE": _depth_to_space,
+    "SPACE_TO_BATCH_ND": _space_to_batch,
+    "BATCH_TO_SPACE_ND": _batch_to_space,
+    "TOPK_V2": _top,
+    "CAST": _cast,
+    "SHAPE": _shape,
+    "RANK": _rank,
+    "RANGE": _range,
+    "IDENTITY": lambda call: call[0],
+}

@@ -1,0 +1,201 @@
+"""A graph's constants as variables, and the grids that weights are rounded to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from ..affine import SMALLEST_SCALE, QuantParams
+from ..dtypes import Array, DType
+from ..graph.model import Graph, Op, Tensor
+from ..graph.query import Use
+from ..ops import Bias, Coefficients, OpSpec, Weight
+from ..quantize.plan import Plan
+from ..quantize.weights import live_scales
+from ..recipe import keep_float
+from .arrays import array_of
+from .fake_quant import Levels, symmetric_scale, whole_symmetric_steps
+from .settings import QuantSettings
+
+AddWeight = Callable[..., Any]
+LEAST_SIZE = 2.0**-10
+"""Channels whose weights are smaller than this share of the others' hardly take part; they move as the others do."""
+
+BIAS_STEPS = 8
+"""A bias moves in multiples of so many steps of the output."""
+
+NARROW = 8
+"""Below so many bits the scales of weights are learned unless asked otherwise: cutting off peaks pays."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A float constant as a variable, and the uses that read it.
+
+    The variable holds multiples of `unit`, a power of two of about the size of the weights of each channel. Batch
+    normalization has been folded into them, so that they differ by orders of magnitude; in multiples of their size one
+    learning rate suits them all.
+    """
+
+    tensor: Tensor
+    uses: tuple[Use, ...]
+    variable: Any
+    unit: Array
+
+    @property
+    def value(self) -> Array:
+        """What the variable stands for."""
+        return array_of(self.variable).astype(np.float32) * self.unit
+
+    @property
+    def current(self) -> Any:
+        """The same inside a computation."""
+        return ops.multiply(ops.convert_to_tensor(self.variable), ops.convert_to_tensor(self.unit))
+
+
+def constants_of(
+    plan: Plan, needed: Sequence[Op], specs: Mapping[str, OpSpec], freeze: Sequence[str], add_weight: AddWeight
+) -> list[Constant]:
+    """Variables for the float constants that `needed` ops read: weights and biases can be trained, others cannot.
+
+    Uses for which the plan has other numbers than the constant's start from these.
+    """
+    readers: dict[tuple[Tensor, int], list[Use]] = {}
+    for op in needed:
+        for slot, tensor in enumerate(op.inputs):
+            if tensor is not None and tensor.data is not None and tensor.dtype is DType.FLOAT32:
+                use = Use(op, slot)
+                readers.setdefault((tensor, id(plan.values.get(use))), []).append(use)
+    made: list[Constant] = []
+    for (tensor, _), uses in readers.items():
+        value = plan.values.get(uses[0], tensor.data)
+        trained = any(_is_trained(use, specs) for use in uses) and not _is_frozen(tensor, uses, freeze)
+        variable = add_weight(
+            shape=tensor.shape,
+            dtype="float32",
+            initializer="zeros",
+            trainable=trained,
+            name=f"constant_{len(made)}",  # names of tensors hold slashes, which Keras refuses
+        )
+        assert value is not None
+        unit = _unit(np.asarray(value), uses[0], plan, specs) if trained else np.ones((), np.float32)
+        variable.assign(np.asarray(value) / unit)
+        made.append(Constant(tensor, tuple(uses), variable, unit))
+    return made
+
+
+def _unit(value: Array, use: Use, plan: Plan, specs: Mapping[str, OpSpec]) -> Array:
+    """Powers of two near the size of the values: of each channel's weights; of a bias, beside the output's range."""
+    role = specs[use.op.kind].input_role(use.slot)
+    size = float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) if value.size else 0.0
+    if isinstance(role, Weight) and role.axis is not None:
+        others = tuple(k for k in range(value.ndim) if k != role.axis)
+        sizes = np.sqrt(np.mean(np.square(value, dtype=np.float64), axis=others, keepdims=True))
+        return _power_of_two(np.where(sizes > size * LEAST_SIZE, sizes, size))
+    held = plan.stored.get(use.op.outputs[0])
+    if isinstance(role, Bias) and held is not None:
+        return _power_of_two(np.array(held.scale * BIAS_STEPS))
+    return _power_of_two(np.array(size))
+
+
+def _power_of_two(sizes: Array) -> Array:
+    safe = np.where(sizes > SMALLEST_SCALE * 2.0**20, sizes, 1.0)
+    return np.exp2(np.round(np.log2(safe))).astype(np.float32)
+
+
+def _is_trained(use: Use, specs: Mapping[str, OpSpec]) -> bool:
+    spec = specs.get(use.op.kind)
+    return spec is not None and isinstance(spec.input_role(use.slot), Weight | Bias | Coefficients)
+
+
+def _is_frozen(tensor: Tensor, uses: Sequence[Use], patterns: Sequence[str]) -> bool:
+    for pattern in patterns:
+        named = Op("", [], [tensor])
+        if keep_float(pattern).matches(named) or any(keep_float(pattern).matches(use.op) for use in uses):
+            return True
+    return False
+
+
+def unmatched(patterns: Sequence[str], graph: Graph) -> list[str]:
+    """Patterns that fit nothing: most likely misspelt."""
+    named = [Op("", [], [t]) for t in graph.tensors if t.is_constant]
+    return [p for p in patterns if not any(keep_float(p).matches(op) for op in (*graph.ops, *named))]
+
+
+class WeightGrid:
+    """Symmetric levels for the weights at one use, with a scale for each slice along an axis, or one for all."""
+
+    def __init__(self, start: QuantParams, shape: tuple[int, ...], settings: QuantSettings) -> None:
+        self.start, self.rank = start, len(shape)
+        bits = start.dtype.bits if settings.weight_bits is None else min(settings.weight_bits, start.dtype.bits)
+        self.levels = Levels(bits, narrow=True)
+        self.learned = (settings.weight_scales or ("learned" if bits < NARROW else "last")) == "learned"
+        self.exponents: Any = None
+        self.first = np.ones((), np.float32)
+
+    def prepare(self, data: Array, add_weight: AddWeight, name: str) -> None:
+        """Start from the plan's scales, or from ones of as many levels as there are to be."""
+        if not self.learned:
+            return
+        scales = np.array(self.start.scales, np.float32)
+        if self.levels.bits < self.start.dtype.bits:
+            scales = fitted_scales(data, self.start.axis, self.levels)
+        self.first = self._along(scales)
+        self.exponents = add_weight(
+            shape=self.first.shape, dtype="float32", initializer="zeros", trainable=True, name=name
+        )
+
+    def _along(self, scales: Array) -> Array:
+        if self.start.axis is None:
+            return np.asarray(scales.reshape(()))
+        shape = [1] * self.rank
+        shape[self.start.axis] = -1
+        return np.asarray(scales.reshape(shape))
+
+    def scale(self, weights: Any) -> Any:
+        if self.learned:
+            return ops.multiply(ops.convert_to_tensor(self.first), ops.exp(ops.convert_to_tensor(self.exponents)))
+        scale = symmetric_scale(weights, self.levels, self.start.axis)
+        # Channels without weights take the least scale of the others, as `live_scales` has it.
+        alive = scale * (self.levels.steps // 2) >= SMALLEST_SCALE * 2.0**24
+        others = ops.min(ops.where(alive, scale, 3e38))
+        return ops.where(alive, scale, ops.where(others < 3e38, others, 2.0**-7))
+
+    def steps(self, weights: Any, scale: Any) -> Any:
+        """The weights as whole multiples of the scale."""
+        return whole_symmetric_steps(weights, scale, self.levels)
+
+    def params(self, weights: Array) -> QuantParams:
+        """What the weights are deployed with: `scale`, computed to the last bit as without training."""
+        others = None if self.start.axis is None else tuple(k for k in range(weights.ndim) if k != self.start.axis)
+        peaks = np.abs(weights).max(axis=others, initial=0.0).reshape(-1)
+        if self.learned:
+            scales = self.first.reshape(-1) * np.exp(array_of(self.exponents)).reshape(-1)
+        else:
+            scales = peaks.astype(np.float64) / (self.levels.steps // 2)
+        scales = live_scales(scales, peaks)
+        stored = tuple(map(float, np.asarray(scales, np.float32)))
+        return QuantParams(stored, (0,) * len(stored), self.start.dtype, self.start.axis)
+
+    def clipped(self, weights: Array, params: QuantParams) -> Array:
+        """The weights cut off where the grid ends, which the stored type may reach beyond."""
+        scales, _ = params.along(weights.ndim)
+        most = scales * (self.levels.steps // 2)
+        return np.clip(weights, -most, most).astype(np.float32)
+
+
+def fitted_scales(data: Array, axis: int | None, levels: Levels) -> Array:
+    """For each slice, the scale with the least squared rounding error, out of a few below the one that cuts nothing."""
+    rows = data.reshape(1, -1) if axis is None else np.moveaxis(data, axis, 0).reshape(data.shape[axis], -1)
+    most = levels.steps // 2
+    peaks = np.maximum(np.abs(rows).max(axis=1, keepdims=True), SMALLEST_SCALE)
+    best, least = peaks / most, np.full((rows.shape[0], 1), np.inf)
+    for share in np.linspace(0.2, 1.0, 41):
+        scale = share * peaks / most
+        error = ((np.clip(np.round(rows / scale), -most, most) * scale - rows) ** 2).sum(axis=1, keepdims=True)
+        best, least = np.where(error < least, scale, best), np.minimum(error, least)
+    return np.asarray(best.reshape(-1), np.float32)

@@ -1,0 +1,220 @@
+"""The training loop: batches, a schedule, held-back samples, and the best state so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+
+from ..dtypes import Array
+from ..errors import InvalidRecipe, InvalidSample
+from ..graph.model import Model
+from ..sources.ports import Row, entry
+from ..sources.samples import Notes, Samples, iterate, rows
+from .arrays import array_of
+
+RATE, RATE_OF_FEW_BITS = 3e-4, 1e-3
+"""Relative to the size of the weights: in 8 bits these are nearly right from the start, in 4 they have a way to go."""
+
+Progress = Callable[[int, float], None]
+"""Called with the number of steps done and the loss."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`steps` of Adam on batches of `batch` samples. The learning rate, None for one that suits the weights' bits,
+    rises over the first twentieth and then falls along a cosine. A share of the samples is held back; on these the
+    loss is taken `checks` times. `mirror` turns half of the images of a batch round, left to right.
+    """
+
+    steps: int = 500
+    batch: int = 32
+    learning_rate: float | None = None
+    held_back: float = 0.2
+    checks: int = 20
+    seed: int = 0
+    mirror: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch < 1 or self.checks < 1:
+            raise InvalidRecipe("training takes at least one step, one sample a batch, and one check")
+        if self.learning_rate is not None and not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise InvalidRecipe(f"the learning rate must be greater than zero, not {self.learning_rate}")
+        if not 0 <= self.held_back < 1:
+            raise InvalidRecipe(f"the share of samples held back is at least 0 and below 1, not {self.held_back}")
+
+    def rate(self, bits: int) -> float:
+        """The learning rate at its highest, for weights of so many bits."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return RATE if bits >= 8 else RATE_OF_FEW_BITS
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """All samples in memory: rows for one run each, and labels beside them."""
+
+    rows: tuple[Row, ...]
+    labels: tuple[Array, ...] | None = None
+
+    @classmethod
+    def of(cls, model: Model, samples: Samples, *, labelled: bool) -> TrainingData:
+        where, notes = entry(model), Notes()
+        if not labelled:
+            found = tuple(row for _, row in rows(samples, where, notes))
+            labels = None
+        else:
+            pairs = [
+                pair for number, sample in enumerate(iterate(samples)) for pair in _labelled(sample, where, number)
+            ]
+            found, labels = tuple(row for row, _ in pairs), tuple(label for _, label in pairs)
+        if len(found) < 2:
+            raise InvalidSample(f"training needs at least two samples, one of them to check with, not {len(found)}")
+        return cls(found, labels)
+
+    @property
+    def samples(self) -> list[Row]:
+        return list(self.rows)
+
+    def part(self, chosen: Sequence[int]) -> TrainingData:
+        labels = None if self.labels is None else tuple(self.labels[k] for k in chosen)
+        return TrainingData(tuple(self.rows[k] for k in chosen), labels)
+
+    def batch(self, chosen: Sequence[int]) -> tuple[list[Array], Array | None]:
+        part = self.part(chosen)
+        inputs = [np.concatenate(column) for column in zip(*part.rows, strict=True)]
+        return inputs, None if part.labels is None else np.concatenate(part.labels)
+
+
+def _labelled(sample: Any, where: Any, number: int) -> list[tuple[Row, Array]]:
+    """A pair of inputs and labels, or of batches of them."""
+    if not isinstance(sample, tuple | list) or len(sample) != 2:
+        raise InvalidSample(f"sample {number} is no pair of inputs and labels; without labels, leave out the loss")
+    found = [row for _, row in rows([sample[0]], where, Notes())]
+    labels = np.asarray(sample[1])
+    if len(found) == 1:
+        return [(found[0], labels if labels.ndim and labels.shape[0] == 1 else labels[None])]
+    if labels.shape[:1] != (len(found),):
+        raise InvalidSample(f"sample {number} has {len(found)} inputs and labels of shape {list(labels.shape)}")
+    return [(row, labels[k : k + 1]) for k, row in enumerate(found)]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How training went: the loss on held-back samples before and at its best, and at which step that was."""
+
+    steps: int
+    before: float
+    best: float
+    best_step: int
+    history: tuple[tuple[int, float], ...] = ()
+    interrupted: bool = False
+
+    def __str__(self) -> str:
+        stopped = "interrupted; " if self.interrupted else ""
+        if self.best_step == 0:
+            return f"{stopped}{self.steps} steps did not lower the loss on held-back samples ({self.before:.4g})"
+        gain = f"from {self.before:.4g} to {self.best:.4g}"
+        return f"{stopped}the loss on held-back samples fell {gain} at step {self.best_step} of {self.steps}"
+
+
+@dataclass
+class Loop:
+    """Trains `pupil`, a Keras model with a loss of its own, and leaves it in the best state."""
+
+    pupil: Any
+    schedule: Schedule
+    data: TrainingData
+    progress: Progress | None = None
+    _history: list[tuple[int, float]] = field(default_factory=list)
+
+    def run(self) -> Trained:
+        schedule = self.schedule
+        self._compile()
+        kept, held = self._split()
+        best_step, best, state = 0, self._check(held), self._state()
+        self._history = [(0, best)]
+        before, every, interrupted, step = best, max(1, schedule.steps // schedule.checks), False, 0
+        try:
+            for step, (inputs, labels) in enumerate(self._batches(kept), start=1):
+                loss = _number(self.pupil.train_on_batch(inputs, labels))
+                if self.progress is not None:
+                    self.progress(step, loss)
+                if step % every and step != schedule.steps:
+                    continue
+                found = self._check(held)
+                self._history.append((step, found))
+                if found < best:
+                    best_step, best, state = step, found, self._state()
+        except KeyboardInterrupt:
+            interrupted = True
+        for variable, value in zip(self.pupil.student.weights, state, strict=True):
+            variable.assign(value)
+        return Trained(step, before, best, best_step, tuple(self._history), interrupted)
+
+    def _state(self) -> list[Array]:
+        return [array_of(variable) for variable in self.pupil.student.weights]
+
+    def _compile(self) -> None:
+        schedule = self.schedule
+        warmup, peak = max(1, schedule.steps // 20), schedule.rate(self.pupil.student.least_bits)
+        rate = keras.optimizers.schedules.CosineDecay(
+            peak / 10,
+            max(1, schedule.steps - warmup),
+            alpha=0.01,
+            warmup_target=peak,
+            warmup_steps=warmup,
+        )
+        # XLA on a CPU makes steps of convolutional networks slower, not faster.
+        jit = False if keras.backend.backend() == "tensorflow" else "auto"
+        self.pupil.compile(optimizer=keras.optimizers.Adam(rate, clipnorm=1.0), jit_compile=jit)
+
+    def _split(self) -> tuple[list[int], list[int]]:
+        """Samples to train on and to check with: every so many is held back, at least one."""
+        count = len(self.data.rows)
+        wanted = max(1, round(self.schedule.held_back * count)) if self.schedule.held_back else 0
+        held = {int(k * count / wanted) for k in range(wanted)} if wanted else set()
+        kept = [k for k in range(count) if k not in held]
+        return kept, sorted(held) or kept
+
+    def _batches(self, kept: Sequence[int]) -> Iterator[tuple[list[Array], Array | None]]:
+        """Random batches of one size, so that nothing is compiled twice."""
+        rng = np.random.default_rng(self.schedule.seed)
+        size = min(self._batch_size(), len(kept))
+        order: list[int] = []
+        for _ in range(self.schedule.steps):
+            while len(order) < size:
+                order += rng.permutation(kept).tolist()
+            chosen, order = order[:size], order[size:]
+            inputs, labels = self.data.batch(chosen)
+            yield ([_mirrored(a, rng) for a in inputs] if self.schedule.mirror else inputs), labels
+
+    def _batch_size(self) -> int:
+        return self.schedule.batch if self.pupil.student.takes_any_batch else 1
+
+    def _check(self, held: Sequence[int]) -> float:
+        """The mean loss on held-back samples, without training."""
+        size = self._batch_size()
+        total = 0.0
+        for start in range(0, len(held), size):
+            chosen = held[start : start + size]
+            inputs, labels = self.data.batch(chosen)
+            found = self.pupil(inputs, training=False)
+            total += _number(self.pupil.compute_loss(y=labels, y_pred=found)) * len(chosen)
+        return total / len(held)
+
+
+def _number(loss: Any) -> float:
+    value = loss[0] if isinstance(loss, list | tuple) else loss
+    return float(array_of(value))
+
+
+def _mirrored(images: Array, rng: np.random.Generator) -> Array:
+    if images.ndim != 4:
+        raise InvalidRecipe(f"only images can be mirrored, not arrays of {images.ndim} dimensions")
+    turned = rng.random((images.shape[0], 1, 1, 1)) < 0.5
+    return np.where(turned, images[:, :, ::-1], images)

@@ -1,0 +1,1 @@
+"""Where accuracy went, and why."""

@@ -1,0 +1,183 @@
+"""Which tensor of a quantized model holds what a tensor of the float model holds: by name, else by place.
+
+Quantizers keep names, put something behind them, or join those of fused ops with semicolons. Where names say nothing,
+ops of the same kind and shape that come in the same order are taken for the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import pairwise
+
+from ..errors import InvalidModel
+from ..graph.model import Graph, Op, Tensor
+from ..graph.query import Uses
+from ..ops import CONVERSIONS
+from ..sources.ports import Entry
+
+SUFFIX = re.compile(
+    r"([/_.](?:u?int(?:8|16|32)|float(?:16|32)|quantized|dequantized?|requantized|quant|dequant)|#\d+|_\d+)$",
+    re.IGNORECASE,
+)
+"""What quantizers put behind the name of a tensor that holds the same numbers in another form."""
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """For each tensor of the quantized graph that flows, its counterpart in the float graph."""
+
+    quantized: Graph
+    float: Graph
+    partner: Mapping[Tensor, Tensor]
+
+    def unaligned(self) -> Iterator[Op]:
+        """Ops of the float graph none of whose outputs has a counterpart."""
+        found = set(self.partner.values())
+        return (op for op in self.float.ops if op.kind not in CONVERSIONS and not found.intersection(op.outputs))
+
+
+def align(entries: tuple[Entry, Entry]) -> Alignment:
+    """Of the float entry and the quantized one."""
+    wanted, made = (entry.graph for entry in entries)
+    partner = dict(_inputs(*entries)) | dict(_outputs(wanted, made))
+    taken = set(partner.values())
+    for tensor, original in _by_name(wanted, made):
+        if tensor not in partner and original not in taken:
+            partner[tensor] = original
+            taken.add(original)
+    for tensor, original in list(_by_place(wanted, made, partner)):
+        partner[tensor] = original
+    partner.update(_through_conversions(made, partner))
+    return Alignment(made, wanted, partner)
+
+
+def _inputs(wanted: Entry, made: Entry) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs by the names that callers use, if both models have the same; else in order."""
+    if len(wanted.ports) != len(made.ports):
+        raise InvalidModel(
+            f"the float model has {len(wanted.ports)} inputs and the quantized one {len(made.ports)}; "
+            "give two versions of one model"
+        )
+    by_name = {port.name: port.tensor for port in wanted.ports}
+    named = set(by_name) == {port.name for port in made.ports}
+    for port, other in zip(made.ports, wanted.ports, strict=True):
+        yield port.tensor, by_name[port.name] if named else other.tensor
+
+
+def input_order(wanted: Entry, made: Entry) -> list[int]:
+    """For each input of the quantized model the place of the same input in the float model."""
+    originals = dict(_inputs(wanted, made))
+    return [wanted.graph.inputs.index(originals[t]) for t in made.graph.inputs]
+
+
+def _outputs(wanted: Graph, made: Graph) -> Iterator[tuple[Tensor, Tensor]]:
+    if len(wanted.outputs) != len(made.outputs):
+        raise InvalidModel(
+            f"the float model has {len(wanted.outputs)} outputs and the quantized one {len(made.outputs)}; "
+            "give two versions of one model"
+        )
+    makers = (Uses(wanted), Uses(made))
+    for tensor, original in zip(made.outputs, wanted.outputs, strict=True):
+        # What counts is what an op computes, not the conversion for callers behind it.
+        yield _source(tensor, makers[1]), _source(original, makers[0])
+
+
+def _source(tensor: Tensor, uses: Uses) -> Tensor:
+    """Where the numbers of a tensor come from, before conversions."""
+    op = uses.producer(tensor)
+    while op is not None and op.kind in CONVERSIONS and op.inputs[0] is not None:
+        tensor = op.inputs[0]
+        op = uses.producer(tensor)
+    return tensor
+
+
+def computed(graph: Graph) -> list[Tensor]:
+    """What ops other than conversions compute, in order."""
+    return [t for op in graph.ops if op.kind not in CONVERSIONS for t in op.outputs]
+
+
+def _by_name(wanted: Graph, made: Graph) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pairs whose names fit, the surest first: equal, equal but for a suffix, with a part in common."""
+    aliases = _aliases(made)
+    originals = [t for t in computed(wanted) if t.name]
+    for spelling in (_whole, _stripped, _parts):
+        table: dict[str, list[Tensor]] = {}
+        for original in originals:
+            for key in spelling(original.name):
+                table.setdefault(key, []).append(original)
+        for tensor in computed(made):
+            keys = [key for name in aliases[tensor] for key in spelling(name)]
+            found = dict.fromkeys(t for key in keys for t in table.get(key, []) if _fits(tensor, t))
+            if len(found) == 1 or (found and spelling is not _parts):
+                yield tensor, next(iter(found))
+
+
+def _aliases(graph: Graph) -> dict[Tensor, list[str]]:
+    """Names of each computed tensor, those of its conversions included: callers may know it by one of these."""
+    uses = Uses(graph)
+    names = {t: [t.name] for t in computed(graph)}
+    for op in graph.ops:
+        if op.kind in CONVERSIONS:
+            source = _source(op.outputs[0], uses)
+            if source in names:
+                names[source].append(op.outputs[0].name)
+    return names
+
+
+def _whole(name: str) -> list[str]:
+    return [name]
+
+
+def _stripped(name: str) -> list[str]:
+    found = []
+    while (shorter := SUFFIX.sub("", name)) != name:
+        found.append(shorter)
+        name = shorter
+    return found or [name]
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in name.split(";") if part]
+
+
+def _fits(tensor: Tensor, original: Tensor) -> bool:
+    """Whether shapes agree; a dimension that one of them leaves open agrees with any."""
+    one, other = tensor.shape_signature or tensor.shape, original.shape_signature or original.shape
+    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
+
+
+def _by_place(wanted: Graph, made: Graph, known: Mapping[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pairs of ops of one kind and shape that come in the same order between pairs that are known."""
+    taken = set(known.values())
+    ops = [[op for op in graph.ops if op.kind not in CONVERSIONS and op.outputs] for graph in (wanted, made)]
+    place = {op.outputs[0]: k for k, op in enumerate(ops[0])}
+    anchors = [(-1, -1)]
+    for k, op in enumerate(ops[1]):
+        original = known.get(op.outputs[0])
+        if original in place and place[original] > anchors[-1][0]:
+            anchors.append((place[original], k))
+    anchors.append((len(ops[0]), len(ops[1])))
+    for (a, b), (a_end, b_end) in pairwise(anchors):
+        yield from (
+            (tensor, original)
+            for tensor, original in _in_order(ops[0][a + 1 : a_end], ops[1][b + 1 : b_end])
+            if tensor not in known and original not in taken
+        )
+
+
+def _in_order(wanted: Sequence[Op], made: Sequence[Op]) -> Iterator[tuple[Tensor, Tensor]]:
+    signs = [[(op.label, op.outputs[0].shape) for op in side] for side in (wanted, made)]
+    for a, b, size in SequenceMatcher(None, signs[0], signs[1], autojunk=False).get_matching_blocks():
+        for one, other in zip(wanted[a : a + size], made[b : b + size], strict=True):
+            yield from zip(other.outputs, one.outputs, strict=False)
+
+
+def _through_conversions(made: Graph, partner: Mapping[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """What conversions make of tensors with a counterpart has the same one."""
+    uses = Uses(made)
+    for op in made.ops:
+        if op.kind in CONVERSIONS and (original := partner.get(_source(op.outputs[0], uses))) is not None:
+            yield op.outputs[0], original

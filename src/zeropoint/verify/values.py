@@ -1,0 +1,243 @@
+"""What `compare` and `doctor` find, as plain values: printed by commands, drawn by the report, saved as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..ops.execution import Execution
+from ..recipe import Recipe, recipe_from
+
+SCHEMA_VERSION = 1
+"""Of `Comparison.to_json` and `Diagnosis.to_json`; docs/compare.md describes them."""
+
+EXACT = 200.0
+"""Signal-to-noise in dB of values that are equal. Float32 itself ends near 150 dB."""
+
+
+def decibels(relative_error: float) -> float:
+    """Signal-to-noise in dB of a relative squared error: 0 dB is noise as strong as the signal. Within ±EXACT."""
+    if not math.isfinite(relative_error):
+        return -EXACT
+    floor = 10 ** (-EXACT / 10)
+    return -10 * math.log10(min(max(relative_error, floor), 1 / floor))
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far values are from what they should be, over all samples.
+
+    `snr` in dB; `mean_ulp` and `max_ulp` in units of the last place of the integers that hold the values, None where
+    these are float; `cosine` of the angle between both, None where one of them is zero throughout.
+    """
+
+    snr: float
+    cosine: float | None
+    mean_ulp: float | None = None
+    max_ulp: float | None = None
+
+    @property
+    def error(self) -> float:
+        """The power of the difference over the power of the signal."""
+        return float(10.0 ** (-self.snr / 10))
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """How a tensor's integers are used: shares of values at the lowest and highest integer that the real value lies
+    beyond, and the share of all integers between the least and the greatest that occur."""
+
+    clipped_low: float
+    clipped_high: float
+    used: float
+
+    @property
+    def clipped(self) -> float:
+        return self.clipped_low + self.clipped_high
+
+
+@dataclass(frozen=True)
+class OpRow:
+    """One op in both models. Positions count the ops of the first graph, from 0.
+
+    `accumulated` compares the models as they run; `own` feeds this op alone with the float model's values, so that
+    only its own rounding and clipping is left. Either is None where it cannot be measured; `note` then says why.
+    """
+
+    label: str
+    name: str  # of the first output in the float model
+    position: int  # in the quantized model
+    float_position: int
+    quantized_name: str  # of the first output in the quantized model
+    dtype: str  # of that
+    execution: Execution
+    macs: int
+    accumulated: Deviation | None
+    own: Deviation | None
+    occupancy: Occupancy | None  # None for float outputs
+    parameters: str | None = None  # of the output: scale and zero point
+    note: str = ""
+
+    @property
+    def blame(self) -> float:
+        """What rows are sorted by: the op's own relative squared error."""
+        return 0.0 if self.own is None else self.own.error
+
+
+@dataclass(frozen=True)
+class OutputRow:
+    """One output of the model. `agreement` is the share of samples with the same largest element, where that means
+    something: None unless the output looks like scores of classes."""
+
+    name: str
+    deviation: Deviation
+    largest: float  # absolute error
+    mean: float  # absolute error
+    agreement: float | None = None
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """What a user's own function says of the float model and of the quantized one."""
+
+    name: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A float model and a quantized one on the same samples. Rows are in the quantized model's order."""
+
+    samples: int
+    ops: tuple[OpRow, ...]
+    outputs: tuple[OutputRow, ...]
+    metric: MetricRow | None = None
+    unaligned: tuple[str, ...] = ()  # float ops that have no counterpart, as "KIND 'name'"
+    notes: tuple[str, ...] = ()
+    float_bytes: int | None = None
+    quantized_bytes: int | None = None
+
+    @property
+    def error(self) -> float:
+        """Relative squared error, averaged over outputs."""
+        return sum(o.deviation.error for o in self.outputs) / max(1, len(self.outputs))
+
+    @property
+    def snr(self) -> float:
+        return decibels(self.error)
+
+    @property
+    def by_blame(self) -> tuple[OpRow, ...]:
+        """The op that does most harm first."""
+        return tuple(sorted(self.ops, key=lambda row: -row.blame))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA_VERSION, **plain(self), "snr": self.snr}
+
+
+Cause = Literal[
+    "outlier_samples",
+    "outlier_values",
+    "uneven_channels",
+    "dead_channels",
+    "huge_weight",
+    "drowned_input",
+    "clipping",
+    "bias_overflow",
+    "extreme_scale",
+    "unlike_data",
+    "unnormalized_input",
+    "swapped_inputs",
+    "float_fallback",
+    "costly_conversions",
+    "undelegated_ops",
+    "sensitive_ops",
+    "coarse_weights",
+]
+"""Identifies what is wrong; docs/compare.md explains each."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that costs accuracy or time, with the numbers that show it, and what to do.
+
+    `gain` is the estimated improvement of the outputs in dB, measured if `is_measured`; None for what costs only time.
+    `rules` are those of a recipe (see `recipe_from`) that mends it, to be put behind the ones in use; `options` are
+    arguments of `quantize` that do. Samples are numbered as in the data.
+    """
+
+    cause: Cause
+    title: str
+    evidence: tuple[str, ...]
+    effect: str
+    advice: str
+    gain: float | None = None
+    is_measured: bool = False
+    rules: tuple[Mapping[str, Any], ...] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    ops: tuple[str, ...] = ()  # names of first outputs in the float model
+    samples: tuple[int, ...] = ()
+    numbers: Mapping[str, float] = field(default_factory=dict)  # those in the evidence, for machines
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good a model is: signal-to-noise of its outputs in dB, the user's metric if there is one."""
+
+    snr: float
+    metric: float | None = None
+    agreement: float | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """The proposed recipe, whole, with the score that was measured with it."""
+
+    rules: tuple[Mapping[str, Any], ...]
+    options: Mapping[str, Any]
+    before: Score
+    after: Score
+    moved: float  # share of multiply-accumulates that left the integers asked for
+    float_metric: float | None = None  # of the float model
+
+    @property
+    def recovered(self) -> float:
+        """The share of the squared error that is gone."""
+        return 1 - float(10.0 ** ((self.before.snr - self.after.snr) / 10))
+
+    @property
+    def recipe(self) -> Recipe:
+        return recipe_from({"rules": [dict(rule) for rule in self.rules]})
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Findings in order of gain; none for a healthy model."""
+
+    findings: tuple[Finding, ...]
+    comparison: Comparison
+    remedy: Remedy | None = None  # None if nothing was found that a recipe could mend
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        return not self.findings
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA_VERSION, **plain(self)}
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON has it: objects and lists, null in place of NaN and infinity."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(v) for key, v in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

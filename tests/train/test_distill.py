@@ -1,0 +1,132 @@
+"""Training without labels and with them, from Python and from the command line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import zeropoint
+from zeropoint.errors import InvalidRecipe, InvalidSample
+from zeropoint.report.demo import accuracy, digits
+from zeropoint.train import Goal, QuantSettings, Schedule, distill
+from zeropoint.train.loop import TrainingData
+
+from ..quantize.nets import Net, normal, samples_for
+
+
+@pytest.fixture(scope="module")
+def images():
+    return digits()
+
+
+@pytest.fixture(scope="module")
+def model(digits):
+    return zeropoint.load(digits)
+
+
+def test_two_bits_become_useful_without_labels(model, images):
+    """Rounded to three levels, the network guesses; its float self teaches it otherwise."""
+    samples = [x[None] for x in images["calibration"]]
+    settings, schedule = QuantSettings(weight_bits=2), Schedule(150, 32, 3e-3)
+    first = distill(model, samples, settings=settings, schedule=Schedule(1, 32, 1e-9))
+    taught = distill(model, samples, settings=settings, schedule=schedule)
+    assert taught.training.best < 0.5 * taught.training.before
+    assert taught.training.history[0] == (0, taught.training.before)
+    assert accuracy(taught.result.model, images) > accuracy(first.result.model, images)
+    assert any("held-back" in note for note in taught.result.notes)
+
+
+def test_training_never_ends_worse_than_it_began(model, images):
+    """A learning rate that wrecks the network: the state before training is the best one."""
+    samples = [x[None] for x in images["calibration"][:40]]
+    wrecked = distill(model, samples, schedule=Schedule(5, 16, 10.0))
+    assert wrecked.training.best_step == 0
+    wanted = zeropoint.quantize(model, data=samples)
+    assert zeropoint.to_bytes(wrecked.result.model) == zeropoint.to_bytes(wanted.model)
+
+
+def test_an_interruption_keeps_the_best_so_far(model, images):
+    def progress(step: int, loss: float) -> None:
+        if step == 3:
+            raise KeyboardInterrupt
+
+    samples = [x[None] for x in images["calibration"][:40]]
+    stopped = distill(model, samples, schedule=Schedule(50, 16, 1e-3, checks=50), progress=progress)
+    assert stopped.training.interrupted
+    assert stopped.training.steps == 3
+    assert len(stopped.training.history) == 3
+    assert zeropoint.to_bytes(stopped.result.model)
+
+
+def test_labels_and_inner_tensors_count(model, images):
+    pairs = [(x[None], y) for x, y in zip(images["test_images"][:96], images["test_labels"][:96], strict=True)]
+    goal = Goal(inner=("CONV_2D",), loss="sparse_categorical_crossentropy", teacher=0.3)
+    found = distill(model, pairs, schedule=Schedule(20, 32, 1e-3), settings=QuantSettings(weight_bits=3), goal=goal)
+    assert found.training.best < found.training.before
+
+
+def test_a_graph_with_a_fixed_batch_is_trained_sample_by_sample():
+    net = Net()
+    y = net("MEAN", [net.dense(net.input(2, 4), normal(3, 4)), np.array([0], np.int32)], (1, 3), keepDims=True)
+    model = net.model(y)
+    assert distill(model, samples_for(model, 12), schedule=Schedule(3, 8)).training.steps == 3
+
+
+def test_refusals_say_what_to_do(model, images):
+    samples = [x[None] for x in images["calibration"][:8]]
+    with pytest.raises(InvalidRecipe, match="no loss 'nonesuch'"):
+        distill(model, [(x, 0) for x in samples], steps=1, goal=Goal(loss="nonesuch"))
+    with pytest.raises(InvalidRecipe, match="no op inside"):
+        distill(model, samples, steps=1, goal=Goal(inner=("nonesuch",)))
+    with pytest.raises(InvalidSample, match="pair of inputs and labels"):
+        distill(model, samples, steps=1, goal=Goal(loss="mse"))
+    with pytest.raises(InvalidSample, match="at least two samples"):
+        distill(model, samples[:1], steps=1)
+    with pytest.raises(InvalidRecipe, match="at least one step"):
+        Schedule(0)
+
+
+def test_labels_come_one_by_one_or_in_batches(model):
+    one = TrainingData.of(model, [(np.zeros((8, 8, 1), np.float32), 3)] * 2, labelled=True)
+    many = TrainingData.of(model, [(np.zeros((2, 8, 8, 1), np.float32), np.array([3, 3]))], labelled=True)
+    for data in (one, many):
+        inputs, labels = data.batch([0, 1])
+        assert inputs[0].shape == (2, 8, 8, 1)
+        assert labels.tolist() == [3, 3]
+
+
+@pytest.fixture
+def files(model, images, tmp_path):
+    zeropoint.save(model, tmp_path / "digits.tflite")
+    np.save(tmp_path / "samples.npy", images["calibration"][:60])
+    np.savez(tmp_path / "pairs.npz", x=images["test_images"][:60], y=images["test_labels"][:60])
+    (tmp_path / "data.py").write_text(
+        "from pathlib import Path\nimport numpy as np\n\n\ndef pairs():\n"
+        "    with np.load(Path(__file__).parent / 'pairs.npz') as file:\n"
+        "        yield from zip(file['x'], file['y'])\n"
+    )
+    return tmp_path
+
+
+def test_the_command_writes_a_trained_model(run, files):
+    out = files / "out.tflite"
+    command = ("train", files / "digits.tflite", "--data", files / "samples.npy", "-o", out, "--weight-bits", 4)
+    code, printed, errors = run(*command, "--steps", 4, "--batch", 16, "--input-type", "uint8")
+    assert code == 0, errors
+    assert "held-back samples" in printed
+    assert zeropoint.load(out).main.inputs[0].dtype is zeropoint.DType.UINT8
+    code, _, errors = run(*command)
+    assert code == 2
+    assert "exists" in errors
+
+
+def test_the_command_takes_labels(run, files):
+    out = files / "out.tflite"
+    options = ("--data", f"{files / 'data.py'}:pairs", "-o", out, "--steps", 3, "--batch", 16)
+    code, _, errors = run("train", files / "digits.tflite", *options, "--loss", "sparse_categorical_crossentropy")
+    assert code == 0, errors
+    assert out.is_file()
+    code, _, errors = run("train", files / "digits.tflite", *options, "--overwrite", "--loss", "nonesuch")
+    assert code == 2
+    assert "nonesuch" in errors
+    assert "Traceback" not in errors
