@@ -8,7 +8,10 @@ import sys
 
 import pytest
 
-HEAVY = {"keras", "tensorflow", "matplotlib", "PIL", "jax", "torch", "ai_edge_litert", "flatbuffers", "igraph", "plotly", "jinja2"}
+HEAVY = {
+    *("keras", "tensorflow", "matplotlib", "PIL", "jax", "torch", "ai_edge_litert", "flatbuffers"),
+    *("igraph", "plotly", "jinja2"),
+}
 
 PROGRAMS = {
     "import": "import zeropoint",

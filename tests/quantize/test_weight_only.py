@@ -301,6 +301,13 @@ def test_modes_can_be_mixed() -> None:
     assert worst(outputs_of(model, samples), outputs_of(result.model, samples)) < 0.05
 
 
+def test_what_data_would_have_brought_is_said() -> None:
+    assert any("biases are not corrected" in n for n in zeropoint.quantize(one_layer(), "dynamic").notes)
+    assert any("high effort takes data" in n for n in zeropoint.quantize(one_layer(), "dynamic", effort="high").notes)
+    assert zeropoint.quantize(one_layer(), "dynamic", effort="quick").notes == ()
+    assert zeropoint.quantize(one_layer(), "float16").notes == ()
+
+
 def test_the_plan_tells_how_constants_are_held() -> None:
     text = str(zeropoint.quantize(one_layer(), "dynamic").plan)
     assert "1 hybrid" in text

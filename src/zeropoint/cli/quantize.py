@@ -118,7 +118,7 @@ def quantize(
         interface_of,
         require_float_part,
         resolve_recipe,
-        run,
+        run_without_data,
     )
     from ..recipe import EFFORTS, load_recipe
     from ..recipe import keep_float as keep_float_rule
@@ -153,7 +153,7 @@ def quantize(
     rules = rules.then(*map(keep_float_rule, keep_float or ()))
     request = Request(rules, known, given, range, interface, strict, effort)  # type: ignore[arg-type]  # checked above
     if data is None:
-        result = run(source, request)
+        result = run_without_data(source, request)
     else:
         settings = Settings(limit, workers, keep_state=keep_state, allow_nonfinite=allow_nonfinite)
         sampled = samples_of(source, data, signature, normalization_of(scale, offset, mean, std))

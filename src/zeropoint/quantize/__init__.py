@@ -15,7 +15,7 @@ from ..calibrate.collect import Progress
 from ..recipe import Effort, Recipe, keep_float
 from ..sources.models import ModelSource, load
 from ..sources.samples import Samples
-from .pipeline import RangeChoice, Request, Result, WeightOptions, interface_of, resolve_recipe, run
+from .pipeline import RangeChoice, Request, Result, WeightOptions, interface_of, resolve_recipe, run_without_data
 from .plan import Plan, Skipped
 from .search import quantize_on
 
@@ -65,7 +65,7 @@ def quantize(
         effort,
     )
     if data is None or stats is not None:
-        return run(source, request)
+        return run_without_data(source, request)
     return quantize_on(source, request, data, settings, progress)
 
 

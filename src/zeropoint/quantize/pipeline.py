@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..calibrate import Method, Ranges, Stats
@@ -196,6 +196,25 @@ def _require_fitting(request: Request) -> None:
 def run(model: Model, request: Request) -> Result:
     """Quantize `model`; it is not changed."""
     return carry_out(plan_model(model, request), request)
+
+
+def run_without_data(model: Model, request: Request) -> Result:
+    """`run`, and a note about what could not be done because there is nothing to run the model on."""
+    result = run(model, request)
+    return replace(result, notes=(*result.notes, *_left_out(request)))
+
+
+def _left_out(request: Request) -> Iterator[str]:
+    rounds = any(r.scheme.weights is not None and r.scheme.weights.is_integer for r in request.recipe.rules)
+    effort = request.recipe.highest_effort(request.effort)
+    if effort == "quick" or not rounds:
+        return
+    if request.stats is None:
+        yield "biases are not corrected: that takes the means of activations (--data or --stats)"
+    if effort == "high":
+        yield "no compensated rounding, and no choice by the error of the outputs: high effort takes data (--data)"
+    elif request.recipe.has_integer_ops and request.method == "auto":
+        yield f"ranges by {FALLBACK}: choosing by the error of the outputs takes data (--data)"
 
 
 def carry_out(planned: Planned, request: Request) -> Result:

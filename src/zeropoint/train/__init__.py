@@ -82,7 +82,7 @@ def start_keras() -> None:
     with quiet_stderr():
         from keras import ops
 
-        ops.convert_to_numpy(ops.zeros(()))
+        ops.zeros(())
 
 
 def _has_settings() -> bool:
