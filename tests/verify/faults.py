@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import zeropoint
+from zeropoint.calibrate import Range, Ranges
 from zeropoint.dtypes import Array
 from zeropoint.graph import Model
 from zeropoint.recipe import preset, recipe_from
@@ -132,6 +133,37 @@ def swapped_inputs() -> Patient:
     return Patient(model, data, plainly(model, [(b, a) for a, b in data]))
 
 
+def narrow_range() -> Patient:
+    """A tensor was given half of the range that it takes."""
+    model, data = conv_net(), images()
+    ends = zeropoint.calibrate(model, data).tensors["b"]
+    ranges = Ranges({"b": Range(0.0, ends.high.value * 0.3, "given")})
+    return Patient(model, data, plainly(model, data, ranges=ranges), ops=("b",))
+
+
+def other_data() -> Patient:
+    """Calibrated on samples of a fifth of the size."""
+    model, data = conv_net(), images()
+    return Patient(model, data, plainly(model, [(x / 5,) for (x,) in data]))
+
+
+def huge_values() -> Patient:
+    """In every sample one value of an inner tensor is a hundred times all others."""
+    net = Net()
+    x = net.input(1, 96, 96, 2, name="image")
+    kernel = np.zeros((2, 1, 1, 2), np.float32)
+    kernel[0, 0, 0], kernel[1, 0, 0] = (1.0, 0.0), (0.0, 1.0)
+    x = net.conv(x, kernel, name="passed")
+    out = net("TANH", [net.conv(x, normal(4, 3, 3, 2, spread=0.3), name="mixed")], name="out")
+    rng = np.random.default_rng(0)
+    data = []
+    for _ in range(12):
+        image = rng.uniform(-1, 1, (1, 96, 96, 2)).astype(np.float32)
+        image[0, 0, 0, 0] = 100 + rng.uniform(0, 1)
+        data.append((image,))
+    return Patient(saved(net.model(out)), data, plainly(saved(net.model(out)), data))
+
+
 FAULTS: dict[str, Callable[[], Patient]] = {
     "outlier_samples": outlier_sample,
     "drowned_input": drowned_concat_input,
@@ -139,6 +171,9 @@ FAULTS: dict[str, Callable[[], Patient]] = {
     "huge_weight": huge_weight,
     "uneven_channels": per_tensor_scale,
     "swapped_inputs": swapped_inputs,
+    "clipping": narrow_range,
+    "unlike_data": other_data,
+    "outlier_values": huge_values,
 }
 
 

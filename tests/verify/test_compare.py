@@ -202,7 +202,7 @@ def test_clipping_is_what_lies_beyond(values):
 
 
 def test_lost_channels_are_not_taken_for_scaled_ones():
-    wanted = normal(1, 4, 4, 8)
+    wanted = normal(1, 8, 8, 8)
     gains = Gains()
     lost = wanted.copy()
     lost[..., 3] = 0

@@ -19,6 +19,7 @@ from ..sources.models import ModelSource, load
 from ..sources.ports import Entry, Row, entry
 from ..sources.samples import Notes, Samples, rows
 from .align import Alignment, align, computed
+from .counting import Counts, counted
 from .isolate import isolate
 from .outputs import Metric, OutputSums, score
 from .running import Bench, encoded, exposing
@@ -27,6 +28,9 @@ from .values import Comparison, MetricRow, OpRow
 
 LOOKED_AT_FIRST = 4
 """Samples that tell whether channels of a tensor were scaled on purpose."""
+
+OTHER_MODEL = 6.0
+"""Own signal-to-noise in dB below which a layer does not have the float model's weights."""
 
 Progress = Callable[[int], None]
 
@@ -92,8 +96,9 @@ def compare_models(wanted: Model, made: Model, samples: Samples, asked: Asked | 
 
 @dataclass
 class Measured:
-    """What is summed up of one tensor of the quantized model."""
+    """What is summed up of one tensor of the quantized model, as far as it counts."""
 
+    counts: Counts
     accumulated: Sums = field(default_factory=Sums)
     own: Sums = field(default_factory=Sums)
     levels: Levels | None = None
@@ -116,7 +121,8 @@ class Meter:
         alignment = align(ends)
         wanted, made = alignment.float, alignment.quantized
         compared = [t for t in _computed_reals(made) if t in alignment.partner]
-        measured = {t: Measured(levels=_levels(t)) for t in compared}
+        counts = counted(made)
+        measured = {t: Measured(counts.get(t, Counts()), levels=_levels(t)) for t in compared}
         inner = [t for t in alignment.partner.values() if t not in wanted.inputs and t.size]
         benches = (
             exposing(models[0], wanted, [*wanted.outputs, *inner]),
@@ -141,8 +147,8 @@ class Meter:
             for tensor in self.measured:
                 original = self.alignment.partner[tensor]
                 if original in wanted and tensor in made and wanted[original].shape == made[tensor].shape:
-                    found = reals(made[tensor], _params(tensor))
-                    seen.setdefault(original, Gains()).add(wanted[original], found)
+                    found, counts = reals(made[tensor], _params(tensor)), self.measured[tensor].counts
+                    seen.setdefault(original, Gains()).add(counts.of(wanted[original]), counts.of(found))
         self.gains = {t: scale for t, gains in seen.items() if (scale := gains.found()) is not None}
         if self.gains:
             self.notes.append(
@@ -158,7 +164,7 @@ class Meter:
                 exact = scaled(wanted[partner[tensor]], self.gains.get(partner[tensor]))
                 self._add(measured.accumulated, tensor, exact, made[tensor])
                 if measured.levels is not None:
-                    measured.levels.add(exact, made[tensor])
+                    measured.levels.add(measured.counts.of(exact), made[tensor])
         if self.alone is not None:
             fed = {t: encoded(scaled(wanted[partner[t]], self.gains.get(partner[t])), t) for t in self.alone.fed}
             for tensor, found in self.alone.run(fed).items():
@@ -179,9 +185,10 @@ class Meter:
         return {**given, **self.benches[0].run(given)}, {**ports, **self.benches[1].run(ports)}
 
     def _add(self, sums: Sums, tensor: Tensor, exact: Array, found: Array) -> None:
-        params = _params(tensor)
+        params, counts = _params(tensor), self.measured[tensor].counts
         if exact.shape == found.shape:
-            sums.add(exact, reals(found, params), None if params is None else params.scale)
+            real = reals(found, params)
+            sums.add(counts.of(exact), counts.of(real), None if params is None else params.scale)
 
     def comparison(self, samples: int) -> Comparison:
         makers, positions = Uses(self.alignment.float), {op: k for k, op in enumerate(self.alignment.float.ops)}
@@ -191,6 +198,12 @@ class Meter:
             maker = None if tensor is None else makers.producer(self.alignment.partner[tensor])
             if tensor is not None and maker is not None and op.kind not in CONVERSIONS:
                 found.append(self._row(op, tensor, position, positions[maker]))
+        layers = [row.own.snr for row in found if row.macs and row.own is not None]
+        if sum(snr < OTHER_MODEL for snr in layers) > len(layers) / 2:
+            self.notes.append(
+                f"most layers are below {OTHER_MODEL:.0f} dB by themselves, which no rounding does: was the quantized "
+                "model made from this float model?"
+            )
         unaligned = tuple(f"{op.label} '{op.name}'" for op in self.alignment.unaligned())
         rows_of_outputs = tuple(sums.row() for sums in self.outputs if sums.sums.count)
         return Comparison(samples, tuple(found), rows_of_outputs, None, unaligned, tuple(self.notes))

@@ -110,6 +110,15 @@ MOST_GAIN = 1000.0
 """Equalization changes no channel by more than this. What looks like more is a channel that is lost."""
 
 
+ROUNDING = 1e-2
+"""The relative error that scaled channels may have at most."""
+
+LEAST_APART = 1.2
+"""The ratio of the largest factor to the smallest: what differs less is chance."""
+
+FITTED = 32
+"""Values for each factor."""
+
 UNSCALED = 1e-3
 """Below this relative error channels are as they were."""
 
@@ -145,19 +154,23 @@ class Gains:
         """The axis and its factors; None if the channels are as they were.
 
         The squared error left over by the best factors is the sum of q² - (fq)² / f². It has to be a tenth of what
-        it is without, and every channel has to live on.
+        it is without, and no more than rounding makes; every channel has to live on, and to be large enough that
+        factors do not fit by chance.
         """
         best: tuple[float, int, Array] | None = None
         for axis, (product, power, other) in self.by_axis.items():
+            if self.plain.count < FITTED * product.size:
+                continue
             live = power > 0
             with np.errstate(divide="ignore", invalid="ignore"):
                 gains = np.where(live, product / power, 1.0)
                 left = np.where(live, other - product * gains, 0.0)
                 relative = float(left.sum()) / max(float((gains**2 * power).sum()), 1e-300)
-            plausible = bool(np.all((gains > 1 / MOST_GAIN) & (gains < MOST_GAIN)))
+            apart = float(gains.max()) / float(gains.min()) if gains.min() > 0 else 0.0
+            plausible = apart > LEAST_APART and bool(np.all((gains > 1 / MOST_GAIN) & (gains < MOST_GAIN)))
             if plausible and (best is None or relative < best[0]):
                 best = relative, axis, gains
-        if best is None or best[0] > 0.1 * self.plain.relative_error or self.plain.relative_error < UNSCALED:
+        if best is None or best[0] > min(ROUNDING, 0.1 * self.plain.relative_error):
             return None
         return best[1], best[2].astype(np.float32)
 
