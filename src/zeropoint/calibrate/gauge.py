@@ -68,6 +68,7 @@ class Gauge:
         self.starts = np.array([p.start for p in self.probes], np.intp)
         self.width = sum(p.channels for p in self.probes)
         self.is_misfit = False
+        self.latest: Row | None = None  # the first sample of the run whose values the runtime still holds
 
     @cached_property
     def plain(self) -> Gauge:
@@ -103,10 +104,11 @@ class Gauge:
 
     def mixes(self, rows: Sequence[Row]) -> bool:
         """Whether a sample among others gives something else than alone, to the last bit."""
-        alone, among = np.zeros((1, 3, self.width), np.float32), np.zeros((4, 3, self.width), np.float32)
+        others = [*rows[1 : self.instrumented.batch], rows[1], rows[1]][: max(3, self.instrumented.batch - 1)]
+        alone, among = (np.zeros((n, 3, self.width), np.float32) for n in (1, 1 + len(others)))
         try:
             self._reduce(rows[:1], alone)
-            self._reduce([rows[1], rows[0], rows[-1], rows[1]], among)
+            self._reduce([others[0], rows[0], *others[1:]], among)  # neither first, nor last, nor in the middle
         except (Misfit, RuntimeFailure):
             return True
         return bool(alone[0].tobytes() != among[1].tobytes())
@@ -134,6 +136,7 @@ class Gauge:
             flat[:, columns] = values.reshape(len(rows), -1)
 
     def _start(self, rows: Sequence[Row]) -> None:
+        self.latest = rows[0]
         if not self.settings.keep_state:
             self.runner.restart()
             self.inner.restart()
@@ -206,11 +209,12 @@ class Gauge:
             self.plain._start([row])
             yield from ((probe, self.plain.runner.read([probe.tensor])[0]) for probe in self.probes)
             return
-        together = self.instrumented.batch > 1
-        if len(chunk) > 1 and not together:
-            self._start([row])  # another sample has run since
+        batch = self.instrumented.batch
+        first = k - k % batch
+        if self.latest is not chunk[first][1]:  # others have run since
+            self._start([row for _, row in chunk[first : first + batch]])
         for stack, view in zip(self.instrumented.stacks, self.runner.views(self.stacked), strict=True):
-            values = np.array(view[k] if together else view)
+            values = np.array(view[k - first] if batch > 1 else view)
             yield from zip(stack.probes, values.reshape(len(stack.probes), -1), strict=True)
 
     def _unexpected(self, key: str, values: Array) -> int:

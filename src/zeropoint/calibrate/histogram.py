@@ -42,7 +42,8 @@ class Histogram:
         # A product with a power of two and floor are exact, so binning is too; but if the width is above one,
         # float32 may round a small product to zero, which is not in the bin of the numbers below zero.
         exact = values if exponent <= 0 else values.astype(np.float64)
-        bins = np.floor(exact * exact.dtype.type(math.ldexp(1.0, -exponent))).astype(np.intp)
+        scaled = exact * exact.dtype.type(math.ldexp(1.0, -exponent))
+        bins = np.floor(scaled, out=scaled).astype(np.int32)  # no bin is as far out as 2**24; see `exponent_for`
         bins -= first
         return cls(exponent, first, np.bincount(bins.reshape(-1), minlength=bin_of(high, exponent) - first + 1))
 

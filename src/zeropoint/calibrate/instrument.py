@@ -27,11 +27,14 @@ from ..graph.query import tensor_keys
 from ..ops import OPS, UNPACKING, fused_activation
 from ..tflite.schema import default_options
 
-SAMPLED_SHARE, SAMPLED_LEAST, SAMPLED_MOST = 64, 256, 1024
+SAMPLED_SHARE, SAMPLED_LEAST, SAMPLED_MOST = 64, 128, 512
 """Histograms are made from one element in `SAMPLED_SHARE` of each run, within these limits."""
 
 STACKED = 1 << 13
 """Tensors up to this size are stacked; copying larger ones takes longer than asking for them."""
+
+CHUNK = 32
+"""Samples of a small model that are run without a pause: handing them over and adding them up takes time, too."""
 
 BLOCK = 16
 """Neighbours that are sampled together: one cache line."""
@@ -93,8 +96,8 @@ class Instrumented:
     `reductions`: for each sample of a run, the greatest values of all channels of all probes, then the least, then the
     sums; of these only `columns`, because the others do not matter. `stacks`: the probes' values, if there are to be
     histograms. `exposed`: tensors that somebody wants to see whole: those of `read`, which are too odd to be reduced in
-    the graph, and whatever the caller asked for. `keys`: all measured tensors. `chunk`: how many samples to hand to a
-    thread at once, many of a small model and one of a large.
+    the graph, and whatever the caller asked for. `keys`: all measured tensors. `batch`: how many samples are one
+    run. `chunk`: how many samples to hand to a thread at once, many of a small model and one of a large.
     """
 
     model: Model
@@ -106,15 +109,12 @@ class Instrumented:
     read: tuple[Probe, ...]
     exposed: tuple[Tensor, ...]
     manner: Manner
+    batch: int
     chunk: int
 
-    @property
-    def batch(self) -> int:
-        """How many samples are one run."""
-        return self.chunk if self.manner is Manner.BATCHED else 1
 
-
-def chunk_size(tensors: Iterable[Tensor]) -> int:
+def batch_size(tensors: Iterable[Tensor]) -> int:
+    """How many samples may be run together, so that what they compute stays in the cache."""
     return max(1, min(16, (1 << 20) // max(1, sum(t.size for t in tensors))))
 
 
@@ -172,7 +172,7 @@ def takes_batches(graph: Graph) -> bool:
     measured = list(wanted(graph))
     floating = [t for op in graph.ops for t in (*op.inputs, *op.outputs) if t is not None and t.dtype is DType.FLOAT32]
     return (
-        chunk_size(measured) > 1
+        batch_size(measured) > 1
         and bool(graph.inputs)
         and all(_grows(t) for t in (*graph.inputs, *measured))
         and {t for t in floating if not t.is_constant} <= set(measured)
@@ -199,6 +199,7 @@ def instrument(
         reductions, columns = _insert_reductions(target, probes, manner, histograms=histograms)
     stacks = _insert_stacks(target, probes, manner) if histograms else []
     shown = tuple(dict.fromkeys((*(p.tensor for p in read), *exposed)))
+    together = batch_size(wanted(graph))
     outputs = (*([reductions] if reductions else []), *(s.output for s in stacks), *shown)
     target.outputs = list(dict.fromkeys(outputs))
     return Instrumented(
@@ -211,7 +212,8 @@ def instrument(
         tuple(read),
         shown,
         manner,
-        chunk_size(wanted(graph)),
+        together if manner is Manner.BATCHED else 1,
+        together * (CHUNK // together) if together > 1 else 1,
     )
 
 

@@ -29,15 +29,16 @@ class Notes:
 
 def rows(samples: Samples, entry: Entry, notes: Notes) -> Iterator[tuple[int, Row]]:
     """(number of the sample, inputs of one run). A sample that is a batch gives several runs."""
-    only = entry.ports[0] if len(entry.ports) == 1 else None
-    ready = None if only is None else (only.dtype.storage, only.shape)
+    ready = None  # the type and shape of an array that needed nothing done: the others are mostly the same
     for number, sample in _numbered(samples):
         if isinstance(sample, np.ndarray) and (sample.dtype, sample.shape) == ready and sample.flags.c_contiguous:
-            yield number, (sample,)  # as most are
+            yield number, (sample,)
             continue
         arrays = _arranged(sample, entry, number, notes)
         typed = [_typed(a, p, number, notes) for a, p in zip(arrays, entry.ports, strict=True)]
         for row in _split(typed, entry.ports, number, notes):
+            if len(row) == 1 and row[0] is sample:
+                ready = sample.dtype, sample.shape
             yield number, row
 
 
