@@ -22,10 +22,14 @@ def refuse_existing(path: PathLike, overwrite: bool) -> None:
     target = Path(path)
     if target.is_dir():
         raise OutputExists(f"cannot write {target}: it is a folder; give the name of a file")
+    if target.exists() and not target.is_file():
+        raise OutputExists(f"cannot write {target}: it is not a regular file; give another name")
     if target.exists() and not overwrite:
         raise OutputExists(f"{target} exists already; choose another name, or allow it with --overwrite")
     if not target.parent.is_dir():
         raise OutputExists(f"cannot write {target}: there is no folder {target.parent}")
+    if not os.access(target.parent, os.W_OK):
+        raise OutputExists(f"cannot write {target}: no permission to write in {target.parent}; choose another folder")
 
 
 def write_whole(path: PathLike, chunks: Iterable[bytes | memoryview], *, overwrite: bool = False) -> int:

@@ -27,7 +27,7 @@ from ..graph.query import tensor_keys
 from ..ops import OPS, UNPACKING, fused_activation
 from ..tflite.schema import default_options
 
-SAMPLED_SHARE, SAMPLED_LEAST, SAMPLED_MOST = 64, 128, 512
+SAMPLED_SHARE, SAMPLED_LEAST, SAMPLED_MOST = 64, 256, 1024
 """Histograms are made from one element in `SAMPLED_SHARE` of each run, within these limits."""
 
 STACKED = 1 << 13

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..errors import ZeropointError
 from .benchmark import benchmark
 from .calibrate import calibrate
 from .compare import compare
@@ -17,11 +17,14 @@ from .demo import demo
 from .doctor import doctor
 from .inspect import inspect
 from .quantize import quantize
+from .running import QuietOption, VerboseOption, add_command
+from .screen import Screen, readers_may_leave
 from .train import train
 
 app = typer.Typer(
     name="zeropoint",
     help="Quantize neural networks for LiteRT (TensorFlow Lite), and see why they are as accurate as they are.",
+    epilog="Exit codes: 0 fine, 1 a check failed, 2 bad use or input, 130 interrupted.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -29,7 +32,7 @@ app = typer.Typer(
 )
 
 for command in (inspect, calibrate, quantize, train, compare, doctor, benchmark, demo):
-    app.command()(command)
+    add_command(app, command)
 
 
 def _version(show: bool) -> None:
@@ -42,29 +45,28 @@ def _version(show: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
+    context: typer.Context,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+    version: Annotated[  # noqa: ARG001  # its callback has done it
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    context.obj = Screen(quiet, verbose)
 
 
 def main() -> None:
     """Entry point: 0 is fine, 1 a failed check, 2 bad use or input. A user's mistake shows no traceback."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: a file of ours must not take its descriptor
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  # for the rest of the process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a pipe may not know ≤, nor names that are no text
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
-    except ZeropointError as error:
-        from ..report.terminal import printable
-
-        print("error: " + "\n".join(printable(str(line)) for line in error.args), file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        # Whoever read our output has seen enough (`zeropoint inspect ... | head`).
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        with readers_may_leave():
+            app()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # Rich exits with 1 when help is piped to `head` (Rich 15)
+            sys.exit(0)
+        raise

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .options import OverwriteOption, VerboseOption, console, load_model
+from .options import OverwriteOption, load_model
 from .reports import ReportOption, Reports, command_line
+from .screen import Screen
 
 
 def benchmark(
+    screen: Screen,
     models: Annotated[
         list[Path], typer.Argument(metavar="MODEL...", help="One or several models.", show_default=False)
     ],
@@ -26,18 +26,14 @@ def benchmark(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     report: ReportOption = None,
     overwrite: OverwriteOption = False,
-    verbose: VerboseOption = False,
 ) -> None:
     """Time models side by side: interleaved runs, median and quartiles, on one thread and on several.
 
     Inputs are made up. Times by kind of op are estimates: LiteRT's Python interpreter does not tell them.
 
     Examples:
-
       zeropoint benchmark model.tflite model_int8.tflite
-
-      zeropoint benchmark a.tflite b.tflite c.tflite --threads 1,4 --rounds 100 --json
-
+      zeropoint benchmark a.tflite b.tflite c.tflite --threads 1,4 --json
       zeropoint benchmark model.tflite model_int8.tflite --report latency.html
     """
     from ..errors import InvalidRecipe
@@ -47,22 +43,20 @@ def benchmark(
     from ..verify.timing import benchmark as measure
 
     reports = Reports(report, overwrite=overwrite)
-    reports.require()
+    reports.require(inputs=models)
     try:
         counts = (1, cores()) if threads is None else tuple(int(part) for part in threads.split(","))
     except ValueError:
         counts = ()
     if not counts or min(counts) < 1:
         raise InvalidRecipe(f"--threads {threads}: give a number, or several with commas between them")
-    named = {name: load_model(path, verbose) for name, path in zip(distinct(models), models, strict=True)}
-    shown_on = console()
-    with progress_bar("timing", rounds, "rounds", shown_on) as tell:
+    named = {name: load_model(path, screen) for name, path in zip(distinct(models), models, strict=True)}
+    with progress_bar("timing", rounds, "rounds", screen.remarks) as tell:
         found = measure(named, Trial(tuple(dict.fromkeys(counts)), rounds, not quick), tell)
     if as_json:
-        json.dump(found.to_json(), sys.stdout, indent=1, allow_nan=False)
-        print()
+        screen.json(found.to_json())
     else:
-        print_benchmark(found, shown_on)
+        print_benchmark(screen.without_notes(found), screen.results)
     if reports.wanted:
         from ..report.page_build import Evidence
         from ..report.page_cards import latency_bars
@@ -70,7 +64,7 @@ def benchmark(
         first, last = found.models[0], found.models[-1]
         before = first.bytes if len(found.models) > 1 else None
         evidence = Evidence(last.name, named[last.name], last.bytes, before, bars=latency_bars(found))
-        reports.write(replace(evidence, command=command_line()), console(stderr=as_json))
+        reports.write(replace(evidence, command=command_line()), screen.asides if as_json else screen.remarks)
 
 
 def distinct(paths: list[Path]) -> list[str]:

@@ -19,16 +19,17 @@ from .options import (
     ScaleOption,
     SignatureOption,
     StdOption,
-    VerboseOption,
     WorkersOption,
-    console,
     load_model,
     normalization_of,
     samples_of,
 )
+from .reports import Reports
+from .screen import Screen
 
 
 def calibrate(
+    screen: Screen,
     model: ModelArgument,
     data: DataOption,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="STATS", help="Where to write the statistics.")],
@@ -43,7 +44,6 @@ def calibrate(
     mean: MeanOption = None,
     std: StdOption = None,
     overwrite: OverwriteOption = False,
-    verbose: VerboseOption = False,
 ) -> None:
     """Record the range of every tensor on representative data.
 
@@ -51,20 +51,17 @@ def calibrate(
     a function that yields samples.
 
     Examples:
-
       zeropoint calibrate model.tflite --data samples.npz -o model.stats
-
-      zeropoint calibrate model.tflite --data photos/ --scale 0.00784 --offset -1 -o model.stats
+      zeropoint calibrate model.tflite --data photos/ --scale 0.00784 --offset -1 \\
+        -o model.stats
     """
     from ..calibrate import Settings
-    from ..files import refuse_existing
     from ..report.progress import calibrate_with_progress
     from ..report.stats import print_stats
 
-    refuse_existing(output, overwrite)
-    source = samples_of(load_model(model, verbose), data, signature, normalization_of(scale, offset, mean, std))
+    Reports(overwrite=overwrite).require(output, inputs=(model, data))
+    source = samples_of(load_model(model, screen), data, signature, normalization_of(scale, offset, mean, std))
     settings = Settings(limit, workers, not quick, keep_state, allow_nonfinite)
-    shown_on = console()
-    stats = calibrate_with_progress(source, settings, shown_on)
+    stats = calibrate_with_progress(source, settings, screen.remarks)
     stats.save(output, overwrite=overwrite)
-    print_stats(stats, output.name, shown_on, brief=True)
+    print_stats(stats, output.name, screen.remarks, brief=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from .options import console
+from .screen import Screen
 
 
-def demo() -> None:
-    """Run the main job on the example that comes with the package: handwritten digits, offline."""
+def demo(screen: Screen) -> None:
+    """Run the main job on the example that comes with the package: handwritten digits, offline.
+
+    Examples:
+      zeropoint demo
+    """
     from ..report.demo import run_demo
 
-    run_demo(console())
+    run_demo(screen.results)

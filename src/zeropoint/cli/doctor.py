@@ -9,45 +9,47 @@ from typing import Annotated
 
 import typer
 
-from ..errors import InvalidRecipe
 from .compare import JsonOption, MetricOption
 from .options import (
     DataOption,
+    EffortOption,
     LimitOption,
     MeanOption,
     ModelArgument,
     OffsetOption,
     OverwriteOption,
+    RangeOption,
+    RecipeOption,
     ScaleOption,
     StdOption,
-    VerboseOption,
-    console,
+    efforts,
+    known,
     load_model,
     normalization_of,
+    range_methods,
     samples_of,
 )
 from .reports import ModelExplorerOption, ReportOption, Reports, command_line
+from .running import CheckFailed
+from .screen import Screen
 
 
 def doctor(
+    screen: Screen,
     model: ModelArgument,
     data: DataOption,
     quantized: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[QUANTIZED]", help="The model in question; by default one is made.", show_default=False
-        ),
+        typer.Argument(metavar="QUANTIZED", help="The model in question; by default one is made.", show_default=False),
     ] = None,
     calibration: Annotated[
         str | None,
         typer.Option("--calibration", metavar="DATA", help="Samples that QUANTIZED was calibrated on, if others."),
     ] = None,
     mode: Annotated[str | None, typer.Option("--mode", metavar="MODE", help="int8 (the default) or int16x8.")] = None,
-    recipe: Annotated[Path | None, typer.Option("--recipe", metavar="FILE", help="Rules in JSON or TOML.")] = None,
-    range: Annotated[
-        str, typer.Option("--range", metavar="METHOD", help="auto, minmax, average, percentile, mse or entropy.")
-    ] = "auto",
-    effort: Annotated[str, typer.Option("--effort", metavar="EFFORT", help="quick, standard or high.")] = "standard",
+    recipe: RecipeOption = None,
+    range: RangeOption = "auto",
+    effort: EffortOption = "standard",
     apply: Annotated[
         Path | None, typer.Option("--apply", metavar="OUT", help="Write the model that the findings ask for.")
     ] = None,
@@ -61,6 +63,9 @@ def doctor(
     seconds: Annotated[
         float, typer.Option("--seconds", min=1, metavar="S", help="Time for trying things out; building comes after.")
     ] = 100.0,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 1 if anything is found that costs accuracy.")
+    ] = False,
     as_json: JsonOption = False,
     metric: MetricOption = None,
     limit: LimitOption = None,
@@ -71,7 +76,6 @@ def doctor(
     report: ReportOption = None,
     model_explorer: ModelExplorerOption = None,
     overwrite: OverwriteOption = False,
-    verbose: VerboseOption = False,
 ) -> None:
     """Find out why a quantized model lost accuracy: causes with numbers, in order of what mending them gains.
 
@@ -79,19 +83,17 @@ def doctor(
     "about". A healthy model has nothing to fix.
 
     Examples:
-
       zeropoint doctor model.tflite --data samples.npz
-
-      zeropoint doctor model.tflite model_int8.tflite --data eval.npz --calibration calibration.npz
-
-      zeropoint doctor model.tflite --data photos/ --scale 0.00392 --apply better_int8.tflite
-
-      zeropoint doctor model.tflite --data eval.py:samples --metric eval.py:accuracy --save-recipe better.json
+      zeropoint doctor model.tflite model_int8.tflite --data eval.npz \\
+        --calibration calibration.npz --check
+      zeropoint doctor model.tflite --data photos/ --scale 0.00392 \\
+        --apply better_int8.tflite
+      zeropoint doctor model.tflite --data eval.py:samples \\
+        --metric eval.py:accuracy --save-recipe better.json
     """
-    from ..calibrate import METHODS
-    from ..files import refuse_existing, write_whole
+    from ..files import write_whole
     from ..quantize.pipeline import WeightOptions, resolve_recipe
-    from ..recipe import EFFORTS, load_recipe
+    from ..recipe import load_recipe
     from ..report.comparison import print_diagnosis
     from ..report.progress import progress_bar
     from ..sources.models import size_of
@@ -100,32 +102,25 @@ def doctor(
     from ..verify.outputs import load_metric
 
     reports = Reports(report, model_explorer, overwrite)
-    reports.require(apply, save_recipe)
-    for path in (apply, save_recipe):
-        if path is not None:
-            refuse_existing(path, overwrite)
-    if range not in (*METHODS, "auto"):
-        raise InvalidRecipe(f"unknown range method {range!r}; choose from auto, {', '.join(METHODS)}")
-    if effort not in EFFORTS:
-        raise InvalidRecipe(f"unknown effort {effort!r}; choose from {', '.join(EFFORTS)}")
+    reports.require(apply, save_recipe, inputs=(model, quantized, data, calibration, recipe))
+    method, chosen = known("range method", range, range_methods()), known("effort", effort, efforts())
     rules = resolve_recipe(mode, None if recipe is None else load_recipe(recipe), WeightOptions())
     score = None if metric is None else load_metric(metric)
     normalization = normalization_of(scale, offset, mean, std)
-    source = samples_of(load_model(model, verbose), data, None, normalization)
-    given = None if quantized is None else load_model(quantized, verbose)
+    source = samples_of(load_model(model, screen), data, None, normalization)
+    given = None if quantized is None else load_model(quantized, screen)
     calibrated = None
     if calibration is not None:
         calibrated = samples_of(source.model, calibration, None, normalization).data.samples
-    shown_on = console()
-    with progress_bar("examining", None, "", shown_on) as tell:
+    with progress_bar("examining", None, "", screen.remarks) as tell:
         case = Case(
             source.model,
             source.data.samples,
             given,
             calibrated,
             rules,
-            range,  # type: ignore[arg-type]  # checked above
-            effort,
+            method,
+            chosen,
             limit,
             score,
             seconds,
@@ -135,10 +130,9 @@ def doctor(
         examined = examine(case)
     diagnosis = examined.diagnosis
     if as_json:
-        json.dump(diagnosis.to_json(), sys.stdout, indent=1, allow_nan=False)
-        print()
+        screen.json(diagnosis.to_json())
     else:
-        print_diagnosis(diagnosis, shown_on)
+        print_diagnosis(screen.without_notes(diagnosis), screen.results)
     if save_recipe is not None and diagnosis.remedy is not None:
         content = json.dumps({"rules": [dict(rule) for rule in diagnosis.remedy.rules]}, indent=1) + "\n"
         write_whole(save_recipe, [content.encode()], overwrite=overwrite)
@@ -162,4 +156,7 @@ def doctor(
             command=command_line(),
             data=data,
         )
-        reports.write(evidence, console(stderr=as_json))
+        reports.write(evidence, screen.asides if as_json else screen.remarks)
+    costly = [finding.cause for finding in diagnosis.findings if finding.gain is not None]
+    if check and costly:
+        raise CheckFailed(f"accuracy is lost to {', '.join(costly)}; --apply OUT writes a better model")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated
 
 import typer
 
-from .options import ModelArgument, VerboseOption, console, load_model
+from .options import ModelArgument, load_model
+from .screen import Screen
 
 
 def inspect(
+    screen: Screen,
     model: ModelArgument,
     ops: Annotated[bool, typer.Option("--ops", help="List the ops with their fixed-point multipliers.")] = False,
     summary: Annotated[bool, typer.Option("--summary", help="Only the summary.")] = False,
@@ -21,18 +21,14 @@ def inspect(
         typer.Option("--filter", metavar="GLOB", help="Only tensors and ops whose name or kind matches."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON (docs/inspect-json.md).")] = False,
-    verbose: VerboseOption = False,
 ) -> None:
     """Show a model's quantization: the line people know from Netron, and the numbers the kernels use.
 
     A statistics file of `zeropoint calibrate` is shown as a table of ranges with small histograms.
 
     Examples:
-
       zeropoint inspect model.tflite
-
       zeropoint inspect model.tflite --ops --filter '*conv*'
-
       zeropoint inspect model.tflite --json | jq .summary
     """
     from ..report.inspection import inspect as describe
@@ -43,14 +39,13 @@ def inspect(
     if model.is_file() and is_stats(model):  # opening a pipe would wait for its writer
         from ..calibrate.stats import Stats
 
-        print_stats(Stats.load(model), model.name, console())
+        print_stats(Stats.load(model), model.name, screen.results)
         return
-    source = load_model(model, verbose)
+    source = load_model(model, screen)
     shown = describe(source, size_of(model, source))
     if filter is not None:
         shown = shown.filtered(filter)
     if as_json:
-        json.dump(shown.to_json(), sys.stdout, indent=1, allow_nan=False)
-        print()
+        screen.json(shown.to_json())
         return
-    print_inspection(shown, model.name, Detail(not summary, ops, channels), console())
+    print_inspection(shown, model.name, Detail(not summary, ops, channels), screen.results)

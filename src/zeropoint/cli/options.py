@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ..errors import InvalidSample
+from ..errors import InvalidRecipe, InvalidSample
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ..graph.model import Model
+    from ..quantize.pipeline import RangeChoice
+    from ..recipe import Effort
     from ..report.progress import SampledModel
     from ..sources.data import Normalization
+    from .screen import Screen
+
+Choice = TypeVar("Choice", bound=str)
 
 ModelArgument = Annotated[
     Path,
@@ -24,11 +28,45 @@ ModelArgument = Annotated[
         show_default=False,
     ),
 ]
-VerboseOption = Annotated[
-    bool, typer.Option("--verbose", help="Keras and SavedModel: show what TensorFlow's converter prints.")
-]
 DataOption = Annotated[
     str, typer.Option("--data", metavar="DATA", help="Samples: .npz, .npy, a folder of images, or file.py:function.")
+]
+RangeOption = Annotated[
+    str,
+    typer.Option(
+        "--range",
+        metavar="METHOD",
+        help="auto, minmax, average, percentile, mse or entropy.",
+        autocompletion=lambda: list(range_methods()),
+    ),
+]
+EffortOption = Annotated[
+    str,
+    typer.Option(
+        "--effort",
+        metavar="EFFORT",
+        help="quick, standard or high (compensated rounding).",
+        autocompletion=lambda: list(efforts()),
+    ),
+]
+RecipeOption = Annotated[
+    Path | None, typer.Option("--recipe", metavar="FILE", help="Rules in JSON or TOML.", show_default=False)
+]
+WeightBitsOption = Annotated[
+    int, typer.Option("--weight-bits", metavar="BITS", help="8; or 4 or 2, where LiteRT has a kernel.")
+]
+TYPES = ("float32", "int8", "uint8", "int16")
+InputTypeOption = Annotated[
+    str,
+    typer.Option(
+        "--input-type", metavar="TYPE", help="float32, int8, uint8 or int16.", autocompletion=lambda: list(TYPES)
+    ),
+]
+OutputTypeOption = Annotated[
+    str,
+    typer.Option(
+        "--output-type", metavar="TYPE", help="float32, int8, uint8 or int16.", autocompletion=lambda: list(TYPES)
+    ),
 ]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Use at most N samples.")]
 WorkersOption = Annotated[
@@ -52,17 +90,31 @@ StdOption = Annotated[str | None, typer.Option("--std", metavar="S[,S,S]", help=
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")]
 
 
-def console(stderr: bool = False) -> Console:
-    from rich.console import Console
+def range_methods() -> tuple[RangeChoice, ...]:
+    from ..calibrate import METHODS
 
-    return Console(soft_wrap=True, stderr=stderr)
+    return ("auto", *METHODS)
 
 
-def load_model(path: Path, verbose: bool) -> Model:
+def efforts() -> tuple[Effort, ...]:
+    from ..recipe import EFFORTS
+
+    return EFFORTS
+
+
+def known(what: str, name: str, choices: Sequence[Choice]) -> Choice:
+    """The choice with this name."""
+    for choice in choices:
+        if choice == name:
+            return choice
+    raise InvalidRecipe(f"unknown {what} {name!r}; choose from {', '.join(choices)}")
+
+
+def load_model(path: Path, screen: Screen) -> Model:
     from ..sources.conversion import Conversion
     from ..sources.models import load
 
-    return load(path, conversion=Conversion(verbose=verbose))
+    return load(path, conversion=Conversion(verbose=screen.verbose))
 
 
 def normalization_of(

@@ -10,34 +10,48 @@ import typer
 
 from ..errors import InvalidRecipe
 from .options import (
+    EffortOption,
+    InputTypeOption,
     KeepStateOption,
     LimitOption,
     MeanOption,
     ModelArgument,
     NonfiniteOption,
     OffsetOption,
+    OutputTypeOption,
     OverwriteOption,
+    RangeOption,
+    RecipeOption,
     ScaleOption,
     SignatureOption,
     StdOption,
-    VerboseOption,
+    WeightBitsOption,
     WorkersOption,
-    console,
+    efforts,
+    known,
     load_model,
     normalization_of,
+    range_methods,
     samples_of,
 )
 from .reports import ModelExplorerOption, ReportOption, Reports, command_line, compared
+from .screen import Screen
 
 
 def quantize(
+    screen: Screen,
     model: ModelArgument,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="Where to write the quantized .tflite.")
     ] = None,
     mode: Annotated[
         str | None,
-        typer.Option("--mode", metavar="MODE", help="int8 (the default), int16x8, dynamic, weights, float16."),
+        typer.Option(
+            "--mode",
+            metavar="MODE",
+            help="int8 (the default), int16x8, dynamic, weights, float16.",
+            autocompletion=lambda: list(_modes()),
+        ),
     ] = None,
     data: Annotated[
         str | None,
@@ -49,15 +63,9 @@ def quantize(
     ranges: Annotated[
         Path | None, typer.Option("--ranges", metavar="JSON", help="Given ranges: {tensor: {min, max}}.")
     ] = None,
-    range: Annotated[
-        str, typer.Option("--range", metavar="METHOD", help="auto, minmax, average, percentile, mse or entropy.")
-    ] = "auto",
-    effort: Annotated[
-        str, typer.Option("--effort", metavar="EFFORT", help="quick, standard or high (compensated rounding).")
-    ] = "standard",
-    weight_bits: Annotated[
-        int, typer.Option("--weight-bits", metavar="BITS", help="8; or 4 or 2, where LiteRT has a kernel.")
-    ] = 8,
+    range: RangeOption = "auto",
+    effort: EffortOption = "standard",
+    weight_bits: WeightBitsOption = 8,
     block: Annotated[
         int | None,
         typer.Option("--block", metavar="N", help="4-bit dense layers: a scale for each 32, 64, 128 or 256 weights."),
@@ -69,14 +77,14 @@ def quantize(
         int | None,
         typer.Option("--min-elements", metavar="N", help="Where only weights are quantized: smaller ones stay float."),
     ] = None,
-    input_type: Annotated[str, typer.Option("--input-type", help="float32, int8, uint8 or int16.")] = "float32",
-    output_type: Annotated[str, typer.Option("--output-type", help="float32, int8, uint8 or int16.")] = "float32",
+    input_type: InputTypeOption = "float32",
+    output_type: OutputTypeOption = "float32",
     strict: Annotated[bool, typer.Option("--strict", help="Refuse if an op would stay float.")] = False,
     keep_float: Annotated[
         list[str] | None,
         typer.Option("--keep-float", metavar="PATTERN", help="Keep ops of this kind or name in float (repeatable)."),
     ] = None,
-    recipe: Annotated[Path | None, typer.Option("--recipe", metavar="FILE", help="Rules in JSON or TOML.")] = None,
+    recipe: RecipeOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
     report: ReportOption = None,
     model_explorer: ModelExplorerOption = None,
@@ -90,7 +98,6 @@ def quantize(
     mean: MeanOption = None,
     std: StdOption = None,
     overwrite: OverwriteOption = False,
-    verbose: VerboseOption = False,
 ) -> None:
     """Make a quantized model of a float one.
 
@@ -98,20 +105,16 @@ def quantize(
     float16 quantize the weights alone and need none.
 
     Examples:
-
       zeropoint quantize model.tflite -o small.tflite --mode dynamic
-
       zeropoint quantize model.tflite -o model_int8.tflite --data samples.npz
-
-      zeropoint quantize model.tflite -o out.tflite --mode int16x8 --stats model.stats
-
-      zeropoint quantize model.tflite -o out.tflite --data photos/ --scale 0.00392 --input-type uint8 --strict
-
-      zeropoint quantize model.tflite --data samples.npz --keep-float 'head/*' --dry-run
+      zeropoint quantize model.tflite -o out.tflite --mode int16x8 --stats m.stats
+      zeropoint quantize model.tflite -o out.tflite --data photos/ --scale 0.00392 \\
+        --input-type uint8 --strict
+      zeropoint quantize model.tflite --data samples.npz --dry-run \\
+        --keep-float 'head/*'
     """
-    from ..calibrate import METHODS, Ranges, Settings, ranges_from_json
+    from ..calibrate import Ranges, Settings, ranges_from_json
     from ..calibrate.stats import Stats
-    from ..files import refuse_existing
     from ..quantize.pipeline import (
         Request,
         WeightOptions,
@@ -120,55 +123,55 @@ def quantize(
         resolve_recipe,
         run_without_data,
     )
-    from ..recipe import EFFORTS, load_recipe
     from ..recipe import keep_float as keep_float_rule
+    from ..recipe import load_recipe
     from ..report.progress import quantize_with_progress
     from ..report.quantization import print_result
     from ..sources.models import size_of
 
     if output is None and not dry_run:
         raise InvalidRecipe("say where to write the result with -o, or ask for the plan alone with --dry-run")
-    if output is not None and not dry_run:
-        refuse_existing(output, overwrite)
     reports = Reports(report, model_explorer, overwrite)
     if dry_run and reports.wanted:
         raise InvalidRecipe("--report and --model-explorer show the model that was made; leave out --dry-run")
-    reports.require(output)
+    reports.require(None if dry_run else output, inputs=(model, data, stats, ranges, recipe))
     if model_explorer is not None and data is None:
         raise InvalidRecipe("--model-explorer shows how far each op is from the float model; give --data to measure it")
-    if range not in (*METHODS, "auto"):
-        raise InvalidRecipe(f"unknown range method {range!r}; choose from auto, {', '.join(METHODS)}")
-    if effort not in EFFORTS:
-        raise InvalidRecipe(f"unknown effort {effort!r}; choose from {', '.join(EFFORTS)}")
+    method, chosen = known("range method", range, range_methods()), known("effort", effort, efforts())
     if data is not None and stats is not None:
         raise InvalidRecipe("give --data or --stats, not both")
     options = WeightOptions(weight_bits, block, asymmetric, min_elements)
     rules = resolve_recipe(mode, None if recipe is None else load_recipe(recipe), options)
     interface = interface_of(input_type, output_type)
     given = Ranges({}) if ranges is None else ranges_from_json(ranges)
-    source = load_model(model, verbose)
+    source = load_model(model, screen)
     require_float_part(source, rules)
-    shown_on = console()
-    known = None if stats is None else Stats.load(stats)
+    measured = None if stats is None else Stats.load(stats)
     rules = rules.then(*map(keep_float_rule, keep_float or ()))
-    request = Request(rules, known, given, range, interface, strict, effort)  # type: ignore[arg-type]  # checked above
+    request = Request(rules, measured, given, method, interface, strict, chosen)
     if data is None:
         result = run_without_data(source, request)
     else:
         settings = Settings(limit, workers, keep_state=keep_state, allow_nonfinite=allow_nonfinite)
         sampled = samples_of(source, data, signature, normalization_of(scale, offset, mean, std))
-        result = quantize_with_progress(sampled, request, settings, shown_on)
+        result = quantize_with_progress(sampled, request, settings, screen.remarks)
     if dry_run:
         for plan in result.plans:
-            print(plan)
+            screen.text(plan)
         return
     assert output is not None
     size = result.save(output, overwrite=overwrite)
-    print_result(result, size_of(model, source), size, shown_on)
+    print_result(result, size_of(model, source), size, screen.remarks)
     if reports.wanted:
         from ..report.page_build import Evidence
 
-        comparison = None if data is None else compared(sampled, result.model, shown_on, limit)
+        comparison = None if data is None else compared(sampled, result.model, screen.remarks, limit)
         before = size_of(model, source)
         evidence = Evidence(output.name, result.model, size, before, result, None, comparison, None, rules)
-        reports.write(replace(evidence, command=command_line(), data=data), shown_on)
+        reports.write(replace(evidence, command=command_line(), data=data), screen.remarks)
+
+
+def _modes() -> tuple[str, ...]:
+    from ..recipe import MODES
+
+    return MODES

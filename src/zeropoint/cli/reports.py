@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,14 +47,22 @@ class Reports:
     def wanted(self) -> bool:
         return self.page is not None or self.node_data is not None
 
-    def require(self, *others: Path | None) -> None:
-        """Raise before any work is done if one of them could not be written in the end; `others` are written too."""
+    def require(self, *others: Path | None, inputs: Iterable[str | Path | None]) -> None:
+        """Raise before any work is done if one of them could not be written in the end; `others` are written too.
+
+        No option allows to write over what is read: a float model that its quantized version replaces is gone.
+        """
         from ..files import refuse_existing
 
-        own = [path for path in (self.page, self.node_data) if path is not None]
-        for path in own:
-            if (*others, *own).count(path) > 1:
+        outputs = [path for path in (*others, self.page, self.node_data) if path is not None]
+        read = {Path(path).resolve() for path in inputs if path is not None}
+        for path in outputs:
+            if outputs.count(path) > 1:
                 raise InvalidRecipe(f"{path} was given for two different outputs; choose another name for one of them")
+            if path.resolve() in read:
+                raise InvalidRecipe(
+                    f"{path} is one of the inputs and would be lost; choose another name for the output"
+                )
             refuse_existing(path, self.overwrite)
         if self.page is not None:
             from ..report.page import require_report

@@ -9,35 +9,34 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import (
+    DataOption,
+    InputTypeOption,
     MeanOption,
     ModelArgument,
     OffsetOption,
+    OutputTypeOption,
     OverwriteOption,
     ScaleOption,
     StdOption,
-    VerboseOption,
-    console,
+    WeightBitsOption,
     load_model,
     normalization_of,
     samples_of,
 )
 from .reports import ReportOption, Reports, command_line, compared
+from .screen import Screen
 
 if TYPE_CHECKING:
     from ..report.progress import SampledModel
 
 
 def train(
+    screen: Screen,
     model: ModelArgument,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the trained .tflite.")],
-    data: Annotated[
-        str,
-        typer.Option("--data", metavar="DATA", help="Samples: .npz, .npy, a folder of images, or file.py:function."),
-    ],
+    data: DataOption,
     mode: Annotated[str, typer.Option("--mode", metavar="MODE", help="int8 or int16x8.")] = "int8",
-    weight_bits: Annotated[
-        int, typer.Option("--weight-bits", metavar="BITS", help="8; or 4 or 2, where LiteRT has a kernel.")
-    ] = 8,
+    weight_bits: WeightBitsOption = 8,
     steps: Annotated[int, typer.Option("--steps", metavar="N", help="How many batches to train on.")] = 500,
     batch: Annotated[int, typer.Option("--batch", metavar="N", help="Samples in a batch.")] = 32,
     learning_rate: Annotated[
@@ -60,47 +59,43 @@ def train(
         typer.Option("--freeze", metavar="PATTERN", help="Do not train weights of these ops (repeatable)."),
     ] = None,
     mirror: Annotated[bool, typer.Option("--mirror", help="Images: turn half of them round, left to right.")] = False,
-    input_type: Annotated[str, typer.Option("--input-type", help="float32, int8, uint8 or int16.")] = "float32",
-    output_type: Annotated[str, typer.Option("--output-type", help="float32, int8, uint8 or int16.")] = "float32",
+    input_type: InputTypeOption = "float32",
+    output_type: OutputTypeOption = "float32",
     report: ReportOption = None,
     scale: ScaleOption = None,
     offset: OffsetOption = None,
     mean: MeanOption = None,
     std: StdOption = None,
     overwrite: OverwriteOption = False,
-    verbose: VerboseOption = False,
 ) -> None:
     """Quantize a model and train it to compute what the float model does. No labels are needed.
 
     Some of the samples are held back to tell the best state. Ctrl-C ends training and writes the best so far.
 
     Examples:
-
-      zeropoint train model.tflite --data photos/ --scale 0.00392 -o model_int8.tflite
-
-      zeropoint train model.tflite --data samples.npz --weight-bits 4 --steps 1000 -o model_int4.tflite
-
-      zeropoint train model.tflite --data data.py:pairs --loss sparse_categorical_crossentropy -o out.tflite
+      zeropoint train model.tflite -o model_int8.tflite --data samples.npz
+      zeropoint train model.tflite -o model_int4.tflite --data samples.npz \\
+        --weight-bits 4 --steps 1000
+      zeropoint train model.tflite -o out.tflite --data data.py:pairs \\
+        --loss sparse_categorical_crossentropy
     """
-    from ..files import refuse_existing
     from ..quantize.pipeline import interface_of
     from ..report.progress import training_bar
     from ..report.quantization import print_result
     from ..sources.models import size_of
-    from ..train import start_keras
+    from ..train import require_keras, start_keras
 
-    refuse_existing(output, overwrite)
     reports = Reports(report, overwrite=overwrite)
-    reports.require(output)
+    reports.require(output, inputs=(model, data))
     interface_of(input_type, output_type)
-    start_keras()
+    require_keras()
+    source = samples_of(load_model(model, screen), data, None, normalization_of(scale, offset, mean, std))
+    start_keras()  # takes seconds: what is wrong with the model or the data is told before
     from ..train import Goal, Schedule, distill
 
-    shown_on = console()
-    source = samples_of(load_model(model, verbose), data, None, normalization_of(scale, offset, mean, std))
     schedule = Schedule(steps, batch, learning_rate, mirror=mirror)
     goal = Goal(tuple(inner or ()), loss=loss, teacher=teacher)
-    with training_bar(steps, shown_on) as told:
+    with training_bar(steps, screen.remarks) as told:
         distilled = distill(
             source.model,
             source.data.samples,
@@ -113,14 +108,15 @@ def train(
             progress=told,
         )
     size = distilled.save(output, overwrite=overwrite)
-    print_result(distilled.result, size_of(model, source.model), size, shown_on)
+    print_result(distilled.result, size_of(model, source.model), size, screen.remarks)
     if reports.wanted:
         from ..report.page_build import Evidence
 
-        comparison = compared(source if loss is None else _without_labels(source), distilled.result.model, shown_on)
+        inputs = source if loss is None else _without_labels(source)
+        comparison = compared(inputs, distilled.result.model, screen.remarks)
         before = size_of(model, source.model)
         evidence = Evidence(output.name, distilled.result.model, size, before, distilled.result, comparison=comparison)
-        reports.write(replace(evidence, command=command_line(), data=data), shown_on)
+        reports.write(replace(evidence, command=command_line(), data=data), screen.remarks)
 
 
 def _without_labels(source: SampledModel) -> SampledModel:

@@ -9,7 +9,9 @@ fixed order, as in GPTQ). No row comes out worse than by nearest rounding: that 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,6 +39,51 @@ def compensated(weights: Array, moments: Array, steps: Array, dtype: DType) -> A
     rounded = _sweep(weights.astype(np.float64), factor, steps, limit)
     better = output_error(rounded * steps - weights, moments) < output_error(nearest * steps - weights, moments)
     return np.where(better[:, :, None], rounded, nearest)
+
+
+REFIT_DAMPINGS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+"""Shares of the mean diagonal that are tried; more of it keeps the weights closer to what they were."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """E[x x'] and E[f x'] [groups, inputs, inputs] of inputs x that were to be f."""
+
+    second: Array
+    cross: Array
+
+    def fitted(self, weights: Array, damping: float) -> Array:
+        """Weights v for which v . x is close to w . f."""
+        inputs = self.second.shape[1]
+        level = np.trace(self.second, axis1=1, axis2=2) / inputs
+        damped = self.second + (damping * np.where(level > 0, level, 1.0))[:, None, None] * np.eye(inputs)
+        # What is solved for is the change: so the damping pulls towards the weights as they are, not towards zero.
+        missing = (self.cross - self.second).transpose(0, 2, 1) @ weights.transpose(0, 2, 1)
+        return np.asarray(weights + np.linalg.solve(damped, missing).transpose(0, 2, 1))
+
+    def error(self, weights: Array, fitted: Array) -> float:
+        """E[(w . f - v . x)**2], but for what does not depend on v."""
+        return float(np.sum((fitted @ self.second) * fitted) - 2 * np.sum((weights @ self.cross) * fitted))
+
+
+def refitted(weights: Array, whole: Pair, halves: Sequence[Pair]) -> Array:
+    """Weights that make of the inputs as they are what `weights` make of the inputs as they were to be.
+
+    How far they may go is found out by fitting to each half of the data and looking at the other.
+    """
+    if len(halves) != 2:
+        return weights
+    one, other = halves
+    best, least = None, one.error(weights, weights) + other.error(weights, weights)
+    for damping in REFIT_DAMPINGS:
+        try:
+            fits = one.fitted(weights, damping), other.fitted(weights, damping)
+        except np.linalg.LinAlgError:
+            continue
+        error = other.error(weights, fits[0]) + one.error(weights, fits[1])
+        if error < least:
+            best, least = damping, error
+    return weights if best is None else whole.fitted(weights, best)
 
 
 def output_error(difference: Array, moments: Array) -> Array:

@@ -4,7 +4,8 @@ Where a channel's factor can move from what makes it into the layers that read i
 first by s_c and multiplying what the others do with it by s_c leaves the function as it was, as long as nothing between
 them sees the tensor but ops with f(x / s) = f(x) / s for s > 0, moves of data, and products of matrices that sum over
 something else. So it goes through a ReLU, from a layer norm's gain into the dense layers behind it, and from the value
-projection of attention into the output projection.
+projection of attention into the output projection. Through a ReLU6 it goes where the clip allows it: a channel that
+stays far below 6 on the data, before and after.
 
 Weights have a scale for each output channel, so dividing those of the first layer costs nothing; multiplying those of a
 depthwise layer neither. In other layers a large factor would coarsen the other weights of the same output channel, so
@@ -13,6 +14,8 @@ there the factor is only the square root.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -28,6 +31,9 @@ from ..ops import OPS, Activation, Weight, fused_activation
 LARGEST_FACTOR = 64.0
 """Channels that hardly ever speak are left in peace: what calibration saw of them says little."""
 
+HEADROOM = 2.0
+"""How many times as large as on the data a channel may become before a clip that is the same for all cuts it off."""
+
 
 @dataclass(frozen=True)
 class Sink:
@@ -40,11 +46,15 @@ class Sink:
 
 @dataclass(frozen=True)
 class Link:
-    """A tensor whose channels can be scaled: constants that make them, with their axes, and weights that meet them."""
+    """A tensor whose channels can be scaled: constants that make them, with their axes, and weights that meet them.
+
+    `ceiling` is where a fused activation cuts all channels off.
+    """
 
     tensor: Tensor
     makers: tuple[tuple[Use, int], ...]
     sinks: tuple[Sink, ...]
+    ceiling: float = math.inf
 
     @property
     def is_free(self) -> bool:
@@ -60,13 +70,14 @@ def equalize(model: Model, stats: Stats, keys: Mapping[Tensor, str] | None = Non
     keys = keys or tensor_keys(model)
     changed = []
     for graph in model.graphs:
+        readers = Counter(t for op in graph.ops for t in op.inputs if t is not None)
         for link in list(links(graph)):
             seen = stats.tensors.get(keys[link.tensor])
             if seen is None or seen.channels is None:
                 continue
-            factors = channel_factors(np.maximum(-seen.channels.low, seen.channels.high), link.is_free)
+            factors = channel_factors(np.maximum(-seen.channels.low, seen.channels.high), link.is_free, link.ceiling)
             if factors is not None:
-                apply(graph, link, factors)
+                apply(graph, link, factors, readers)
                 changed.append(link.tensor)
     return changed
 
@@ -75,13 +86,21 @@ def links(graph: Graph) -> Iterator[Link]:
     """Every tensor of the graph whose channels can be scaled."""
     uses = Uses(graph)
     for op in graph.ops:
-        makers = _makers(op, uses)
-        if not makers or fused_activation(op).name not in ("NONE", "RELU"):
+        makers, ceiling = _makers(op, uses), _ceiling(op)
+        if not makers or ceiling is None:
             continue
         tensor = op.outputs[0]
         sinks = _sinks(tensor, np.broadcast_to(np.arange(tensor.shape[-1]), tensor.shape), uses)
         if sinks:
-            yield Link(tensor, makers, tuple(sinks))
+            yield Link(tensor, makers, tuple(sinks), ceiling)
+
+
+def _ceiling(op: Op) -> float | None:
+    """The size at which the fused activation cuts off; None if it does more than that."""
+    fused = fused_activation(op)
+    if fused.bounds is None:
+        return math.inf if fused.name == "NONE" else None
+    return min(abs(bound) for bound in fused.bounds if bound)
 
 
 def _layout(op: Op) -> Weight | None:
@@ -192,29 +211,42 @@ def _passed_by_product(use: Use, channels: Array, result: tuple[int, ...]) -> Ar
     return np.broadcast_to(first, result)
 
 
-def channel_factors(peaks: Array, free: bool) -> Array | None:
-    """s for each channel, or None if there is nothing to gain. `free`: large factors cost nothing."""
-    alive = peaks > 0
-    if alive.sum() < 2 or peaks[alive].max() < 2 * np.median(peaks[alive]):
+def channel_factors(peaks: Array, free: bool, ceiling: float = math.inf) -> Array | None:
+    """s for each channel, or None if there is nothing to gain. `free`: large factors cost nothing.
+
+    Below a `ceiling` small channels grow towards it, and those that come near it stay as they are.
+    """
+    highest = ceiling / HEADROOM
+    alive = (peaks > 0) & (peaks < highest)
+    if alive.sum() < 2:
         return None
-    ratio = np.where(alive, peaks / np.median(peaks[alive]), 1.0)
+    usual = np.median(peaks[alive]) if math.isinf(ceiling) else highest
+    if max(peaks.max(), usual) < 2 * np.median(peaks[alive]):
+        return None
+    ratio = np.where(alive, peaks / usual, 1.0)
     power = 1.0 if free else 0.5
     return np.asarray(np.clip(ratio, 1 / LARGEST_FACTOR, LARGEST_FACTOR) ** power, np.float32)
 
 
-def apply(graph: Graph, link: Link, factors: Array) -> None:
-    """Divide what makes the channels by the factors and multiply the weights that meet them."""
+def apply(graph: Graph, link: Link, factors: Array, readers: Counter[Tensor]) -> None:
+    """Divide what makes the channels by the factors and multiply the weights that meet them.
+
+    `readers` counts who reads a tensor, and is kept up to date: counting anew for each link would take time that grows
+    with the square of the graph.
+    """
     for use, axis in link.makers:
-        _scale(graph, use, axis, 1 / factors)
+        _scale(graph, use, axis, 1 / factors, readers)
     for sink in link.sinks:
-        _scale(graph, sink.weights, sink.axis, factors[list(sink.order)])
+        _scale(graph, sink.weights, sink.axis, factors[list(sink.order)], readers)
 
 
-def _scale(graph: Graph, use: Use, axis: int, factors: Array) -> None:
+def _scale(graph: Graph, use: Use, axis: int, factors: Array, readers: Counter[Tensor]) -> None:
     tensor = use.op.inputs[use.slot]
     assert tensor is not None
-    if len(Uses(graph).readers(tensor)) > 1:  # shared with another op that must not change
+    if readers[tensor] > 1:  # shared with another op that must not change
+        readers[tensor] -= 1
         tensor = duplicate_constant(graph, tensor, [use], "equalized")
+        readers[tensor] = 1
     data = tensor.data
     assert data is not None
     shape = [1] * data.ndim

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from ..affine import dequantize
 from ..dtypes import Array, DType
 from ..graph.edit import cut_model
-from ..graph.model import Graph, Model, Tensor
+from ..graph.model import Graph, Model, Op, Tensor
 from ..recipe import Effort
 from ..runtime import Session, in_parallel
 from ..sources.ports import Row, entry
@@ -21,36 +21,98 @@ from ..sources.samples import Notes, rows
 JUDGED = {"standard": 24, "high": 64}
 """On how many samples models are compared, by effort."""
 
+SQUASHING = ("SOFTMAX", "LOG_SOFTMAX", "LOGISTIC")
+"""Ops at the end whose inputs tell more than their outputs."""
+
+CONVERSIONS = ("QUANTIZE", "DEQUANTIZE", "FAKE_QUANT")
+
+SQUASHED = 20.0
+"""What is so much below the greatest input of a softmax, or so far from zero before a sigmoid, makes no difference."""
+
 PARTS = 2
 """The samples are split into so many parts, whatever the number of cores, so that sums come out the same."""
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Compares outputs with those of the float model."""
+    """Compares outputs with those of the float model.
+
+    Of an output that a softmax or a sigmoid makes, it compares what goes into these: probabilities near 0 and 1 hide
+    what happened before, so that a few doubtful samples would decide alone.
+    """
 
     samples: list[Row]
-    outputs: list[list[Array]]
-    float_outputs: list[int]
+    compared: tuple[Compared, ...]
+    values: list[list[Array]]  # by sample, of the float model
 
     @classmethod
     def of(cls, model: Model, kept: list[Any], effort: Effort = "standard") -> Judge | None:
         """None if the model has no float output to compare."""
         most = JUDGED[effort]
-        compared = [k for k, tensor in enumerate(entry(model).graph.outputs) if tensor.dtype is DType.FLOAT32]
+        compared = tuple(_compared(entry(model).graph))
         chosen = [row for _, row in rows(kept[:most], entry(model), Notes())][:most]
         if not compared or not chosen:
             return None
-        return cls(chosen, run_all(model, chosen), compared)
+        return cls(chosen, compared, _seen(model, compared, chosen))
+
+    def first(self, count: int) -> Judge:
+        """One that looks at fewer samples."""
+        return replace(self, samples=self.samples[:count], values=self.values[:count])
 
     def error(self, model: Model) -> float:
         """Squared error of a model's outputs relative to their power, averaged over outputs."""
-        found = run_all(model, self.samples)
-        error = float(np.mean([relative_error(*self._columns(k, found)) for k in self.float_outputs]))
+        found = _seen(model, self.compared, self.samples)
+        columns = [([row[k] for row in self.values], [row[k] for row in found]) for k in range(len(self.compared))]
+        error = float(np.mean([relative_error(wanted, got) for wanted, got in columns]))
         return error if math.isfinite(error) else math.inf
 
-    def _columns(self, k: int, found: list[list[Array]]) -> tuple[list[Array], list[Array]]:
-        return [row[k] for row in self.outputs], [row[k] for row in found]
+
+@dataclass(frozen=True)
+class Compared:
+    """The output at `place`, or what goes into the op of the kind `squashed_by` that makes it."""
+
+    place: int
+    squashed_by: str | None = None
+
+    def tensor(self, graph: Graph) -> Tensor:
+        found = graph.outputs[self.place]
+        maker = _maker(graph, found)
+        if self.squashed_by is None or maker is None or maker.kind != self.squashed_by or maker.inputs[0] is None:
+            return found
+        return maker.inputs[0]
+
+    def seen(self, values: Array) -> Array:
+        if self.squashed_by is None:
+            return values
+        if self.squashed_by == "LOGISTIC":
+            return np.clip(values, -SQUASHED, SQUASHED)
+        # What all inputs have in common, a softmax does not see.
+        below = np.maximum(values.astype(np.float64) - values.max(axis=-1, keepdims=True), -SQUASHED)
+        return np.asarray(below - below.mean(axis=-1, keepdims=True))
+
+
+def _compared(graph: Graph) -> Iterator[Compared]:
+    for place, tensor in enumerate(graph.outputs):
+        if tensor.dtype is DType.FLOAT32:
+            maker = _maker(graph, tensor)
+            is_squashed = maker is not None and maker.kind in SQUASHING
+            yield Compared(place, maker.kind if maker is not None and is_squashed else None)
+
+
+def _maker(graph: Graph, tensor: Tensor) -> Op | None:
+    """What computes the tensor, behind conversions."""
+    makers = {t: op for op in graph.ops for t in op.outputs}
+    maker = makers.get(tensor)
+    while maker is not None and maker.kind in CONVERSIONS and maker.inputs[0] is not None:
+        maker = makers.get(maker.inputs[0])
+    return maker
+
+
+def _seen(model: Model, compared: Sequence[Compared], samples: Sequence[Row]) -> list[list[Array]]:
+    """By sample, the real values of what is compared."""
+    graph = entry(model).graph
+    columns = _inner(model, graph, [c.tensor(graph) for c in compared], samples)
+    return [[c.seen(column[k]) for c, column in zip(compared, columns, strict=True)] for k in range(len(samples))]
 
 
 def relative_error(wanted: Sequence[Array], got: Sequence[Array]) -> float:

@@ -1,5 +1,9 @@
 """High effort: layer after layer, weights rounded with compensation for the inputs that the quantized part really
-produces, and biases that match the float layer's mean outputs exactly on the data."""
+produces, and biases that match the float layer's mean outputs exactly on the data.
+
+What the layers before have spoilt can partly be made good: before they are rounded, a layer's weights are fitted so
+that from the quantized part's values they make what the float weights make from the float model's.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from ..graph.query import Use, Uses
 from ..ops import Bias, OpSpec
 from ..runtime import Session, in_parallel
 from ..sources.ports import Row
-from .compensate import compensated, weighted_scales
+from .compensate import Pair, compensated, refitted, weighted_scales
 from .forms import BlockParams, Form, Packed
 from .patches import LAYOUTS, grouped_weights, has_layout, patches, ungrouped_weights
 from .pipeline import Request
@@ -83,15 +87,31 @@ def _form(plan: Plan, use: Use) -> QuantParams | BlockParams | None:
 
 @dataclass(frozen=True)
 class Moments:
-    """E[x] and E[x x'] of a layer's input vectors, for each group."""
+    """E[x] and E[x x'] of a layer's input vectors x, for each group; E[f] and E[f x'], f being x in the float model."""
 
     first: Array
-    second: Array | None = None
+    second: Array
+    float_first: Array
+    cross: Array
 
     def __add__(self, other: Moments) -> Moments:
-        if self.second is None or other.second is None:
-            return Moments(self.first + other.first)
-        return Moments(self.first + other.first, self.second + other.second)
+        return Moments(*(a + b for a, b in zip(self._parts, other._parts, strict=True)))
+
+    def __truediv__(self, share: float) -> Moments:
+        return Moments(*(part / share for part in self._parts))
+
+    def pair(self, has_bias: bool) -> Pair:
+        """The second moments; about the means if a bias takes care of these."""
+        if not has_bias:
+            return Pair(self.second, self.cross)
+        return Pair(
+            self.second - self.first[:, :, None] * self.first[:, None, :],
+            self.cross - self.float_first[:, :, None] * self.first[:, None, :],
+        )
+
+    @property
+    def _parts(self) -> tuple[Array, ...]:
+        return self.first, self.second, self.float_first, self.cross
 
 
 @dataclass(frozen=True)
@@ -109,9 +129,8 @@ class Refiner:
         if not todo:
             return plan
         report = None if self.stage is None else self.stage("compensating", len(todo))
-        means = self._float_means(plan, todo)
         for done, layer in enumerate(todo, 1):
-            plan = self._refined(plan, layer, means[layer.op])
+            plan = self._refined(plan, layer)
             if report is not None:
                 report(done)
         return plan
@@ -121,22 +140,18 @@ class Refiner:
         inputs = layer.data.size // max(1, layer.op.outputs[0].shape[-1])
         return max(1, -(-max(VECTORS, 4 * inputs) // len(self.samples)))
 
-    def _float_means(self, plan: Plan, todo: list[Layer]) -> dict[Op, Array]:
-        """The mean input vector of each layer in the float model."""
-        watched = {layer: _tensor(layer.source) for layer in todo}
-        found = self._observe(self.model, self._index(plan.graph), watched, second=False)
-        return {layer.op: moments.first for layer, moments in found.items()}
-
-    def _refined(self, plan: Plan, layer: Layer, float_mean: Array) -> Plan:
-        moments = self._quantized_moments(plan, layer)
-        assert moments.second is not None
+    def _refined(self, plan: Plan, layer: Layer) -> Plan:
+        halves = self._moments_of(plan, layer)
+        moments, has_bias = reduce(add, halves) / len(halves), layer.bias is not None
+        whole = moments.pair(has_bias)
         weights = grouped_weights(layer.op, layer.data.astype(np.float64))
-        form = _scaled(layer.form, layer.op, weights, moments.second)
+        target = refitted(weights, whole, [half.pair(has_bias) for half in halves])
+        form = _scaled(layer.form, layer.op, target, whole.second)
         steps = _steps(form, weights)
-        made = compensated(weights, moments.second, steps, form.dtype) * steps
+        made = compensated(target, whole.second, steps, form.dtype) * steps
         wanted, packed, values = dict(plan.wanted), dict(plan.packed), dict(plan.values)
         if layer.bias is not None:
-            shift = np.einsum("goi,gi->go", weights, float_mean) - np.einsum("goi,gi->go", made, moments.first)
+            shift = np.einsum("goi,gi->go", weights, moments.float_first) - np.einsum("goi,gi->go", made, moments.first)
             bias = _data(layer.bias).reshape(-1) + shift.reshape(-1).astype(np.float32)
             if layer.weights not in packed:
                 assert isinstance(form, QuantParams)
@@ -155,48 +170,60 @@ class Refiner:
         values[layer.weights] = ungrouped_weights(layer.op, made).astype(np.float32)
         return replace(plan, wanted=wanted, packed=packed, values=values)
 
-    def _quantized_moments(self, plan: Plan, layer: Layer) -> Moments:
-        """Of the layer's input in the model as quantized so far."""
+    def _moments_of(self, plan: Plan, layer: Layer) -> list[Moments]:
+        """For each part of the data, those of the layer's input: as quantized so far, and in the float model."""
         made = copy_model(self.model)
         index = self._index(plan.graph)
         twin_plan = plan.on(made.graphs[index])
         twin = made.graphs[index].ops[plan.graph.ops.index(layer.op)]
         rewrite(twin_plan, self.request.ops)
         source = _tensor(Use(twin, layer.source.slot))
-        return self._observe(made, index, {layer: source}, second=True)[layer]
+        quantized = Watched.of(made, made.graphs[index], source)
+        original = Watched.of(self.model, plan.graph, _tensor(layer.source))
 
-    def _observe(
-        self, model: Model, index: int, watched: Mapping[Layer, Tensor], *, second: bool
-    ) -> dict[Layer, Moments]:
-        """Moments of the real values of some tensors."""
-        graph = model.graphs[index]
-        tensors = list(dict.fromkeys(watched.values()))
-        cut, kept = cut_model(model, graph, tensors)
-        fed = [k for k, t in enumerate(graph.inputs) if t in kept]
+        def observed(rows: Sequence[Row]) -> Moments:
+            seen, float_seen = quantized.start(), original.start()
+            found = (self._moments(layer, seen(row), float_seen(row)) for row in rows)
+            return reduce(add, found) / len(rows)
 
-        def observed(rows: Sequence[Row]) -> dict[Layer, Moments]:
-            session, sums = Session(cut), dict[Layer, Moments]()
-            for row in rows:
-                session.reset()
-                outputs = dict(zip(tensors, session.run([row[k] for k in fed]), strict=True))
-                for layer, tensor in watched.items():
-                    found = self._moments(layer, _real(outputs[tensor], tensor.params), second)
-                    sums[layer] = sums[layer] + found if layer in sums else found
-            return sums
+        return in_parallel(observed, [self.samples[k::PARTS] for k in range(min(PARTS, len(self.samples)))])
 
-        parts = in_parallel(observed, [self.samples[k::PARTS] for k in range(min(PARTS, len(self.samples)))])
-        return {layer: reduce(add, (part[layer] for part in parts)) for layer in watched}
-
-    def _moments(self, layer: Layer, x: Array, second: bool) -> Moments:
-        """One sample's share of the moments."""
-        vectors = patches(layer.op, x, self._most(layer))
-        first = vectors.mean(axis=1, dtype=np.float64) / len(self.samples)
-        if not second:
-            return Moments(first)
-        return Moments(first, vectors.transpose(0, 2, 1) @ vectors / (vectors.shape[1] * len(self.samples)))
+    def _moments(self, layer: Layer, x: Array, float_x: Array) -> Moments:
+        """The moments of one sample."""
+        seen, wanted = (patches(layer.op, values, self._most(layer)) for values in (x, float_x))
+        return Moments(
+            seen.mean(axis=1, dtype=np.float64),
+            seen.transpose(0, 2, 1) @ seen / seen.shape[1],
+            wanted.mean(axis=1, dtype=np.float64),
+            wanted.transpose(0, 2, 1) @ seen / seen.shape[1],
+        )
 
     def _index(self, graph: Graph) -> int:
         return self.model.graphs.index(graph)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A model that computes nothing but one tensor, from those of the inputs that it needs."""
+
+    model: Model
+    tensor: Tensor
+    fed: tuple[int, ...]
+
+    @classmethod
+    def of(cls, model: Model, graph: Graph, tensor: Tensor) -> Watched:
+        cut, kept = cut_model(model, graph, [tensor])
+        return cls(cut, tensor, tuple(k for k, t in enumerate(graph.inputs) if t in kept))
+
+    def start(self) -> Callable[[Row], Array]:
+        """What gives the tensor's real values for a sample; used by one thread."""
+        session = Session(self.model)
+
+        def values(row: Row) -> Array:
+            session.reset()
+            return _real(session.run([row[k] for k in self.fed])[0], self.tensor.params)
+
+        return values
 
 
 def _tensor(use: Use) -> Tensor:

@@ -98,6 +98,14 @@ def _rewrite_activation(graph: Graph, tensor: Tensor, plan: Plan, uses: Uses) ->
         insert_after(graph, tensor, _conversion(tensor, converted), wanting, as_output=serves_output)
 
 
+def round_to(graph: Graph, tensor: Tensor, params: QuantParams) -> None:
+    """Let everything that reads `tensor` see its values as they are after being held in integers."""
+    held, read = _form_tensor(graph, tensor, params), _form_tensor(graph, tensor, None)
+    uses, is_output = list(Uses(graph).readers(tensor)), tensor in graph.outputs
+    insert_after(graph, tensor, _conversion(tensor, held), uses, as_output=is_output)
+    insert_after(graph, held, _conversion(held, read), uses, as_output=is_output)
+
+
 def _any_form(use: Use, plan: Plan) -> bool:
     """Ops that only read a shape take the tensor as it is."""
     return use.op not in plan.schemes and use.op.kind in ("SHAPE", "RANK")

@@ -17,6 +17,7 @@ from ..calibrate.collect import Progress
 from ..graph.edit import copy_model, signatures_follow
 from ..graph.model import Model, Tensor
 from ..graph.query import tensor_keys
+from ..recipe import Effort
 from ..sources.ports import entries, entry
 from ..sources.samples import Notes, Samples, iterate, rows
 from .equalize import equalize
@@ -25,6 +26,7 @@ from .pipeline import Planned, Request, Result, Step, carry_out, plan_model, req
 from .plan import Plan
 from .planner import Interface
 from .prepare import prepare
+from .range_choice import RangeChoice, affordable_samples
 from .refine import Refiner
 from .tensor_ranges import Bounds
 
@@ -34,11 +36,14 @@ TRIED: tuple[Method, ...] = ("mse", "minmax")
 KEPT_SAMPLES, KEPT_BYTES = 256, 1 << 28
 """How much of the data is held back to run again."""
 
-REFINED = 64
+REFINED = 128
 """On how many samples weights are refined."""
 
-RANGE_PARTS = 8
-"""High effort tries other range methods on so many parts of the model, one after the other."""
+COMPARED: tuple[Method, ...] = ("mse", "minmax", "percentile", "entropy")
+"""Methods that are compared tensor by tensor."""
+
+TRIAL_MACS: dict[Effort, float] = {"standard": 2e10, "high": 1e12}
+"""How many multiply-accumulates may go into that, by effort."""
 
 OUTLIER_RATIO = 4.0
 """From this share of the range up, what lies outside of the range of 99.99 % of the values counts as outliers."""
@@ -137,12 +142,11 @@ class Search:
         if self.request.recipe.has_integer_ops and self.request.method == "auto":
             best, error = self._equalized(best, error, settings)
             best, error = self._without_outliers(best, error)
-            if self.is_high:
-                best, error = self._parts(best, error)
+            best, error = self._tensor_by_tensor(best, error)
         chosen = self._request(best)
         planned, how = plan_model(best.model, chosen), [str(best)] if self.request.recipe.has_integer_ops else []
         if self.is_high:
-            refined, its_error = self._compensated(planned, chosen)
+            refined, its_error = self._compensated(planned, chosen, error)
             if its_error < error:
                 planned, error = refined, its_error
                 how.append("weights rounded with compensation")
@@ -225,32 +229,38 @@ class Search:
         self.steps.append(Step("cutting off outliers", time.perf_counter() - start, error, bool(best.limits)))
         return best, error
 
-    def _parts(self, best: Candidate, error: float) -> tuple[Candidate, float]:
-        """The best candidate with the ranges of parts of the model picked by other methods, where that helps."""
-        start, tensors = time.perf_counter(), list(best.stats.tensors)
-        (other,) = (method for method in TRIED if method != best.method)
-        tensors = [key for key in tensors if key not in best.limits]
-        size = max(1, -(-len(tensors) // RANGE_PARTS))
-        parts = [tensors[k : k + size] for k in range(0, len(tensors), size)]
-        report = None if self.stage is None else self.stage("choosing ranges", len(parts))
-        for done, part in enumerate(parts, 1):
-            tried = replace(best, others={**best.others, **dict.fromkeys(part, other)})
-            its_error = self._error(tried)
-            if its_error < error:
-                best, error = tried, its_error
-            if report is not None:
-                report(done)
-        self.steps.append(Step("ranges of parts", time.perf_counter() - start, error, bool(best.others)))
-        return best, error
+    def _tensor_by_tensor(self, best: Candidate, error: float) -> tuple[Candidate, float]:
+        """The best candidate with the range of each tensor picked by the method that is best for it, if that helps."""
+        start, work = time.perf_counter(), TRIAL_MACS["high" if self.is_high else "standard"]
+        if not affordable_samples(best.model, len(best.stats.tensors), work):
+            return best, error
+        methods: list[Method] = list(dict.fromkeys((best.method, *COMPARED)))
+        asked = [replace(self._request(replace(best, method=m)), interface=Interface()) for m in methods]
+        choice = RangeChoice({m: plan_model(best.model, r) for m, r in zip(methods, asked, strict=True)}, self.judge)
+        groups = choice.groups()
+        samples = affordable_samples(best.model, sum(len(group.distinct) for group in groups), work)
+        if not groups or not samples:
+            return best, error
+        report = None if self.stage is None else self.stage("choosing ranges", len(groups))
+        chosen = choice.best(groups, samples, report)
+        known = {name: method for name, method in chosen.items() if name in best.stats.tensors}
+        tried = replace(best, others={**known, **best.others})
+        its_error = self._error(tried)
+        kept = bool(known) and its_error < error
+        self.steps.append(Step("ranges of each tensor", time.perf_counter() - start, its_error, kept))
+        return (tried, its_error) if kept else (best, error)
 
-    def _compensated(self, planned: Planned, request: Request) -> tuple[Planned, float]:
+    def _compensated(self, planned: Planned, request: Request, before: float) -> tuple[Planned, float]:
         """The same plan with better weights and biases."""
         start = time.perf_counter()
-        samples = [row for _, row in rows(self.kept[:REFINED], entry(planned.model), Notes())][:REFINED]
+        # Weights are fitted to other samples than they are judged by, if there are enough.
+        unseen = self.kept[len(self.judge.samples) :][:REFINED]
+        used = unseen if len(unseen) >= len(self.judge.samples) else self.kept[:REFINED]
+        samples = [row for _, row in rows(used, entry(planned.model), Notes())][:REFINED]
         refiner = Refiner(planned.model, request, samples, self.stage)
         refined = Planned(planned.model, tuple(refiner.refine(plan) for plan in planned.plans))
         error = self.judge.error(_float_ends(refined, request))
-        self.steps.append(Step("compensated rounding", time.perf_counter() - start, error))
+        self.steps.append(Step("compensated rounding", time.perf_counter() - start, error, error < before))
         return refined, error
 
 

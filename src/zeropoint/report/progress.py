@@ -45,7 +45,10 @@ class Describing(Protocol):
 
 @contextmanager
 def progress_bar(title: str, total: int | None, unit: str, console: Console) -> Iterator[Describing]:
-    """A function to call with the number done so far. The bar goes to stderr and away when it is done."""
+    """A function to call with the number done so far. The bar goes to stderr and away when it is done.
+
+    There is none beside a `console` that is quiet or no terminal.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -55,7 +58,7 @@ def progress_bar(title: str, total: int | None, unit: str, console: Console) -> 
         TimeRemainingColumn(),
     )
     target = Console(stderr=True)
-    is_seen = console.is_terminal and target.is_terminal
+    is_seen = not console.quiet and console.is_terminal and target.is_terminal
     bar = Progress(*columns, console=target, transient=True, disable=not is_seen)
     with bar:
         task = bar.add_task(title, total=total, rate="")

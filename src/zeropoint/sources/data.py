@@ -71,14 +71,15 @@ def load_data(spec: str, entry: Entry, normalization: Normalization | None = Non
 
 def _from_function(script: Path, function: str) -> Data:
     if not script.is_file():
-        raise InvalidSample(f"there is no {script}")
+        raise InvalidSample(f"there is no {script}; give the path of a Python file and the name of a function in it")
     try:
         names = runpy.run_path(str(script))
     except (Exception, SystemExit) as error:
         raise InvalidSample(f"{script} raised {type(error).__name__}: {error}") from error
     found = names.get(function)
     if not callable(found):
-        raise InvalidSample(f"{script} has no function '{function}'")
+        has = ", ".join(n for n, v in names.items() if getattr(v, "__module__", None) == names["__name__"]) or "none"
+        raise InvalidSample(f"{script} has no function '{function}'; it has {has}")
     return Data(found, None)
 
 

@@ -38,7 +38,18 @@ def from_keras_model(model: Any, conversion: Conversion) -> Model:
         _require_tensorflow_backend(model)
         if not getattr(model, "built", True):
             raise InvalidModel(f"the Keras model '{model.name}' has no shapes yet; call it once on a sample first")
+        named = getattr(model, "input", None)
+        if isinstance(named, Mapping):
+            # The converter calls a model with a list of inputs, which one that takes a dict refuses (TensorFlow 2.21).
+            function = _called_by_name(tf, model, named)
+            return _convert(tf.lite.TFLiteConverter.from_concrete_functions([function], model), conversion)
         return _convert(tf.lite.TFLiteConverter.from_keras_model(model), conversion)
+
+
+def _called_by_name(tf: Any, model: Any, inputs: Mapping[str, Any]) -> Any:
+    """The model as a function with an argument for each of its named inputs."""
+    specs = {name: tf.TensorSpec(tuple(x.shape), x.dtype, name=name) for name, x in inputs.items()}
+    return tf.function(lambda **arrays: model(arrays, training=False)).get_concrete_function(**specs)
 
 
 def _require_tensorflow_backend(model: Any) -> None:

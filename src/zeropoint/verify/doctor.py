@@ -45,7 +45,7 @@ COMPARED = 32
 HEALTHY = 30.0
 """Signal-to-noise of the outputs in dB from which on no op is called sensitive: nobody sees such an error."""
 
-LEAST_GAIN, LEAST_SENSITIVE_GAIN = 1.0, 2.0
+LEAST_GAIN, LEAST_SENSITIVE_GAIN = 1.0, 1.5
 """In dB. What brings less is no cause."""
 
 COARSE = 0.4

@@ -1,0 +1,144 @@
+"""Fitting weights to what the quantized part produces, and choosing ranges tensor by tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from zeropoint import calibrate, quantize
+from zeropoint.calibrate import Stats
+from zeropoint.graph.edit import copy_model
+from zeropoint.graph.model import Model
+from zeropoint.quantize.compensate import Pair, refitted
+from zeropoint.quantize.equalize import HEADROOM, channel_factors, equalize
+from zeropoint.quantize.judge import Judge
+from zeropoint.quantize.range_choice import affordable_samples
+from zeropoint.runtime import Session
+
+from .. import build
+
+
+def pair(f: np.ndarray, x: np.ndarray) -> Pair:
+    return Pair((x.T @ x / len(x))[None], (f.T @ x / len(x))[None])
+
+
+def error(w: np.ndarray, v: np.ndarray, f: np.ndarray, x: np.ndarray) -> float:
+    return float(((f @ w[0].T - x @ v[0].T) ** 2).mean())
+
+
+def halves(f: np.ndarray, x: np.ndarray) -> list[Pair]:
+    return [pair(f[k::2], x[k::2]) for k in range(2)]
+
+
+def test_inputs_that_are_right_leave_the_weights_alone() -> None:
+    rng = np.random.default_rng(0)
+    f, w = rng.normal(size=(400, 6)), rng.normal(size=(1, 3, 6))
+    np.testing.assert_allclose(refitted(w, pair(f, f), halves(f, f)), w, atol=1e-12)
+
+
+def test_what_was_mixed_up_before_is_undone() -> None:
+    rng = np.random.default_rng(1)
+    f, w = rng.normal(size=(4000, 6)), rng.normal(size=(1, 3, 6))
+    x = f @ (np.eye(6) + 0.2 * rng.normal(size=(6, 6)))
+    fitted = refitted(w, pair(f, x), halves(f, x))
+    assert error(w, fitted, f, x) < 0.05 * error(w, w, f, x)
+
+
+def test_chance_is_not_learnt() -> None:
+    """With as few vectors as inputs a fit could be perfect; but not on the other half of the data, so it is damped."""
+    rng = np.random.default_rng(2)
+    f, w = rng.normal(size=(64, 32)), rng.normal(size=(1, 3, 32))
+    x = f + 0.05 * rng.normal(size=f.shape)
+    fitted = refitted(w, pair(f, x), halves(f, x))
+    new = rng.normal(size=(4000, 32))
+    seen = new + 0.05 * rng.normal(size=new.shape)
+    assert error(w, fitted, new, seen) < 1.1 * error(w, w, new, seen)
+
+
+def test_one_sample_cannot_be_split_so_nothing_is_fitted() -> None:
+    w = np.ones((1, 2, 3))
+    one = pair(np.eye(3), 2 * np.eye(3))
+    assert refitted(w, one, [one]) is w
+
+
+def clipped(scale: float = 1.0) -> Model:
+    """Two layers with a ReLU6 between them; the channels between differ widely, all but the last stay below 6."""
+    rng = np.random.default_rng(3)
+    sizes = scale * np.array([0.02, 0.1, 0.4, 1.0, 40.0], np.float32)
+    x, y, z = build.act("x", 1, 8), build.act("y", 1, 5), build.act("z", 1, 4)
+    first = build.const("first", (rng.uniform(0.2, 1, (5, 8)) * sizes[:, None] / 8).astype(np.float32))
+    second = build.const("second", rng.normal(size=(4, 5)).astype(np.float32))
+    dense = build.op("FULLY_CONNECTED", [x, first], y, options="FullyConnectedOptions", fusedActivationFunction=3)
+    last = build.op("FULLY_CONNECTED", [y, second], z, options="FullyConnectedOptions")
+    return Model([build.graph("main", [x], [z], dense, last)])
+
+
+def samples(count: int = 40) -> list[np.ndarray]:
+    rng = np.random.default_rng(4)
+    return [rng.uniform(0, 2, (1, 8)).astype(np.float32) for _ in range(count)]
+
+
+def outputs(model: Model) -> np.ndarray:
+    session = Session(model)
+    return np.array([session.run((s,))[0] for s in samples()])
+
+
+def test_channels_below_a_clip_are_evened_out_and_the_function_stays() -> None:
+    model = clipped()
+    stats: Stats = calibrate(model, samples())
+    evened = copy_model(model)
+    assert {t.name for t in equalize(evened, stats)} == {"y"}
+    np.testing.assert_allclose(outputs(evened), outputs(model), rtol=1e-5, atol=1e-6)
+    peaks = calibrate(evened, samples()).tensors["y"].channels
+    assert peaks is not None
+    assert peaks.high[:4].max() <= 6 / HEADROOM * 1.0001
+    assert peaks.high[4] == pytest.approx(6.0)  # that one was clipped already, so it is left alone
+    assert peaks.high[:4].min() > 2 * stats.tensors["y"].channels.high[:4].min()
+
+
+def test_a_channel_near_the_clip_keeps_its_size() -> None:
+    factors = channel_factors(np.array([0.1, 0.2, 3.5, 6.0]), True, 6.0)
+    assert factors is not None
+    assert (factors[2:] == 1).all()
+    assert (factors[:2] < 1).all()
+
+
+def test_probabilities_are_judged_by_what_they_are_made_of() -> None:
+    """An error that a softmax hides behind a probability of nearly one still counts."""
+    x, y, z = build.act("x", 1, 3), build.act("y", 1, 3), build.act("z", 1, 3)
+
+    def model(gain: float) -> Model:
+        scale = build.const("gain", np.float32([gain]))
+        softmax = build.op("SOFTMAX", [y], z, options="SoftmaxOptions", beta=1.0)
+        return Model([build.graph("main", [x], [z], build.op("MUL", [x, scale], y, options="MulOptions"), softmax)])
+
+    data = [np.float32([[9, 0, -9]]), np.float32([[-6, 12, 0]])]
+    judge = Judge.of(model(1.0), data)
+    assert judge is not None
+    assert judge.error(model(1.0)) == 0
+    assert judge.error(model(1.1)) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_ranges_are_chosen_for_each_tensor() -> None:
+    """One tensor has an outlier that does not matter, in another every value counts: no one method suits both."""
+    rng = np.random.default_rng(5)
+    x, y, z = build.act("x", 1, 32), build.act("y", 1, 32), build.act("z", 1, 8)
+    first = build.const("first", np.diag(np.r_[30.0, np.ones(31)]).astype(np.float32))
+    second = build.const("second", np.c_[np.zeros(8), rng.normal(size=(8, 31))].astype(np.float32))
+    dense = build.op("FULLY_CONNECTED", [x, first], y, options="FullyConnectedOptions")
+    last = build.op("FULLY_CONNECTED", [y, second], z, options="FullyConnectedOptions")
+    model = Model([build.graph("main", [x], [z], dense, last)])
+    data = [rng.uniform(-1, 1, (1, 32)).astype(np.float32) for _ in range(64)]
+    found = quantize(model, "int8", data=data)
+    step = next(s for s in found.steps if s.what == "ranges of each tensor")
+    assert step.error is not None
+    fixed = {m: quantize(model, "int8", data=data, range=m) for m in ("minmax", "mse")}
+    judge = Judge.of(model, data)
+    assert judge is not None
+    assert judge.error(found.model) <= min(judge.error(other.model) for other in fixed.values()) * 1.001
+
+
+def test_ranges_of_a_large_model_are_not_tried_one_by_one() -> None:
+    small, trials = clipped(), 10
+    assert affordable_samples(small, trials, 2e10) > 0
+    assert affordable_samples(small, 10**6, 2e10) == 0
