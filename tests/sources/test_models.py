@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import zeropoint
-from zeropoint import Conversion
+from zeropoint import Conversion, lite
 from zeropoint.errors import ConversionFailed, InvalidModel, InvalidSample, MissingExtra
 from zeropoint.runtime import Session
 from zeropoint.sources.models import load
+from zeropoint.sources.tensorflow import unwritten
 
 from ..frameworks import IMAGE, images, keras, small_network, tensorflow, unwarned
 
@@ -70,6 +71,43 @@ def test_keras_objects(network, outputs, capfd):
     assert as_before(model, outputs)
     assert [list(s.inputs) for s in model.signatures] == [["image"]]
     assert capfd.readouterr() == ("", "")
+
+
+def test_keras_models_with_named_inputs():
+    """Called with a dict, which TensorFlow's own entry refuses."""
+    with unwarned():
+        library = keras()
+        ends = {name: library.Input((4,), name=name) for name in ("left", "right")}
+        scores = library.layers.Dense(3)(ends["left"] - 2 * ends["right"])
+        network = library.Model(ends, scores)
+        left, right = np.ones((1, 4), np.float32), np.full((1, 4), 0.25, np.float32)
+        wanted = np.asarray(network({"left": left, "right": right}))
+    model = load(network)
+    (signature,) = model.signatures
+    assert list(signature.inputs) == ["left", "right"]
+    values = {"left": left, "right": right}
+    fed = [values[next(n for n, t in signature.inputs.items() if t is tensor)] for tensor in model.main.inputs]
+    np.testing.assert_allclose(Session(model).run(fed)[0], wanted, atol=1e-5)
+    samples = [{"left": left * k, "right": right * k} for k in range(1, 9)]
+    assert not zeropoint.quantize(model, "int8", data=samples).skipped
+
+
+def test_variables_that_the_converter_loses_are_found(network, outputs, tmp_path):
+    """Of a Keras model inside another module, TensorFlow 2.21 writes a model that reads what nobody wrote."""
+    with unwarned():
+        owner = tensorflow().Module()
+        owner.network, owner.function = network, function_of(network)
+        whole = owner.function.get_concrete_function()
+        tensorflow().saved_model.save(owner, str(tmp_path / "saved"), signatures={"scores": whole})
+        lost = tensorflow().lite.TFLiteConverter.from_saved_model(str(tmp_path / "saved")).convert()
+        assert unwritten(zeropoint.load(lost))
+        for model in (
+            load(tmp_path / "saved"),
+            zeropoint.load(lite.TFLiteConverter.from_concrete_functions([whole], network).convert()),
+        ):
+            assert not unwritten(model)
+            assert as_before(model, outputs)
+    assert [(s.key, list(s.inputs)) for s in load(tmp_path / "saved").signatures] == [("scores", ["image"])]
 
 
 def test_functions(network, outputs):

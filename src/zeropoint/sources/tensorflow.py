@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConversionFailed, InvalidModel, MissingExtra
-from ..graph.model import Model, Signature, Tensor
+from ..graph.model import Model, Op, Signature, Tensor
 from ..tflite.read import load
 from .conversion import Conversion, converting
 
@@ -42,7 +43,7 @@ def from_keras_model(model: Any, conversion: Conversion) -> Model:
         if isinstance(named, Mapping):
             # The converter calls a model with a list of inputs, which one that takes a dict refuses (TensorFlow 2.21).
             function = _called_by_name(tf, model, named)
-            return _convert(tf.lite.TFLiteConverter.from_concrete_functions([function], model), conversion)
+            return _of_functions(tf, [function], conversion)
         return _convert(tf.lite.TFLiteConverter.from_keras_model(model), conversion)
 
 
@@ -69,8 +70,40 @@ def from_functions(functions: Sequence[Any], owner: Any, conversion: Conversion)
     with converting(CONVERTER, conversion):
         tf = require_tensorflow("converting a TensorFlow function")
         concrete = [_concrete(f) for f in functions]
-        owner = _owner(tf, concrete) if owner is None else owner
-        return _convert(tf.lite.TFLiteConverter.from_concrete_functions(concrete, owner), conversion)
+        made = None if owner is None else _from_concrete(tf, concrete, owner, conversion)
+        return made if made is not None and not unwritten(made) else _of_functions(tf, concrete, conversion)
+
+
+def _of_functions(tf: Any, functions: Sequence[Any], conversion: Conversion) -> Model:
+    """Concrete functions, with an owner that the converter finds their variables in."""
+    made = _from_concrete(tf, functions, _owner(tf, functions), conversion)
+    if names := unwritten(made):
+        raise ConversionFailed(
+            f"{CONVERTER} left out the values of {', '.join(map(repr, names[:3]))}{' ...' if len(names) > 3 else ''}; "
+            "turn its variables into constants (convert_variables_to_constants_v2), or give the Keras model itself"
+        )
+    return made
+
+
+def _from_concrete(tf: Any, functions: Sequence[Any], owner: Any, conversion: Conversion) -> Model:
+    return _convert(tf.lite.TFLiteConverter.from_concrete_functions(list(functions), owner), conversion)
+
+
+def unwritten(model: Model) -> list[str]:
+    """Variables that the model reads and nothing ever writes: LiteRT gives whatever the memory holds.
+
+    TensorFlow's converter makes such models of Keras 3 models that belong to another module (TensorFlow 2.21).
+    """
+    ops = [op for graph in model.graphs for op in graph.ops]
+    written = {_variable(ops, op.inputs[0]) for op in ops if op.kind == "ASSIGN_VARIABLE"}
+    read = dict.fromkeys(_variable(ops, op.inputs[0]) for op in ops if op.kind == "READ_VARIABLE")
+    return [name for name in read if name is not None and name not in written]
+
+
+def _variable(ops: Sequence[Op], handle: Tensor | None) -> str | None:
+    """The name of what a handle refers to; None if a caller passes it in."""
+    maker = next((op for op in ops if op.kind == "VAR_HANDLE" and handle in op.outputs), None)
+    return None if maker is None else f"{maker.option('container', '')}{maker.option('sharedName', '')}"
 
 
 def _owner(tf: Any, functions: Sequence[Any]) -> Any:
@@ -116,7 +149,16 @@ def from_saved_model(folder: Path, conversion: Conversion, tags: Sequence[str] =
                 str(folder), tag_set=set(tags), signature_key=keys[0]
             )
             return _with_signature(_convert(old, conversion), keys[0], offered[keys[0]])
-        return _convert(converter, conversion)
+        made = _convert(converter, conversion)
+        return made if not unwritten(made) else _restored(tf, folder, keys, conversion, tags)
+
+
+def _restored(tf: Any, folder: Path, keys: Sequence[str], conversion: Conversion, tags: Sequence[str]) -> Model:
+    """The SavedModel by way of its functions, where its variables get lost otherwise."""
+    whole = tf.saved_model.load(str(folder), list(tags))
+    made = _of_functions(tf, [whole.signatures[key] for key in keys], conversion)
+    made.signatures[:] = [replace(s, key=key) for s, key in zip(made.signatures, keys, strict=True)]
+    return made
 
 
 def require_saved_model(folder: Path) -> None:
