@@ -9,7 +9,7 @@ import zeropoint
 from zeropoint.errors import InvalidRecipe, InvalidSample
 from zeropoint.report.demo import accuracy, digits
 from zeropoint.train import Goal, QuantSettings, Schedule, distill
-from zeropoint.train.loop import TrainingData
+from zeropoint.train.loop import TrainingData, shifted
 
 from ..quantize.nets import Net, normal, samples_for
 
@@ -86,6 +86,25 @@ def test_refusals_say_what_to_do(model, images):
         Schedule(0)
 
 
+def test_images_are_shifted_with_their_border_repeated():
+    rng = np.random.default_rng(0)
+    images = np.arange(2 * 5 * 6 * 1, dtype=np.float32).reshape(2, 5, 6, 1)
+    moved = shifted(images, 2, rng)
+    down, across = np.random.default_rng(0).integers(-2, 3, (2, 2, 1))[:, :, 0]
+    for k in range(2):
+        rows, columns = np.clip(np.arange(5) + down[k], 0, 4), np.clip(np.arange(6) + across[k], 0, 5)
+        np.testing.assert_array_equal(moved[k], images[k][rows][:, columns])
+    with pytest.raises(InvalidRecipe, match="zero pixels or more"):
+        Schedule(shift=-1)
+
+
+def test_only_images_are_shifted():
+    net = Net()
+    model = net.model(net.dense(net.input(1, 4), normal(3, 4)))
+    with pytest.raises(InvalidRecipe, match="only images"):
+        distill(model, samples_for(model, 12), schedule=Schedule(3, 8, shift=1))
+
+
 def test_labels_come_one_by_one_or_in_batches(model):
     one = TrainingData.of(model, [(np.zeros((8, 8, 1), np.float32), 3)] * 2, labelled=True)
     many = TrainingData.of(model, [(np.zeros((2, 8, 8, 1), np.float32), np.array([3, 3]))], labelled=True)
@@ -111,7 +130,7 @@ def files(model, images, tmp_path):
 def test_the_command_writes_a_trained_model(run, files):
     out = files / "out.tflite"
     command = ("train", files / "digits.tflite", "--data", files / "samples.npy", "-o", out, "--weight-bits", 4)
-    code, printed, errors = run(*command, "--steps", 4, "--batch", 16, "--input-type", "uint8")
+    code, printed, errors = run(*command, "--steps", 4, "--batch", 16, "--shift", 1, "--input-type", "uint8")
     assert code == 0, errors
     assert "held-back samples" in printed
     assert zeropoint.load(out).main.inputs[0].dtype is zeropoint.DType.UINT8

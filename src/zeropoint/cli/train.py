@@ -10,6 +10,7 @@ import typer
 
 from .options import (
     DataOption,
+    EffortOption,
     InputTypeOption,
     MeanOption,
     ModelArgument,
@@ -19,6 +20,8 @@ from .options import (
     ScaleOption,
     StdOption,
     WeightBitsOption,
+    efforts,
+    known,
     load_model,
     normalization_of,
     samples_of,
@@ -58,7 +61,9 @@ def train(
         list[str] | None,
         typer.Option("--freeze", metavar="PATTERN", help="Do not train weights of these ops (repeatable)."),
     ] = None,
+    effort: EffortOption = "standard",
     mirror: Annotated[bool, typer.Option("--mirror", help="Images: turn half of them round, left to right.")] = False,
+    shift: Annotated[int, typer.Option("--shift", min=0, help="Images: move each by up to so many pixels.")] = 0,
     input_type: InputTypeOption = "float32",
     output_type: OutputTypeOption = "float32",
     report: ReportOption = None,
@@ -93,7 +98,7 @@ def train(
     start_keras()  # takes seconds: what is wrong with the model or the data is told before
     from ..train import Goal, Schedule, distill
 
-    schedule = Schedule(steps, batch, learning_rate, mirror=mirror)
+    schedule = Schedule(steps, batch, learning_rate, mirror=mirror, shift=shift)
     goal = Goal(tuple(inner or ()), loss=loss, teacher=teacher)
     with training_bar(steps, screen.remarks) as told:
         distilled = distill(
@@ -105,6 +110,7 @@ def train(
             goal=goal,
             freeze=tuple(freeze or ()),
             ends=(input_type, output_type),
+            effort=known("effort", effort, efforts()),
             progress=told,
         )
     size = distilled.save(output, overwrite=overwrite)

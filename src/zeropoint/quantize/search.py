@@ -6,6 +6,7 @@ more further on, and evening out channels helps one network and not the next. Al
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from ..calibrate.collect import Progress
 from ..graph.edit import copy_model, signatures_follow
 from ..graph.model import Model, Tensor
 from ..graph.query import tensor_keys
+from ..ops.execution import macs_of
 from ..recipe import Effort
 from ..sources.ports import entries, entry
 from ..sources.samples import Notes, Samples, iterate, rows
@@ -36,8 +38,9 @@ TRIED: tuple[Method, ...] = ("mse", "minmax")
 KEPT_SAMPLES, KEPT_BYTES = 256, 1 << 28
 """How much of the data is held back to run again."""
 
-REFINED = 128
-"""On how many samples weights are refined."""
+REFINED = 32, 128
+REFINING_MACS = 7e11
+"""On how many samples weights are refined: within these limits, so many that it takes this work."""
 
 COMPARED: tuple[Method, ...] = ("mse", "minmax", "percentile", "entropy")
 """Methods that are compared tensor by tensor."""
@@ -254,14 +257,21 @@ class Search:
         """The same plan with better weights and biases."""
         start = time.perf_counter()
         # Weights are fitted to other samples than they are judged by, if there are enough.
-        unseen = self.kept[len(self.judge.samples) :][:REFINED]
-        used = unseen if len(unseen) >= len(self.judge.samples) else self.kept[:REFINED]
-        samples = [row for _, row in rows(used, entry(planned.model), Notes())][:REFINED]
+        unseen = self.kept[len(self.judge.samples) :]
+        used = rows(unseen if len(unseen) >= REFINED[0] else self.kept, entry(planned.model), Notes())
+        samples = [row for _, row in itertools.islice(used, _refining_samples(planned))]
         refiner = Refiner(planned.model, request, samples, self.stage)
         refined = Planned(planned.model, tuple(refiner.refine(plan) for plan in planned.plans))
         error = self.judge.error(_float_ends(refined, request))
         self.steps.append(Step("compensated rounding", time.perf_counter() - start, error, error < before))
         return refined, error
+
+
+def _refining_samples(planned: Planned) -> int:
+    """As every layer needs runs of all before it, fewer for large models."""
+    layers = [macs for op in entry(planned.model).graph.ops if (macs := macs_of(op))]
+    fewest, most = REFINED
+    return int(max(fewest, min(most, REFINING_MACS // max(1, len(layers) * sum(layers)))))
 
 
 def outliers(candidate: Candidate) -> dict[str, dict[str, Bounds]]:

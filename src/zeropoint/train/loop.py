@@ -28,7 +28,8 @@ Progress = Callable[[int, float], None]
 class Schedule:
     """`steps` of Adam on batches of `batch` samples. The learning rate, None for one that suits the weights' bits,
     rises over the first twentieth and then falls along a cosine. A share of the samples is held back; on these the
-    loss is taken `checks` times. `mirror` turns half of the images of a batch round, left to right.
+    loss is taken `checks` times. `mirror` turns half of the images of a batch round, left to right; `shift` moves each
+    by up to so many pixels, with the border repeated.
     """
 
     steps: int = 500
@@ -38,8 +39,11 @@ class Schedule:
     checks: int = 20
     seed: int = 0
     mirror: bool = False
+    shift: int = 0
 
     def __post_init__(self) -> None:
+        if self.shift < 0:
+            raise InvalidRecipe(f"images are shifted by zero pixels or more, not by {self.shift}")
         if self.steps < 1 or self.batch < 1 or self.checks < 1:
             raise InvalidRecipe("training takes at least one step, one sample a batch, and one check")
         if self.learning_rate is not None and not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
@@ -191,7 +195,16 @@ class Loop:
                 order += rng.permutation(kept).tolist()
             chosen, order = order[:size], order[size:]
             inputs, labels = self.data.batch(chosen)
-            yield ([_mirrored(a, rng) for a in inputs] if self.schedule.mirror else inputs), labels
+            yield [self._varied(array, rng) for array in inputs], labels
+
+    def _varied(self, array: Array, rng: np.random.Generator) -> Array:
+        """Images as they might have been as well."""
+        if not self.schedule.mirror and not self.schedule.shift:
+            return array
+        if array.ndim != 4:
+            raise InvalidRecipe(f"only images can be mirrored or shifted, not arrays of {array.ndim} dimensions")
+        array = _mirrored(array, rng) if self.schedule.mirror else array
+        return shifted(array, self.schedule.shift, rng) if self.schedule.shift else array
 
     def _batch_size(self) -> int:
         return self.schedule.batch if self.pupil.student.takes_any_batch else 1
@@ -214,7 +227,14 @@ def _number(loss: Any) -> float:
 
 
 def _mirrored(images: Array, rng: np.random.Generator) -> Array:
-    if images.ndim != 4:
-        raise InvalidRecipe(f"only images can be mirrored, not arrays of {images.ndim} dimensions")
     turned = rng.random((images.shape[0], 1, 1, 1)) < 0.5
     return np.where(turned, images[:, :, ::-1], images)
+
+
+def shifted(images: Array, most: int, rng: np.random.Generator) -> Array:
+    """Each image moved by up to `most` pixels down and across, with its border repeated."""
+    count, height, width, _ = images.shape
+    down, across = rng.integers(-most, most + 1, (2, count, 1))
+    rows = np.clip(np.arange(height) + down, 0, height - 1)
+    columns = np.clip(np.arange(width) + across, 0, width - 1)
+    return np.asarray(images[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]])
