@@ -37,6 +37,8 @@ def broken():
     yield from good()
     raise OSError("disk on fire")
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore interrupts
+
 def interrupted():
     yield from good()
     os.kill(os.getpid(), signal.SIGINT)
@@ -125,7 +127,8 @@ WRONG: dict[str, tuple[str, dict[str, object], str]] = {
     "several signatures": ("two.tflite", {**GOOD, "--data": "mine.py:good"}, "several signatures"),
     "normalization without images": ("m.tflite", {**GOOD, "--scale": 2}, "are for folders of images"),
     "a mean that is none": ("m.tflite", {**GOOD, "--mean": "a,b"}, "is not a number"),
-    "an output that exists": ("m.tflite", {**GOOD, "-o": "d.npz"}, "d.npz exists already"),
+    "an output that exists": ("m.tflite", {**GOOD, "-o": "nan.npy"}, "nan.npy exists already"),
+    "an output that is an input": ("m.tflite", {**GOOD, "-o": "d.npz"}, "d.npz is one of the inputs"),
     "an output that is a folder": ("m.tflite", {**GOOD, "-o": "."}, "is a folder"),
     "an output in no folder": ("m.tflite", {**GOOD, "-o": "none/a.stats"}, "there is no folder none"),
 }

@@ -140,5 +140,5 @@ def test_ranges_are_chosen_for_each_tensor() -> None:
 
 def test_ranges_of_a_large_model_are_not_tried_one_by_one() -> None:
     small, trials = clipped(), 10
-    assert affordable_samples(small, trials, 2e10) > 0
-    assert affordable_samples(small, 10**6, 2e10) == 0
+    assert affordable_samples(small, trials, 5e9) > 0
+    assert affordable_samples(small, 10**6, 5e9) == 0

@@ -45,7 +45,7 @@ REFINING_MACS = 7e11
 COMPARED: tuple[Method, ...] = ("mse", "minmax", "percentile", "entropy")
 """Methods that are compared tensor by tensor."""
 
-TRIAL_MACS: dict[Effort, float] = {"standard": 2e10, "high": 1e12}
+TRIAL_MACS: dict[Effort, float] = {"standard": 5e9, "high": 1e12}
 """How many multiply-accumulates may go into that, by effort."""
 
 OUTLIER_RATIO = 4.0
