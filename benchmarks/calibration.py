@@ -10,7 +10,6 @@ import contextlib
 import importlib.util
 import io
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +25,7 @@ from zeropoint.graph.model import Graph, Model, Op, Signature, Tensor
 from zeropoint.tflite import load, save, schema
 
 from .measure import Times, peak_memory, print_table, take_turns
+from .zoo import load_zoo
 
 PLAIN, FULL, QUICK = "plain LiteRT", "zeropoint", "zeropoint, minima and maxima"
 QUANTIZER, CALIBRATOR = "ai-edge-quantizer", "TensorFlow's calibrator"
@@ -198,10 +198,7 @@ def cases(folder: str, zoo: Path, count: int) -> Iterator[Case]:
         Path(path).write_bytes(model)
     yield Case("MobileNetV2, 224 x 224", path, images(count))
     if (zoo / "zoo.py").exists():
-        sys.path.insert(0, str(zoo))
-        from zoo import TASKS
-
-        task = TASKS["kws_dscnn"]
+        task = load_zoo(zoo)["kws_dscnn"]
         samples = [sample[0] for sample in task.calibration(count)]
         yield Case("kws_dscnn", str(task.model), samples)
         yield Case("kws_dscnn", str(task.model), samples * MANY)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import math
 import subprocess
 import sys
 import tempfile
@@ -15,40 +14,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from zeropoint.dtypes import DType
-from zeropoint.graph.model import Graph, Model, Op, Signature, Tensor
-from zeropoint.tflite import save, schema
+from zeropoint.tflite import save
 
 from .measure import Times, peak_memory, print_table, take_turns
+from .models import layered_model
 
 LAYERS = 300
 TIME_GOAL, MEMORY_GOAL, IMPORT_GOAL = 1.2, 0.6, 0.25
 
 Job = Callable[[str, str], object]
-
-
-def layered_model(size: int) -> Model:
-    """Dense layers in a row, about `size` bytes of weights."""
-    width = max(1, math.isqrt(size // (4 * LAYERS)))
-    random = np.random.default_rng(0)
-    first = value = Tensor("serving_default_input:0", (1, width), DType.FLOAT32, shape_signature=(-1, width))
-    graph = Graph("main", [first], inputs=[first])
-    options = schema.default_options("FullyConnectedOptions")
-    for k in range(LAYERS):
-        weight = random.standard_normal((width, width), np.float32)
-        bias = random.standard_normal(width, np.float32)
-        constants = [
-            Tensor.constant(f"model/dense_{k}/MatMul", weight, DType.FLOAT32),
-            Tensor.constant(f"model/dense_{k}/BiasAdd/ReadVariableOp", bias, DType.FLOAT32),
-        ]
-        result = Tensor(f"model/dense_{k}/BiasAdd", (1, width), DType.FLOAT32, shape_signature=(-1, width))
-        graph.tensors += [*constants, result]
-        graph.ops.append(Op("FULLY_CONNECTED", [value, *constants], [result], options))
-        value = result
-    graph.outputs = [value]
-    return Model([graph], [Signature("serving_default", graph, {"input": first}, {"output": value})])
 
 
 def zeropoint_job() -> Job:
@@ -90,7 +64,7 @@ def compare_files(size: int, rounds: int) -> None:
     }
     with tempfile.TemporaryDirectory() as folder:
         source, target = f"{folder}/model.tflite", f"{folder}/written.tflite"
-        written = save(layered_model(size), source)
+        written = save(layered_model(size, LAYERS), source)
         print(f"read and write a model of {written / 1e6:.1f} MB, {LAYERS} ops; median of {rounds} rounds\n")
         memory = {
             name: peak_memory(f"benchmarks.files:{prepare.__name__}", source, target)

@@ -60,7 +60,7 @@ def peak_memory(prepare: str, *arguments: str) -> int:
     return int(done.stdout.split()[-1])
 
 
-def _peak() -> int:
+def peak() -> int:
     """The most memory this process has held so far, in bytes.
 
     Linux hands `ru_maxrss` of a parent down to the programs it starts, so a child of a large process would seem
@@ -91,9 +91,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def _measure_job(prepare: str, *arguments: str) -> None:
     module, _, function = prepare.partition(":")
     job = getattr(importlib.import_module(module), function)()
-    before = _peak()
+    before = peak()
     job(*arguments)
-    print(_peak() - before)
+    print(peak() - before)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ without labels; both have the float model for a teacher.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +22,7 @@ import zeropoint
 from zeropoint.train import Goal, QuantSettings, Schedule, distill, parity, trainable
 
 from .measure import print_table, take_turns
+from .zoo import load_zoo
 
 STEP_GOAL = 1.6
 LABELS = "sparse_categorical_crossentropy"
@@ -78,16 +77,6 @@ CASES = (
         LAYERS,
     ),
 )
-
-
-def load_zoo(folder: Path) -> Any:
-    spec = importlib.util.spec_from_file_location("zoo", folder / "zoo.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["zoo"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def samples_of(case: Case, task: Any, folder: Path) -> list[Any]:
@@ -179,7 +168,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
-    tasks = load_zoo(options.zoo).TASKS
+    tasks = load_zoo(options.zoo)
 
     def asked(name: str) -> bool:
         return options.only is None or any(name.startswith(part) for part in options.only)

@@ -1,0 +1,179 @@
+"""Results: a row for each task, mode and tool, each in a JSON file of its own that is written whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import zeropoint
+from zeropoint.errors import ZeropointError
+from zeropoint.files import write_whole
+from zeropoint.verify.timing import cores
+
+FLOAT = "float"
+SCHEMA = 1
+PACKAGES = ("zeropoint", "ai-edge-litert", "tensorflow", "keras", "ai-edge-quantizer", "numpy")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where results come from: only rows of one origin may stand side by side."""
+
+    versions: Mapping[str, str]
+    machine: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+
+def origin(settings: Mapping[str, Any]) -> Origin:
+    return Origin(versions(), machine(), dict(settings))
+
+
+def versions() -> dict[str, str]:
+    def of(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return "not installed"
+
+    found = {package: of(package) for package in PACKAGES}
+    return {**found, "zeropoint": f"{zeropoint.__version__} (source {source_digest()})", "Python": _python()}
+
+
+def _python() -> str:
+    return f"{platform.python_implementation()} {platform.python_version()}"
+
+
+def source_digest() -> str:
+    """Tells states of the source apart between releases."""
+    root = Path(zeropoint.__file__).parent
+    found = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        found.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return found.hexdigest()[:8]
+
+
+def machine() -> dict[str, str]:
+    """What kind of machine this is, not which."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    return {
+        "processor": _processor(),
+        "cores": str(cores()),
+        "memory": f"{memory / 2**30:.0f} GiB",
+        "system": f"{platform.system()} {platform.release().split('-')[0]}, {platform.machine()}",
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.exists() else []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model by one tool, or why there is none. `tool` is "float" for the model that all start from."""
+
+    task: str
+    mode: str
+    tool: str
+    variant: str | None = None
+    error: str | None = None
+    note: str = ""
+    metric: str = "score"
+    digest: str = ""
+    """Of the float model."""
+    score: float | None = None
+    float_score: float | None = None
+    """The float model's score on the same samples."""
+    limit: int | None = None
+    """The number of samples, where the score is not from all of them."""
+    seconds: float | None = None
+    """Scoring took this long."""
+    size: int | None = None
+    float_size: int | None = None
+    conversions: int | None = None
+    all_conversions: int | None = None
+    float_ops: Mapping[str, int] = field(default_factory=dict)
+    latency: Mapping[str, float] = field(default_factory=dict)
+    """By number of threads: seconds, and as a ratio to the float model's in the same rounds ("of float")."""
+    whole: float | None = None
+    """Seconds from a model and samples to the bytes of the quantized model."""
+    calibration: float | None = None
+    """Seconds of that which went into collecting statistics."""
+    peak: int | None = None
+    """Bytes that quantization added to the peak memory of its process."""
+
+    @property
+    def name(self) -> str:
+        """The file's name, without its end."""
+        return ".".join(part for part in (self.task, self.mode, self.tool, self.variant) if part)
+
+    @property
+    def quantization(self) -> float | None:
+        """Seconds of `whole` that were not calibration."""
+        return None if self.whole is None else self.whole - (self.calibration or 0.0)
+
+
+class MixedResults(ZeropointError):
+    """Rows of another version, machine or configuration."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """The rows in a folder, all of one origin."""
+
+    folder: Path
+    origin: Origin
+
+    def rows(self) -> dict[str, Row]:
+        """By name. Raises where a row is of another origin."""
+        found = {}
+        for path in sorted(self.folder.glob("*.json")):
+            content = json.loads(path.read_text())
+            if content.get("schema") == SCHEMA:
+                self._require_same(path, content["origin"])
+                row = Row(**content["row"])
+                found[row.name] = row
+        return found
+
+    def _require_same(self, path: Path, other: Mapping[str, Any]) -> None:
+        mine = json.loads(json.dumps(asdict(self.origin)))
+        for part, values in mine.items():
+            for key, value in values.items():
+                if (stored := other[part].get(key)) != value:
+                    raise MixedResults(
+                        f"{path.name} comes from other {part}: {key} was {stored}, now it is {value}; "
+                        "choose another folder with -o, or drop what is there with --again"
+                    )
+
+    def drop_others(self) -> int:
+        """Remove rows of another origin; how many there were."""
+        dropped = 0
+        for path in sorted(self.folder.glob("*.json")):
+            content = json.loads(path.read_text())
+            if content.get("schema") == SCHEMA and content["origin"] != json.loads(json.dumps(asdict(self.origin))):
+                path.unlink()
+                dropped += 1
+        return dropped
+
+    def add(self, row: Row) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        content = {"schema": SCHEMA, "origin": asdict(self.origin), "row": asdict(row)}
+        write_json(self.folder / f"{row.name}.json", content)
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_whole(path, [(json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()], overwrite=True)
+
+
+def write_all(path: Path, origin: Origin, rows: Iterable[Row]) -> None:
+    """All rows in one file, for those who want to compute with them."""
+    write_json(path, {"schema": SCHEMA, **asdict(origin), "rows": [asdict(row) for row in rows]})
