@@ -481,3 +481,15 @@ def test_scales_stay_within_the_limits_of_the_kernels(mode):
     assert any("kernel's limits" in r.text for r in result.repairs)
     for kernels in KERNELS:
         Session(result.model, kernels=kernels)
+
+
+def test_given_ranges_win_over_measured_ones_they_are_tied_to():
+    """A concatenation has one scale for all; who prescribes its range means that one."""
+    net = Net()
+    x = net.input(1, 4, 4, 3)
+    joined = net("CONCATENATION", [net("RELU", [x]), net("ABS", [x])], (1, 4, 4, 6), axis=3)
+    model = net.model(net("ABS", [joined]))
+    given = zeropoint.calibrate.Ranges({joined.name: zeropoint.calibrate.Range(0.0, 0.5, "test")})
+    result = zeropoint.quantize(model, data=samples_for(model, spread=3.0), ranges=given)
+    held = next(op for op in result.model.main.ops if op.kind == "CONCATENATION").outputs[0]
+    assert held.params.scale == pytest.approx(0.5 / 255)

@@ -163,6 +163,8 @@ def test_what_cannot_be_compared_is_refused(model):
     other = net.model(net("ADD", [net.input(1, 8, 8, 3), net.input(1, 8, 8, 3)]))
     with pytest.raises(InvalidModel, match="inputs"):
         zeropoint.compare(model, other, images(1))
+    with pytest.raises(InvalidSample, match=r"sample 1, input .* NaN"):
+        zeropoint.compare(model, model, [*images(1), (np.full((1, 8, 8, 3), np.nan, np.float32),)])
     with pytest.raises(InvalidSample, match="no samples"):
         zeropoint.compare(model, model, [])
 

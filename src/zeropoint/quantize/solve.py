@@ -171,9 +171,10 @@ class Solver:
         return least - pin.scale <= min(low, 0.0) and max(high, 0.0) <= greatest + pin.scale
 
     def _choices(self, group: _Group) -> Iterator[tuple[Tensor, str | None, Grid]]:
-        """The ranges that make up the group's."""
+        """The ranges that make up the group's: those that were given, if some were, or else all."""
         grid = Grid(self._dtype(group).bits, self._is_symmetric(group))
-        return ((self._tensor(n), self._method[n], grid) for n in group.nodes)
+        given = [n for n in group.nodes if self.ranges.is_given(self._tensor(n))]
+        return ((self._tensor(n), self._method[n], grid) for n in given or group.nodes)
 
     def _bounds(self, group: _Group) -> Bounds:
         found = [self.ranges.choose(*choice) for choice in self._choices(group)]

@@ -106,7 +106,7 @@ class TensorRanges:
         together: dict[tuple[str, Grid], dict[Tensor, TensorStats]] = {}
         for tensor, method, grid in wanted:
             how = self._method(tensor, method)
-            seen = None if self._is_given(tensor) else self.measured(tensor)
+            seen = None if self.is_given(tensor) else self.measured(tensor)
             if seen is not None and (tensor, how, grid) not in self._picked:
                 together.setdefault((how, grid), {})[tensor] = seen
         for (how, grid), seen_of in together.items():
@@ -131,7 +131,7 @@ class TensorRanges:
     def _usual(self, tensor: Tensor) -> Method:
         return self.methods.get(self.keys.get(tensor, ""), self.method)
 
-    def _is_given(self, tensor: Tensor) -> bool:
+    def is_given(self, tensor: Tensor) -> bool:
         return self.keys.get(tensor, "") in self.given.entries
 
     def _choose(self, tensor: Tensor, method: str, grid: Grid) -> Bounds:

@@ -66,7 +66,8 @@ def iterate(samples: Samples) -> Iterator[Any]:
     if not hasattr(source, "__iter__") and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
         return (source[k] for k in range(len(source)))  # a loader that is only indexed
     if not isinstance(source, Iterable):
-        raise InvalidSample(f"samples are a {type(samples).__name__}, which is not iterable")
+        what = f"the function of the samples returned a {type(source).__name__}" if source is not samples else None
+        raise InvalidSample(f"{what or f'samples are a {type(samples).__name__}'}, which is not iterable")
     return iter(source)
 
 

@@ -71,7 +71,7 @@ def compare_models(wanted: Model, made: Model, samples: Samples, asked: Asked | 
     asked = asked or Asked()
     ends = entry(wanted, asked.signature), entry(made, asked.signature if made.signatures else None)
     notes = Notes()
-    numbered = islice((row for _, row in rows(samples, ends[0], notes)), asked.limit)
+    numbered = islice((_defined(number, row, ends[0]) for number, row in rows(samples, ends[0], notes)), asked.limit)
     meter = Meter.of((wanted, made), ends)
     first = list(islice(numbered, LOOKED_AT_FIRST))
     if not first:
@@ -92,6 +92,14 @@ def compare_models(wanted: Model, made: Model, samples: Samples, asked: Asked | 
         metric = MetricRow(name, *(score(function, side) for side in kept))
     found = meter.comparison(runs)
     return replace(found, metric=metric, notes=(*found.notes, *notes.lines))
+
+
+def _defined(number: int, row: Row, where: Entry) -> Row:
+    """The row, if there is no NaN in it: of what follows from that, nothing can be compared."""
+    for values, port in zip(row, where.ports, strict=True):
+        if values.dtype.kind == "f" and np.isnan(values).any():
+            raise InvalidSample(f"sample {number}, input {port}: there is NaN in it; leave that sample out")
+    return row
 
 
 @dataclass

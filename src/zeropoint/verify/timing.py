@@ -153,7 +153,7 @@ class _Stand:
 
 
 def _latency(threads: int, seconds: list[float]) -> Latency:
-    low, median, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
+    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
     return Latency(threads, median, low, high, min(seconds), len(seconds))
 
 
