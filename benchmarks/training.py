@@ -19,12 +19,16 @@ from typing import Any
 import numpy as np
 
 import zeropoint
+from zeropoint.recipe import Effort
 from zeropoint.train import Goal, QuantSettings, Schedule, distill, parity, trainable
 
 from .measure import print_table, take_turns
 from .zoo import load_zoo
 
 STEP_GOAL = 1.6
+EFFORTS: tuple[Effort, ...] = ("standard", "high")
+"""Of post-training quantization, to compare with; training starts from the last."""
+
 LABELS = "sparse_categorical_crossentropy"
 
 
@@ -91,7 +95,10 @@ def run_case(case: Case, task: Any, folder: Path) -> dict[str, Any]:
     """Scores of the float model, of post-training quantization, and of the trained model."""
     samples = samples_of(case, task, folder)
     plain = [sample[0] if case.labelled else sample for sample in samples][:200]
-    before = zeropoint.quantize(task.model, "int8", data=plain, weight_bits=case.weight_bits)
+    before = {
+        effort: zeropoint.quantize(task.model, "int8", data=plain, weight_bits=case.weight_bits, effort=effort).model
+        for effort in EFFORTS
+    }
     start = time.perf_counter()
 
     def progress(step: int, loss: float) -> None:
@@ -106,13 +113,14 @@ def run_case(case: Case, task: Any, folder: Path) -> dict[str, Any]:
         schedule=case.schedule,
         goal=case.goal,
         settings=case.settings,
+        effort="high",
         progress=progress,
     )
     (agreement,) = parity(trainable_twin(done.trained), done.result, plain, limit=50)
     row = {
         "case": case.name,
         "float": task.float_score,
-        "post-training": task.evaluate(zeropoint.to_bytes(before.model)),
+        **{effort: task.evaluate(zeropoint.to_bytes(model)) for effort, model in before.items()},
         "trained": task.evaluate(zeropoint.to_bytes(done.result.model)),
         "goal": case.goal_score,
         "steps": case.schedule.steps,
@@ -178,14 +186,14 @@ def main() -> None:
     if asked("time"):
         for name, batch in (("resnet8_cifar10", 64), ("mobilenetv1_025_224", 16)):
             times[name] = step_times(tasks[name], batch, options.rounds)
-    header = ("case", "float", "post-training", "trained", "goal", "how")
+    header = ("case", "float", *EFFORTS, "trained", "goal", "how")
     print_table(
         header,
         [
             (
                 row["case"],
                 f"{row['float']:.4f}",
-                f"{row['post-training']:.4f}",
+                *(f"{row[effort]:.4f}" for effort in EFFORTS),
                 f"{row['trained']:.4f}",
                 "" if row["goal"] is None else f"{row['goal']:.4f}",
                 row["training"],
