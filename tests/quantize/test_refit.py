@@ -11,11 +11,12 @@ from zeropoint.graph.edit import copy_model
 from zeropoint.graph.model import Model
 from zeropoint.quantize.compensate import Pair, refitted
 from zeropoint.quantize.equalize import HEADROOM, channel_factors, equalize
-from zeropoint.quantize.judge import Judge
+from zeropoint.quantize.judge import Compared, Judge
 from zeropoint.quantize.range_choice import affordable_samples
 from zeropoint.runtime import Session
 
 from .. import build
+from ..calibrate.test_state import lstm
 
 
 def pair(f: np.ndarray, x: np.ndarray) -> Pair:
@@ -112,7 +113,7 @@ def test_probabilities_are_judged_by_what_they_are_made_of() -> None:
         softmax = build.op("SOFTMAX", [y], z, options="SoftmaxOptions", beta=1.0)
         return Model([build.graph("main", [x], [z], build.op("MUL", [x, scale], y, options="MulOptions"), softmax)])
 
-    data = [np.float32([[9, 0, -9]]), np.float32([[-6, 12, 0]])]
+    data = [np.float32([[3, 0, -3]]), np.float32([[-2, 4, 0]])]
     judge = Judge.of(model(1.0), data)
     assert judge is not None
     assert judge.error(model(1.0)) == 0
@@ -136,6 +137,23 @@ def test_ranges_are_chosen_for_each_tensor() -> None:
     judge = Judge.of(model, data)
     assert judge is not None
     assert judge.error(found.model) <= min(judge.error(other.model) for other in fixed.values()) * 1.001
+
+
+def test_what_cannot_matter_is_not_judged() -> None:
+    """A class that is far behind may be anywhere; a mask may be anything."""
+    softmax = Compared(0, "SOFTMAX")
+    logits = np.float32([[5.0, 4.0, -50.0, -3.4e38]])
+    other = np.float32([[6.0, 5.0, -90.0, -1e30]])
+    np.testing.assert_allclose(softmax.seen(logits), softmax.seen(other), atol=1e-6)
+    assert Compared(0, "LOGISTIC").seen(np.float32([100.0])) == Compared(0, "LOGISTIC").seen(np.float32([30.0]))
+
+
+def test_states_of_recurrent_layers_are_left_out() -> None:
+    """LiteRT wants them as they are, so they cannot be rounded one by one."""
+    rng = np.random.default_rng(6)
+    model = lstm()
+    data = [tuple(rng.normal(size=t.shape).astype(np.float32) for t in model.main.inputs) for _ in range(12)]
+    assert not quantize(model, "int8", data=data).skipped
 
 
 def test_ranges_of_a_large_model_are_not_tried_one_by_one() -> None:

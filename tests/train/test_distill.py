@@ -9,7 +9,7 @@ import zeropoint
 from zeropoint.errors import InvalidRecipe, InvalidSample
 from zeropoint.report.demo import accuracy, digits
 from zeropoint.train import Goal, QuantSettings, Schedule, distill
-from zeropoint.train.loop import TrainingData, shifted
+from zeropoint.train.loop import Average, TrainingData, shifted
 
 from ..quantize.nets import Net, normal, samples_for
 
@@ -103,6 +103,17 @@ def test_only_images_are_shifted():
     model = net.model(net.dense(net.input(1, 4), normal(3, 4)))
     with pytest.raises(InvalidRecipe, match="only images"):
         distill(model, samples_for(model, 12), schedule=Schedule(3, 8, shift=1))
+
+
+def test_a_weight_that_swings_is_on_average_in_the_middle():
+    average = Average([np.zeros(2, np.float32), np.array(7)])
+    for step in range(1, 1001):
+        average.add([np.array([step % 2, 3.0], np.float32), np.array(step)])
+    swinging, steady = average.state[0]
+    assert swinging == pytest.approx(0.5, abs=0.02)
+    assert steady == pytest.approx(3.0, abs=1e-3)
+    assert average.state[0].dtype == np.float32
+    assert average.state[1] == 1000  # a counter is no weight
 
 
 def test_labels_come_one_by_one_or_in_batches(model):

@@ -66,7 +66,8 @@ class RangeChoice:
         for tensor in self.planned[methods[0]].plans[0].stored:
             params = [stored[m].get(tensor.name) for m in methods]
             known = tuple(p for p in params if p is not None)
-            if len(known) == len(methods) and len(set(known)) > 1 and tensor.dtype is DType.FLOAT32:
+            is_apart = tensor.dtype is DType.FLOAT32 and not tensor.is_variable  # kernels want states as they are
+            if is_apart and len(known) == len(methods) and len(set(known)) > 1:
                 shared.setdefault(known, []).append(tensor)
         return [Group(tuple(tensors), dict(zip(methods, key, strict=True))) for key, tensors in shared.items()]
 

@@ -24,6 +24,10 @@ Progress = Callable[[int, float], None]
 """Called with the number of steps done and the loss."""
 
 
+AVERAGED = 0.99
+"""How much of the average of states stays with each step."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """`steps` of Adam on batches of `batch` samples. The learning rate, None for one that suits the weights' bits,
@@ -143,25 +147,37 @@ class Loop:
         best_step, best, state = 0, self._check(held), self._state()
         self._history = [(0, best)]
         before, every, interrupted, step = best, max(1, schedule.steps // schedule.checks), False, 0
+        average = Average(state)
         try:
             for step, (inputs, labels) in enumerate(self._batches(kept), start=1):
                 loss = _number(self.pupil.train_on_batch(inputs, labels))
+                average.add(self._state())
                 if self.progress is not None:
                     self.progress(step, loss)
                 if step % every and step != schedule.steps:
                     continue
-                found = self._check(held)
+                present = self._state()
+                tried = [(self._check_state(candidate, held), candidate) for candidate in (average.state, present)]
+                found, candidate = min(tried, key=lambda pair: pair[0])
                 self._history.append((step, found))
                 if found < best:
-                    best_step, best, state = step, found, self._state()
+                    best_step, best, state = step, found, candidate
         except KeyboardInterrupt:
             interrupted = True
-        for variable, value in zip(self.pupil.student.weights, state, strict=True):
-            variable.assign(value)
+        self._restore(state)
         return Trained(step, before, best, best_step, tuple(self._history), interrupted)
 
     def _state(self) -> list[Array]:
         return [array_of(variable) for variable in self.pupil.student.weights]
+
+    def _restore(self, state: Sequence[Array]) -> None:
+        for variable, value in zip(self.pupil.student.weights, state, strict=True):
+            variable.assign(value)
+
+    def _check_state(self, state: Sequence[Array], held: Sequence[int]) -> float:
+        """The loss on held-back samples in that state, in which training then goes on if it is the present one."""
+        self._restore(state)
+        return self._check(held)
 
     def _compile(self) -> None:
         schedule = self.schedule
@@ -219,6 +235,22 @@ class Loop:
             found = self.pupil(inputs, training=False)
             total += _number(self.pupil.compute_loss(y=labels, y_pred=found)) * len(chosen)
         return total / len(held)
+
+
+@dataclass
+class Average:
+    """A moving average of states. A weight that swings between two integers is, on average, at the better one."""
+
+    state: list[Array]
+    count: int = 0
+
+    def add(self, state: Sequence[Array]) -> None:
+        self.count += 1
+        share = max(1 - AVERAGED, 1 / (self.count + 1))
+        self.state = [
+            mean + np.asarray(share * (value - mean), mean.dtype) if mean.dtype.kind == "f" else value
+            for mean, value in zip(self.state, state, strict=True)
+        ]
 
 
 def _number(loss: Any) -> float:
