@@ -156,6 +156,18 @@ def test_states_of_recurrent_layers_are_left_out() -> None:
     assert not quantize(model, "int8", data=data).skipped
 
 
+def test_parts_of_a_large_model_get_ranges_together(monkeypatch) -> None:
+    """High effort never lets the choice of a large model's ranges to one method for all."""
+    monkeypatch.setattr("zeropoint.quantize.search.TRIAL_MACS", {"standard": 0, "high": 0})
+    whole = {effort: quantize(clipped(), "int8", data=samples(), effort=effort) for effort in ("standard", "high")}
+    assert "ranges of parts" not in {step.what for step in whole["standard"].steps}
+    steps = {step.what: step for step in whole["high"].steps}
+    before, after = steps["ranges and biases"], steps["ranges of parts"]
+    assert before.error is not None
+    assert after.error is not None
+    assert after.error <= before.error
+
+
 def test_ranges_of_a_large_model_are_not_tried_one_by_one() -> None:
     small, trials = clipped(), 10
     assert affordable_samples(small, trials, 5e9) > 0

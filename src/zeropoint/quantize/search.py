@@ -48,6 +48,9 @@ COMPARED: tuple[Method, ...] = ("mse", "minmax", "percentile", "entropy")
 TRIAL_MACS: dict[Effort, float] = {"standard": 5e9, "high": 1e12}
 """How many multiply-accumulates may go into that, by effort."""
 
+RANGE_PARTS = 8
+"""In how many parts high effort picks the ranges of a model that is too large for that."""
+
 OUTLIER_RATIO = 4.0
 """From this share of the range up, what lies outside of the range of 99.99 % of the values counts as outliers."""
 
@@ -235,14 +238,17 @@ class Search:
     def _tensor_by_tensor(self, best: Candidate, error: float) -> tuple[Candidate, float]:
         """The best candidate with the range of each tensor picked by the method that is best for it, if that helps."""
         start, work = time.perf_counter(), TRIAL_MACS["high" if self.is_high else "standard"]
-        if not affordable_samples(best.model, len(best.stats.tensors), work):
-            return best, error
-        methods: list[Method] = list(dict.fromkeys((best.method, *COMPARED)))
-        asked = [replace(self._request(replace(best, method=m)), interface=Interface()) for m in methods]
-        choice = RangeChoice({m: plan_model(best.model, r) for m, r in zip(methods, asked, strict=True)}, self.judge)
-        groups = choice.groups()
-        samples = affordable_samples(best.model, sum(len(group.distinct) for group in groups), work)
-        if not groups or not samples:
+        choice, groups, samples = None, [], 0
+        if affordable_samples(best.model, len(best.stats.tensors), work):
+            methods: list[Method] = list(dict.fromkeys((best.method, *COMPARED)))
+            asked = [replace(self._request(replace(best, method=m)), interface=Interface()) for m in methods]
+            planned = {m: plan_model(best.model, r) for m, r in zip(methods, asked, strict=True)}
+            choice = RangeChoice(planned, self.judge)
+            groups = choice.groups()
+            samples = affordable_samples(best.model, sum(len(group.distinct) for group in groups), work)
+        if choice is None or not samples:
+            return self._part_by_part(best, error) if self.is_high else (best, error)
+        if not groups:
             return best, error
         report = None if self.stage is None else self.stage("choosing ranges", len(groups))
         chosen = choice.best(groups, samples, report)
@@ -252,6 +258,24 @@ class Search:
         kept = bool(known) and its_error < error
         self.steps.append(Step("ranges of each tensor", time.perf_counter() - start, its_error, kept))
         return (tried, its_error) if kept else (best, error)
+
+    def _part_by_part(self, best: Candidate, error: float) -> tuple[Candidate, float]:
+        """The best candidate with the ranges of parts of a large model picked by the other method, where that helps."""
+        start, tensors = time.perf_counter(), [key for key in best.stats.tensors if key not in best.limits]
+        (other,) = (method for method in TRIED if method != best.method)
+        size = max(1, -(-len(tensors) // RANGE_PARTS))
+        parts = [tensors[k : k + size] for k in range(0, len(tensors), size)]
+        report = None if self.stage is None else self.stage("choosing ranges", len(parts))
+        changed = False
+        for done, part in enumerate(parts, 1):
+            tried = replace(best, others={**best.others, **dict.fromkeys(part, other)})
+            its_error = self._error(tried)
+            if its_error < error:
+                best, error, changed = tried, its_error, True
+            if report is not None:
+                report(done)
+        self.steps.append(Step("ranges of parts", time.perf_counter() - start, error, changed))
+        return best, error
 
     def _compensated(self, planned: Planned, request: Request, before: float) -> tuple[Planned, float]:
         """The same plan with better weights and biases."""
