@@ -157,7 +157,7 @@ def test_states_of_recurrent_layers_are_left_out() -> None:
 
 
 def test_parts_of_a_large_model_get_ranges_together(monkeypatch) -> None:
-    """High effort never lets the choice of a large model's ranges to one method for all."""
+    """Where trials of each tensor cost too much, high effort tries another method on parts of the model."""
     monkeypatch.setattr("zeropoint.quantize.search.TRIAL_MACS", {"standard": 0, "high": 0})
     whole = {effort: quantize(clipped(), "int8", data=samples(), effort=effort) for effort in ("standard", "high")}
     assert "ranges of parts" not in {step.what for step in whole["standard"].steps}

@@ -13,6 +13,7 @@ from ..affine import dequantize
 from ..dtypes import Array, DType
 from ..graph.edit import cut_model
 from ..graph.model import Graph, Model, Op, Tensor
+from ..ops import CONVERSIONS
 from ..recipe import Effort
 from ..runtime import Session, in_parallel
 from ..sources.ports import Row, entry
@@ -23,8 +24,6 @@ JUDGED = {"standard": 24, "high": 64}
 
 SQUASHING = ("SOFTMAX", "LOG_SOFTMAX", "LOGISTIC")
 """Ops at the end whose inputs tell more than their outputs."""
-
-CONVERSIONS = ("QUANTIZE", "DEQUANTIZE", "FAKE_QUANT")
 
 SQUASHED = 8.0
 """What is so much below the greatest input of a softmax, or so far from zero before a sigmoid, makes no difference: a
@@ -104,7 +103,7 @@ def _maker(graph: Graph, tensor: Tensor) -> Op | None:
     """What computes the tensor, behind conversions."""
     makers = {t: op for op in graph.ops for t in op.outputs}
     maker = makers.get(tensor)
-    while maker is not None and maker.kind in CONVERSIONS and maker.inputs[0] is not None:
+    while maker is not None and maker.kind in (*CONVERSIONS, "FAKE_QUANT") and maker.inputs[0] is not None:
         maker = makers.get(maker.inputs[0])
     return maker
 

@@ -24,7 +24,6 @@ from .rewrite import round_to
 FEWEST_SAMPLES, MOST_SAMPLES = 2, 16
 """On how many samples the ranges of a tensor are compared."""
 
-
 BUILDING_OP, BUILDING_BYTE = 1_000_000, 16
 """What it takes to build and load a model, for each op and each byte of its constants, in multiply-accumulates."""
 
@@ -91,7 +90,7 @@ class RangeChoice:
     def _rounded(self, group: Group, params: QuantParams) -> Model:
         """The float model, in which nothing is rounded but these tensors."""
         copy = copy_model(self.model)
-        here = self.planned[next(iter(self.planned))].plans[0].graph
+        here = next(iter(self.planned.values())).plans[0].graph
         graph = copy.graphs[self.model.graphs.index(here)]
         twins = dict(zip(here.tensors, graph.tensors, strict=True))
         for tensor in group.tensors:
