@@ -141,11 +141,11 @@ def test_ranges_are_chosen_for_each_tensor() -> None:
 
 def test_what_cannot_matter_is_not_judged() -> None:
     """A class that is far behind may be anywhere; a mask may be anything."""
-    softmax = Compared(0, "SOFTMAX")
+    softmax = Compared(0, "row")
     logits = np.float32([[5.0, 4.0, -50.0, -3.4e38]])
     other = np.float32([[6.0, 5.0, -90.0, -1e30]])
     np.testing.assert_allclose(softmax.seen(logits), softmax.seen(other), atol=1e-6)
-    assert Compared(0, "LOGISTIC").seen(np.float32([100.0])) == Compared(0, "LOGISTIC").seen(np.float32([30.0]))
+    assert Compared(0, "each").seen(np.float32([100.0])) == Compared(0, "each").seen(np.float32([30.0]))
 
 
 def test_states_of_recurrent_layers_are_left_out() -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 from ..affine import QuantParams
 from ..dtypes import DType
@@ -136,6 +137,9 @@ class Fixed:
         return QuantParams((self.scale,), (self.zero_point,), dtype)
 
 
+Probabilities = Literal["each", "row"]
+
+
 @dataclass(frozen=True)
 class OpSpec:
     """One row of the op table.
@@ -151,8 +155,9 @@ class OpSpec:
     that lie further than `negligible` below the greatest leave no trace in the result. `own_activation` is a fused
     activation that is part of what the op computes anyway; with `fuses` it can apply one that limits its output.
     A `homogeneous` op has f(s * x) = s * f(x) for every s > 0, channel by channel along the last axis. `saturates` is
-    the interval of inputs outside of which the integer result no longer changes, by type. `note` says
-    why a type is not claimed although LiteRT has a kernel for it.
+    the interval of inputs outside of which the integer result no longer changes, by type. `probabilities` are what the
+    op makes of its inputs: of "each" by itself, or of a whole "row" along the last axis (perhaps their logarithms).
+    `note` says why a type is not claimed although LiteRT has a kernel for it.
     """
 
     kind: str
@@ -177,6 +182,7 @@ class OpSpec:
     saturates: Mapping[DType, tuple[float, float]] = field(default_factory=dict)
     fuses: bool = False
     homogeneous: bool = False
+    probabilities: Probabilities | None = None
     note: str = ""
 
     def input_role(self, slot: int) -> Role:

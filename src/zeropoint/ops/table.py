@@ -116,7 +116,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("ELU", (act(),), types=(INT8,), saturates=ends(-8, math.inf)),
     OpSpec("GELU", (act(),), types=BOTH, saturates=ends(-6, math.inf), versions=since(2, 2)),
     OpSpec("HARD_SWISH", (act(),), rescale=RATIO, max_rescale=128.0, types=(INT8,), saturates=ends(-3, math.inf)),
-    OpSpec("LOGISTIC", (act(),), fixed=UNIT, types=BOTH, saturates=SIGMOID_ENDS, versions=since(2, 3)),
+    OpSpec("LOGISTIC", (act(),), fixed=UNIT, types=BOTH, saturates=SIGMOID_ENDS, versions=since(2, 3), probabilities="each"),
     OpSpec("TANH", (act(),), fixed=SIGNED_UNIT, types=BOTH, saturates=TANH_ENDS, versions=since(2, 3)),
     OpSpec("ABS", (act(),), rescale=RATIO, types=BOTH, versions=since(2, 3), homogeneous=True),
     OpSpec("RSQRT", (act(),), types=BOTH, needs=(Need.NONNEGATIVE,), versions=since(2, 3)),
@@ -124,8 +124,8 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("EXP", (act(),), types=BOTH, versions=since(2, 2)),
     OpSpec("LOG", (act(),), types=BOTH, versions=since(2, 2)),
     # Normalizations.
-    OpSpec("SOFTMAX", (act(),), fixed=UNIT, types=BOTH, negligible=20.0, versions=since(2, 3)),
-    OpSpec("LOG_SOFTMAX", (act(),), fixed={INT8: Fixed(16 / 256, 127)}, types=(INT8,), versions=since(2)),
+    OpSpec("SOFTMAX", (act(),), fixed=UNIT, types=BOTH, negligible=20.0, versions=since(2, 3), probabilities="row"),
+    OpSpec("LOG_SOFTMAX", (act(),), fixed={INT8: Fixed(16 / 256, 127)}, types=(INT8,), versions=since(2), probabilities="row"),
     OpSpec("L2_NORMALIZATION", (act(),), fixed={INT8: Fixed(1 / 128, 0)}, types=(INT8,), versions=since(2)),
     # Reductions.
     OpSpec("MEAN", (act(), index()), rescale=RATIO, types=BOTH, needs=(Need.SUM_FITS,), versions=since(2, 3)),

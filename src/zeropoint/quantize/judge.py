@@ -13,7 +13,7 @@ from ..affine import dequantize
 from ..dtypes import Array, DType
 from ..graph.edit import cut_model
 from ..graph.model import Graph, Model, Op, Tensor
-from ..ops import CONVERSIONS
+from ..ops import CONVERSIONS, OPS, Probabilities
 from ..recipe import Effort
 from ..runtime import Session, in_parallel
 from ..sources.ports import Row, entry
@@ -21,9 +21,6 @@ from ..sources.samples import Notes, rows
 
 JUDGED = {"standard": 24, "high": 64}
 """On how many samples models are compared, by effort."""
-
-SQUASHING = ("SOFTMAX", "LOG_SOFTMAX", "LOGISTIC")
-"""Ops at the end whose inputs tell more than their outputs."""
 
 SQUASHED = 8.0
 """What is so much below the greatest input of a softmax, or so far from zero before a sigmoid, makes no difference: a
@@ -69,22 +66,19 @@ class Judge:
 
 @dataclass(frozen=True)
 class Compared:
-    """The output at `place`, or what goes into the op of the kind `squashed_by` that makes it."""
+    """The output at `place`, or, where it holds `probabilities`, what these are made of."""
 
     place: int
-    squashed_by: str | None = None
+    probabilities: Probabilities | None = None
 
     def tensor(self, graph: Graph) -> Tensor:
-        found = graph.outputs[self.place]
-        maker = _maker(graph, found)
-        if self.squashed_by is None or maker is None or maker.kind != self.squashed_by or maker.inputs[0] is None:
-            return found
-        return maker.inputs[0]
+        maker = None if self.probabilities is None else _maker(graph, graph.outputs[self.place])
+        return graph.outputs[self.place] if maker is None or maker.inputs[0] is None else maker.inputs[0]
 
     def seen(self, values: Array) -> Array:
-        if self.squashed_by is None:
+        if self.probabilities is None:
             return values
-        if self.squashed_by == "LOGISTIC":
+        if self.probabilities == "each":
             return np.clip(values, -SQUASHED, SQUASHED)
         # What all inputs have in common, a softmax does not see.
         below = np.maximum(values.astype(np.float64) - values.max(axis=-1, keepdims=True), -SQUASHED)
@@ -95,8 +89,8 @@ def _compared(graph: Graph) -> Iterator[Compared]:
     for place, tensor in enumerate(graph.outputs):
         if tensor.dtype is DType.FLOAT32:
             maker = _maker(graph, tensor)
-            is_squashed = maker is not None and maker.kind in SQUASHING
-            yield Compared(place, maker.kind if maker is not None and is_squashed else None)
+            spec = None if maker is None else OPS.get(maker.kind)
+            yield Compared(place, None if spec is None else spec.probabilities)
 
 
 def _maker(graph: Graph, tensor: Tensor) -> Op | None:

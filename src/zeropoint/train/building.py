@@ -11,6 +11,7 @@ from ..files import PathLike
 from ..graph.edit import copy_model
 from ..graph.model import Graph, Model, Tensor
 from ..graph.query import Uses
+from ..ops import OPS
 from ..quantize.pipeline import Planned, Request, plan_model
 from ..quantize.plan import Plan
 from ..quantize.prepare import prepare
@@ -21,9 +22,6 @@ from .constants import unmatched
 from .network import Trainable
 from .parts import Blueprint
 from .settings import QuantSettings
-
-HEADS = ("SOFTMAX", "LOGISTIC")
-"""Ops at the end of a network that squeeze its result into probabilities."""
 
 
 def trainable(
@@ -79,7 +77,9 @@ class Ends:
         found = []
         for tensor in graph.outputs if self.names is None else [_tensor(graph, name) for name in self.names]:
             producer = uses.producer(tensor)
-            before = producer.inputs[0] if self.logits and producer is not None and producer.kind in HEADS else None
+            spec = None if producer is None else OPS.get(producer.kind)
+            is_head = self.logits and spec is not None and spec.probabilities is not None
+            before = producer.inputs[0] if producer is not None and is_head else None
             found.append(tensor if before is None else before)
         return tuple(found)
 

@@ -12,6 +12,7 @@ from keras import ops
 from ..errors import InvalidModel, InvalidRecipe
 from ..files import PathLike
 from ..graph.model import Graph, Model
+from ..ops import Probabilities
 from ..quantize import quantize
 from ..quantize.pipeline import Planned, Request, Result, WeightOptions, resolve_recipe
 from ..quantize.plan import Plan
@@ -151,7 +152,7 @@ class _Comparison:
         return self.goal.teacher * total + (1.0 - self.goal.teacher) * ops.mean(self.labelled(labels, ours[0]))
 
 
-def label_loss(name: str | None, head: str) -> Callable[[Any, Any], Any] | None:
+def label_loss(name: str | None, head: Probabilities | None) -> Callable[[Any, Any], Any] | None:
     """The Keras loss called `name`. Those of probabilities get logits where the model ends in a softmax or sigmoid."""
     if name is None:
         return None
@@ -160,7 +161,7 @@ def label_loss(name: str | None, head: str) -> Callable[[Any, Any], Any] | None:
     except ValueError:
         raise InvalidRecipe(f"Keras has no loss {name!r}; try sparse_categorical_crossentropy or mse") from None
     entropy = "crossentropy" in name.lower().replace("_", "")
-    if not entropy or not head:
+    if not entropy or head is None:
         return lambda labels, found: loss(labels, found)
     return lambda labels, found: loss(labels, found, from_logits=True)
 

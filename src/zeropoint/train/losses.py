@@ -10,6 +10,7 @@ from keras import ops
 
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
+from ..ops import OPS, Probabilities
 from ..recipe import keep_float
 
 SMALLEST = 1e-12
@@ -17,16 +18,16 @@ SMALLEST = 1e-12
 
 @dataclass(frozen=True)
 class Aim:
-    """A tensor to compare student and teacher by; `head` is the op that makes probabilities of it, if one does."""
+    """A tensor to compare student and teacher by; `head` says which probabilities are made of it, if any are."""
 
     tensor: Tensor
-    head: str = ""
+    head: Probabilities | None = None
     weight: float = 1.0
 
     def loss(self, student: Any, teacher: Any) -> Any:
-        if self.head == "SOFTMAX":
+        if self.head == "row":
             return divergence(student, teacher)
-        if self.head == "LOGISTIC":
+        if self.head == "each":
             return binary_divergence(student, teacher)
         return relative_error(student, teacher)
 
@@ -63,9 +64,10 @@ def aims_of(graph: Graph, inner: Sequence[str] = (), inner_weight: float = 1.0) 
     for tensor in dict.fromkeys(graph.outputs):
         if not tensor.dtype.is_float:
             continue
-        head = uses.producer(tensor)
-        before = head.inputs[0] if head is not None and head.kind in ("SOFTMAX", "LOGISTIC") else None
-        aims.append(Aim(tensor) if head is None or before is None else Aim(before, head.kind))
+        maker = uses.producer(tensor)
+        head = OPS[maker.kind].probabilities if maker is not None and maker.kind in OPS else None
+        before = None if maker is None or head is None else maker.inputs[0]
+        aims.append(Aim(tensor) if before is None else Aim(before, head))
     chosen = [t for op in graph.ops for t in _inner(op, inner) if t not in {a.tensor for a in aims}]
     return (*aims, *(Aim(t, weight=inner_weight / len(chosen)) for t in chosen))
 
