@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
 from .dtypes import Array
 from .errors import RuntimeFailure, UnsupportedOp
 from .graph.model import Model
+from .parallel import cores
 from .streams import quiet_stderr
 from .tflite import load, to_bytes
 
@@ -159,22 +158,10 @@ def require_runnable(model: Model) -> None:
         with contextlib.suppress(UnsupportedOp):
             Session(model)
         return
-    session = Session(model)
+    session = Session(model, threads=cores())
     session.invoke(zeros_like_inputs(session))
 
 
 def zeros_like_inputs(session: Session) -> list[Array]:
     """A sample of zeros, to see whether a model runs at all."""
     return [np.zeros(d["shape"], d["dtype"]) for d in session.inputs]
-
-
-Part = TypeVar("Part")
-Found = TypeVar("Found")
-
-
-def in_parallel(job: Callable[[Part], Found], parts: Sequence[Part]) -> list[Found]:
-    """The results of `job` on all parts, in order. LiteRT and NumPy let go of the interpreter while they compute."""
-    if len(parts) < 2 or (os.cpu_count() or 1) < 2:
-        return [job(part) for part in parts]
-    with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as pool:
-        return list(pool.map(job, parts))

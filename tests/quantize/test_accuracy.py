@@ -309,7 +309,7 @@ def test_the_number_of_cores_changes_nothing(monkeypatch) -> None:
     model, samples = chain(), inputs(chain(), 24)
     made = []
     for cores in (1, 2, 8):
-        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr("zeropoint.parallel.cores", lambda cores=cores: cores)
         made.append(zeropoint.to_bytes(zeropoint.quantize(model, data=samples, effort="high", weight_bits=4).model))
     assert made[0] == made[1] == made[2]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from ..errors import InvalidRecipe
+from ..parallel import cores
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,4 @@ class Settings:
     def threads(self) -> int:
         if self.workers is not None:
             return self.workers
-        # A container may have fewer cores than the machine.
-        available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        return available or 1
+        return cores()

@@ -37,9 +37,10 @@ def benchmark(
       zeropoint benchmark model.tflite model_int8.tflite --report latency.html
     """
     from ..errors import InvalidRecipe
+    from ..parallel import cores
     from ..report.progress import progress_bar
     from ..report.timing import print_benchmark
-    from ..verify.timing import Trial, cores
+    from ..verify.timing import Trial
     from ..verify.timing import benchmark as measure
 
     reports = Reports(report, overwrite=overwrite)

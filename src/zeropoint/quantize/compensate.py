@@ -8,15 +8,14 @@ fixed order, as in GPTQ). No row comes out worse than by nearest rounding: that 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..affine import SMALLEST_SCALE, blocks, round_half_away
 from ..dtypes import Array, DType
+from ..parallel import in_parallel
 
 DAMPINGS = (0.01, 0.1, 1.0)
 """Shares of the mean diagonal that are added to it, until the moments can be inverted."""
@@ -140,15 +139,11 @@ def weighted_scales(weights: Array, importance: Array, dtype: DType, peaks: Arra
 
     With 8 bits the peak decides; with 4 bits it pays to cut it off.
     """
-    parts = list(blocks(weights))
 
     def best(rows: slice) -> Array:
         return _best_scales(weights[rows].astype(np.float32), importance, dtype.max, peaks[rows])
 
-    if len(parts) < 2:
-        return np.concatenate([best(rows) for rows in parts]) if parts else np.empty(0)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # NumPy lets go of the interpreter while it computes
-        return np.concatenate(list(pool.map(best, parts)))
+    return np.concatenate([np.empty(0), *in_parallel(best, list(blocks(weights)))])
 
 
 def _best_scales(weights: Array, importance: Array, limit: int, peaks: Array) -> Array:

@@ -14,8 +14,9 @@ from ..dtypes import Array, DType
 from ..graph.edit import cut_model
 from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import CONVERSIONS, OPS, Probabilities
+from ..parallel import in_parallel
 from ..recipe import Effort
-from ..runtime import Session, in_parallel
+from ..runtime import Session
 from ..sources.ports import Row, entry
 from ..sources.samples import Notes, rows
 

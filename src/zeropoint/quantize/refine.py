@@ -20,7 +20,8 @@ from ..graph.edit import copy_model, cut_model
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import Bias, OpSpec
-from ..runtime import Session, in_parallel
+from ..parallel import in_parallel
+from ..runtime import Session
 from ..sources.ports import Row
 from .compensate import Pair, compensated, refitted, weighted_scales
 from .forms import BlockParams, Form, Packed

@@ -16,6 +16,8 @@ import numpy.typing as npt
 from ..dtypes import Array
 from ..errors import InvalidModel
 
+Content = bytes | memoryview
+
 _U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 
 
@@ -31,7 +33,7 @@ TABLE_COST = 64
 class File:
     """The bytes of one flatbuffer, with a budget of how much may be read from it."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: Content) -> None:
         self.content = content
         self.bytes = np.frombuffer(content, np.uint8)
         # Writers share equal strings and vectors, so a byte may rightly be read more than once.

@@ -14,7 +14,7 @@ from ..files import PathLike, describe_os_error
 from ..graph.check import check
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Quantization, Record, Signature, Tensor
 from . import schema
-from .flatbuffer import File, Table
+from .flatbuffer import Content, File, Table
 
 LARGEST_FILE = (1 << 31) - 1
 """Offsets in a flatbuffer are 32 bits wide and signed in places."""
@@ -37,7 +37,7 @@ def load(source: PathLike | bytes) -> Model:
         raise InvalidModel(f"{path} is not a valid .tflite model: {error}") from None
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path) -> memoryview:
     try:
         if path.is_dir():
             raise InvalidModel(f"{path} is a folder; give a .tflite file")
@@ -46,17 +46,21 @@ def _content(path: Path) -> bytes:
             raise InvalidModel(f"{path} is not a regular file; give a .tflite file")
         if size > LARGEST_FILE:
             raise InvalidModel(f"{path} has {size / 2**30:.1f} GB; files over 2 GB cannot be read")
-        return path.read_bytes()
+        # NumPy asks for large pages, which takes half of the time of `read_bytes`.
+        content = np.fromfile(path, np.uint8)
+        content.flags.writeable = False
+        return memoryview(content)  # type: ignore[arg-type]  # NumPy's stubs hide that arrays are buffers
     except OSError as error:
         raise InvalidModel(f"cannot read {path}: {describe_os_error(error)}") from None
 
 
-def _identified(content: bytes, name: str) -> bytes:
+def _identified(content: Content, name: str) -> Content:
     if not content:
         raise InvalidModel(f"{name} is empty; expected a .tflite model")
     if len(content) < 8 or content[4:8] != schema.IDENTIFIER:
+        found = bytes(content[4:8])
         raise InvalidModel(
-            f"{name} is not a .tflite model: bytes 4 to 8 are {content[4:8]!r} where {schema.IDENTIFIER!r} belongs"
+            f"{name} is not a .tflite model: bytes 4 to 8 are {found!r} where {schema.IDENTIFIER!r} belongs"
         )
     return content
 
@@ -64,7 +68,7 @@ def _identified(content: bytes, name: str) -> bytes:
 class _Reader:
     """Resolves indices to objects, so that nobody else has to."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: Content) -> None:
         self.file = File(content)
         self.root = self.file.root()
         self.buffers = [self._buffer(t) for t in self.root.tables(4) or ()]

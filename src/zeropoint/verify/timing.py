@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from ..dtypes import Array
 from ..errors import RuntimeFailure, ZeropointError
 from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import CONVERSIONS
+from ..parallel import cores
 from ..runtime import Session
 from ..sources.ports import entry
 from ..tflite import to_bytes
@@ -30,12 +30,6 @@ SHORTEST = 0.004
 WARM_UPS = 3
 KIND_ROUNDS = 7
 """How often the ops of one kind are timed."""
-
-
-def cores() -> int:
-    """Those that this process may use: a container may have fewer than the machine."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return available or 1
 
 
 @dataclass(frozen=True)
