@@ -43,21 +43,21 @@ def calibrate(
     settings = settings or Settings()
     require_float(model)
     notes = Notes()
-    done = 0
+    done, mark = 0, ""
 
     def advance(runs: int) -> None:
-        nonlocal done
+        nonlocal done, mark
         done += runs
+        mark = mark or fingerprint(model)  # while the threads are busy with what comes next
         if progress is not None:
             progress(done)
 
     with ThreadPoolExecutor(settings.threads) as pool:
-        mark = pool.submit(fingerprint, model)  # meanwhile, as it takes a while for large models
         parts = [
             _calibrate_entry(_subject(model, where, settings), rows(source, where, notes), pool, notes, advance)
             for where, source in _entries(model, samples)
         ]
-        stats = Stats(mark.result(), 0, {})
+    stats = Stats(mark, 0, {})
     for part in parts:
         stats = stats.merge(dataclasses.replace(part, fingerprint=stats.fingerprint))
     return dataclasses.replace(stats, notes=tuple(notes.lines))
@@ -87,11 +87,13 @@ def _calibrate_entry(
 ) -> Stats:
     """The statistics of one graph, still without a fingerprint."""
     settings = subject.settings
+    # With its state kept, each run goes on from where the one before it stopped: one at a time.
+    in_turn = settings.keep_state and is_stateful(subject.model)
+    subject.prepare()
+    second = None if in_turn or settings.threads < 2 else pool.submit(Gauge, subject)
     first = _gauge(subject)
     for name in hidden(subject.graph):
         notes.say(f"'{name}' works on resources; tensors of the graphs it calls were not measured")
-    # With its state kept, each run goes on from where the one before it stopped: one at a time.
-    in_turn = settings.keep_state and is_stateful(subject.model)
     chunks = _chunks(numbered, settings.limit, 1 if in_turn else first.instrumented.chunk)
     opening = next(chunks, None)
     if opening is None:
@@ -100,6 +102,14 @@ def _calibrate_entry(
         first = _gauge(dataclasses.replace(subject, manner=Manner.SINGLE))
     gauges, spare = [first], queue.SimpleQueue[Gauge]()
     spare.put(first)
+
+    def adopt(made: Future[Gauge]) -> None:
+        if made.exception() is None:
+            gauges.append(made.result())
+            spare.put(made.result())
+
+    if second is not None and first.subject is subject:
+        second.add_done_callback(adopt)
 
     def measure(chunk: Chunk) -> Measured:
         try:

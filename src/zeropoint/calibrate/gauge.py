@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,7 +40,14 @@ class Subject:
     def instrumented(self) -> Instrumented:
         exposed = [*passed(self.graph), *(replay.source for replay in replays(self.model, self.graph))]
         histograms = self.settings.histograms
-        return instrument(self.model, self.graph, histograms=histograms, exposed=exposed, manner=self.manner)
+        return instrument(
+            self.model,
+            self.graph,
+            histograms=histograms,
+            exposed=exposed,
+            manner=self.manner,
+            infinite=self.infinities,
+        )
 
     @cached_property
     def infinities(self) -> Mapping[str, Signs]:
@@ -50,6 +56,10 @@ class Subject:
     @cached_property
     def content(self) -> bytes:
         return loadable(self.instrumented.model)
+
+    def prepare(self) -> None:
+        """Make what all gauges share, before several threads ask for it."""
+        _ = self.content, self.infinities
 
 
 class Gauge:
@@ -67,8 +77,9 @@ class Gauge:
         self.sizes = np.array([p.tensor.size for p in self.probes], np.int64)
         self.starts = np.array([p.start for p in self.probes], np.intp)
         self.width = sum(p.channels for p in self.probes)
+        # Taken once: asking for it in each run takes longer than filling it.
+        self.room = np.empty((self.instrumented.chunk, 3, self.width), np.float32)
         self.is_misfit = False
-        self.latest: Row | None = None  # the first sample of the run whose values the runtime still holds
 
     @cached_property
     def plain(self) -> Gauge:
@@ -77,7 +88,7 @@ class Gauge:
 
     def measure(self, chunk: Chunk) -> Measured:
         """Run one batch of samples after the other; then look at what they left, in one go."""
-        reductions = np.zeros((len(chunk), 3, self.width), np.float32)
+        reductions = self.room[: len(chunk)]
         sizes = np.zeros_like(self.sizes)
         reduced: list[int] = []
         others: list[Mapping[str, TensorStats]] = []
@@ -118,14 +129,16 @@ class Gauge:
         self._reduce(rows, reductions)
         if self.instrumented.reductions is None or not self.settings.histograms:
             return len(rows) * self.sizes
-        phases = np.array([_phase(row) for row in rows])
-        return self.sampler.take(list(self.runner.views(self.stacked)), phases, reductions)
+        picked = None
+        if self.instrumented.picked is not None:
+            (picked,) = self.runner.views([self.instrumented.picked.output])
+        return self.sampler.take(picked, list(self.runner.views(self.stacked)), rows, reductions)
 
     def _reduce(self, rows: Sequence[Row], reductions: Array) -> None:
         self._start(rows)
         if self.instrumented.reductions is None:
             return
-        (values,) = self.runner.read([self.instrumented.reductions])
+        (values,) = self.runner.views([self.instrumented.reductions])
         columns = self.instrumented.columns
         if values.size != len(rows) * columns.size:
             raise Misfit
@@ -133,10 +146,10 @@ class Gauge:
         if columns.size == flat.shape[1]:
             flat[...] = values.reshape(flat.shape)
         else:
+            flat[...] = 0.0
             flat[:, columns] = values.reshape(len(rows), -1)
 
     def _start(self, rows: Sequence[Row]) -> None:
-        self.latest = rows[0]
         if not self.settings.keep_state:
             self.runner.restart()
             self.inner.restart()
@@ -204,18 +217,9 @@ class Gauge:
 
     def _each(self, chunk: Chunk, k: int) -> Iterator[tuple[Probe, Array]]:
         """Every probe with its tensor's values in run `k`, as copies."""
-        row = chunk[k][1]
-        if not self.settings.histograms:
-            self.plain._start([row])
-            yield from ((probe, self.plain.runner.read([probe.tensor])[0]) for probe in self.probes)
-            return
-        batch = self.instrumented.batch
-        first = k - k % batch
-        if self.latest is not chunk[first][1]:  # others have run since
-            self._start([row for _, row in chunk[first : first + batch]])
-        for stack, view in zip(self.instrumented.stacks, self.runner.views(self.stacked), strict=True):
-            values = np.array(view[k - first] if batch > 1 else view)
-            yield from zip(stack.probes, values.reshape(len(stack.probes), -1), strict=True)
+        self.plain._start([chunk[k][1]])
+        for probe in self.probes:
+            yield probe, self.plain.runner.read([probe.tensor])[0]
 
     def _unexpected(self, key: str, values: Array) -> int:
         """How many of `values` must not be what they are: NaN, or infinite by no constant of the model."""
@@ -252,8 +256,3 @@ class Gauge:
             observe(replay.key, replay.states(values[replay.source]), False)
         self.inner.measure(values, observe)
         return found
-
-
-def _phase(row: Row) -> int:
-    """Where sampling starts. It depends on the data, not on the sample's number: so any split adds up."""
-    return zlib.crc32(np.ascontiguousarray(row[0].reshape(-1)[::61]).tobytes()) if row else 0

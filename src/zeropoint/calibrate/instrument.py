@@ -4,7 +4,8 @@ Right behind each tensor's producer, while the values are still in the cache, re
 give the greatest, the least and the summed value of each channel; one concatenation gathers them all. So LiteRT's
 delegate does the reading, with vector instructions and outside Python's lock: measured on MobileNetV2 at 224x224 on
 two cores it adds 15 % to plain inference, where reductions at the end of the graph add 40 % and NumPy 150 %.
-Histograms are made from a sample of each tensor's elements, see `sampler`.
+Histograms are made from a sample of each tensor's elements, which is picked in the graph too (`raster`), or from
+outside where a tensor is no image (`sampler`).
 
 A run of a small model takes less time than Python needs to start it and to ask for its outputs. So, where the graph
 allows it, many samples are one run, with reductions for each of them; where it does not, small tensors of the same
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -26,6 +27,7 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import tensor_keys
 from ..ops import OPS, UNPACKING, fused_activation
 from ..tflite.schema import default_options
+from .raster import Picker, Raster, raster_of
 
 SAMPLED_SHARE, SAMPLED_LEAST, SAMPLED_MOST = 64, 256, 1024
 """Histograms are made from one element in `SAMPLED_SHARE` of each run, within these limits."""
@@ -33,8 +35,9 @@ SAMPLED_SHARE, SAMPLED_LEAST, SAMPLED_MOST = 64, 256, 1024
 STACKED = 1 << 13
 """Tensors up to this size are stacked; copying larger ones takes longer than asking for them."""
 
-CHUNK = 32
-"""Samples of a small model that are run without a pause: handing them over and adding them up takes time, too."""
+CHUNK, CHUNK_ELEMENTS = 32, 1 << 24
+"""So many samples, or so many elements of all their tensors, are measured without a pause: handing samples over and
+adding up what they show takes time, too."""
 
 BLOCK = 16
 """Neighbours that are sampled together: one cache line."""
@@ -89,15 +92,29 @@ class Stack:
         return _stride(self.size)
 
 
+def _elements(size: int) -> int:
+    """How many of a tensor's elements are sampled in a run."""
+    return min(SAMPLED_MOST, max(SAMPLED_LEAST, size // SAMPLED_SHARE))
+
+
+@dataclass(frozen=True)
+class Picked:
+    """What the graph picks of some probes, and the output that holds it: for each sample, their rasters in turn."""
+
+    rasters: Mapping[Probe, Raster]
+    output: Tensor
+
+
 @dataclass(frozen=True)
 class Instrumented:
     """The self-measuring copy, and which of its outputs are what.
 
     `reductions`: for each sample of a run, the greatest values of all channels of all probes, then the least, then the
-    sums; of these only `columns`, because the others do not matter. `stacks`: the probes' values, if there are to be
-    histograms. `exposed`: tensors that somebody wants to see whole: those of `read`, which are too odd to be reduced in
-    the graph, and whatever the caller asked for. `keys`: all measured tensors. `batch`: how many samples are one
-    run. `chunk`: how many samples to hand to a thread at once, many of a small model and one of a large.
+    sums; of these only `columns`, because the others do not matter. If there are to be histograms, `picked` is a sample
+    of some probes' values, and `stacks` are the values of the others. `exposed`: tensors that somebody wants to see
+    whole: those of `read`, which are too odd to be reduced in the graph, and whatever the caller asked for. `keys`: all
+    measured tensors. `batch`: how many samples are one run. `chunk`: how many samples to hand to a thread at once, many
+    of a small model and one of a large.
     """
 
     model: Model
@@ -105,6 +122,7 @@ class Instrumented:
     probes: tuple[Probe, ...]
     reductions: Tensor | None
     columns: Array
+    picked: Picked | None
     stacks: tuple[Stack, ...]
     read: tuple[Probe, ...]
     exposed: tuple[Tensor, ...]
@@ -188,19 +206,31 @@ def _grows(tensor: Tensor) -> bool:
 
 
 def instrument(
-    model: Model, graph: Graph, *, histograms: bool, exposed: Sequence[Tensor] = (), manner: Manner
+    model: Model,
+    graph: Graph,
+    *,
+    histograms: bool,
+    exposed: Sequence[Tensor] = (),
+    manner: Manner,
+    infinite: Container[str] = (),
 ) -> Instrumented:
-    """A model that runs a copy of `graph` that measures its float tensors, or just exposes them."""
+    """A model that runs a copy of `graph` that measures its float tensors, or just exposes them.
+
+    `infinite`: keys of tensors some of whose values are infinite on purpose.
+    """
     target = dataclasses.replace(graph, tensors=list(graph.tensors), ops=list(graph.ops))
     keys = tensor_keys(model)
     probes, read = _probes(graph, keys, reduced=manner is not Manner.OUTSIDE)
     reductions, columns = None, np.zeros(0, np.intp)
     if probes:
         reductions, columns = _insert_reductions(target, probes, manner, histograms=histograms)
-    stacks = _insert_stacks(target, probes, manner) if histograms else []
+    picked, others = _insert_picking(target, probes, infinite) if histograms else (None, [])
+    stacks = _insert_stacks(target, others, manner)
     shown = tuple(dict.fromkeys((*(p.tensor for p in read), *exposed)))
     together = batch_size(wanted(graph))
-    outputs = (*([reductions] if reductions else []), *(s.output for s in stacks), *shown)
+    chunk = min(CHUNK, CHUNK_ELEMENTS // max(1, sum(t.size for t in wanted(graph))))
+    made = (reductions, None if picked is None else picked.output)
+    outputs = (*(t for t in made if t is not None), *(s.output for s in stacks), *shown)
     target.outputs = list(dict.fromkeys(outputs))
     return Instrumented(
         runnable(model, target),
@@ -208,12 +238,13 @@ def instrument(
         tuple(probes),
         reductions,
         columns,
+        picked,
         tuple(stacks),
         tuple(read),
         shown,
         manner,
         together if manner is Manner.BATCHED else 1,
-        together * (CHUNK // together) if together > 1 else 1,
+        together * max(1, chunk // together),
     )
 
 
@@ -237,8 +268,7 @@ def _probes(graph: Graph, keys: Mapping[Tensor, str], *, reduced: bool) -> tuple
 def _stride(size: int) -> int:
     """A step in blocks that visits all channels and positions alike: it shares no factor with their number."""
     blocks = max(1, size // BLOCK)
-    wanted_elements = min(SAMPLED_MOST, max(SAMPLED_LEAST, size // SAMPLED_SHARE))
-    stride = max(1, size // wanted_elements)
+    stride = max(1, size // _elements(size))
     while math.gcd(stride, blocks) != 1:
         stride += 1
     return stride
@@ -274,7 +304,7 @@ def _insert_reductions(
             follow.setdefault(source, []).append(Op(reduction, [probe.tensor, axes], [result], options))
             parts.append(result)
     graph.tensors += (axes for axes in every_axis.values() if axes.size)
-    graph.ops = [*follow.pop(None, []), *(o for op in graph.ops for o in (op, *follow.get(op, [])))]
+    graph.ops = _followed(graph.ops, follow)
     found = np.concatenate(columns)
     result = Tensor("zeropoint/reductions", (1,) * kept + (found.size,), DType.FLOAT32)
     graph.tensors.append(result)
@@ -297,6 +327,33 @@ def _matters(kind: str, source: Op | None) -> bool:
         # LiteRT's maxima and minima overlook NaN (ai-edge-litert 2.3), sums do not: add up where one can appear.
         return source is None or source.kind in NAN_SOURCES or source.kind not in OPS
     return True
+
+
+def _insert_picking(
+    graph: Graph, probes: Sequence[Probe], infinite: Container[str]
+) -> tuple[Picked | None, list[Probe]]:
+    """Pick a sample of the probes where the graph can do that; the others remain.
+
+    It multiplies neighbours by zero, so infinite ones would spoil it.
+    """
+    rasters = {p: r for p in probes if p.key not in infinite and (r := raster_of(p.tensor, _elements(p.tensor.size)))}
+    if not rasters:
+        return None, [*probes]
+    picker = Picker(graph)
+    producer = {t: op for op in graph.ops for t in op.outputs}
+    follow: dict[Op | None, list[Op]] = {}
+    rows = []
+    for probe, raster in rasters.items():
+        ops, row = picker.pick(probe.tensor, raster)
+        follow.setdefault(producer.get(probe.tensor), []).extend(ops)
+        rows.append(row)
+    graph.ops = _followed(graph.ops, follow)
+    return Picked(rasters, picker.join(rows)), [p for p in probes if p not in rasters]
+
+
+def _followed(ops: Iterable[Op], follow: Mapping[Op | None, Sequence[Op]]) -> list[Op]:
+    """`ops`, each with those that follow it; those that follow none come first."""
+    return [*follow.get(None, ()), *(o for op in ops for o in (op, *follow.get(op, ())))]
 
 
 def _insert_stacks(graph: Graph, probes: Sequence[Probe], manner: Manner) -> list[Stack]:
