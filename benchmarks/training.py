@@ -57,7 +57,7 @@ CASES = (
         4,
         True,
         0.868,
-        Schedule(4000, 64, 1e-3, 0.06, 40, mirror=True),
+        Schedule(1500, 64, 1e-3, 0.06, mirror=True),
         WITH_LABELS,
     ),
     Case(
@@ -66,7 +66,7 @@ CASES = (
         4,
         True,
         None,
-        Schedule(4000, 64, 2e-3, 0.06, 40, mirror=True),
+        Schedule(1500, 64, 2e-3, 0.06, mirror=True),
         WITH_LABELS,
         QuantSettings(weight_bits=2),
     ),

@@ -9,6 +9,7 @@ import zeropoint
 from zeropoint.errors import InvalidRecipe, InvalidSample
 from zeropoint.report.demo import accuracy, digits
 from zeropoint.train import Goal, QuantSettings, Schedule, distill
+from zeropoint.train.arrays import array_of
 from zeropoint.train.loop import Average, TrainingData, shifted
 
 from ..quantize.nets import Net, normal, samples_for
@@ -34,6 +35,18 @@ def test_two_bits_become_useful_without_labels(model, images):
     assert taught.training.history[0] == (0, taught.training.before)
     assert accuracy(taught.result.model, images) > accuracy(first.result.model, images)
     assert any("held-back" in note for note in taught.result.notes)
+
+
+def test_weights_of_few_bits_come_to_rest_on_integers(model, images):
+    samples = [x[None] for x in images["calibration"]]
+    taught = distill(model, samples, weight_bits=4, schedule=Schedule(40, 32, 1e-3))
+    assert taught.trained.blueprint.settings.settle == 32
+    batch = images["calibration"][:16]
+    rounded, sloping = (array_of(taught.trained(batch, training=training)) for training in (False, True))
+    assert np.abs(rounded - sloping).max() < 0.05 * np.abs(rounded).max()
+    assert distill(model, samples, schedule=Schedule(2, 32)).trained.blueprint.settings.settle == 0
+    three = QuantSettings(weight_bits=3)
+    assert distill(model, samples, settings=three, schedule=Schedule(10, 32)).trained.blueprint.settings.settle == 8
 
 
 def test_training_never_ends_worse_than_it_began(model, images):
@@ -76,6 +89,8 @@ def test_refusals_say_what_to_do(model, images):
     samples = [x[None] for x in images["calibration"][:8]]
     with pytest.raises(InvalidRecipe, match="no loss 'nonesuch'"):
         distill(model, [(x, 0) for x in samples], steps=1, goal=Goal(loss="nonesuch"))
+    with pytest.raises(InvalidRecipe, match="settle over zero steps or more"):
+        QuantSettings(settle=-1)
     with pytest.raises(InvalidRecipe, match="no op inside"):
         distill(model, samples, steps=1, goal=Goal(inner=("nonesuch",)))
     with pytest.raises(InvalidSample, match="pair of inputs and labels"):

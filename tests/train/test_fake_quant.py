@@ -12,7 +12,7 @@ from keras import ops
 from zeropoint.affine import QuantParams, dequantize, quantize
 from zeropoint.dtypes import Array, DType
 from zeropoint.train.arrays import array_of
-from zeropoint.train.fake_quant import Levels, fake_quant, nudge, symmetric_scale, whole_symmetric_steps
+from zeropoint.train.fake_quant import Levels, fake_quant, gradual, nudge, symmetric_scale, whole_symmetric_steps
 
 from .gradients import value_and_gradients
 
@@ -116,6 +116,21 @@ def test_weights_come_out_on_their_grid(bits):
     assert np.abs(steps).max() == levels.steps // 2
     error = np.abs(steps * array_of(scale) - weights)
     assert (error <= array_of(scale) * 0.50001).all()
+
+
+@pytest.mark.parametrize("slope", [1.0, 0.5, 0.02])
+def test_a_staircase_leads_from_a_line_to_rounding(slope):
+    k = np.linspace(-3.99, 3.99, 401, dtype=np.float32)
+    stairs, (gradient,) = value_and_gradients(lambda x: gradual(x, slope), [k], np.ones_like(k))
+    fraction = k - np.floor(k)
+    rests = np.abs(fraction - 0.5) > slope / 2 + 1e-4
+    climbs = np.abs(fraction - 0.5) < slope / 2 - 1e-4
+    assert np.array_equal(stairs[rests], np.round(k[rests]))
+    assert not gradient[rests].any()
+    assert np.allclose(gradient[climbs], 1 / slope, rtol=1e-5)
+    assert (np.diff(stairs) >= 0).all()
+    if slope == 1.0:
+        assert np.allclose(stairs, k, atol=1e-6)
 
 
 @pytest.mark.parametrize("bits", [1, 17, 0])

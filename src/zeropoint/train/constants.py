@@ -165,9 +165,9 @@ class WeightGrid:
         others = ops.min(ops.where(alive, scale, 3e38))
         return ops.where(alive, scale, ops.where(others < 3e38, others, 2.0**-7))
 
-    def steps(self, weights: Any, scale: Any) -> Any:
-        """The weights as whole multiples of the scale."""
-        return whole_symmetric_steps(weights, scale, self.levels)
+    def steps(self, weights: Any, scale: Any, slope: Any = None) -> Any:
+        """The weights as whole multiples of the scale, or nearly whole ones: see `fake_quant.gradual`."""
+        return whole_symmetric_steps(weights, scale, self.levels, slope)
 
     def params(self, weights: Array) -> QuantParams:
         """What the weights are deployed with: `scale`, computed to the last bit as without training."""

@@ -88,10 +88,19 @@ def distill(
     start = quantize(source, data=data.samples, recipe=rules, effort=effort)
     assert start.prepared is not None
     planned = Planned(start.prepared, start.plans)
-    pupil = Pupil.of(planned, Request(rules), settings or QuantSettings(), goal, freeze)
+    settings = settings or QuantSettings()
+    if settings.settle is None:
+        settings = replace(settings, settle=schedule.settling(_weight_bits(start, settings)))
+    pupil = Pupil.of(planned, Request(rules), settings, goal, freeze)
     training = Loop(pupil, schedule, data, progress).run()
     result = export(pupil.student, input_type=ends[0], output_type=ends[1])
     return Distilled(replace(result, notes=(*result.notes, str(training))), training, pupil.student)
+
+
+def _weight_bits(start: Result, settings: QuantSettings) -> int:
+    """The fewest that weights are trained in."""
+    types = [scheme.weights for plan in start.plans for scheme in plan.schemes.values()]
+    return min((8 if settings.weight_bits is None else settings.weight_bits, *(t.bits for t in types if t is not None)))
 
 
 class Pupil(keras.Model):  # type: ignore[misc]  # Keras has no types

@@ -176,15 +176,26 @@ def symmetric_scale(x: Any, levels: Levels, axis: int | None) -> Any:
     return peak / (levels.steps // 2)
 
 
-def whole_symmetric_steps(x: Any, scale: Any, levels: Levels) -> Any:
+def whole_symmetric_steps(x: Any, scale: Any, levels: Levels, slope: Any = None) -> Any:
     """How many times `scale` (which broadcasts against it) x is once rounded, symmetric about zero.
 
     A scale that is learned gets its share of the rounding error for a gradient once the steps are multiplied by it:
-    with k = x / scale, d/dscale = round(k) - k inside, and the greatest level outside.
+    with k = x / scale, d/dscale = round(k) - k inside, and the greatest level outside. With a `slope`, see `gradual`.
     """
     most = float(levels.steps // 2)
     k = ops.clip(x / scale, -most, most)
-    return _through(k, _half_up(k))
+    return _through(k, _half_up(k)) if slope is None else gradual(k, slope)
+
+
+def gradual(k: Any, slope: Any) -> Any:
+    """A staircase with sloping risers: `slope` is how much of each step they take, 1 being a straight line, 0 rounding.
+
+    Its gradient is its own. On a tread it is zero: a weight that has come to rest on an integer stays there, and those
+    that are still on a riser learn to make up for it. Straight-through gradients never let a weight rest; where the
+    best place is between two integers, it goes back and forth, and the loss with it.
+    """
+    below = ops.stop_gradient(ops.floor(k))
+    return below + ops.clip((k - below - 0.5) / slope + 0.5, 0.0, 1.0)
 
 
 def _through(carrier: Any, value: Any) -> Any:

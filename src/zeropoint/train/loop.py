@@ -20,6 +20,9 @@ from .arrays import array_of
 RATE, RATE_OF_FEW_BITS = 3e-4, 1e-3
 """Relative to the size of the weights: in 8 bits these are nearly right from the start, in 4 they have a way to go."""
 
+SETTLED = 0.8
+"""The share of the steps after which every weight has found its integer."""
+
 Progress = Callable[[int, float], None]
 """Called with the number of steps done and the loss."""
 
@@ -60,6 +63,10 @@ class Schedule:
         if self.learning_rate is not None:
             return self.learning_rate
         return RATE if bits >= 8 else RATE_OF_FEW_BITS
+
+    def settling(self, bits: int) -> int:
+        """Over how many steps weights of so many bits come to rest; the others are for what makes up for it."""
+        return 0 if bits >= 8 else round(SETTLED * self.steps)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,9 @@ from .parts import Parts
 
 COMPUTING_THOUGH_TIED = frozenset({"AVERAGE_POOL_2D", "RESIZE_BILINEAR"})
 """Ops with one scale for inputs and outputs whose results are none of their inputs. Others stay on the grid."""
+
+LAST_SLOPE = 0.02
+"""Of the staircase that weights come to rest on: as good as steps."""
 
 LAYERS = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
 """Ops that multiply data with weights and add a bias; output channels come last."""
@@ -190,8 +194,18 @@ class Run:
         if use not in self.weights:
             grid, variable = self.parts.grids[use], self.parts.by_use[use].current
             scale = grid.scale(variable)
-            self.weights[use] = self._after_delay(variable, Value(whole=grid.steps(variable, scale), scale=scale))
+            whole = grid.steps(variable, scale, self._slope)
+            self.weights[use] = self._after_delay(variable, Value(whole=whole, scale=scale))
         return self.weights[use]
+
+    @cached_property
+    def _slope(self) -> Any:
+        """Of the staircase that weights are rounded on; None for steps."""
+        settle = self.parts.blueprint.settings.settle
+        if not settle or not self.training:
+            return None
+        done = ops.minimum(ops.cast(ops.convert_to_tensor(self.step), "float32") / settle, 1.0)
+        return LAST_SLOPE + (1.0 - LAST_SLOPE) * 0.5 * (1.0 + ops.cos(math.pi * done))
 
     def _bias(self, use: Use, role: Bias, variable: Any) -> Value:
         """A multiple of input scale * weight scale, in which the products are summed up."""

@@ -17,7 +17,9 @@ class QuantSettings:
     extremes of the last batch. All start from calibration; with `debias` averages are of batches alone, corrected for
     there being few of them at first. `weight_scales`: "last" holds the greatest weight there is now, "learned" may cut
     it off; None is "learned" for fewer than 8 bits. Training starts in float for `delay` steps; after `freeze_after`
-    steps ranges stay as they are. `weight_bits`: fewer than the type has that weights are stored in.
+    steps ranges stay as they are. Over the first `settle` steps weights are rounded more and more; with none they are
+    from the first step on, with straight-through gradients, and None leaves it to who knows the number of steps: four
+    fifths of them for fewer than 8 bits. `weight_bits`: fewer than the type has that weights are stored in.
     """
 
     ranges: RangeSource = "learned"
@@ -26,6 +28,7 @@ class QuantSettings:
     weight_scales: ScaleSource | None = None
     delay: int = 0
     freeze_after: int | None = None
+    settle: int | None = None
     weight_bits: int | None = None
 
     def __post_init__(self) -> None:
@@ -40,3 +43,5 @@ class QuantSettings:
             raise InvalidRecipe(f"weights can be trained in 2 to 8 bits, not {self.weight_bits}")
         if self.delay < 0 or (self.freeze_after is not None and self.freeze_after < 0):
             raise InvalidRecipe("steps are counted from 0: the delay and the step to freeze at cannot be negative")
+        if self.settle is not None and self.settle < 0:
+            raise InvalidRecipe(f"weights settle over zero steps or more, not over {self.settle}")
