@@ -9,9 +9,7 @@ import argparse
 import contextlib
 import importlib.util
 import io
-import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,11 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from zeropoint.calibrate import Settings, calibrate
-from zeropoint.dtypes import Array, DType
-from zeropoint.graph.model import Graph, Model, Op, Signature, Tensor
-from zeropoint.tflite import load, save, schema
+from zeropoint.dtypes import Array
+from zeropoint.graph.model import Model
+from zeropoint.parallel import cores
+from zeropoint.tflite import load, save
 
-from .measure import Times, peak_memory, print_table, take_turns
+from .measure import Times, peak_memory, print_table, take_turns, timed
+from .models import mobilenet_shaped
 from .zoo import load_zoo
 
 PLAIN, FULL, QUICK = "plain LiteRT", "zeropoint", "zeropoint, minima and maxima"
@@ -59,7 +59,7 @@ def plain(case: Case) -> None:
     """Inference alone, with as many threads as there are cores."""
     from ai_edge_litert.interpreter import Interpreter
 
-    interpreter = Interpreter(model_path=case.path, num_threads=os.cpu_count())
+    interpreter = Interpreter(model_path=case.path, num_threads=cores())
     interpreter.allocate_tensors()
     source, result = interpreter.get_input_details()[0]["index"], interpreter.get_output_details()[0]["index"]
     for sample in case.samples:
@@ -117,73 +117,8 @@ def mobilenet() -> Model | bytes:
     return content
 
 
-BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
-"""Expansion, channels, repetitions, stride: table 2 of the MobileNetV2 paper."""
-
-
-class Chain:
-    """Layers in a row, with random weights that keep the values' size."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.value = Tensor("image", shape, DType.FLOAT32)
-        self.graph = Graph("main", [self.value], inputs=[self.value])
-        self.random = np.random.default_rng(0)
-
-    def add(self, kind: str, shape: tuple[int, ...], options: tuple[str, dict[str, object]], *weights: Array) -> None:
-        name = f"{kind.lower()}_{len(self.graph.ops)}"
-        constants = [Tensor.constant(f"{name}/{k}", w, DType.FLOAT32) for k, w in enumerate(weights)]
-        result = Tensor(name, shape, DType.FLOAT32)
-        self.graph.tensors += [*constants, result]
-        record = schema.default_options(options[0], **options[1])
-        self.graph.ops.append(Op(kind, [self.value, *constants], [result], record))
-        self.value = result
-
-    def convolve(self, kernel: int, channels: int | None, stride: int, activation: int) -> None:
-        """A convolution, or a depthwise one without `channels`."""
-        batch, height, width, depth = self.value.shape
-        count = channels or depth
-        steps = {"strideW": stride, "strideH": stride, "fusedActivationFunction": activation}
-        shape = (count, kernel, kernel, depth) if channels else (1, kernel, kernel, depth)
-        fan_in = kernel * kernel * (depth if channels else 1)
-        weights = self.random.standard_normal(shape, np.float32) * np.float32(np.sqrt(2 / fan_in))
-        bias = self.random.standard_normal(count, np.float32)
-        result = (batch, -(-height // stride), -(-width // stride), count)
-        if channels:
-            self.add("CONV_2D", result, ("Conv2DOptions", steps), weights, bias)
-        else:
-            depthwise = ("DepthwiseConv2DOptions", {**steps, "depthMultiplier": 1})
-            self.add("DEPTHWISE_CONV_2D", result, depthwise, weights, bias)
-
-
-def mobilenet_shaped() -> Model:
-    relu6 = 3
-    chain = Chain((1, 224, 224, 3))
-    chain.convolve(3, 32, 2, relu6)
-    for expansion, channels, repetitions, first_stride in BLOCKS:
-        for k in range(repetitions):
-            before, stride = chain.value, first_stride if k == 0 else 1
-            if expansion > 1:
-                chain.convolve(1, expansion * before.shape[3], 1, relu6)
-            chain.convolve(3, None, stride, relu6)
-            chain.convolve(1, channels, 1, 0)
-            if before.shape == chain.value.shape:
-                chain.add("ADD", before.shape, ("AddOptions", {}))
-                chain.graph.ops[-1].inputs.append(before)
-    chain.convolve(1, 1280, 1, relu6)
-    mean = Tensor.constant("axes", np.int32([1, 2]), DType.INT32)
-    chain.add("MEAN", (1, 1280), ("ReducerOptions", {}))
-    chain.graph.tensors.append(mean)
-    chain.graph.ops[-1].inputs.append(mean)
-    weights = chain.random.standard_normal((1000, 1280), np.float32) / 36
-    chain.add("FULLY_CONNECTED", (1, 1000), ("FullyConnectedOptions", {}), weights)
-    chain.add("SOFTMAX", (1, 1000), ("SoftmaxOptions", {"beta": 1.0}))
-    chain.graph.outputs = [chain.value]
-    names = {"image": chain.graph.inputs[0]}, {"scores": chain.value}
-    return Model([chain.graph], [Signature("serving_default", chain.graph, *names)])
-
-
 def images(count: int) -> list[Array]:
-    """Noise of several scales; a few are repeated, so that they take little memory."""
+    """Noise; a few images are repeated, so that they take little memory."""
     random = np.random.default_rng(0)
     some = [random.uniform(-1, 1, (1, 224, 224, 3)).astype(np.float32) for _ in range(min(count, 32))]
     return [some[k % len(some)] for k in range(count)]
@@ -210,11 +145,9 @@ def cases(folder: str, zoo: Path, count: int) -> Iterator[Case]:
 
 
 def compare(case: Case, rounds: int) -> None:
-    start = time.perf_counter()
-    plain(case)
-    rounds *= MORE if time.perf_counter() - start < SHORT else 1
+    rounds *= MORE if timed(partial(plain, case)) < SHORT else 1
     times = take_turns(participants(case), rounds, PATIENCE)
-    print(f"{case.name}: {len(case.samples)} samples, {os.cpu_count()} cores; medians\n")
+    print(f"{case.name}: {len(case.samples)} samples, {cores()} cores; medians\n")
     rows = []
     for name, seconds in times.rounds.items():
         milliseconds = times.median(name) / len(case.samples) * 1e3

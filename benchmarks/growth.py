@@ -260,12 +260,14 @@ def _draw(panel: Any, growth: Growth, part: Part, scale: float) -> None:
     for name, (xs, ys) in lines.items():
         label = f"{name}: exponent {exponent(xs, ys):.2f}"
         panel.plot(xs, [y * scale for y in ys], "o-", markersize=4, label=label)
+    panel.set_xlabel(growth.series.label)
+    if not lines:
+        return  # every job took too long
     xs, ys = max(lines.values(), key=lambda line: line[1][-1])
     panel.plot(xs, [ys[-1] * scale * x / xs[-1] for x in xs], color="#999999", linestyle=":", label="linear")
     panel.set_xscale("log")
     panel.set_yscale("log")
     panel.set_ylim(top=ys[-1] * scale * 10 ** (0.35 * (len(lines) + 2)))  # room for the legend
-    panel.set_xlabel(growth.series.label)
     panel.legend(fontsize=8, frameon=False, loc="upper left")
 
 

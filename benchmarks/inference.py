@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .measure import Times, take_turns
+from .measure import Times, take_turns, timed
 from .zoo import Place
 
 TURN = 0.005
@@ -51,13 +51,8 @@ def latencies(
 
 
 def _quickest(job: Callable[[], object]) -> float:
-    def once() -> float:
-        start = time.perf_counter()
-        job()
-        return time.perf_counter() - start
-
-    once()
-    return min(once() for _ in range(2))
+    job()
+    return min(timed(job) for _ in range(2))
 
 
 def _repeat(job: Callable[[], object], times: int) -> None:
@@ -99,11 +94,12 @@ class Facts:
 
 def facts(model: str) -> Facts:
     import zeropoint
+    from zeropoint.ops import CONVERSIONS
 
     loaded = zeropoint.load(model)
     ops = [op for graph in loaded.graphs for op in graph.ops]
     edges = [tensor for tensor in (*loaded.main.inputs, *loaded.main.outputs) if tensor.is_quantized]
-    conversions = [op for op in ops if op.kind in ("QUANTIZE", "DEQUANTIZE")]
+    conversions = [op for op in ops if op.kind in CONVERSIONS]
     floats = Counter(op.label for op in ops if op not in conversions and any(t.dtype.is_float for t in op.outputs))
     size = Path(model).stat().st_size
     return Facts(size, len(conversions), len(conversions) + len(edges), dict(floats))

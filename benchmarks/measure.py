@@ -34,16 +34,17 @@ def take_turns(jobs: Mapping[str, Callable[[], object]], rounds: int, patience: 
 
     A job that takes longer than `patience` seconds takes part in fewer rounds, but in two at least.
     """
-    turns = {name: max(2, int(rounds * min(1.0, patience / _timed(job)))) for name, job in jobs.items()}
+    turns = {name: max(2, int(rounds * min(1.0, patience / timed(job)))) for name, job in jobs.items()}
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     for k in range(rounds):
         for name in list(jobs) if k % 2 == 0 else reversed(list(jobs)):
             if k < turns[name]:
-                seconds[name].append(_timed(jobs[name]))
+                seconds[name].append(timed(jobs[name]))
     return Times({name: tuple(taken) for name, taken in seconds.items()})
 
 
-def _timed(job: Callable[[], object]) -> float:
+def timed(job: Callable[[], object]) -> float:
+    """Seconds that the job takes."""
     start = time.perf_counter()
     job()
     return time.perf_counter() - start

@@ -19,13 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from zeropoint.calibrate import Stats, calibrate
+from zeropoint.parallel import cores
 from zeropoint.quantize import Request, quantize
 from zeropoint.quantize.pipeline import plan_model
 from zeropoint.recipe import preset
 from zeropoint.report.demo import digits, digits_model
 from zeropoint.runtime import Session
 from zeropoint.tflite import load, save, to_bytes
-from zeropoint.verify.timing import cores
 
 from .measure import print_table, take_turns
 from .models import layered_model
@@ -103,8 +103,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     expected: dict[str, float] = json.loads(STORED.read_text()) if STORED.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
-        found = {}
-        for name, case in cases(Path(folder)).items():
+        found, known = {}, cases(Path(folder))
+        if unknown := set(options.only or ()) - set(known):
+            parser.error(f"there is no case {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
+        for name, case in known.items():
             if options.only is None or name in options.only:
                 jobs = {"ours": case.job, "reference": case.reference}
                 times = take_turns(jobs, options.rounds)

@@ -215,7 +215,7 @@ def _task_row(results: Results, row: Row) -> tuple[str, ...]:
         _number(row.score, "{:.4f}"),
         _number(gain(row), "{:+.4f}"),
         _kb(row.size),
-        _number(row.size / row.float_size if row.size and row.float_size else None, "{:.2f}"),
+        _number(row.relative_size, "{:.2f}"),
         *(_number(row.latency.get(f"{count} of float"), "{:.2f}") for count in results.threads),
         *seconds,
         _number(whole, "{:.2f}"),

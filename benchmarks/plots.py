@@ -33,16 +33,12 @@ STYLE = {
 def save_plots(folder: Path, rows: Sequence[Row]) -> Mapping[str, str]:
     """Write the plots; their file names with what they show."""
     asked: Mapping[str, tuple[str, Callable[[Row], float | None]]] = {
-        "score-size.svg": ("size, of the float model's", _size),
+        "score-size.svg": ("size, of the float model's", lambda row: row.relative_size),
         "score-latency.svg": ("latency on one thread, of the float model's", lambda row: row.latency.get("1 of float")),
     }
     for file, (label, value) in asked.items():
         _save(folder / file, rows, label, value)
     return {file: f"score against {label}, a panel for each task" for file, (label, _) in asked.items()}
-
-
-def _size(row: Row) -> float | None:
-    return row.size / row.float_size if row.size and row.float_size else None
 
 
 def pyplot() -> Any:

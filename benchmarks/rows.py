@@ -16,7 +16,7 @@ from typing import Any
 import zeropoint
 from zeropoint.errors import ZeropointError
 from zeropoint.files import write_whole
-from zeropoint.verify.timing import cores
+from zeropoint.parallel import cores
 
 FLOAT = "float"
 SCHEMA = 1
@@ -115,6 +115,11 @@ class Row:
     def name(self) -> str:
         """The file's name, without its end."""
         return ".".join(part for part in (self.task, self.mode, self.tool, self.variant) if part)
+
+    @property
+    def relative_size(self) -> float | None:
+        """As a ratio to the float model's."""
+        return self.size / self.float_size if self.size and self.float_size else None
 
     @property
     def quantization(self) -> float | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zeropoint.verify.timing import cores
+from zeropoint.parallel import cores
 
 from .apart import Failed, apart
 from .inference import Judgement, Latency, Measure, judge, latencies

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from zeropoint.affine import QuantParams, quantize
-from zeropoint.dtypes import Array, DType, from_numpy
+from zeropoint.dtypes import Array, DType
 from zeropoint.graph import BlockScales, Buffer, Graph, Model, Op, Quantization, Signature, Tensor
 from zeropoint.tflite.schema import default_options
 
@@ -26,7 +26,7 @@ def const(name: str, data: Any, dtype: DType | None = None, params: QuantParams 
     array = np.asarray(data)
     if not isinstance(data, np.ndarray):
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
-    return Tensor.constant(name, array, dtype or from_numpy(array.dtype), params)
+    return Tensor.constant(name, array, dtype or DType.parse(array.dtype.name), params)
 
 
 def op(kind: str, inputs: Sequence[Tensor | None], *outputs: Tensor, options: str = "", **values: Any) -> Op:

@@ -15,7 +15,7 @@ EXEMPT = ("__init__", "__main__")
 """At the top only: the list of public names, and the entry point."""
 
 LAYERS = (
-    ("errors", "dtypes", "affine", "fixedpoint", "packing", "parallel", "files", "streams"),
+    ("errors", "dtypes", "affine", "fixedpoint", "packing", "parallel", "files", "streams", "plain"),
     ("graph", "ops", "recipe"),
     ("tflite", "runtime", "sources"),
     ("calibrate", "quantize"),

@@ -25,6 +25,7 @@ from zeropoint.calibrate import Grid, TensorStats, choose_range
 from zeropoint.calibrate.expected import ExpectedErrors
 from zeropoint.calibrate.stats import stats_of
 from zeropoint.dtypes import Array
+from zeropoint.graph.edit import cut_model
 from zeropoint.report.demo import digits, digits_model
 from zeropoint.runtime import Session
 
@@ -50,13 +51,10 @@ STYLE = {
 def residual() -> TensorStats:
     """The sum in the middle of the network, over 200 images. Calibration counts some of its values, here all count."""
     model = zeropoint.load(digits_model())
-    (op,) = (op for op in model.graphs[0].ops if op.kind == "ADD")
-    session = Session(model, kernels="reference", preserve=True)
-    place = model.graphs[0].tensors.index(op.outputs[0])
-    values = []
-    for image in digits()["calibration"]:
-        session.invoke([image[None]])
-        values += session.read([place])
+    (op,) = (op for op in model.main.ops if op.kind == "ADD")
+    shown, _ = cut_model(model, model.main, [op.outputs[0]])
+    session = Session(shown, kernels="reference")
+    values = [session.run([image[None]])[0] for image in digits()["calibration"]]
     found = stats_of(np.concatenate(values), 0)
     assert found is not None
     return found
@@ -64,7 +62,7 @@ def residual() -> TensorStats:
 
 def depthwise_weights() -> Array:
     """One column for each channel."""
-    (op,) = (op for op in zeropoint.load(digits_model()).graphs[0].ops if op.kind == "DEPTHWISE_CONV_2D")
+    (op,) = (op for op in zeropoint.load(digits_model()).main.ops if op.kind == "DEPTHWISE_CONV_2D")
     weights = op.inputs[1]
     assert weights is not None
     assert weights.data is not None

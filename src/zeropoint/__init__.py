@@ -26,8 +26,8 @@ __version__ = "0.1.0"
 
 # Public name -> where it lives. Resolved on first use, so that `import zeropoint` costs next to nothing.
 _HOMES = {
-    "Settings": "calibrate.collect",
-    "Stats": "calibrate.stats",
+    "Settings": "calibrate",
+    "Stats": "calibrate",
     "Recipe": "recipe",
     "calibrate": "calibrate",
     "load_recipe": "recipe",

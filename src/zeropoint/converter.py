@@ -347,19 +347,21 @@ def samples_of(dataset: Any, model: Model) -> Samples | Mapping[str, Samples]:
 
 
 def _without_key(source: Samples) -> Iterator[Any]:
-    for sample in iterate(source):
-        is_pair = isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[0], str)
-        yield sample[1] if is_pair else sample
+    return (sample[1] if _is_keyed(sample) else sample for sample in iterate(source))
 
 
 def _pairs(source: Samples) -> Iterator[tuple[str, Any]]:
     for number, sample in enumerate(iterate(source)):
-        if not (isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[0], str)):
+        if not _is_keyed(sample):
             raise InvalidSample(
                 f"sample {number} of representative_dataset names no signature, and the model has several; "
                 'yield pairs such as ("serving_default", {"input": array})'
             )
         yield sample
+
+
+def _is_keyed(sample: Any) -> bool:
+    return isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[0], str)
 
 
 def _of_key(source: Samples, key: str) -> Iterator[Any]:

@@ -106,8 +106,3 @@ class DType(Enum):
     def nbytes(self, elements: int) -> int | None:
         """Bytes that `elements` of this type take in a file; None where that is not fixed."""
         return None if self.storage is None else (elements * self.bits + 7) // 8
-
-
-def from_numpy(dtype: npt.DTypeLike) -> DType:
-    """The DType that NumPy's `dtype` is stored as."""
-    return DType.parse(np.dtype(dtype).name)

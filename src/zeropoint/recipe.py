@@ -7,7 +7,7 @@ import fnmatch
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -178,11 +178,17 @@ def _checked(scheme: Scheme, where: str) -> Scheme:
             raise InvalidRecipe(f"{where}: blocks need the mode dynamic and 4-bit weights; LiteRT has no other kernels")
     if scheme.asymmetric and scheme.label != "weights":
         raise InvalidRecipe(f"{where}: asymmetric weights need the mode weights; integer kernels want their zero at 0")
-    if scheme.effort not in (None, *EFFORTS):
-        raise InvalidRecipe(f"{where}: unknown effort {scheme.effort!r}; choose {_choices(EFFORTS)}")
+    if scheme.effort is not None:
+        require_effort(scheme.effort, f"{where}: ")
     if scheme.min_elements < 0:
         raise InvalidRecipe(f"{where}: the smallest number of elements cannot be {scheme.min_elements}")
     return scheme
+
+
+def require_effort(effort: str, where: str = "") -> None:
+    """Raise unless there is such an effort."""
+    if effort not in EFFORTS:
+        raise InvalidRecipe(f"{where}unknown effort {effort!r}; choose {_choices(EFFORTS)}")
 
 
 def _choices(values: Iterable[object]) -> str:
@@ -257,6 +263,35 @@ def _rule(content: Any, where: str) -> Rule:
         except re.error as error:
             raise InvalidRecipe(f"{where}: {match['regex']!r} is no regular expression: {error}") from None
     return Rule(_checked(dataclasses.replace(PRESETS[content["scheme"]], **changes), where), **match)
+
+
+PlainRules = tuple[Mapping[str, Any], ...]
+"""The rules of a recipe as files hold them."""
+
+
+def plain_rules(recipe: Recipe) -> PlainRules:
+    return tuple(plain for rule in recipe.rules for plain in _plain(rule))
+
+
+def recipe_content(rules: PlainRules) -> dict[str, Any]:
+    """What a file with these rules holds, and `recipe_from` reads."""
+    return {"rules": [dict(rule) for rule in rules]}
+
+
+def _plain(rule: Rule) -> Iterator[Mapping[str, Any]]:
+    scheme, usual = rule.scheme, PRESETS[rule.scheme.label]
+    content: dict[str, Any] = {"scheme": scheme.label}
+    content |= {"ops": rule.ops} if rule.ops != "*" else {}
+    content |= {key: value for key in ("name", "regex", "scope") if (value := getattr(rule, key)) is not None}
+    for name in _CHANGES:
+        value = getattr(scheme, name)
+        if value != getattr(usual, name):
+            content[name] = value.label if isinstance(value, DType) else value
+    if rule.either is None:
+        yield content
+    else:  # a kind or a name: files know either by itself
+        yield {**content, "ops": rule.either}
+        yield {**content, "name": rule.either}
 
 
 def _toml(text: str) -> Any:

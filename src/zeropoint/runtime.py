@@ -23,7 +23,8 @@ class Session:
     """A model loaded into LiteRT.
 
     `kernels`: "delegate" is what applications get by default (XNNPACK where it applies), "optimized" the builtin
-    kernels, "reference" the plain ones that define the arithmetic. `checked`: these bytes come from our own writer.
+    kernels, "reference" the plain ones that define the arithmetic. `preserve`: `read` gets inner tensors as well, where
+    no delegate computes them. `checked`: these bytes come from our own writer.
     """
 
     def __init__(
@@ -111,16 +112,8 @@ class Session:
         return taken
 
     def read(self, indices: Sequence[int]) -> list[Array]:
-        """Outputs of the last `invoke` by index, as copies."""
+        """Tensors after the last `invoke` by index, as copies: outputs, with `preserve` inner ones too."""
         return [self._interpreter.get_tensor(index) for index in indices]
-
-    def inner(self, index: int, graph: int) -> Array | None:
-        """A tensor of another graph after `invoke`, as a copy; None if it was not computed. Needs `preserve`."""
-        try:
-            value: Array = self._interpreter.get_tensor(index, graph)
-        except ValueError:
-            return None
-        return value
 
     def views(self, indices: Sequence[int]) -> Iterator[Array]:
         """Outputs by index into the runtime's own memory: valid until the next call of `invoke`."""
@@ -147,7 +140,7 @@ def _explained() -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         text = "; ".join(lines[:2]) or "no reason given"
-        if "unresolved custom op" in text.lower() or "custom op" in text.lower() or "select tensorflow" in text.lower():
+        if "custom op" in text.lower() or "select tensorflow" in text.lower():
             raise UnsupportedOp(f"LiteRT cannot run this model: {text}") from None
         raise RuntimeFailure(f"LiteRT cannot run this model: {text}") from None
 

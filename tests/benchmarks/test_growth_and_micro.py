@@ -39,7 +39,6 @@ def test_exponents_are_those_of_power_laws():
 def test_what_takes_too_long_is_told_and_not_tried_again(tmp_path, monkeypatch, capsys):
     small(monkeypatch)
     monkeypatch.setattr(growth, "_tried", lambda *_: "took longer than 1 s")
-    monkeypatch.setattr(growth, "save_plot", lambda *_: None)
     assert growth.main(["--only", "samples", "-o", str(tmp_path)]) == 1
     assert "took longer than 1 s on 4 samples" in capsys.readouterr().out
 
@@ -58,6 +57,14 @@ def test_a_regression_is_flagged(tmp_path, monkeypatch, capsys):
     assert micro.main(asked) == 1
     lines = capsys.readouterr().out.splitlines()
     assert ["SLOWER" in line for line in lines if line.startswith(("read", "solve"))] == [False, True]
+
+
+def test_an_unknown_case_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(micro, "LAYERS", 3)
+    monkeypatch.setattr(micro, "SIZE", 30_000)
+    with pytest.raises(SystemExit, match="2"):
+        micro.main(["--only", "raed"])
+    assert "there is no case raed; choose from read, write" in capsys.readouterr().err
 
 
 def test_every_case_has_a_stored_ratio(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from zeropoint.calibrate import Settings, calibrate
-from zeropoint.calibrate.instrument import takes_batches
+from zeropoint.calibrate.scope import takes_batches
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import RuntimeFailure
 from zeropoint.graph import Model, Op, Tensor

@@ -104,6 +104,12 @@ def test_the_average_fades():
     assert low == high == pytest.approx((weights * (1, 2, 5)).sum() / weights.sum())
 
 
+def test_the_ends_of_a_graph_are_measured_whatever_reads_them():
+    model = build.one_op("CAST", [build.act("x", 2)], build.act("y", 2, dtype=DType.INT32), options="CastOptions")
+    stats = calibrate(model, [np.float32([1, 2])] * 3)
+    assert (stats.tensors.keys(), stats.samples) == ({"x"}, 3)
+
+
 def test_constants_in_disguise_are_not_measured():
     stats = calibrate(build.sparse(), [np.ones((2, 4), np.float32)])
     assert stats.tensors.keys() == {"x", "y"}
@@ -179,60 +185,6 @@ def test_a_limit_takes_no_more_samples_than_it_says(case):
 def test_settings_make_sense(settings):
     with pytest.raises(InvalidRecipe, match="at least 1"):
         Settings(**settings)
-
-
-# Shapes that vary.
-
-
-def resizable(*, declared: bool) -> Model:
-    """A length that varies; without `declared`, only the input says so."""
-    tensors = [build.act(n, 1, 1, 4) for n in ("x", "y", "z", "logits")]
-    x, y, z, logits = tensors
-    weights = build.const("w", build.weights(4, 4))
-    dense = build.op("FULLY_CONNECTED", [z, weights], logits, options="FullyConnectedOptions", keepNumDims=True)
-    ops = [build.op("ABS", [x], y, options="AbsOptions"), build.op("MUL", [y, y], z, options="MulOptions"), dense]
-    for tensor in tensors if declared else tensors[:1]:
-        tensor.shape_signature = (1, -1, 4)
-    return Model([build.graph("main", [x], [logits], *ops)])
-
-
-@pytest.mark.parametrize("histograms", [True, False])
-@pytest.mark.parametrize("declared", [True, False])
-def test_lengths_may_vary(declared, histograms):
-    rng = np.random.default_rng(0)
-    samples = [rng.normal(size=(1, n, 4)).astype(np.float32) for n in (3, 1, 7, 7, 300, 2)]
-    stats = calibrate(resizable(declared=declared), samples, Settings(histograms=histograms))
-    everything = np.concatenate([s.reshape(-1) for s in samples])
-    assert (stats.tensors["x"].low.value, stats.tensors["x"].high.value) == (everything.min(), everything.max())
-    assert stats.tensors["z"].high.value == np.square(everything).max()
-    assert stats.tensors["logits"].channels.low.shape == (4,)
-    if histograms:
-        assert all(t.count == t.histogram.total == everything.size for t in stats.tensors.values())
-        assert stats.tensors["z"].mean == pytest.approx(np.square(everything).mean(), rel=1e-5)
-
-
-@pytest.mark.parametrize("stored", [1, 4])
-def test_a_free_batch_is_fed_row_by_row(stored):
-    model = build.dynamic()
-    for tensor in model.main.tensors:
-        tensor.shape = (stored, 3)
-    samples = [np.arange(6, dtype=np.float32).reshape(2, 3), np.full((1, 3), -1, np.float32)]
-    stats = calibrate(model, samples)
-    assert (stats.tensors["x"].runs, stats.tensors["x"].count, stats.samples) == (3, 9, 2)
-    assert (stats.tensors["y"].high.value, stats.tensors["y"].high.sample) == (5, 0)
-    assert stats.notes == ("samples are batches; they are fed row by row",)
-
-
-def test_scalars_vectors_and_empty_tensors_are_measured():
-    nothing = np.zeros(0, np.int32)
-    stats = calibrate(build.empty(), [(np.float32([4]), nothing), (np.float32([-2]), nothing)])
-    assert {(t.low.value, t.high.value, t.count) for t in stats.tensors.values()} == {(-2, 4, 2)}
-
-
-def test_the_ends_of_a_graph_are_measured_whatever_reads_them():
-    model = build.one_op("CAST", [build.act("x", 2)], build.act("y", 2, dtype=DType.INT32), options="CastOptions")
-    stats = calibrate(model, [np.float32([1, 2])] * 3)
-    assert (stats.tensors.keys(), stats.samples) == ({"x"}, 3)
 
 
 # Several signatures.

@@ -6,7 +6,6 @@ import io
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 from rich.console import Console
 
 from zeropoint.calibrate import Settings, Stats, calibrate
-from zeropoint.cli import main
 from zeropoint.report.progress import SampledModel, calibrate_with_progress, progress_bar
 from zeropoint.report.stats import BARS, is_stats, print_stats, sketch
 from zeropoint.sources.data import Data
@@ -23,7 +21,6 @@ from zeropoint.tflite import save
 from .. import build
 from .facts import exact
 
-Run = Callable[..., tuple[int, str, str]]
 IMAGES = np.random.default_rng(0).normal(size=(20, 4, 4, 1)).astype(np.float32)
 
 SCRIPT = """
@@ -44,22 +41,6 @@ def interrupted():
     os.kill(os.getpid(), signal.SIGINT)
     yield from good()
 """
-
-
-@pytest.fixture
-def run(monkeypatch, capsys) -> Run:
-    """The CLI in this process: exit code, stdout, stderr."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["zeropoint", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return code, *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture

@@ -130,6 +130,20 @@ def test_state_is_kept_if_asked():
     assert calibrate(model, samples).tensors["y"].high.value == np.max(samples)
 
 
+def test_state_is_kept_where_values_are_not_finite():
+    """Looking at such a run once more must not start from another state."""
+    model, z = counter(), build.act("z", 1, 3, 2)
+    (y,) = model.main.outputs
+    model.main.ops.append(build.op("LOG", [y], z))
+    model.main.tensors.append(z)
+    model.main.outputs = [z]
+    samples = [np.ones((1, 3, 2), np.float32) for _ in range(8)]
+    samples[5][0, 0, 0] = -5.0  # the sum is zero
+    found = calibrate(model, samples, Settings(keep_state=True, allow_nonfinite=True)).tensors
+    assert (found["y"].low.value, found["y"].high.value) == (0.0, 8.0)
+    assert (found["z"].nonfinite, found["z"].high.value) == (1, np.log(np.float32(8)))
+
+
 def test_what_was_stored_is_measured():
     """It comes from no input, but it is no constant either."""
     found = calibrate(counter(), sequences(counter(), 3), Settings(keep_state=True))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from zeropoint.dtypes import Array, DType, from_numpy
+from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model, Op, Tensor
 from zeropoint.ops import OpSpec
 from zeropoint.runtime import Session
@@ -32,7 +32,8 @@ class Fed:
     draw: Callable[[np.random.Generator, tuple[int, ...]], Array]
 
     def tensor(self, name: str) -> Tensor:
-        return build.act(name, *self.shape, dtype=from_numpy(self.draw(np.random.default_rng(0), self.shape).dtype))
+        drawn = self.draw(np.random.default_rng(0), self.shape)
+        return build.act(name, *self.shape, dtype=DType.parse(drawn.dtype.name))
 
 
 @dataclass(frozen=True, eq=False)

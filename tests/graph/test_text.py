@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from zeropoint.graph import Model
-from zeropoint.graph.compare import difference
 from zeropoint.tflite import load, to_bytes
 
 from .. import build
+from ..difference import difference
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

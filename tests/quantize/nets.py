@@ -149,6 +149,11 @@ def kinds(model: Model) -> list[str]:
     return [op.kind for op in model.main.ops]
 
 
+def steps(*ops: str) -> list[str]:
+    """These ops between a float input and a float output."""
+    return ["QUANTIZE", *ops, "DEQUANTIZE"]
+
+
 def conversions(model: Model) -> list[str]:
     return [kind for kind in kinds(model) if kind in ("QUANTIZE", "DEQUANTIZE")]
 

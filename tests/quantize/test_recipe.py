@@ -85,6 +85,11 @@ def test_keeping_float_is_by_kind_or_name(pattern, matches):
     assert result.warnings == ()
 
 
+def test_one_pattern_may_stand_alone():
+    kept = [zeropoint.quantize(build.float_cnn(), "dynamic", min_elements=0, keep=k) for k in ("CONV_2D", ["CONV_2D"])]
+    assert str(kept[0].plan) == str(kept[1].plan)
+
+
 def test_keeping_float_by_a_name_in_capitals():
     net = Net()
     model = net.model(net.dense(net.input(1, 8), normal(4, 8), name="LOGITS"), net("ABS", [net.inputs[0]]))
@@ -214,6 +219,12 @@ def test_an_unknown_range_method_is_refused():
     recipe = recipe_from({"rules": [{"scheme": "int8", "range": "median"}]})
     with pytest.raises(InvalidRecipe, match="unknown range method 'median'; choose from minmax"):
         zeropoint.quantize(build.float_cnn(), data=[normal(1, 4, 4, 1)], recipe=recipe)
+
+
+@pytest.mark.parametrize("mode", ["int8", "dynamic"])
+def test_an_unknown_effort_is_refused(mode):
+    with pytest.raises(InvalidRecipe, match="unknown effort 'much'; choose quick, standard or high"):
+        zeropoint.quantize(build.float_cnn(), mode, effort="much")
 
 
 def test_a_mode_and_a_recipe_contradict_each_other():

@@ -7,16 +7,19 @@ import pytest
 
 from zeropoint import calibrate, quantize
 from zeropoint.calibrate import Stats
+from zeropoint.errors import InvalidModel
 from zeropoint.graph.edit import copy_model
 from zeropoint.graph.model import Model
 from zeropoint.quantize.compensate import Pair, refitted
+from zeropoint.quantize.correct import mean_shift
 from zeropoint.quantize.equalize import HEADROOM, channel_factors, equalize
-from zeropoint.quantize.judge import Compared, Judge
+from zeropoint.quantize.judge import Compared, Judge, run_all
+from zeropoint.quantize.patches import patches
 from zeropoint.quantize.range_choice import affordable_samples
 from zeropoint.runtime import Session
 
 from .. import build
-from ..calibrate.test_state import lstm
+from ..calibrate.test_state import counter, lstm
 
 
 def pair(f: np.ndarray, x: np.ndarray) -> Pair:
@@ -172,3 +175,53 @@ def test_ranges_of_a_large_model_are_not_tried_one_by_one() -> None:
     small, trials = clipped(), 10
     assert affordable_samples(small, trials, 5e9) > 0
     assert affordable_samples(small, 10**6, 5e9) == 0
+
+
+def of_any_size(*, declared: bool) -> Model:
+    """A convolution and a dense layer on images of any height; without `declared`, only the input says so."""
+    x, y, z = build.act("x", 1, 1, 6, 3), build.act("y", 1, 1, 6, 4), build.act("z", 1, 1, 6, 2)
+    for tensor in (x, y, z) if declared else (x,):
+        tensor.shape_signature = (1, -1, *tensor.shape[2:])
+    kernel, bias = build.const("kernel", build.weights(4, 3, 3, 3)), build.const("bias", build.weights(4))
+    conv = build.op("CONV_2D", [x, kernel, bias], y, options="Conv2DOptions", strideW=1, strideH=1)
+    weights, shift = build.const("weights", build.weights(2, 4, seed=1)), build.const("shift", build.weights(2))
+    dense = build.op("FULLY_CONNECTED", [y, weights, shift], z, options="FullyConnectedOptions", keepNumDims=True)
+    return Model([build.graph("main", [x], [z], conv, dense)])
+
+
+def images(*heights: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    return [rng.normal(size=(1, height, 6, 3)).astype(np.float32) for height in heights]
+
+
+def test_high_effort_takes_samples_of_any_size() -> None:
+    """Layers that slide windows over images of no fixed size stay as they are, others are refined."""
+    model, data = of_any_size(declared=True), images(5, 3, 9, 4, 7, 2)
+    standard, high = (quantize(model, "int8", data=data, effort=effort) for effort in ("standard", "high"))
+    assert {use.op.kind for use in high.plan.values if use.slot == 1} <= {"FULLY_CONNECTED"}
+    judge = Judge.of(model, data)
+    assert judge is not None
+    assert judge.error(high.model) <= judge.error(standard.model)
+
+
+def test_where_the_size_is_open_every_tap_is_taken_to_lie_on_the_image() -> None:
+    """The file says 1 for a size that is open, and so would have padding almost everywhere."""
+    conv = of_any_size(declared=True).main.ops[0]
+    error, means = build.weights(4, 3, 3, 3, seed=2), np.float32([1, -2, 3])
+    shift = mean_shift(conv, error, means)
+    source, result = conv.inputs[0], conv.outputs[0]
+    for tensor in (source, result):
+        tensor.shape, tensor.shape_signature = (1, 1000, *tensor.shape[2:]), None
+    np.testing.assert_allclose(shift, mean_shift(conv, error, means), rtol=2e-2, atol=2e-2)
+
+
+def test_patches_are_cut_from_images_of_the_stated_size_only() -> None:
+    conv = of_any_size(declared=False).main.ops[0]
+    with pytest.raises(InvalidModel, match=r"CONV_2D 'y' reads \[1, 3, 6, 3\] where the model says \[1, 1, 6, 3\]"):
+        patches(conv, images(3)[0], 8)
+
+
+def test_what_a_resource_holds_is_forgotten_between_samples() -> None:
+    """Or else samples would be judged by what came before them."""
+    model, data = counter(), [np.full((1, 3, 2), value, np.float32) for value in (1, 2, 3)]
+    assert [float(found.max()) for (found,) in run_all(model, [(sample,) for sample in data])] == [1, 2, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import types
@@ -183,6 +184,18 @@ def test_keras_files_of_other_versions(tmp_path, monkeypatch):
         load(keras_archive(tmp_path / "older.keras", "2.15.0"))
 
 
+@pytest.mark.parametrize("name", ["x.keras", "x.h5", "x.tflite"])
+def test_files_that_may_not_be_read(tmp_path, monkeypatch, name):
+    def refuse(*_args, **_options):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    (tmp_path / name).write_bytes(b"anything")
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(np, "fromfile", refuse)
+    with pytest.raises(InvalidModel, match=r"cannot read .*: permission denied"):
+        load(tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
@@ -346,7 +359,11 @@ def test_flex_ops_are_run_by_tensorflow():
         return tf.tanh(tf.linalg.det(tf.matmul(y, y, transpose_b=True))), tf.nn.relu(y)
 
     function = tf.function(compute, input_signature=[tf.TensorSpec((None, 3, 4))])
-    session = Session(load(function, conversion=Conversion(select_tf_ops=True)))
+    model = load(function, conversion=Conversion(select_tf_ops=True))
+    session = Session(model)
+    delegated = [model.main.ops[place].label for place in session.delegated()]
+    assert "BATCH_MATMUL" in delegated
+    assert "FlexMatrixDeterminant" not in delegated
     for batch in (1, 5):
         x = np.random.default_rng(batch).standard_normal((batch, 3, 4)).astype(np.float32)
         session.resize([x.shape])

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from zeropoint.errors import InvalidModel
-from zeropoint.graph.compare import difference
 from zeropoint.report.inspection import inspect
 from zeropoint.tflite import load, to_bytes
 
 from .. import build
+from ..difference import difference
 from .attacks import ATTACKS
 from .encodings import data_behind
 

@@ -12,12 +12,12 @@ import pytest
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel, OutputExists, UnsupportedOp, ZeropointError
 from zeropoint.graph import BlockScales, Model, Signature
-from zeropoint.graph.compare import difference
 from zeropoint.graph.edit import copy_model, set_constant
 from zeropoint.runtime import Kernels, Session
 from zeropoint.tflite import load, save, to_bytes
 
 from .. import build
+from ..difference import difference
 from .encodings import ENCODINGS, object_api
 
 every_model = pytest.mark.parametrize("make", build.MODELS.values(), ids=build.MODELS.keys())

@@ -58,12 +58,13 @@ def test_mistakes_are_told_in_a_line(run, home, command):
 
 
 def test_doctor_says_that_a_healthy_model_is_healthy(run, home, tmp_path):
-    options = ("--data", home / "data.npy", "--apply", tmp_path / "out.tflite")
-    code, out, err = run("doctor", home / "model.tflite", home / "int8.tflite", *options)
+    files = ("--apply", tmp_path / "out.tflite", "--save-recipe", tmp_path / "recipe.json")
+    code, out, err = run("doctor", home / "model.tflite", home / "int8.tflite", "--data", home / "data.npy", *files)
     assert code == 0
     assert "Nothing to fix." in out
     assert "no file was written" in err
-    assert not (tmp_path / "out.tflite").exists()
+    assert "no recipe was written" in err
+    assert not any(tmp_path.iterdir())
 
 
 def test_doctor_applies_what_it_proposes(run, tmp_path):

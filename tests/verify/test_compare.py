@@ -15,7 +15,7 @@ import zeropoint
 from zeropoint.affine import QuantParams, dequantize, quantize
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel, InvalidRecipe, InvalidSample
-from zeropoint.graph.edit import copy_model, set_constant
+from zeropoint.graph.edit import copy_model, retype, set_constant
 from zeropoint.recipe import recipe_from
 from zeropoint.verify.outputs import load_metric
 from zeropoint.verify.sums import Gains, Levels, Sums, scaled
@@ -156,6 +156,22 @@ def test_metrics_that_cannot_be_loaded_are_refused(tmp_path, spec):
     with pytest.raises(InvalidRecipe):
         load_metric(str(tmp_path / spec))
     assert load_metric(str(tmp_path / "there.py:score"))[0] == "score"
+
+
+def test_outputs_with_a_scale_for_each_channel_are_compared():
+    net = Net()
+    x = net.input(1, 4)
+    model = net.model(net("RELU", [x]), net("RESHAPE", [normal(3, 4), np.array([3, 4], np.int32)], (3, 4), "weights"))
+    made = copy_model(model)
+    op = made.main.ops[-1]
+    weights = op.inputs[0].data
+    params = QuantParams.from_range(weights.min(axis=1), weights.max(axis=1), DType.INT8, symmetric=True, axis=0)
+    set_constant(op.inputs[0], quantize(weights, params), DType.INT8, params)
+    retype(op.outputs[0], DType.INT8, params)
+    _, found = zeropoint.compare(model, saved(made), [normal(1, 4, seed=k) for k in range(3)]).outputs
+    assert found.deviation.snr > 30
+    assert found.deviation.max_ulp is None
+    assert found.largest <= max(params.scales) * 0.5001
 
 
 def test_what_cannot_be_compared_is_refused(model):

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 import zeropoint
-from zeropoint.recipe import MODES, keep_float, preset, recipe_from
+from zeropoint.recipe import MODES, keep_float, plain_rules, preset, recipe_content, recipe_from
 from zeropoint.runtime import Session
 from zeropoint.verify.counting import Counts, counted
 from zeropoint.verify.isolate import isolate
-from zeropoint.verify.recipes import plain_rules
 from zeropoint.verify.trial import wide_share
 
 from ..quantize.nets import Net, normal
@@ -62,11 +61,11 @@ def test_ops_by_themselves_compute_what_they_do_in_their_place():
 @pytest.mark.parametrize("mode", MODES)
 def test_recipes_survive_being_written_as_plain_values(mode):
     recipe = preset(mode)
-    assert recipe_from({"rules": list(plain_rules(recipe))}) == recipe
+    assert recipe_from(recipe_content(plain_rules(recipe))) == recipe
 
 
 def test_patterns_for_kinds_or_names_become_two_rules():
-    again = recipe_from({"rules": list(plain_rules(preset("int8").then(keep_float("b"))))})
+    again = recipe_from(recipe_content(plain_rules(preset("int8").then(keep_float("b")))))
     model = conv_net()
     assert [again.scheme(op).label for op in model.main.ops] == ["int8", "float", "int8", "int8", "int8"]
 

@@ -12,11 +12,12 @@ from typing import Any
 
 from ..sources.models import ModelSource, load
 from ..sources.samples import Samples
-from .collect import Progress, Settings
+from .collect import Progress
 from .collect import calibrate as _collect
 from .expected import Grid
 from .origin import Range, Ranges, ranges_from_json
 from .ranges import METHODS, Method, choose_range, choose_ranges
+from .settings import Settings
 from .stats import Stats, TensorStats
 
 __all__ = [

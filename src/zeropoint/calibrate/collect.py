@@ -18,12 +18,11 @@ from ..sources.ports import Entry, Row, entry
 from ..sources.samples import Notes, Samples, rows
 from .gauge import Chunk, Gauge, Subject
 from .inner import hidden
-from .instrument import Manner, takes_batches
+from .instrument import Manner
+from .scope import takes_batches
 from .settings import Settings
 from .stats import Stats
 from .totals import Measured, Totals
-
-__all__ = ["Progress", "Settings", "calibrate"]
 
 Progress = Callable[[int], None]
 """Called with the number of runs done so far."""
@@ -86,9 +85,7 @@ def _calibrate_entry(
     subject: Subject, numbered: Iterator[tuple[int, Row]], pool: ThreadPoolExecutor, notes: Notes, advance: Progress
 ) -> Stats:
     """The statistics of one graph, still without a fingerprint."""
-    settings = subject.settings
-    # With its state kept, each run goes on from where the one before it stopped: one at a time.
-    in_turn = settings.keep_state and is_stateful(subject.model)
+    settings, in_turn = subject.settings, goes_on(subject.model, subject.settings)
     subject.prepare()
     second = None if in_turn or settings.threads < 2 else pool.submit(Gauge, subject)
     first = _gauge(subject)
@@ -100,39 +97,55 @@ def _calibrate_entry(
         raise InvalidSample("no samples were given; calibration needs at least one")
     if first.instrumented.batch > 1 and len(opening) > 1 and first.mixes([row for _, row in opening]):
         first = _gauge(dataclasses.replace(subject, manner=Manner.SINGLE))
-    gauges, spare = [first], queue.SimpleQueue[Gauge]()
-    spare.put(first)
-
-    def adopt(made: Future[Gauge]) -> None:
-        if made.exception() is None:
-            gauges.append(made.result())
-            spare.put(made.result())
-
+    gauges = _Gauges(first)
     if second is not None and first.subject is subject:
-        second.add_done_callback(adopt)
-
-    def measure(chunk: Chunk) -> Measured:
-        try:
-            gauge = spare.get_nowait()
-        except queue.Empty:
-            gauge = Gauge(first.subject)
-            gauges.append(gauge)
-        try:
-            return gauge.measure(chunk)
-        finally:
-            spare.put(gauge)
-
+        second.add_done_callback(gauges.adopt)
     total, last = Totals(first.instrumented), -1
     ahead = 0 if in_turn else 2 * settings.threads
-    for measured in _in_order(pool, measure, itertools.chain([opening], chunks), ahead):
+    for measured in _in_order(pool, gauges.measure, itertools.chain([opening], chunks), ahead):
         total.add(measured)
         last = measured.last
         advance(measured.runs)
-    return Stats("", last + 1, total.finish([gauge.sampler.finish() for gauge in gauges]))
+    return Stats("", last + 1, total.finish([gauge.sampler.finish() for gauge in gauges.all]))
+
+
+class _Gauges:
+    """Gauges of one subject, each used by one thread at a time; another is made where all are in use."""
+
+    def __init__(self, first: Gauge) -> None:
+        self.all: list[Gauge] = [first]
+        self._subject = first.subject
+        self._spare = queue.SimpleQueue[Gauge]()
+        self._spare.put(first)
+
+    def adopt(self, made: Future[Gauge]) -> None:
+        """Take one more, if making it worked out."""
+        if made.exception() is None:
+            self.all.append(made.result())
+            self._spare.put(made.result())
+
+    def measure(self, chunk: Chunk) -> Measured:
+        try:
+            gauge = self._spare.get_nowait()
+        except queue.Empty:
+            gauge = Gauge(self._subject)
+            self.all.append(gauge)
+        try:
+            return gauge.measure(chunk)
+        finally:
+            self._spare.put(gauge)
 
 
 def _subject(model: Model, where: Entry, settings: Settings) -> Subject:
-    return Subject(model, where.graph, settings, Manner.BATCHED if takes_batches(where.graph) else Manner.SINGLE)
+    manner = Manner.BATCHED if takes_batches(where.graph) else Manner.SINGLE
+    if goes_on(model, settings):
+        manner = Manner.OUTSIDE  # the others look closer by a second run, which would start from another state
+    return Subject(model, where.graph, settings, manner)
+
+
+def goes_on(model: Model, settings: Settings) -> bool:
+    """Whether each run starts from where the one before it stopped, so that there can be one at a time only."""
+    return settings.keep_state and is_stateful(model)
 
 
 def _gauge(subject: Subject) -> Gauge:

@@ -23,6 +23,9 @@ from .settings import Settings
 from .stats import TensorStats, stats_of
 from .totals import Measured, Reduced
 
+Shapes = tuple[tuple[int, ...], ...]
+"""Those of a row's arrays."""
+
 Chunk = list[tuple[int, Row]]
 """Samples that one thread runs without a pause: many where a run takes less time than handing it over."""
 
@@ -39,11 +42,10 @@ class Subject:
     @cached_property
     def instrumented(self) -> Instrumented:
         exposed = [*passed(self.graph), *(replay.source for replay in replays(self.model, self.graph))]
-        histograms = self.settings.histograms
         return instrument(
             self.model,
             self.graph,
-            histograms=histograms,
+            histograms=self.settings.histograms,
             exposed=exposed,
             manner=self.manner,
             infinite=self.infinities,
@@ -74,12 +76,12 @@ class Gauge:
         self.replays = replays(subject.model, subject.graph)
         self.sampler = Sampler(self.instrumented)
         self.stacked = [stack.output for stack in self.instrumented.stacks]
-        self.sizes = np.array([p.tensor.size for p in self.probes], np.int64)
+        self.sizes = self.sampler.sizes
         self.starts = np.array([p.start for p in self.probes], np.intp)
         self.width = sum(p.channels for p in self.probes)
         # Taken once: asking for it in each run takes longer than filling it.
         self.room = np.empty((self.instrumented.chunk, 3, self.width), np.float32)
-        self.is_misfit = False
+        self.misfits: set[Shapes] = set()
 
     @cached_property
     def plain(self) -> Gauge:
@@ -94,14 +96,19 @@ class Gauge:
         others: list[Mapping[str, TensorStats]] = []
         for first in range(0, len(chunk), self.instrumented.batch):
             batch = chunk[first : first + self.instrumented.batch]
-            if not self.is_misfit:
+            # By shape, not once and for all: what is done with a sample must not depend on those before it.
+            shapes = tuple(array.shape for array in batch[0][1])
+            if shapes not in self.misfits:
                 try:
                     sizes += self._run([row for _, row in batch], reductions[first : first + len(batch)])
                     others.append(self._others(batch[-1][0]))
                     reduced += range(first, first + len(batch))
                     continue
-                except (Misfit, RuntimeFailure):
-                    self.is_misfit = True
+                except Misfit:
+                    self.misfits.add(shapes)
+                except RuntimeFailure:
+                    self.misfits.add(shapes)
+                    self.runner.reload()
             others += [self._from_outside(number, row) for number, row in batch]
         found = None
         if self.probes and reduced:
@@ -132,7 +139,7 @@ class Gauge:
         picked = None
         if self.instrumented.picked is not None:
             (picked,) = self.runner.views([self.instrumented.picked.output])
-        return self.sampler.take(picked, list(self.runner.views(self.stacked)), rows, reductions)
+        return self.sampler.take(picked, list(self.runner.views(self.stacked)), rows)
 
     def _reduce(self, rows: Sequence[Row], reductions: Array) -> None:
         self._start(rows)
@@ -202,11 +209,10 @@ class Gauge:
         Returns how many values of each probe are not.
         """
         nonfinite = np.zeros_like(self.sizes)
-        order = {probe: k for k, probe in enumerate(self.probes)}
-        for probe, values in self._each(chunk, k):
+        for place, (probe, values) in enumerate(self._each(chunk, k)):
             finite = np.isfinite(values)
-            nonfinite[order[probe]] = finite.size - int(finite.sum())
-            if nonfinite[order[probe]] and self._unexpected(probe.key, values):
+            nonfinite[place] = finite.size - int(finite.sum())
+            if nonfinite[place] and self._unexpected(probe.key, values):
                 self.plain._observed(*chunk[k])  # raises at the first such tensor, in order of execution
                 self._refuse(probe.key, values, chunk[k][0])
             by_channel, where = values.reshape(-1, probe.channels), finite.reshape(-1, probe.channels)

@@ -14,8 +14,9 @@ import numpy as np
 
 from ..dtypes import Array
 from ..graph.model import Graph, Model, Op, Tensor
-from .instrument import Instrumented, Manner, instrument, reachable, wanted
+from .instrument import Instrumented, Manner, instrument
 from .runner import Runner
+from .scope import reachable, wanted
 
 Observe = Callable[[str, Array, bool], None]
 """Called with a tensor's name, its values, and whether each channel counts."""

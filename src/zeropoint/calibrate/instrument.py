@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -25,9 +25,10 @@ import numpy as np
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import tensor_keys
-from ..ops import OPS, UNPACKING, fused_activation
+from ..ops import OPS, fused_activation
 from ..tflite.schema import default_options
 from .raster import Picker, Raster, raster_of
+from .scope import batch_size, feeds_weights, reachable, wanted
 
 SAMPLED_SHARE, SAMPLED_LEAST, SAMPLED_MOST = 64, 256, 1024
 """Histograms are made from one element in `SAMPLED_SHARE` of each run, within these limits."""
@@ -89,7 +90,7 @@ class Stack:
     @property
     def stride(self) -> int:
         """A histogram takes one block of elements in so many."""
-        return _stride(self.size)
+        return stride_for(self.size)
 
 
 def _elements(size: int) -> int:
@@ -126,83 +127,13 @@ class Instrumented:
     stacks: tuple[Stack, ...]
     read: tuple[Probe, ...]
     exposed: tuple[Tensor, ...]
-    manner: Manner
     batch: int
     chunk: int
-
-
-def batch_size(tensors: Iterable[Tensor]) -> int:
-    """How many samples may be run together, so that what they compute stays in the cache."""
-    return max(1, min(16, (1 << 20) // max(1, sum(t.size for t in tensors))))
-
-
-def wanted(graph: Graph) -> Iterator[Tensor]:
-    """Float tensors that an integer kernel could read or write, in order of execution, and the graph's own ends."""
-    # Constants in disguise, like unpacked weights, have their range in their data.
-    seen = {t for op in graph.ops if op.kind in UNPACKING and _is_constant(op.inputs[0]) for t in op.outputs}
-    quantizable = [op for op in graph.ops if (spec := OPS.get(op.kind)) is not None and (spec.types or spec.hybrid)]
-    touched = (t for op in quantizable for t in (*op.inputs, *op.outputs))
-    for tensor in (*touched, *graph.inputs, *graph.outputs):
-        if tensor is None or tensor in seen or tensor.dtype is not DType.FLOAT32:
-            continue
-        if not tensor.is_constant and not tensor.is_variable:
-            seen.add(tensor)
-            yield tensor
-
-
-def _is_constant(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.is_constant
-
-
-def feeds_weights(graph: Graph) -> set[Tensor]:
-    """Activations that enter or leave ops with weights: later steps need their channels one by one."""
-    found: set[Tensor] = set()
-    for op in graph.ops:
-        spec = OPS.get(op.kind)
-        if spec is not None and spec.macs is not None:
-            found.update(t for t in (*op.inputs, *op.outputs) if t is not None and not t.is_constant)
-    return found
-
-
-def reachable(graph: Graph) -> list[Graph]:
-    """The graphs that `graph` calls, and those that they call, nearest first."""
-    found: dict[Graph, None] = {}
-    waiting = [graph]
-    while waiting:
-        for op in waiting.pop(0).ops:
-            for callee in op.graphs():
-                if callee not in found:
-                    found[callee] = None
-                    waiting.append(callee)
-    return list(found)
 
 
 def runnable(model: Model, graph: Graph) -> Model:
     """A model that runs `graph`, with all it needs. Signatures would pin its outputs, so there are none."""
     return dataclasses.replace(model, graphs=[graph, *reachable(graph)], signatures=[])
-
-
-def takes_batches(graph: Graph) -> bool:
-    """Whether several samples may be fed as one: as far as can be told from the file, all tensors would just grow.
-
-    Every float tensor is measured, so one that does not grow along makes the concatenation of the reductions fail.
-    """
-    measured = list(wanted(graph))
-    floating = [t for op in graph.ops for t in (*op.inputs, *op.outputs) if t is not None and t.dtype is DType.FLOAT32]
-    return (
-        batch_size(measured) > 1
-        and bool(graph.inputs)
-        and all(_grows(t) for t in (*graph.inputs, *measured))
-        and {t for t in floating if not t.is_constant} <= set(measured)
-        and not any(t.is_variable or t.dtype.storage is None for t in graph.tensors)
-        and not reachable(graph)
-    )
-
-
-def _grows(tensor: Tensor) -> bool:
-    """Whether only the first dimension may vary, and it is one now."""
-    signature = tensor.shape_signature or tensor.shape
-    return len(tensor.shape) >= 2 and tensor.shape[0] == 1 and tensor.size > 0 and -1 not in signature[1:]
 
 
 def instrument(
@@ -219,7 +150,7 @@ def instrument(
     `infinite`: keys of tensors some of whose values are infinite on purpose.
     """
     target = dataclasses.replace(graph, tensors=list(graph.tensors), ops=list(graph.ops))
-    keys = tensor_keys(model)
+    keys, measured = tensor_keys(model), list(wanted(graph))
     probes, read = _probes(graph, keys, reduced=manner is not Manner.OUTSIDE)
     reductions, columns = None, np.zeros(0, np.intp)
     if probes:
@@ -227,14 +158,14 @@ def instrument(
     picked, others = _insert_picking(target, probes, infinite) if histograms else (None, [])
     stacks = _insert_stacks(target, others, manner)
     shown = tuple(dict.fromkeys((*(p.tensor for p in read), *exposed)))
-    together = batch_size(wanted(graph))
-    chunk = min(CHUNK, CHUNK_ELEMENTS // max(1, sum(t.size for t in wanted(graph))))
+    together = batch_size(measured)
+    chunk = min(CHUNK, CHUNK_ELEMENTS // max(1, sum(t.size for t in measured)))
     made = (reductions, None if picked is None else picked.output)
     outputs = (*(t for t in made if t is not None), *(s.output for s in stacks), *shown)
     target.outputs = list(dict.fromkeys(outputs))
     return Instrumented(
         runnable(model, target),
-        tuple(keys[t] for t in wanted(graph)),
+        tuple(keys[t] for t in measured),
         tuple(probes),
         reductions,
         columns,
@@ -242,7 +173,6 @@ def instrument(
         tuple(stacks),
         tuple(read),
         shown,
-        manner,
         together if manner is Manner.BATCHED else 1,
         together * max(1, chunk // together),
     )
@@ -265,7 +195,7 @@ def _probes(graph: Graph, keys: Mapping[Tensor, str], *, reduced: bool) -> tuple
     return probes, read
 
 
-def _stride(size: int) -> int:
+def stride_for(size: int) -> int:
     """A step in blocks that visits all channels and positions alike: it shares no factor with their number."""
     blocks = max(1, size // BLOCK)
     stride = max(1, size // _elements(size))

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
+from ..ops.geometry import VALID
 from ..tflite.schema import default_options
 
 FEWEST = 2
@@ -24,11 +25,8 @@ FEWEST = 2
 FLAT = 2048
 """Elements of a flat tensor, or fewer, that are taken all."""
 
-VALID = 1
-"""Padding, in the schema."""
-
 DILATED = 2
-"""Version of the depthwise kernel."""
+"""The version of the depthwise kernel since which it knows dilation."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,14 @@ import numpy as np
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import tensor_keys
+from ..ops import OPS, CellState, OutputState
 
-OUTPUT_STATE, CELL_STATE = 18, 19
-"""Where UNIDIRECTIONAL_SEQUENCE_LSTM keeps its states among its inputs."""
+LSTM = "UNIDIRECTIONAL_SEQUENCE_LSTM"
+OUTPUT_STATE, CELL_STATE = (
+    next(slot for slot, role in enumerate(OPS[LSTM].inputs) if isinstance(role, kind))
+    for kind in (OutputState, CellState)
+)
+"""Where it keeps its states among its inputs."""
 
 
 @dataclass
@@ -45,7 +50,7 @@ def replays(model: Model, graph: Graph) -> list[Replay]:
     keys = tensor_keys(model)
     found = []
     for op in graph.ops:
-        if op.kind == "UNIDIRECTIONAL_SEQUENCE_LSTM" and len(op.inputs) > CELL_STATE:
+        if op.kind == LSTM and len(op.inputs) > CELL_STATE:
             source, cell = op.inputs[0], op.inputs[CELL_STATE]
             if source is not None and cell is not None and _has_float_constants(op):
                 found.append(Replay(op, source, keys[cell]))

@@ -38,9 +38,10 @@ class Runner:
         tensors = [t for g in model.graphs for t in g.tensors]
         self._has_variables = any(t.is_variable for t in tensors)
         self._has_resources = any(t.dtype is DType.RESOURCE for t in tensors)
-        self._load()
+        self.reload()
 
-    def _load(self) -> None:
+    def reload(self) -> None:
+        """Start from the file again: nobody knows what a run that failed left behind."""
         self._session = Session(self._content, checked=True)
         self._shapes = [tuple(d["shape"]) for d in self._session.inputs]
         self._index = {t: d["index"] for t, d in zip(self._outputs, self._session.outputs, strict=True)}
@@ -49,7 +50,7 @@ class Runner:
     def restart(self) -> None:
         """Forget what earlier runs left behind."""
         if self._has_resources and self._is_used:
-            self._load()  # LiteRT resets variable tensors, but not what VAR_HANDLE refers to (ai-edge-litert 2.3)
+            self.reload()  # LiteRT resets variable tensors, but not what VAR_HANDLE refers to (ai-edge-litert 2.3)
         elif self._has_variables:
             self._session.reset()
 
@@ -61,6 +62,12 @@ class Runner:
             self._shapes = shapes
         self._is_used = True
         self._session.invoke(row)
+
+    def run(self, row: Sequence[Array]) -> list[Array]:
+        """All outputs of a run that starts anew, as copies."""
+        self.restart()
+        self.invoke(row)
+        return self.read(self._outputs)
 
     def read(self, tensors: Sequence[Tensor]) -> list[Array]:
         """Outputs of the last run, as copies."""

@@ -18,7 +18,7 @@ import numpy as np
 from ..dtypes import Array
 from ..sources.ports import Row
 from .histogram import Histogram
-from .instrument import BLOCK, Instrumented, Misfit, Probe
+from .instrument import BLOCK, Instrumented, Misfit, Probe, stride_for
 
 WAITING = 1 << 21
 """Elements that are counted at once: 8 MB."""
@@ -105,6 +105,7 @@ class Sampler:
 
     def __init__(self, instrumented: Instrumented) -> None:
         self.probes = instrumented.probes
+        self.order = {p: k for k, p in enumerate(self.probes)}
         self.histograms = {p: Histogram.empty() for p in self.probes}
         self.sizes = np.array([p.tensor.size for p in self.probes], np.int64)
         self.spots: dict[Probe, slice] = {}  # where in a run's sample each probe is
@@ -124,11 +125,12 @@ class Sampler:
         self.lines = self.waiting.view(_LINE)
         self.extremes = np.empty((len(self.waiting), len(self.probes), 2), np.float32)
         self.filled = self.settled = 0
+        self.apart: list[tuple[int, int]] = []  # runs and probes that were counted at once, extremes included
 
-    def take(self, picked: Array | None, values: Sequence[Array], rows: Sequence[Row], reductions: Array) -> Array:
+    def take(self, picked: Array | None, values: Sequence[Array], rows: Sequence[Row]) -> Array:
         """Sample a run of some `rows` from what the graph `picked` and from the stacks' `values`.
 
-        The run's `reductions` are known. Returns how many elements each tensor had.
+        Returns how many elements each tensor had.
         """
         runs = len(rows)
         pairs = list(zip(values, self.places, strict=True))
@@ -144,10 +146,11 @@ class Sampler:
         for found, place in pairs:
             if found.size != runs * place.count * place.size:  # a dynamic shape
                 (probe,) = place.probes
-                sizes = np.where([p is probe for p in self.probes], found.size, sizes)
-                extremes = np.array([reductions[0, 1, probe.spot].min(), reductions[0, 0, probe.spot].max()])
-                whole = Place(place.probes, found.size, place.stride, 0)
-                self._count(probe, whole.pick(found.reshape(1, 1, -1), phases).reshape(-1), extremes, found.size)
+                sizes[self.order[probe]] = found.size
+                self.apart.append((self.filled, self.order[probe]))
+                actual = Place(place.probes, found.size, min(place.stride, stride_for(found.size)), 0)
+                some = actual.pick(found.reshape(1, 1, -1), phases).reshape(-1)
+                self._count(probe, some, _extremes(found), found.size)
                 self.waiting[new, place.spot] = np.nan
             elif place.has_whole_lines:
                 lines = found.reshape(runs, -1).view(_LINE)
@@ -162,6 +165,9 @@ class Sampler:
         """Tell the extremes, by run and probe, of the runs that were sampled since the last call."""
         runs = slice(self.settled, self.filled)
         self.extremes[runs, :, 0], self.extremes[runs, :, 1] = least, greatest
+        for run, k in self.apart:
+            self.extremes[run, k] = np.nan
+        self.apart.clear()
         self.settled = self.filled
         if self.filled >= self.enough:
             self._flush()
@@ -192,6 +198,12 @@ class Sampler:
             both = found.counts * weight + Histogram.of(extremes, low, high).counts
             found = Histogram(found.exponent, found.first, both)
         self.histograms[probe] = self.histograms[probe].merge(found)
+
+
+def _extremes(values: Array) -> Array:
+    """The least and the greatest of those that are finite, if there are any."""
+    finite = values[np.isfinite(values)]
+    return np.array([finite.min(), finite.max()]) if finite.size else finite
 
 
 def _phase(row: Row) -> int:

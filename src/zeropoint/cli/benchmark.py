@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..errors import InvalidRecipe
 from .options import OverwriteOption, load_model
 from .reports import ReportOption, Reports, command_line
 from .screen import Screen
@@ -36,7 +36,6 @@ def benchmark(
       zeropoint benchmark a.tflite b.tflite c.tflite --threads 1,4 --json
       zeropoint benchmark model.tflite model_int8.tflite --report latency.html
     """
-    from ..errors import InvalidRecipe
     from ..parallel import cores
     from ..report.progress import progress_bar
     from ..report.timing import print_benchmark
@@ -45,12 +44,7 @@ def benchmark(
 
     reports = Reports(report, overwrite=overwrite)
     reports.require(inputs=models)
-    try:
-        counts = (1, cores()) if threads is None else tuple(int(part) for part in threads.split(","))
-    except ValueError:
-        counts = ()
-    if not counts or min(counts) < 1:
-        raise InvalidRecipe(f"--threads {threads}: give a number, or several with commas between them")
+    counts = (1, cores()) if threads is None else _counts(threads)
     named = {name: load_model(path, screen) for name, path in zip(distinct(models), models, strict=True)}
     with progress_bar("timing", rounds, "rounds", screen.remarks) as tell:
         found = measure(named, Trial(tuple(dict.fromkeys(counts)), rounds, not quick), tell)
@@ -64,8 +58,19 @@ def benchmark(
 
         first, last = found.models[0], found.models[-1]
         before = first.bytes if len(found.models) > 1 else None
-        evidence = Evidence(last.name, named[last.name], last.bytes, before, bars=latency_bars(found))
-        reports.write(replace(evidence, command=command_line()), screen.asides if as_json else screen.remarks)
+        bars = latency_bars(found)
+        evidence = Evidence(last.name, named[last.name], last.bytes, before, command=command_line(), bars=bars)
+        reports.write(evidence, screen.asides if as_json else screen.remarks)
+
+
+def _counts(threads: str) -> tuple[int, ...]:
+    try:
+        counts = tuple(int(part) for part in threads.split(","))
+    except ValueError:
+        counts = ()
+    if not counts or min(counts) < 1:
+        raise InvalidRecipe(f"--threads {threads}: give a number, or several with commas between them")
+    return counts
 
 
 def distinct(paths: list[Path]) -> list[str]:

@@ -8,20 +8,17 @@ from typing import Annotated
 import typer
 
 from .options import (
+    NO_IMAGE_OPTIONS,
     DataOption,
+    ImageOptions,
     KeepStateOption,
     LimitOption,
-    MeanOption,
     ModelArgument,
     NonfiniteOption,
-    OffsetOption,
     OverwriteOption,
-    ScaleOption,
     SignatureOption,
-    StdOption,
     WorkersOption,
     load_model,
-    normalization_of,
     samples_of,
 )
 from .reports import Reports
@@ -39,10 +36,7 @@ def calibrate(
     quick: Annotated[bool, typer.Option("--quick", help="Only minima and maxima, no histograms.")] = False,
     keep_state: KeepStateOption = False,
     allow_nonfinite: NonfiniteOption = False,
-    scale: ScaleOption = None,
-    offset: OffsetOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
+    images: ImageOptions = NO_IMAGE_OPTIONS,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Record the range of every tensor on representative data.
@@ -60,7 +54,7 @@ def calibrate(
     from ..report.stats import print_stats
 
     Reports(overwrite=overwrite).require(output, inputs=(model, data))
-    source = samples_of(load_model(model, screen), data, signature, normalization_of(scale, offset, mean, std))
+    source = samples_of(load_model(model, screen), data, images, signature)
     settings = Settings(limit, workers, not quick, keep_state, allow_nonfinite)
     stats = calibrate_with_progress(source, settings, screen.remarks)
     stats.save(output, overwrite=overwrite)

@@ -10,17 +10,14 @@ import typer
 
 from ..errors import InvalidModel, InvalidRecipe
 from .options import (
+    NO_IMAGE_OPTIONS,
     DataOption,
+    ImageOptions,
     LimitOption,
-    MeanOption,
     ModelArgument,
-    OffsetOption,
     OverwriteOption,
-    ScaleOption,
     SignatureOption,
-    StdOption,
     load_model,
-    normalization_of,
     samples_of,
 )
 from .reports import ModelExplorerOption, ReportOption, Reports, command_line, seen
@@ -50,10 +47,7 @@ def compare(
     metric: MetricOption = None,
     limit: LimitOption = None,
     signature: SignatureOption = None,
-    scale: ScaleOption = None,
-    offset: OffsetOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
+    images: ImageOptions = NO_IMAGE_OPTIONS,
     min_snr: Annotated[
         float | None, typer.Option("--min-snr", metavar="DB", help="Exit with 1 if the outputs are below this.")
     ] = None,
@@ -96,12 +90,11 @@ def compare(
     reports = Reports(report, model_explorer, overwrite)
     reports.require(inputs=(model, quantized, data))
     score = None if metric is None else load_metric(metric)
-    source = samples_of(load_model(model, screen), data, signature, normalization_of(scale, offset, mean, std))
+    source = samples_of(load_model(model, screen), data, images, signature)
     made = load_model(quantized, screen)
     if _in_integers(source.model) and not _in_integers(made):
         raise InvalidModel(f"{model} computes in integers and {quantized} does not; give the float model first")
-    total = source.data.count if limit is None else min(limit, source.data.count or limit)
-    with progress_bar("comparing", total, "samples", screen.remarks) as tell:
+    with progress_bar("comparing", source.total(limit), "samples", screen.remarks) as tell:
         asked = Asked(limit, score, tell, signature)
         found = compare_models(source.model, made, source.data.samples, asked)
     sizes = size_of(model, source.model), size_of(quantized, made)

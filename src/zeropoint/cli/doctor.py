@@ -5,33 +5,33 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .compare import JsonOption, MetricOption
 from .options import (
+    NO_IMAGE_OPTIONS,
     DataOption,
     EffortOption,
+    ImageOptions,
     LimitOption,
-    MeanOption,
     ModelArgument,
-    OffsetOption,
     OverwriteOption,
     RangeOption,
     RecipeOption,
-    ScaleOption,
-    StdOption,
     efforts,
     known,
     load_model,
-    normalization_of,
     range_methods,
     samples_of,
 )
 from .reports import ModelExplorerOption, ReportOption, Reports, command_line
 from .running import CheckFailed
 from .screen import Screen
+
+if TYPE_CHECKING:
+    from ..verify.doctor import Examined
 
 
 def doctor(
@@ -69,10 +69,7 @@ def doctor(
     as_json: JsonOption = False,
     metric: MetricOption = None,
     limit: LimitOption = None,
-    scale: ScaleOption = None,
-    offset: OffsetOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
+    images: ImageOptions = NO_IMAGE_OPTIONS,
     report: ReportOption = None,
     model_explorer: ModelExplorerOption = None,
     overwrite: OverwriteOption = False,
@@ -91,7 +88,6 @@ def doctor(
       zeropoint doctor model.tflite --data eval.py:samples \\
         --metric eval.py:accuracy --save-recipe better.json
     """
-    from ..files import write_whole
     from ..quantize.pipeline import WeightOptions, resolve_recipe
     from ..recipe import load_recipe
     from ..report.comparison import print_diagnosis
@@ -106,26 +102,25 @@ def doctor(
     method, chosen = known("range method", range, range_methods()), known("effort", effort, efforts())
     rules = resolve_recipe(mode, None if recipe is None else load_recipe(recipe), WeightOptions())
     score = None if metric is None else load_metric(metric)
-    normalization = normalization_of(scale, offset, mean, std)
-    source = samples_of(load_model(model, screen), data, None, normalization)
+    source = samples_of(load_model(model, screen), data, images)
     given = None if quantized is None else load_model(quantized, screen)
     calibrated = None
     if calibration is not None:
-        calibrated = samples_of(source.model, calibration, None, normalization).data.samples
+        calibrated = samples_of(source.model, calibration, images).data.samples
     with progress_bar("examining", None, "", screen.remarks) as tell:
         case = Case(
             source.model,
             source.data.samples,
-            given,
-            calibrated,
-            rules,
-            method,
-            chosen,
-            limit,
-            score,
-            seconds,
-            most,
-            lambda what: tell(0, what),
+            quantized=given,
+            calibration=calibrated,
+            recipe=rules,
+            range=method,
+            effort=chosen,
+            limit=limit,
+            metric=score,
+            seconds=seconds,
+            most=most,
+            told=lambda what: tell(0, what),
         )
         examined = examine(case)
     diagnosis = examined.diagnosis
@@ -133,14 +128,7 @@ def doctor(
         screen.json(diagnosis.to_json())
     else:
         print_diagnosis(screen.without_notes(diagnosis), screen.results)
-    if save_recipe is not None and diagnosis.remedy is not None:
-        content = json.dumps({"rules": [dict(rule) for rule in diagnosis.remedy.rules]}, indent=1) + "\n"
-        write_whole(save_recipe, [content.encode()], overwrite=overwrite)
-    if apply is not None:
-        if examined.mended is None:
-            print("nothing to apply: no file was written", file=sys.stderr)
-        else:
-            examined.mended.save(apply, overwrite=overwrite)
+    _write(examined, apply, save_recipe, overwrite)
     if reports.wanted:
         from ..report.page_build import Evidence
 
@@ -160,3 +148,20 @@ def doctor(
     costly = [finding.cause for finding in diagnosis.findings if finding.gain is not None]
     if check and costly:
         raise CheckFailed(f"accuracy is lost to {', '.join(costly)}; --apply OUT writes a better model")
+
+
+def _write(examined: Examined, model: Path | None, recipe: Path | None, overwrite: bool) -> None:
+    """The mended model and its recipe, where they were asked for, or that there is none."""
+    from ..files import write_whole
+    from ..recipe import recipe_content
+
+    mended, remedy = examined.mended, examined.diagnosis.remedy
+    if model is not None and mended is not None:
+        mended.save(model, overwrite=overwrite)
+    elif model is not None:
+        print("nothing to apply: no file was written", file=sys.stderr)
+    if recipe is not None and remedy is not None:
+        content = json.dumps(recipe_content(remedy.rules), indent=1) + "\n"
+        write_whole(recipe, [content.encode()], overwrite=overwrite)
+    elif recipe is not None:
+        print("nothing to mend: no recipe was written", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -28,9 +29,8 @@ ModelArgument = Annotated[
         show_default=False,
     ),
 ]
-DataOption = Annotated[
-    str, typer.Option("--data", metavar="DATA", help="Samples: .npz, .npy, a folder of images, or file.py:function.")
-]
+DATA = typer.Option("--data", metavar="DATA", help="Samples: .npz, .npy, a folder of images, or file.py:function.")
+DataOption = Annotated[str, DATA]
 RangeOption = Annotated[
     str,
     typer.Option(
@@ -81,12 +81,6 @@ KeepStateOption = Annotated[
 NonfiniteOption = Annotated[
     bool, typer.Option("--allow-nonfinite", help="Go on without values that are NaN or infinite.")
 ]
-ScaleOption = Annotated[float | None, typer.Option("--scale", help="Images: multiply pixels (0 to 255) by this.")]
-OffsetOption = Annotated[float | None, typer.Option("--offset", help="Images: then add this.")]
-MeanOption = Annotated[
-    str | None, typer.Option("--mean", metavar="M[,M,M]", help="Images: then subtract this, for each channel.")
-]
-StdOption = Annotated[str | None, typer.Option("--std", metavar="S[,S,S]", help="Images: then divide by this.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")]
 
 
@@ -117,28 +111,45 @@ def load_model(path: Path, screen: Screen) -> Model:
     return load(path, conversion=Conversion(verbose=screen.verbose))
 
 
-def normalization_of(
-    scale: float | None, offset: float | None, mean: str | None, std: str | None
-) -> Normalization | None:
-    from ..sources.data import Normalization
+@dataclass(frozen=True)
+class ImageOptions:
+    """How pixels become what a model takes."""
 
-    if scale is None and offset is None and mean is None and std is None:
-        return None
+    scale: Annotated[float | None, typer.Option("--scale", help="Images: multiply pixels (0 to 255) by this.")] = None
+    offset: Annotated[float | None, typer.Option("--offset", help="Images: then add this.")] = None
+    mean: Annotated[
+        str | None, typer.Option("--mean", metavar="M[,M,M]", help="Images: then subtract this, for each channel.")
+    ] = None
+    std: Annotated[str | None, typer.Option("--std", metavar="S[,S,S]", help="Images: then divide by this.")] = None
 
-    def channels(text: str | None, default: float) -> tuple[float, ...]:
-        try:
-            return (default,) if text is None else tuple(float(part) for part in text.split(","))
-        except ValueError:
-            raise InvalidSample(f"{text!r} is not a number, or numbers with commas between them") from None
+    @property
+    def normalization(self) -> Normalization | None:
+        """None if nothing was said."""
+        from ..sources.data import Normalization
 
-    return Normalization(
-        1.0 if scale is None else scale, 0.0 if offset is None else offset, channels(mean, 0.0), channels(std, 1.0)
-    )
+        if self == NO_IMAGE_OPTIONS:
+            return None
+        return Normalization(
+            1.0 if self.scale is None else self.scale,
+            0.0 if self.offset is None else self.offset,
+            _channels(self.mean, 0.0),
+            _channels(self.std, 1.0),
+        )
 
 
-def samples_of(model: Model, data: str, signature: str | None, normalization: Normalization | None) -> SampledModel:
+NO_IMAGE_OPTIONS = ImageOptions()
+
+
+def _channels(text: str | None, default: float) -> tuple[float, ...]:
+    try:
+        return (default,) if text is None else tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidSample(f"{text!r} is not a number, or numbers with commas between them") from None
+
+
+def samples_of(model: Model, data: str, images: ImageOptions, signature: str | None = None) -> SampledModel:
     from ..report.progress import SampledModel
     from ..sources.data import load_data
     from ..sources.ports import entry
 
-    return SampledModel(model, load_data(data, entry(model, signature), normalization), signature)
+    return SampledModel(model, load_data(data, entry(model, signature), images.normalization), signature)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,27 +9,25 @@ import typer
 
 from ..errors import InvalidRecipe
 from .options import (
+    DATA,
+    NO_IMAGE_OPTIONS,
     EffortOption,
+    ImageOptions,
     InputTypeOption,
     KeepStateOption,
     LimitOption,
-    MeanOption,
     ModelArgument,
     NonfiniteOption,
-    OffsetOption,
     OutputTypeOption,
     OverwriteOption,
     RangeOption,
     RecipeOption,
-    ScaleOption,
     SignatureOption,
-    StdOption,
     WeightBitsOption,
     WorkersOption,
     efforts,
     known,
     load_model,
-    normalization_of,
     range_methods,
     samples_of,
 )
@@ -53,10 +50,7 @@ def quantize(
             autocompletion=lambda: list(_modes()),
         ),
     ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option("--data", metavar="DATA", help="Samples: .npz, .npy, a folder of images, or file.py:function."),
-    ] = None,
+    data: Annotated[str | None, DATA] = None,
     stats: Annotated[
         Path | None, typer.Option("--stats", metavar="STATS", help="Statistics from `zeropoint calibrate`.")
     ] = None,
@@ -93,10 +87,7 @@ def quantize(
     signature: SignatureOption = None,
     keep_state: KeepStateOption = False,
     allow_nonfinite: NonfiniteOption = False,
-    scale: ScaleOption = None,
-    offset: OffsetOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
+    images: ImageOptions = NO_IMAGE_OPTIONS,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Make a quantized model of a float one.
@@ -153,22 +144,30 @@ def quantize(
         result = run_without_data(source, request)
     else:
         settings = Settings(limit, workers, keep_state=keep_state, allow_nonfinite=allow_nonfinite)
-        sampled = samples_of(source, data, signature, normalization_of(scale, offset, mean, std))
+        sampled = samples_of(source, data, images, signature)
         result = quantize_with_progress(sampled, request, settings, screen.remarks)
     if dry_run:
         for plan in result.plans:
             screen.text(plan)
         return
     assert output is not None
-    size = result.save(output, overwrite=overwrite)
-    print_result(result, size_of(model, source), size, screen.remarks)
+    size, before = result.save(output, overwrite=overwrite), size_of(model, source)
+    print_result(result, before, size, screen.remarks)
     if reports.wanted:
         from ..report.page_build import Evidence
 
-        comparison = None if data is None else compared(sampled, result.model, screen.remarks, limit)
-        before = size_of(model, source)
-        evidence = Evidence(output.name, result.model, size, before, result, None, comparison, None, rules)
-        reports.write(replace(evidence, command=command_line(), data=data), screen.remarks)
+        evidence = Evidence(
+            output.name,
+            result.model,
+            size,
+            before,
+            result,
+            comparison=None if data is None else compared(sampled, result.model, screen.remarks, limit),
+            recipe=rules,
+            command=command_line(),
+            data=data,
+        )
+        reports.write(evidence, screen.remarks)
 
 
 def _modes() -> tuple[str, ...]:

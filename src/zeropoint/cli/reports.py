@@ -91,8 +91,7 @@ def compared(wanted: SampledModel, made: Model, console: Console, limit: int | N
     from ..verify.compare import Asked, compare_models
 
     most = COMPARED if limit is None else min(limit, COMPARED)
-    total = most if wanted.data.count is None else min(most, wanted.data.count)
-    with progress_bar("comparing", total, "samples", console) as report:
+    with progress_bar("comparing", wanted.total(most), "samples", console) as report:
         asked = Asked(most, progress=report, signature=wanted.signature)
         return compare_models(wanted.model, made, wanted.data.samples, asked)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import re
@@ -54,12 +55,17 @@ def add_command(app: typer.Typer, function: Callable[..., None]) -> None:
 def _with_screen(function: Callable[..., None]) -> Callable[..., None]:
     """`function` with --quiet and --verbose in place of its first parameter, the screen that follows from them.
 
-    Typer reads options from signatures, so this makes one, and no command repeats them.
+    Typer reads options from signatures, so this makes one, and no command repeats them. A parameter that is a dataclass
+    stands for its fields, which are options that several commands have.
     """
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()
+    groups: dict[str, Any] = {p.name: p.annotation for p in own if dataclasses.is_dataclass(p.annotation)}
 
     @functools.wraps(function)
     def run(context: typer.Context, quiet: bool, verbose: bool, **options: Any) -> None:
         common: Screen = context.obj
+        for name, group in groups.items():
+            options[name] = group(**{f.name: options.pop(f.name) for f in dataclasses.fields(group)})
         with _ended(common.verbose or verbose):
             screen = common.also(quiet, verbose)
             with _told(screen):
@@ -68,11 +74,15 @@ def _with_screen(function: Callable[..., None]) -> Callable[..., None]:
     def shared(context: typer.Context, quiet: QuietOption = False, verbose: VerboseOption = False) -> None: ...
 
     context, *flags = inspect.signature(shared, eval_str=True).parameters.values()
-    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    signature = inspect.Signature([context, *own, *flags])
+    spelled = [q for p in own for q in (_fields(groups[p.name]) if p.name in groups else [p])]
+    signature = inspect.Signature([context, *spelled, *flags])
     run.__signature__ = signature  # type: ignore[attr-defined]  # a protocol of `inspect`
     run.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     return run
+
+
+def _fields(group: type) -> list[inspect.Parameter]:
+    return list(inspect.signature(group, eval_str=True).parameters.values())
 
 
 @contextlib.contextmanager

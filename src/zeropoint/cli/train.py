@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import (
+    NO_IMAGE_OPTIONS,
     DataOption,
     EffortOption,
+    ImageOptions,
     InputTypeOption,
-    MeanOption,
     ModelArgument,
-    OffsetOption,
     OutputTypeOption,
     OverwriteOption,
-    ScaleOption,
-    StdOption,
     WeightBitsOption,
     efforts,
     known,
     load_model,
-    normalization_of,
     samples_of,
 )
 from .reports import ReportOption, Reports, command_line, compared
@@ -67,10 +64,7 @@ def train(
     input_type: InputTypeOption = "float32",
     output_type: OutputTypeOption = "float32",
     report: ReportOption = None,
-    scale: ScaleOption = None,
-    offset: OffsetOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
+    images: ImageOptions = NO_IMAGE_OPTIONS,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Quantize a model and train it to compute what the float model does. No labels are needed.
@@ -94,7 +88,7 @@ def train(
     reports.require(output, inputs=(model, data))
     interface_of(input_type, output_type)
     require_keras()
-    source = samples_of(load_model(model, screen), data, None, normalization_of(scale, offset, mean, std))
+    source = samples_of(load_model(model, screen), data, images)
     start_keras()  # takes seconds: what is wrong with the model or the data is told before
     from ..train import Goal, Schedule, distill
 
@@ -113,16 +107,24 @@ def train(
             effort=known("effort", effort, efforts()),
             progress=told,
         )
-    size = distilled.save(output, overwrite=overwrite)
-    print_result(distilled.result, size_of(model, source.model), size, screen.remarks)
+    result = distilled.result
+    size, before = distilled.save(output, overwrite=overwrite), size_of(model, source.model)
+    print_result(result, before, size, screen.remarks)
     if reports.wanted:
         from ..report.page_build import Evidence
 
         inputs = source if loss is None else _without_labels(source)
-        comparison = compared(inputs, distilled.result.model, screen.remarks)
-        before = size_of(model, source.model)
-        evidence = Evidence(output.name, distilled.result.model, size, before, distilled.result, comparison=comparison)
-        reports.write(replace(evidence, command=command_line(), data=data), screen.remarks)
+        evidence = Evidence(
+            output.name,
+            result.model,
+            size,
+            before,
+            result,
+            comparison=compared(inputs, result.model, screen.remarks),
+            command=command_line(),
+            data=data,
+        )
+        reports.write(evidence, screen.remarks)
 
 
 def _without_labels(source: SampledModel) -> SampledModel:

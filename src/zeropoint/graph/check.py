@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from ..errors import InvalidModel
-from .model import Graph, Model, Tensor, attached
+from .model import Graph, Model
 
 
 def check(model: Model) -> None:
@@ -101,14 +101,8 @@ def parameters_fit(graph: Graph) -> Iterator[str]:
 
 def no_dangling_tensors(graph: Graph) -> Iterator[str]:
     """Every tensor is used by something. Files from elsewhere may break this; edits of ours may not."""
-    used: set[Tensor] = set(graph.inputs) | set(graph.outputs)
-    for op in graph.ops:
-        used.update(op.tensors())
-    for tensor in list(used):
-        used.update(attached(tensor))
-    for tensor in graph.tensors:
-        if tensor not in used:
-            yield f"nothing refers to '{tensor.name}'"
+    used = graph.referred()
+    yield from (f"nothing refers to '{tensor.name}'" for tensor in graph.tensors if tensor not in used)
 
 
 def signatures_fit(model: Model) -> Iterator[str]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from ..affine import QuantParams
 from ..dtypes import Array, DType
-from .check import no_dangling_tensors
 from .model import (
     BlockScales,
     Buffer,
@@ -22,7 +21,6 @@ from .model import (
     Record,
     Signature,
     Tensor,
-    attached,
     buffer_of,
 )
 from .query import Use, Uses
@@ -163,18 +161,19 @@ def signatures_follow(model: Model) -> Iterator[None]:
 
 def drop_unused(graph: Graph) -> None:
     """Forget tensors that nothing refers to any more."""
-    if any(no_dangling_tensors(graph)):
-        used = {t for op in graph.ops for t in op.tensors()} | set(graph.inputs) | set(graph.outputs)
-        used |= {a for t in used for a in attached(t)}
-        graph.tensors = [t for t in graph.tensors if t in used]
+    used = graph.referred()
+    graph.tensors = [t for t in graph.tensors if t in used]
 
 
 def cut_model(model: Model, graph: Graph, tensors: list[Tensor]) -> tuple[Model, set[Tensor]]:
-    """A model that computes only `tensors`, and the inputs it still needs. Objects are shared with `model`."""
+    """A model that computes only `tensors`, and the inputs it still needs. Objects are shared with `model`.
+
+    Ops without outputs stay: they fill what others read.
+    """
     needed = set(tensors)
     kept_ops = []
     for op in reversed(graph.ops):
-        if needed.intersection(op.outputs):
+        if needed.intersection(op.outputs) or not op.outputs:
             kept_ops.append(op)
             needed.update(t for t in op.inputs if t is not None)
     inputs = [t for t in graph.inputs if t in needed]

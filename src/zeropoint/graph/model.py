@@ -216,6 +216,11 @@ class Graph:
     outputs: list[Tensor] = field(default_factory=list)
     debug_metadata_index: int = -1
 
+    def referred(self) -> set[Tensor]:
+        """Tensors that an op, an input or an output refers to."""
+        ends = {t for end in (*self.inputs, *self.outputs) for t in (end, *attached(end))}
+        return ends.union(*(op.tensors() for op in self.ops))
+
     def tensor(self, name: str) -> Tensor:
         """The first tensor called `name`."""
         for tensor in self.tensors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
+from ..dtypes import Array
 from .model import BlockScales, Buffer, Graph, Model, Op, Quantization, Record, Tensor
 from .query import unique_names
 
@@ -49,7 +50,7 @@ def _op(op: Op, names: dict[Tensor, str]) -> str:
 
     parts = [f"{listed(op.outputs)} = {op.label} v{op.version}({listed(op.inputs)})"]
     if op.kind == "CUSTOM":
-        parts.append(f"custom {'' if op.custom_options is None else checksum(op.custom_options.tobytes())}")
+        parts.append(f"custom {'' if op.custom_options is None else _checksum(op.custom_options.tobytes())}")
     if op.options is not None:
         parts.append(_record(op.options))
     if op.intermediates:
@@ -73,9 +74,8 @@ def _tensor(tensor: Tensor, names: dict[Tensor, str]) -> str:
     if tensor.external_buffer:
         parts.append(f"external {tensor.external_buffer}")
     if tensor.buffer is not None:
-        data = tensor.data
-        small = data is not None and data.size <= INLINE_ELEMENTS
-        parts.append(f"= {data.tolist()}" if data is not None and small else f"= {_bytes(tensor.buffer)}")
+        data = tensor.data if tensor.size <= INLINE_ELEMENTS else None
+        parts.append(f"= {_bytes(tensor.buffer)}" if data is None else f"= {data.tolist()}")
     return " ".join(part for part in parts if part)
 
 
@@ -86,7 +86,7 @@ def _quantization(stored: Quantization, names: dict[Tensor, str]) -> str:
     elif stored.scales:
         parts.append(
             f"{len(stored.scales)} scales on axis {stored.axis} "
-            f"{checksum(repr((stored.scales, stored.zero_points)).encode())}"
+            f"{_checksum(repr((stored.scales, stored.zero_points)).encode())}"
         )
     if stored.min or stored.max:
         parts.append(f"range {_short(stored.min)} .. {_short(stored.max)}")
@@ -100,7 +100,7 @@ def _quantization(stored: Quantization, names: dict[Tensor, str]) -> str:
 
 
 def _short(values: tuple[float, ...]) -> str:
-    return repr(values[0]) if len(values) == 1 else checksum(repr(values).encode())
+    return repr(values[0]) if len(values) == 1 else _checksum(repr(values).encode())
 
 
 def _record(record: Record) -> str:
@@ -117,9 +117,9 @@ def _record(record: Record) -> str:
 
 
 def _bytes(buffer: Buffer | None) -> str:
-    return "none" if buffer is None else f"{buffer.raw.size} bytes {checksum(buffer.raw)}"
+    return "none" if buffer is None else f"{buffer.raw.size} bytes {_checksum(buffer.raw)}"
 
 
-def checksum(data: bytes | memoryview | object) -> str:
+def _checksum(data: bytes | Array) -> str:
     """Eight hexadecimal digits that tell different data apart."""
-    return f"{zlib.crc32(data):08x}"  # type: ignore[arg-type]
+    return f"{zlib.crc32(data):08x}"  # type: ignore[arg-type]  # NumPy's stubs hide that arrays are buffers

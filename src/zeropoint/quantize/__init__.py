@@ -39,7 +39,7 @@ def quantize(
     input_type: str = "float32",
     output_type: str = "float32",
     strict: bool = False,
-    keep: Sequence[str] = (),
+    keep: Sequence[str] | str = (),
     settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> Result:
@@ -56,7 +56,7 @@ def quantize(
     source = load(model)
     rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits, block, asymmetric, min_elements))
     request = Request(
-        rules.then(*map(keep_float, keep)),
+        rules.then(*map(keep_float, (keep,) if isinstance(keep, str) else keep)),
         stats,
         ranges or Ranges({}),
         range,

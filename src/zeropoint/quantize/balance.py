@@ -8,14 +8,15 @@ at little cost in squares.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from ..affine import QuantParams, dequantize, round_half_away
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
-from ..ops import FUSED_ACTIVATIONS, Activation, OpSpec, Rescale, fused_activation
+from ..ops import FUSED_ACTIVATIONS, OpSpec, Rescale, fused_activation
+from .operands import read_activations
 from .patches import by_input, from_inputs
 
 
@@ -45,15 +46,9 @@ def nonnegative_tensors(graph: Graph, ops: Mapping[str, OpSpec]) -> set[Tensor]:
         cut = op.kind in rectifiers or (bounds is not None and bounds[0] >= 0)
         starts_at_zero = fixed is not None and fixed.zero_point == DType.INT8.min
         keeps = spec.tied or spec.rescale is Rescale.RATIO  # moves values, scales them, or averages them
-        if cut or starts_at_zero or (keeps and all(_is_nonnegative(t, found) for t in _flowing(op, spec))):
+        if cut or starts_at_zero or (keeps and all(_is_nonnegative(t, found) for t in read_activations(op, spec))):
             found.update(op.outputs)
     return found
-
-
-def _flowing(op: Op, spec: OpSpec) -> Iterator[Tensor]:
-    for slot, tensor in enumerate(op.inputs):
-        if tensor is not None and isinstance(spec.input_role(slot), Activation):
-            yield tensor
 
 
 def _is_nonnegative(tensor: Tensor, found: set[Tensor]) -> bool:

@@ -70,8 +70,7 @@ def _convolution_shift(op: Op, rounding: Array, means: Array) -> Array | None:
     groups = means.size // channels
     if outputs % groups:
         return None
-    seen = np.outer(*(w.coverage() for w in windows(op)))
-    by_channel = np.einsum("ohwc,hw->oc", rounding, seen)
+    by_channel = np.einsum("ohwc,hw->oc", rounding, _coverage(op))
     of_group = np.repeat(means.reshape(groups, channels), outputs // groups, axis=0)
     return np.asarray((by_channel * of_group).sum(axis=1))
 
@@ -80,8 +79,17 @@ def _depthwise_shift(op: Op, rounding: Array, means: Array) -> Array | None:
     channels = rounding.shape[3]
     if channels % means.size:
         return None
-    seen = np.outer(*(w.coverage() for w in windows(op)))
-    return np.asarray(np.einsum("hwc,hw->c", rounding[0], seen) * np.repeat(means, channels // means.size))
+    by_channel = np.einsum("hwc,hw->c", rounding[0], _coverage(op))
+    return np.asarray(by_channel * np.repeat(means, channels // means.size))
+
+
+def _coverage(op: Op) -> Array:
+    """For each tap of the window, the share of places where it lies on the image; all, if the image is of any size."""
+    source = op.inputs[0]
+    assert source is not None
+    signature = source.shape_signature or source.shape
+    sides = (np.ones(w.taps) if signature[k] < 0 else w.coverage() for k, w in enumerate(windows(op), 1))
+    return np.outer(*sides)
 
 
 def _transposed_shift(op: Op, rounding: Array, means: Array) -> Array | None:

@@ -181,10 +181,10 @@ def _absorbed(op: Op, layout: Weight, channels: Array) -> list[Sink] | None:
 
 def _passed(use: Use, channels: Array) -> Array | None:
     """Which channels the elements of the op's output belong to; None if it does more than pass factors on."""
-    op, result = use.op, use.op.outputs[0].shape
-    spec = OPS.get(op.kind)
-    if spec is None or fused_activation(op).name not in ("NONE", "RELU"):
+    op, spec = use.op, OPS.get(use.op.kind)
+    if spec is None or not op.outputs or fused_activation(op).name not in ("NONE", "RELU"):
         return None
+    result = op.outputs[0].shape
     if op.kind == "RESHAPE" and use.slot == 0:
         return channels.reshape(result) if channels.size == int(np.prod(result)) else None
     if op.kind == "TRANSPOSE" and use.slot == 0:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from ..affine import dequantize
+from ..calibrate.runner import Runner
 from ..dtypes import Array, DType
 from ..graph.edit import cut_model
 from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import CONVERSIONS, OPS, Probabilities
 from ..parallel import in_parallel
 from ..recipe import Effort
-from ..runtime import Session
 from ..sources.ports import Row, entry
 from ..sources.samples import Notes, rows
 
@@ -166,15 +166,8 @@ def run_all(model: Model, samples: Sequence[Row]) -> list[list[Array]]:
     """The outputs of every sample, states reset before each."""
 
     def part(own: Sequence[Row]) -> list[list[Array]]:
-        session, found = Session(model), []
-        shapes: list[tuple[int, ...]] = [tuple(d["shape"]) for d in session.inputs]
-        for row in own:
-            if [a.shape for a in row] != shapes:
-                shapes = [a.shape for a in row]
-                session.resize(shapes)
-            session.reset()
-            found.append(session.run(row))
-        return found
+        runner = Runner(model)
+        return [runner.run(row) for row in own]
 
     half = -(-len(samples) // PARTS)
     pieces = in_parallel(part, [samples[k : k + half] for k in range(0, len(samples), half)])

@@ -18,7 +18,8 @@ from ..calibrate.stats import stats_of
 from ..dtypes import DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses
-from ..ops import OPS, Activation, fused_activation
+from ..ops import OPS, fused_activation
+from .operands import read_activations
 from .tensor_ranges import UNBOUNDED, TensorRanges
 
 
@@ -87,7 +88,7 @@ class _Masks:
         for tensor in (*reversed(made), *self.graph.inputs, *given):
             readers = [] if self.uses.is_output(tensor) else self.uses.readers(tensor)
             for known, ask in ((self.reach, self._reach), (self.rise, self._rise)):
-                found = [ask(use) for use in readers]
+                found = [ask(use) if use.op.outputs else None for use in readers]  # what is stored may count anywhere
                 if found and all(r is not None for r in found):
                     known[tensor] = max(r for r in found if r is not None)
         for tensor in (*given, *self.graph.inputs, *made):
@@ -188,9 +189,7 @@ def _moved(op: Op) -> Iterator[Tensor]:
     """The operands of an op whose outputs hold nothing but values of theirs, or averages."""
     spec = OPS.get(op.kind)
     if spec is not None and spec.tied:
-        for slot, tensor in enumerate(op.inputs):
-            if tensor is not None and isinstance(spec.input_role(slot), Activation):
-                yield tensor
+        yield from read_activations(op, spec)
 
 
 def mask_floor(histogram: Histogram, distance: float) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..dtypes import Array
+from ..errors import InvalidModel
 from ..graph.model import Op
 from ..ops.geometry import Window, transposed_windows, windows
 
@@ -17,18 +18,27 @@ class Layout:
     """How a kind of layer is a product of matrices.
 
     `vectors(op, x)` are the inputs as [positions, inputs of all groups]; `grouped(op, weights)` the weights as
-    [groups, outputs of a group, inputs of one output], and `restored(op, grouped)` the inverse.
+    [groups, outputs of a group, inputs of one output], and `restored(op, grouped)` the inverse. Windows are placed on
+    an image of the size that the model states.
     """
 
     data_slot: int
     vectors: Callable[[Op, Array, int], Array]
     grouped: Callable[[Op, Array], Array]
     restored: Callable[[Op, Array], Array]
+    has_windows: bool = True
 
 
 def patches(op: Op, x: Array, most: int) -> Array:
     """At most `most` of the vectors, evenly spread: [groups, count, inputs of one output]."""
-    return LAYOUTS[op.kind].vectors(op, x, most)
+    layout = LAYOUTS[op.kind]
+    source = op.inputs[layout.data_slot]
+    if layout.has_windows and source is not None and x.shape[1:] != source.shape[1:]:
+        raise InvalidModel(
+            f"{op.label} '{op.name}' reads {list(x.shape)} where the model says {list(source.shape)}; "
+            "choose a lower effort, or convert the model again, so that its file knows which sizes vary"
+        )
+    return layout.vectors(op, x, most)
 
 
 def grouped_weights(op: Op, weights: Array) -> Array:
@@ -166,8 +176,8 @@ def _windows(pair: tuple[Window, Window], x: Array) -> Array:
 
 
 LAYOUTS = {
-    "FULLY_CONNECTED": Layout(0, _dense_vectors, _dense_weights, _dense_restored),
-    "BATCH_MATMUL": Layout(0, _matmul_vectors, _matmul_weights, _matmul_restored),
+    "FULLY_CONNECTED": Layout(0, _dense_vectors, _dense_weights, _dense_restored, has_windows=False),
+    "BATCH_MATMUL": Layout(0, _matmul_vectors, _matmul_weights, _matmul_restored, has_windows=False),
     "CONV_2D": Layout(0, _convolution_vectors, _convolution_weights, _dense_restored),
     "DEPTHWISE_CONV_2D": Layout(0, _depthwise_vectors, _depthwise_weights, _depthwise_restored),
     "TRANSPOSE_CONV": Layout(2, _transposed_vectors, lambda _, w: w.reshape(1, w.shape[0], -1), _dense_restored),
@@ -175,7 +185,12 @@ LAYOUTS = {
 
 
 def has_layout(op: Op) -> bool:
-    """Whether the layer is a product of one constant matrix for each of its groups."""
-    if op.kind == "BATCH_MATMUL":
-        return len(op.inputs) > 1 and op.inputs[1] is not None and all(n == 1 for n in op.inputs[1].shape[:-2])
-    return op.kind in LAYOUTS
+    """Whether the layer is a product of one constant matrix for each of its groups; not if the sizes of images vary."""
+    layout = LAYOUTS.get(op.kind)
+    if layout is None:
+        return False
+    if layout.has_windows:
+        source = op.inputs[layout.data_slot]
+        return source is not None and -1 not in (source.shape_signature or source.shape)[1:]
+    weights = op.inputs[1] if len(op.inputs) > 1 else None
+    return weights is not None and all(n == 1 for n in weights.shape[:-2])

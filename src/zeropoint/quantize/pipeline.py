@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..calibrate import Method, Ranges, Stats
+from ..calibrate.collect import Progress
+from ..calibrate.ranges import Bounds
 from ..dtypes import DType
 from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp
 from ..files import PathLike
@@ -15,7 +17,7 @@ from ..graph.edit import copy_model, signatures_follow
 from ..graph.model import Graph, Model, Op
 from ..graph.query import called_graphs, constants, tensor_keys
 from ..ops import OPS, OpSpec
-from ..recipe import Effort, Recipe, preset
+from ..recipe import Effort, Recipe, preset, require_effort
 from ..runtime import require_runnable
 from ..sources.ports import entry_graphs
 from ..tflite.write import save
@@ -28,8 +30,8 @@ from .plan import Plan, Repair, Skipped
 from .planner import Interface, Planner
 from .prepare import has_float_part, prepare
 from .rewrite import rewrite
-from .tensor_ranges import Bounds, TensorRanges, fused_bounds
-from .weight_only import Compensation, WeightOnly, gathers_to_lookups, wider_than_asked, without_blocks
+from .tensor_ranges import TensorRanges, fused_bounds
+from .weight_only import Balancing, WeightOnly, gathers_to_lookups, wider_than_asked, without_blocks
 
 RangeChoice = Method | Literal["auto"]
 """A method, or "auto": try several on the data and keep the best; without data, FALLBACK."""
@@ -54,6 +56,18 @@ class Request:
     ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS)
     methods: Mapping[str, Method] = field(default_factory=dict)  # by tensor, in place of `method`
     limits: Mapping[str, Bounds] = field(default_factory=dict)  # by tensor: what lies beyond is cut off
+
+    def __post_init__(self) -> None:
+        require_effort(self.effort)
+
+
+Stage = Callable[[str, int], Progress]
+"""(what, how many steps) -> who to tell about each."""
+
+
+def untold(what: str, steps: int) -> Progress:  # noqa: ARG001 - one signature for all stages
+    """The stage that nobody watches."""
+    return lambda _: None
 
 
 @dataclass(frozen=True)
@@ -128,8 +142,8 @@ def make_plans(model: Model, request: Request) -> tuple[Plan, ...]:
         require_ranges(plans, request.ops, ranges)
     weights = WeightOnly(request.recipe, request.ops, _weight_method(request))
     made = weights.share([weights.add(plan) for plan in plans])
-    compensation = Compensation(request.recipe, request.ops, ranges, request.effort)
-    made = tuple(compensation.add(plan) for plan in made)
+    balancing = Balancing(request.recipe, request.ops, ranges, request.effort)
+    made = tuple(balancing.add(plan) for plan in made)
     return tuple(plan for plan in made if plan.graph in whole or plan.does_anything or plan.skipped)
 
 

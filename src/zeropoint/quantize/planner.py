@@ -18,10 +18,11 @@ from ..recipe import Effort, Recipe, Scheme
 from .balance import balanced_weights
 from .correct import bias_slot, mean_shift, rounding_error
 from .match import Matched, match
+from .operands import read_activations
 from .plan import Plan, Repair, Skipped
 from .solve import Solution, Solver
 from .tensor_ranges import TensorRanges
-from .weights import fit_bias, state_params, weight_params
+from .weights import fit_bias, scale_axis, state_params, weight_params
 
 MOST_ROUNDS, WIDENING_ROUNDS = 20, 5
 """Each round widens a range or, later, gives up an op; few models need a second one."""
@@ -128,8 +129,7 @@ class Planner:
             if tensor is None or tensor.data is None:
                 continue
             if isinstance(role, Weight):
-                # A choice of one scale concerns dense layers: some microcontroller runtimes lack per-channel ones.
-                axis = None if scheme.per_tensor and op.kind == "FULLY_CONNECTED" else role.axis
+                axis = scale_axis(op, role, tensor.data.ndim, scheme)
                 trained = self.ranges.weights(tensor, axis, scheme.weights)
                 params = trained or weight_params(tensor.data, axis, scheme.weights, tensor.name)
                 draft.wanted[Use(op, slot)] = params
@@ -157,7 +157,7 @@ class Planner:
         """With few bits, round the weights of layers so that errors cancel; with 8 there is little to cancel."""
         if params.dtype.bits >= 8 or bias_slot(spec) is None or self.recipe.effort(op, self.effort) == "quick":
             return
-        source = next((op.inputs[k] for k, r in enumerate(spec.inputs) if isinstance(r, Activation)), None)
+        source = next(read_activations(op, spec), None)
         weights = op.inputs[use.slot]
         assert weights is not None
         assert weights.data is not None

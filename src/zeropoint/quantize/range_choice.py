@@ -7,11 +7,12 @@ different tensors then nearly add up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..affine import QuantParams
 from ..calibrate import Method
+from ..calibrate.collect import Progress
 from ..dtypes import DType
 from ..graph.edit import copy_model
 from ..graph.model import Model, Tensor
@@ -51,7 +52,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class RangeChoice:
+class RangeTrials:
     """The same float model, planned with the ranges of several methods; the first is the one to fall back to."""
 
     planned: Mapping[Method, Planned]
@@ -74,7 +75,7 @@ class RangeChoice:
     def model(self) -> Model:
         return next(iter(self.planned.values())).model
 
-    def best(self, groups: Sequence[Group], samples: int, report: Callable[[int], None] | None) -> dict[str, Method]:
+    def best(self, groups: Sequence[Group], samples: int, report: Progress) -> dict[str, Method]:
         """By name, the method for each tensor whose range another than the first picks better."""
         judge = self.judge.first(samples)
         first, chosen = next(iter(self.planned)), {}
@@ -83,8 +84,7 @@ class RangeChoice:
             best = min(errors, key=errors.__getitem__)
             if group.params[best] != group.params[first]:
                 chosen.update({tensor.name: best for tensor in group.tensors})
-            if report is not None:
-                report(done)
+            report(done)
         return chosen
 
     def _rounded(self, group: Group, params: QuantParams) -> Model:

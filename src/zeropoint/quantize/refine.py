@@ -14,28 +14,26 @@ from operator import add
 
 import numpy as np
 
-from ..affine import QuantParams, dequantize
+from ..affine import QuantParams
+from ..calibrate.runner import Runner
 from ..dtypes import Array
 from ..graph.edit import copy_model, cut_model
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import Bias, OpSpec
 from ..parallel import in_parallel
-from ..runtime import Session
 from ..sources.ports import Row
 from .compensate import Pair, compensated, refitted, weighted_scales
 from .forms import BlockParams, Form, Packed
+from .judge import PARTS, real
 from .patches import LAYOUTS, grouped_weights, has_layout, patches, ungrouped_weights
-from .pipeline import Request
+from .pipeline import Request, Stage, untold
 from .plan import Plan
 from .rewrite import rewrite
 from .weights import fit_bias, with_scales
 
 VECTORS = 8192
 """About how many input vectors a layer's moments are taken from; more for layers with more inputs."""
-
-PARTS = 2
-"""Into so many parts the samples are split, whatever the number of cores, so that sums come out the same."""
 
 
 @dataclass(frozen=True)
@@ -122,18 +120,17 @@ class Refiner:
     model: Model
     request: Request
     samples: Sequence[Row]
-    stage: Callable[[str, int], Callable[[int], None]] | None = None
+    stage: Stage = untold
 
     def refine(self, plan: Plan) -> Plan:
         efforts = {op: self.request.recipe.effort(op, self.request.effort) for op in plan.graph.ops}
         todo = [layer for layer in layers(plan, self.request.ops) if efforts[layer.op] == "high"]
         if not todo:
             return plan
-        report = None if self.stage is None else self.stage("compensating", len(todo))
+        report = self.stage("compensating", len(todo))
         for done, layer in enumerate(todo, 1):
             plan = self._refined(plan, layer)
-            if report is not None:
-                report(done)
+            report(done)
         return plan
 
     def _most(self, layer: Layer) -> int:
@@ -218,11 +215,11 @@ class Watched:
 
     def start(self) -> Callable[[Row], Array]:
         """What gives the tensor's real values for a sample; used by one thread."""
-        session = Session(self.model)
+        runner = Runner(self.model)
 
         def values(row: Row) -> Array:
-            session.reset()
-            return _real(session.run([row[k] for k in self.fed])[0], self.tensor.params)
+            (found,) = runner.run([row[k] for k in self.fed])
+            return real(found, self.tensor)
 
         return values
 
@@ -255,7 +252,3 @@ def _steps(form: QuantParams | BlockParams, weights: Array) -> Array:
         return np.repeat(form.scales.astype(np.float64), form.block, axis=1).reshape(weights.shape)
     scales = np.array(form.scales)
     return np.broadcast_to(scales, (weights.shape[0] * weights.shape[1],)).reshape(*weights.shape[:2], 1)
-
-
-def _real(values: Array, params: QuantParams | None) -> Array:
-    return values if params is None else dequantize(values, params)

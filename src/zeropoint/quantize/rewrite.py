@@ -10,7 +10,7 @@ from ..dtypes import DType
 from ..graph.edit import drop_unused, duplicate_constant, insert_after, retype, unused_name
 from ..graph.model import Graph, Op, Quantization, Tensor, attached
 from ..graph.query import Use, Uses
-from ..ops import UNPACKED_SINCE, OpSpec
+from ..ops import UNPACKED_SINCE, OpSpec, ShapeOnly
 from ..tflite.schema import default_options
 from .forms import Encoder, Form, form_type
 from .plan import Plan
@@ -27,7 +27,7 @@ def rewrite(plan: Plan, ops: Mapping[str, OpSpec], encoder: Encoder | None = Non
         if tensor.data is not None:
             constants.rewrite(tensor)
         else:
-            _rewrite_activation(graph, tensor, plan, uses)
+            _rewrite_activation(tensor, plan, uses, ops)
     for op, scheme in plan.schemes.items():
         assert scheme.activations is not None
         _retarget(graph, op, scheme.activations, ops[op.kind], plan)
@@ -73,10 +73,10 @@ class _Constants:
         return self.plan.wanted.get(use) if packed is None else packed.form
 
 
-def _rewrite_activation(graph: Graph, tensor: Tensor, plan: Plan, uses: Uses) -> None:
+def _rewrite_activation(tensor: Tensor, plan: Plan, uses: Uses, ops: Mapping[str, OpSpec]) -> None:
     """Store the tensor as planned, and convert it once for each other form in which it is wanted."""
-    stored = plan.stored.get(tensor)
-    readers = [use for use in uses.readers(tensor) if not _any_form(use, plan)]
+    graph, stored = plan.graph, plan.stored.get(tensor)
+    readers = [use for use in uses.readers(tensor) if not _takes_any_form(use, ops)]
     forms: dict[QuantParams | None, list[Use]] = {}
     for use in readers:
         forms.setdefault(plan.wanted.get(use), []).append(use)
@@ -106,9 +106,10 @@ def round_to(graph: Graph, tensor: Tensor, params: QuantParams) -> None:
     insert_after(graph, held, _conversion(held, read), uses, as_output=is_output)
 
 
-def _any_form(use: Use, plan: Plan) -> bool:
+def _takes_any_form(use: Use, ops: Mapping[str, OpSpec]) -> bool:
     """Ops that only read a shape take the tensor as it is."""
-    return use.op not in plan.schemes and use.op.kind in ("SHAPE", "RANK")
+    spec = ops.get(use.op.kind)
+    return spec is not None and isinstance(spec.input_role(use.slot), ShapeOnly)
 
 
 def _form_tensor(graph: Graph, tensor: Tensor, form: QuantParams | None) -> Tensor:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..affine import QuantParams
 from ..calibrate import Grid, Method, Settings, Stats, calibrate, choose_range
 from ..calibrate.collect import Progress
+from ..calibrate.ranges import Bounds
 from ..graph.edit import copy_model, signatures_follow
 from ..graph.model import Model, Tensor
 from ..graph.query import tensor_keys
@@ -24,13 +25,12 @@ from ..sources.ports import entries, entry
 from ..sources.samples import Notes, Samples, iterate, rows
 from .equalize import equalize
 from .judge import Judge, decibel, worst_ops
-from .pipeline import Planned, Request, Result, Step, carry_out, plan_model, require_float_part, run
+from .pipeline import Planned, Request, Result, Stage, Step, carry_out, plan_model, require_float_part, run, untold
 from .plan import Plan
 from .planner import Interface
 from .prepare import prepare
-from .range_choice import RangeChoice, affordable_samples
+from .range_choice import RangeTrials, affordable_samples
 from .refine import Refiner
-from .tensor_ranges import Bounds
 
 TRIED: tuple[Method, ...] = ("mse", "minmax")
 """Percentiles sometimes come closer to the float outputs, but over the zoo no score gained from trying them."""
@@ -56,9 +56,6 @@ OUTLIER_RATIO = 4.0
 
 OUTLIER_FACTORS = (1.0, 4.0, 8.0)
 """Multiples of the range of 99.99 % of the values that are tried."""
-
-Stage = Callable[[str, int], Progress]
-"""(what, how many steps) -> who to tell about each."""
 
 
 @dataclass
@@ -88,7 +85,7 @@ def quantize_on(
     data: Samples | Mapping[str, Samples],
     settings: Settings | None = None,
     progress: Progress | None = None,
-    stage: Stage | None = None,
+    stage: Stage = untold,
 ) -> Result:
     """Calibrate on `data` and quantize; with standard effort and automatic ranges, in the way that works best."""
     require_float_part(model, request.recipe)
@@ -137,7 +134,7 @@ class Search:
     request: Request
     kept: list[Any]
     steps: list[Step]
-    stage: Stage | None
+    stage: Stage
 
     @property
     def is_high(self) -> bool:
@@ -220,7 +217,7 @@ class Search:
         if not kinds:
             return best, error
         groups = [list(kinds)] + ([[kind] for kind in kinds] if self.is_high and len(kinds) > 1 else [])
-        report = None if self.stage is None else self.stage("cutting off outliers", len(groups))
+        report = self.stage("cutting off outliers", len(groups))
         for done, group in enumerate(groups, 1):
             for factor in OUTLIER_FACTORS:
                 limits = {key: _wider(kinds[kind][key], factor) for kind in group for key in kinds[kind]}
@@ -230,28 +227,27 @@ class Search:
                 its_error = self._error(tried)
                 if its_error < error:
                     best, error = tried, its_error
-            if report is not None:
-                report(done)
+            report(done)
         self.steps.append(Step("cutting off outliers", time.perf_counter() - start, error, bool(best.limits)))
         return best, error
 
     def _tensor_by_tensor(self, best: Candidate, error: float) -> tuple[Candidate, float]:
         """The best candidate with the range of each tensor picked by the method that is best for it, if that helps."""
         start, work = time.perf_counter(), TRIAL_MACS["high" if self.is_high else "standard"]
-        choice, groups, samples = None, [], 0
+        trials, groups, samples = None, [], 0
         if affordable_samples(best.model, len(best.stats.tensors), work):
             methods: list[Method] = list(dict.fromkeys((best.method, *COMPARED)))
             asked = [replace(self._request(replace(best, method=m)), interface=Interface()) for m in methods]
             planned = {m: plan_model(best.model, r) for m, r in zip(methods, asked, strict=True)}
-            choice = RangeChoice(planned, self.judge)
-            groups = choice.groups()
+            trials = RangeTrials(planned, self.judge)
+            groups = trials.groups()
             samples = affordable_samples(best.model, sum(len(group.distinct) for group in groups), work)
-        if choice is None or not samples:
+        if trials is None or not samples:
             return self._part_by_part(best, error) if self.is_high else (best, error)
         if not groups:
             return best, error
-        report = None if self.stage is None else self.stage("choosing ranges", len(groups))
-        chosen = choice.best(groups, samples, report)
+        report = self.stage("choosing ranges", len(groups))
+        chosen = trials.best(groups, samples, report)
         known = {name: method for name, method in chosen.items() if name in best.stats.tensors}
         tried = replace(best, others={**known, **best.others})
         its_error = self._error(tried)
@@ -265,15 +261,14 @@ class Search:
         (other,) = (method for method in TRIED if method != best.method)
         size = max(1, -(-len(tensors) // RANGE_PARTS))
         parts = [tensors[k : k + size] for k in range(0, len(tensors), size)]
-        report = None if self.stage is None else self.stage("choosing ranges", len(parts))
+        report = self.stage("choosing ranges", len(parts))
         changed = False
         for done, part in enumerate(parts, 1):
             tried = replace(best, others={**best.others, **dict.fromkeys(part, other)})
             its_error = self._error(tried)
             if its_error < error:
                 best, error, changed = tried, its_error, True
-            if report is not None:
-                report(done)
+            report(done)
         self.steps.append(Step("ranges of parts", time.perf_counter() - start, error, changed))
         return best, error
 

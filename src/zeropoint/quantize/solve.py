@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 from ..affine import QuantParams
 from ..calibrate import Grid
+from ..calibrate.ranges import Bounds
 from ..dtypes import DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use
 from ..ops import Activation, OpSpec
 from ..recipe import Scheme
-from .tensor_ranges import Bounds, TensorRanges
+from .tensor_ranges import TensorRanges
 
 Held = tuple[Tensor, DType]
 Node = Held | Use

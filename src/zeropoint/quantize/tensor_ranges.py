@@ -10,12 +10,11 @@ import numpy as np
 
 from ..affine import QuantParams
 from ..calibrate import Grid, Method, Range, Ranges, Stats, TensorStats, choose_ranges
+from ..calibrate.ranges import Bounds
 from ..dtypes import Array, DType
 from ..graph.model import Model, Tensor
 from ..ops import fused_activation
 from .trained import Trained
-
-Bounds = tuple[float, float]
 
 UNBOUNDED = 1e30
 """Constants beyond this stand for infinity: a padding value before a maximum, a mask before a softmax."""

@@ -18,8 +18,9 @@ from ..dtypes import Array, DType
 from ..graph.edit import fold_into_constant, remove_op
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses, tensor_keys
-from ..ops import FUSED_ACTIVATIONS, OPS, Activation
+from ..ops import FUSED_ACTIVATIONS, OPS
 from ..sources.ports import entry_graphs
+from .operands import made_activations, read_activations
 
 
 @dataclass(frozen=True)
@@ -231,10 +232,9 @@ def _flowing(op: Op) -> tuple[list[Tensor], list[Tensor]]:
     spec = OPS.get(op.kind)
     if spec is None:
         return [], []
-    inputs = [t for k, t in enumerate(op.inputs) if t is not None and isinstance(spec.input_role(k), Activation)]
-    outputs = [t for k, t in enumerate(op.outputs) if isinstance(spec.output_role(k), Activation)]
-    floats = [[t for t in side if t.data is None and t.dtype is DType.FLOAT32] for side in (inputs, outputs)]
-    return floats[0], floats[1]
+    sides = read_activations(op, spec), made_activations(op, spec)
+    inputs, outputs = ([t for t in side if t.data is None and t.dtype is DType.FLOAT32] for side in sides)
+    return inputs, outputs
 
 
 def _forward(op: Op, inputs: list[Range | None]) -> Range | None:

@@ -13,15 +13,16 @@ from ..dtypes import Array, DType
 from ..graph.edit import recast
 from ..graph.model import Buffer, Model, Op, Tensor
 from ..graph.query import Use, Uses
-from ..ops import CONVERSIONS, Activation, OpSpec, Weight, fused_activation
+from ..ops import CONVERSIONS, OpSpec, Weight, fused_activation
 from ..recipe import INT8, Effort, Recipe, Scheme
 from .balance import balanced_weights, nonnegative_tensors
 from .correct import bias_slot, mean_shift, rounding_error
 from .forms import BlockParams, Form, Packed, form_type
 from .match import nearest_type
+from .operands import read_activations
 from .plan import Plan, Repair, Skipped
 from .tensor_ranges import TensorRanges
-from .weights import block_params, unpacked_params, weight_params
+from .weights import block_params, scale_axis, unpacked_params, weight_params
 
 HALF_LIMIT = float(np.finfo(np.float16).max)
 
@@ -120,11 +121,10 @@ class WeightOnly:
 
     def _add_lookup(self, op: Op, spec: OpSpec, use: Use, draft: _Draft) -> None:
         """An op that hands on what it finds in a table: it does so in integers, and a conversion follows."""
-        flowing = [k for k, t in enumerate(op.inputs) if t is not None and isinstance(spec.input_role(k), Activation)]
         table = op.inputs[use.slot]
         assert table is not None
         assert table.data is not None
-        if flowing != [use.slot]:
+        if list(read_activations(op, spec)) != [table]:
             draft.skipped.append(Skipped(op, "other data flow through it as well, in float"))
         elif any(t.dtype is not DType.FLOAT32 for t in op.outputs) or len(op.outputs) != 1:
             draft.skipped.append(Skipped(op, "its output is not one tensor of floats"))
@@ -137,8 +137,7 @@ class WeightOnly:
         assert data is not None
         assert tensor.buffer is not None
         assert scheme.weights is not None
-        per_tensor = scheme.per_tensor and op.kind == "FULLY_CONNECTED"
-        axis = None if per_tensor else role.axis_of(op, data.ndim)
+        axis = scale_axis(op, role, data.ndim, scheme)
         spec = self.ops[op.kind]
         blocks = scheme.block is not None and _in_blocks(op, spec, data, scheme)
         spot = (tensor.buffer, axis, scheme if blocks else replace(scheme, block=None))
@@ -231,7 +230,7 @@ def _in_blocks(op: Op, spec: OpSpec, data: Array, scheme: Scheme) -> bool:
 
 
 @dataclass
-class Compensation:
+class Balancing:
     """Lets rounding errors cancel: within the weights, and in the biases behind them where means are known."""
 
     recipe: Recipe
@@ -264,8 +263,7 @@ class Compensation:
         return bias_slot(spec) is not None and use.slot in spec.weight_slots
 
     def _source(self, use: Use) -> Tensor | None:
-        roles = self.ops[use.op.kind].inputs
-        return next((use.op.inputs[k] for k, role in enumerate(roles) if isinstance(role, Activation)), None)
+        return next(read_activations(use.op, self.ops[use.op.kind]), None)
 
     def _balanced(self, use: Use, form: Form, nonnegative: bool) -> Array | None:
         """One array for all uses of the same bytes in the same form, so that they stay one constant."""

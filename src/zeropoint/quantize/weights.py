@@ -8,6 +8,9 @@ import numpy as np
 
 from ..affine import SMALLEST_SCALE, QuantParams
 from ..dtypes import Array, DType
+from ..graph.model import Op
+from ..ops import Weight
+from ..recipe import Scheme
 from .compensate import weighted_scales
 from .forms import BlockParams
 
@@ -15,6 +18,14 @@ BIAS_LIMIT = {DType.INT8: 2.0**30, DType.INT16: 2.0**46}
 """The largest integer a bias may take, by activation type: half of what the accumulators hold, so that sums fit too."""
 
 BIAS_TYPE = {DType.INT8: DType.INT32, DType.INT16: DType.INT64}
+
+
+def scale_axis(op: Op, role: Weight, rank: int, scheme: Scheme) -> int | None:
+    """The axis along which the op's weights have a scale for each slice; None for one scale.
+
+    A choice of one scale concerns dense layers: some microcontroller runtimes lack per-channel ones.
+    """
+    return None if scheme.per_tensor and op.kind == "FULLY_CONNECTED" else role.axis_of(op, rank)
 
 
 def weight_params(data: Array, axis: int | None, dtype: DType, name: str, method: str | None = None) -> QuantParams:

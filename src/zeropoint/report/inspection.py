@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +15,10 @@ from ..affine import QuantParams
 from ..fixedpoint import to_fixed_point
 from ..graph.model import BlockScales, Graph, Model, Op, Record, Tensor
 from ..graph.query import unique_names
-from ..ops import OPS, Activation, Rescale, Weight, fused_activation
+from ..ops import fused_activation
 from ..ops.execution import Execution, execution_of, macs_of
+from ..ops.factors import kernel_factors
+from ..plain import plain
 
 SCHEMA_VERSION = 1
 """Of `Inspection.to_json`; documented in docs/inspect-json.md."""
@@ -61,6 +62,9 @@ class Multiplier:
     multiplier: int
     shift: int
 
+    def __str__(self) -> str:
+        return f"{self.what}: {self.real:.6g} = {self.multiplier} * 2^{self.shift - 31}"
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -87,7 +91,7 @@ class OpRow:
 
 
 @dataclass(frozen=True)
-class Port:
+class PortRow:
     """An input or output as a caller sees it."""
 
     name: str
@@ -101,8 +105,8 @@ class Port:
 class SignatureRow:
     key: str | None  # None: the model has no signature; these are the first graph's inputs and outputs
     graph: str
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[PortRow, ...]
+    outputs: tuple[PortRow, ...]
 
 
 @dataclass(frozen=True)
@@ -155,17 +159,7 @@ class Inspection:
         """Plain values for machines; docs/inspect-json.md describes them."""
         kinds = {kind: dict(counts) for kind, counts in self.ops_by_kind.items()}
         summary = {"macs": self.macs, "integer_share": self.integer_share, "ops_by_kind": kinds}
-        plain: dict[str, Any] = _finite({"schema": SCHEMA_VERSION, **dataclasses.asdict(self), "summary": summary})
-        return plain
-
-
-def _finite(value: Any) -> Any:
-    """`value` with null in place of NaN and infinity, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _finite(v) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return {"schema": SCHEMA_VERSION, **plain(self), "summary": plain(summary)}
 
 
 def inspect(model: Model, file_bytes: int | None = None) -> Inspection:
@@ -203,7 +197,7 @@ def feed_formula(params: QuantParams) -> str:
 
 
 def _signatures(model: Model, names: dict[Graph, dict[Tensor, str]]) -> Iterator[SignatureRow]:
-    def ports(named: Iterator[tuple[str, Tensor]], graph: Graph) -> tuple[Port, ...]:
+    def ports(named: Iterator[tuple[str, Tensor]], graph: Graph) -> tuple[PortRow, ...]:
         return tuple(_port(name, tensor, names[graph][tensor]) for name, tensor in named)
 
     for signature in model.signatures:
@@ -216,10 +210,10 @@ def _signatures(model: Model, names: dict[Graph, dict[Tensor, str]]) -> Iterator
         yield SignatureRow(None, graph.name, *(ports(side, graph) for side in unnamed))
 
 
-def _port(name: str, tensor: Tensor, tensor_name: str) -> Port:
+def _port(name: str, tensor: Tensor, tensor_name: str) -> PortRow:
     params = tensor.params
     shown = None if params is None or params.axis is not None else formula(params)
-    return Port(name, tensor_name, tensor.dtype.label, tensor.shape_signature or tensor.shape, shown)
+    return PortRow(name, tensor_name, tensor.dtype.label, tensor.shape_signature or tensor.shape, shown)
 
 
 def _tensor_row(tensor: Tensor, graph: Graph, name: str) -> TensorRow:
@@ -264,7 +258,7 @@ def _quant_row(tensor: Tensor) -> QuantRow | None:
 
 
 def _values(tensor: Tensor) -> tuple[float, float] | None:
-    data = tensor.data if tensor.dtype.name in ("FLOAT32", "FLOAT16", "FLOAT64") else None
+    data = tensor.data if tensor.dtype.is_float and not tensor.dtype.variant else None  # others are not computed with
     if data is None or data.size == 0:
         return None
     with np.errstate(invalid="ignore"):
@@ -287,6 +281,7 @@ def _note(tensor: Tensor) -> str:
 
 def _op_row(op: Op, graph: Graph, names: dict[Tensor, str]) -> OpRow:
     execution = execution_of(op)
+    factors = kernel_factors(op) if execution == "integer" else ()
     return OpRow(
         graph.name,
         op.label,
@@ -297,49 +292,10 @@ def _op_row(op: Op, graph: Graph, names: dict[Tensor, str]) -> OpRow:
         macs_of(op),
         tuple(None if t is None else _operand(t, names) for t in op.inputs),
         tuple(_operand(t, names) for t in op.outputs),
-        tuple(_multipliers(op)) if execution == "integer" else (),
+        tuple(Multiplier(what, real, *to_fixed_point(real)) for what, real in factors),
     )
 
 
 def _operand(tensor: Tensor, names: dict[Tensor, str]) -> Operand:
     row = _quant_row(tensor)
     return Operand(names[tensor], tensor.dtype.label, tensor.shape, None if row is None else row.formula)
-
-
-def _multipliers(op: Op) -> Iterator[Multiplier]:
-    spec = OPS.get(op.kind)
-    if spec is None or spec.rescale is Rescale.NONE or not op.outputs or op.outputs[0].params is None:
-        return
-    data = [
-        t.params
-        for k, t in enumerate(op.inputs)
-        if t is not None and t.params is not None and isinstance(spec.input_role(k), Activation | Weight)
-    ]
-    result = op.outputs[0].params
-    if result.axis is not None or not data or len(data) < (1 if spec.rescale is Rescale.RATIO else 2):
-        return
-    for what, real in _factors(spec.rescale, data, result):
-        if np.isfinite(real) and real >= 0:
-            yield Multiplier(what, real, *to_fixed_point(real))
-
-
-def _factors(rescale: Rescale, data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str, float]]:
-    out = result.scale
-    if out == 0:
-        return
-    if rescale is Rescale.RATIO:
-        yield "output", data[0].scales[0] / out
-    elif rescale is Rescale.PRODUCT:
-        first, second = sorted(data[:2], key=lambda p: len(p.scales))
-        channels = len(second.scales)
-        for k, scale in enumerate(second.scales):
-            yield f"channel {k}" if channels > 1 else "output", first.scales[0] * scale / out
-    else:
-        # Both inputs are first brought to twice the larger scale, with `headroom` bits to the left.
-        headroom = 20 if result.dtype.bits == 8 else 15
-        common = 2 * max(data[0].scales[0], data[1].scales[0])
-        if common == 0:
-            return
-        yield "input 0", data[0].scales[0] / common
-        yield "input 1", data[1].scales[0] / common
-        yield "output", common / (2.0**headroom * out)

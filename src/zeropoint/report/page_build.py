@@ -12,10 +12,10 @@ from ..calibrate.stats import Stats
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import tensor_keys
 from ..quantize.pipeline import Result
-from ..recipe import Recipe
+from ..recipe import PlainRules, Recipe, recipe_content
 from ..sources.ports import entry
 from ..verify.values import Comparison, Diagnosis, Finding, OpRow
-from .inspection import Inspection, Multiplier, inspect
+from .inspection import Inspection, inspect
 from .inspection import OpRow as InspectedOp
 from .page_cards import cards_of
 from .page_measures import levels
@@ -123,7 +123,7 @@ def _errors(op: Op, keys: Mapping[Tensor, str], stats: Stats | None, row: OpRow 
     found = OpErrors()
     tensor = op.outputs[0] if op.outputs else None
     seen = None if stats is None or tensor is None else stats.tensors.get(keys[tensor])
-    if seen is not None and tensor is not None and tensor.is_quantized and tensor.params is not None:
+    if seen is not None and tensor is not None and tensor.params is not None:
         found = OpErrors(expected=expected_snr(seen, tensor.params), clipped=clipped_share(seen, tensor.params))
     if row is None:
         return found
@@ -144,13 +144,9 @@ def _multiplier(row: InspectedOp) -> str | None:
     if not row.multipliers:
         return None
     if len(row.multipliers) <= 3:
-        return ", ".join(_factor(m) for m in row.multipliers)
+        return ", ".join(map(str, row.multipliers))
     reals = [m.real for m in row.multipliers]
     return f"{min(reals):.4g} .. {max(reals):.4g} in {len(reals)} channels"
-
-
-def _factor(m: Multiplier) -> str:
-    return f"{m.what}: {m.real:.6g} = {m.multiplier} * 2^{m.shift - 31}"
 
 
 def _tensors(evidence: Evidence, shown: Inspection, keys: Mapping[Tensor, str]) -> dict[str, TensorDetail]:
@@ -170,7 +166,7 @@ def _findings(diagnosis: Diagnosis, ops: tuple[OpDetail, ...]) -> Iterator[Findi
             finding.effect,
             finding.advice,
             _gain(finding),
-            None if not finding.rules else _json({"rules": [dict(rule) for rule in finding.rules]}),
+            _recipe(finding.rules) if finding.rules else None,
             tuple(ids[name] for name in finding.ops if name in ids),
         )
 
@@ -181,14 +177,12 @@ def _gain(finding: Finding) -> str | None:
     return f"{finding.gain:+.1f} dB {'measured' if finding.is_measured else 'estimated'}"
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False)
+def _recipe(rules: PlainRules) -> str:
+    return json.dumps(recipe_content(rules), indent=1, ensure_ascii=False)
 
 
 def _remedy(diagnosis: Diagnosis | None) -> str | None:
-    if diagnosis is None or diagnosis.remedy is None:
-        return None
-    return _json({"rules": [dict(rule) for rule in diagnosis.remedy.rules]})
+    return None if diagnosis is None or diagnosis.remedy is None else _recipe(diagnosis.remedy.rules)
 
 
 def _making(evidence: Evidence) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from ..calibrate.histogram import Histogram
 from ..calibrate.stats import Stats, TensorStats
 from ..dtypes import Array
 from ..graph.model import Op, Tensor
-from ..ops import OPS, Weight
+from ..ops import OPS
 from .inspection import TensorRow
 from .page_values import Bins, ChannelRanges, TensorDetail
 from .terminal import type_text
@@ -72,14 +72,11 @@ def clipped_share(seen: TensorStats, params: QuantParams) -> float | None:
 def weight_ranges(op: Op) -> Iterator[ChannelRanges]:
     """The channels of each weight of `op` that is quantized along an axis."""
     spec = OPS.get(op.kind)
-    for slot, tensor in enumerate(op.inputs):
-        is_weight = spec is not None and isinstance(spec.input_role(slot), Weight)
-        if tensor is None or not is_weight or not tensor.is_quantized:
-            continue
-        params, data = tensor.params, tensor.data
-        if params is None or data is None or not data.size or params.axis is None:
-            continue
-        yield _channels(tensor.name, dequantize(data, params), params)
+    weights = () if spec is None else (op.inputs[k] for k in spec.weight_slots if k < len(op.inputs))
+    for tensor in weights:
+        params, data = (None, None) if tensor is None else (tensor.params, tensor.data)
+        if tensor is not None and data is not None and data.size and params is not None and params.axis is not None:
+            yield _channels(tensor.name, dequantize(data, params), params)
 
 
 def _channels(name: str, values: Array, params: QuantParams) -> ChannelRanges:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..ops.execution import Execution
+from ..plain import plain
+
+DIGITS = 5
 
 
 @dataclass(frozen=True)
@@ -148,16 +149,6 @@ class Page:
     bars: tuple[Bar, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; null in place of NaN and infinity, which JSON does not have."""
-        values: dict[str, Any] = _plain(dataclasses.asdict(self))
+        """Plain values; nobody reads more digits off a picture."""
+        values: dict[str, Any] = plain(self, DIGITS)
         return values
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(v) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, float):
-        return float(f"{value:.5g}") if math.isfinite(value) else None  # nobody reads more digits off a picture
-    return value

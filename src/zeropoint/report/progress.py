@@ -31,10 +31,9 @@ class SampledModel:
     def samples(self) -> Samples | Mapping[str, Samples]:
         return self.data.samples if self.signature is None else {self.signature: self.data.samples}
 
-    def total(self, settings: Settings) -> int | None:
+    def total(self, limit: int | None) -> int | None:
         """How many runs to expect, if that is known."""
-        counts = [n for n in (self.data.count, settings.limit) if n is not None]
-        return min(counts) if counts else None
+        return min((n for n in (self.data.count, limit) if n is not None), default=None)
 
 
 class Describing(Protocol):
@@ -72,7 +71,7 @@ def progress_bar(title: str, total: int | None, unit: str, console: Console) -> 
 
 
 def calibrate_with_progress(source: SampledModel, settings: Settings, console: Console) -> Stats:
-    with progress_bar("calibrating", source.total(settings), "samples", console) as report:
+    with progress_bar("calibrating", source.total(settings.limit), "samples", console) as report:
         return calibrate(source.model, source.samples, settings, progress=report)
 
 
@@ -83,7 +82,7 @@ def quantize_with_progress(source: SampledModel, request: Request, settings: Set
             shown.close()  # one bar at a time
             return shown.enter_context(progress_bar(what, total, "steps", console))
 
-        report = shown.enter_context(progress_bar("calibrating", source.total(settings), "samples", console))
+        report = shown.enter_context(progress_bar("calibrating", source.total(settings.limit), "samples", console))
         return quantize_on(source.model, request, source.samples, settings, report, stage)
 
 

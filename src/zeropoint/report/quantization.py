@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from ..affine import QuantParams
-from ..graph.model import Buffer, Op, Tensor
+from ..graph.model import Buffer, Op
 from ..quantize.forms import Form, form_type, held_bytes
 from ..quantize.judge import decibel
 from ..quantize.pipeline import Result, Step
@@ -90,17 +90,13 @@ def usage_lines(result: Result) -> Iterator[str]:
     """For integer inputs and outputs: the formula, and the lines of Python that fill and read them."""
     where = entries(result.model)[0]
     for index, port in enumerate(where.ports):
-        if (params := _affine(port.tensor)) is not None:
+        if (params := port.tensor.params) is not None:
             yield f"Input '{port.name}' is {params.dtype.label}: q = {feed_formula(params)}"
             yield f"  {feed_snippet(params, index)}"
     for index, tensor in enumerate(where.graph.outputs):
-        if (params := _affine(tensor)) is not None:
+        if (params := tensor.params) is not None:
             yield f"Output '{tensor.name}' is {params.dtype.label}: real = {formula(params)}"
             yield f"  {read_snippet(params, index)}"
-
-
-def _affine(tensor: Tensor) -> QuantParams | None:
-    return tensor.params if tensor.is_quantized else None
 
 
 def feed_snippet(params: QuantParams, index: int) -> str:

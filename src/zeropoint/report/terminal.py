@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from .inspection import Inspection, Multiplier, Operand, OpRow, Port, QuantRow, SignatureRow, TensorRow
+from .inspection import Inspection, Operand, OpRow, PortRow, QuantRow, SignatureRow, TensorRow
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _print_signature(signature: SignatureRow, printer: Printer) -> None:
             printer.line(f"  {title} ", (printer.fit(port.name, 40), "cyan"), f"  {_port_type(port)}")
 
 
-def _port_type(port: Port) -> str:
+def _port_type(port: PortRow) -> str:
     described = type_text(port.dtype, port.shape)
     return described if port.formula is None else f"{described}  real = {port.formula}"
 
@@ -165,7 +165,7 @@ def _print_op(op: OpRow, detail: Detail, printer: Printer) -> None:
         _print_operand("out", operand, printer)
     shown = op.multipliers if detail.channels or len(op.multipliers) <= 3 else op.multipliers[:1]
     for multiplier in shown:
-        printer.line(f"    {_multiplier_line(multiplier)}")
+        printer.line(f"    {multiplier}  (shift {multiplier.shift})")
     if len(shown) < len(op.multipliers):
         printer.line(f"    … and {len(op.multipliers) - len(shown)} channels more (--channels shows them)")
 
@@ -177,7 +177,3 @@ def _print_operand(title: str, operand: Operand | None, printer: Printer) -> Non
     printer.line(f"    {title} ", (printer.fit(operand.name, 8), "cyan"))
     formula = "" if operand.formula is None else f"  {operand.formula}"
     printer.line(f"        {type_text(operand.dtype, operand.shape)}{formula}")
-
-
-def _multiplier_line(m: Multiplier) -> str:
-    return f"{m.what}: {m.real:.6g} = {m.multiplier} * 2^{m.shift - 31}  (shift {m.shift})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from ..errors import InvalidSample, MissingExtra
 from ..files import describe_os_error
 from .ports import Entry, Port
 from .samples import Samples
+from .scripts import function_in
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
@@ -56,7 +56,7 @@ def load_data(spec: str, entry: Entry, normalization: Normalization | None = Non
     path = Path(spec)
     script, colon, function = spec.rpartition(":")
     if colon and script.endswith(".py"):
-        return _from_function(Path(script), function)
+        return Data(function_in(Path(script), function, InvalidSample), None)
     if path.is_dir():
         return _from_images(path, entry, normalization or Normalization())
     if normalization is not None:
@@ -67,20 +67,6 @@ def load_data(spec: str, entry: Entry, normalization: Normalization | None = Non
         return _from_arrays({"": _read_array(path)}, entry, spec)
     problem = "cannot read samples from" if path.exists() else "there is no"
     raise InvalidSample(f"{problem} {spec}; give an .npz, an .npy, a folder of images, or file.py:function")
-
-
-def _from_function(script: Path, function: str) -> Data:
-    if not script.is_file():
-        raise InvalidSample(f"there is no {script}; give the path of a Python file and the name of a function in it")
-    try:
-        names = runpy.run_path(str(script))
-    except (Exception, SystemExit) as error:
-        raise InvalidSample(f"{script} raised {type(error).__name__}: {error}") from error
-    found = names.get(function)
-    if not callable(found):
-        has = ", ".join(n for n, v in names.items() if getattr(v, "__module__", None) == names["__name__"]) or "none"
-        raise InvalidSample(f"{script} has no function '{function}'; it has {has}")
-    return Data(found, None)
 
 
 def _read_array(path: Path) -> Array:

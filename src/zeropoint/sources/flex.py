@@ -6,7 +6,7 @@ at these ops: LiteRT runs the pieces between them, and TensorFlow the ops themse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,11 +73,8 @@ class PiecewiseInterpreter:
         for step in self._steps:
             step.run(self._values)
 
-    def get_tensor(self, index: int, subgraph: int = 0) -> Array:
-        tensor = self._graph.tensors[index]
-        if subgraph or tensor not in self._values:
-            raise ValueError(f"'{tensor.name}' was not computed")
-        return np.array(self._values[tensor])
+    def get_tensor(self, index: int) -> Array:
+        return np.array(self._values[self._graph.tensors[index]])
 
     def tensor(self, index: int) -> Callable[[], Array]:
         return lambda: self._values[self._graph.tensors[index]]
@@ -85,6 +82,12 @@ class PiecewiseInterpreter:
     def reset_all_variables(self) -> None:
         for step in self._steps:
             step.reset()
+
+    def _get_ops_details(self) -> list[dict[str, Any]]:
+        """Those of the pieces, with the places that ops and tensors have in the whole."""
+        places = {op: k for k, op in enumerate(self._graph.ops)}
+        pieces = (step for step in self._steps if isinstance(step, _Piece))
+        return [detail for piece in pieces for detail in piece.ops_details(places, self._index)]
 
 
 def _cut(graph: Graph) -> list[list[Op]]:
@@ -102,8 +105,7 @@ def _cut(graph: Graph) -> list[list[Op]]:
 class _Piece:
     """Ops that LiteRT runs."""
 
-    inputs: list[Tensor]
-    outputs: list[Tensor]
+    graph: Graph
     interpreter: Any
 
     @classmethod
@@ -117,23 +119,31 @@ class _Piece:
         piece = Graph("piece", tensors, ops, inputs, outputs)
         interpreter = make(to_bytes(Model([piece, *model.graphs[1:]])))
         interpreter.allocate_tensors()
-        return cls(inputs, outputs, interpreter)
+        return cls(piece, interpreter)
 
     def run(self, values: dict[Tensor, Array]) -> None:
         details = self.interpreter.get_input_details()
-        shapes = [(d["index"], values[t].shape) for d, t in zip(details, self.inputs, strict=True)]
+        shapes = [(d["index"], values[t].shape) for d, t in zip(details, self.graph.inputs, strict=True)]
         if [tuple(d["shape"]) for d in details] != [shape for _, shape in shapes]:
             for index, shape in shapes:
                 self.interpreter.resize_tensor_input(index, list(shape))
             self.interpreter.allocate_tensors()
-        for (index, _), tensor in zip(shapes, self.inputs, strict=True):
+        for (index, _), tensor in zip(shapes, self.graph.inputs, strict=True):
             self.interpreter.set_tensor(index, values[tensor])
         self.interpreter.invoke()
-        for detail, tensor in zip(self.interpreter.get_output_details(), self.outputs, strict=True):
+        for detail, tensor in zip(self.interpreter.get_output_details(), self.graph.outputs, strict=True):
             values[tensor] = self.interpreter.get_tensor(detail["index"])
 
     def reset(self) -> None:
         self.interpreter.reset_all_variables()
+
+    def ops_details(self, places: Mapping[Op, int], index: Mapping[Tensor, int]) -> Iterator[dict[str, Any]]:
+        """What a delegate put in the place of ops is listed behind them, with tensors of its own perhaps."""
+        ops, tensors = dict(enumerate(self.graph.ops)), dict(enumerate(self.graph.tensors))
+        for detail in self.interpreter._get_ops_details():
+            op = ops.get(detail["index"])
+            ends = {side: [index[tensors[t]] for t in detail[side] if t in tensors] for side in ("inputs", "outputs")}
+            yield {**detail, **ends, "index": None if op is None else places[op]}
 
 
 class _FlexOp:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConversionFailed, InvalidModel, MissingExtra
+from ..files import describe_os_error
 from .conversion import Conversion, converting, first_relevant_line
 from .tensorflow import require_tensorflow
 
@@ -38,8 +39,11 @@ def read_keras_file(path: Path, conversion: Conversion) -> Any:
 def _require_readable(path: Path) -> None:
     if not path.is_file():
         raise InvalidModel(f"there is no file {path}")
-    with path.open("rb") as file:
-        start = file.read(len(HDF5_START))
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(HDF5_START))
+    except OSError as error:
+        raise InvalidModel(f"cannot read {path}: {describe_os_error(error)}") from None
     if path.suffix == ".keras" and not zipfile.is_zipfile(path):
         raise InvalidModel(f"{path} is no Keras file: it is not the zip archive that model.save('x.keras') writes")
     if path.suffix != ".keras" and start != HDF5_START:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..dtypes import Array, DType
 from ..errors import InvalidSample
 from ..graph.model import Graph, Model, Tensor
-from ..graph.query import called_graphs, unique_names
+from ..graph.query import unique_names
 
 Row = tuple[Array, ...]
 """One run's inputs, in the graph's order, ready for LiteRT."""
@@ -53,11 +53,9 @@ class Entry:
 
 
 def entries(model: Model) -> list[Entry]:
-    """Every entry point. The first graph is one even if no signature names it, unless others do."""
+    """Every signature; without any, the first graph."""
     found = [Entry(s.key, s.graph, _ports(s.graph, s.inputs)) for s in model.signatures]
-    if not found:
-        found = [Entry(None, model.main, _ports(model.main, {}))]
-    return found
+    return found or [Entry(None, model.main, _ports(model.main, {}))]
 
 
 def entry(model: Model, key: str | None = None) -> Entry:
@@ -79,13 +77,6 @@ def entry(model: Model, key: str | None = None) -> Entry:
 def entry_graphs(model: Model) -> list[Graph]:
     """Graphs that are run from outside, each once."""
     return list(dict.fromkeys(e.graph for e in entries(model)))
-
-
-def inner_graphs(model: Model) -> list[Graph]:
-    """Graphs that only ops call: control-flow bodies and decompositions."""
-    outside = set(entry_graphs(model))
-    called = called_graphs(model)
-    return [g for g in model.graphs if g in called and g not in outside]
 
 
 def _ports(graph: Graph, named: dict[str, Tensor]) -> tuple[Port, ...]:

@@ -8,22 +8,22 @@ from itertools import chain, islice
 
 import numpy as np
 
-from ..affine import QuantParams
 from ..dtypes import Array
 from ..errors import InvalidSample, RuntimeFailure
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import CONVERSIONS
 from ..ops.execution import execution_of, macs_of
+from ..quantize.judge import real
 from ..sources.models import ModelSource, load
 from ..sources.ports import Entry, Row, entry
 from ..sources.samples import Notes, Samples, rows
 from .align import Alignment, align, computed
 from .counting import Counts, counted
 from .isolate import isolate
-from .outputs import Metric, OutputSums, score
+from .outputs import Metric, NamedMetric, OutputSums, named, score
 from .running import Bench, encoded, exposing
-from .sums import Gains, Levels, Sums, reals, scaled
+from .sums import Gains, Levels, Sums, scaled
 from .values import Comparison, MetricRow, OpRow
 
 LOOKED_AT_FIRST = 4
@@ -40,7 +40,7 @@ class Asked:
     """How to compare: at most `limit` runs; a user's own score with its name; who to tell how many are done."""
 
     limit: int | None = None
-    metric: tuple[str, Metric] | None = None
+    metric: NamedMetric | None = None
     progress: Progress | None = None
     signature: str | None = None
 
@@ -60,10 +60,7 @@ def compare(
     At most `limit` runs are made. `metric` is a function of the outputs (a list, for each sample a list of arrays) that
     gives a score. `progress` is called with the number of samples done.
     """
-    asked = Asked(
-        limit, None if metric is None else (getattr(metric, "__name__", "metric"), metric), progress, signature
-    )
-    return compare_models(load(model), load(quantized), data, asked)
+    return compare_models(load(model), load(quantized), data, Asked(limit, named(metric), progress, signature))
 
 
 def compare_models(wanted: Model, made: Model, samples: Samples, asked: Asked | None = None) -> Comparison:
@@ -155,7 +152,7 @@ class Meter:
             for tensor in self.measured:
                 original = self.alignment.partner[tensor]
                 if original in wanted and tensor in made and wanted[original].shape == made[tensor].shape:
-                    found, counts = reals(made[tensor], _params(tensor)), self.measured[tensor].counts
+                    found, counts = real(made[tensor], tensor), self.measured[tensor].counts
                     seen.setdefault(original, Gains()).add(counts.of(wanted[original]), counts.of(found))
         self.gains = {t: scale for t, gains in seen.items() if (scale := gains.found()) is not None}
         if self.gains:
@@ -181,10 +178,9 @@ class Meter:
                     self._add(self.measured[tensor].own, tensor, exact, found)
         outputs: tuple[list[Array], list[Array]] = [wanted[t] for t in self.alignment.float.outputs], []
         for tensor, sums, exact in zip(self.alignment.quantized.outputs, self.outputs, outputs[0], strict=True):
-            params = _params(tensor)
-            outputs[1].append(reals(made[tensor], params))
+            outputs[1].append(real(made[tensor], tensor))
             if exact.shape == outputs[1][-1].shape:
-                sums.add(exact, outputs[1][-1], None if params is None else params.scale)
+                sums.add(exact, outputs[1][-1], _unit(tensor))
         return outputs
 
     def _run(self, row: Row) -> tuple[dict[Tensor, Array], dict[Tensor, Array]]:
@@ -193,10 +189,9 @@ class Meter:
         return {**given, **self.benches[0].run(given)}, {**ports, **self.benches[1].run(ports)}
 
     def _add(self, sums: Sums, tensor: Tensor, exact: Array, found: Array) -> None:
-        params, counts = _params(tensor), self.measured[tensor].counts
+        counts = self.measured[tensor].counts
         if exact.shape == found.shape:
-            real = reals(found, params)
-            sums.add(counts.of(exact), counts.of(real), None if params is None else params.scale)
+            sums.add(counts.of(exact), counts.of(real(found, tensor)), _unit(tensor))
 
     def comparison(self, samples: int) -> Comparison:
         makers, positions = Uses(self.alignment.float), {op: k for k, op in enumerate(self.alignment.float.ops)}
@@ -218,7 +213,6 @@ class Meter:
 
     def _row(self, op: Op, tensor: Tensor, position: int, float_position: int) -> OpRow:
         measured = self.measured[tensor]
-        params = _params(tensor)
         alone = measured.own.count > 0
         note = "" if alone or self.alone is None else "an input of it has no counterpart in the float model"
         return OpRow(
@@ -233,7 +227,7 @@ class Meter:
             measured.accumulated.deviation() if measured.accumulated.count else None,
             measured.own.deviation() if alone else None,
             None if measured.levels is None else measured.levels.occupancy(),
-            None if params is None else str(params),
+            None if tensor.params is None else str(tensor.params),
             note,
         )
 
@@ -242,10 +236,12 @@ def _computed_reals(graph: Graph) -> list[Tensor]:
     return [t for t in computed(graph) if t.size and (t.dtype.is_float or t.is_quantized)]
 
 
-def _params(tensor: Tensor) -> QuantParams | None:
-    return tensor.params if tensor.is_quantized else None
+def _unit(tensor: Tensor) -> float | None:
+    """What a unit of the last place stands for; None for floats, and where each channel has its own."""
+    params = tensor.params
+    return None if params is None or params.axis is not None else params.scale
 
 
 def _levels(tensor: Tensor) -> Levels | None:
-    params = _params(tensor)
+    params = tensor.params
     return None if params is None or params.axis is not None else Levels(params)

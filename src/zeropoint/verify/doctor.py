@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
 
 from ..calibrate import Stats, calibrate
 from ..dtypes import DType
@@ -18,15 +17,14 @@ from ..errors import InvalidRecipe, InvalidSample
 from ..graph.model import Model
 from ..ops.execution import macs_of
 from ..quantize.pipeline import RangeChoice, Request, Result, WeightOptions, resolve_recipe
-from ..quantize.search import quantize_on
-from ..recipe import Effort, Recipe
+from ..quantize.search import TRIED, quantize_on
+from ..recipe import Effort, Recipe, plain_rules, preset
 from ..sources.models import ModelSource, load
 from ..sources.ports import Row, entry
 from ..sources.samples import Notes, Samples, rows
 from .compare import Asked, compare_models
 from .facts import Facts, Suspect, numbers
-from .outputs import Metric
-from .recipes import plain_rules
+from .outputs import Metric, NamedMetric, named
 from .scoring import Scorer
 from .sensitive import Search
 from .suspect_inputs import suspect_inputs
@@ -52,7 +50,7 @@ COARSE = 0.4
 """The share of the error that stays with 16-bit activations, from which on it is the weights that matter."""
 
 HIGH_EFFORT_ROOM = 0.5
-"""The share of the time that must be left for rounding weights with compensation."""
+"""The share of the time by which it may be exceeded before weights are no longer rounded with compensation."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +64,11 @@ class Case:
     data: Samples
     quantized: Model | None = None
     calibration: Samples | None = None
-    recipe: Recipe | None = None
+    recipe: Recipe = field(default_factory=lambda: preset("int8"))
     range: RangeChoice = "auto"
     effort: Effort = "standard"
     limit: int | None = None
-    metric: tuple[str, Metric] | None = None
+    metric: NamedMetric | None = None
     seconds: float = 100.0
     most: float = 0.1
     told: Callable[[str], None] | None = None
@@ -111,14 +109,14 @@ def doctor(
     case = Case(
         load(model),
         data,
-        None if quantized is None else load(quantized),
-        calibration,
-        resolve_recipe(mode, recipe, WeightOptions()),
-        range,
-        effort,
-        limit,
-        None if metric is None else (getattr(metric, "__name__", "metric"), metric),
-        seconds,
+        quantized=None if quantized is None else load(quantized),
+        calibration=calibration,
+        recipe=resolve_recipe(mode, recipe, WeightOptions()),
+        range=range,
+        effort=effort,
+        limit=limit,
+        metric=named(metric),
+        seconds=seconds,
         told=progress,
     )
     return examine(case).diagnosis
@@ -126,21 +124,20 @@ def doctor(
 
 def examine(case: Case) -> Examined:
     """Diagnose, and build the model that the findings ask for."""
-    recipe = case.recipe or resolve_recipe(None, None, WeightOptions())
-    if not recipe.has_integer_ops:
+    if not case.recipe.has_integer_ops:
         raise InvalidRecipe("the doctor looks at integer arithmetic; choose the mode int8 or int16x8")
     samples = list(_kept(case))
     _tell(case, "measuring the float model")
     stats = calibrate(case.model, [row for _, row in samples])
     calibration = None if case.calibration is None else calibrate(case.model, case.calibration)
-    own = None if case.quantized is not None else _quantized(case, recipe, samples)
+    own = _quantized(case, samples) if case.quantized is None else None
     made = case.quantized if own is None else own.model
     assert made is not None
     _tell(case, "comparing op by op")
     asked = Asked(min(COMPARED, len(samples)))
     comparison = compare_models(case.model, made, [row for _, row in samples], asked)
-    facts = Facts(case.model, made, comparison, stats, calibration, *_said(own))
-    practice = _Practice(replace(case, recipe=recipe), samples, facts)
+    facts = Facts(case.model, made, comparison, stats, calibration, *_said(own, case.recipe))
+    practice = _Practice(case, samples, facts)
     findings = tuple(practice.findings())
     mended, remedy = practice.remedy(findings)
     ordered = tuple(sorted(findings, key=lambda f: -math.inf if f.gain is None else f.gain, reverse=True))
@@ -166,17 +163,18 @@ def _kept(case: Case) -> Iterator[tuple[int, Row]]:
         raise InvalidSample("there are no samples to examine the model on; give at least one")
 
 
-def _quantized(case: Case, recipe: Recipe, samples: Sequence[tuple[int, Row]]) -> Result:
+def _quantized(case: Case, samples: Sequence[tuple[int, Row]]) -> Result:
     _tell(case, "quantizing as asked")
-    request = Request(recipe, method=case.range, effort=case.effort)
+    request = Request(case.recipe, method=case.range, effort=case.effort)
     return quantize_on(case.model, request, case.calibration or [row for _, row in samples])
 
 
-def _said(own: Result | None) -> tuple[tuple[str, ...], dict[str, str]]:
-    """What our own quantizer said: repairs, and why ops stayed float."""
+def _said(own: Result | None, recipe: Recipe) -> tuple[tuple[str, ...], dict[str, str], frozenset[str]]:
+    """What our own quantizer said: repairs, why ops stayed float, and which of these the recipe keeps so."""
     if own is None:
-        return (), {}
-    return tuple(str(r) for r in own.repairs), {s.op.name: s.reason for s in own.skipped}
+        return (), {}, frozenset()
+    kept = frozenset(s.op.name for s in own.skipped if recipe.scheme(s.op).activations is None)
+    return tuple(str(r) for r in own.repairs), {s.op.name: s.reason for s in own.skipped}, kept
 
 
 @dataclass
@@ -190,17 +188,11 @@ class _Practice:
     fix: Fix = field(default_factory=Fix)
 
     def __post_init__(self) -> None:
-        assert self.case.recipe is not None
         self.start = time.perf_counter()
         metric = None if self.case.metric is None else self.case.metric[1]
         self.scorer = Scorer(self.case.model, self.samples, metric)
         deadline = self.start + self.case.seconds
         self.lab = Lab(self.scorer, self.facts.stats, self.case.recipe, deadline)
-
-    @property
-    def recipe(self) -> Recipe:
-        assert self.case.recipe is not None
-        return self.case.recipe
 
     def findings(self) -> Iterator[Finding]:
         if self.facts.comparison.snr < HEALTHY + 10:
@@ -277,7 +269,7 @@ class _Practice:
 
     def _coarse_weights(self, before: float) -> Finding | None:
         """Whether rounding the weights alone makes much of the error, so that better rounding helps."""
-        if self.case.effort == "high" or any(r.scheme.activations is DType.INT16 for r in self.recipe.rules):
+        if self.case.effort == "high" or any(r.scheme.activations is DType.INT16 for r in self.case.recipe.rules):
             return None
         with_wide = self.lab.error(Fix(({"scheme": "int16x8"},)))
         share = with_wide / before if before > 0 else 0.0
@@ -301,30 +293,29 @@ class _Practice:
         """The model with all fixes, through the whole of `quantize`; none if nothing was found that it could mend."""
         if not any(f.gain is not None for f in findings):
             return None, None
-        options = dict(self.fix.options)
-        recipe = extended(self.recipe, self.fix.rules)
-        efforts: list[Effort] = [self.case.effort]
-        if options.pop("effort", None) == "high" and self._has_time():
-            efforts.append("high")
-        # A range method that was best for the fix alone is one of those that "auto" tries with all else.
-        ranges = options.pop("range", self.case.range)
-        method = ranges if ranges in get_args(RangeChoice) and ranges not in ("mse", "minmax") else self.case.range
+        recipe = extended(self.case.recipe, self.fix.rules)
         before, best = self.scorer.score(self.facts.made), None
-        for effort in efforts:
-            _tell(self.case, f"building the proposed model, effort {effort}")
+        for method, effort in self._ways():
+            _tell(self.case, f"building the proposed model, range {method}, effort {effort}")
             request = Request(recipe, method=method, effort=effort)
             result = quantize_on(self.case.model, request, [row for _, row in self.samples])
             after = self.scorer.score(result.model)
             if best is None or after.snr > best[1].snr:
-                best = result, after, effort
+                best = result, after, {"range": method, "effort": effort}
         assert best is not None
-        result, after, effort = best
+        result, after, options = best
         if after.snr <= before.snr:
             self.notes.append(f"all fixes together do not help: {after.snr:.1f} dB after {before.snr:.1f} dB")
             return None, None
-        taken: dict[str, Any] = {"range": method, "effort": effort}
         moved = wide_share(result.model) - wide_share(self.facts.made)
-        return result, Remedy(plain_rules(recipe), taken, before, after, max(0.0, moved), self.scorer.float_metric())
+        return result, Remedy(plain_rules(recipe), options, before, after, max(0.0, moved), self.scorer.float_metric())
 
-    def _has_time(self) -> bool:
-        return time.perf_counter() - self.start < self.case.seconds * (1 + HIGH_EFFORT_ROOM)
+    def _ways(self) -> Iterator[tuple[RangeChoice, Effort]]:
+        """How to set ranges and round weights: as asked, and as the fixes say where these go beyond it."""
+        yield self.case.range, self.case.effort
+        method = self.fix.options.get("range", self.case.range)
+        if method not in (self.case.range, *TRIED):
+            yield method, self.case.effort
+        late = self.start + self.case.seconds * (1 + HIGH_EFFORT_ROOM)
+        if self.fix.options.get("effort") == "high" and time.perf_counter() < late:
+            yield self.case.range, "high"

@@ -33,6 +33,7 @@ class Facts:
     calibration: Stats | None = None
     repairs: tuple[str, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)  # ops that stayed float, by name
+    kept: frozenset[str] = frozenset()  # those of them that the recipe keeps in float
 
     @cached_property
     def alignment(self) -> Alignment:
@@ -54,25 +55,22 @@ class Facts:
     def held(self) -> Iterator[tuple[Tensor, Tensor, QuantParams]]:
         """Tensors of the quantized model with one scale of 8 bits, and their originals."""
         for tensor, original in self.alignment.partner.items():
-            params = tensor.params if tensor.is_quantized else None
+            params = tensor.params
             if params is not None and params.axis is None and params.dtype.bits == 8:
                 yield tensor, original, params
 
     def layers(self) -> Iterator[Layer]:
         """Ops with quantized weights, with the weights they were made of."""
         for op in self.alignment.quantized.ops:
-            spec = OPS.get(op.kind)
-            original = self.original(op)
-            for slot in () if spec is None or original is None else spec.weight_slots:
-                role = spec.input_role(slot)  # type: ignore[union-attr]
-                pair = [o.inputs[slot] if slot < len(o.inputs) else None for o in (op, original)]  # type: ignore[union-attr]
-                stored, exact = pair
-                if stored is None or exact is None or stored.data is None or exact.data is None:
+            spec, original = OPS.get(op.kind), self.original(op)
+            if spec is None or original is None:
+                continue
+            for role, stored, exact in zip(spec.inputs, op.inputs, original.inputs, strict=False):
+                if not isinstance(role, Weight) or stored is None or exact is None or stored.shape != exact.shape:
                     continue
-                if not isinstance(role, Weight) or not exact.dtype.is_float or stored.shape != exact.shape:
-                    continue
-                if stored.is_quantized and stored.params is not None:
-                    yield Layer(op, original, stored, exact.data, role.axis)  # type: ignore[arg-type]
+                is_rounded = stored.params is not None and stored.data is not None and exact.dtype.is_float
+                if is_rounded and exact.data is not None:
+                    yield Layer(op, original, stored, exact.data, role.axis)
 
     def original(self, op: Op) -> Op | None:
         """The float op that `op` was made of: what makes its output, or what that was fused from."""
@@ -155,6 +153,11 @@ def central_span(seen: TensorStats) -> float:
 def dense_span(seen: TensorStats) -> float:
     """What all but one of ten thousand values take."""
     return span(*choose_range(seen, "percentile", Grid()))
+
+
+def count(number: int, noun: str) -> str:
+    """`1 layer`, `2 layers`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def numbers(**values: Any) -> dict[str, float]:

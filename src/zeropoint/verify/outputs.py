@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,8 @@ from ..dtypes import Array
 from ..errors import InvalidRecipe
 from ..graph.model import Graph, Tensor
 from ..graph.query import Uses
-from ..ops import fused_activation
+from ..ops import OPS, fused_activation
+from ..sources.scripts import function_in
 from .sums import Sums
 from .values import OutputRow
 
@@ -24,18 +24,20 @@ Metric = Callable[[Outputs], float]
 """A user's own score of a model, higher is better."""
 
 
-def load_metric(spec: str) -> tuple[str, Metric]:
+NamedMetric = tuple[str, Metric]
+
+
+def named(metric: Metric | None) -> NamedMetric | None:
+    """A function with what people call it."""
+    return None if metric is None else (getattr(metric, "__name__", "metric"), metric)
+
+
+def load_metric(spec: str) -> NamedMetric:
     """The function that `file.py:function` names: it takes the outputs of all samples and gives a number."""
     script, colon, function = spec.rpartition(":")
     if not colon or not script.endswith(".py") or not Path(script).is_file():
         raise InvalidRecipe(f"--metric {spec}: give file.py:function, a function of the outputs of all samples")
-    try:
-        found = runpy.run_path(script).get(function)
-    except (Exception, SystemExit) as error:
-        raise InvalidRecipe(f"{script} raised {type(error).__name__}: {error}") from error
-    if not callable(found):
-        raise InvalidRecipe(f"{script} has no function '{function}'")
-    return function, found
+    return function, function_in(Path(script), function, InvalidRecipe)
 
 
 def score(metric: Metric, outputs: Outputs) -> float:
@@ -75,14 +77,15 @@ class OutputSums:
 
 
 def _looks_like_logits(graph: Graph, tensor: Tensor) -> bool:
-    """Scores before a softmax: a dense layer with fewer outputs than inputs and no activation.
+    """Scores before a softmax, a dense layer with fewer outputs than inputs and no activation; or logarithms after it.
 
     Embeddings and reconstructions have a largest element as well, but nobody asks which one it is.
     """
     op = Uses(graph).producer(tensor)
-    source = None if op is None or not op.inputs else op.inputs[0]
-    if op is None or source is None or op.kind not in ("FULLY_CONNECTED", "LOG_SOFTMAX"):
+    spec = None if op is None else OPS.get(op.kind)
+    if op is None or spec is None or not op.inputs or op.inputs[0] is None:
         return False
-    if op.kind == "LOG_SOFTMAX":
+    if spec.probabilities == "row":
         return True
-    return op.outputs[0].shape[-1] < source.shape[-1] and fused_activation(op).name == "NONE"
+    is_dense = op.kind == "FULLY_CONNECTED" and fused_activation(op).name == "NONE"
+    return is_dense and op.outputs[0].shape[-1] < op.inputs[0].shape[-1]

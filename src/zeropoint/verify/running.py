@@ -44,7 +44,7 @@ def exposing(model: Model, graph: Graph, tensors: Sequence[Tensor]) -> Bench:
 
 def encoded(real: Array, tensor: Tensor) -> Array:
     """Real numbers, or indices, as `tensor` stores them."""
-    if tensor.is_quantized and tensor.params is not None:
+    if tensor.params is not None:
         return quantize(real, tensor.params)
     assert tensor.dtype.storage is not None
     return real.astype(tensor.dtype.storage, copy=False)

@@ -15,7 +15,8 @@ from ..graph.model import Graph, Op
 from ..graph.query import Uses
 from ..ops import OPS
 from ..ops.execution import macs_of
-from .trial import Fix, Lab, Rules, rule_for
+from ..recipe import PlainRules
+from .trial import Fix, Lab, rule_for
 
 WIDE, EXACT = "int16x8", "float"
 
@@ -51,7 +52,7 @@ class Widened:
     layer_scheme: str = EXACT
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> PlainRules:
         kinds = tuple({"scheme": self.kind_scheme, "ops": kind} for kind in self.kinds)
         return (*kinds, *(rule_for(op, self.layer_scheme) for op in (*self.layers, *self.between)))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..affine import QuantParams, dequantize
+from ..affine import QuantParams
 from ..dtypes import Array
 from .values import Deviation, Occupancy, decibels
 
@@ -101,14 +101,8 @@ class Levels:
         return Occupancy(self.low / self.count, self.high / self.count, used)
 
 
-def reals(values: Array, params: QuantParams | None) -> Array:
-    """What integers stand for; floats as they are."""
-    return values if params is None else dequantize(values, params)
-
-
 MOST_GAIN = 1000.0
 """Equalization changes no channel by more than this. What looks like more is a channel that is lost."""
-
 
 ROUNDING = 1e-2
 """The relative error that scaled channels may have at most."""

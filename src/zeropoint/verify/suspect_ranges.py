@@ -10,7 +10,7 @@ from ..affine import QuantParams
 from ..calibrate import TensorStats
 from ..graph.model import Tensor
 from ..ops import OPS
-from .facts import Facts, Suspect, dense_span, numbers, seen_span, span, usual_span
+from .facts import Facts, Suspect, count, dense_span, numbers, seen_span, span, usual_span
 from .trial import Fix
 from .values import Finding
 
@@ -97,7 +97,7 @@ def _outlier_samples(found: list[Stretched]) -> Suspect:
     votes = Counter(sample for s in found for sample in s.samples)
     samples = tuple(sorted(votes))
     worst = found[0]
-    listed = ", ".join(f"{sample} ({count} tensors)" for sample, count in votes.most_common(5))
+    listed = ", ".join(f"{sample} ({times} tensors)" for sample, times in votes.most_common(5))
     evidence = (
         f"'{worst.tensor.name}' reaches {worst.seen.low.value:.4g} .. {worst.seen.high.value:.4g}, in an average "
         f"sample {worst.seen.average.range[0]:.4g} .. {worst.seen.average.range[1]:.4g}: its range is "
@@ -106,8 +106,8 @@ def _outlier_samples(found: list[Stretched]) -> Suspect:
     )
     finding = Finding(
         "outlier_samples",
-        f"{_count(len(samples), 'sample')} {'blows' if len(samples) == 1 else 'blow'} up the ranges of "
-        f"{_count(len(found), 'tensor')}",
+        f"{count(len(samples), 'sample')} {'blows' if len(samples) == 1 else 'blow'} up the ranges of "
+        f"{count(len(found), 'tensor')}",
         evidence,
         f"all other samples share {256 / worst.factor:.0f} of the 256 integers of '{worst.tensor.name}'",
         f"look at {_listed(samples)}; leave them out if they are not real, or choose ranges with --range mse",
@@ -127,12 +127,12 @@ def _outlier_values(found: list[Stretched]) -> Suspect:
         f"'{worst.tensor.name}' reaches {worst.seen.low.value:.4g} .. {worst.seen.high.value:.4g}, and 99.99 % of its "
         f"values lie within a range {worst.factor:.1f} times as narrow",
         *(() if channel is None else (channel,)),
-        f"{_count(len(found), 'tensor')} of this kind: {', '.join(repr(s.tensor.name) for s in found[:3])}"
+        f"{count(len(found), 'tensor')} of this kind: {', '.join(repr(s.tensor.name) for s in found[:3])}"
         f"{' ...' if len(found) > 3 else ''}",
     )
     finding = Finding(
         "outlier_values",
-        f"a few values blow up the ranges of {_count(len(found), 'tensor')}",
+        f"a few values blow up the ranges of {count(len(found), 'tensor')}",
         evidence,
         f"nearly all values of '{worst.tensor.name}' share {256 / worst.factor:.0f} of 256 integers",
         "cut them off with --range mse or percentile, or compute these ops with 16 bits",
@@ -177,7 +177,7 @@ def _clipping(facts: Facts) -> Iterator[Suspect]:
     )
     finding = Finding(
         "clipping",
-        f"the ranges of {_count(len(cut), 'tensor')} cut off values that occur",
+        f"the ranges of {count(len(cut), 'tensor')} cut off values that occur",
         evidence,
         f"own signal-to-noise of '{worst.name}' is {worst.own.snr:.1f} dB",
         "give these tensors the whole range that occurs (--range minmax), or calibrate on more data",
@@ -193,7 +193,7 @@ def _extreme_scales(facts: Facts) -> Iterator[Suspect]:
         tensor, params = min(found, key=lambda pair: pair[1].scale)
         finding = Finding(
             "extreme_scale",
-            f"{_count(len(found), 'tensor')} with a scale at the edge of float32",
+            f"{count(len(found), 'tensor')} with a scale at the edge of float32",
             (f"'{tensor.name}' has the scale {params.scale:.3g}",),
             "products of such scales are zero or infinite in float32, so kernels compute nonsense or refuse",
             "look for constants or samples that are nearly zero or huge, or keep the op in float",
@@ -202,10 +202,6 @@ def _extreme_scales(facts: Facts) -> Iterator[Suspect]:
             numbers=numbers(scale=params.scale, tensors=len(found)),
         )
         yield Suspect(finding, (Fix(({"scheme": "float", "name": tensor.name},)),), about_model=False)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _listed(samples: tuple[int, ...]) -> str:

@@ -20,15 +20,13 @@ SLOWER = 1.2
 LEAST_SECONDS = 0.001
 """Models that take less are not compared: the clock is too coarse on a busy machine."""
 
-ASKED_FOR = "the recipe keeps it in float"
-
 
 def suspect_speed(facts: Facts) -> Iterator[Finding]:
     graph = facts.alignment.quantized
     executions = {op: execution_of(op) for op in graph.ops}
     if "integer" not in executions.values():
         return
-    left = [op for op, how in executions.items() if how == "float" and facts.reasons.get(op.name) != ASKED_FOR]
+    left = [op for op, how in executions.items() if how == "float" and op.name not in facts.kept]
     yield from _float_ops(facts, left, sum(map(macs_of, graph.ops)))
     yield from _conversions(facts)
     yield from _undelegated(facts)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..affine import QuantParams
-from ..dtypes import Array
+from ..dtypes import Array, DType
 from ..graph.model import Op, Tensor
 from ..ops import OPS, Rescale
-from .facts import Facts, Layer, Suspect, numbers, seen_span
+from .facts import Facts, Layer, Suspect, count, numbers, seen_span
 from .trial import Fix, rule_for
 from .values import Finding
 
@@ -64,7 +64,7 @@ def _uneven(layers: list[Layer]) -> Suspect | None:
     )
     finding = Finding(
         "uneven_channels",
-        f"one scale for channels of very different size in {len(found)} {'layer' if len(found) == 1 else 'layers'}",
+        f"one scale for channels of very different size in {count(len(found), 'layer')}",
         evidence,
         "weights of the small channels are rounded to a few integers",
         "give each channel a scale of its own, as zeropoint does unless told otherwise, and quantize again",
@@ -92,7 +92,7 @@ def _dead(layers: list[Layer]) -> Suspect | None:
     listed = ", ".join(map(str, lost[:5])) + (" ..." if len(lost) > 5 else "")
     finding = Finding(
         "dead_channels",
-        f"rounding left nothing of {channels} {'channel' if channels == 1 else 'channels'}",
+        f"rounding left nothing of {count(channels, 'channel')}",
         (
             f"{layer.op.label} '{layer.original.name}': all weights of {len(lost)} of {layer.channels} channels "
             f"are zero ({listed}), in the float model they reach {float(_peaks(layer)[lost].max()):.3g}",
@@ -125,12 +125,12 @@ def _huge(layers: list[Layer]) -> Suspect | None:
     ratio, _, _, layer = found[0]
     evidence = tuple(
         f"{item.op.label} '{item.original.name}' channel {channel}: one weight is {r:.0f} times the root mean "
-        f"square of the others ({count} such {'channel' if count == 1 else 'channels'})"
-        for r, channel, count, item in found[:3]
+        f"square of the others ({count(alike, 'such channel')})"
+        for r, channel, alike, item in found[:3]
     )
     finding = Finding(
         "huge_weight",
-        f"single huge weights in {len(found)} {'layer' if len(found) == 1 else 'layers'}",
+        f"single huge weights in {count(len(found), 'layer')}",
         evidence,
         f"the other weights of the channel are rounded to about {127 / ratio * 2:.0f} integers either side of zero",
         "keep these layers in float, or clip the weight and train on",
@@ -217,12 +217,11 @@ def _around(facts: Facts, found: list[Drowned], scheme: str) -> Fix:
 
 def _overflowed(facts: Facts) -> Iterator[Suspect]:
     """Biases at the end of their integers, and those that the quantizer had to make room for."""
-    ends = np.iinfo(np.int32)
     stuck = [
         t
         for t in facts.alignment.quantized.tensors
-        if t.dtype.name == "INT32" and t.is_quantized and t.data is not None and t.data.size
-        if int(t.data.max()) == ends.max or int(t.data.min()) == ends.min
+        if t.dtype is DType.INT32 and t.is_quantized and t.data is not None
+        if DType.INT32.max in t.data or DType.INT32.min in t.data
     ]
     repaired = [line for line in facts.repairs if "bias would overflow" in line]
     if not stuck and not repaired:

@@ -17,12 +17,12 @@ from ..errors import RuntimeFailure, ZeropointError
 from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import CONVERSIONS
 from ..parallel import cores
+from ..plain import plain
 from ..runtime import Session
 from ..sources.ports import entry
 from ..tflite import to_bytes
 from .isolate import constant_parts, flowing_inputs, isolate
 from .running import exposing
-from .values import plain
 
 SHORTEST = 0.004
 """Seconds for which a model is run before the clock is read again; many small ones run several times."""

@@ -9,19 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..calibrate import Method, Stats
-from ..dtypes import DType
 from ..errors import ZeropointError
 from ..graph.model import Model, Op
 from ..ops.execution import execution_of, macs_of
 from ..quantize.pipeline import Planned, Request, carry_out, plan_model
-from ..recipe import Recipe, recipe_from
+from ..quantize.search import TRIED
+from ..recipe import PlainRules, Recipe, recipe_content, recipe_from
 from ..sources.ports import entry
 from .scoring import Scorer
 
-Rules = tuple[Mapping[str, Any], ...]
-"""Of a recipe, as plain values."""
-
-METHODS: tuple[Method, ...] = ("mse", "minmax")
 FEWEST, MOST = 16, 256
 """Samples on which ways are compared."""
 
@@ -33,7 +29,7 @@ PATIENCE = 1.0
 class Fix:
     """Rules behind those in use, and another range method or effort."""
 
-    rules: Rules = ()
+    rules: PlainRules = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def and_then(self, other: Fix) -> Fix:
@@ -48,7 +44,7 @@ class Lab:
     stats: Stats
     recipe: Recipe
     deadline: float
-    method: Method = METHODS[0]
+    method: Method = TRIED[0]
     known: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -56,9 +52,9 @@ class Lab:
         everything = self.scorer
         self.scorer = everything.first(FEWEST)
         start = time.process_time()  # not the clock: on a busy machine the result should be the same
-        errors = {method: self.error(Fix(options={"range": method})) for method in METHODS}
+        errors = {method: self.error(Fix(options={"range": method})) for method in TRIED}
         self.method = min(errors, key=errors.__getitem__)
-        each = (time.process_time() - start) / len(METHODS)
+        each = (time.process_time() - start) / len(TRIED)
         self.scorer = everything.first(max(FEWEST, min(MOST, int(FEWEST * PATIENCE / max(each, 1e-3)))))
         self.known.clear()
 
@@ -96,12 +92,8 @@ class Lab:
         return self.known[key]
 
 
-def extended(recipe: Recipe, rules: Rules) -> Recipe:
-    return recipe.then(*recipe_of(rules).rules) if rules else recipe
-
-
-def recipe_of(rules: Rules) -> Recipe:
-    return recipe_from({"rules": [dict(rule) for rule in rules]})
+def extended(recipe: Recipe, rules: PlainRules) -> Recipe:
+    return recipe.then(*recipe_from(recipe_content(rules)).rules) if rules else recipe
 
 
 def rule_for(op: Op, scheme: str, **more: Any) -> Mapping[str, Any]:
@@ -109,13 +101,8 @@ def rule_for(op: Op, scheme: str, **more: Any) -> Mapping[str, Any]:
     return {"scheme": scheme, "ops": op.label, "name": op.name, **more}
 
 
-def wide_share(model: Model, narrow: DType = DType.INT8) -> float:
-    """The share of multiply-accumulates that are computed with more bits than `narrow` has."""
-    total = wide = 0
-    for op in entry(model).graph.ops:
-        macs = macs_of(op)
-        total += macs
-        held = op.outputs[0].dtype if op.outputs else narrow
-        if execution_of(op) != "integer" or held.bits > narrow.bits:
-            wide += macs
-    return wide / total if total else 0.0
+def wide_share(model: Model) -> float:
+    """The share of multiply-accumulates that are computed with more than 8 bits."""
+    ops = [(op, macs) for op in entry(model).graph.ops if (macs := macs_of(op))]
+    wide = sum(n for op, n in ops if execution_of(op) != "integer" or any(t.dtype.bits > 8 for t in op.outputs[:1]))
+    return wide / max(1, sum(n for _, n in ops))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..ops.execution import Execution
-from ..recipe import Recipe, recipe_from
+from ..plain import plain
+from ..recipe import PlainRules, Recipe, recipe_content, recipe_from
 
 SCHEMA_VERSION = 1
 """Of `Comparison.to_json` and `Diagnosis.to_json`; docs/compare.md describes them."""
@@ -177,7 +177,7 @@ class Finding:
     advice: str
     gain: float | None = None
     is_measured: bool = False
-    rules: tuple[Mapping[str, Any], ...] | None = None
+    rules: PlainRules | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     ops: tuple[str, ...] = ()  # names of first outputs in the float model
     samples: tuple[int, ...] = ()
@@ -198,7 +198,7 @@ class Score:
 class Remedy:
     """The proposed recipe, whole, with the score that was measured with it."""
 
-    rules: tuple[Mapping[str, Any], ...]
+    rules: PlainRules
     options: Mapping[str, Any]
     before: Score
     after: Score
@@ -212,7 +212,7 @@ class Remedy:
 
     @property
     def recipe(self) -> Recipe:
-        return recipe_from({"rules": [dict(rule) for rule in self.rules]})
+        return recipe_from(recipe_content(self.rules))
 
 
 @dataclass(frozen=True)
@@ -230,14 +230,3 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA_VERSION, **plain(self)}
-
-
-def plain(value: Any) -> Any:
-    """`value` as JSON has it: objects and lists, null in place of NaN and infinity."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(v) for key, v in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [plain(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

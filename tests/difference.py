@@ -7,8 +7,8 @@ from itertools import zip_longest
 
 import numpy as np
 
-from .model import Buffer, Model
-from .text import model_text
+from zeropoint.graph import Buffer, Model
+from zeropoint.graph.text import model_text
 
 
 def difference(a: Model, b: Model) -> str | None:
