@@ -44,10 +44,6 @@ BLOCK = 16
 """Neighbours that are sampled together: one cache line."""
 
 
-NAN_SOURCES = frozenset({"DIV", "LOG", "SQRT", "RSQRT"})
-"""Ops of the table that make NaN out of finite values."""
-
-
 class Misfit(Exception):
     """At run time a tensor has another shape than the file says."""
 
@@ -255,7 +251,7 @@ def _matters(kind: str, source: Op | None) -> bool:
         return bounds is None or bounds[0] != 0.0
     if kind == "total":
         # LiteRT's maxima and minima overlook NaN (ai-edge-litert 2.3), sums do not: add up where one can appear.
-        return source is None or source.kind in NAN_SOURCES or source.kind not in OPS
+        return source is None or source.kind not in OPS or OPS[source.kind].has_poles
     return True
 
 

@@ -157,6 +157,8 @@ class OpSpec:
     A `homogeneous` op has f(s * x) = s * f(x) for every s > 0, channel by channel along the last axis. `saturates` is
     the interval of inputs outside of which the integer result no longer changes, by type. `probabilities` are what the
     op makes of its inputs: of "each" by itself, or of a whole "row" along the last axis (perhaps their logarithms).
+    An op that `averages` makes new numbers, tied though it is; one that `has_poles` makes NaN or infinity of some
+    finite ones.
     `note` says why a type is not claimed although LiteRT has a kernel for it.
     """
 
@@ -183,6 +185,8 @@ class OpSpec:
     fuses: bool = False
     homogeneous: bool = False
     probabilities: Probabilities | None = None
+    averages: bool = False
+    has_poles: bool = False
     note: str = ""
 
     def input_role(self, slot: int) -> Role:
@@ -207,6 +211,16 @@ class OpSpec:
     @property
     def weight_slots(self) -> tuple[int, ...]:
         return tuple(k for k, role in enumerate(self.inputs) if isinstance(role, Weight))
+
+    @property
+    def bias_slot(self) -> int | None:
+        """Where a layer takes its bias: an op that multiplies data with one tensor of weights and adds it."""
+        found = [k for k, role in enumerate(self.inputs) if isinstance(role, Bias)]
+        return found[0] if len(found) == 1 and len(self.weight_slots) == 1 else None
+
+    @property
+    def reads_shapes_only(self) -> bool:
+        return all(isinstance(role, ShapeOnly) for role in self.inputs) and bool(self.inputs)
 
 
 def _role(roles: tuple[Role, ...], slot: int, variadic: bool) -> Role:

@@ -14,22 +14,16 @@ from ..affine import blocks
 from ..dtypes import Array, DType
 from ..graph.edit import add_constant_input
 from ..graph.model import Graph, Op, Tensor
-from ..ops import Bias, OpSpec
+from ..ops import OpSpec
 from ..ops.geometry import windows
 from .forms import Form, rounded
-
-
-def bias_slot(spec: OpSpec) -> int | None:
-    """Where the op takes its bias, if it is one of those that this module corrects."""
-    found = [k for k, role in enumerate(spec.inputs) if isinstance(role, Bias)]
-    return found[0] if len(found) == 1 and len(spec.weight_slots) == 1 else None
 
 
 def give_biases(graph: Graph, layers: Iterable[Op], ops: Mapping[str, OpSpec]) -> None:
     """A bias of zeros for layers that lack one and whose kernel takes one, so that there is something to correct."""
     for op in layers:
         spec = ops.get(op.kind)
-        slot = None if spec is None else bias_slot(spec)
+        slot = None if spec is None else spec.bias_slot
         weights = op.inputs[1] if len(op.inputs) > 1 else None
         if slot is None or weights is None or weights.data is None or not op.outputs[0].shape:
             continue

@@ -16,7 +16,7 @@ from ..graph.query import Use, Uses
 from ..ops import Activation, Bias, CellState, Coefficients, Need, OpSpec, OutputState, Rescale, Weight
 from ..recipe import Effort, Recipe, Scheme
 from .balance import balanced_weights
-from .correct import bias_slot, mean_shift, rounding_error
+from .correct import mean_shift, rounding_error
 from .match import Matched, match
 from .operands import read_activations
 from .plan import Plan, Repair, Skipped
@@ -155,7 +155,7 @@ class Planner:
 
     def _balance(self, op: Op, spec: OpSpec, use: Use, params: QuantParams, draft: _Draft) -> None:
         """With few bits, round the weights of layers so that errors cancel; with 8 there is little to cancel."""
-        if params.dtype.bits >= 8 or bias_slot(spec) is None or self.recipe.effort(op, self.effort) == "quick":
+        if params.dtype.bits >= 8 or spec.bias_slot is None or self.recipe.effort(op, self.effort) == "quick":
             return
         source = next(read_activations(op, spec), None)
         weights = op.inputs[use.slot]
@@ -176,7 +176,7 @@ class Planner:
         means = None if source is None else self.ranges.means(source)
         if self.recipe.effort(op, self.effort) == "quick":
             return tensor.data
-        if slot != bias_slot(spec) or means is None or weights is None or weights.data is None:
+        if slot != spec.bias_slot or means is None or weights is None or weights.data is None:
             return tensor.data
         weight_use = Use(op, role.of[1])
         made = draft.values.get(weight_use)

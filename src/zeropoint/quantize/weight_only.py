@@ -16,7 +16,7 @@ from ..graph.query import Use, Uses
 from ..ops import CONVERSIONS, OpSpec, Weight, fused_activation
 from ..recipe import INT8, Effort, Recipe, Scheme
 from .balance import balanced_weights, nonnegative_tensors
-from .correct import bias_slot, mean_shift, rounding_error
+from .correct import mean_shift, rounding_error
 from .forms import BlockParams, Form, Packed, form_type
 from .match import nearest_type
 from .operands import read_activations
@@ -260,7 +260,7 @@ class Balancing:
         spec = self.ops.get(use.op.kind)
         if spec is None or self.recipe.effort(use.op, self.effort) == "quick":
             return False
-        return bias_slot(spec) is not None and use.slot in spec.weight_slots
+        return spec.bias_slot is not None and use.slot in spec.weight_slots
 
     def _source(self, use: Use) -> Tensor | None:
         return next(read_activations(use.op, self.ops[use.op.kind]), None)
@@ -277,7 +277,7 @@ class Balancing:
 
     def _bias(self, use: Use, form: Form, weights: Array | None) -> dict[Use, Array]:
         """The bias that takes back what the rounding of weights does to the means, where these are known."""
-        source, slot, data = self._source(use), bias_slot(self.ops[use.op.kind]), _data(use)
+        source, slot, data = self._source(use), self.ops[use.op.kind].bias_slot, _data(use)
         assert slot is not None
         means = None if source is None else self.ranges.means(source)
         bias = use.op.inputs[slot] if slot < len(use.op.inputs) else None

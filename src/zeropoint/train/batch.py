@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..graph.model import Op, Tensor
+from ..ops import OPS
 
 Free = frozenset[Tensor]
 
@@ -39,7 +40,7 @@ class _Walk:
     def takes(self, op: Op) -> bool:
         operands = [t for t in op.inputs if t is not None]
         touched = [t for t in operands if t in self.free]
-        if op.kind in ("SHAPE", "RANK"):
+        if op.kind in OPS and OPS[op.kind].reads_shapes_only:
             self.shapes.update(op.outputs if touched else ())
             return True
         if any(t in self.shapes for t in operands) and op.kind != "RESHAPE":

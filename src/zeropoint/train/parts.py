@@ -12,7 +12,7 @@ from ..dtypes import Array
 from ..errors import UnsupportedOp
 from ..graph.model import Op, Tensor
 from ..graph.query import Use
-from ..ops import Coefficients, Weight
+from ..ops import OPS, Coefficients, Weight
 from ..quantize.pipeline import Planned, Request
 from ..quantize.plan import Plan
 from ..sources.ports import Port, entry
@@ -122,7 +122,8 @@ def _statics(needed: Sequence[Op], free: Free) -> dict[Tensor, Array]:
             if tensor is not None and tensor.data is not None and not tensor.dtype.is_float:
                 known[tensor] = np.asarray(tensor.data)
         operands = [t for t in op.inputs if t is not None]
-        if op.kind in ("SHAPE", "RANK") or all(t in known for t in operands):
+        shapes_only = op.kind in OPS and OPS[op.kind].reads_shapes_only
+        if shapes_only or all(t in known for t in operands):
             results = COMPUTE[op.label](Call(op, [None if t is None else known.get(t) for t in op.inputs], free))
             results = results if isinstance(results, list) else [results]
             known.update(

@@ -26,14 +26,8 @@ from .constants import WeightGrid
 from .fake_quant import HALF_TO_EVEN, Bounds, Rounding, Step, bounds_of, half_away_from, in_steps, twice, whole_steps
 from .parts import Parts
 
-COMPUTING_THOUGH_TIED = frozenset({"AVERAGE_POOL_2D", "RESIZE_BILINEAR"})
-"""Ops with one scale for inputs and outputs whose results are none of their inputs. Others stay on the grid."""
-
 LAST_SLOPE = 0.02
 """Of the staircase that weights come to rest on: as good as steps."""
-
-LAYERS = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
-"""Ops that multiply data with weights and add a bias; output channels come last."""
 
 
 @dataclass
@@ -104,7 +98,7 @@ class Run:
             spec is not None
             and spec.tied
             and op in self._schemes
-            and op.kind not in COMPUTING_THOUGH_TIED
+            and not spec.averages
             and fused_activation(op).name == "NONE"
             and not self.parts.blueprint.settings.delay
         )
@@ -121,7 +115,9 @@ class Run:
 
     def _is_integer_layer(self, op: Op, operands: Sequence[Any]) -> bool:
         present = [v for v in operands if isinstance(v, Value)]
-        exact = op.kind in LAYERS and op in self._schemes and not self.parts.blueprint.settings.delay
+        spec = OPS.get(op.kind)
+        is_layer = spec is not None and spec.bias_slot is not None
+        exact = is_layer and op in self._schemes and not self.parts.blueprint.settings.delay
         return exact and all(v.whole is not None for v in present)
 
     def _layer(self, op: Op, operands: Sequence[Any]) -> Value:
