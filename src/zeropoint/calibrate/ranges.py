@@ -23,6 +23,9 @@ PERCENTILE = 99.99
 KEPT = 0.99
 """The least share of values that the entropy method leaves unclipped."""
 
+RARE = 1e-10
+"""The least probability that it tells apart from zero."""
+
 
 def choose_range(stats: TensorStats, method: Method, grid: Grid, percentile: float = PERCENTILE) -> Bounds:
     """The range that `method` picks; it lies within the observed one."""
@@ -134,16 +137,13 @@ def entropy_range(stats: TensorStats, grid: Grid) -> Bounds:
     exponent = exponent_for(min(low, 0.0), max(high, 0.0))
     histogram = stats.histogram.coarsened(max(stats.histogram.exponent, exponent))
     folded = _folded(histogram)
-    if folded.size <= levels:
+    if folded.size <= levels or not folded.any():
         return low, high
-    best, least = folded.size, np.inf
     # Divergence alone would clip a spike at the end of the range away with all else: keep all but KEPT of the values.
     inside = np.cumsum(folded) >= KEPT * folded.sum()
     fewest = max(levels, int(np.argmax(inside)) + 1)
-    for bins in (*range(fewest, folded.size, max(1, (folded.size - fewest) // 128)), folded.size):
-        divergence = _divergence(folded, bins, levels)
-        if divergence < least:
-            best, least = bins, divergence
+    candidates = np.unique([*range(fewest, folded.size, max(1, (folded.size - fewest) // 128)), folded.size])
+    best = int(candidates[np.argmin(_divergences(folded, candidates, levels))])
     threshold = min(limit, best * histogram.width)
     return max(low, -threshold), min(high, threshold)
 
@@ -156,22 +156,32 @@ def _folded(histogram: Histogram) -> Array:
     return np.bincount(np.where(bins >= 0, bins, -1 - bins), weights=histogram.counts)
 
 
-def _divergence(folded: Array, bins: int, levels: int) -> float:
-    """KL divergence between the first `bins` bins, with all beyond added to the last, and their quantized form."""
-    kept = folded[:bins].astype(np.float64)
-    reference = kept.copy()
-    reference[-1] += folded[bins:].sum()
-    group = np.minimum(np.arange(bins) * levels // bins, levels - 1)
-    occupied = kept > 0
-    sums = np.bincount(group, weights=kept, minlength=levels)
-    filled = np.bincount(group, weights=occupied, minlength=levels)
-    spread = np.where(occupied, sums[group] / np.maximum(filled[group], 1), 0.0)
-    if reference.sum() == 0 or spread.sum() == 0:
-        return np.inf
-    p, q = reference / reference.sum(), spread / spread.sum()
-    present = p > 0
+def _divergences(folded: Array, bins: Array, levels: int) -> Array:
+    """KL divergences between the first so many bins, with all beyond added to the last, and their quantized forms.
+
+    A quantized form spreads what each level holds over those of its bins that hold anything. With sums over the first
+    k bins of counts, of occupied bins and of count * log(count), that takes a look-up for each level.
+    """
+    counts = folded.astype(np.float64)
+    held, filled, entropy = (
+        np.concatenate([[0.0], np.cumsum(v)]) for v in (counts, counts > 0, counts * np.log(np.maximum(counts, 1.0)))
+    )
+    kept = held[bins]
+    beyond, last = held[-1] - kept, counts[bins - 1]
+    borders = -(-np.arange(levels + 1) * bins[:, None] // levels)
+    level, share = np.diff(held[borders], axis=1), np.maximum(np.diff(filled[borders], axis=1), 1)
+    logs = np.log(np.maximum(level / (share * np.maximum(kept, 1.0)[:, None]), RARE))
     # A value that was clipped into an otherwise empty bin has no counterpart: charge it as a very rare one.
-    return float(np.sum(p[present] * np.log(p[present] / np.maximum(q[present], 1e-10))))
+    at_end = np.where(last > 0, logs[:, -1], np.log(RARE))
+    ends = last + beyond
+    own = entropy[bins] - _times_log(last) + _times_log(ends)
+    total = np.maximum(held[-1], 1.0)
+    divergences = (own - (level * logs).sum(axis=1) - beyond * at_end) / total - np.log(total)
+    return np.where(kept > 0, divergences, np.inf)
+
+
+def _times_log(counts: Array) -> Array:
+    return np.asarray(counts * np.log(np.maximum(counts, 1.0)))
 
 
 _CHOICES: Mapping[str, Callable[[TensorStats, Grid], Bounds]] = {
