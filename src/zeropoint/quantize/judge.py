@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from ..affine import dequantize
-from ..calibrate.runner import Runner
+from ..calibrate.runner import Runner, loadable
 from ..dtypes import Array, DType
 from ..graph.edit import cut_model
 from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import CONVERSIONS, OPS, Probabilities
+from ..ops.execution import macs_of
 from ..parallel import in_parallel
 from ..recipe import Effort
 from ..sources.ports import Row, entry
@@ -26,6 +27,9 @@ JUDGED = {"standard": 24, "high": 64}
 SQUASHED = 8.0
 """What is so much below the greatest input of a softmax, or so far from zero before a sigmoid, makes no difference: a
 probability of 0.0003."""
+
+SHORT = 1e8
+"""Multiply-accumulates that take less time than starting threads."""
 
 PARTS = 2
 """The samples are split into so many parts, whatever the number of cores, so that sums come out the same."""
@@ -164,11 +168,14 @@ def _inner(model: Model, graph: Graph, tensors: list[Tensor], samples: Sequence[
 
 def run_all(model: Model, samples: Sequence[Row]) -> list[list[Array]]:
     """The outputs of every sample, states reset before each."""
+    content = loadable(model)
 
     def part(own: Sequence[Row]) -> list[list[Array]]:
-        runner = Runner(model)
+        runner = Runner(model, content)
         return [runner.run(row) for row in own]
 
+    if len(samples) * sum(macs_of(op) for op in model.main.ops) < SHORT:
+        return part(samples)
     half = -(-len(samples) // PARTS)
     pieces = in_parallel(part, [samples[k : k + half] for k in range(0, len(samples), half)])
     return [row for piece in pieces for row in piece]
