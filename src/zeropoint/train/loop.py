@@ -65,8 +65,12 @@ class Schedule:
         return RATE if bits >= 8 else RATE_OF_FEW_BITS
 
     def settling(self, bits: int) -> int:
-        """Over how many steps weights of so many bits come to rest; the others are for what makes up for it."""
-        return 0 if bits >= 8 else round(SETTLED * self.steps)
+        """Over how many steps weights of so many bits come to rest; 0 if they are rounded from the first step on.
+
+        With 8 bits there is hardly anything to make up for; with fewer than 4 weights have a long way to go, and those
+        that come to rest early are in the way.
+        """
+        return round(SETTLED * self.steps) if 4 <= bits < 8 else 0
 
 
 @dataclass(frozen=True)

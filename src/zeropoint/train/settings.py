@@ -19,7 +19,7 @@ class QuantSettings:
     it off; None is "learned" for fewer than 8 bits. Training starts in float for `delay` steps; after `freeze_after`
     steps ranges stay as they are. Over the first `settle` steps weights are rounded more and more; with none they are
     from the first step on, with straight-through gradients, and None leaves it to who knows the number of steps: four
-    fifths of them for fewer than 8 bits. `weight_bits`: fewer than the type has that weights are stored in.
+    fifths of them for 4 to 7 bits. `weight_bits`: fewer than the type has that weights are stored in.
     """
 
     ranges: RangeSource = "learned"
