@@ -126,10 +126,10 @@ def test_what_is_no_file_costs_one_line(tmp_path, run, make, words):
 
 
 def test_no_permission_costs_one_line(quantized, run, monkeypatch):
-    def denied(self: Path) -> bytes:
+    def denied(*given: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", denied)
+    monkeypatch.setattr(np, "fromfile", denied)
     assert "permission denied" in refused(run("inspect", quantized))
 
 
