@@ -149,12 +149,13 @@ class Gauge:
         columns = self.instrumented.columns
         if values.size != len(rows) * columns.size:
             raise Misfit
-        flat = reductions.reshape(len(rows), -1)
+        flat, found = reductions.reshape(len(rows), -1), values.reshape(len(rows), -1)
         if columns.size == flat.shape[1]:
-            flat[...] = values.reshape(flat.shape)
-        else:
-            flat[...] = 0.0
-            flat[:, columns] = values.reshape(len(rows), -1)
+            flat[...] = found
+        else:  # the greatest values come first, and are all there
+            flat[:, : self.width] = found[:, : self.width]
+            flat[:, self.width :] = 0.0
+            flat[:, columns[self.width :]] = found[:, self.width :]
 
     def _start(self, rows: Sequence[Row]) -> None:
         if not self.settings.keep_state:

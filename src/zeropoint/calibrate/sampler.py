@@ -21,7 +21,7 @@ from .histogram import Histogram
 from .instrument import BLOCK, Instrumented, Misfit, Probe, stride_for
 
 WAITING = 1 << 21
-"""Elements that are counted at once: 8 MB."""
+"""Elements that are counted at once, 8 MB, or those of 64 runs."""
 
 PHASES = 32
 """In how many ways the sampled blocks are shifted from run to run."""
@@ -120,7 +120,7 @@ class Sampler:
             self.places.append(place)
             self.spots |= place.spots()
             width = place.lines.stop
-        self.enough = max(8, min(256, WAITING // max(1, width * BLOCK)))
+        self.enough = max(8, min(64, WAITING // max(1, width * BLOCK)))
         self.waiting = np.empty((self.enough + instrumented.chunk, width * BLOCK), np.float32)
         self.lines = self.waiting.view(_LINE)
         self.extremes = np.empty((len(self.waiting), len(self.probes), 2), np.float32)
