@@ -39,6 +39,76 @@ def test_every_op_computes_what_litert_does(sample):
             assert np.abs(found.astype(np.float64) - wanted).max() <= TOLERANCE * max(1e-9, np.abs(wanted).max())
 
 
+def pooled():
+    net = Net()
+    x = net.input(1, 7, 6, 3)
+    return net.model(
+        net("L2_POOL_2D", [x], (1, 3, 2, 3), strideW=3, strideH=2, filterWidth=3, filterHeight=3, padding=1)
+    )
+
+
+def cumulated(exclusive: bool, reverse: bool):
+    net = Net()
+    x = net.input(2, 5, 3)
+    axis = np.array(1, np.int32)
+    return net.model(net("CUMSUM", [x, axis], (2, 5, 3), exclusive=exclusive, reverse=reverse))
+
+
+def skipping(kind: str, padding: int):
+    """Strides and dilation at once, which no backend computes by itself."""
+    net = Net()
+    x = net.input(1, 11, 9, 4)
+    kernel = normal(6, 3, 3, 4) if kind == "CONV_2D" else normal(1, 3, 3, 4)
+    channels = kernel.shape[0] if kind == "CONV_2D" else 4
+    size = (6, 5) if padding == 0 else (4, 3)
+    steps = {"strideH": 2, "strideW": 2, "dilationHFactor": 2, "dilationWFactor": 2, "padding": padding}
+    if kind == "DEPTHWISE_CONV_2D":
+        steps["depthMultiplier"] = 1
+    return net.model(net(kind, [x, kernel, normal(channels)], (1, *size, channels), **steps))
+
+
+RARE = {
+    "L2 pooling": pooled,
+    **{f"sums {e} {r}": lambda e=e, r=r: cumulated(e, r) for e in (False, True) for r in (False, True)},
+    **{
+        f"{kind} {padding}": lambda kind=kind, padding=padding: skipping(kind, padding)
+        for kind in ("CONV_2D", "DEPTHWISE_CONV_2D")
+        for padding in (0, 1)
+    },
+}
+"""What the op table has no integer kernel for, or no sample of."""
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_rare_ops_compute_what_litert_does(name):
+    model = RARE[name]()
+    net, session = trainable(model, quantize=False), Session(model, kernels="optimized")
+    for row in samples_for(model, 3):
+        (wanted,), (found,) = session.run(row), outputs(net, row)
+        assert found.shape == wanted.shape
+        assert np.abs(found.astype(np.float64) - wanted).max() <= TOLERANCE * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_a_transposed_convolution_with_bias_is_one_and_a_bias(padding):
+    """MediaPipe's custom op, which LiteRT itself cannot run. Its file calls the paddings 1 (same) and 2 (valid)."""
+    kernel, bias = normal(5, 3, 3, 2), normal(5)
+    size = (8, 6) if padding == 0 else (9, 7)
+    plain = Net()
+    shape = np.array([1, *size, 5], np.int32)
+    x = plain.input(1, 4, 3, 2)
+    y = plain("TRANSPOSE_CONV", [shape, kernel, x, bias], (1, *size, 5), strideH=2, strideW=2, padding=padding)
+    model = plain.model(y)
+    custom = Net()
+    end = custom("CUSTOM", [custom.input(1, 4, 3, 2), kernel, bias], (1, *size, 5))
+    custom.ops[0].custom_code = "Convolution2DTransposeBias"
+    custom.ops[0].custom_options = np.frombuffer(np.array([padding + 1, 2, 2], "<i4").tobytes(), np.uint8)
+    net = trainable(custom.model(end), quantize=False)
+    for row in samples_for(model, 2):
+        (wanted,), (found,) = Session(model).run(row), outputs(net, row)
+        assert np.abs(found - wanted).max() <= TOLERANCE * np.abs(wanted).max()
+
+
 def test_the_table_covers_the_op_table():
     assert set(OPS) - set(COMPUTE) == WITHOUT_GRADIENT
 
