@@ -219,6 +219,7 @@ WRONG: dict[str, Callable[[Place], list[object]]] = {
     "collected on another model": lambda at: [at.model(build.float_cnn()), *at.stats],
     "is not a statistics file": lambda at: ["--stats", at.home / "data.npz"],
     "give --data or --stats, not both": lambda at: [*at.data, *at.stats],
+    "options about samples were given, but no samples": lambda at: [*at.stats, "--limit", "8"],
     "none.npz": lambda at: ["--data", at.folder / "none.npz"],
     "'image'": lambda at: ["--data", at.array(3, 5, 5, 1)],
     "at least one: 'image' 0": lambda at: ["--data", at.array(0, 8, 8, 1)],
