@@ -3,7 +3,7 @@
 Right behind each tensor's producer, while the values are still in the cache, reductions over all but the last axis
 give the greatest, the least and the summed value of each channel; one concatenation gathers them all. So LiteRT's
 delegate does the reading, with vector instructions and outside Python's lock: measured on MobileNetV2 at 224x224 on
-two cores it adds 15 % to plain inference, where reductions at the end of the graph add 40 % and NumPy 150 %.
+two cores it adds 10 % to plain inference, where reductions at the end of the graph add 40 % and NumPy 150 %.
 Histograms are made from a sample of each tensor's elements, which is picked in the graph too (`raster`), or from
 outside where a tensor is no image (`sampler`).
 

@@ -131,8 +131,8 @@ def quantize(
     method, chosen = known("range method", range, range_methods()), known("effort", effort, efforts())
     if data is not None and stats is not None:
         raise InvalidRecipe("give --data or --stats, not both")
-    about_samples = (limit, workers, signature, keep_state or None, allow_nonfinite or None)
-    if data is None and (images != NO_IMAGE_OPTIONS or any(option is not None for option in about_samples)):
+    about_samples = (limit, workers, signature, keep_state, allow_nonfinite, images)
+    if data is None and about_samples != (None, None, None, False, False, NO_IMAGE_OPTIONS):
         raise InvalidRecipe("options about samples were given, but no samples: add --data, or leave these options out")
     options = WeightOptions(weight_bits, block, asymmetric, min_elements)
     rules = resolve_recipe(mode, None if recipe is None else load_recipe(recipe), options)
