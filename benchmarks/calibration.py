@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zeropoint.calibrate import Settings, calibrate
+from zeropoint.calibration import Settings, calibrate
 from zeropoint.dtypes import Array
 from zeropoint.graph.model import Model
 from zeropoint.parallel import cores
@@ -172,7 +172,7 @@ def _against(times: Times, name: str) -> tuple[str, str]:
 
 def memory_job() -> Callable[[str, str], object]:
     """Imports, then the job: calibrate a model on so many samples, made one at a time."""
-    from zeropoint.calibrate import calibrate
+    from zeropoint.calibration import calibrate
     from zeropoint.tflite import load
 
     def job(path: str, count: str) -> object:

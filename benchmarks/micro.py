@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from zeropoint.calibrate import Stats, calibrate
+from zeropoint.calibration import Stats, calibrate
 from zeropoint.parallel import cores
-from zeropoint.quantize import Request, quantize
-from zeropoint.quantize.pipeline import plan_model
+from zeropoint.plan.pipeline import Request, plan_model
+from zeropoint.quantization import quantize
 from zeropoint.recipe import preset
 from zeropoint.report.demo import digits, digits_model
 from zeropoint.runtime import Session

@@ -77,7 +77,7 @@ def zeropoint_job(order: Order, task: Task, samples: list[Any]) -> Job:
     import ai_edge_litert.interpreter  # noqa: F401 (imported on first use otherwise)
 
     import zeropoint
-    import zeropoint.quantize
+    import zeropoint.quantization
     import zeropoint.tflite.write
 
     options = dict(MODES[order.mode].options)
@@ -123,7 +123,7 @@ def lite_job(order: Order, task: Task, samples: list[Any]) -> Job:
     import tensorflow  # noqa: F401 (neither door pays for imports, which take longer than the work)
 
     import zeropoint.lite
-    import zeropoint.quantize
+    import zeropoint.quantization
 
     source = source_of(task)
     if source is None:

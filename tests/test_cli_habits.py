@@ -21,8 +21,8 @@ from zeropoint.cli import app
 from zeropoint.report.demo import digits as digits_data
 from zeropoint.tflite import save
 
+from .diagnosis.faults import narrow_range
 from .test_cli import outside, refused
-from .verify.faults import narrow_range
 
 GROUP = typer.main.get_command(app)
 COMMANDS = GROUP.commands  # type: ignore[attr-defined]  # a group has them

@@ -15,12 +15,12 @@ from zeropoint import lite
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidRecipe, InvalidSample, UnsupportedOp, ZeropointError
 from zeropoint.graph import Model
-from zeropoint.quantize import Result
+from zeropoint.plan.pipeline import Result
 from zeropoint.runtime import Session
 
 from . import build
 from .frameworks import images, keras, small_network, tensorflow, unwarned
-from .quantize.nets import Net, normal, outputs_of, samples_for, worst
+from .nets import Net, normal, outputs_of, samples_for, worst
 
 FLOAT32, INT8, INT16, UINT8 = DType.FLOAT32, DType.INT8, DType.INT16, DType.UINT8
 INT16X8 = lite.OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8

@@ -16,11 +16,17 @@ EXEMPT = ("__init__", "__main__")
 
 LAYERS = (
     ("errors", "dtypes", "affine", "fixedpoint", "packing", "parallel", "files", "streams", "plain"),
-    ("graph", "ops", "recipe"),
+    ("graph",),
+    ("ops", "recipe"),
     ("tflite", "runtime", "sources"),
-    ("calibrate", "quantize"),
-    ("verify",),
-    ("train", "report", "converter", "lite", "cli"),
+    ("calibration",),
+    ("bench",),
+    ("plan", "improve"),
+    ("quantization",),
+    ("train",),
+    ("comparison",),
+    ("diagnosis",),
+    ("report", "converter", "lite", "cli"),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 

@@ -306,12 +306,12 @@ def public_names() -> Iterator[tuple[str, Mapping[str, str], str]]:
     trained = {name: f"zeropoint.train.{home}" for name, home in train._HOMES.items()}
     yield "zeropoint.train", trained, "Needs Keras 3, and one of its backends."
     others = {
-        "Result": "zeropoint.quantize.pipeline",
-        "Plan": "zeropoint.quantize.plan",
+        "Result": "zeropoint.plan.pipeline",
+        "Plan": "zeropoint.plan.plan",
         "Rule": "zeropoint.recipe",
         "Scheme": "zeropoint.recipe",
-        "Comparison": "zeropoint.verify.values",
-        "Diagnosis": "zeropoint.verify.values",
+        "Comparison": "zeropoint.comparison.values",
+        "Diagnosis": "zeropoint.comparison.values",
     }
     yield "What these give back", others, "Values that the functions above return, or take."
 

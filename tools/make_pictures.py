@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 import zeropoint
 from zeropoint import DType, QuantParams
 from zeropoint.affine import dequantize, quantize
-from zeropoint.calibrate import Grid, TensorStats, choose_range
-from zeropoint.calibrate.expected import ExpectedErrors
-from zeropoint.calibrate.stats import stats_of
+from zeropoint.calibration import Grid, TensorStats, choose_range
+from zeropoint.calibration.expected_error import ExpectedErrors
+from zeropoint.calibration.stats import stats_of
 from zeropoint.dtypes import Array
 from zeropoint.graph.edit import cut_model
 from zeropoint.report.demo import digits, digits_model

@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import lite as lite
     from .affine import QuantParams as QuantParams
-    from .calibrate import Settings as Settings
-    from .calibrate import Stats as Stats
-    from .calibrate import calibrate as calibrate
+    from .calibration import Settings as Settings
+    from .calibration import Stats as Stats
+    from .calibration import calibrate as calibrate
+    from .comparison.compare import compare as compare
+    from .diagnosis.doctor import doctor as doctor
     from .dtypes import DType as DType
     from .errors import ZeropointError as ZeropointError
     from .graph.model import Model as Model
-    from .quantize import quantize as quantize
+    from .quantization import quantize as quantize
     from .recipe import Recipe as Recipe
     from .recipe import load_recipe as load_recipe
     from .report.inspection import inspect as inspect
@@ -19,19 +21,17 @@ if TYPE_CHECKING:
     from .sources.models import load as load
     from .tflite.write import save as save
     from .tflite.write import to_bytes as to_bytes
-    from .verify.compare import compare as compare
-    from .verify.doctor import doctor as doctor
 
 __version__ = "0.1.0"
 
 # Public name -> where it lives. Resolved on first use, so that `import zeropoint` costs next to nothing.
 _HOMES = {
-    "Settings": "calibrate",
-    "Stats": "calibrate",
+    "Settings": "calibration",
+    "Stats": "calibration",
     "Recipe": "recipe",
-    "calibrate": "calibrate",
+    "calibrate": "calibration",
     "load_recipe": "recipe",
-    "quantize": "quantize",
+    "quantize": "quantization",
     "DType": "dtypes",
     "Model": "graph.model",
     "QuantParams": "affine",
@@ -42,8 +42,8 @@ _HOMES = {
     "load": "sources.models",
     "save": "tflite.write",
     "to_bytes": "tflite.write",
-    "compare": "verify.compare",
-    "doctor": "verify.doctor",
+    "compare": "comparison.compare",
+    "doctor": "diagnosis.doctor",
 }
 
 __all__ = ["__version__", *_HOMES]

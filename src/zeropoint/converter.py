@@ -17,8 +17,9 @@ from .dtypes import DType
 from .errors import InvalidRecipe, InvalidSample, UnsupportedOp
 from .files import PathLike
 from .graph.model import Model
-from .quantize import Result, quantize
-from .quantize.trained import has_trained_ranges
+from .plan.pipeline import Result
+from .plan.qdq import has_trained_ranges
+from .quantization import quantize
 from .sources.conversion import Conversion
 from .sources.models import load
 from .sources.ports import entries

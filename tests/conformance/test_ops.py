@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from zeropoint.affine import QuantParams, dequantize, quantize
-from zeropoint.calibrate import Range, Ranges, Stats, TensorStats, calibrate
+from zeropoint.calibration import Range, Ranges, Stats, TensorStats, calibrate
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import RuntimeFailure
 from zeropoint.graph import Model, Op
 from zeropoint.graph.edit import set_constant
 from zeropoint.ops import CONVERSIONS, OPS, Activation, Bias, Coefficients, OpSpec, Role, ShapeOnly, Weight
-from zeropoint.quantize.pipeline import Request, Result, run
+from zeropoint.plan.pipeline import Request, Result, run
 from zeropoint.recipe import INT8 as INT8_SCHEME
 from zeropoint.recipe import INT16X8 as INT16_SCHEME
 from zeropoint.recipe import Recipe, Rule

@@ -13,7 +13,7 @@ from zeropoint.dtypes import Array, DType
 from zeropoint.graph import BlockScales, Model, Op, Tensor
 from zeropoint.graph.edit import set_constant
 from zeropoint.ops import CONVERSIONS, OPS, OpSpec
-from zeropoint.quantize.pipeline import Request, Result, run
+from zeropoint.plan.pipeline import Request, Result, run
 from zeropoint.recipe import DYNAMIC, FLOAT16, WEIGHTS, Recipe, Rule, Scheme
 from zeropoint.runtime import Kernels, Session
 

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 import zeropoint
+from zeropoint.comparison.compare import compare_models
+from zeropoint.comparison.values import Diagnosis, Finding
 from zeropoint.report.demo import digits as digits_data
 from zeropoint.report.model_explorer import save_node_data
 from zeropoint.report.page import save_report
 from zeropoint.report.page_build import Evidence
-from zeropoint.verify.compare import compare_models
-from zeropoint.verify.values import Diagnosis, Finding
 
 from .. import build
 

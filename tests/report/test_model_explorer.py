@@ -9,10 +9,10 @@ import re
 
 import pytest
 
+from zeropoint.comparison.values import Comparison, Deviation, OpRow
 from zeropoint.errors import InvalidSample
 from zeropoint.report.model_explorer import node_data, save_node_data
 from zeropoint.report.page_build import Evidence
-from zeropoint.verify.values import Comparison, Deviation, OpRow
 
 from .. import build
 

@@ -18,7 +18,10 @@ from hypothesis import strategies as st
 import zeropoint
 from zeropoint.affine import QuantParams, dequantize
 from zeropoint.affine import quantize as to_integers
-from zeropoint.calibrate.stats import stats_of
+from zeropoint.bench.latency import Benchmark, Latency, Timing
+from zeropoint.calibration.stats import stats_of
+from zeropoint.comparison.compare import compare_models
+from zeropoint.comparison.values import Diagnosis, Finding
 from zeropoint.dtypes import DType
 from zeropoint.report.demo import digits as digits_data
 from zeropoint.report.layout import layered
@@ -28,9 +31,6 @@ from zeropoint.report.page_cards import latency_bars
 from zeropoint.report.page_measures import MEASURES
 from zeropoint.report.page_tensors import DRAWN_BINS, clipped_share, drawn, expected_snr, weight_ranges
 from zeropoint.report.page_values import Page
-from zeropoint.verify.compare import compare_models
-from zeropoint.verify.timing import Benchmark, Latency, Timing
-from zeropoint.verify.values import Diagnosis, Finding
 
 from .. import build
 from ..test_cli import refused

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from zeropoint.calibrate import calibrate
+from zeropoint.calibration import calibrate
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidSample, MissingExtra
 from zeropoint.graph import Model

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zeropoint.calibrate import calibrate
+from zeropoint.calibration import calibrate
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidSample
 from zeropoint.graph import Model

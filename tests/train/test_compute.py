@@ -14,7 +14,7 @@ from zeropoint.train.compute import COMPUTE
 
 from .. import build
 from ..conformance.samples import SAMPLES
-from ..quantize.nets import Net, normal, samples_for
+from ..nets import Net, normal, samples_for
 
 TOLERANCE = 3e-6
 """Relative to the greatest value: what float32 loses when sums are taken in another order."""

@@ -12,7 +12,7 @@ from zeropoint.train import Goal, QuantSettings, Schedule, distill
 from zeropoint.train.arrays import array_of
 from zeropoint.train.loop import Average, TrainingData, shifted
 
-from ..quantize.nets import Net, normal, samples_for
+from ..nets import Net, normal, samples_for
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from zeropoint.train import FreezeRanges, QuantSettings, export, parity, trainab
 from zeropoint.train.arrays import array_of
 
 from ..conformance.samples import SAMPLES
-from ..quantize.nets import Net, normal, samples_for
+from ..nets import Net, normal, samples_for
 
 
 @pytest.fixture(scope="module")

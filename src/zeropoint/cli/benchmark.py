@@ -36,11 +36,11 @@ def benchmark(
       zeropoint benchmark a.tflite b.tflite c.tflite --threads 1,4 --json
       zeropoint benchmark model.tflite model_int8.tflite --report latency.html
     """
+    from ..bench.latency import Trial
+    from ..bench.latency import benchmark as measure
     from ..parallel import cores
     from ..report.progress import progress_bar
     from ..report.timing import print_benchmark
-    from ..verify.timing import Trial
-    from ..verify.timing import benchmark as measure
 
     reports = Reports(report, overwrite=overwrite)
     reports.require(inputs=models)

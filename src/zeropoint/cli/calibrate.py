@@ -49,7 +49,7 @@ def calibrate(
       zeropoint calibrate model.tflite --data photos/ --scale 0.00784 --offset -1 \\
         -o model.stats
     """
-    from ..calibrate import Settings
+    from ..calibration import Settings
     from ..report.progress import calibrate_with_progress
     from ..report.stats import print_stats
 

@@ -25,8 +25,8 @@ from .running import CheckFailed
 from .screen import Screen
 
 if TYPE_CHECKING:
+    from ..comparison.values import Comparison
     from ..graph.model import Model
-    from ..verify.values import Comparison
 
 MetricOption = Annotated[
     str | None,
@@ -79,11 +79,11 @@ def compare(
       zeropoint compare model.tflite model_int8.tflite --data samples.npz \\
         --min-snr 25 --min-agreement 0.98
     """
+    from ..comparison.compare import Asked, compare_models
+    from ..comparison.outputs import load_metric
     from ..report.comparison import print_comparison
     from ..report.progress import progress_bar
     from ..sources.models import size_of
-    from ..verify.compare import Asked, compare_models
-    from ..verify.outputs import load_metric
 
     if min_metric is not None and metric is None:
         raise InvalidRecipe("--min-metric needs a score to look at; give one with --metric FILE.py:FUNCTION")

@@ -31,7 +31,7 @@ from .running import CheckFailed
 from .screen import Screen
 
 if TYPE_CHECKING:
-    from ..verify.doctor import Examined
+    from ..diagnosis.doctor import Examined
 
 
 def doctor(
@@ -88,14 +88,14 @@ def doctor(
       zeropoint doctor model.tflite --data eval.py:samples \\
         --metric eval.py:accuracy --save-recipe better.json
     """
-    from ..quantize.pipeline import WeightOptions, resolve_recipe
+    from ..comparison.outputs import load_metric
+    from ..diagnosis.doctor import Case, examine
+    from ..plan.pipeline import WeightOptions, resolve_recipe
     from ..recipe import load_recipe
     from ..report.comparison import print_diagnosis
     from ..report.progress import progress_bar
     from ..sources.models import size_of
     from ..tflite import to_bytes
-    from ..verify.doctor import Case, examine
-    from ..verify.outputs import load_metric
 
     reports = Reports(report, model_explorer, overwrite)
     reports.require(apply, save_recipe, inputs=(model, quantized, data, calibration, recipe))

@@ -37,7 +37,7 @@ def inspect(
     from ..sources.models import size_of
 
     if model.is_file() and is_stats(model):  # opening a pipe would wait for its writer
-        from ..calibrate.stats import Stats
+        from ..calibration.stats import Stats
 
         print_stats(Stats.load(model), model.name, screen.results)
         return

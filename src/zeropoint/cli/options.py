@@ -13,7 +13,7 @@ from ..errors import InvalidRecipe, InvalidSample
 
 if TYPE_CHECKING:
     from ..graph.model import Model
-    from ..quantize.pipeline import RangeChoice
+    from ..plan.pipeline import RangeChoice
     from ..recipe import Effort
     from ..report.progress import SampledModel
     from ..sources.data import Normalization
@@ -85,7 +85,7 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the 
 
 
 def range_methods() -> tuple[RangeChoice, ...]:
-    from ..calibrate import METHODS
+    from ..calibration import METHODS
 
     return ("auto", *METHODS)
 

@@ -104,9 +104,9 @@ def quantize(
       zeropoint quantize model.tflite --data samples.npz --dry-run \\
         --keep-float 'head/*'
     """
-    from ..calibrate import Ranges, Settings, ranges_from_json
-    from ..calibrate.stats import Stats
-    from ..quantize.pipeline import (
+    from ..calibration import Ranges, Settings, ranges_from_json
+    from ..calibration.stats import Stats
+    from ..plan.pipeline import (
         Request,
         WeightOptions,
         interface_of,

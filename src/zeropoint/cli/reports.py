@@ -16,11 +16,11 @@ from ..errors import InvalidRecipe
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..calibrate import Stats
+    from ..calibration import Stats
+    from ..comparison.values import Comparison
     from ..graph.model import Model
     from ..report.page_build import Evidence
     from ..report.progress import SampledModel
-    from ..verify.values import Comparison
 
 ReportOption = Annotated[
     Path | None,
@@ -87,8 +87,8 @@ class Reports:
 
 def compared(wanted: SampledModel, made: Model, console: Console, limit: int | None = None) -> Comparison:
     """Both models on the first samples, with a progress bar."""
+    from ..comparison.compare import Asked, compare_models
     from ..report.progress import progress_bar
-    from ..verify.compare import Asked, compare_models
 
     most = COMPARED if limit is None else min(limit, COMPARED)
     with progress_bar("comparing", wanted.total(most), "samples", console) as report:
@@ -98,7 +98,7 @@ def compared(wanted: SampledModel, made: Model, console: Console, limit: int | N
 
 def seen(source: SampledModel, limit: int | None, console: Console) -> Stats:
     """Statistics of the float model's tensors, for the histograms of a page."""
-    from ..calibrate import Settings
+    from ..calibration import Settings
     from ..report.progress import calibrate_with_progress
 
     return calibrate_with_progress(source, Settings(limit, allow_nonfinite=True), console)

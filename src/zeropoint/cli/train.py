@@ -78,7 +78,7 @@ def train(
       zeropoint train model.tflite -o out.tflite --data data.py:pairs \\
         --loss sparse_categorical_crossentropy
     """
-    from ..quantize.pipeline import interface_of
+    from ..plan.pipeline import interface_of
     from ..report.progress import training_bar
     from ..report.quantization import print_result
     from ..sources.models import size_of

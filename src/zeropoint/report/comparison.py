@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from ..verify.values import EXACT, Comparison, Deviation, Diagnosis, Finding, OpRow, Remedy, Score
+from ..comparison.values import EXACT, Comparison, Deviation, Diagnosis, Finding, OpRow, Remedy, Score
 from .terminal import Printer, bytes_text
 
 WORST_SNR, GOOD_SNR = 15.0, 30.0

@@ -8,14 +8,14 @@ from importlib.resources import files
 import numpy as np
 from rich.console import Console
 
+from ..bench.judge import real
+from ..bench.latency import Trial, benchmark
 from ..dtypes import Array
 from ..graph.model import Model
-from ..quantize import quantize
-from ..quantize.judge import real
+from ..quantization import quantize
 from ..recipe import MODES
 from ..runtime import Session
 from ..tflite import load, to_bytes
-from ..verify.timing import Trial, benchmark
 from .inspection import inspect
 from .progress import SampledModel, calibrate_with_progress
 from .terminal import Printer, bytes_text
@@ -37,7 +37,7 @@ def digits() -> dict[str, Array]:
 
 
 def run_demo(console: Console) -> None:
-    from ..calibrate import Settings
+    from ..calibration import Settings
     from ..sources.data import Data
 
     printer = Printer(console)

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from .. import __version__
-from ..calibrate.stats import Stats
+from ..calibration.stats import Stats
+from ..comparison.values import Comparison, Diagnosis, Finding, OpRow
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import tensor_keys
-from ..quantize.pipeline import Result
+from ..plan.pipeline import Result
 from ..recipe import PlainRules, Recipe, recipe_content
 from ..sources.ports import entry
-from ..verify.values import Comparison, Diagnosis, Finding, OpRow
 from .inspection import Inspection, inspect
 from .inspection import OpRow as InspectedOp
 from .page_cards import cards_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ..verify.timing import Benchmark, Latency
-from ..verify.values import EXACT, Comparison, Diagnosis
+from ..bench.latency import Benchmark, Latency
+from ..comparison.values import EXACT, Comparison, Diagnosis
 from .inspection import Inspection
 from .page_values import Bar, Card
 from .terminal import bytes_text

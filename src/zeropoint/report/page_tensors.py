@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..affine import QuantParams, dequantize
-from ..calibrate.expected import ExpectedErrors, Grid
-from ..calibrate.histogram import Histogram
-from ..calibrate.stats import Stats, TensorStats
+from ..calibration.expected_error import ExpectedErrors, Grid
+from ..calibration.histogram import Histogram
+from ..calibration.stats import Stats, TensorStats
 from ..dtypes import Array
 from ..graph.model import Op, Tensor
 from ..ops import OPS

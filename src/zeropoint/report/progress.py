@@ -10,11 +10,11 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..calibrate import Settings, Stats, calibrate
-from ..calibrate.collect import Progress as Report
+from ..calibration import Settings, Stats, calibrate
+from ..calibration.collect import Progress as Report
 from ..graph.model import Model
-from ..quantize.pipeline import Request, Result
-from ..quantize.search import quantize_on
+from ..improve.search import quantize_on
+from ..plan.pipeline import Request, Result
 from ..sources.data import Data
 from ..sources.samples import Samples
 

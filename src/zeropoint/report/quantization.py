@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from ..affine import QuantParams
+from ..bench.judge import decibel
 from ..graph.model import Buffer, Op
-from ..quantize.forms import Form, form_type, held_bytes
-from ..quantize.judge import decibel
-from ..quantize.pipeline import Result, Step
+from ..plan.forms import Form, form_type, held_bytes
+from ..plan.pipeline import Result, Step
 from ..sources.ports import entries
 from .inspection import feed_formula, formula, inspect
 from .terminal import Printer, bytes_text

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from ..calibrate.histogram import Histogram
-from ..calibrate.stats import Stats
+from ..calibration.histogram import Histogram
+from ..calibration.stats import Stats
 from ..sources.keras_files import SUFFIXES as KERAS_SUFFIXES
 from .terminal import Printer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from ..verify.timing import Benchmark, Timing
+from ..bench.latency import Benchmark, Timing
 from .terminal import Printer, bytes_text
 
 BAR = 30

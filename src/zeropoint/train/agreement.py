@@ -11,7 +11,7 @@ from ..dtypes import Array, DType
 from ..errors import InvalidSample
 from ..graph.edit import copy_model
 from ..graph.model import Model
-from ..quantize.pipeline import Result
+from ..plan.pipeline import Result
 from ..runtime import Kernels, Session
 from ..sources.ports import entry
 from ..sources.samples import Notes, Samples, rows

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..calibrate import Ranges, Stats
+from ..calibration import Ranges, Stats
 from ..errors import InvalidModel, InvalidRecipe, UnsupportedOp
 from ..files import PathLike
 from ..graph.edit import copy_model
 from ..graph.model import Graph, Model, Tensor
 from ..graph.query import Uses
 from ..ops import OPS
-from ..quantize.pipeline import Planned, Request, plan_model
-from ..quantize.plan import Plan
-from ..quantize.prepare import prepare
+from ..plan.pipeline import Planned, Request, plan_model
+from ..plan.plan import Plan
+from ..plan.prepare import prepare
 from ..recipe import FLOAT, Recipe, Rule, preset
 from ..sources.ports import entry, entry_graphs
 from ..tflite.read import load

@@ -14,8 +14,8 @@ from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use
 from ..ops import Bias, Coefficients, OpSpec, Weight
-from ..quantize.plan import Plan
-from ..quantize.weights import live_scales
+from ..plan.plan import Plan
+from ..plan.weights import live_scales
 from ..recipe import keep_float
 from .arrays import array_of
 from .fake_quant import Levels, symmetric_scale, whole_symmetric_steps

@@ -13,9 +13,9 @@ from ..errors import InvalidModel, InvalidRecipe
 from ..files import PathLike
 from ..graph.model import Graph, Model
 from ..ops import Probabilities
-from ..quantize import quantize
-from ..quantize.pipeline import Planned, Request, Result, WeightOptions, resolve_recipe
-from ..quantize.plan import Plan
+from ..plan.pipeline import Planned, Request, Result, WeightOptions, resolve_recipe
+from ..plan.plan import Plan
+from ..quantization import quantize
 from ..recipe import Effort, Recipe
 from ..sources.samples import Samples
 from ..tflite.read import load

@@ -11,9 +11,9 @@ from ..errors import InvalidRecipe
 from ..graph.model import Op, Tensor
 from ..graph.query import Use
 from ..ops import Activation, Bias, OpSpec, Rescale, Weight
-from ..quantize.pipeline import Planned, Result, carry_out, interface_of
-from ..quantize.plan import Plan, Repair
-from ..quantize.weights import fit_bias
+from ..plan.pipeline import Planned, Result, carry_out, interface_of
+from ..plan.plan import Plan, Repair
+from ..plan.weights import fit_bias
 from .network import Trainable
 
 MOST_ROUNDS = 10

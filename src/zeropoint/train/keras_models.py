@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..calibrate import Settings, calibrate
+from ..calibration import Settings, calibrate
 from ..graph.model import Model
 from ..recipe import Recipe
 from ..sources.models import load

@@ -13,8 +13,8 @@ from ..graph.query import Use
 from ..sources.ports import Port
 from .arrays import array_of
 from .constants import Constant, WeightGrid
+from .learned_ranges import Ranges
 from .parts import Blueprint, Parts
-from .ranges import Ranges
 from .run import Run
 from .ties import Ties
 

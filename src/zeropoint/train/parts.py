@@ -13,14 +13,14 @@ from ..errors import UnsupportedOp
 from ..graph.model import Op, Tensor
 from ..graph.query import Use
 from ..ops import OPS, Coefficients, Weight
-from ..quantize.pipeline import Planned, Request
-from ..quantize.plan import Plan
+from ..plan.pipeline import Planned, Request
+from ..plan.plan import Plan
 from ..sources.ports import Port, entry
 from .arrays import array_of
 from .batch import Free, free_tensors
 from .compute import COMPUTE, Call
 from .constants import Constant, WeightGrid, constants_of
-from .ranges import Ranges
+from .learned_ranges import Ranges
 from .settings import QuantSettings
 from .ties import Ties, ties_of
 

@@ -15,7 +15,7 @@ from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from ..graph.query import Use
 from ..ops import Activation, CellState, Need, OpSpec, OutputState
-from ..quantize.plan import Plan
+from ..plan.plan import Plan
 
 Converted = tuple[Tensor, QuantParams]
 """A tensor in another form than the one it is stored in."""

@@ -1,0 +1,1 @@
+"""A model with its samples, and everything that is measured on it."""

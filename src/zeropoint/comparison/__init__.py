@@ -1,0 +1,1 @@
+"""A float model and a quantized one, op by op."""

@@ -1,0 +1,88 @@
+"""Rounding weights without data so that errors cancel.
+
+What a layer reads is seldom centred on zero: behind a ReLU everything is positive, and neighbouring pixels are alike.
+So the sum of the rounding errors of a channel does more harm than their squares. Rounding a few weights the other way,
+those that lie nearest to the middle, takes the sum of each channel, and of each input's window in it, to almost nothing
+at little cost in squares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..affine import QuantParams, dequantize, round_half_away
+from ..dtypes import Array, DType
+from ..graph.model import Graph, Op, Tensor
+from ..ops import FUSED_ACTIVATIONS, OpSpec, Rescale, fused_activation
+from ..plan.operands import read_activations
+from .patches import by_input, from_inputs
+
+
+def balanced_weights(op: Op, data: Array, params: QuantParams, *, nonnegative: bool) -> Array | None:
+    """Weights that `params` hold exactly, in place of `data`; None if rounding to nearest is as good as can be told.
+
+    `nonnegative`: the op's input never goes below zero.
+    """
+    weights = by_input(op, data)
+    if weights is None or not params.is_symmetric or (weights.shape[2] == 1 and not nonnegative):
+        return None
+    steps = np.broadcast_to(params.arrays[0].astype(np.float64), weights.shape[:1])
+    q = balanced(weights, steps, params.dtype.max, rows=nonnegative)
+    return dequantize(from_inputs(op, q, data.shape), params)
+
+
+def nonnegative_tensors(graph: Graph, ops: Mapping[str, OpSpec]) -> set[Tensor]:
+    """Tensors that cannot hold values below zero, whatever the inputs."""
+    found: set[Tensor] = set()
+    rectifiers = {f.name for f in FUSED_ACTIVATIONS if f.bounds is not None and f.bounds[0] >= 0}
+    for op in graph.ops:
+        spec = ops.get(op.kind)
+        if spec is None or len(op.outputs) == 0:
+            continue
+        bounds = fused_activation(op).bounds
+        fixed = spec.fixed.get(DType.INT8)
+        cut = op.kind in rectifiers or (bounds is not None and bounds[0] >= 0)
+        starts_at_zero = fixed is not None and fixed.zero_point == DType.INT8.min
+        keeps = spec.tied or spec.rescale is Rescale.RATIO  # moves values, scales them, or averages them
+        if cut or starts_at_zero or (keeps and all(_is_nonnegative(t, found) for t in read_activations(op, spec))):
+            found.update(op.outputs)
+    return found
+
+
+def _is_nonnegative(tensor: Tensor, found: set[Tensor]) -> bool:
+    return tensor in found or (tensor.data is not None and bool((tensor.data >= 0).all()))
+
+
+def balanced(weights: Array, steps: Array, limit: int, *, rows: bool = True) -> Array:
+    """Integers in [-limit, limit] for `weights` [rows, inputs, taps] with one step a row.
+
+    The errors of the taps of each input add up to at most half a step; with `rows`, those of a whole row as well.
+    """
+    ratio = weights / steps[:, None, None]
+    q = np.clip(round_half_away(ratio), -limit, limit)
+    if weights.shape[2] > 1:
+        _balance(ratio, q, limit)
+    if rows:
+        flat = (weights.shape[0], 1, weights.shape[1] * weights.shape[2])
+        level = q.reshape(flat)
+        _balance(ratio.reshape(flat), level, limit)
+        q = level.reshape(weights.shape)
+    return q
+
+
+def _balance(ratio: Array, q: Array, limit: int) -> None:
+    """Change `q` in place so that ratio - q sums to at most a half along the last axis, by steps of one."""
+    error = ratio - q
+    total = error.sum(axis=-1, keepdims=True)
+    sign = np.sign(total)
+    # Moving one weight by one step changes squares by 1 - 2 |error|: least where the error is largest.
+    gain = error * sign
+    movable = np.abs(q + sign) <= limit
+    order = np.argsort(np.where(movable & (gain > 0), -gain, np.inf), axis=-1, kind="stable")
+    count = np.minimum(round_half_away(np.abs(total)), (movable & (gain > 0)).sum(axis=-1, keepdims=True))
+    moves = np.arange(q.shape[-1]) < count
+    change = np.zeros_like(q)
+    np.put_along_axis(change, order, np.where(moves, sign, 0.0), axis=-1)
+    q += change

@@ -1,0 +1,1 @@
+"""What becomes of every tensor: prepare, match, solve, derive, rewrite."""

@@ -1,0 +1,261 @@
+"""What training with quantization left in a graph: FAKE_QUANT ops, and QUANTIZE with DEQUANTIZE behind it.
+
+Such a mark says which integers a tensor is going to be held in. The marks are taken out of the graph, and what they say
+is kept: parameters of constants and of activations, and what follows from those for tensors without a mark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..affine import QuantParams, dequantize, quantize
+from ..calibration.given_ranges import Range, Ranges
+from ..dtypes import Array, DType
+from ..graph.edit import fold_into_constant, remove_op
+from ..graph.model import Graph, Model, Op, Tensor
+from ..graph.query import Use, Uses, tensor_keys
+from ..ops import FUSED_ACTIVATIONS, OPS
+from ..sources.ports import entry_graphs
+from .operands import made_activations, read_activations
+
+
+@dataclass(frozen=True)
+class Trained:
+    """`ranges` are those of activations with a mark, `implied` those that follow from them where nothing was measured.
+
+    `constants` have the parameters of marked constants, whose values lie on that grid. `uses` are places that read a
+    tensor through a mark of their own, other than the tensor's first.
+    """
+
+    ranges: Ranges = field(default_factory=lambda: Ranges({}))
+    implied: Ranges = field(default_factory=lambda: Ranges({}))
+    constants: Mapping[Tensor, QuantParams] = field(default_factory=dict)
+    uses: Mapping[Use, QuantParams] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """The op that a marked tensor comes out of, the range, and the parameters if they are of a type that kernels have.
+
+    `grid` are the parameters for constants: those of fewer than 8 bits as int8 with the same steps.
+    """
+
+    op: Op
+    range: Range
+    grid: QuantParams | None
+
+
+def has_trained_ranges(model: Model) -> bool:
+    """Whether some activation has a mark."""
+    return any(
+        source.data is None
+        for graph in entry_graphs(model)
+        for mark in _marks(graph)
+        if (source := _source(mark.op, Uses(graph))) is not None
+    )
+
+
+def take_trained(model: Model) -> Trained:
+    """Take the marks out of the entry graphs of `model`, in place."""
+    keys = tensor_keys(model)
+    taker = _Taker(keys)
+    for graph in entry_graphs(model):
+        for mark in list(_marks(graph)):
+            taker.take(graph, mark)
+    implied: dict[str, Range] = {}
+    for graph in entry_graphs(model) if taker.ranges else ():
+        _imply(graph, keys, taker.ranges, implied)
+    return Trained(Ranges(taker.ranges), Ranges(implied), taker.constants, taker.uses)
+
+
+def _marks(graph: Graph) -> Iterator[_Mark]:
+    """Marks in the order of the graph; of pairs, each DEQUANTIZE is one."""
+    uses = Uses(graph)
+    for op in graph.ops:
+        source = op.inputs[0] if op.inputs else None
+        if source is None:
+            continue
+        if op.kind == "FAKE_QUANT":
+            if source.data is None or op.outputs[0] not in graph.outputs:
+                yield _fake_quant(op)
+        elif op.kind == "DEQUANTIZE" and source.params is not None and _is_mark(op, source, graph, uses):
+            yield _Mark(op, Range(*source.params.range(), "QUANTIZE", _held(source.params)), _grid(source.params))
+
+
+def _is_mark(op: Op, source: Tensor, graph: Graph, uses: Uses) -> bool:
+    """Whether a DEQUANTIZE only tells how its result is going to be held. Constants stay as outputs of a graph."""
+    if source.data is not None:
+        return op.outputs[0] not in graph.outputs
+    first = uses.producer(source)
+    origin = first.inputs[0] if first is not None and _is_pair(first, source, uses) else None
+    return origin is not None and (origin.data is None or op.outputs[0] not in graph.outputs)
+
+
+def _is_pair(first: Op, between: Tensor, uses: Uses) -> bool:
+    """Whether integers are made only to be turned back: a QUANTIZE of floats whose result nothing else reads."""
+    source = first.inputs[0]
+    is_float = first.kind == "QUANTIZE" and source is not None and source.dtype is DType.FLOAT32
+    return is_float and not uses.is_output(between) and all(r.op.kind == "DEQUANTIZE" for r in uses.readers(between))
+
+
+def _fake_quant(op: Op) -> _Mark:
+    """The kernel's arithmetic: q in [0 or 1, 2**bits - 1], zero nudged to an integer."""
+    low, high = min(0.0, float(op.option("min"))), max(0.0, float(op.option("max")))
+    bits, least = int(op.option("numBits", 8)) or 8, int(bool(op.option("narrowRange")))
+    greatest = 2**bits - 1
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        return _Mark(op, Range(low, high, op.kind), None)
+    # In float32, as the kernel: a zero in the middle between two integers is common.
+    scale = float(np.float32(high - low) / np.float32(greatest - least))
+    zero = min(max(math.floor(least - np.float32(low) / np.float32(scale) + np.float32(0.5)), least), greatest)
+    nudged = Range(scale * (least - zero), scale * (greatest - zero), op.kind)
+    params = QuantParams((scale,), (zero - 2 ** (bits - 1),), DType.INT8) if bits <= 8 else None
+    held = params if bits == 8 else None
+    return _Mark(op, Range(nudged.low, nudged.high, op.kind, held), params)
+
+
+def _held(params: QuantParams) -> QuantParams | None:
+    """Parameters that activations can have: one scale, and for 16 bits no zero point."""
+    if len(params.scales) != 1 or (params.dtype is DType.INT16 and params.zero_points != (0,)):
+        return None
+    plain = QuantParams(params.scales, params.zero_points, params.dtype)
+    return plain if params.dtype in (DType.INT8, DType.UINT8, DType.INT16) else None
+
+
+def _grid(params: QuantParams) -> QuantParams | None:
+    """The same steps as int8."""
+    if params.dtype.bits > 8:
+        return None
+    shift = 128 if params.dtype is DType.UINT8 else 0
+    return QuantParams(params.scales, tuple(z - shift for z in params.zero_points), DType.INT8, params.axis)
+
+
+def _source(op: Op, uses: Uses) -> Tensor | None:
+    """The float tensor, or the integer constant, that a mark stands behind."""
+    source = op.inputs[0]
+    if source is None or source.data is not None or op.kind == "FAKE_QUANT":
+        return source
+    first = uses.producer(source)
+    return None if first is None else first.inputs[0]
+
+
+@dataclass
+class _Taker:
+    """Takes out marks one by one and collects what they say."""
+
+    keys: Mapping[Tensor, str]
+    ranges: dict[str, Range] = field(default_factory=dict)
+    constants: dict[Tensor, QuantParams] = field(default_factory=dict)
+    uses: dict[Use, QuantParams] = field(default_factory=dict)
+
+    def take(self, graph: Graph, mark: _Mark) -> None:
+        uses = Uses(graph)
+        source, result = _source(mark.op, uses), mark.op.outputs[0]
+        if source is None:
+            return
+        between = mark.op.inputs[0]
+        first = None if between is source or between is None else uses.producer(between)
+        if source.data is not None:
+            self._take_constant(graph, mark, source)
+        else:
+            self._take_activation(uses, mark, source)
+            if result in graph.outputs and not (source in graph.inputs or source in graph.outputs):
+                source.name = result.name  # callers know outputs by name
+            mark.op.inputs[0] = source
+            remove_op(graph, mark.op)
+        if first is not None and Uses(graph).is_unused(first.outputs[0]):
+            graph.ops.remove(first)
+
+    def _take_constant(self, graph: Graph, mark: _Mark, source: Tensor) -> None:
+        """The constant's values on the grid of the mark, in place of the mark's result."""
+        result = mark.op.outputs[0]
+        values = _on_grid(source, mark)
+        result.shape = values.shape  # TensorFlow leaves out the shape of what it makes of constants (2.21)
+        constant = Tensor.constant(result.name, values, DType.FLOAT32)
+        fold_into_constant(graph, mark.op, constant)
+        if mark.grid is not None:
+            self.constants[constant] = mark.grid
+
+    def _take_activation(self, uses: Uses, mark: _Mark, source: Tensor) -> None:
+        """The first mark is the tensor's own; another one holds only for those who read through it."""
+        result = mark.op.outputs[0]
+        own = self.ranges.setdefault(self.keys[source], mark.range)
+        self.ranges[self.keys[result]] = mark.range
+        if own != mark.range and mark.range.params is not None:
+            self.uses.update(dict.fromkeys(uses.readers(result), mark.range.params))
+
+
+def _on_grid(source: Tensor, mark: _Mark) -> Array:
+    data, grid = source.data, mark.grid
+    assert data is not None
+    if source.dtype is not DType.FLOAT32:
+        assert source.params is not None
+        return dequantize(data, source.params)
+    if grid is None:
+        return data
+    # Kernels want weights without the lowest integer, and so does training with a narrow range.
+    inside = np.clip(data, np.float32(mark.range.low), np.float32(mark.range.high))
+    return dequantize(quantize(inside, grid, narrow=grid.is_symmetric), grid)
+
+
+# What follows from known ranges.
+
+
+def _imply(graph: Graph, keys: Mapping[Tensor, str], given: Mapping[str, Range], implied: dict[str, Range]) -> None:
+    """Ranges of tensors without a mark: along ops that only move values, cut them off, or have a fixed output."""
+
+    def known(tensor: Tensor) -> Range | None:
+        key = keys.get(tensor, "")
+        return given.get(key) or implied.get(key)
+
+    grows = True
+    while grows:
+        before = len(implied)
+        for op in graph.ops:
+            inputs, outputs = _flowing(op)
+            for tensor in outputs:
+                if known(tensor) is None and (found := _forward(op, [known(t) for t in inputs])) is not None:
+                    implied[keys[tensor]] = found
+            for tensor in inputs:
+                spec, after = OPS[op.kind], [r for t in outputs if (r := known(t)) is not None]
+                if spec.tied and after and known(tensor) is None and tensor in keys:
+                    implied[keys[tensor]] = _merged(after)
+        grows = len(implied) > before
+
+
+def _flowing(op: Op) -> tuple[list[Tensor], list[Tensor]]:
+    """The activations that an op reads and makes."""
+    spec = OPS.get(op.kind)
+    if spec is None:
+        return [], []
+    sides = read_activations(op, spec), made_activations(op, spec)
+    inputs, outputs = ([t for t in side if t.data is None and t.dtype is DType.FLOAT32] for side in sides)
+    return inputs, outputs
+
+
+def _forward(op: Op, inputs: list[Range | None]) -> Range | None:
+    """The range of an op's output that those of its inputs imply."""
+    spec = OPS[op.kind]
+    if DType.INT8 in spec.fixed:
+        return Range(*spec.fixed[DType.INT8].params(DType.INT8).range(), op.kind)
+    found = [r for r in inputs if r is not None]
+    if not found or len(found) < len(inputs):
+        return None
+    limits = LIMITS.get(op.kind)
+    if limits is not None:
+        return Range(max(found[0].low, limits[0]), max(min(found[0].high, limits[1]), limits[0]), op.kind)
+    return _merged(found) if spec.tied else None
+
+
+LIMITS = {f.name: f.bounds for f in FUSED_ACTIVATIONS if f.bounds is not None}
+"""Ops that cut off what lies outside of an interval."""
+
+
+def _merged(ranges: list[Range]) -> Range:
+    """One range that holds them all; parameters only if they agree on them."""
+    params = ranges[0].params if len({r.params for r in ranges}) == 1 else None
+    return Range(min(r.low for r in ranges), max(r.high for r in ranges), "neighbours", params)

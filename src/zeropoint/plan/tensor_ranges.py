@@ -1,0 +1,174 @@
+"""The range of each tensor of a model: of constants from their data, of activations from what was given or measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..affine import QuantParams
+from ..calibration import Grid, Method, Range, Ranges, Stats, TensorStats, choose_ranges
+from ..calibration.range_methods import Bounds
+from ..dtypes import Array, DType
+from ..graph.model import Model, Tensor
+from ..ops import fused_activation
+from .qdq import Trained
+
+UNBOUNDED = 1e30
+"""Constants beyond this stand for infinity: a padding value before a maximum, a mask before a softmax."""
+
+
+Choice = tuple[Tensor, str, Grid]
+"""A tensor, the method that picks its range, and the integers that this is for."""
+
+
+@dataclass
+class TensorRanges:
+    """Answers for one model.
+
+    `widened` are ranges that a kernel's limits made larger. `masked` tensors hold values that stand for infinity and
+    may be clamped, `unbounded` ones such values as may not.
+    """
+
+    keys: Mapping[Tensor, str]
+    stats: Stats | None
+    given: Ranges
+    method: Method
+    bounded: dict[Tensor, Bounds]
+    trained: Trained = field(default_factory=Trained)
+    methods: Mapping[str, Method] = field(default_factory=dict)  # by key, in place of `method`
+    widened: dict[Tensor, Bounds] = field(default_factory=dict)
+    masked: set[Tensor] = field(default_factory=set)
+    unbounded: set[Tensor] = field(default_factory=set)
+    _picked: dict[Choice, Bounds] = field(default_factory=dict)
+    _chosen: dict[Choice, Bounds] = field(default_factory=dict)
+
+    def limit(self, tensor: Tensor, bounds: Bounds) -> None:
+        """Values beyond `bounds` need not be told apart."""
+        self.bounded[tensor] = _both(self.bounded.get(tensor), bounds)
+        self._chosen.clear()
+
+    def mask(self, tensor: Tensor, least: float, greatest: float = math.inf) -> None:
+        """The tensor holds values that stand for infinity; its range is what remains for the others."""
+        self.bounded[tensor] = (least, min(greatest, self.bounded.get(tensor, (0.0, math.inf))[1]))
+        self.masked.add(tensor)
+        self._chosen.clear()
+
+    def knows(self, tensor: Tensor) -> bool:
+        return tensor.data is not None or self._entry(tensor) is not None or self.measured(tensor) is not None
+
+    def is_unbounded(self, tensor: Tensor) -> bool:
+        """Whether values count that no integer can stand for."""
+        return tensor in self.unbounded or max(map(abs, self.bounds(tensor))) >= UNBOUNDED
+
+    def measured(self, tensor: Tensor) -> TensorStats | None:
+        return None if self.stats is None else self.stats.tensors.get(self.keys.get(tensor, ""))
+
+    def bounds(self, tensor: Tensor) -> Bounds:
+        """All that was seen, or given."""
+        return self.choose(tensor, "minmax", Grid())
+
+    def means(self, tensor: Tensor) -> Array | None:
+        """The mean of each slice along the last axis, if it was measured."""
+        seen = self.measured(tensor)
+        return None if seen is None or seen.channels is None else seen.channels.mean
+
+    def params(self, tensor: Tensor) -> QuantParams | None:
+        """Parameters that were given outright, or trained."""
+        if tensor.data is not None:
+            grid = self.trained.constants.get(tensor)
+            return grid if grid is not None and len(grid.scales) == 1 else None
+        entry = self._entry(tensor)
+        return None if entry is None else entry.params
+
+    def weights(self, tensor: Tensor, axis: int | None, dtype: DType) -> QuantParams | None:
+        """The grid that a constant was trained on, if kernels take it: symmetric, with scales along `axis` or one."""
+        grid, data = self.trained.constants.get(tensor), tensor.data
+        if grid is None or data is None or not grid.is_symmetric or grid.axis not in (None, axis):
+            return None
+        scales, _ = grid.along(data.ndim)
+        if np.rint(np.abs(data) / scales).max(initial=0) > dtype.max:
+            return None
+        return QuantParams(grid.scales, grid.zero_points, dtype, grid.axis)
+
+    def _entry(self, tensor: Tensor) -> Range | None:
+        """What was given, or follows from it where nothing was measured."""
+        key = self.keys.get(tensor, "")
+        if key in self.given.entries:
+            return self.given.entries[key]
+        return self.trained.implied.entries.get(key) if self.measured(tensor) is None else None
+
+    def anticipate(self, wanted: Iterable[tuple[Tensor, str | None, Grid]]) -> None:
+        """Pick the ranges that `choose` will be asked for, which takes less time together than one by one."""
+        together: dict[tuple[str, Grid], dict[Tensor, TensorStats]] = {}
+        for tensor, method, grid in wanted:
+            how = self._method(tensor, method)
+            seen = None if self.is_given(tensor) else self.measured(tensor)
+            if seen is not None and (tensor, how, grid) not in self._picked:
+                together.setdefault((how, grid), {})[tensor] = seen
+        for (how, grid), seen_of in together.items():
+            picked = choose_ranges(list(seen_of.values()), how, grid)  # type: ignore[arg-type]
+            self._picked.update({(t, how, grid): b for t, b in zip(seen_of, picked, strict=True)})
+
+    def choose(self, tensor: Tensor, method: str | None, grid: Grid) -> Bounds:
+        """The tensor's range by `method` (None: the model's), for this grid of integers."""
+        how = method or self._usual(tensor)
+        spot = (tensor, how, grid)
+        if spot not in self._chosen:
+            self._chosen[spot] = self._choose(tensor, how, grid)
+        low, high = self._chosen[spot]
+        if tensor in self.widened:
+            low, high = min(low, self.widened[tensor][0]), max(high, self.widened[tensor][1])
+        return low, high
+
+    def _method(self, tensor: Tensor, method: str | None) -> str:
+        # A histogram that spans masked values as well is too coarse for any choice among the others.
+        return "minmax" if tensor in self.masked else method or self._usual(tensor)
+
+    def _usual(self, tensor: Tensor) -> Method:
+        return self.methods.get(self.keys.get(tensor, ""), self.method)
+
+    def is_given(self, tensor: Tensor) -> bool:
+        return self.keys.get(tensor, "") in self.given.entries
+
+    def _choose(self, tensor: Tensor, method: str, grid: Grid) -> Bounds:
+        entry = self._entry(tensor)
+        if entry is not None:
+            low, high = entry.low, entry.high
+        elif self.measured(tensor) is not None:
+            spot = (tensor, self._method(tensor, method), grid)
+            if spot not in self._picked:
+                self.anticipate([spot])
+            low, high = self._picked[spot]
+        else:
+            low, high = constant_bounds(tensor)
+        least, greatest = self.bounded.get(tensor, (-math.inf, math.inf))
+        if tensor in self.masked and entry is None:
+            low = least
+        return min(max(low, least), greatest), max(min(high, greatest), least)
+
+
+def _both(a: Bounds | None, b: Bounds) -> Bounds:
+    return b if a is None else (max(a[0], b[0]), min(a[1], b[1]))
+
+
+def constant_bounds(tensor: Tensor) -> Bounds:
+    """Least and greatest value of a constant; what stands for infinity does not count."""
+    data = tensor.data
+    if data is None:
+        raise KeyError(tensor.name)
+    if not data.size:
+        return 0.0, 0.0
+    low, high = float(data.min()), float(data.max())
+    if max(-low, high) < UNBOUNDED:
+        return low, high
+    finite = data[np.abs(data) < UNBOUNDED]
+    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+
+
+def fused_bounds(model: Model) -> dict[Tensor, Bounds]:
+    """What fused activations limit the outputs of their ops to."""
+    ops = (op for graph in model.graphs for op in graph.ops if op.outputs)
+    return {op.outputs[0]: bounds for op in ops if (bounds := fused_activation(op).bounds) is not None}

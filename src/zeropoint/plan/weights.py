@@ -1,0 +1,120 @@
+"""Parameters of weights and biases: per channel, symmetric, and such that every bias fits its integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..affine import SMALLEST_SCALE, QuantParams
+from ..dtypes import Array, DType
+from ..graph.model import Op
+from ..improve.gptq import weighted_scales
+from ..ops import Weight
+from ..recipe import Scheme
+from .forms import BlockParams
+
+BIAS_LIMIT = {DType.INT8: 2.0**30, DType.INT16: 2.0**46}
+"""The largest integer a bias may take, by activation type: half of what the accumulators hold, so that sums fit too."""
+
+BIAS_TYPE = {DType.INT8: DType.INT32, DType.INT16: DType.INT64}
+
+
+def scale_axis(op: Op, role: Weight, rank: int, scheme: Scheme) -> int | None:
+    """The axis along which the op's weights have a scale for each slice; None for one scale.
+
+    A choice of one scale concerns dense layers: some microcontroller runtimes lack per-channel ones.
+    """
+    return None if scheme.per_tensor and op.kind == "FULLY_CONNECTED" else role.axis_of(op, rank)
+
+
+def weight_params(data: Array, axis: int | None, dtype: DType, name: str, method: str | None = None) -> QuantParams:
+    """Symmetric parameters in the narrow range, one scale for each slice along `axis`, or one for all.
+
+    `method` is "minmax" (the peak decides) or "mse"; None is the latter below 8 bits: with so few steps it pays to
+    cut off the peaks.
+    """
+    lows, highs = _extremes(data, axis)
+    peaks = np.maximum(-lows, highs)
+    params = QuantParams.from_range(-peaks, peaks, dtype, symmetric=True, narrow=True, axis=axis, name=name)
+    scales = np.array(params.scales)
+    if method == "mse" or (method is None and dtype.bits < 8):
+        rows = data.reshape(1, -1) if axis is None else np.moveaxis(data, axis, 0).reshape(peaks.size, -1)
+        scales = weighted_scales(rows, np.ones(rows.shape[1]), dtype, peaks)
+    return with_scales(params, live_scales(scales, peaks))
+
+
+def unpacked_params(data: Array, axis: int | None, dtype: DType, name: str) -> QuantParams:
+    """Parameters with zero points, for weights that are float again before they are used."""
+    lows, highs = _extremes(data, axis)
+    return QuantParams.from_range(lows, highs, dtype, axis=axis, name=name)
+
+
+def _extremes(data: Array, axis: int | None) -> tuple[Array, Array]:
+    others = tuple(k for k in range(data.ndim) if k != axis)
+    return data.min(axis=others, initial=0.0).reshape(-1), data.max(axis=others, initial=0.0).reshape(-1)
+
+
+def block_params(data: Array, block: int, dtype: DType, method: str | None = None) -> BlockParams:
+    """One scale for each `block` consecutive weights of a row, as float16."""
+    blocks = data.reshape(-1, block)
+    peaks = np.abs(blocks).max(axis=1)
+    scales = peaks / dtype.max
+    if method != "minmax":
+        scales = weighted_scales(blocks, np.ones(block), dtype, peaks)
+    # Rounding to float16 may take a scale to zero, or a huge one to infinity.
+    limit = np.finfo(np.float16)
+    stored = np.clip(scales, float(limit.tiny), float(limit.max)).astype(np.float16)
+    return BlockParams(stored.reshape(data.shape[0], -1), block, dtype)
+
+
+def live_scales(scales: Array, peaks: Array) -> Array:
+    """Scales in which channels without weights, or with vanishing ones, take the smallest scale of the others.
+
+    Such a channel's scale matters for its bias alone: too large and the bias is coarse, too small and it overflows.
+    """
+    dead = peaks < SMALLEST_SCALE * 2.0**24
+    if not dead.any():
+        return scales
+    return np.where(dead, scales[~dead].min() if (~dead).any() else 2.0**-7, scales)
+
+
+@dataclass(frozen=True)
+class WithBias:
+    """Parameters of weights and of the bias beside them; `raised` are channels whose scale the bias enlarged."""
+
+    weights: QuantParams
+    bias: QuantParams
+    raised: tuple[int, ...]
+
+
+def fit_bias(weights: QuantParams, bias: Array, input_scale: float, activations: DType) -> WithBias:
+    """bias scale = input scale * weight scale; a bias that would not fit raises its channel's weight scale."""
+    scales = np.array(weights.scales, np.float64)
+    values = np.abs(bias.reshape(-1).astype(np.float64))
+    if scales.size == 1:
+        values = values.max(initial=0.0, keepdims=True)
+    least = values / (input_scale * BIAS_LIMIT[activations])
+    raised = np.flatnonzero(least > scales)
+    weights = with_scales(weights, np.maximum(scales, least)) if raised.size else weights
+    products = np.maximum(np.array(weights.scales) * input_scale, SMALLEST_SCALE)
+    per_channel = len(weights.scales) > 1
+    bias_params = QuantParams(
+        (*products.astype(np.float32).tolist(),),
+        (0,) * products.size,
+        BIAS_TYPE[activations],
+        0 if per_channel else None,
+    )
+    return WithBias(weights, bias_params, tuple(int(k) for k in raised))
+
+
+def with_scales(params: QuantParams, scales: Array) -> QuantParams:
+    stored = (*np.asarray(scales, np.float32).tolist(),)
+    return QuantParams(stored, params.zero_points, params.dtype, params.axis)
+
+
+def state_params(low: float, high: float, least: int, greatest: int) -> QuantParams:
+    """int16 with the smallest power of two for a scale that covers the range, within what the kernel allows."""
+    peak = max(-low, high, 2.0**-20)
+    exponent = int(np.ceil(np.log2(peak / 32768)))
+    return QuantParams((2.0 ** min(max(exponent, least), greatest),), (0,), DType.INT16)

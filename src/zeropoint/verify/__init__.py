@@ -1,1 +1,0 @@
-"""Where accuracy went, and why."""

@@ -1,0 +1,111 @@
+"""Values that stand for minus infinity, in padding and in masks: they widen no range, and do what they did."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import zeropoint
+from zeropoint.calibration import Settings, calibrate
+from zeropoint.dtypes import DType
+from zeropoint.graph import Model, Tensor
+
+from .. import build
+from ..nets import Net, kinds, normal, outputs_of, quantized, samples_for
+
+IMAGE = (1, 6, 6, 4)
+LOWEST = np.finfo(np.float32).min
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+@pytest.mark.parametrize("value", [-np.inf, LOWEST, -1e30, 0.0, -2.5], ids=str)
+def test_padding_before_a_maximum(value, mode):
+    net = Net()
+    x = net.input(*IMAGE)
+    around = np.int32([[0, 0], [1, 1], [1, 1], [0, 0]])
+    padded = net("PADV2", [net.conv(x, normal(4, 1, 1, 4)), around, np.float32(value)], (1, 8, 8, 4))
+    window = {"strideW": 1, "strideH": 1, "filterWidth": 3, "filterHeight": 3, "padding": 1}
+    model = net.model(net("MAX_POOL_2D", [padded], IMAGE, **window))
+    samples = samples_for(model)
+    stats = calibrate(model, samples, Settings(allow_nonfinite=True))
+    made = quantized(model, samples, bound=0.03 if mode == "int8" else 0.01, mode=mode, data=None, stats=stats).model
+    assert kinds(made) == ["QUANTIZE", "CONV_2D", "PADV2", "MAX_POOL_2D", "DEQUANTIZE"]
+
+
+def added(net: Net, scores: Tensor, shown: Tensor, value: float) -> Tensor:
+    """As in BERT: (1 - shown) * value is added."""
+    hidden = net("SUB", [np.float32(1), shown], shown.shape)
+    return net("ADD", [scores, net("RESHAPE", [net("MUL", [hidden, np.float32(value)]), np.int32([1, 8])], (1, 8))])
+
+
+def subtracted(net: Net, scores: Tensor, shown: Tensor, value: float) -> Tensor:
+    """The same with the other sign."""
+    hidden = net("SUB", [np.float32(1), shown], shown.shape)
+    mask = net("RESHAPE", [net("MUL", [hidden, np.float32(-value)]), np.int32([1, 8])], (1, 8))
+    return net("SUB", [scores, mask])
+
+
+def added_before_a_difference(net: Net, scores: Tensor, shown: Tensor, value: float) -> Tensor:
+    """What is masked is a minuend afterwards."""
+    return net("SUB", [added(net, scores, shown, value), net("MUL", [shown, np.float32(0.1)])], scores.shape)
+
+
+def selected(net: Net, scores: Tensor, shown: Tensor, value: float) -> Tensor:
+    condition = net("GREATER", [shown, np.float32(0.5)])
+    condition.dtype = DType.BOOL
+    return net("SELECT_V2", [condition, scores, np.float32(value)], scores.shape)
+
+
+def given(net: Net, scores: Tensor, shown: Tensor, value: float) -> Tensor:
+    """The caller masks."""
+    return net("ADD", [shown, scores], scores.shape)
+
+
+def built_in(net: Net, scores: Tensor, shown: Tensor, value: float) -> Tensor:
+    """No word looks ahead, whatever the caller says."""
+    ahead = np.triu(np.full((4, 8), value, np.float32), 1)
+    return net("ADD", [net("ADD", [scores, ahead]), net("MUL", [shown, np.float32(0.1)])], scores.shape)
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+@pytest.mark.parametrize("value", [-1e4, -1e9, LOWEST], ids=str)
+@pytest.mark.parametrize("mask", [added, subtracted, added_before_a_difference, selected, given, built_in])
+def test_a_mask_before_a_softmax_costs_no_resolution(mask, value, mode):
+    net = Net()
+    scores, shown = net.input(4, 8), net.input(8, name="shown")
+    model = net.model(net("SOFTMAX", [mask(net, scores, shown, value)], beta=1.0))
+    rng = np.random.default_rng(0)
+    hide, show = (np.float32(value), np.float32(0)) if mask is given else (np.float32(0), np.float32(1))
+    rows = [np.where(rng.random(8) < 0.3, hide, show) for _ in range(24)]
+    samples = [(normal(4, 8, seed=k, spread=2), row) for k, row in enumerate(rows)]
+    result = quantized(model, samples, mode=mode, bound=0.03 if mode == "int8" else 1e-3)
+    assert {s.op.kind for s in result.skipped} <= {"GREATER"}
+
+
+@pytest.mark.parametrize("value", [-np.inf, LOWEST], ids=str)
+def test_what_is_not_merely_compared_stays_float(value):
+    """Clamped to the least of the others, a mask would no longer vanish in a sum of exponentials, or for a caller."""
+    net = Net()
+    x, shown = net.input(4, 8), net.input(4, 8, dtype=DType.BOOL, name="shown")
+    chosen = net("SELECT_V2", [shown, net("MUL", [x, np.float32(0.5)]), np.float32(value)], (4, 8))
+    alone = Model([build.graph("main", net.inputs, [chosen], *net.ops)])
+    model = net.model(net("SUM", [net("EXP", [chosen]), np.int32([1])], (4,)))
+    samples = samples_for(model)
+    for each, bound in ((model, 0.05), (alone, 0.02)):
+        stats = calibrate(each, samples, Settings(allow_nonfinite=True))
+        made = zeropoint.quantize(each, stats=stats)
+        assert "SELECT_V2" in {s.op.kind for s in made.skipped}
+        wanted, got = (outputs_of(m, samples)[0] for m in (each, made.model))
+        assert np.array_equal(wanted < -1e30, got < -1e30)
+        finite = wanted > -1e30
+        assert np.abs(wanted[finite] - got[finite]).max() <= bound * np.ptp(wanted[finite])
+
+
+def test_values_that_stand_for_infinity_stay_float():
+    """At such scales kernels would end the process."""
+    net = Net()
+    x = net.dense(net.input(1, 8), normal(8, 8))
+    model = net.model(net("ADD", [x, net("MUL", [x, np.float32(3e37)])]))
+    result = quantized(model)
+    assert {s.op.kind for s in result.skipped} == {"ADD", "MUL"}
+    assert all("stand for infinity" in s.reason for s in result.skipped)

@@ -1,0 +1,187 @@
+"""Properties of every plan and of what is made of it, on networks that hypothesis draws."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import zeropoint
+from zeropoint.calibration import Range, Ranges, calibrate
+from zeropoint.errors import UnsupportedOp
+from zeropoint.graph import Model, Tensor
+from zeropoint.graph.query import tensor_keys
+from zeropoint.recipe import FLOAT, INT8, INT16X8, Recipe, Rule, preset
+from zeropoint.tflite import load, to_bytes
+
+from .. import build
+from ..nets import KERNELS, Net, kinds, normal, outputs_of, quantized, samples_for
+from .laws import broken_laws
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "digits_plan.txt"
+
+WIDTH = 8
+UNARY = ("RELU", "RELU6", "TANH", "LOGISTIC", "SOFTMAX", "RESHAPE", "MEAN", "SIN", "FULLY_CONNECTED", "TRANSPOSE")
+BINARY = ("ADD", "SUB", "MUL", "MAXIMUM", "CONCATENATION")
+
+
+def step(net: Net, kind: str, x: Tensor, y: Tensor, seed: int) -> Tensor:
+    """One more op; every tensor is a row of WIDTH values."""
+    shape = (1, WIDTH)
+    if kind == "FULLY_CONNECTED":
+        return net.dense(x, normal(WIDTH, WIDTH, seed=seed, spread=0.4), normal(WIDTH, seed=seed + 1))
+    if kind == "RESHAPE":
+        return net(kind, [net(kind, [x, np.int32([2, 4])], (2, 4)), np.int32(shape)], shape)
+    if kind == "TRANSPOSE":
+        return net("RESHAPE", [net(kind, [x, np.int32([1, 0])], (WIDTH, 1)), np.int32(shape)], shape)
+    if kind == "MEAN":
+        return net("SUB", [x, net(kind, [x, np.int32([1])], (1, 1), keepDims=True)])
+    if kind == "SIN":
+        return net("MAXIMUM", [net(kind, [x]), y])
+    if kind == "CONCATENATION":
+        both = net(kind, [x, y], (1, 2 * WIDTH), axis=1)
+        return net("SLICE", [both, np.int32([0, WIDTH // 2]), np.int32(shape)], shape)
+    if kind in BINARY:
+        return net(kind, [x, y])
+    return net(kind, [x], **({"beta": 1.0} if kind == "SOFTMAX" else {}))
+
+
+Program = list[tuple[str, int, int]]
+"""Ops in order, each with the two values it reads: counted back from the last one made."""
+
+PROGRAMS: st.SearchStrategy[Program] = st.lists(
+    st.tuples(st.sampled_from(UNARY + BINARY), st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=10
+)
+OUTPUTS = st.lists(st.integers(0, 9), max_size=2)
+"""Which values are outputs beside the last; the first is an input."""
+
+
+def network(program: Program, outputs: Sequence[int] = ()) -> Model:
+    net = Net()
+    constant = build.const("constant", normal(1, WIDTH, seed=9))
+    x = net.input(1, WIDTH)
+    values: list[Tensor] = [constant, x, net.dense(x, normal(WIDTH, WIDTH, seed=8, spread=0.4))]
+    for seed, (kind, x, y) in enumerate(program):
+        first, second = (values[max(-k, -len(values))] for k in (x, y))
+        values.append(step(net, kind, values[-1] if first is constant else first, second, seed))
+    return net.model(values[-1], *(values[min(k + 1, len(values) - 1)] for k in outputs))
+
+
+SCHEMES = {
+    "int8": INT8,
+    "int16x8": INT16X8,
+    "float": FLOAT,
+    "symmetric": dataclasses.replace(INT8, symmetric=True),
+    "minmax": dataclasses.replace(INT8, range="minmax"),
+}
+RULES = st.lists(st.tuples(st.sampled_from(("*", *UNARY, *BINARY)), st.sampled_from(sorted(SCHEMES))), max_size=3)
+MODES = st.sampled_from(["int8", "int16x8"])
+
+
+def recipe_of(mode: str, rules: list[tuple[str, str]]) -> Recipe:
+    return preset(mode).then(*(Rule(SCHEMES[scheme], ops=kind) for kind, scheme in rules))
+
+
+TYPES = st.sampled_from(["float32", "int8"])
+
+
+@given(PROGRAMS, OUTPUTS, MODES, RULES, TYPES, TYPES)
+@settings(max_examples=60)
+def test_every_network_is_quantized_lawfully(program, outputs, mode, rules, input_type, output_type):
+    model = network(program, outputs)
+    before, samples = to_bytes(model), samples_for(model, 4)
+    options = {"recipe": recipe_of(mode, rules), "input_type": input_type, "output_type": output_type}
+    result = zeropoint.quantize(model, stats=calibrate(model, samples), **options)
+    assert broken_laws(result) == []
+    assert to_bytes(model) == before
+    for kernels in KERNELS:
+        assert all(np.isfinite(values).all() for values in outputs_of(result.model, samples, kernels))
+
+
+@given(PROGRAMS)
+@settings(max_examples=25)
+def test_sixteen_bits_are_close_to_float(program):
+    """Up to what eight bits of the weights cost."""
+    model = network(program)
+    samples = samples_for(model, 8)
+    quantized(model, samples, bound=0.1, mode="int16x8", data=None, stats=calibrate(model, samples))
+
+
+@given(PROGRAMS, MODES, RULES)
+@settings(max_examples=15)
+def test_the_same_input_gives_the_same_bytes(program, mode, rules):
+    made = []
+    for _ in range(2):
+        model = network(program)
+        result = zeropoint.quantize(model, data=samples_for(model, 4), recipe=recipe_of(mode, rules))
+        made.append(to_bytes(result.model))
+    assert made[0] == made[1]
+
+
+@given(PROGRAMS, MODES, RULES)
+@settings(max_examples=15)
+def test_strict_is_all_or_nothing(program, mode, rules):
+    """With `strict` every op that would stay float is named; without any, it changes nothing."""
+    model = network(program)
+    options = {"stats": calibrate(model, samples_for(model, 4)), "recipe": recipe_of(mode, rules)}
+    result = zeropoint.quantize(model, **options)
+    if not result.skipped:
+        assert to_bytes(zeropoint.quantize(model, strict=True, **options).model) == to_bytes(result.model)
+        return
+    with pytest.raises(UnsupportedOp) as refused:
+        zeropoint.quantize(model, strict=True, **options)
+    lines = str(refused.value).splitlines()
+    assert lines[0].startswith(f"{len(result.skipped)} op")
+    assert [line.strip() for line in lines[1:-1]] == [str(s) for s in result.skipped]
+
+
+# The plan.
+
+
+def even_ranges(model: Model) -> Ranges:
+    """A range of its own for each tensor, in round numbers: the same on every machine."""
+    names = tensor_keys(model).values()
+    return Ranges({name: Range(-1.0 - k / 8, 2.0 + k / 4, "test") for k, name in enumerate(names)})
+
+
+def plan_text(model: bytes) -> str:
+    source = load(model)
+    recipe = preset("int8").then(Rule(INT16X8, ops="ADD"), Rule(FLOAT, ops="SOFTMAX"))
+    return f"{zeropoint.quantize(source, recipe=recipe, ranges=even_ranges(source)).plan}\n"
+
+
+def test_the_plan_is_the_golden_one(digits):
+    """`python -m tests.plan.test_solver` writes it anew; read the diff."""
+    assert plan_text(digits) == GOLDEN.read_text("utf-8")
+
+
+def test_the_plan_says_what_the_model_is():
+    result = quantized(build.float_cnn(), bound=0.1, keep=["MEAN"])
+    text = str(result.plan)
+    assert text.startswith("plan for 'main': 6 int8, 1 float")
+    for op in result.plan.graph.ops:
+        assert f"  {op.kind} {'float' if op.kind == 'MEAN' else 'int8'}  '{op.name}'" in text
+    assert "because the recipe keeps it in float" in text
+    stored = {t.params for t in result.model.main.tensors if t.params is not None}
+    assert all(str(params) in text for params in stored)
+
+
+def test_few_conversions_for_many_readers():
+    """One conversion serves every reader that wants the same form."""
+    net = Net()
+    x = net.dense(net.input(1, 8), normal(8, 8))
+    model = net.model(*(net("SIN", [x]) for _ in range(4)), *(net("RELU", [x]) for _ in range(4)))
+    made = quantized(model, bound=0.05).model
+    assert kinds(made).count("DEQUANTIZE") == 1 + 4
+    assert kinds(made).count("QUANTIZE") == 1
+
+
+if __name__ == "__main__":
+    from importlib.resources import files
+
+    GOLDEN.write_text(plan_text(files("zeropoint").joinpath("data/digits.tflite").read_bytes()), "utf-8")

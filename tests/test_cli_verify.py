@@ -1,0 +1,106 @@
+"""`zeropoint compare`, `doctor` and `benchmark`, on the digits model that comes with the package."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import zeropoint
+from zeropoint.recipe import load_recipe
+from zeropoint.report.demo import digits as digits_data
+from zeropoint.tflite import save
+
+from .diagnosis.faults import drowned_concat_input
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory, digits):
+    """The model, a quantized one, data, and a metric."""
+    folder = tmp_path_factory.mktemp("home")
+    images = digits_data()["calibration"][:40]
+    (folder / "model.tflite").write_bytes(digits)
+    np.save(folder / "data.npy", images)
+    zeropoint.quantize(digits, data=[i[None] for i in images]).save(folder / "int8.tflite")
+    (folder / "score.py").write_text("def confident(outputs): return sum(float(o[0].max()) for o in outputs)\n")
+    return folder
+
+
+def test_compare_prints_the_worst_ops_first(run, home):
+    code, out, err = run(
+        "compare", home / "model.tflite", home / "int8.tflite", "--data", home / "data.npy", "--top", 2
+    )
+    assert (code, err) == (0, "")
+    assert "2 of" in out
+    assert "same top-1 in" in out
+    assert "\x1b" not in out
+
+
+def test_compare_prints_json_with_a_metric(run, home):
+    options = ("--data", home / "data.npy", "--limit", 5, "--json", "--metric", f"{home / 'score.py'}:confident")
+    code, out, err = run("compare", home / "model.tflite", home / "int8.tflite", *options)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["samples"] == 5
+    assert found["metric"]["name"] == "confident"
+    assert found["quantized_bytes"] < found["float_bytes"]
+    assert {"own", "accumulated", "occupancy", "macs", "execution"} <= set(found["ops"][0])
+
+
+@pytest.mark.parametrize("command", ["compare", "doctor"])
+def test_mistakes_are_told_in_a_line(run, home, command):
+    models = (home / "model.tflite", home / "int8.tflite")
+    code, out, err = run(command, *models, "--data", home / "data.npy", "--metric", "nowhere.py:f")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --metric nowhere.py:f")
+    assert err.count("\n") == 1
+
+
+def test_doctor_says_that_a_healthy_model_is_healthy(run, home, tmp_path):
+    files = ("--apply", tmp_path / "out.tflite", "--save-recipe", tmp_path / "recipe.json")
+    code, out, err = run("doctor", home / "model.tflite", home / "int8.tflite", "--data", home / "data.npy", *files)
+    assert code == 0
+    assert "Nothing to fix." in out
+    assert "no file was written" in err
+    assert "no recipe was written" in err
+    assert not any(tmp_path.iterdir())
+
+
+def test_doctor_applies_what_it_proposes(run, tmp_path):
+    patient = drowned_concat_input()
+    save(patient.model, tmp_path / "model.tflite")
+    save(patient.quantized, tmp_path / "spoilt.tflite")
+    np.save(tmp_path / "data.npy", np.concatenate([x for (x,) in patient.data]))
+    options = ("--data", tmp_path / "data.npy", "--apply", tmp_path / "out.tflite")
+    files = ("--save-recipe", tmp_path / "recipe.json")
+    code, out, err = run("doctor", tmp_path / "model.tflite", tmp_path / "spoilt.tflite", *options, *files)
+    assert (code, err) == (0, "")
+    assert "[drowned_input]" in out
+    assert "before" in out
+    assert "after" in out
+    before = zeropoint.compare(patient.model, tmp_path / "spoilt.tflite", patient.data)
+    after = zeropoint.compare(patient.model, tmp_path / "out.tflite", patient.data)
+    assert after.snr > before.snr + 3
+    again = zeropoint.quantize(patient.model, data=patient.data, recipe=load_recipe(tmp_path / "recipe.json"))
+    assert zeropoint.compare(patient.model, again.model, patient.data).snr > before.snr + 3
+
+
+def test_doctor_prints_json(run, home):
+    code, out, err = run("doctor", home / "model.tflite", "--data", home / "data.npy", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["findings"] == []
+
+
+def test_benchmark_draws_bars(run, home):
+    models = (home / "model.tflite", home / "int8.tflite")
+    code, out, err = run("benchmark", *models, "--rounds", 2, "--threads", "1")
+    assert (code, err) == (0, "")
+    assert "█" in out
+    assert "does not tell the time of single ops" in out
+    code, out, err = run("benchmark", *models, "--rounds", 2, "--quick", "--json")
+    assert (code, err) == (0, "")
+    assert [m["name"] for m in json.loads(out)["models"]] == ["model.tflite", "int8.tflite"]
+    code, _, err = run("benchmark", *models, "--threads", "many")
+    assert code == 2
+    assert "--threads many" in err
