@@ -1,5 +1,6 @@
 """The only place that runs LiteRT."""
 
+from .runner import Runner
 from .session import Kernels, Session, interpreter_class, require_runnable, zeros_like_inputs
 
-__all__ = ["Kernels", "Session", "interpreter_class", "require_runnable", "zeros_like_inputs"]
+__all__ = ["Kernels", "Runner", "Session", "interpreter_class", "require_runnable", "zeros_like_inputs"]

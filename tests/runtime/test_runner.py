@@ -1,0 +1,83 @@
+"""A runner gives what LiteRT computes: by tensor, from the initial state, for any shape."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from zeropoint.errors import RuntimeFailure
+from zeropoint.graph import Model
+from zeropoint.runtime import Runner, Session
+from zeropoint.tflite import load
+
+from .. import build
+from ..calibration.test_state import counter
+
+
+def two_inputs() -> Model:
+    """sum = x + y, |x| and its square."""
+    x, y, total, size, square = (build.act(n, 1, 4) for n in ("x", "y", "sum", "abs", "square"))
+    ops = [
+        build.op("ADD", [x, y], total, options="AddOptions"),
+        build.op("ABS", [x], size, options="AbsOptions"),
+        build.op("MUL", [size, size], square, options="MulOptions"),
+    ]
+    return Model([build.graph("main", [x, y], [total, square], *ops)])
+
+
+ROW = (np.float32([[1, -2, 3, -4]]), np.float32([[5, 6, 7, 8]]))
+
+
+@pytest.mark.parametrize("kernels", ["delegate", "optimized", "reference"])
+def test_outputs_are_read_by_tensor(kernels):
+    model = two_inputs()
+    total, square = model.main.outputs
+    found = Runner(model, kernels=kernels).values(ROW)
+    np.testing.assert_array_equal(found[total], ROW[0] + ROW[1])
+    np.testing.assert_array_equal(found[square], ROW[0] ** 2)
+
+
+def test_inner_tensors_are_exposed_and_rows_stay_whole():
+    model = two_inputs()
+    size, total = (model.main.tensor(n) for n in ("abs", "sum"))
+    alone = Runner.exposing(model, model.main, [size, size])
+    assert len(alone.session.inputs) == 1  # y is not needed
+    np.testing.assert_array_equal(alone.run(ROW)[0], np.abs(ROW[0]))
+    found = Runner.exposing(model, model.main, [total, size]).another().values(ROW)
+    np.testing.assert_array_equal(found[total], ROW[0] + ROW[1])
+    np.testing.assert_array_equal(found[size], np.abs(ROW[0]))
+    assert [t.name for t in model.main.outputs] == ["sum", "square"]
+
+
+@pytest.mark.parametrize("make", [counter, build.stateful])
+def test_every_run_starts_from_the_initial_state(make):
+    model = make()
+    runner, row = Runner(model), [np.ones(model.main.inputs[0].shape, np.float32)]
+    first = runner.run(row)[0]
+    np.testing.assert_array_equal(runner.run(row)[0], first)
+    runner.invoke(row)  # without a restart it goes on
+    assert not np.array_equal(runner.read(runner.outputs)[0], first)
+
+
+def test_shapes_vary_where_the_model_allows_it():
+    runner = Runner(build.dynamic())
+    for rows in (1, 5, 2):
+        x = np.ones((rows, 3), np.float32)
+        assert runner.run([x])[0].shape[0] == rows
+
+
+def test_other_shapes_need_permission():
+    model, wide = two_inputs(), [np.ones((3, 4), np.float32)] * 2
+    with pytest.raises(RuntimeFailure):
+        Runner(model).run(wide)
+    assert Runner(model, strict=False).run(wide)[0].shape == (3, 4)
+    runner = Runner(model)
+    runner.invoke(wide, strict=False)
+    (view, _) = runner.views(runner.outputs)
+    assert view.shape == (3, 4)
+
+
+def test_it_agrees_with_a_session(digits):
+    model = load(digits)
+    image = np.random.default_rng(0).uniform(0, 1, model.main.inputs[0].shape).astype(np.float32)
+    np.testing.assert_array_equal(Runner(model, threads=2).run([image])[0], Session(digits).run([image])[0])
