@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,19 +11,18 @@ from hypothesis import strategies as st
 
 import zeropoint
 from tests.build import act, const, graph, op
-from tests.conformance.samples import HYBRID_SAMPLES, SAMPLES, Sample
+from tests.ops.test_layout import layer
 from zeropoint.affine import round_half_away
 from zeropoint.calibration import calibrate
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model
 from zeropoint.graph.edit import copy_model
 from zeropoint.graph.query import Use
-from zeropoint.improve.bias_correction import mean_shift, rounding_error
+from zeropoint.improve.bias_correction import rounding_error
 from zeropoint.improve.cross_layer_equalization import equalize
 from zeropoint.improve.gptq import compensated, output_error
 from zeropoint.improve.layerwise import Refiner
-from zeropoint.improve.patches import LAYOUTS, grouped_weights, has_layout, patches, ungrouped_weights
-from zeropoint.ops import OPS, Bias
+from zeropoint.ops import OPS
 from zeropoint.plan.pipeline import Request, plan_model, run
 from zeropoint.plan.weights import weight_params
 from zeropoint.recipe import preset, recipe_from
@@ -81,29 +79,7 @@ def test_compensation_helps_where_inputs_go_together() -> None:
     assert ours.sum() < 0.7 * theirs.sum()
 
 
-CONV, DEPTHWISE, DENSE = "Conv2DOptions", "DepthwiseConv2DOptions", "FullyConnectedOptions"
-LAYERS: dict[str, dict[str, Any]] = {
-    "FULLY_CONNECTED": {"shape": (1, 12), "weights": (6, 12), "out": (1, 6), "options": DENSE},
-    "CONV_2D": {"shape": (1, 7, 6, 4), "weights": (6, 3, 3, 4), "out": (1, 4, 3, 6), "options": CONV, "stride": 2},
-    "pointwise": {"shape": (1, 5, 5, 4), "weights": (6, 1, 1, 4), "out": (1, 5, 5, 6), "options": CONV},
-    "grouped": {"shape": (1, 6, 6, 4), "weights": (6, 3, 3, 2), "out": (1, 6, 6, 6), "options": CONV},
-    "DEPTHWISE_CONV_2D": {"shape": (1, 6, 6, 3), "weights": (1, 3, 3, 6), "out": (1, 6, 6, 6), "options": DEPTHWISE},
-}
-KINDS = {"pointwise": "CONV_2D", "grouped": "CONV_2D"}
-
-
-def layer(name: str, seed: int = 0) -> Model:
-    """A model of one weighted op, padded to keep the size."""
-    about = LAYERS[name]
-    rng = np.random.default_rng(seed)
-    x, y = act("x", *about["shape"]), act("y", *about["out"])
-    w = const("w", rng.normal(size=about["weights"]).astype(np.float32))
-    b = const("b", rng.normal(size=about["out"][-1]).astype(np.float32))
-    values = {} if name == "FULLY_CONNECTED" else {"strideH": about.get("stride", 1), "strideW": about.get("stride", 1)}
-    if name == "DEPTHWISE_CONV_2D":
-        values["depthMultiplier"] = 2
-    only = op(KINDS.get(name, name), [x, w, b], y, options=about["options"], **values)
-    return Model([graph("main", [x], [y], only)])
+DENSE = "FullyConnectedOptions"
 
 
 def inputs(model: Model, count: int = 20) -> list[Array]:
@@ -111,29 +87,6 @@ def inputs(model: Model, count: int = 20) -> list[Array]:
     shape = model.main.inputs[0].shape
     offsets = rng.uniform(0, 2, shape[-1])
     return [(rng.normal(size=shape) + offsets).astype(np.float32) for _ in range(count)]
-
-
-def is_product(sample: Sample) -> bool:
-    only = sample.model().main.ops[0]
-    if not has_layout(only) or only.option("fusedActivationFunction", 0):
-        return False
-    source, weights = only.inputs[LAYOUTS[only.kind].data_slot], only.inputs[1]
-    return source is not None and source.data is None and weights is not None and weights.data is not None
-
-
-@pytest.mark.parametrize("sample", [s for s in (*SAMPLES, *HYBRID_SAMPLES) if is_product(s)], ids=str)
-def test_patches_times_weights_is_what_the_layer_computes(sample: Sample) -> None:
-    model = sample.model()
-    (only,) = model.main.ops
-    (x,) = sample.draw(1)[0]
-    data, slots = only.inputs[1].data, [k for k, r in enumerate(OPS[only.kind].inputs) if isinstance(r, Bias)]
-    has_bias = slots and slots[0] < len(only.inputs) and only.inputs[slots[0]] is not None
-    weights = grouped_weights(only, data)
-    (expected,) = Session(model).run([x])
-    products = np.einsum("gni,goi->ngo", patches(only, x, 10**6), weights).reshape(expected.shape)
-    bias = only.inputs[slots[0]].data if has_bias else 0.0
-    np.testing.assert_allclose(products + bias, expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_array_equal(ungrouped_weights(only, weights), data)
 
 
 @pytest.mark.parametrize("name", ["FULLY_CONNECTED", "pointwise"])
@@ -145,7 +98,7 @@ def test_a_corrected_bias_leaves_no_mean_error(name: str) -> None:
     (only,) = model.main.ops
     params = weight_params(only.inputs[1].data, None if name == "FULLY_CONNECTED" else 0, DType.INT4, "w")
     error = rounding_error(only.inputs[1].data, params)
-    shift = mean_shift(only, error, stats.tensors["x"].channels.mean)
+    shift = OPS[only.kind].layout.mean_shift(only, error, stats.tensors["x"].channels.mean)
     rounded = copy_model(model)
     rounded.main.ops[0].inputs[1] = const("w2", (only.inputs[1].data + error).astype(np.float32))
     rounded.main.ops[0].inputs[2] = const("b2", (only.inputs[2].data - shift).astype(np.float32))
@@ -155,22 +108,6 @@ def test_a_corrected_bias_leaves_no_mean_error(name: str) -> None:
     means = difference.reshape(-1, difference.shape[-1]).mean(axis=0)
     assert np.abs(means).max() < 1e-4
     assert np.abs(shift).max() > 1e-2  # there was something to correct
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_the_shift_accounts_for_padding(name: str) -> None:
-    """On an input that is constant over the image, the shift is exact: padding included."""
-    model = layer(name)
-    (only,) = model.main.ops
-    means = np.linspace(1, 2, model.main.inputs[0].shape[-1])
-    x = np.broadcast_to(means, model.main.inputs[0].shape).astype(np.float32)
-    error = np.random.default_rng(3).normal(size=only.inputs[1].shape).astype(np.float32)
-    only.inputs[2] = None if name == "FULLY_CONNECTED" else const("zero", np.zeros(only.inputs[2].shape, np.float32))
-    only.inputs[1] = const("error", error)
-    model.main.tensors += [t for t in only.inputs[1:] if t is not None]
-    (result,) = Session(model).run([x])
-    wanted = result.reshape(-1, result.shape[-1]).mean(axis=0)
-    np.testing.assert_allclose(mean_shift(only, error, means), wanted, rtol=1e-4, atol=1e-3)
 
 
 def chain(spread: float = 30.0) -> Model:

@@ -8,13 +8,10 @@ import pytest
 from zeropoint import calibrate, quantize
 from zeropoint.bench.judge import Compared, Judge, run_all
 from zeropoint.calibration import Stats
-from zeropoint.errors import InvalidModel
 from zeropoint.graph.edit import copy_model
 from zeropoint.graph.model import Model
-from zeropoint.improve.bias_correction import mean_shift
 from zeropoint.improve.cross_layer_equalization import HEADROOM, channel_factors, equalize
 from zeropoint.improve.gptq import Pair, refitted
-from zeropoint.improve.patches import patches
 from zeropoint.improve.range_choice import affordable_samples
 from zeropoint.runtime import Session
 
@@ -202,23 +199,6 @@ def test_high_effort_takes_samples_of_any_size() -> None:
     judge = Judge.of(model, data)
     assert judge is not None
     assert judge.error(high.model) <= judge.error(standard.model)
-
-
-def test_where_the_size_is_open_every_tap_is_taken_to_lie_on_the_image() -> None:
-    """The file says 1 for a size that is open, and so would have padding almost everywhere."""
-    conv = of_any_size(declared=True).main.ops[0]
-    error, means = build.weights(4, 3, 3, 3, seed=2), np.float32([1, -2, 3])
-    shift = mean_shift(conv, error, means)
-    source, result = conv.inputs[0], conv.outputs[0]
-    for tensor in (source, result):
-        tensor.shape, tensor.shape_signature = (1, 1000, *tensor.shape[2:]), None
-    np.testing.assert_allclose(shift, mean_shift(conv, error, means), rtol=2e-2, atol=2e-2)
-
-
-def test_patches_are_cut_from_images_of_the_stated_size_only() -> None:
-    conv = of_any_size(declared=False).main.ops[0]
-    with pytest.raises(InvalidModel, match=r"CONV_2D 'y' reads \[1, 3, 6, 3\] where the model says \[1, 1, 6, 3\]"):
-        patches(conv, images(3)[0], 8)
 
 
 def test_what_a_resource_holds_is_forgotten_between_samples() -> None:

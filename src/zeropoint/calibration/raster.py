@@ -16,7 +16,7 @@ import numpy as np
 
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
-from ..ops.geometry import VALID
+from ..ops.layout import VALID
 from ..tflite.schema import default_options
 
 FEWEST = 2

@@ -21,6 +21,7 @@ from ..graph.edit import copy_model, cut_model
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import Bias, OpSpec
+from ..ops.layout import Layout
 from ..parallel import in_parallel
 from ..plan.forms import BlockParams, Form, Packed
 from ..plan.pipeline import Request, Stage, untold
@@ -30,7 +31,6 @@ from ..plan.weights import fit_bias, with_scales
 from ..runtime.runner import Runner
 from ..sources.ports import Row
 from .gptq import Pair, compensated, refitted, weighted_scales
-from .patches import LAYOUTS, grouped_weights, has_layout, patches, ungrouped_weights
 
 VECTORS = 8192
 """About how many input vectors a layer's moments are taken from; more for layers with more inputs."""
@@ -41,6 +41,7 @@ class Layer:
     """An op with weights of its own, and the form that the plan holds them in."""
 
     op: Op
+    layout: Layout
     form: QuantParams | BlockParams
     bias: Use | None
 
@@ -57,7 +58,7 @@ class Layer:
 
     @property
     def source(self) -> Use:
-        return Use(self.op, LAYOUTS[self.op.kind].data_slot)
+        return Use(self.op, self.layout.data)
 
 
 def layers(plan: Plan, ops: Mapping[str, OpSpec]) -> list[Layer]:
@@ -65,15 +66,16 @@ def layers(plan: Plan, ops: Mapping[str, OpSpec]) -> list[Layer]:
     found = []
     uses = Uses(plan.graph)
     for op in plan.graph.ops:
-        form = _form(plan, Use(op, 1))
+        form, spec = _form(plan, Use(op, 1)), ops.get(op.kind)
+        layout = None if spec is None else spec.layout
         weights = op.inputs[1] if len(op.inputs) > 1 else None
-        if form is None or not has_layout(op) or weights is None or weights.data is None:
+        if form is None or layout is None or weights is None or weights.data is None or not layout.applies_to(op):
             continue
         if len(uses.readers(weights)) > 1 or (isinstance(form, QuantParams) and not form.is_symmetric):
             continue
         slots = [k for k, role in enumerate(ops[op.kind].inputs) if isinstance(role, Bias)]
         has_bias = bool(slots) and slots[0] < len(op.inputs) and op.inputs[slots[0]] is not None
-        found.append(Layer(op, form, Use(op, slots[0]) if has_bias else None))
+        found.append(Layer(op, layout, form, Use(op, slots[0]) if has_bias else None))
     return found
 
 
@@ -142,7 +144,7 @@ class Refiner:
         halves = self._moments_of(plan, layer)
         moments, has_bias = reduce(add, halves) / len(halves), layer.bias is not None
         whole = moments.pair(has_bias)
-        weights = grouped_weights(layer.op, layer.data.astype(np.float64))
+        weights = layer.layout.matrix(layer.op, layer.data.astype(np.float64))
         target = refitted(weights, whole, [half.pair(has_bias) for half in halves])
         form = _scaled(layer.form, layer.op, target, whole.second)
         steps = _steps(form, weights)
@@ -165,7 +167,7 @@ class Refiner:
         else:
             assert isinstance(form, QuantParams)
             wanted[layer.weights] = form
-        values[layer.weights] = ungrouped_weights(layer.op, made).astype(np.float32)
+        values[layer.weights] = layer.layout.from_matrix(layer.op, made).astype(np.float32)
         return replace(plan, wanted=wanted, packed=packed, values=values)
 
     def _moments_of(self, plan: Plan, layer: Layer) -> list[Moments]:
@@ -188,7 +190,7 @@ class Refiner:
 
     def _moments(self, layer: Layer, x: Array, float_x: Array) -> Moments:
         """The moments of one sample."""
-        seen, wanted = (patches(layer.op, values, self._most(layer)) for values in (x, float_x))
+        seen, wanted = (layer.layout.patches(layer.op, values, self._most(layer)) for values in (x, float_x))
         return Moments(
             seen.mean(axis=1, dtype=np.float64),
             seen.transpose(0, 2, 1) @ seen / seen.shape[1],

@@ -1,9 +1,9 @@
-"""Rounding weights without data so that errors cancel.
+"""SQuant: rounding weights without data so that their errors cancel.
 
 What a layer reads is seldom centred on zero: behind a ReLU everything is positive, and neighbouring pixels are alike.
 So the sum of the rounding errors of a channel does more harm than their squares. Rounding a few weights the other way,
-those that lie nearest to the middle, takes the sum of each channel, and of each input's window in it, to almost nothing
-at little cost in squares.
+those closest to halfway between two integers, brings the sum over each channel, and over each input's window within it,
+to almost nothing at little cost in squares.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from ..affine import QuantParams, dequantize, round_half_away
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
 from ..ops import FUSED_ACTIVATIONS, OpSpec, Rescale, fused_activation
-from ..plan.operands import read_activations
-from .patches import by_input, from_inputs
+from ..ops.layout import Layout
 
 
-def balanced_weights(op: Op, data: Array, params: QuantParams, *, nonnegative: bool) -> Array | None:
-    """Weights that `params` hold exactly, in place of `data`; None if rounding to nearest is as good as can be told.
+def balanced_weights(
+    op: Op, layout: Layout | None, data: Array, params: QuantParams, *, nonnegative: bool
+) -> Array | None:
+    """Weights that `params` represent exactly, in place of `data`; None if rounding to nearest is just as good.
 
     `nonnegative`: the op's input never goes below zero.
     """
-    weights = by_input(op, data)
-    if weights is None or not params.is_symmetric or (weights.shape[2] == 1 and not nonnegative):
+    weights = None if layout is None else layout.by_input(op, data)
+    if layout is None or weights is None or not params.is_symmetric or (weights.shape[2] == 1 and not nonnegative):
         return None
     steps = np.broadcast_to(params.arrays[0].astype(np.float64), weights.shape[:1])
     q = balanced(weights, steps, params.dtype.max, rows=nonnegative)
-    return dequantize(from_inputs(op, q, data.shape), params)
+    return dequantize(layout.from_inputs(op, q), params)
 
 
 def nonnegative_tensors(graph: Graph, ops: Mapping[str, OpSpec]) -> set[Tensor]:
@@ -46,7 +47,7 @@ def nonnegative_tensors(graph: Graph, ops: Mapping[str, OpSpec]) -> set[Tensor]:
         cut = op.kind in rectifiers or (bounds is not None and bounds[0] >= 0)
         starts_at_zero = fixed is not None and fixed.zero_point == DType.INT8.min
         keeps = spec.tied or spec.rescale is Rescale.RATIO  # moves values, scales them, or averages them
-        if cut or starts_at_zero or (keeps and all(_is_nonnegative(t, found) for t in read_activations(op, spec))):
+        if cut or starts_at_zero or (keeps and all(_is_nonnegative(t, found) for t in spec.read_activations(op))):
             found.update(op.outputs)
     return found
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
 from ..affine import QuantParams
 from ..dtypes import DType
-from ..graph.model import Op
+from ..graph.model import Op, Tensor
+from .layout import Layout
 
 # Roles of inputs and outputs.
 
@@ -188,6 +189,7 @@ class OpSpec:
     averages: bool = False
     has_poles: bool = False
     note: str = ""
+    layout: Layout | None = None
 
     def input_role(self, slot: int) -> Role:
         return _role(self.inputs, slot, self.variadic)
@@ -207,6 +209,13 @@ class OpSpec:
         if isinstance(role, Coefficients):
             return Weight(None)
         return role if isinstance(role, Weight) else None
+
+    def read_activations(self, op: Op) -> Iterator[Tensor]:
+        """The operands that hold the data that flow through `op`."""
+        return (t for k, t in enumerate(op.inputs) if t is not None and isinstance(self.input_role(k), Activation))
+
+    def made_activations(self, op: Op) -> Iterator[Tensor]:
+        return (t for k, t in enumerate(op.outputs) if isinstance(self.output_role(k), Activation))
 
     @property
     def weight_slots(self) -> tuple[int, ...]:

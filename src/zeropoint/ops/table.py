@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 
 from ..dtypes import DType
+from .layout import CONVOLUTION, DENSE, DEPTHWISE, MATRIX_PRODUCT, TRANSPOSED
 from .spec import (
     CellState,
     Coefficients,
@@ -72,19 +73,19 @@ def since(int8: int, int16: int = 1, **others: int) -> Mapping[str, int]:
 # fmt: off
 ROWS: tuple[OpSpec, ...] = (
     # Weighted ops.
-    OpSpec("CONV_2D", (act(), weight(axis=0, inputs=3), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT, types=BOTH,
+    OpSpec("CONV_2D", layout=CONVOLUTION, inputs=(act(), weight(axis=0, inputs=3), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT, types=BOTH,
            weights=NARROW_WEIGHTS, hybrid=(INT8, INT4), versions=since(3, 4, hybrid=5, int4=7), needs=WEIGHTED,
            fuses=True, macs=macs_per_output),
-    OpSpec("DEPTHWISE_CONV_2D", (act(), weight(axis=3, inputs=3), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
+    OpSpec("DEPTHWISE_CONV_2D", layout=DEPTHWISE, inputs=(act(), weight(axis=3, inputs=3), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
            types=BOTH, weights=INT8_WEIGHTS, hybrid=(INT8,), versions=since(3, 5, hybrid=6), needs=WEIGHTED,
            fuses=True, macs=macs_per_output),
-    OpSpec("TRANSPOSE_CONV", (index(), weight(axis=0), act(), bias(2, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
+    OpSpec("TRANSPOSE_CONV", layout=TRANSPOSED, inputs=(index(), weight(axis=0), act(), bias(2, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
            types=BOTH, weights=INT8_WEIGHTS, hybrid=(INT8,), versions=since(3, 3, hybrid=3), needs=WEIGHTED,
            macs=macs_transposed),
-    OpSpec("FULLY_CONNECTED", (act(), weight(axis=0, inputs=1), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
+    OpSpec("FULLY_CONNECTED", layout=DENSE, inputs=(act(), weight(axis=0, inputs=1), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
            types=BOTH, weights=NARROW_WEIGHTS, hybrid=(INT8, INT4, INT2), blockwise=(INT4,), options=ASYMMETRIC_INPUTS,
            versions=since(4, 7, hybrid=12, int4=10, int2=14), needs=WEIGHTED, fuses=True, macs=macs_per_output),
-    OpSpec("BATCH_MATMUL", (act(), act(symmetric_constant=True, constant=weight(axis=-1, swapped="adjY"))), rescale=PRODUCT,
+    OpSpec("BATCH_MATMUL", layout=MATRIX_PRODUCT, inputs=(act(), act(symmetric_constant=True, constant=weight(axis=-1, swapped="adjY"))), rescale=PRODUCT,
            max_rescale=PRODUCT_LIMIT, types=BOTH, hybrid=(INT8,), options=ASYMMETRIC_INPUTS, versions=since(2, 3, hybrid=4), macs=macs_matmul),
     # Recurrent: the input; weights of the gates i, f, c, o on it and on the state; peepholes; biases; projection; states.
     OpSpec("UNIDIRECTIONAL_SEQUENCE_LSTM",

@@ -19,7 +19,6 @@ from ..dtypes import DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import OPS, fused_activation
-from .operands import read_activations
 from .tensor_ranges import UNBOUNDED, TensorRanges
 
 
@@ -189,7 +188,7 @@ def _moved(op: Op) -> Iterator[Tensor]:
     """The operands of an op whose outputs hold nothing but values of theirs, or averages."""
     spec = OPS.get(op.kind)
     if spec is not None and spec.tied:
-        yield from read_activations(op, spec)
+        yield from spec.read_activations(op)
 
 
 def mask_floor(histogram: Histogram, distance: float) -> float:

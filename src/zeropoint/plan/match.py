@@ -10,7 +10,6 @@ from ..dtypes import DType
 from ..graph.model import Graph, Op, Tensor
 from ..ops import CONVERSIONS, Activation, Bias, CellState, Need, OpSpec, ShapeOnly, Weight, fused_activation
 from ..recipe import Recipe, Scheme
-from .operands import made_activations
 from .plan import Skipped
 from .tensor_ranges import TensorRanges
 
@@ -102,7 +101,7 @@ def flowing_tensors(op: Op, spec: OpSpec) -> Iterator[Tensor]:
     for slot, tensor in enumerate(op.inputs):
         if tensor is not None and isinstance(spec.input_role(slot), Activation | CellState):
             yield tensor
-    yield from made_activations(op, spec)
+    yield from spec.made_activations(op)
 
 
 def _types(op: Op, spec: OpSpec) -> Iterator[str]:

@@ -13,12 +13,11 @@ from ..dtypes import Array, DType
 from ..errors import InvalidRecipe
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use, Uses
-from ..improve.bias_correction import mean_shift, rounding_error
+from ..improve.bias_correction import rounding_error
 from ..improve.squant import balanced_weights
 from ..ops import Activation, Bias, CellState, Coefficients, Need, OpSpec, OutputState, Rescale, Weight
 from ..recipe import Effort, Recipe, Scheme
 from .match import Matched, match
-from .operands import read_activations
 from .plan import Plan, Repair, Skipped
 from .solve import Solution, Solver
 from .tensor_ranges import TensorRanges
@@ -157,12 +156,12 @@ class Planner:
         """With few bits, round the weights of layers so that errors cancel; with 8 there is little to cancel."""
         if params.dtype.bits >= 8 or spec.bias_slot is None or self.recipe.effort(op, self.effort) == "quick":
             return
-        source = next(read_activations(op, spec), None)
+        source = next(spec.read_activations(op), None)
         weights = op.inputs[use.slot]
         assert weights is not None
         assert weights.data is not None
         nonnegative = source is not None and self.ranges.bounds(source)[0] >= 0
-        values = balanced_weights(op, weights.data, params, nonnegative=nonnegative)
+        values = balanced_weights(op, spec.layout, weights.data, params, nonnegative=nonnegative)
         if values is not None:
             draft.values[use] = values
 
@@ -181,7 +180,7 @@ class Planner:
         weight_use = Use(op, role.of[1])
         made = draft.values.get(weight_use)
         error = rounding_error(weights.data, draft.wanted[weight_use]) if made is None else made - weights.data
-        shift = mean_shift(op, error, means)
+        shift = None if spec.layout is None else spec.layout.mean_shift(op, error, means)
         if shift is None:
             return tensor.data
         draft.values[Use(op, slot)] = (tensor.data - shift.reshape(tensor.data.shape)).astype(np.float32)

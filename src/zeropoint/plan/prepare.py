@@ -9,7 +9,7 @@ from ..graph.edit import absorb, drop_unused, fold_into_constant, recast
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import FUSED_ACTIVATIONS, OPS, Weight
-from ..ops.geometry import VALID
+from ..ops.layout import VALID
 from ..recipe import Recipe
 from ..sources.ports import entry_graphs
 from ..tflite.schema import default_options

@@ -13,13 +13,12 @@ from ..dtypes import Array, DType
 from ..graph.edit import recast
 from ..graph.model import Buffer, Model, Op, Tensor
 from ..graph.query import Use, Uses
-from ..improve.bias_correction import mean_shift, rounding_error
+from ..improve.bias_correction import rounding_error
 from ..improve.squant import balanced_weights, nonnegative_tensors
 from ..ops import CONVERSIONS, OpSpec, Weight, fused_activation
 from ..recipe import INT8, Effort, Recipe, Scheme
 from .forms import BlockParams, Form, Packed, form_type
 from .match import nearest_type
-from .operands import read_activations
 from .plan import Plan, Repair, Skipped
 from .tensor_ranges import TensorRanges
 from .weights import block_params, scale_axis, unpacked_params, weight_params
@@ -124,7 +123,7 @@ class WeightOnly:
         table = op.inputs[use.slot]
         assert table is not None
         assert table.data is not None
-        if list(read_activations(op, spec)) != [table]:
+        if list(spec.read_activations(op)) != [table]:
             draft.skipped.append(Skipped(op, "other data flow through it as well, in float"))
         elif any(t.dtype is not DType.FLOAT32 for t in op.outputs) or len(op.outputs) != 1:
             draft.skipped.append(Skipped(op, "its output is not one tensor of floats"))
@@ -263,7 +262,7 @@ class Balancing:
         return spec.bias_slot is not None and use.slot in spec.weight_slots
 
     def _source(self, use: Use) -> Tensor | None:
-        return next(read_activations(use.op, self.ops[use.op.kind]), None)
+        return next(self.ops[use.op.kind].read_activations(use.op), None)
 
     def _balanced(self, use: Use, form: Form, nonnegative: bool) -> Array | None:
         """One array for all uses of the same bytes in the same form, so that they stay one constant."""
@@ -271,7 +270,8 @@ class Balancing:
         if spot not in self._weights:
             data, made = _data(use), None
             if isinstance(form, QuantParams) and data is not None:
-                made = balanced_weights(use.op, data, form, nonnegative=nonnegative)
+                layout = self.ops[use.op.kind].layout
+                made = balanced_weights(use.op, layout, data, form, nonnegative=nonnegative)
             self._weights[spot] = made
         return self._weights[spot]
 
@@ -284,7 +284,8 @@ class Balancing:
         if means is None or data is None or bias is None or bias.data is None or form_type(form).is_float:
             return {}
         error = rounding_error(data, form) if weights is None else weights - data
-        shift = mean_shift(use.op, error, means)
+        layout = self.ops[use.op.kind].layout
+        shift = None if layout is None else layout.mean_shift(use.op, error, means)
         return {} if shift is None else {Use(use.op, slot): (bias.data - shift.reshape(bias.shape)).astype(np.float32)}
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from keras import ops
 
 from ...errors import InvalidModel
-from ...ops.geometry import SAME, Window, windows
+from ...ops.layout import SAME, VALID, Window, convolution_windows, strides_of, transposed_windows
 from .call import Call, Compute
 
-PADDING = ("same", "valid")
+PADDING = {SAME: "same", VALID: "valid"}
 
 
 def _convolve(call: Call) -> Any:
@@ -22,48 +22,26 @@ def _convolve(call: Call) -> Any:
 
 def _convolve_depthwise(call: Call) -> Any:
     channels = call.input_shape(0)[-1]
-    _, height, width, outputs = call.op.inputs[1].shape  # type: ignore[union-attr]  # checked when the file was read
+    _, height, width, outputs = call.input_shape(1)
     kernel = ops.reshape(call[1], (height, width, channels, outputs // channels))
     return _with_bias(_apply(call, kernel, ops.depthwise_conv), call[2])
 
 
 def _apply(call: Call, kernel: Any, convolution: Any) -> Any:
-    x = call[0]
-    high, wide = windows(call.op)
+    high, wide = convolution_windows(call.op)
     strides, dilation = (high.stride, wide.stride), (high.dilation, wide.dilation)
-    same = call.option("padding") == SAME
-    if max(dilation) == 1 or max(strides) == 1:
-        if convolution is ops.depthwise_conv and strides[0] != strides[1]:
-            return _skipping(_padded(x, high, wide), kernel, convolution, (high, wide))
-        return convolution(
-            x,
-            kernel,
-            strides=strides,
-            padding=PADDING[0 if same else 1],
-            data_format="channels_last",
-            dilation_rate=dilation,
-        )
-    return _skipping(_padded(x, high, wide), kernel, convolution, (high, wide))
+    options = {"data_format": "channels_last", "dilation_rate": dilation}
+    unequal = convolution is ops.depthwise_conv and strides[0] != strides[1]
+    if not unequal and (max(dilation) == 1 or max(strides) == 1):
+        return convolution(call[0], kernel, strides=strides, padding=PADDING[call.option("padding")], **options)
+    # Backends do not combine such strides (with dilation, or unequal ones): every position, then the wanted ones.
+    every = convolution(_padded(call[0], high, wide), kernel, strides=(1, 1), padding="valid", **options)
+    return every[:, :: high.stride, :: wide.stride][:, : high.outputs, : wide.outputs]
 
 
 def _padded(x: Any, high: Window, wide: Window) -> Any:
-    if not (high.before or high.after or wide.before or wide.after):
-        return x
-    return ops.pad(x, ((0, 0), (high.before, high.after), (wide.before, wide.after), (0, 0)))
-
-
-def _skipping(x: Any, kernel: Any, convolution: Any, sides: tuple[Window, Window]) -> Any:
-    """Strides that backends do not combine (with dilation, or unequal ones): every position, then the wanted ones."""
-    high, wide = sides
-    every = convolution(
-        x,
-        kernel,
-        strides=(1, 1),
-        padding="valid",
-        data_format="channels_last",
-        dilation_rate=(high.dilation, wide.dilation),
-    )
-    return every[:, :: high.stride, :: wide.stride][:, : high.outputs, : wide.outputs]
+    sides = [(max(0, w.before), max(0, w.after)) for w in (high, wide)]
+    return ops.pad(x, ((0, 0), *sides, (0, 0))) if any(map(any, sides)) else x
 
 
 def _with_bias(y: Any, bias: Any) -> Any:
@@ -72,8 +50,7 @@ def _with_bias(y: Any, bias: Any) -> Any:
 
 def _convolve_transposed(call: Call) -> Any:
     """TRANSPOSE_CONV: output shape, weights, input, bias."""
-    strides = (int(call.option("strideH", 1)), int(call.option("strideW", 1)))
-    return _with_bias(_spread(call, 2, strides, call.option("padding") == SAME), call[3])
+    return _with_bias(_spread(call, 2, strides_of(call.op), call.option("padding") == SAME), call[3])
 
 
 def _convolve_transposed_with_bias(call: Call) -> Any:
@@ -88,43 +65,31 @@ def _convolve_transposed_with_bias(call: Call) -> Any:
 
 def _spread(call: Call, slot: int, strides: tuple[int, int], same: bool) -> Any:
     """A transposed convolution as a plain one: zeros between the input's pixels, and the kernel turned round."""
-    x, output = call[slot], call.op.outputs[0].shape
-    _, height, width, channels = call.input_shape(slot)
-    kernel = call.op.inputs[1]
-    assert kernel is not None
-    paddings = []
-    for length, stride, taps, wanted in zip((height, width), strides, kernel.shape[1:3], output[1:3], strict=True):
-        cut = max(0, (length - 1) * stride + taps - wanted) // 2 if same else 0
-        before = taps - 1 - cut
-        paddings.append((before, wanted + taps - 1 - before - ((length - 1) * stride + 1)))
-    for axis, stride in ((1, strides[0]), (2, strides[1])):
-        x = _with_gaps(x, axis, stride, (height, width, channels))
-        height, width = ((height - 1) * stride + 1, width) if axis == 1 else (height, (width - 1) * stride + 1)
-    x = ops.pad(x, ((0, 0), *((max(0, a), max(0, b)) for a, b in paddings), (0, 0)))
+    image, taps, outputs = call.input_shape(slot)[1:3], call.input_shape(1)[1:3], call.output_shape()[1:3]
+    high, wide = transposed_windows(image, taps, outputs, strides, same=same)
+    spaced = _with_gaps(_with_gaps(call[slot], 1, strides[0]), 2, strides[1])
     turned = ops.transpose(ops.flip(call[1], axis=(1, 2)), (1, 2, 3, 0))
-    y = ops.conv(x, turned, strides=1, padding="valid", data_format="channels_last")
-    return y[:, : output[1], : output[2]]
+    padded = _padded(spaced, high, wide)
+    y = ops.conv(padded, turned, strides=1, padding="valid", data_format="channels_last")
+    return y[:, : outputs[0], : outputs[1]]
 
 
-def _with_gaps(x: Any, axis: int, stride: int, size: tuple[int, int, int]) -> Any:
+def _with_gaps(x: Any, axis: int, stride: int) -> Any:
+    """`stride` - 1 zeros between the elements along `axis`."""
     if stride == 1:
         return x
-    height, width, channels = size
     gaps = [(0, 0)] * 5
     gaps[axis + 1] = (0, stride - 1)
-    wide = ops.pad(ops.expand_dims(x, axis + 1), gaps)
-    length = size[axis - 1] * stride
-    shape = (-1, length, width, channels) if axis == 1 else (-1, height, length, channels)
-    spaced = ops.reshape(wide, shape)
-    return spaced[:, : length - stride + 1] if axis == 1 else spaced[:, :, : length - stride + 1]
+    shape = [-1, *x.shape[1:]]
+    shape[axis] *= stride
+    spaced = ops.reshape(ops.pad(ops.expand_dims(x, axis + 1), gaps), shape)
+    length = shape[axis] - stride + 1
+    return spaced[:, :length] if axis == 1 else spaced[:, :, :length]
 
 
 def _dense(call: Call) -> Any:
-    x, weights, bias = call[0], call[1], call[2]
-    kernel = call.op.inputs[1]
-    assert kernel is not None
-    rows = ops.reshape(x, (-1, kernel.shape[1]))
-    y = _with_bias(ops.matmul(rows, ops.transpose(weights)), bias)
+    rows = ops.reshape(call[0], (-1, call.input_shape(1)[1]))
+    y = _with_bias(ops.matmul(rows, ops.transpose(call[1])), call[2])
     return ops.reshape(y, call.output_shape())
 
 

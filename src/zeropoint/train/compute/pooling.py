@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from ...dtypes import Array
-from ...ops.geometry import SAME, Window
+from ...ops.layout import SAME, Window
 from .call import Call, Compute, held_type
 
 LOWEST = float(np.finfo(np.float32).min)

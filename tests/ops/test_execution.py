@@ -8,7 +8,7 @@ import pytest
 from zeropoint.graph import Op, Tensor
 from zeropoint.ops.execution import macs_of
 
-from . import build
+from .. import build
 
 
 def constant(*shape: int) -> Tensor:
