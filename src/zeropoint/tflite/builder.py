@@ -24,12 +24,12 @@ vector instructions."""
 OFFSET = "o"
 """The format of a field that points at something; its value is a place."""
 
-Field = tuple[int, str, int]
-"""Slot in the schema, format (of `struct`, at most 4 bytes, or OFFSET), value."""
+Field = tuple[int, str, int | None]
+"""Slot in the schema, format (of `struct`, at most 4 bytes, or OFFSET), value; None for a field that is left out."""
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _TableLayout:
     """Where the fields of a table lie, counted from its beginning, and the vtable that says so."""
 
     order: tuple[int, ...]
@@ -39,7 +39,7 @@ class _Layout:
 
 
 @cache
-def _layout(kinds: tuple[tuple[int, str], ...]) -> _Layout:
+def _layout(kinds: tuple[tuple[int, str], ...]) -> _TableLayout:
     """Larger fields first, so that none needs padding in front of it."""
     sizes = [struct.calcsize("<I" if kind == OFFSET else f"<{kind}") for _, kind in kinds]
     order = tuple(sorted(range(len(kinds)), key=lambda k: -sizes[k]))
@@ -53,7 +53,7 @@ def _layout(kinds: tuple[tuple[int, str], ...]) -> _Layout:
     formats = "".join("I" if kinds[k][1] == OFFSET else kinds[k][1] for k in order)
     slots = [places.get(slot, 0) for slot in range(max(places, default=-1) + 1)]
     vtable = struct.pack(f"<{2 + len(slots)}H", 4 + 2 * len(slots), position, *slots)
-    return _Layout(order, struct.Struct(f"<i{formats}{-position % 4}x"), tuple(pointers), vtable)
+    return _TableLayout(order, struct.Struct(f"<i{formats}{-position % 4}x"), tuple(pointers), vtable)
 
 
 class Builder:
@@ -93,7 +93,8 @@ class Builder:
         offsets = [first - 4 * k - place for k, place in enumerate(places)]
         return self._put(struct.pack(f"<{1 + len(places)}I", len(places), *offsets), 4)
 
-    def table(self, fields: Sequence[Field]) -> int:
+    def table(self, *given: Field) -> int:
+        fields = [(slot, kind, value) for slot, kind, value in given if value is not None]
         layout = _layout(tuple([(slot, kind) for slot, kind, _ in fields]))
         vtable = self._put_once(layout.vtable, 2)
         place = self._size + layout.pack.size

@@ -17,7 +17,7 @@ from ..files import PathLike, write_whole
 from ..graph.check import check
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Quantization, Record, Signature, Tensor
 from . import schema
-from .builder import ALIGNMENT, OFFSET, Builder, Field
+from .builder import ALIGNMENT, OFFSET, Builder
 from .read import LARGEST_FILE
 
 
@@ -67,25 +67,19 @@ class _Writer:
         signatures = [self._signature(s) for s in model.signatures]
         metadata = [self._metadata(name, buffer) for name, buffer in model.metadata]
         older = None if model.metadata_buffers is None else [self._buffer(b) for b in model.metadata_buffers]
-        fields: list[Field] = [
+        root = builder.table(
             (1, OFFSET, builder.tables([self._op_code(*key) for key in self.codes])),
             (2, OFFSET, builder.tables(graphs)),
             (4, OFFSET, builder.tables([self._buffer_table(k) for k in range(len(self.buffers) + 1)])),
-        ]
-        if model.version:
-            fields.append((0, "I", model.version))
-        if model.description is not None:
-            fields.append((3, OFFSET, builder.text(_text(model.description))))
-        if older is not None:
-            fields.append((5, OFFSET, builder.numbers(np.array(older, np.int32))))
-        if metadata:
-            fields.append((6, OFFSET, builder.tables(metadata)))
-        if signatures:
-            fields.append((7, OFFSET, builder.tables(signatures)))
-        for slot, records in ((8, model.external_buffer_groups), (9, model.external_buffers)):
-            if records is not None:
-                fields.append((slot, OFFSET, builder.tables([self._record(r) for r in records])))
-        return self._with_offsets(builder.finish(builder.table(fields), schema.IDENTIFIER))
+            (0, "I", model.version or None),
+            (3, OFFSET, self._text(model.description)),
+            (5, OFFSET, self._numbers(older, np.int32)),
+            (6, OFFSET, builder.tables(metadata) if metadata else None),
+            (7, OFFSET, builder.tables(signatures) if signatures else None),
+            (8, OFFSET, self._records(model.external_buffer_groups)),
+            (9, OFFSET, self._records(model.external_buffers)),
+        )
+        return self._with_offsets(builder.finish(root, schema.IDENTIFIER))
 
     def padding_before(self, position: int) -> int:
         """Zeros that put the data, four bytes after its length, on an aligned address."""
@@ -113,62 +107,50 @@ class _Writer:
 
     def _buffer_table(self, index: int) -> int:
         if index == 0:
-            return self.builder.table([])
-        place = self.builder.table([(0, "I", 0)])
+            return self.builder.table()
+        place = self.builder.table((0, "I", 0))
         # A table begins with the offset of its layout (4 bytes); its only field follows.
         self._slots.append(place - 4)
         return place
 
     def _graph(self, graph: Graph) -> int:
         builder, index = self.builder, {tensor: k for k, tensor in enumerate(graph.tensors)}
-        fields: list[Field] = [
+        return builder.table(
             (0, OFFSET, builder.tables([self._tensor(t, index) for t in graph.tensors])),
             (1, OFFSET, self._indices(graph.inputs, index)),
             (2, OFFSET, self._indices(graph.outputs, index)),
             (3, OFFSET, builder.tables([self._op(op, index) for op in graph.ops])),
-            (4, OFFSET, builder.text(_text(graph.name))),
-        ]
-        if graph.debug_metadata_index != -1:
-            fields.append((5, "i", graph.debug_metadata_index))
-        return builder.table(fields)
+            (4, OFFSET, self._text(graph.name)),
+            (5, "i", None if graph.debug_metadata_index == -1 else graph.debug_metadata_index),
+        )
 
     def _tensor(self, tensor: Tensor, index: dict[Tensor, int]) -> int:
-        builder = self.builder
-        fields: list[Field] = [
-            (0, OFFSET, builder.numbers(np.array(tensor.shape, np.int32))),
-            (3, OFFSET, builder.text(_text(tensor.name))),
-        ]
-        numbers = (
-            (1, "b", schema.dtype_code(tensor.dtype)),
-            (2, "I", self._buffer(tensor.buffer)),
-            (5, "B", int(tensor.is_variable)),
-            (8, "B", int(tensor.has_rank)),
-            (10, "I", tensor.external_buffer),
+        stored = tensor.quantization
+        return self.builder.table(
+            (0, OFFSET, self._numbers(tensor.shape, np.int32)),
+            (3, OFFSET, self._text(tensor.name)),
+            (1, "b", schema.dtype_code(tensor.dtype) or None),
+            (2, "I", self._buffer(tensor.buffer) or None),
+            (5, "B", int(tensor.is_variable) or None),
+            (8, "B", int(tensor.has_rank) or None),
+            (10, "I", tensor.external_buffer or None),
+            (4, OFFSET, None if stored is None else self._quantization(stored, index)),
+            (6, OFFSET, None if tensor.sparsity is None else self._record(tensor.sparsity)),
+            (7, OFFSET, self._numbers(tensor.shape_signature, np.int32)),
+            (9, OFFSET, self._records(tensor.variants)),
         )
-        fields += [field for field in numbers if field[2]]
-        if tensor.quantization is not None:
-            fields.append((4, OFFSET, self._quantization(tensor.quantization, index)))
-        if tensor.sparsity is not None:
-            fields.append((6, OFFSET, self._record(tensor.sparsity)))
-        if tensor.shape_signature is not None:
-            fields.append((7, OFFSET, builder.numbers(np.array(tensor.shape_signature, np.int32))))
-        if tensor.variants is not None:
-            fields.append((9, OFFSET, builder.tables([self._record(v) for v in tensor.variants])))
-        return builder.table(fields)
 
     def _quantization(self, stored: Quantization, index: dict[Tensor, int]) -> int:
-        vectors = ((0, stored.min), (1, stored.max), (2, stored.scales))
-        fields: list[Field] = [
-            (slot, OFFSET, self.builder.numbers(np.array(values, np.float32))) for slot, values in vectors if values
-        ]
-        if stored.zero_points:
-            fields.append((3, OFFSET, self.builder.numbers(np.array(stored.zero_points, np.int64))))
-        if stored.axis:
-            fields.append((6, "i", stored.axis))
-        if stored.details is not None:
-            record = self._block_record(stored.details, index)
-            fields += [(4, "B", schema.details_code(record.type)), (5, OFFSET, self._record(record))]
-        return self.builder.table(fields)
+        details = None if stored.details is None else self._block_record(stored.details, index)
+        return self.builder.table(
+            (0, OFFSET, self._numbers(stored.min or None, np.float32)),
+            (1, OFFSET, self._numbers(stored.max or None, np.float32)),
+            (2, OFFSET, self._numbers(stored.scales or None, np.float32)),
+            (3, OFFSET, self._numbers(stored.zero_points or None, np.int64)),
+            (6, "i", stored.axis or None),
+            (4, "B", None if details is None else schema.details_code(details.type)),
+            (5, OFFSET, None if details is None else self._record(details)),
+        )
 
     def _block_record(self, details: Record | BlockScales, index: dict[Tensor, int]) -> Record:
         if isinstance(details, Record):
@@ -178,67 +160,63 @@ class _Writer:
         return details.record.replace(scales=index[details.scales], zeroPoints=zeros)
 
     def _op(self, op: Op, index: dict[Tensor, int]) -> int:
-        builder = self.builder
-        fields: list[Field] = [
+        custom, options = op.custom_options, op.options
+        union, options_code = (1, None) if options is None else schema.option_types()[options.type]
+        type_slot, slot = (3, 4) if union == 1 else (11, 12)
+        return self.builder.table(
             (1, OFFSET, self._indices(op.inputs, index)),
             (2, OFFSET, self._indices(op.outputs, index)),
-        ]
-        if (code := self.codes.setdefault((op.kind, op.custom_code, op.version), len(self.codes))) != 0:
-            fields.append((0, "I", code))
-        if op.options is not None:
-            union, code = schema.option_types()[op.options.type]
-            type_slot, slot = (3, 4) if union == 1 else (11, 12)
-            fields += [(type_slot, "B", code), (slot, OFFSET, self._record(op.options))]
-        if op.custom_options is not None:
-            fields.append((5, OFFSET, builder.numbers(op.custom_options.astype(np.uint8, copy=False))))
-        if op.custom_options_format:
-            fields.append((6, "b", op.custom_options_format))
-        if op.mutating_variable_inputs is not None:
-            fields.append((7, OFFSET, builder.numbers(np.array(op.mutating_variable_inputs, np.bool_))))
-        if op.intermediates:
-            fields.append((8, OFFSET, self._indices(op.intermediates, index)))
-        if op.debug_metadata_index != -1:
-            fields.append((13, "i", op.debug_metadata_index))
-        return builder.table(fields)
+            (0, "I", self.codes.setdefault((op.kind, op.custom_code, op.version), len(self.codes)) or None),
+            (type_slot, "B", options_code),
+            (slot, OFFSET, None if options is None else self._record(options)),
+            (5, OFFSET, None if custom is None else self.builder.numbers(custom.astype(np.uint8, copy=False))),
+            (6, "b", op.custom_options_format or None),
+            (7, OFFSET, self._numbers(op.mutating_variable_inputs, np.bool_)),
+            (8, OFFSET, self._indices(op.intermediates, index) if op.intermediates else None),
+            (13, "i", None if op.debug_metadata_index == -1 else op.debug_metadata_index),
+        )
 
     def _record(self, record: Record) -> int:
-        """A table that is carried as it is. Models repeat a few op options over and over."""
+        """A table that is carried as it is. Models repeat a few op options over and over, so these are cached."""
         key = None if any(isinstance(v, Graph | tuple) for v in record.values.values()) else repr(record)
-        if key is None:
-            return self.builder.generated(schema.generated_table(record, self.graph_index))
-        if key not in self._options:
-            self._options[key] = self.builder.generated(schema.generated_table(record, self.graph_index))
+        if key is None or key not in self._options:
+            place = self.builder.generated(schema.generated_table(record, self.graph_index))
+            if key is None:
+                return place
+            self._options[key] = place
         return self._options[key]
+
+    def _records(self, records: Sequence[Record] | None) -> int | None:
+        return None if records is None else self.builder.tables([self._record(r) for r in records])
 
     def _signature(self, signature: Signature) -> int:
         builder, index = self.builder, {tensor: k for k, tensor in enumerate(signature.graph.tensors)}
 
         def named(tensors: dict[str, Tensor]) -> int:
-            entries = [((0, OFFSET, builder.text(_text(n))), (1, "I", index[t])) for n, t in tensors.items()]
-            return builder.tables([builder.table(entry) for entry in entries])
+            entries = [((0, OFFSET, self._text(n)), (1, "I", index[t])) for n, t in tensors.items()]
+            return builder.tables([builder.table(*entry) for entry in entries])
 
         return builder.table(
-            [
-                (0, OFFSET, named(signature.inputs)),
-                (1, OFFSET, named(signature.outputs)),
-                (2, OFFSET, builder.text(_text(signature.key))),
-                (4, "I", self.graph_index[signature.graph]),
-            ]
+            (0, OFFSET, named(signature.inputs)),
+            (1, OFFSET, named(signature.outputs)),
+            (2, OFFSET, self._text(signature.key)),
+            (4, "I", self.graph_index[signature.graph]),
         )
 
     def _metadata(self, name: str, buffer: Buffer | None) -> int:
-        return self.builder.table([(0, OFFSET, self.builder.text(_text(name))), (1, "I", self._buffer(buffer))])
+        return self.builder.table((0, OFFSET, self._text(name)), (1, "I", self._buffer(buffer)))
 
     def _op_code(self, kind: str, custom_code: str | None, version: int) -> int:
         code = schema.op_code(kind)
-        fields: list[Field] = [(0, "b", min(code, 127)), (2, "i", version), (3, "i", code)]
-        if custom_code is not None:
-            fields.append((1, OFFSET, self.builder.text(_text(custom_code))))
-        return self.builder.table(fields)
+        return self.builder.table(
+            (0, "b", min(code, 127)), (2, "i", version), (3, "i", code), (1, OFFSET, self._text(custom_code))
+        )
 
     def _indices(self, tensors: Sequence[Tensor | None], index: dict[Tensor, int]) -> int:
         return self.builder.numbers(np.array([-1 if t is None else index[t] for t in tensors], np.int32))
 
+    def _numbers(self, values: Sequence[float] | None, dtype: type[np.generic]) -> int | None:
+        return None if values is None else self.builder.numbers(np.array(values, dtype))
 
-def _text(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
+    def _text(self, text: str | None) -> int | None:
+        return None if text is None else self.builder.text(text.encode("utf-8", "surrogateescape"))
