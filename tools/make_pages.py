@@ -35,6 +35,7 @@ from zeropoint.ops import (
     Rescale,
     Role,
     ShapeOnly,
+    Trait,
     Untouched,
     Weight,
 )
@@ -47,9 +48,9 @@ DEFAULT_OUT = Path(__file__).resolve().parent.parent / "docs" / "reference"
 OPS_INTRODUCTION = """\
 # Op table
 
-What LiteRT's kernels take and give, as the quantizer sees it: one row for each op that integers can flow through. The
-test suite runs every type that is claimed here in LiteRT. An op that is not here, or not with the type that was asked
-for, stays float, and the summary says so.
+What LiteRT's kernels take and give, as the quantizer sees it: one row for each op that it knows. The test suite runs
+every type that is claimed here in LiteRT. An op that is not here, or not with the type that was asked for, stays float,
+and the summary says so.
 
 - **int8, int16**: the op has an integer kernel for activations of this type.
 - **weights**: types that its weights can have beside integer activations.
@@ -92,7 +93,7 @@ def _slots(what: str, roles: Sequence[Role], row: OpSpec) -> Iterator[tuple[str,
         end = start
         while end + 1 < len(roles) and roles[end + 1] == roles[start]:
             end += 1
-        last = end == len(roles) - 1 and row.variadic
+        last = end == len(roles) - 1 and Trait.VARIADIC in row.traits
         places = f"{start}" if start == end else f"{start} to {end}"
         yield f"{what} {places}{' and further' if last else ''}", _role(roles[start])
         start = end + 1

@@ -210,7 +210,8 @@ UNCLAIMED = [
 def test_what_is_not_claimed_is_not_there(case: Case) -> None:
     """All of these end in an error rather than the process, as of LiteRT 2.3."""
     spec = case.spec
-    claimed = replace(spec, types=tuple(SCHEMES), weights=dict.fromkeys(SCHEMES, (DType.INT8,)))
+    kernels = replace(spec.kernels, types=tuple(SCHEMES), weights=dict.fromkeys(SCHEMES, (DType.INT8,)))
+    claimed = replace(spec, kernels=kernels)
     request = Request(case.recipe(), statistics(case.sample), method="minmax", ops={**OPS, spec.kind: claimed})
     with pytest.raises(RuntimeFailure):
         run(case.sample.model(), request)

@@ -113,6 +113,21 @@ def test_the_table_covers_the_op_table():
     assert set(OPS) - set(COMPUTE) == WITHOUT_GRADIENT
 
 
+WITHOUT_BATCH = {
+    "their output has the shape that an operand says": {"BROADCAST_TO", "FILL", "ONE_HOT", "SPARSE_TO_DENSE"},
+    "they move elements between the batch and the image": {"BATCH_TO_SPACE_ND", "SPACE_TO_BATCH_ND"},
+    "they may write or spread along the first axis": {"DILATE", "DYNAMIC_UPDATE_SLICE", "MATRIX_SET_DIAG"},
+    "its condition may choose whole rows": {"SELECT"},
+    "they make numbers, not data: shapes and what is computed from them": {"RANGE", "RANK", "SHAPE"},
+}
+"""Ops that are trained with the batch of the file, and why."""
+
+
+def test_every_op_has_a_rule_for_batches_or_a_reason_why_not():
+    with_rule = {kind for kind, spec in OPS.items() if spec.batch is not None}
+    assert set(COMPUTE) - with_rule == set().union(*WITHOUT_BATCH.values())
+
+
 def test_an_op_that_is_missing_is_named_with_all_others():
     net = Net()
     x = net.input(1, 4)

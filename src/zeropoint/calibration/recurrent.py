@@ -10,14 +10,7 @@ import numpy as np
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import tensor_keys
-from ..ops import OPS, CellState, OutputState
-
-LSTM = "UNIDIRECTIONAL_SEQUENCE_LSTM"
-OUTPUT_STATE, CELL_STATE = (
-    next(slot for slot, role in enumerate(OPS[LSTM].inputs) if isinstance(role, kind))
-    for kind in (OutputState, CellState)
-)
-"""Where it keeps its states among its inputs."""
+from ..ops.recurrent import LSTM, Gate, LstmSlot
 
 
 @dataclass
@@ -50,15 +43,16 @@ def replays(model: Model, graph: Graph) -> list[Replay]:
     keys = tensor_keys(model)
     found = []
     for op in graph.ops:
-        if op.kind == LSTM and len(op.inputs) > CELL_STATE:
-            source, cell = op.inputs[0], op.inputs[CELL_STATE]
+        if op.kind == LSTM and len(op.inputs) > LstmSlot.CELL_STATE:
+            source, cell = op.inputs[LstmSlot.INPUT], op.inputs[LstmSlot.CELL_STATE]
             if source is not None and cell is not None and _has_float_constants(op):
                 found.append(Replay(op, source, keys[cell]))
     return found
 
 
 def _has_float_constants(op: Op) -> bool:
-    operands = [t for k, t in enumerate(op.inputs) if t is not None and k not in (0, OUTPUT_STATE, CELL_STATE)]
+    flowing = (LstmSlot.INPUT, LstmSlot.OUTPUT_STATE, LstmSlot.CELL_STATE)
+    operands = [t for k, t in enumerate(op.inputs) if t is not None and k not in flowing]
     return all(t.dtype is DType.FLOAT32 and t.data is not None for t in operands)
 
 
@@ -70,22 +64,22 @@ def lstm_cell_states(op: Op, x: Array, start: State | None = None) -> tuple[Arra
     """
     steps = x if op.option("timeMajor") else np.swapaxes(x, 0, 1)
     batch = steps.shape[1]
-    forget_recurrent = _data(op, 6)
+    forget_recurrent = _data(op, Gate.FORGET.recurrent_weights)
     assert forget_recurrent is not None
     cells, outputs = forget_recurrent.shape
     now = start or State(np.zeros((batch, outputs), np.float32), np.zeros((batch, cells), np.float32))
     h, c = now.h, now.c
-    coupled = op.inputs[1] is None
+    coupled = op.inputs[Gate.INPUT.weights] is None
     clip, projection_clip = float(op.option("cellClip", 0.0)), float(op.option("projClip", 0.0))
-    projection, projection_bias = _data(op, 16), _data(op, 17)
+    projection, projection_bias = _data(op, LstmSlot.PROJECTION), _data(op, LstmSlot.PROJECTION_BIAS)
     states = []
     for step in steps:
-        forget = _sigmoid(_gate(op, 1, step, h, c))
-        enter = 1 - forget if coupled else _sigmoid(_gate(op, 0, step, h, c))
-        c = forget * c + enter * np.tanh(_gate(op, 2, step, h, None))
+        forget = _sigmoid(_gate(op, Gate.FORGET, step, h, c))
+        enter = 1 - forget if coupled else _sigmoid(_gate(op, Gate.INPUT, step, h, c))
+        c = forget * c + enter * np.tanh(_gate(op, Gate.CELL, step, h, c))
         if clip > 0:
             c = np.clip(c, -clip, clip)
-        h = _sigmoid(_gate(op, 3, step, h, c)) * np.tanh(c)
+        h = _sigmoid(_gate(op, Gate.OUTPUT, step, h, c)) * np.tanh(c)
         if projection is not None:
             h = h @ projection.T + (0 if projection_bias is None else projection_bias)
             h = np.clip(h, -projection_clip, projection_clip) if projection_clip > 0 else h
@@ -93,15 +87,15 @@ def lstm_cell_states(op: Op, x: Array, start: State | None = None) -> tuple[Arra
     return np.stack(states), State(h, c)
 
 
-def _gate(op: Op, gate: int, step: Array, h: Array, c: Array | None) -> Array:
-    """The sum that enters gate 0 (input), 1 (forget), 2 (cell) or 3 (output)."""
-    weights, recurrent, bias = _data(op, 1 + gate), _data(op, 5 + gate), _data(op, 12 + gate)
-    peephole = _data(op, {0: 9, 1: 10, 3: 11}.get(gate, 9)) if gate != 2 else None
-    norm = _data(op, 20 + gate)
+def _gate(op: Op, gate: Gate, step: Array, h: Array, c: Array) -> Array:
+    """The sum that enters a gate, before its activation."""
+    weights, recurrent, bias = _data(op, gate.weights), _data(op, gate.recurrent_weights), _data(op, gate.bias)
+    peephole = None if gate.peephole is None else _data(op, gate.peephole)
+    norm = _data(op, gate.normalization)
     assert weights is not None
     assert recurrent is not None
     total: Array = step @ weights.T + h @ recurrent.T
-    if peephole is not None and c is not None:
+    if peephole is not None:
         total = total + peephole * c
     if norm is not None:
         centered = total - total.mean(axis=1, keepdims=True)

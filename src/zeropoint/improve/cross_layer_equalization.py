@@ -1,15 +1,14 @@
-"""Cross-layer equalization: where channels that differ widely in size share one scale, the small ones drown.
+"""Cross-layer equalization: where channels of very different size share one scale, the small ones lose their precision.
 
-Where a channel's factor can move from what makes it into the layers that read it, it does: dividing channel c of the
-first by s_c and multiplying what the others do with it by s_c leaves the function as it was, as long as nothing between
-them sees the tensor but ops with f(x / s) = f(x) / s for s > 0, moves of data, and products of matrices that sum over
-something else. So it goes through a ReLU, from a layer norm's gain into the dense layers behind it, and from the value
-projection of attention into the output projection. Through a ReLU6 it goes where the clip allows it: a channel that
-stays far below 6 on the data, before and after.
+Dividing channel c of a tensor by s_c where it is made, and multiplying what its readers do with it by s_c, leaves the
+function as it was, as long as nothing in between sees the tensor but ops with f(x / s) = f(x) / s for s > 0, moves of
+data, and products of matrices that sum over something else. So a factor can move through a ReLU, from a layer norm's
+gain into the dense layers behind it, and from the value projection of attention into the output projection. It moves
+through a ReLU6 where the clip allows it: in channels that stay far below 6 on the data, before and after.
 
-Weights have a scale for each output channel, so dividing those of the first layer costs nothing; multiplying those of a
-depthwise layer neither. In other layers a large factor would coarsen the other weights of the same output channel, so
-there the factor is only the square root.
+Weights have a scale for each output channel, so dividing those of the first layer costs nothing; neither does
+multiplying those of a depthwise layer. In other layers a large factor would make the other weights of the same output
+channel coarser, so there the factor is only the square root.
 """
 
 from __future__ import annotations
@@ -26,13 +25,14 @@ from ..dtypes import Array, DType
 from ..graph.edit import duplicate_constant, set_constant
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses, tensor_keys
-from ..ops import OPS, Activation, Weight, fused_activation
+from ..ops import OPS, OpSpec, Trait, fused_activation
+from ..ops.layout import Layout, MatrixProduct
 
 LARGEST_FACTOR = 64.0
-"""Channels that hardly ever speak are left in peace: what calibration saw of them says little."""
+"""Channels that are almost always zero are scaled by no more than this: the data say little about them."""
 
 HEADROOM = 2.0
-"""How many times as large as on the data a channel may become before a clip that is the same for all cuts it off."""
+"""A clip that all channels share must lie at least this many times above what a channel reached on the data."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +48,20 @@ class Sink:
 class Link:
     """A tensor whose channels can be scaled: constants that make them, with their axes, and weights that meet them.
 
-    `ceiling` is where a fused activation cuts all channels off.
+    With `is_free` the readers have a scale for each of these channels, as depthwise layers do: large factors then cost
+    nothing. `ceiling` is where a fused activation cuts all channels off.
     """
 
     tensor: Tensor
     makers: tuple[tuple[Use, int], ...]
     sinks: tuple[Sink, ...]
+    is_free: bool
     ceiling: float = math.inf
 
-    @property
-    def is_free(self) -> bool:
-        """Whether the readers have a scale for each of these channels: depthwise layers."""
-        return all((layout := _layout(s.weights.op)) is not None and layout.axis == s.axis for s in self.sinks)
 
-
-def equalize(model: Model, stats: Stats, keys: Mapping[Tensor, str] | None = None) -> list[Tensor]:
+def equalize(
+    model: Model, stats: Stats, keys: Mapping[Tensor, str] | None = None, ops: Mapping[str, OpSpec] = OPS
+) -> list[Tensor]:
     """Edit `model` in place; return the tensors whose channels were scaled, which have to be measured anew.
 
     `keys` are the names by which `stats` knows the tensors, where the model was edited since.
@@ -71,7 +70,7 @@ def equalize(model: Model, stats: Stats, keys: Mapping[Tensor, str] | None = Non
     changed = []
     for graph in model.graphs:
         readers = Counter(t for op in graph.ops for t in op.inputs if t is not None)
-        for link in list(links(graph)):
+        for link in list(links(graph, ops)):
             seen = stats.tensors.get(keys[link.tensor])
             if seen is None or seen.channels is None:
                 continue
@@ -82,17 +81,101 @@ def equalize(model: Model, stats: Stats, keys: Mapping[Tensor, str] | None = Non
     return changed
 
 
-def links(graph: Graph) -> Iterator[Link]:
+def links(graph: Graph, ops: Mapping[str, OpSpec]) -> Iterator[Link]:
     """Every tensor of the graph whose channels can be scaled."""
-    uses = Uses(graph)
-    for op in graph.ops:
-        makers, ceiling = _makers(op, uses), _ceiling(op)
-        if not makers or ceiling is None:
-            continue
-        tensor = op.outputs[0]
-        sinks = _sinks(tensor, np.broadcast_to(np.arange(tensor.shape[-1]), tensor.shape), uses)
-        if sinks:
-            yield Link(tensor, makers, tuple(sinks), ceiling)
+    return _Links(ops, Uses(graph)).of(graph)
+
+
+@dataclass(frozen=True)
+class _Links:
+    """Follows the channels of tensors from what makes them to the weights that meet them."""
+
+    ops: Mapping[str, OpSpec]
+    uses: Uses
+
+    def of(self, graph: Graph) -> Iterator[Link]:
+        for op in graph.ops:
+            makers, ceiling = self._makers(op), _ceiling(op)
+            if not makers or ceiling is None:
+                continue
+            tensor = op.outputs[0]
+            sinks = self._sinks(tensor, np.broadcast_to(np.arange(tensor.shape[-1]), tensor.shape))
+            if sinks:
+                layouts = [self._layout(sink.weights.op) for sink in sinks]
+                is_free = all(x is not None and x.outputs == s.axis for x, s in zip(layouts, sinks, strict=True))
+                yield Link(tensor, makers, tuple(sinks), is_free, ceiling)
+
+    def _layout(self, op: Op) -> Layout | None:
+        """How the op's weights lie, for ops with an input, weights and a bias in this order."""
+        spec = self.ops.get(op.kind)
+        layout = None if spec is None or spec.bias_slot != 2 else spec.layout
+        return None if layout is None or (layout.data, layout.weights) != (0, 1) else layout
+
+    def _has(self, op: Op, trait: Trait) -> bool:
+        return op.kind in self.ops and trait in self.ops[op.kind].traits
+
+    def _makers(self, op: Op) -> tuple[tuple[Use, int], ...]:
+        """The constants that scale the channels of the op's output: weights and bias, or a gain and an offset."""
+        if not op.outputs or not op.outputs[0].shape:
+            return ()
+        layout = self._layout(op)
+        if layout is not None:
+            has_bias = len(op.inputs) > 2 and op.inputs[2] is not None
+            biases = ((Use(op, 2), 0),) if has_bias else ()
+            fits = _fits(op, layout.outputs, op.outputs[0].shape[-1])
+            return ((Use(op, layout.weights), layout.outputs), *biases) if fits else ()
+        if self._has(op, Trait.MULTIPLIES):
+            return tuple((Use(op, k), 0) for k in (0, 1) if _is_per_channel(op.inputs[k], op.outputs[0]))[:1]
+        return self._gain_and_offset(op) if self._has(op, Trait.ADDS) else ()
+
+    def _gain_and_offset(self, op: Op) -> tuple[tuple[Use, int], ...]:
+        """Of a sum that nothing but a product feeds: a layer norm's gain, and what is added to it."""
+        for k in (0, 1):
+            source = op.inputs[k]
+            if source is None or not _is_per_channel(op.inputs[1 - k], op.outputs[0]):
+                continue
+            product = self.uses.producer(source)
+            is_alone = len(self.uses.readers(source)) == 1 and not self.uses.is_output(source)
+            if product is not None and is_alone and self._has(product, Trait.MULTIPLIES):
+                gain = self._makers(product) if fused_activation(product).name == "NONE" else ()
+                return (*gain, (Use(op, 1 - k), 0)) if gain else ()
+        return ()
+
+    def _sinks(self, tensor: Tensor, channels: Array) -> list[Sink] | None:
+        """All that reads the tensor, of whose elements `channels` says which channel they belong to; None if scaling
+        would show somewhere."""
+        if self.uses.is_output(tensor) or not self.uses.readers(tensor):
+            return None
+        found: list[Sink] = []
+        for use in self.uses.readers(tensor):
+            layout = self._layout(use.op)
+            if layout is not None and use.slot == layout.data:
+                more = _absorbed(use.op, layout, channels)
+            else:
+                passed = self._passed(use, channels)
+                more = None if passed is None else self._sinks(use.op.outputs[0], passed)
+            if more is None:
+                return None
+            found += more
+        return found
+
+    def _passed(self, use: Use, channels: Array) -> Array | None:
+        """Which channels the elements of the op's output belong to; None if it does more than pass factors on."""
+        op, spec = use.op, self.ops.get(use.op.kind)
+        if spec is None or not op.outputs or fused_activation(op).name not in ("NONE", "RELU"):
+            return None
+        result = op.outputs[0].shape
+        if isinstance(spec.layout, MatrixProduct):
+            return _passed_by_product(use, channels, result)
+        if use.slot != 0:
+            return None
+        if op.kind == "RESHAPE":
+            return channels.reshape(result) if channels.size == int(np.prod(result)) else None
+        if op.kind == "TRANSPOSE":
+            order = None if op.inputs[1] is None else op.inputs[1].data
+            return None if order is None else channels.transpose(order)
+        last = _along_last_axis(channels) if Trait.HOMOGENEOUS in spec.traits else None
+        return np.broadcast_to(last, result) if last is not None and last.size == result[-1] else None
 
 
 def _ceiling(op: Op) -> float | None:
@@ -101,41 +184,6 @@ def _ceiling(op: Op) -> float | None:
     if fused.bounds is None:
         return math.inf if fused.name == "NONE" else None
     return min(abs(bound) for bound in fused.bounds if bound)
-
-
-def _layout(op: Op) -> Weight | None:
-    """How the op's weights lie, for ops with an input, weights and a bias in this order."""
-    spec = OPS.get(op.kind)
-    role = spec.input_role(1) if spec is not None and isinstance(spec.input_role(0), Activation) else None
-    return role if isinstance(role, Weight) and role.inputs is not None else None
-
-
-def _makers(op: Op, uses: Uses) -> tuple[tuple[Use, int], ...]:
-    """The constants that scale the channels of the op's output: weights and bias, or a gain and what is added to it."""
-    if not op.outputs or not op.outputs[0].shape:
-        return ()
-    tensor, layout = op.outputs[0], _layout(op)
-    if layout is not None:
-        axis = layout.axis
-        return _of_layer(op, axis) if axis is not None and _fits(op, axis, tensor.shape[-1]) else ()
-    if op.kind == "MUL":
-        return tuple((Use(op, k), 0) for k in (0, 1) if _is_per_channel(op.inputs[k], tensor))[:1]
-    if op.kind == "ADD":
-        for k in (0, 1):
-            source, other = op.inputs[k], op.inputs[1 - k]
-            first = None if source is None else uses.producer(source)
-            alone = source is not None and len(uses.readers(source)) == 1 and not uses.is_output(source)
-            if first is None or not alone or not _is_per_channel(other, tensor):
-                continue
-            if first.kind == "MUL" and fused_activation(first).name == "NONE":
-                gain = _makers(first, uses)
-                return (*gain, (Use(op, 1 - k), 0)) if gain else ()
-    return ()
-
-
-def _of_layer(op: Op, axis: int) -> tuple[tuple[Use, int], ...]:
-    has_bias = len(op.inputs) > 2 and op.inputs[2] is not None
-    return ((Use(op, 1), axis), *(((Use(op, 2), 0),) if has_bias else ()))
 
 
 def _fits(op: Op, axis: int, channels: int) -> bool:
@@ -152,51 +200,18 @@ def _is_per_channel(constant: Tensor | None, tensor: Tensor) -> bool:
     return constant.shape == (tensor.shape[-1],) and len(tensor.shape) > 1
 
 
-def _sinks(tensor: Tensor, channels: Array, uses: Uses) -> list[Sink] | None:
-    """All that reads the tensor, of whose elements `channels` says which channel they belong to; None if scaling would
-    show somewhere."""
-    if uses.is_output(tensor) or not uses.readers(tensor):
-        return None
-    found: list[Sink] = []
-    for use in uses.readers(tensor):
-        layout = _layout(use.op)
-        if layout is not None and use.slot == 0:
-            more = _absorbed(use.op, layout, channels)
-        else:
-            passed = _passed(use, channels)
-            more = None if passed is None else _sinks(use.op.outputs[0], passed, uses)
-        if more is None:
-            return None
-        found += more
-    return found
-
-
-def _absorbed(op: Op, layout: Weight, channels: Array) -> list[Sink] | None:
-    """The layer's weights, if every place along the last axis belongs to one channel."""
+def _along_last_axis(channels: Array) -> Array | None:
+    """The channel of each place along the last axis; None if several belong there."""
     rows = channels.reshape(-1, channels.shape[-1])
-    if layout.inputs is None or not _fits(op, layout.inputs, rows.shape[1]) or (rows != rows[0]).any():
-        return None
-    return [Sink(Use(op, 1), layout.inputs, tuple(map(int, rows[0])))]
+    return None if (rows != rows[0]).any() else rows[0]
 
 
-def _passed(use: Use, channels: Array) -> Array | None:
-    """Which channels the elements of the op's output belong to; None if it does more than pass factors on."""
-    op, spec = use.op, OPS.get(use.op.kind)
-    if spec is None or not op.outputs or fused_activation(op).name not in ("NONE", "RELU"):
+def _absorbed(op: Op, layout: Layout, channels: Array) -> list[Sink] | None:
+    """The layer's weights, if every place along the last axis belongs to one channel."""
+    last = _along_last_axis(channels)
+    if last is None or not _fits(op, layout.inputs, last.size):
         return None
-    result = op.outputs[0].shape
-    if op.kind == "RESHAPE" and use.slot == 0:
-        return channels.reshape(result) if channels.size == int(np.prod(result)) else None
-    if op.kind == "TRANSPOSE" and use.slot == 0:
-        order = None if op.inputs[1] is None else op.inputs[1].data
-        return None if order is None else channels.transpose(order)
-    if op.kind == "BATCH_MATMUL":
-        return _passed_by_product(use, channels, result)
-    if spec.homogeneous and use.slot == 0:
-        rows = channels.reshape(-1, channels.shape[-1])
-        is_last = channels.shape[-1] == result[-1] and not (rows != rows[0]).any()
-        return np.broadcast_to(rows[0], result) if is_last else None
-    return None
+    return [Sink(Use(op, layout.weights), layout.inputs, tuple(map(int, last)))]
 
 
 def _passed_by_product(use: Use, channels: Array, result: tuple[int, ...]) -> Array | None:

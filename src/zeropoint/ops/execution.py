@@ -1,20 +1,24 @@
-"""How an op of a finished model computes, and how much."""
+"""How an op of a finished model computes, how much, and with which factors."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
+from ..affine import QuantParams
 from ..graph.model import Op
+from .spec import Activation, OpSpec, Rescale, Weight
 from .table import CONVERSIONS, OPS
 
 Execution = Literal["integer", "float", "hybrid", "conversion", "other"]
 
 
-def execution_of(op: Op) -> Execution:
+def execution_of(op: Op, ops: Mapping[str, OpSpec] = OPS) -> Execution:
     """Integer: all data that flow are quantized. Hybrid: float data, quantized weights. Other: indices and shapes."""
     if op.kind in CONVERSIONS:
         return "conversion"
-    spec = OPS.get(op.kind)
+    spec = ops.get(op.kind)
     tensors = [t for t in (*op.inputs, *op.outputs) if t is not None]
     flowing = [t for t in tensors if not t.is_constant] or tensors
     if any(t.dtype.is_float for t in flowing):
@@ -24,12 +28,55 @@ def execution_of(op: Op) -> Execution:
     return "integer" if any(t.is_quantized for t in tensors) else "other"
 
 
-def macs_of(op: Op) -> int:
+def macs_of(op: Op, ops: Mapping[str, OpSpec] = OPS) -> int:
     """Multiply-accumulates of one run; 0 for ops that only move, add or map numbers."""
-    spec = OPS.get(op.kind)
+    spec = ops.get(op.kind)
     if spec is None or spec.macs is None:
         return 0
     try:
         return spec.macs(op)
     except IndexError:  # a file may give an op fewer operands, or dimensions, than its kind has
         return 0
+
+
+HEADROOM = {8: 20, 16: 15}
+"""Bits by which the inputs of a sum are shifted to the left, by the width of their type: room for rounding."""
+
+
+def kernel_factors(op: Op, ops: Mapping[str, OpSpec] = OPS) -> Iterator[tuple[str, float]]:
+    """The real factors by which an integer kernel goes from the scales of its inputs to that of its output.
+
+    What each factor is for, and the factor; none for ops that pass integers through or look them up.
+    """
+    spec, result = ops.get(op.kind), op.outputs[0].params if op.outputs else None
+    if spec is None or spec.rescale is Rescale.NONE or result is None or result.axis is not None:
+        return
+    data = [
+        t.params
+        for k, t in enumerate(op.inputs)
+        if t is not None and t.params is not None and isinstance(spec.input_role(k), Activation | Weight)
+    ]
+    if len(data) >= (1 if spec.rescale is Rescale.RATIO else 2) and result.scale != 0:
+        yield from ((what, real) for what, real in _FACTORS[spec.rescale](data, result) if 0 <= real < math.inf)
+
+
+def _ratio(data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str, float]]:
+    yield "output", data[0].scales[0] / result.scale
+
+
+def _product(data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str, float]]:
+    first, second = sorted(data[:2], key=lambda p: len(p.scales))
+    for k, scale in enumerate(second.scales):
+        yield f"channel {k}" if len(second.scales) > 1 else "output", first.scales[0] * scale / result.scale
+
+
+def _sum(data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str, float]]:
+    """Both inputs are first brought to twice the larger scale."""
+    common, headroom = 2 * max(data[0].scales[0], data[1].scales[0]), HEADROOM.get(result.dtype.bits)
+    if common != 0 and headroom is not None:
+        yield "input 0", data[0].scales[0] / common
+        yield "input 1", data[1].scales[0] / common
+        yield "output", common / (2.0**headroom * result.scale)
+
+
+_FACTORS = {Rescale.RATIO: _ratio, Rescale.PRODUCT: _product, Rescale.SUM: _sum}

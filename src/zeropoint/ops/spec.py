@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, Flag, auto
 from typing import Literal
 
 from ..affine import QuantParams
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
+from .batch import BatchRule
 from .layout import Layout
+from .recurrent import macs_recurrent
 
 # Roles of inputs and outputs.
 
@@ -20,12 +22,10 @@ from .layout import Layout
 class Weight:
     """Trained parameters: symmetric, narrow range, one scale per slice along `axis` where the kernels have that.
 
-    `inputs` is the axis along which they meet the channels of the op's input, where there is one. Axes below zero
-    count from the end; where the option called `swapped` is set, the last two axes have changed places.
+    Axes below zero count from the end; where the option called `swapped` is set, the last two axes have changed places.
     """
 
     axis: int | None
-    inputs: int | None = None
     swapped: str | None = None
 
     def axis_of(self, op: Op, rank: int) -> int | None:
@@ -90,8 +90,8 @@ def act(*, symmetric_constant: bool = False, constant: Weight | None = None) -> 
     return Activation(symmetric_constant, constant)
 
 
-def weight(axis: int | None, inputs: int | None = None, swapped: str | None = None) -> Weight:
-    return Weight(axis, inputs, swapped)
+def weight(axis: int | None, swapped: str | None = None) -> Weight:
+    return Weight(axis, swapped)
 
 
 def bias(*of: int) -> Bias:
@@ -141,61 +141,84 @@ class Fixed:
 Probabilities = Literal["each", "row"]
 
 
-@dataclass(frozen=True)
-class OpSpec:
-    """One row of the op table.
+class Trait(Flag):
+    """What an op is like, beyond what its operands and kernels say."""
 
-    `inputs` and `outputs` give the role of each slot; with `variadic` the last role repeats. `tied` ops need one
-    scale and zero point for all their activations. `fixed` maps an activation type to the output parameters that
-    its kernel demands. `types` are the activation types that LiteRT has a kernel for, `weights` the weight types
-    beside each of them, `hybrid` the weight types beside float activations, `blockwise` those of them that may have a
-    scale for each block. `versions` maps a type to the lowest op version that has it (1 where absent); `options` are
-    option values that an activation type needs, float32 standing for hybrid kernels. Kernels or
-    the delegate refuse, or abort, where a `rescale` factor reaches `max_rescale`. `intermediates` are tensors that an
-    integer kernel keeps values in: "float" ones it does not read, "output" ones with the output's parameters. Inputs
-    that lie further than `negligible` below the greatest leave no trace in the result. `own_activation` is a fused
-    activation that is part of what the op computes anyway; with `fuses` it can apply one that limits its output.
-    A `homogeneous` op has f(s * x) = s * f(x) for every s > 0, channel by channel along the last axis. `saturates` is
-    the interval of inputs outside of which the integer result no longer changes, by type. `probabilities` are what the
-    op makes of its inputs: of "each" by itself, or of a whole "row" along the last axis (perhaps their logarithms).
-    An op that `averages` makes new numbers, tied though it is; one that `has_poles` makes NaN or infinity of some
-    finite ones.
-    `note` says why a type is not claimed although LiteRT has a kernel for it.
+    NONE = 0
+    VARIADIC = auto()  # the role of its last input, or output, is that of all further ones
+    TIED = auto()  # needs one scale and zero point for all its activations
+    AVERAGES = auto()  # makes new numbers, tied though it is
+    FUSES = auto()  # can apply an activation that limits its output
+    HOMOGENEOUS = auto()  # f(s * x) = s * f(x) for every s > 0, channel by channel along the last axis
+    HAS_POLES = auto()  # makes NaN or infinity of some finite numbers
+    ADDS = auto()  # element by element
+    SUBTRACTS = auto()
+    MULTIPLIES = auto()
+    RANKS = auto()  # only the order of its inputs counts, not how far apart they are
+    RECURRENT = auto()  # computes step by step, keeping a state
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """What LiteRT has kernels for.
+
+    `types` are those of activations, `weights` the weight types beside each of them, `hybrid` the weight types beside
+    float activations, `blockwise` those of them that may have a scale for each block. `versions` maps a type to the
+    lowest op version that has it (1 where absent); `options` are option values that an activation type needs, float32
+    standing for hybrid kernels. `intermediates` are tensors that an integer kernel keeps values in: "float" ones it
+    does not read, "output" ones with the output's parameters. `note` says why a type is not claimed although LiteRT has
+    a kernel for it.
     """
 
-    kind: str
-    inputs: tuple[Role, ...]
-    outputs: tuple[Role, ...] = (Activation(),)
-    variadic: bool = False
-    tied: bool = False
-    rescale: Rescale = Rescale.NONE
-    fixed: Mapping[DType, Fixed] = field(default_factory=dict)
     types: tuple[DType, ...] = ()
     weights: Mapping[DType, tuple[DType, ...]] = field(default_factory=dict)
     hybrid: tuple[DType, ...] = ()
     blockwise: tuple[DType, ...] = ()
     versions: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[DType, Mapping[str, object]] = field(default_factory=dict)
-    macs: Callable[[Op], int] | None = None
     needs: tuple[Need, ...] = ()
-    max_rescale: float | Mapping[DType, float] = math.inf
     intermediates: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One row of the op table.
+
+    `inputs` and `outputs` give the role of each slot. `layout` is how weights lie in an op that multiplies with them.
+    `batch` says when the op treats the samples of a batch alike; without it never. `fixed` maps an activation type to
+    the output parameters that its kernel demands. Kernels or the delegate refuse, or abort, where a `rescale` factor
+    reaches `max_rescale`. `saturates` is the interval of inputs outside of which the integer result no longer changes,
+    by type. Inputs that lie further than `negligible` below the greatest leave no trace in the result. `own_activation`
+    is a fused activation that is part of what the op computes anyway. `probabilities` are what the op makes of its
+    inputs: of "each" by itself, or of a whole "row" along the last axis (perhaps their logarithms).
+    """
+
+    kind: str
+    inputs: tuple[Role, ...]
+    kernels: KernelSpec = KernelSpec()
+    traits: Trait = Trait.NONE
+    outputs: tuple[Role, ...] = (Activation(),)
+    layout: Layout | None = None
+    batch: BatchRule | None = None
+    rescale: Rescale = Rescale.NONE
+    max_rescale: float | Mapping[DType, float] = math.inf
+    fixed: Mapping[DType, Fixed] = field(default_factory=dict)
+    saturates: Mapping[DType, tuple[float, float]] = field(default_factory=dict)
     negligible: float | None = None
     own_activation: str = "NONE"
-    saturates: Mapping[DType, tuple[float, float]] = field(default_factory=dict)
-    fuses: bool = False
-    homogeneous: bool = False
     probabilities: Probabilities | None = None
-    averages: bool = False
-    has_poles: bool = False
-    note: str = ""
-    layout: Layout | None = None
 
     def input_role(self, slot: int) -> Role:
-        return _role(self.inputs, slot, self.variadic)
+        return self._role(self.inputs, slot)
 
     def output_role(self, slot: int) -> Role:
-        return _role(self.outputs, slot, self.variadic)
+        return self._role(self.outputs, slot)
+
+    def _role(self, roles: tuple[Role, ...], slot: int) -> Role:
+        if slot < len(roles):
+            return roles[slot]
+        return roles[-1] if Trait.VARIADIC in self.traits and roles else Untouched()
 
     def rescale_limit(self, dtype: DType) -> float:
         """`max_rescale` for an activation type."""
@@ -231,11 +254,60 @@ class OpSpec:
     def reads_shapes_only(self) -> bool:
         return all(isinstance(role, ShapeOnly) for role in self.inputs) and bool(self.inputs)
 
+    @property
+    def macs(self) -> Callable[[Op], int] | None:
+        """What counts the multiply-accumulates of one run; None for ops that only move, add or map numbers."""
+        if self.layout is not None:
+            return self.layout.macs
+        return macs_recurrent if Trait.RECURRENT in self.traits else None
 
-def _role(roles: tuple[Role, ...], slot: int, variadic: bool) -> Role:
-    if slot < len(roles):
-        return roles[slot]
-    return roles[-1] if variadic and roles else Untouched()
+    @property
+    def tied(self) -> bool:
+        return Trait.TIED in self.traits
+
+    @property
+    def averages(self) -> bool:
+        return Trait.AVERAGES in self.traits
+
+    @property
+    def has_poles(self) -> bool:
+        return Trait.HAS_POLES in self.traits
+
+    @property
+    def types(self) -> tuple[DType, ...]:
+        return self.kernels.types
+
+    @property
+    def weights(self) -> Mapping[DType, tuple[DType, ...]]:
+        return self.kernels.weights
+
+    @property
+    def hybrid(self) -> tuple[DType, ...]:
+        return self.kernels.hybrid
+
+    @property
+    def blockwise(self) -> tuple[DType, ...]:
+        return self.kernels.blockwise
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        return self.kernels.versions
+
+    @property
+    def options(self) -> Mapping[DType, Mapping[str, object]]:
+        return self.kernels.options
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return self.kernels.needs
+
+    @property
+    def intermediates(self) -> tuple[str, ...]:
+        return self.kernels.intermediates
+
+    @property
+    def note(self) -> str:
+        return self.kernels.note
 
 
 # Activation functions that an op applies to its output, by their code in the schema.
@@ -262,40 +334,3 @@ FUSED_ACTIVATIONS: tuple[FusedActivation, ...] = (
 def fused_activation(op: Op) -> FusedActivation:
     code = int(op.option("fusedActivationFunction", 0))
     return FUSED_ACTIVATIONS[code] if 0 <= code < len(FUSED_ACTIVATIONS) else FusedActivation(f"UNKNOWN_{code}")
-
-
-# Multiply-accumulates. Each takes an op of which it knows the layout.
-
-
-def macs_per_output(op: Op) -> int:
-    """Every output element sums over one channel's weights."""
-    weights = op.inputs[1]
-    if weights is None or not weights.shape:
-        return 0
-    return op.outputs[0].size * weights.size // max(1, op.outputs[0].shape[-1])
-
-
-def macs_transposed(op: Op) -> int:
-    """TRANSPOSE_CONV: every input element is spread over the weights of its channel."""
-    weights, source = op.inputs[1], op.inputs[2]
-    if weights is None or source is None or not weights.shape:
-        return 0
-    return source.size * weights.size // max(1, weights.shape[-1])
-
-
-def macs_matmul(op: Op) -> int:
-    """BATCH_MATMUL: every output element sums over the inner dimension."""
-    left = op.inputs[0]
-    if left is None or len(left.shape) < 2:
-        return 0
-    return op.outputs[0].size * left.shape[-2 if op.option("adjX") else -1]
-
-
-def macs_recurrent(op: Op) -> int:
-    """Recurrent layers: every step multiplies with every weight matrix."""
-    source = op.inputs[0]
-    if source is None or not source.shape:
-        return 0
-    steps = math.prod(source.shape[:-1])
-    matrices = (t.size for t in op.inputs[1:] if t is not None and t.is_constant and len(t.shape) == 2)
-    return steps * sum(matrices)

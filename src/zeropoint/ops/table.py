@@ -1,7 +1,7 @@
-"""The op table: one row for each op that integers can flow through, as LiteRT's kernels have it.
+"""The op table: one row for each op that we know, as LiteRT's kernels have it.
 
-Every claim in `types`, `weights` and `hybrid` is run in LiteRT by tests/conformance. An op without a row, or
-without the requested type, stays float. Adding an op is adding a row, and a sample in tests/conformance/samples.py.
+Every claim about kernels is run in LiteRT by tests/conformance. An op without a row, or without the requested type,
+stays float. Adding an op is adding a row, and a sample in tests/conformance/samples.py.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ import math
 from collections.abc import Mapping
 
 from ..dtypes import DType
+from . import batch
+from .batch import along, broadcasts, by_sample, joined, only
 from .layout import CONVOLUTION, DENSE, DEPTHWISE, MATRIX_PRODUCT, TRANSPOSED
+from .recurrent import LSTM
 from .spec import (
     CellState,
     Coefficients,
     Fixed,
+    KernelSpec,
     Need,
     OpSpec,
     OutputState,
     Rescale,
+    Trait,
     act,
     bias,
     index,
-    macs_matmul,
-    macs_per_output,
-    macs_recurrent,
-    macs_transposed,
     shape_of,
     weight,
 )
@@ -33,6 +34,20 @@ from .spec import (
 INT8, INT16, INT4, INT2 = DType.INT8, DType.INT16, DType.INT4, DType.INT2
 BOTH = (INT8, INT16)
 PRODUCT, RATIO, SUM = Rescale.PRODUCT, Rescale.RATIO, Rescale.SUM
+VARIADIC, TIED, AVERAGES, FUSES = Trait.VARIADIC, Trait.TIED, Trait.AVERAGES, Trait.FUSES
+HOMOGENEOUS, HAS_POLES, RANKS, RECURRENT = Trait.HOMOGENEOUS, Trait.HAS_POLES, Trait.RANKS, Trait.RECURRENT
+
+ONE, TWO = (act(),), (act(), act())
+TRUTH = (index(),)
+Options = Mapping[DType, Mapping[str, object]]
+
+
+def since(int8: int, int16: int | None = None, *needs: Need, options: Options | None = None) -> KernelSpec:
+    """Integer kernels for int8, and int16 where it is given, from these op versions on."""
+    versions = {"int8": int8} if int16 is None else {"int8": int8, "int16": int16}
+    types = (INT8,) if int16 is None else BOTH
+    return KernelSpec(types, versions=versions, needs=needs, options=options or {})
+
 
 # A probability in [0, 1) and a value in [-1, 1): the kernels hard-code these output parameters.
 UNIT = {INT8: Fixed(1 / 256, -128), INT16: Fixed(1 / 32768, 0)}
@@ -51,150 +66,169 @@ def ends(low: float, high: float) -> Mapping[DType, tuple[float, float]]:
 DIRECTION = (*(weight(axis=None),) * 8, *(Coefficients(),) * 3, *(index(),) * 4, weight(axis=None), index())
 
 # Hybrid kernels then round their inputs to all of [-128, 127], which halves the error.
-ASYMMETRIC_INPUTS = {DType.FLOAT32: {"asymmetricQuantizeInputs": True}}
+ASYMMETRIC_INPUTS: Options = {DType.FLOAT32: {"asymmetricQuantizeInputs": True}}
 # int16 sums otherwise want scales that are powers of two.
-ANY_SCALE = {INT16: {"potScaleInt16": False}}
+ANY_SCALE: Options = {INT16: {"potScaleInt16": False}}
 
 # Past this ratio of scales XNNPACK refuses the whole graph, or ends the process.
 PRODUCT_LIMIT, SUM_LIMIT = 256.0, 2.0**14
 # From here on the kernels of MUL shift products left, out of their 32 bits.
 WRAPS = {INT8: 2.0**15, INT16: 1.0}
 
-WEIGHTED = (Need.CONSTANT_WEIGHTS,)
+CONSTANT = (Need.CONSTANT_WEIGHTS,)
 INT8_WEIGHTS: Mapping[DType, tuple[DType, ...]] = {INT8: (INT8,), INT16: (INT8,)}
 NARROW_WEIGHTS: Mapping[DType, tuple[DType, ...]] = {INT8: (INT8, INT4), INT16: (INT8, INT4)}
 
-
-def since(int8: int, int16: int = 1, **others: int) -> Mapping[str, int]:
-    """The lowest op versions that have these types."""
-    return {"int8": int8, "int16": int16, **others}
-
-
 # fmt: off
+CONV_2D_KERNELS = KernelSpec(BOTH, NARROW_WEIGHTS, hybrid=(INT8, INT4), needs=CONSTANT,
+                             versions={"int8": 3, "int16": 4, "hybrid": 5, "int4": 7})
+DEPTHWISE_KERNELS = KernelSpec(BOTH, INT8_WEIGHTS, hybrid=(INT8,), needs=CONSTANT,
+                               versions={"int8": 3, "int16": 5, "hybrid": 6})
+TRANSPOSED_KERNELS = KernelSpec(BOTH, INT8_WEIGHTS, hybrid=(INT8,), needs=CONSTANT,
+                                versions={"int8": 3, "int16": 3, "hybrid": 3})
+DENSE_KERNELS = KernelSpec(BOTH, NARROW_WEIGHTS, hybrid=(INT8, INT4, INT2), blockwise=(INT4,), needs=CONSTANT,
+                           versions={"int8": 4, "int16": 7, "hybrid": 12, "int4": 10, "int2": 14},
+                           options=ASYMMETRIC_INPUTS)
+MATRIX_KERNELS = KernelSpec(BOTH, hybrid=(INT8,), versions={"int8": 2, "int16": 3, "hybrid": 4}, options=ASYMMETRIC_INPUTS)
+LSTM_KERNELS = KernelSpec((INT8,), {INT8: (INT8,)}, hybrid=(INT8,), versions={"hybrid": 3}, options=ASYMMETRIC_INPUTS,
+                          needs=(Need.NO_NORMALIZATION, Need.CONSTANT_WEIGHTS),
+                          intermediates=("float", "float", "float", "float", "output"))
+BOTH_WAYS_KERNELS = KernelSpec(hybrid=(INT8,), versions={"hybrid": 3}, options=ASYMMETRIC_INPUTS)
+SVDF_KERNELS = KernelSpec(hybrid=(INT8,), versions={"hybrid": 4}, options=ASYMMETRIC_INPUTS,
+                          note="quantizing the state of SVDF is not implemented")
+LOOKUP_KERNELS = KernelSpec(BOTH, hybrid=(INT8, INT4, INT2), blockwise=(INT4,), versions={"hybrid": 4, "int2": 5})
+
 ROWS: tuple[OpSpec, ...] = (
     # Weighted ops.
-    OpSpec("CONV_2D", layout=CONVOLUTION, inputs=(act(), weight(axis=0, inputs=3), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT, types=BOTH,
-           weights=NARROW_WEIGHTS, hybrid=(INT8, INT4), versions=since(3, 4, hybrid=5, int4=7), needs=WEIGHTED,
-           fuses=True, macs=macs_per_output),
-    OpSpec("DEPTHWISE_CONV_2D", layout=DEPTHWISE, inputs=(act(), weight(axis=3, inputs=3), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
-           types=BOTH, weights=INT8_WEIGHTS, hybrid=(INT8,), versions=since(3, 5, hybrid=6), needs=WEIGHTED,
-           fuses=True, macs=macs_per_output),
-    OpSpec("TRANSPOSE_CONV", layout=TRANSPOSED, inputs=(index(), weight(axis=0), act(), bias(2, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
-           types=BOTH, weights=INT8_WEIGHTS, hybrid=(INT8,), versions=since(3, 3, hybrid=3), needs=WEIGHTED,
-           macs=macs_transposed),
-    OpSpec("FULLY_CONNECTED", layout=DENSE, inputs=(act(), weight(axis=0, inputs=1), bias(0, 1)), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT,
-           types=BOTH, weights=NARROW_WEIGHTS, hybrid=(INT8, INT4, INT2), blockwise=(INT4,), options=ASYMMETRIC_INPUTS,
-           versions=since(4, 7, hybrid=12, int4=10, int2=14), needs=WEIGHTED, fuses=True, macs=macs_per_output),
-    OpSpec("BATCH_MATMUL", layout=MATRIX_PRODUCT, inputs=(act(), act(symmetric_constant=True, constant=weight(axis=-1, swapped="adjY"))), rescale=PRODUCT,
-           max_rescale=PRODUCT_LIMIT, types=BOTH, hybrid=(INT8,), options=ASYMMETRIC_INPUTS, versions=since(2, 3, hybrid=4), macs=macs_matmul),
+    OpSpec("CONV_2D", (act(), weight(axis=0), bias(0, 1)), CONV_2D_KERNELS, FUSES, layout=CONVOLUTION,
+           batch=only(0), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
+    OpSpec("DEPTHWISE_CONV_2D", (act(), weight(axis=3), bias(0, 1)), DEPTHWISE_KERNELS, FUSES, layout=DEPTHWISE,
+           batch=only(0), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
+    OpSpec("TRANSPOSE_CONV", (index(), weight(axis=0), act(), bias(2, 1)), TRANSPOSED_KERNELS, layout=TRANSPOSED,
+           batch=only(2), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
+    OpSpec("FULLY_CONNECTED", (act(), weight(axis=0), bias(0, 1)), DENSE_KERNELS, FUSES, layout=DENSE,
+           batch=only(0), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
+    OpSpec("BATCH_MATMUL", (act(), act(symmetric_constant=True, constant=weight(axis=-1, swapped="adjY"))), MATRIX_KERNELS,
+           layout=MATRIX_PRODUCT, batch=batch.matrix_product, rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
     # Recurrent: the input; weights of the gates i, f, c, o on it and on the state; peepholes; biases; projection; states.
-    OpSpec("UNIDIRECTIONAL_SEQUENCE_LSTM",
-           (act(), *(weight(axis=None),) * 8, *(Coefficients(),) * 3, bias(0, 1), bias(0, 2), bias(0, 3), bias(0, 4),
-            weight(axis=None), index(), OutputState(), CellState(least=-15, greatest=-9)),
-           types=(INT8,), weights={INT8: (INT8,)}, hybrid=(INT8,), options=ASYMMETRIC_INPUTS, versions=since(1, hybrid=3),
-           needs=(Need.NO_NORMALIZATION, Need.CONSTANT_WEIGHTS), macs=macs_recurrent,
-           intermediates=("float", "float", "float", "float", "output"), own_activation="TANH"),
+    OpSpec(LSTM, (act(), *(weight(axis=None),) * 8, *(Coefficients(),) * 3, bias(0, 1), bias(0, 2), bias(0, 3), bias(0, 4),
+                  weight(axis=None), index(), OutputState(), CellState(least=-15, greatest=-9)),
+           LSTM_KERNELS, RECURRENT, batch=batch.steps_second, own_activation="TANH"),
     # The same forwards and backwards; then four states, a second input and its weights.
     OpSpec("BIDIRECTIONAL_SEQUENCE_LSTM", (act(), *DIRECTION, *DIRECTION, *(index(),) * 4, act(), *(weight(axis=None),) * 8),
-           outputs=(act(), act()), hybrid=(INT8,), options=ASYMMETRIC_INPUTS, versions=since(1, hybrid=3), macs=macs_recurrent),
-    OpSpec("SVDF", (act(), weight(axis=None), weight(axis=None), index(), index()), hybrid=(INT8,), options=ASYMMETRIC_INPUTS,
-           versions=since(3, hybrid=4), macs=macs_recurrent, note="quantizing the state of SVDF is not implemented"),
+           BOTH_WAYS_KERNELS, RECURRENT, outputs=TWO),
+    OpSpec("SVDF", (act(), weight(axis=None), weight(axis=None), index(), index()), SVDF_KERNELS, RECURRENT),
     # Arithmetic.
-    OpSpec("ADD", (act(), act()), rescale=SUM, max_rescale=SUM_LIMIT, types=BOTH, options=ANY_SCALE, fuses=True, versions=since(2, 3)),
-    OpSpec("SUB", (act(), act()), rescale=SUM, max_rescale=SUM_LIMIT, types=BOTH, options=ANY_SCALE, fuses=True, versions=since(2, 5)),
-    OpSpec("MUL", (act(), act()), rescale=PRODUCT, max_rescale=WRAPS, types=BOTH, fuses=True, versions=since(2, 4)),
-    OpSpec("DIV", (act(), act()), types=BOTH, needs=(Need.CONSTANT_DIVISOR,), has_poles=True),
-    OpSpec("SQUARED_DIFFERENCE", (act(), act()), types=(INT8,), versions=since(2)),
-    OpSpec("MAXIMUM", (act(), act()), tied=True, types=BOTH, versions=since(2, 4)),
-    OpSpec("MINIMUM", (act(), act()), tied=True, types=BOTH, versions=since(2, 4)),
+    OpSpec("ADD", TWO, since(2, 3, options=ANY_SCALE), FUSES | Trait.ADDS, batch=broadcasts, rescale=SUM, max_rescale=SUM_LIMIT),
+    OpSpec("SUB", TWO, since(2, 5, options=ANY_SCALE), FUSES | Trait.SUBTRACTS, batch=broadcasts, rescale=SUM, max_rescale=SUM_LIMIT),
+    OpSpec("MUL", TWO, since(2, 4), FUSES | Trait.MULTIPLIES, batch=broadcasts, rescale=PRODUCT, max_rescale=WRAPS),
+    OpSpec("DIV", TWO, since(1, 1, Need.CONSTANT_DIVISOR), HAS_POLES, batch=broadcasts),
+    OpSpec("SQUARED_DIFFERENCE", TWO, since(2), batch=broadcasts),
+    OpSpec("MAXIMUM", TWO, since(2, 4), TIED, batch=broadcasts),
+    OpSpec("MINIMUM", TWO, since(2, 4), TIED, batch=broadcasts),
+    OpSpec("FLOOR_DIV", TWO, traits=HAS_POLES, batch=broadcasts),
+    OpSpec("FLOOR_MOD", TWO, traits=HAS_POLES, batch=broadcasts),
+    OpSpec("POW", TWO, traits=HAS_POLES, batch=broadcasts),
+    OpSpec("ATAN2", TWO, batch=broadcasts),
     # Functions of one value.
-    OpSpec("RELU", (act(),), rescale=RATIO, types=BOTH, saturates=ends(0, math.inf), versions=since(2, 3), homogeneous=True),
-    OpSpec("RELU6", (act(),), rescale=RATIO, types=BOTH, saturates=ends(0, 6), versions=since(2, 3)),
-    OpSpec("RELU_N1_TO_1", (act(),), rescale=RATIO, types=(INT8,), saturates=ends(-1, 1)),
-    OpSpec("RELU_0_TO_1", (act(),), rescale=RATIO, types=(INT8,), saturates=ends(0, 1)),
-    OpSpec("LEAKY_RELU", (act(),), rescale=RATIO, types=BOTH, versions=since(2, 2), homogeneous=True),
-    OpSpec("PRELU", (act(), weight(axis=None)), types=BOTH, weights=INT8_WEIGHTS, needs=WEIGHTED, homogeneous=True),
-    OpSpec("ELU", (act(),), types=(INT8,), saturates=ends(-8, math.inf)),
-    OpSpec("GELU", (act(),), types=BOTH, saturates=ends(-6, math.inf), versions=since(2, 2)),
-    OpSpec("HARD_SWISH", (act(),), rescale=RATIO, max_rescale=128.0, types=(INT8,), saturates=ends(-3, math.inf)),
-    OpSpec("LOGISTIC", (act(),), fixed=UNIT, types=BOTH, saturates=SIGMOID_ENDS, versions=since(2, 3), probabilities="each"),
-    OpSpec("TANH", (act(),), fixed=SIGNED_UNIT, types=BOTH, saturates=TANH_ENDS, versions=since(2, 3)),
-    OpSpec("ABS", (act(),), rescale=RATIO, types=BOTH, versions=since(2, 3), homogeneous=True),
-    OpSpec("RSQRT", (act(),), types=BOTH, needs=(Need.NONNEGATIVE,), versions=since(2, 3), has_poles=True),
-    OpSpec("SQRT", (act(),), types=BOTH, needs=(Need.NONNEGATIVE,), versions=since(2, 2), has_poles=True),
-    OpSpec("EXP", (act(),), types=BOTH, versions=since(2, 2)),
-    OpSpec("LOG", (act(),), types=BOTH, versions=since(2, 2), has_poles=True),
+    OpSpec("RELU", ONE, since(2, 3), HOMOGENEOUS, batch=by_sample, rescale=RATIO, saturates=ends(0, math.inf)),
+    OpSpec("RELU6", ONE, since(2, 3), batch=by_sample, rescale=RATIO, saturates=ends(0, 6)),
+    OpSpec("RELU_N1_TO_1", ONE, since(1), batch=by_sample, rescale=RATIO, saturates=ends(-1, 1)),
+    OpSpec("RELU_0_TO_1", ONE, since(1), batch=by_sample, rescale=RATIO, saturates=ends(0, 1)),
+    OpSpec("LEAKY_RELU", ONE, since(2, 2), HOMOGENEOUS, batch=by_sample, rescale=RATIO),
+    OpSpec("PRELU", (act(), weight(axis=None)), KernelSpec(BOTH, INT8_WEIGHTS, needs=CONSTANT), HOMOGENEOUS, batch=only(0)),
+    OpSpec("ELU", ONE, since(1), batch=by_sample, saturates=ends(-8, math.inf)),
+    OpSpec("GELU", ONE, since(2, 2), batch=by_sample, saturates=ends(-6, math.inf)),
+    OpSpec("HARD_SWISH", ONE, since(1), batch=by_sample, rescale=RATIO, max_rescale=128.0, saturates=ends(-3, math.inf)),
+    OpSpec("LOGISTIC", ONE, since(2, 3), batch=by_sample, fixed=UNIT, saturates=SIGMOID_ENDS, probabilities="each"),
+    OpSpec("TANH", ONE, since(2, 3), batch=by_sample, fixed=SIGNED_UNIT, saturates=TANH_ENDS),
+    OpSpec("ABS", ONE, since(2, 3), HOMOGENEOUS, batch=by_sample, rescale=RATIO),
+    OpSpec("RSQRT", ONE, since(2, 3, Need.NONNEGATIVE), HAS_POLES, batch=by_sample),
+    OpSpec("SQRT", ONE, since(2, 2, Need.NONNEGATIVE), HAS_POLES, batch=by_sample),
+    OpSpec("EXP", ONE, since(2, 2), batch=by_sample),
+    OpSpec("LOG", ONE, since(2, 2), HAS_POLES, batch=by_sample),
+    OpSpec("NEG", ONE, batch=by_sample),
+    OpSpec("SIGN", ONE, batch=by_sample),
+    OpSpec("SQUARE", ONE, batch=by_sample),
+    OpSpec("SIN", ONE, batch=by_sample),
+    OpSpec("COS", ONE, batch=by_sample),
+    OpSpec("FLOOR", ONE, batch=by_sample),
+    OpSpec("CEIL", ONE, batch=by_sample),
+    OpSpec("ROUND", ONE, batch=by_sample),
+    OpSpec("CAST", ONE, batch=by_sample),
     # Normalizations.
-    OpSpec("SOFTMAX", (act(),), fixed=UNIT, types=BOTH, negligible=20.0, versions=since(2, 3), probabilities="row"),
-    OpSpec("LOG_SOFTMAX", (act(),), fixed={INT8: Fixed(16 / 256, 127)}, types=(INT8,), versions=since(2), probabilities="row"),
-    OpSpec("L2_NORMALIZATION", (act(),), fixed={INT8: Fixed(1 / 128, 0)}, types=(INT8,), versions=since(2)),
+    OpSpec("SOFTMAX", ONE, since(2, 3), batch=along(batch.last_axis), fixed=UNIT, negligible=20.0, probabilities="row"),
+    OpSpec("LOG_SOFTMAX", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(16 / 256, 127)}, probabilities="row"),
+    OpSpec("L2_NORMALIZATION", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(1 / 128, 0)}),
     # Reductions.
-    OpSpec("MEAN", (act(), index()), rescale=RATIO, types=BOTH, needs=(Need.SUM_FITS,), versions=since(2, 3)),
-    OpSpec("SUM", (act(), index()), rescale=RATIO, types=BOTH, needs=(Need.SUM_FITS,), versions=since(2, 2)),
-    OpSpec("REDUCE_PROD", (act(), index()), note="its integer kernel is wrong for products of many numbers"),
-    OpSpec("REDUCE_MAX", (act(), index()), tied=True, types=BOTH, versions=since(2, 3)),
-    OpSpec("REDUCE_MIN", (act(), index()), tied=True, types=BOTH, versions=since(2, 3)),
-    OpSpec("ARG_MAX", (act(), index()), outputs=(index(),), types=(INT8,), versions=since(2)),
-    OpSpec("ARG_MIN", (act(), index()), outputs=(index(),), types=(INT8,), versions=since(2)),
-    OpSpec("TOPK_V2", (act(), index()), outputs=(act(), index()), tied=True, types=BOTH, versions=since(2, 3)),
+    OpSpec("MEAN", (act(), index()), since(2, 3, Need.SUM_FITS), batch=along(batch.axes_at(1)), rescale=RATIO),
+    OpSpec("SUM", (act(), index()), since(2, 2, Need.SUM_FITS), batch=along(batch.axes_at(1)), rescale=RATIO),
+    OpSpec("REDUCE_PROD", (act(), index()), KernelSpec(note="its integer kernel is wrong for products of many numbers"),
+           batch=along(batch.axes_at(1))),
+    OpSpec("REDUCE_MAX", (act(), index()), since(2, 3), TIED, batch=along(batch.axes_at(1))),
+    OpSpec("REDUCE_MIN", (act(), index()), since(2, 3), TIED, batch=along(batch.axes_at(1))),
+    OpSpec("REDUCE_ANY", (index(), index()), outputs=TRUTH, batch=along(batch.axes_at(1))),
+    OpSpec("REDUCE_ALL", (index(), index()), outputs=TRUTH, batch=along(batch.axes_at(1))),
+    OpSpec("CUMSUM", (act(), index()), batch=along(batch.axes_at(1))),
+    OpSpec("ARG_MAX", (act(), index()), since(2), RANKS, outputs=(index(),), batch=along(batch.axes_at(1))),
+    OpSpec("ARG_MIN", (act(), index()), since(2), RANKS, outputs=(index(),), batch=along(batch.axes_at(1))),
+    OpSpec("TOPK_V2", (act(), index()), since(2, 3), TIED, outputs=(act(), index()), batch=along(batch.last_axis)),
     # Pooling and resizing.
-    OpSpec("AVERAGE_POOL_2D", (act(),), tied=True, types=BOTH, versions=since(2, 3), homogeneous=True, averages=True),
-    OpSpec("MAX_POOL_2D", (act(),), tied=True, types=BOTH, versions=since(2, 3), homogeneous=True),
-    OpSpec(
-        "RESIZE_BILINEAR",
-        (act(), index()),
-        tied=True,
-        types=BOTH,
-        versions=since(2, 4),
-        homogeneous=True,
-        averages=True,
-    ),
-    OpSpec("RESIZE_NEAREST_NEIGHBOR", (act(), index()), tied=True, types=BOTH, versions=since(2, 4), homogeneous=True),
+    OpSpec("AVERAGE_POOL_2D", ONE, since(2, 3), TIED | HOMOGENEOUS | AVERAGES, batch=by_sample),
+    OpSpec("MAX_POOL_2D", ONE, since(2, 3), TIED | HOMOGENEOUS, batch=by_sample),
+    OpSpec("L2_POOL_2D", ONE, batch=by_sample),
+    OpSpec("RESIZE_BILINEAR", (act(), index()), since(2, 4), TIED | HOMOGENEOUS | AVERAGES, batch=only(0)),
+    OpSpec("RESIZE_NEAREST_NEIGHBOR", (act(), index()), since(2, 4), TIED | HOMOGENEOUS, batch=only(0)),
     # Moving data.
-    OpSpec("RESHAPE", (act(), index()), tied=True, types=BOTH),
-    OpSpec("TRANSPOSE", (act(), index()), tied=True, types=BOTH, versions=since(2, 5)),
-    OpSpec("EXPAND_DIMS", (act(), index()), tied=True, types=BOTH),
-    OpSpec("SQUEEZE", (act(),), tied=True, types=BOTH),
-    OpSpec("PACK", (act(),), variadic=True, tied=True, types=BOTH, versions=since(2, 3)),
-    OpSpec("UNPACK", (act(),), variadic=True, tied=True, types=BOTH, versions=since(2, 4)),
-    OpSpec("CONCATENATION", (act(),), variadic=True, tied=True, types=BOTH, versions=since(2, 3)),
-    OpSpec("SPLIT", (index(), act()), variadic=True, tied=True, types=BOTH, versions=since(2, 4)),
-    OpSpec("SPLIT_V", (act(), index(), index()), variadic=True, tied=True, types=BOTH, versions=since(2, 2)),
-    OpSpec("SLICE", (act(), index(), index()), tied=True, types=BOTH, versions=since(2, 4)),
-    OpSpec("STRIDED_SLICE", (act(), index(), index(), index()), tied=True, types=BOTH, versions=since(2, 4)),
-    OpSpec("GATHER", (act(constant=weight(axis=None)), index()), tied=True, types=BOTH, versions=since(2, 4)),
-    OpSpec("GATHER_ND", (act(), index()), tied=True, types=BOTH, versions=since(1, 3)),
-    OpSpec("EMBEDDING_LOOKUP", (index(), act(constant=weight(axis=0))), tied=True, types=BOTH, hybrid=(INT8, INT4, INT2), blockwise=(INT4,),
-           versions=since(1, hybrid=4, int2=5)),
-    OpSpec("DYNAMIC_UPDATE_SLICE", (act(), act(), index()), tied=True, types=BOTH, versions=since(1, 4)),
-    OpSpec("PAD", (act(), index()), tied=True, types=BOTH, versions=since(2, 3), homogeneous=True),
-    OpSpec("PADV2", (act(), index(), act()), tied=True, types=BOTH, versions=since(2, 3)),
-    OpSpec("MIRROR_PAD", (act(), index()), tied=True, types=BOTH, versions=since(2, 3)),
-    OpSpec("FILL", (index(), act()), tied=True, types=BOTH, versions=since(3, 3)),
-    OpSpec("MATRIX_SET_DIAG", (act(), act()), tied=True, types=BOTH),
-    OpSpec("DILATE", (act(), index(), act()), tied=True, types=BOTH),
-    OpSpec("ONE_HOT", (index(), index(), act(), act()), tied=True, types=(INT8,)),
-    OpSpec("SPARSE_TO_DENSE", (index(), index(), act(), act()), tied=True, types=(INT8,), versions=since(3)),
-    OpSpec("TILE", (act(), index()), tied=True, types=BOTH, versions=since(2, 2)),
-    OpSpec("BROADCAST_TO", (act(), index()), tied=True, types=BOTH, versions=since(3, 3)),
-    OpSpec("REVERSE_V2", (act(), index()), tied=True, types=BOTH, versions=since(3, 3)),
-    OpSpec("SELECT", (index(), act(), act()), tied=True, types=BOTH),
-    OpSpec("SELECT_V2", (index(), act(), act()), tied=True, types=BOTH),
-    OpSpec("SPACE_TO_DEPTH", (act(),), tied=True, types=(INT8,), versions=since(2)),
-    OpSpec("DEPTH_TO_SPACE", (act(),), tied=True, types=(INT8,)),
-    OpSpec("SPACE_TO_BATCH_ND", (act(), index(), index()), tied=True, types=BOTH, versions=since(2, 4)),
-    OpSpec("BATCH_TO_SPACE_ND", (act(), index(), index()), tied=True, types=BOTH, versions=since(2, 4)),
+    OpSpec("RESHAPE", (act(), index()), since(1, 1), TIED, batch=by_sample),
+    OpSpec("TRANSPOSE", (act(), index()), since(2, 5), TIED, batch=along(batch.transposed)),
+    OpSpec("EXPAND_DIMS", (act(), index()), since(1, 1), TIED, batch=along(batch.inserted)),
+    OpSpec("SQUEEZE", ONE, since(1, 1), TIED, batch=along(batch.squeezed)),
+    OpSpec("PACK", ONE, since(2, 3), VARIADIC | TIED, batch=joined(batch.axis_of_output)),
+    OpSpec("UNPACK", ONE, since(2, 4), VARIADIC | TIED, batch=along(batch.axis_of_input)),
+    OpSpec("CONCATENATION", ONE, since(2, 3), VARIADIC | TIED, batch=joined(batch.axis_of_output)),
+    OpSpec("SPLIT", (index(), act()), since(2, 4), VARIADIC | TIED, batch=along(batch.axes_at(0, data=1))),
+    OpSpec("SPLIT_V", (act(), index(), index()), since(2, 2), VARIADIC | TIED, batch=along(batch.axes_at(2))),
+    OpSpec("SLICE", (act(), index(), index()), since(2, 4), TIED, batch=along(batch.sliced)),
+    OpSpec("STRIDED_SLICE", (act(), index(), index(), index()), since(2, 4), TIED, batch=along(batch.sliced_in_steps)),
+    OpSpec("GATHER", (act(constant=weight(axis=None)), index()), since(2, 4), TIED, batch=batch.gathers),
+    OpSpec("GATHER_ND", (act(), index()), since(1, 3), TIED, batch=only(1)),
+    OpSpec("EMBEDDING_LOOKUP", (index(), act(constant=weight(axis=0))), LOOKUP_KERNELS, TIED, batch=only(0)),
+    OpSpec("DYNAMIC_UPDATE_SLICE", (act(), act(), index()), since(1, 4), TIED),
+    OpSpec("PAD", (act(), index()), since(2, 3), TIED | HOMOGENEOUS, batch=along(batch.padded)),
+    OpSpec("PADV2", (act(), index(), act()), since(2, 3), TIED, batch=along(batch.padded)),
+    OpSpec("MIRROR_PAD", (act(), index()), since(2, 3), TIED, batch=along(batch.padded)),
+    OpSpec("FILL", (index(), act()), since(3, 3), TIED),
+    OpSpec("ZEROS_LIKE", ONE, batch=by_sample),
+    OpSpec("MATRIX_SET_DIAG", TWO, since(1, 1), TIED),
+    OpSpec("DILATE", (act(), index(), act()), since(1, 1), TIED),
+    OpSpec("ONE_HOT", (index(), index(), act(), act()), since(1), TIED),
+    OpSpec("SPARSE_TO_DENSE", (index(), index(), act(), act()), since(3), TIED),
+    OpSpec("TILE", (act(), index()), since(2, 2), TIED, batch=along(batch.repeated)),
+    OpSpec("BROADCAST_TO", (act(), index()), since(3, 3), TIED),
+    OpSpec("REVERSE_V2", (act(), index()), since(3, 3), TIED, batch=along(batch.axes_at(1))),
+    OpSpec("SELECT", (index(), act(), act()), since(1, 1), TIED),
+    OpSpec("SELECT_V2", (index(), act(), act()), since(1, 1), TIED, batch=broadcasts),
+    OpSpec("SPACE_TO_DEPTH", ONE, since(2), TIED, batch=by_sample),
+    OpSpec("DEPTH_TO_SPACE", ONE, since(1), TIED, batch=by_sample),
+    OpSpec("SPACE_TO_BATCH_ND", (act(), index(), index()), since(2, 4), TIED),
+    OpSpec("BATCH_TO_SPACE_ND", (act(), index(), index()), since(2, 4), TIED),
     # Comparisons: integers in, truth values out. With one scale for both sides what is equal stays so, and int16 kernels
     # compare the integers as they are.
-    OpSpec("EQUAL", (act(), act()), outputs=(index(),), tied=True, types=BOTH, versions=since(2, 5)),
-    OpSpec("NOT_EQUAL", (act(), act()), outputs=(index(),), tied=True, types=BOTH, versions=since(2, 4)),
-    OpSpec("GREATER", (act(), act()), outputs=(index(),), tied=True, types=BOTH, versions=since(2, 2)),
-    OpSpec("GREATER_EQUAL", (act(), act()), outputs=(index(),), tied=True, types=BOTH, versions=since(2, 3)),
-    OpSpec("LESS", (act(), act()), outputs=(index(),), tied=True, types=BOTH, versions=since(2, 3)),
-    OpSpec("LESS_EQUAL", (act(), act()), outputs=(index(),), tied=True, types=BOTH, versions=since(2, 2)),
+    OpSpec("EQUAL", TWO, since(2, 5), TIED, outputs=TRUTH, batch=broadcasts),
+    OpSpec("NOT_EQUAL", TWO, since(2, 4), TIED, outputs=TRUTH, batch=broadcasts),
+    OpSpec("GREATER", TWO, since(2, 2), TIED, outputs=TRUTH, batch=broadcasts),
+    OpSpec("GREATER_EQUAL", TWO, since(2, 3), TIED, outputs=TRUTH, batch=broadcasts),
+    OpSpec("LESS", TWO, since(2, 3), TIED, outputs=TRUTH, batch=broadcasts),
+    OpSpec("LESS_EQUAL", TWO, since(2, 2), TIED, outputs=TRUTH, batch=broadcasts),
+    OpSpec("LOGICAL_AND", (index(), index()), outputs=TRUTH, batch=broadcasts),
+    OpSpec("LOGICAL_OR", (index(), index()), outputs=TRUTH, batch=broadcasts),
+    OpSpec("LOGICAL_NOT", (index(),), outputs=TRUTH, batch=by_sample),
     # Only a shape is read: any type will do, and no value is quantized.
     OpSpec("SHAPE", (shape_of(),), outputs=(index(),)),
     OpSpec("RANK", (shape_of(),), outputs=(index(),)),
+    # MediaPipe's, of which only the float arithmetic is known.
+    OpSpec("Convolution2DTransposeBias", (act(), act(), act()), batch=only(0)),
 )
 # fmt: on
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ..dtypes import DType
 from ..graph.edit import absorb, drop_unused, fold_into_constant, recast
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
-from ..ops import FUSED_ACTIVATIONS, OPS, Weight
+from ..ops import CONVERSIONS, FUSED_ACTIVATIONS, OPS, OpSpec, Trait, Weight
 from ..ops.layout import VALID
 from ..recipe import Recipe
 from ..sources.ports import entry_graphs
@@ -16,14 +18,14 @@ from ..tflite.schema import default_options
 from .qdq import Trained, take_trained
 
 
-def prepare(model: Model, recipe: Recipe) -> Trained:
+def prepare(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec] = OPS) -> Trained:
     """Edit `model` in place; return what training left in it. Ops that `recipe` tells apart stay apart."""
     trained = take_trained(model)
     for graph in entry_graphs(model):  # others stay as they are
         for op in list(graph.ops):
-            if op.kind == "DEQUANTIZE" and _is_storage_only(graph, op):
-                _fold_dequantize(graph, op)
-        _fuse_activations(graph, recipe)
+            if op.kind in CONVERSIONS:
+                _fold_float16(graph, op)
+        _fuse_activations(graph, recipe, ops)
         for op in graph.ops:
             if recipe.scheme(op).activations is not None:
                 _quotient_to_product(graph, op)
@@ -32,7 +34,7 @@ def prepare(model: Model, recipe: Recipe) -> Trained:
     return trained
 
 
-def _fuse_activations(graph: Graph, recipe: Recipe) -> None:
+def _fuse_activations(graph: Graph, recipe: Recipe, ops: Mapping[str, OpSpec]) -> None:
     """Let an op apply the ReLU behind it: its integers then need not reach below zero only to be cut off."""
     codes = {f.name: code for code, f in enumerate(FUSED_ACTIVATIONS) if f.bounds is not None}
     uses = Uses(graph)
@@ -41,8 +43,8 @@ def _fuse_activations(graph: Graph, recipe: Recipe) -> None:
         producer = None if source is None else uses.producer(source)
         if source is None or producer is None or producer.options is None or uses.is_output(source):
             continue
-        spec = OPS.get(producer.kind)
-        if spec is None or not spec.fuses or len(uses.readers(source)) > 1:
+        spec = ops.get(producer.kind)
+        if spec is None or Trait.FUSES not in spec.traits or len(uses.readers(source)) > 1:
             continue
         if recipe.rule(producer) is not recipe.rule(op) or recipe.scheme(op).activations is None:
             continue
@@ -78,26 +80,21 @@ def _global_pool_to_mean(graph: Graph, op: Op) -> None:
         recast(graph, op, "MEAN", [source, axes], default_options("ReducerOptions", keepDims=True))
 
 
-def _is_storage_only(graph: Graph, op: Op) -> bool:
-    """A constant that is unpacked for float arithmetic: float16 weights."""
+def _fold_float16(graph: Graph, op: Op) -> None:
+    """A constant that is kept in float16 and unpacked for float arithmetic becomes a float32 constant."""
     source = op.inputs[0]
-    is_constant = source is not None and source.dtype is DType.FLOAT16 and source.data is not None
-    return is_constant and op.outputs[0] not in graph.outputs
+    if source is None or source.dtype is not DType.FLOAT16 or source.data is None:
+        return
+    if op.outputs[0] not in graph.outputs:
+        values = source.data.astype(np.float32)
+        fold_into_constant(graph, op, Tensor.constant(op.outputs[0].name, values, DType.FLOAT32))
 
 
-def _fold_dequantize(graph: Graph, op: Op) -> None:
-    source = op.inputs[0]
-    assert source is not None
-    assert source.data is not None
-    values = source.data.astype(np.float32)
-    fold_into_constant(graph, op, Tensor.constant(op.outputs[0].name, values, DType.FLOAT32))
-
-
-def has_float_part(model: Model) -> bool:
+def has_float_part(model: Model, ops: Mapping[str, OpSpec] = OPS) -> bool:
     """Whether some op that integers could flow through still computes in float."""
     for graph in model.graphs:
         for op in graph.ops:
-            spec = OPS.get(op.kind)
+            spec = ops.get(op.kind)
             if spec is None or not spec.types:
                 continue
             roles = [(spec.input_role(k), t) for k, t in enumerate(op.inputs) if t is not None]

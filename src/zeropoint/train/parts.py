@@ -58,7 +58,7 @@ class Parts:
         plan, specs = blueprint.plan, blueprint.request.ops
         needed = needed_ops(plan, blueprint.outputs)
         require_known(needed)
-        free = free_tensors(plan.graph.inputs, needed)
+        free = free_tensors(plan.graph.inputs, needed, specs)
         constants = tuple(constants_of(plan, needed, specs, blueprint.freeze, add_weight))
         prescribed = {name for name, r in blueprint.request.ranges.entries.items() if r.params is not None}
         ties = ties_of(plan, specs, prescribed) if blueprint.quantize else Ties((), {})

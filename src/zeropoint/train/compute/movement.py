@@ -311,5 +311,4 @@ COMPUTE: Mapping[str, Compute] = {
     "SHAPE": _shape,
     "RANK": _rank,
     "RANGE": _range,
-    "IDENTITY": lambda call: call[0],
 }
