@@ -76,7 +76,7 @@ class Watch:
 def many_samples(path: str, count: float) -> Point:
     """Samples are made one at a time: they are not what takes memory."""
     import zeropoint
-    from zeropoint.report.demo import digits
+    from zeropoint.demo import digits
 
     images = digits()["calibration"]
     zeropoint.calibrate(path, [images[:1]])  # imports, and what the first run allocates
@@ -117,7 +117,7 @@ def with_data(path: str, x: float) -> Point:
 def _warm_up() -> None:
     """Imports, and what first runs allocate."""
     import zeropoint
-    from zeropoint.report.demo import digits, digits_model
+    from zeropoint.demo import digits, digits_model
 
     zeropoint.quantize(digits_model(), "int8", data=[digits()["calibration"][:1]])
 
@@ -131,7 +131,7 @@ def _noise(model: Any) -> list[np.ndarray]:
 
 
 def build_digits(path: str, _: float) -> None:
-    from zeropoint.report.demo import digits_model
+    from zeropoint.demo import digits_model
 
     Path(path).write_bytes(digits_model())
 

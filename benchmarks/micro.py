@@ -23,7 +23,7 @@ from zeropoint.parallel import cores
 from zeropoint.plan.pipeline import Request, plan_model
 from zeropoint.quantization import quantize
 from zeropoint.recipe import preset
-from zeropoint.report.demo import digits, digits_model
+from zeropoint.demo import digits, digits_model
 from zeropoint.runtime import Session
 from zeropoint.tflite import load, save, to_bytes
 

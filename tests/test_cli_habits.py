@@ -18,7 +18,7 @@ import typer.main
 
 import zeropoint
 from zeropoint.cli import app
-from zeropoint.report.demo import digits as digits_data
+from zeropoint.demo import digits as digits_data
 from zeropoint.tflite import save
 
 from .diagnosis.faults import narrow_range

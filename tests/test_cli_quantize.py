@@ -14,11 +14,11 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 import zeropoint
+from zeropoint.demo import accuracy
+from zeropoint.demo import digits as digits_data
 from zeropoint.dtypes import Array
 from zeropoint.graph import Model
 from zeropoint.graph.query import tensor_keys
-from zeropoint.report.demo import accuracy
-from zeropoint.report.demo import digits as digits_data
 from zeropoint.streams import quiet_stderr
 from zeropoint.tflite import load, save
 

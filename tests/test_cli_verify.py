@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import zeropoint
+from zeropoint.demo import digits as digits_data
 from zeropoint.recipe import load_recipe
-from zeropoint.report.demo import digits as digits_data
 from zeropoint.tflite import save
 
 from .diagnosis.faults import drowned_concat_input

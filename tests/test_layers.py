@@ -15,7 +15,7 @@ EXEMPT = ("__init__", "__main__")
 """At the top only: the list of public names, and the entry point."""
 
 LAYERS = (
-    ("errors", "dtypes", "affine", "fixedpoint", "packing", "parallel", "files", "streams", "plain"),
+    ("errors", "dtypes", "affine", "fixedpoint", "packing", "parallel", "files", "streams", "json_values"),
     ("graph",),
     ("ops", "recipe"),
     ("tflite", "runtime", "sources"),
@@ -26,7 +26,7 @@ LAYERS = (
     ("train",),
     ("comparison",),
     ("diagnosis",),
-    ("report", "converter", "lite", "cli"),
+    ("report", "converter", "lite", "demo", "cli"),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 

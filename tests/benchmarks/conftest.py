@@ -10,7 +10,7 @@ ZOO = """
 import os
 from pathlib import Path
 
-from zeropoint.report.demo import accuracy, digits, digits_model
+from zeropoint.demo import accuracy, digits, digits_model
 from zeropoint.tflite import load
 
 MODEL = Path(__file__).with_name("digits.tflite")

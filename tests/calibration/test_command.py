@@ -13,8 +13,10 @@ import pytest
 from rich.console import Console
 
 from zeropoint.calibration import Settings, Stats, calibrate
-from zeropoint.report.progress import SampledModel, calibrate_with_progress, progress_bar
-from zeropoint.report.stats import BARS, is_stats, print_stats, sketch
+from zeropoint.cli.inspect import is_stats
+from zeropoint.cli.sampled import SampledModel
+from zeropoint.report.progress import progress_bar
+from zeropoint.report.terminal import BLOCKS, print_stats, sketch
 from zeropoint.sources.data import Data
 from zeropoint.tflite import save
 
@@ -160,7 +162,7 @@ def test_inspect_shows_a_table(run, folder):
     stats = Stats.load("a.stats")
     assert [line.strip() for line in lines[2::2]] == list(stats.tensors)
     for line, t in zip(lines[3::2], stats.tensors.values(), strict=True):
-        low, high, mean, *samples = re.findall(r"-?[\d.]+(?:e-?\d+)?", line.rstrip(BARS))
+        low, high, mean, *samples = re.findall(r"-?[\d.]+(?:e-?\d+)?", line.rstrip(BLOCKS))
         assert (float(low), float(high)) == pytest.approx((t.low.value, t.high.value), rel=1e-4)
         assert float(mean) == pytest.approx(t.mean, rel=1e-3)
         assert [int(k) for k in samples] == [t.low.sample, t.high.sample]
@@ -206,7 +208,7 @@ def test_a_sketch_is_high_where_the_values_are():
     peak = calibrate(build.dynamic(), [np.clip(rng.normal(0, 0.1, (1, 3)), -1, 1) for _ in range(300)])
     drawn = sketch(peak.tensors["x"].histogram)
     assert len(drawn) == 24
-    assert drawn[11] == drawn[12] == BARS[-1]
+    assert drawn[11] == drawn[12] == BLOCKS[-1]
     quick = calibrate(build.dynamic(), [np.ones((1, 3))], Settings(histograms=False))
     assert sketch(quick.tensors["x"].histogram) == ""
 
@@ -219,13 +221,13 @@ def test_a_sketch_is_high_where_the_values_are():
 def test_progress_ends_at_the_number_of_runs(count, limit, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "zeropoint.report.progress.calibrate",
+        "zeropoint.cli.sampled.calibrate",
         lambda model, samples, settings, *, progress: calibrate(
             model, samples, settings, progress=lambda done: (seen.append(done), progress(done))
         ),
     )
     source = SampledModel(build.float_cnn(), Data(list(IMAGES[:, None]), count))
-    calibrate_with_progress(source, Settings(limit=limit), Console())
+    source.calibrate(Settings(limit=limit), Console())
     assert seen[-1] == (limit or 20)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import zeropoint
-from zeropoint.report.demo import digits, digits_model
+from zeropoint.demo import digits, digits_model
 
 from .. import frameworks
 

@@ -19,7 +19,7 @@ import pytest
 import zeropoint
 from zeropoint.comparison.compare import compare_models
 from zeropoint.comparison.values import Diagnosis, Finding
-from zeropoint.report.demo import digits as digits_data
+from zeropoint.demo import digits as digits_data
 from zeropoint.report.model_explorer import save_node_data
 from zeropoint.report.page import save_report
 from zeropoint.report.page_build import Evidence

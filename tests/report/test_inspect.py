@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 import zeropoint
-from zeropoint.affine import QuantParams, quantize
+from zeropoint.affine import PerAxis, QuantParams, quantize
 from zeropoint.dtypes import DType
 from zeropoint.fixedpoint import multiply, to_fixed_point
 from zeropoint.graph import Model, Quantization
-from zeropoint.report.inspection import Inspection, OpRow, TensorRow, formula, inspect
+from zeropoint.report.inspection import InspectedOp, Inspection, TensorRow, formula, inspect
 from zeropoint.report.terminal import Detail, print_inspection, range_line
 from zeropoint.runtime import Session
 from zeropoint.tflite import load, to_bytes
@@ -32,7 +32,7 @@ def tensor(shown: Inspection, name: str) -> TensorRow:
     return next(t for t in shown.tensors if t.name == name)
 
 
-def by_kind(shown: Inspection, kind: str) -> OpRow:
+def by_kind(shown: Inspection, kind: str) -> InspectedOp:
     return next(o for o in shown.ops if o.kind == kind)
 
 
@@ -166,7 +166,7 @@ def test_litert_convolves_with_these_multipliers(seed):
     rng = np.random.default_rng(seed)
     x_params, y_params = (QuantParams.from_range(*np.sort(rng.normal(size=2) * 4), INT8) for _ in range(2))
     w_params = QuantParams.from_range([-1.0] * 4, rng.uniform(0.01, 2, 4), INT8, symmetric=True, axis=0)
-    b_params = QuantParams(tuple(np.float32(w_params.scales).tolist()), (0,) * 4, DType.INT32, axis=0)
+    b_params = QuantParams(tuple(np.float32(w_params.scales).tolist()), (0,) * 4, DType.INT32, PerAxis(0))
     x = rng.integers(-128, 128, (1, 5, 5, 6)).astype(np.int8)
     w = rng.integers(-127, 128, (4, 1, 1, 6)).astype(np.int8)
     b = rng.integers(-5000, 5000, 4).astype(np.int32)
@@ -277,7 +277,7 @@ def test_all_channels_on_request():
 
 def test_many_channels_are_announced():
     scales = tuple(np.linspace(0.5, 1, 6).tolist())
-    params = QuantParams(scales, (0,) * 6, INT8, axis=0)
+    params = QuantParams(scales, (0,) * 6, INT8, PerAxis(0))
     weights = const("w", quantize(build.weights(6, 1, 1, 1), params), INT8, params)
     inputs, y = [act("x", 1, 1, 1, 1, dtype=INT8, params=IMAGE), weights], act("y", 1, 1, 1, 6, dtype=INT8)
     y.quantization = Quantization.of(IMAGE)

@@ -22,15 +22,13 @@ from zeropoint.bench.latency import Benchmark, Latency, Timing
 from zeropoint.calibration.stats import stats_of
 from zeropoint.comparison.compare import compare_models
 from zeropoint.comparison.values import Diagnosis, Finding
+from zeropoint.demo import digits as digits_data
 from zeropoint.dtypes import DType
-from zeropoint.report.demo import digits as digits_data
-from zeropoint.report.layout import layered
 from zeropoint.report.page import embedded_json, page_of, render, save_report
-from zeropoint.report.page_build import Evidence, op_details
-from zeropoint.report.page_cards import latency_bars
-from zeropoint.report.page_measures import MEASURES
+from zeropoint.report.page_build import Evidence, latency_bars, op_details
+from zeropoint.report.page_picture import layered
 from zeropoint.report.page_tensors import DRAWN_BINS, clipped_share, drawn, expected_snr, weight_ranges
-from zeropoint.report.page_values import Page
+from zeropoint.report.page_values import MEASURES, Page
 
 from .. import build
 from ..test_cli import refused

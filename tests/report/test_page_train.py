@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from zeropoint.report.demo import digits as digits_data
+from zeropoint.demo import digits as digits_data
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 

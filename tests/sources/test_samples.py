@@ -262,7 +262,7 @@ MISFIT_PAIRS: dict[str, tuple[Any, str]] = {
     "too large an integer": ((X[0], K[0] + np.int64(2**40)), f"{INDICES}: int64 values do not fit into int32"),
     "NaN": ((X[0], K[0] * np.nan), f"{INDICES}: float64 values do not fit into int32"),
     "a shape": ((X[:, 0], K[:, 0, :1]), rf"{INDICES}: the shape \[3, 1\] does not fit"),
-    "ragged batches": ((X[:, 0], K[:2, 0]), "sample 0: the inputs have batches of different size: 'in0' 3, 'in1' 2"),
+    "ragged batches": ((X[:, 0], K[:2, 0]), "sample 0: the inputs have batches of different sizes: 'in0' 3, 'in1' 2"),
 }
 
 

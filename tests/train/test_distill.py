@@ -7,7 +7,7 @@ import pytest
 
 import zeropoint
 from zeropoint.errors import InvalidRecipe, InvalidSample
-from zeropoint.report.demo import accuracy, digits
+from zeropoint.demo import accuracy, digits
 from zeropoint.train import Goal, QuantSettings, Schedule, distill
 from zeropoint.train.arrays import array_of
 from zeropoint.train.loop import Average, TrainingData, shifted

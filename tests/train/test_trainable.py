@@ -8,7 +8,7 @@ import pytest
 
 import zeropoint
 from zeropoint.errors import InvalidRecipe, InvalidSample
-from zeropoint.report.demo import digits
+from zeropoint.demo import digits
 from zeropoint.train import FreezeRanges, QuantSettings, export, parity, trainable
 from zeropoint.train.arrays import array_of
 

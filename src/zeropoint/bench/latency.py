@@ -17,7 +17,7 @@ from ..errors import RuntimeFailure, ZeropointError
 from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import CONVERSIONS
 from ..parallel import cores
-from ..plain import plain
+from ..json_values import json_values
 from ..runtime import Session
 from ..sources.ports import entry
 from ..tflite import to_bytes
@@ -82,7 +82,7 @@ class Benchmark:
 
     def to_json(self) -> dict[str, Any]:
         shares = {timing.name: timing.conversions for timing in self.models}
-        return {"schema": 1, **plain(self), "conversions": plain(shares)}
+        return {"schema": 1, **json_values(self), "conversions": json_values(shares)}
 
 
 NO_OP_TIMES = (

@@ -12,13 +12,12 @@ import typer
 
 from .benchmark import benchmark
 from .calibrate import calibrate
+from .command import QuietOption, Screen, VerboseOption, add_command, tolerate_closed_pipe
 from .compare import compare
 from .demo import demo
 from .doctor import doctor
 from .inspect import inspect
 from .quantize import quantize
-from .running import QuietOption, VerboseOption, add_command
-from .screen import Screen, readers_may_leave
 from .train import train
 
 app = typer.Typer(
@@ -64,7 +63,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # a pipe may not know ≤, nor names that are no text
             stream.reconfigure(errors="backslashreplace")
     try:
-        with readers_may_leave():
+        with tolerate_closed_pipe():
             app()
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # Rich exits with 1 when help is piped to `head` (Rich 15)

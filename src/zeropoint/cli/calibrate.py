@@ -7,22 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .options import (
-    NO_IMAGE_OPTIONS,
-    DataOption,
-    ImageOptions,
-    KeepStateOption,
-    LimitOption,
-    ModelArgument,
-    NonfiniteOption,
-    OverwriteOption,
-    SignatureOption,
-    WorkersOption,
-    load_model,
-    samples_of,
-)
-from .reports import Reports
-from .screen import Screen
+from .command import Screen
+from .options import CalibrationOptions, DataOption, ModelArgument, OverwriteOption, ReportOptions, load_model
 
 
 def calibrate(
@@ -30,13 +16,8 @@ def calibrate(
     model: ModelArgument,
     data: DataOption,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="STATS", help="Where to write the statistics.")],
-    limit: LimitOption = None,
-    workers: WorkersOption = None,
-    signature: SignatureOption = None,
+    samples: CalibrationOptions,
     quick: Annotated[bool, typer.Option("--quick", help="Only minima and maxima, no histograms.")] = False,
-    keep_state: KeepStateOption = False,
-    allow_nonfinite: NonfiniteOption = False,
-    images: ImageOptions = NO_IMAGE_OPTIONS,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Record the range of every tensor on representative data.
@@ -49,13 +30,10 @@ def calibrate(
       zeropoint calibrate model.tflite --data photos/ --scale 0.00784 --offset -1 \\
         -o model.stats
     """
-    from ..calibration import Settings
-    from ..report.progress import calibrate_with_progress
-    from ..report.stats import print_stats
+    from ..report.terminal import print_stats
 
-    Reports(overwrite=overwrite).require(output, inputs=(model, data))
-    source = samples_of(load_model(model, screen), data, images, signature)
-    settings = Settings(limit, workers, not quick, keep_state, allow_nonfinite)
-    stats = calibrate_with_progress(source, settings, screen.remarks)
+    ReportOptions(overwrite=overwrite).require(output, inputs=(model, data))
+    source = samples.sampled(load_model(model, screen), data, samples.signature)
+    stats = source.calibrate(samples.settings(histograms=not quick), screen.remarks)
     stats.save(output, overwrite=overwrite)
     print_stats(stats, output.name, screen.remarks, brief=True)

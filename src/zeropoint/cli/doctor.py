@@ -4,77 +4,87 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .compare import JsonOption, MetricOption
+from .command import CheckFailed, Screen
 from .options import (
-    NO_IMAGE_OPTIONS,
     DataOption,
-    EffortOption,
     ImageOptions,
+    JsonOption,
     LimitOption,
+    MetricOption,
     ModelArgument,
-    OverwriteOption,
-    RangeOption,
     RecipeOption,
-    efforts,
-    known,
+    ReportOptions,
+    SearchOptions,
     load_model,
-    range_methods,
-    samples_of,
 )
-from .reports import ModelExplorerOption, ReportOption, Reports, command_line
-from .running import CheckFailed
-from .screen import Screen
 
 if TYPE_CHECKING:
     from ..diagnosis.doctor import Examined
+
+
+@dataclass(frozen=True)
+class RemedyOptions:
+    """What a remedy may cost, and where it is written."""
+
+    apply: Annotated[Path | None, typer.Option(metavar="OUT", help="Write the model that the findings ask for.")] = None
+    save_recipe: Annotated[
+        Path | None, typer.Option(metavar="OUT.json", help="Write its recipe, for quantize --recipe.")
+    ] = None
+    most: Annotated[
+        float, typer.Option(min=0, max=1, metavar="SHARE", help="Arithmetic that may be given more bits.")
+    ] = 0.1
+    seconds: Annotated[
+        float, typer.Option(min=1, metavar="S", help="Time for trying things out; building comes after.")
+    ] = 100.0
+
+    def write(self, examined: Examined, overwrite: bool) -> None:
+        """Write the repaired model and its recipe where they were asked for, or say that there are none."""
+        from ..files import write_whole
+        from ..recipe import recipe_content
+
+        mended, remedy = examined.mended, examined.diagnosis.remedy
+        if self.apply is not None and mended is not None:
+            mended.save(self.apply, overwrite=overwrite)
+        elif self.apply is not None:
+            print("nothing to apply: no file was written", file=sys.stderr)
+        if self.save_recipe is not None and remedy is not None:
+            content = json.dumps(recipe_content(remedy.rules), indent=1) + "\n"
+            write_whole(self.save_recipe, [content.encode()], overwrite=overwrite)
+        elif self.save_recipe is not None:
+            print("nothing to mend: no recipe was written", file=sys.stderr)
 
 
 def doctor(
     screen: Screen,
     model: ModelArgument,
     data: DataOption,
+    search: SearchOptions,
+    remedy: RemedyOptions,
+    images: ImageOptions,
+    reports: ReportOptions,
     quantized: Annotated[
         Path | None,
         typer.Argument(metavar="QUANTIZED", help="The model in question; by default one is made.", show_default=False),
     ] = None,
     calibration: Annotated[
-        str | None,
-        typer.Option("--calibration", metavar="DATA", help="Samples that QUANTIZED was calibrated on, if others."),
+        str | None, typer.Option(metavar="DATA", help="Samples that QUANTIZED was calibrated on, if others.")
     ] = None,
-    mode: Annotated[str | None, typer.Option("--mode", metavar="MODE", help="int8 (the default) or int16x8.")] = None,
+    mode: Annotated[str | None, typer.Option(metavar="MODE", help="int8 (the default) or int16x8.")] = None,
     recipe: RecipeOption = None,
-    range: RangeOption = "auto",
-    effort: EffortOption = "standard",
-    apply: Annotated[
-        Path | None, typer.Option("--apply", metavar="OUT", help="Write the model that the findings ask for.")
-    ] = None,
-    save_recipe: Annotated[
-        Path | None, typer.Option("--save-recipe", metavar="OUT.json", help="Write its recipe, for quantize --recipe.")
-    ] = None,
-    most: Annotated[
-        float,
-        typer.Option("--most", min=0, max=1, metavar="SHARE", help="Arithmetic that may be given more bits."),
-    ] = 0.1,
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=1, metavar="S", help="Time for trying things out; building comes after.")
-    ] = 100.0,
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 if anything is found that costs accuracy.")
     ] = False,
     as_json: JsonOption = False,
     metric: MetricOption = None,
     limit: LimitOption = None,
-    images: ImageOptions = NO_IMAGE_OPTIONS,
-    report: ReportOption = None,
-    model_explorer: ModelExplorerOption = None,
-    overwrite: OverwriteOption = False,
 ) -> None:
-    """Find out why a quantized model lost accuracy: causes with numbers, in order of what mending them gains.
+    """Find out why a quantized model lost accuracy: causes with numbers, in order of what fixing them gains.
 
     MODEL is the float model. Every gain of a finding was measured by trying its fix on the samples, unless it says
     "about". A healthy model has nothing to fix.
@@ -95,32 +105,26 @@ def doctor(
     from ..report.comparison import print_diagnosis
     from ..report.progress import progress_bar
     from ..sources.models import size_of
-    from ..tflite import to_bytes
 
-    reports = Reports(report, model_explorer, overwrite)
-    reports.require(apply, save_recipe, inputs=(model, quantized, data, calibration, recipe))
-    method, chosen = known("range method", range, range_methods()), known("effort", effort, efforts())
+    reports.require(remedy.apply, remedy.save_recipe, inputs=(model, quantized, data, calibration, recipe))
+    method, effort = search.checked()
     rules = resolve_recipe(mode, None if recipe is None else load_recipe(recipe), WeightOptions())
     score = None if metric is None else load_metric(metric)
-    source = samples_of(load_model(model, screen), data, images)
-    given = None if quantized is None else load_model(quantized, screen)
-    calibrated = None
-    if calibration is not None:
-        calibrated = samples_of(source.model, calibration, images).data.samples
-    with progress_bar("examining", None, "", screen.remarks) as tell:
+    source = images.sampled(load_model(model, screen), data)
+    with progress_bar("examining", None, "", screen.remarks) as progress:
         case = Case(
             source.model,
             source.data.samples,
-            quantized=given,
-            calibration=calibrated,
+            quantized=None if quantized is None else load_model(quantized, screen),
+            calibration=None if calibration is None else images.sampled(source.model, calibration).data.samples,
             recipe=rules,
             range=method,
-            effort=chosen,
+            effort=effort,
             limit=limit,
             metric=score,
-            seconds=seconds,
-            most=most,
-            told=lambda what: tell(0, what),
+            seconds=remedy.seconds,
+            most=remedy.most,
+            told=lambda what: progress(0, what),
         )
         examined = examine(case)
     diagnosis = examined.diagnosis
@@ -128,40 +132,19 @@ def doctor(
         screen.json(diagnosis.to_json())
     else:
         print_diagnosis(screen.without_notes(diagnosis), screen.results)
-    _write(examined, apply, save_recipe, overwrite)
+    remedy.write(examined, reports.overwrite)
     if reports.wanted:
-        from ..report.page_build import Evidence
-
-        size = len(to_bytes(examined.before)) if quantized is None else size_of(quantized, examined.before)
-        evidence = Evidence(
-            model.name if quantized is None else quantized.name,
-            examined.before,
-            size,
-            size_of(model, source.model),
+        reports.write(
+            screen.beside(as_json),
+            title=(quantized or model).name,
+            model=examined.before,
+            size=size_of(quantized, examined.before),
+            size_before=size_of(model, source.model),
             stats=examined.stats,
             diagnosis=diagnosis,
             recipe=rules,
-            command=command_line(),
             data=data,
         )
-        reports.write(evidence, screen.asides if as_json else screen.remarks)
     costly = [finding.cause for finding in diagnosis.findings if finding.gain is not None]
     if check and costly:
         raise CheckFailed(f"accuracy is lost to {', '.join(costly)}; --apply OUT writes a better model")
-
-
-def _write(examined: Examined, model: Path | None, recipe: Path | None, overwrite: bool) -> None:
-    """The mended model and its recipe, where they were asked for, or that there is none."""
-    from ..files import write_whole
-    from ..recipe import recipe_content
-
-    mended, remedy = examined.mended, examined.diagnosis.remedy
-    if model is not None and mended is not None:
-        mended.save(model, overwrite=overwrite)
-    elif model is not None:
-        print("nothing to apply: no file was written", file=sys.stderr)
-    if recipe is not None and remedy is not None:
-        content = json.dumps(recipe_content(remedy.rules), indent=1) + "\n"
-        write_whole(recipe, [content.encode()], overwrite=overwrite)
-    elif recipe is not None:
-        print("nothing to mend: no recipe was written", file=sys.stderr)

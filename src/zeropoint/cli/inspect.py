@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from .command import Screen
 from .options import ModelArgument, load_model
-from .screen import Screen
 
 
 def inspect(
@@ -17,8 +18,7 @@ def inspect(
     summary: Annotated[bool, typer.Option("--summary", help="Only the summary.")] = False,
     channels: Annotated[bool, typer.Option("--channels", help="Every channel's parameters.")] = False,
     filter: Annotated[
-        str | None,
-        typer.Option("--filter", metavar="GLOB", help="Only tensors and ops whose name or kind matches."),
+        str | None, typer.Option(metavar="GLOB", help="Only tensors and ops whose name or kind matches.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON (docs/inspect-json.md).")] = False,
 ) -> None:
@@ -32,11 +32,10 @@ def inspect(
       zeropoint inspect model.tflite --json | jq .summary
     """
     from ..report.inspection import inspect as describe
-    from ..report.stats import is_stats, print_stats
-    from ..report.terminal import Detail, print_inspection
+    from ..report.terminal import Detail, print_inspection, print_stats
     from ..sources.models import size_of
 
-    if model.is_file() and is_stats(model):  # opening a pipe would wait for its writer
+    if is_stats(model):
         from ..calibration.stats import Stats
 
         print_stats(Stats.load(model), model.name, screen.results)
@@ -47,5 +46,18 @@ def inspect(
         shown = shown.filtered(filter)
     if as_json:
         screen.json(shown.to_json())
-        return
-    print_inspection(shown, model.name, Detail(not summary, ops, channels), screen.results)
+    else:
+        print_inspection(shown, model.name, Detail(not summary, ops, channels), screen.results)
+
+
+def is_stats(path: Path) -> bool:
+    """Whether a file looks like statistics, which are a zip archive, rather than a model. Keras files are zips too."""
+    from ..sources.tensorflow import KERAS_SUFFIXES
+
+    if path.suffix.lower() in KERAS_SUFFIXES or not path.is_file():  # opening a pipe would wait for its writer
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False

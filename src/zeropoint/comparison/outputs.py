@@ -13,7 +13,7 @@ from ..errors import InvalidRecipe
 from ..graph.model import Graph, Tensor
 from ..graph.query import Uses
 from ..ops import OPS, fused_activation
-from ..sources.scripts import function_in
+from ..sources.data import function_in
 from .sums import Sums
 from .values import OutputRow
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..ops.execution import Execution
-from ..plain import plain
+from ..json_values import json_values
 from ..recipe import PlainRules, Recipe, recipe_content, recipe_from
 
 SCHEMA_VERSION = 1
@@ -136,7 +136,7 @@ class Comparison:
         return tuple(sorted(self.ops, key=lambda row: -row.blame))
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA_VERSION, **plain(self), "snr": self.snr}
+        return {"schema": SCHEMA_VERSION, **json_values(self), "snr": self.snr}
 
 
 Cause = Literal[
@@ -229,4 +229,4 @@ class Diagnosis:
         return not self.findings
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA_VERSION, **plain(self)}
+        return {"schema": SCHEMA_VERSION, **json_values(self)}

@@ -6,47 +6,43 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from ..comparison.values import EXACT, Comparison, Deviation, Diagnosis, Finding, OpRow, Remedy, Score
-from .terminal import Printer, bytes_text
+from ..comparison.values import EXACT, Comparison, Deviation, Diagnosis, Finding, Occupancy, OpRow, Remedy, Score
+from .terminal import Printer, size_text, snr_text
 
 WORST_SNR, GOOD_SNR = 15.0, 30.0
 """Below the first a row is red, above the second it is not worth a colour."""
 
 
-def db_text(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return "exact" if value >= EXACT else f"{value:.1f}"
-
-
-def print_comparison(found: Comparison, console: Console, top: int | None = 10) -> None:
+def print_comparison(comparison: Comparison, console: Console, top: int | None = 10) -> None:
     printer = Printer(console)
-    rows = found.by_blame if top is None else found.by_blame[:top]
-    count = f"{len(rows)} of {len(found.ops)} ops" if len(rows) < len(found.ops) else f"{len(found.ops)} ops"
-    printer.line(
-        ("Ops by their own error ", "bold"),
-        f"({count}, {found.samples} samples; signal-to-noise in dB: higher is better)",
-    )
+    rows, total = comparison.by_blame[:top], len(comparison.ops)
+    count = f"{len(rows)} of {total} ops" if len(rows) < total else f"{total} ops"
+    about = f"({count}, {comparison.samples} samples; signal-to-noise in dB: higher is better)"
+    printer.line(("Ops by their own error ", "bold"), about)
     printer.line("     own   accum.  mean ulp  max ulp   cosine  clipped   used  op")
     for row in rows:
         _print_row(row, printer)
-    _print_outputs(found, printer)
-    if found.unaligned:
-        shown = ", ".join(found.unaligned[:3]) + (" ..." if len(found.unaligned) > 3 else "")
-        printer.line(("Without a counterpart  ", "bold"), f"{len(found.unaligned)} float ops: {shown}")
-    for note in found.notes:
+    _print_outputs(comparison, printer)
+    if comparison.unaligned:
+        shown = ", ".join(comparison.unaligned[:3]) + (" ..." if len(comparison.unaligned) > 3 else "")
+        printer.line(("Without a counterpart  ", "bold"), f"{len(comparison.unaligned)} float ops: {shown}")
+    for note in comparison.notes:
         printer.line(("Note  ", "bold"), note)
 
 
 def _print_row(row: OpRow, printer: Printer) -> None:
     own, accumulated, occupancy = row.own, row.accumulated, row.occupancy
-    used = "-" if occupancy is None else f"{occupancy.used:.0%}"
-    clipped = "-" if occupancy is None else f"{occupancy.clipped:.2%}"
     local = own or accumulated
-    numbers = (
-        f"  {_snr(own):>6}  {_snr(accumulated):>7}  {_ulp(local, 'mean_ulp', 2):>8}  {_ulp(local, 'max_ulp', 0):>7}  "
-        f"{_cosine(accumulated):>7}  {clipped:>7}  {used:>5}  "
+    cells = (
+        f"{snr_text(getattr(own, 'snr', None), ''):>6}",
+        f"{snr_text(getattr(accumulated, 'snr', None), ''):>7}",
+        f"{_number(local, 'mean_ulp', '.2f'):>8}",
+        f"{_number(local, 'max_ulp', '.0f'):>7}",
+        f"{_number(accumulated, 'cosine', '.4f'):>7}",
+        f"{_number(occupancy, 'clipped', '.2%'):>7}",
+        f"{_number(occupancy, 'used', '.0%'):>5}",
     )
+    numbers = f"  {'  '.join(cells)}  "
     snr = EXACT if own is None else own.snr
     style = "red" if snr < WORST_SNR else "yellow" if snr < GOOD_SNR else ""
     name = printer.fit(row.name, len(numbers) + len(row.label) + 12)
@@ -55,44 +51,35 @@ def _print_row(row: OpRow, printer: Printer) -> None:
         printer.line(f"          {row.note}")
 
 
-def _snr(deviation: Deviation | None) -> str:
-    return db_text(None if deviation is None else deviation.snr)
+def _number(measured: Deviation | Occupancy | None, name: str, format: str) -> str:
+    value = getattr(measured, name, None)
+    return "-" if value is None else f"{value:{format}}"
 
 
-def _cosine(deviation: Deviation | None) -> str:
-    return "-" if deviation is None or deviation.cosine is None else f"{deviation.cosine:.4f}"
-
-
-def _ulp(deviation: Deviation | None, which: str, digits: int) -> str:
-    value = None if deviation is None else getattr(deviation, which)
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _print_outputs(found: Comparison, printer: Printer) -> None:
+def _print_outputs(comparison: Comparison, printer: Printer) -> None:
     printer.line(("Outputs", "bold"))
-    for output in found.outputs:
-        agreement = "" if output.agreement is None else f", same top-1 in {output.agreement:.1%}"
-        printer.line(
-            "  ",
-            (printer.fit(output.name, 60), "cyan"),
-            f"  {db_text(output.deviation.snr)} dB, error {output.mean:.4g} on average, at most {output.largest:.4g}"
-            f"{agreement}",
-        )
-    if found.metric is not None:
-        m = found.metric
-        printer.line(("Metric  ", "bold"), f"{m.name}: {m.before:.6g} float, {m.after:.6g} quantized")
-    if found.float_bytes is not None and found.quantized_bytes is not None:
-        ratio = found.float_bytes / max(1, found.quantized_bytes)
-        sizes = f"{bytes_text(found.float_bytes)} -> {bytes_text(found.quantized_bytes)} ({ratio:.2f}x smaller)"
+    for output in comparison.outputs:
+        errors = f"error {output.mean:.4g} on average, at most {output.largest:.4g}"
+        about = f"  {snr_text(output.deviation.snr)}, {errors}{_agreement(output.agreement)}"
+        printer.line("  ", (printer.fit(output.name, 60), "cyan"), about)
+    if (metric := comparison.metric) is not None:
+        scores = f"{metric.name}: {metric.before:.6g} float, {metric.after:.6g} quantized"
+        printer.line(("Metric  ", "bold"), scores)
+    before, after = comparison.float_bytes, comparison.quantized_bytes
+    if before is not None and after is not None:
+        sizes = f"{size_text(before)} -> {size_text(after)} ({before / max(1, after):.2f}x smaller)"
         printer.line(("Size  ", "bold"), sizes)
+
+
+def _agreement(share: float | None) -> str:
+    return "" if share is None else f", same top-1 in {share:.1%}"
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     printer = Printer(console)
-    found = diagnosis.comparison
-    agreement = next((o.agreement for o in found.outputs if o.agreement is not None), None)
-    top = "" if agreement is None else f", same top-1 in {agreement:.1%}"
-    printer.line(("Outputs  ", "bold"), f"{db_text(found.snr)} dB on {found.samples} samples{top}")
+    compared = diagnosis.comparison
+    agreement = _agreement(next((o.agreement for o in compared.outputs if o.agreement is not None), None))
+    printer.line(("Outputs  ", "bold"), f"{snr_text(compared.snr)} on {compared.samples} samples{agreement}")
     if diagnosis.is_healthy:
         printer.line(("Nothing to fix.", "green"))
     for number, finding in enumerate(diagnosis.findings, 1):
@@ -123,12 +110,8 @@ def remedy_lines(remedy: Remedy) -> Iterator[str]:
     yield f"  {remedy.recovered:.0%} of the squared error of the outputs is gone"
 
 
-def _score(score: Score, metric: float | None) -> str:
-    parts = [f"{db_text(score.snr)} dB"]
-    if score.agreement is not None:
-        parts.append(f"same top-1 in {score.agreement:.1%}")
+def _score(score: Score, float_metric: float | None) -> str:
+    text = f"{snr_text(score.snr)}{_agreement(score.agreement)}"
     if score.metric is not None:
-        parts.append(f"metric {score.metric:.6g}" + ("" if metric is None else f" (float {metric:.6g})"))
-    if score.bytes is not None:
-        parts.append(bytes_text(score.bytes))
-    return ", ".join(parts)
+        text += f", metric {score.metric:.6g}" + ("" if float_metric is None else f" (float {float_metric:.6g})")
+    return text if score.bytes is None else f"{text}, {size_text(score.bytes)}"

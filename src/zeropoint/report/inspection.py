@@ -15,10 +15,9 @@ from ..affine import QuantParams
 from ..fixedpoint import to_fixed_point
 from ..graph.model import BlockScales, Graph, Model, Op, Record, Tensor
 from ..graph.query import unique_names
+from ..json_values import json_values
 from ..ops import fused_activation
-from ..ops.execution import Execution, execution_of, macs_of
-from ..ops.factors import kernel_factors
-from ..plain import plain
+from ..ops.execution import Execution, execution_of, kernel_factors, macs_of
 
 SCHEMA_VERSION = 1
 """Of `Inspection.to_json`; documented in docs/inspect-json.md."""
@@ -77,7 +76,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class OpRow:
+class InspectedOp:
     graph: str
     kind: str
     name: str
@@ -91,14 +90,10 @@ class OpRow:
 
 
 @dataclass(frozen=True)
-class PortRow:
-    """An input or output as a caller sees it."""
+class PortRow(Operand):
+    """An input or output of the model as a caller sees it, with the name of its tensor."""
 
-    name: str
     tensor: str
-    dtype: str
-    shape: tuple[int, ...]
-    formula: str | None
 
 
 @dataclass(frozen=True)
@@ -119,7 +114,7 @@ class Inspection:
     data_bytes: dict[str, int]  # constant data by type; shared buffers count once
     other_bytes: int | None
     tensors: tuple[TensorRow, ...]
-    ops: tuple[OpRow, ...]
+    ops: tuple[InspectedOp, ...]
 
     @property
     def ops_by_kind(self) -> dict[str, Counter[Execution]]:
@@ -156,10 +151,10 @@ class Inspection:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for machines; docs/inspect-json.md describes them."""
+        """Values that JSON can hold; docs/inspect-json.md describes them."""
         kinds = {kind: dict(counts) for kind, counts in self.ops_by_kind.items()}
         summary = {"macs": self.macs, "integer_share": self.integer_share, "ops_by_kind": kinds}
-        return {"schema": SCHEMA_VERSION, **plain(self), "summary": plain(summary)}
+        return {"schema": SCHEMA_VERSION, **json_values(self), "summary": json_values(summary)}
 
 
 def inspect(model: Model, file_bytes: int | None = None) -> Inspection:
@@ -183,37 +178,36 @@ def inspect(model: Model, file_bytes: int | None = None) -> Inspection:
 
 def formula(params: QuantParams) -> str:
     """real as a function of q, as people write it: `0.012566 * (q - 3)`."""
-    scale = f"{params.scale:.5g}"
-    if params.zero_point == 0:
-        return f"{scale} * q"
-    sign = "-" if params.zero_point > 0 else "+"
-    return f"{scale} * (q {sign} {abs(params.zero_point)})"
+    offset = f"(q{signed(-params.zero_point)})" if params.zero_point else "q"
+    return f"{params.scale:.5g} * {offset}"
 
 
 def feed_formula(params: QuantParams) -> str:
     """q as a function of the real number, for whoever fills an input."""
-    offset = f" {'-' if params.zero_point < 0 else '+'} {abs(params.zero_point)}" if params.zero_point else ""
-    return f"round(x / {params.scale:.9g}){offset}"
+    return f"round(x / {params.scale:.9g}){signed(params.zero_point)}"
+
+
+def signed(offset: int) -> str:
+    """As it is written behind a term: ` + 3`, ` - 3`, nothing for 0."""
+    return f" {'+' if offset > 0 else '-'} {abs(offset)}" if offset else ""
 
 
 def _signatures(model: Model, names: dict[Graph, dict[Tensor, str]]) -> Iterator[SignatureRow]:
-    def ports(named: Iterator[tuple[str, Tensor]], graph: Graph) -> tuple[PortRow, ...]:
-        return tuple(_port(name, tensor, names[graph][tensor]) for name, tensor in named)
+    def row(key: str | None, graph: Graph, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> SignatureRow:
+        sides = ([_port(name, t, names[graph][t]) for name, t in side.items()] for side in (inputs, outputs))
+        return SignatureRow(key, graph.name, *map(tuple, sides))
 
     for signature in model.signatures:
-        graph = signature.graph
-        ins, outs = iter(signature.inputs.items()), iter(signature.outputs.items())
-        yield SignatureRow(signature.key, graph.name, ports(ins, graph), ports(outs, graph))
+        yield row(signature.key, signature.graph, signature.inputs, signature.outputs)
     if not model.signatures:
         graph = model.main
-        unnamed = (((names[graph][t], t) for t in side) for side in (graph.inputs, graph.outputs))
-        yield SignatureRow(None, graph.name, *(ports(side, graph) for side in unnamed))
+        yield row(None, graph, *({names[graph][t]: t for t in side} for side in (graph.inputs, graph.outputs)))
 
 
 def _port(name: str, tensor: Tensor, tensor_name: str) -> PortRow:
     params = tensor.params
     shown = None if params is None or params.axis is not None else formula(params)
-    return PortRow(name, tensor_name, tensor.dtype.label, tensor.shape_signature or tensor.shape, shown)
+    return PortRow(name, tensor.dtype.label, tensor.shape_signature or tensor.shape, shown, tensor_name)
 
 
 def _tensor_row(tensor: Tensor, graph: Graph, name: str) -> TensorRow:
@@ -279,10 +273,10 @@ def _note(tensor: Tensor) -> str:
     return ", ".join(notes)
 
 
-def _op_row(op: Op, graph: Graph, names: dict[Tensor, str]) -> OpRow:
+def _op_row(op: Op, graph: Graph, names: dict[Tensor, str]) -> InspectedOp:
     execution = execution_of(op)
     factors = kernel_factors(op) if execution == "integer" else ()
-    return OpRow(
+    return InspectedOp(
         graph.name,
         op.label,
         names[op.outputs[0]] if op.outputs else "",

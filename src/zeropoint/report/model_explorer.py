@@ -7,15 +7,12 @@ for each graph by its name.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from ..errors import InvalidSample
 from ..files import PathLike, write_whole
-from ..graph.model import Model
 from .page_build import Evidence, op_details
-from .page_measures import DECIBELS
-from .page_values import OpErrors
+from .page_values import DECIBELS
 
 COLOURS = ("#c43c33", "#ec8a58", "#f8c377", "#f3e8a8", "#cfe3c8", "#e3f1ec")
 """As in the report, from the worst level on."""
@@ -28,36 +25,22 @@ def save_node_data(evidence: Evidence, path: PathLike, *, overwrite: bool = Fals
 
 
 def node_data(evidence: Evidence) -> dict[str, Any]:
-    """Each graph's ops by the names of their outputs. Of equal names the worst value counts."""
-    found: dict[str, dict[str, float]] = {}
-    for graph, name, value in _values(evidence):
-        results = found.setdefault(graph, {})
-        results[name] = min(value, results.get(name, value))
-    if not found:
+    """Each graph's ops by the names of their outputs. Among equal names, the worst value counts."""
+    results: dict[str, dict[str, float]] = {}
+    ops = [(graph.name, op) for graph in evidence.model.graphs for op in graph.ops]
+    for (graph, op), detail in zip(ops, op_details(evidence), strict=True):
+        errors = detail.errors
+        known = [snr for snr in (errors.own, errors.accumulated, errors.expected) if snr is not None]
+        if op.outputs and known:
+            name, value = op.outputs[0].name, round(known[0], 2)  # the first is the most local
+            of_graph = results.setdefault(graph, {})
+            of_graph[name] = min(value, of_graph.get(name, value))
+    if not results:
         raise InvalidSample(
             "nothing is known of any op's error, which is what Model Explorer would show; give representative data "
             "(--data)"
         )
-    return {graph: _graph_data(results) for graph, results in found.items()}
-
-
-def _values(evidence: Evidence) -> Iterator[tuple[str, str, float]]:
-    for (graph, tensor), op in zip(_first_outputs(evidence.model), op_details(evidence), strict=True):
-        value = _decibels(op.errors)
-        if tensor is not None and value is not None:
-            yield graph, tensor, value
-
-
-def _first_outputs(model: Model) -> Iterator[tuple[str, str | None]]:
-    for graph in model.graphs:
-        for op in graph.ops:
-            yield graph.name, op.outputs[0].name if op.outputs else None
-
-
-def _decibels(errors: OpErrors) -> float | None:
-    """The most local figure there is."""
-    known = (errors.own, errors.accumulated, errors.expected)
-    return next((round(value, 2) for value in known if value is not None), None)
+    return {graph: _graph_data(values) for graph, values in results.items()}
 
 
 def _graph_data(results: dict[str, float]) -> dict[str, Any]:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import get_args
 
-from ..errors import MissingExtra
 from ..files import PathLike, write_whole
 from ..ops.execution import Execution
-from .layout import REPORT_EXTRA, Point
 from .page_build import Evidence, page_of
-from .page_measures import MEASURES
-from .page_picture import BOX_HEIGHT, BOX_WIDTH, short
-from .page_table import columns_of
-from .page_values import OpDetail, Page
+from .page_picture import BOX_HEIGHT, BOX_WIDTH, Point, require_report, short
+from .page_values import MEASURES, OpDetail, Page
+from .terminal import count_text
 
 SCRIPTS = ("view.js", "table.js", "figures.js", "page.js")
 """In this order: the last one uses the others."""
@@ -31,22 +29,11 @@ def save_report(evidence: Evidence, path: PathLike, *, overwrite: bool = False) 
     return write_whole(path, [content], overwrite=overwrite)
 
 
-def require_report() -> None:
-    """Raise if reports cannot be made here: to be asked before any work is done."""
-    try:
-        import igraph  # noqa: F401
-        import jinja2  # noqa: F401
-        import plotly.offline  # noqa: F401
-    except ImportError:
-        raise MissingExtra(REPORT_EXTRA) from None
-
-
 def render(page: Page) -> str:
     """The page as HTML. Jinja escapes every text: names come from strangers."""
-    try:
-        from jinja2 import Environment, StrictUndefined
-    except ImportError:
-        raise MissingExtra(REPORT_EXTRA) from None
+    require_report()
+    from jinja2 import Environment, StrictUndefined
+
     measures = [m for m in MEASURES if any(m.key in op.levels for op in page.ops)]
     looks = {op.id: _look(op, measures[0].key if measures else None) for op in page.ops}
     template = Environment(autoescape=True, undefined=StrictUndefined)
@@ -108,10 +95,8 @@ class ChartLibrary:
 
 @cache
 def chart_library() -> ChartLibrary:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise MissingExtra(REPORT_EXTRA) from None
+    from plotly.offline import get_plotlyjs
+
     script = str(get_plotlyjs())
     # No time stamp: the same page has the same bytes.
     packed = base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
@@ -122,3 +107,57 @@ def _version(script: str) -> str:
     """`plotly.js v4.1.1`, from the comment that the script begins with."""
     lines = (line.strip(" */!") for line in script[:400].splitlines())
     return next((line.replace("--", "") for line in lines if line.startswith("plotly.js")), "plotly.js")
+
+
+# The table of ops.
+
+Value = float | str | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    value: float | None = None  # what numbers are sorted by
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    key: str
+    title: str
+    is_number: bool
+    read: Callable[[OpDetail], Value]
+    write: Callable[[float], str] = "{:.3g}".format
+
+    def cell(self, op: OpDetail) -> Cell:
+        value = self.read(op)
+        if value is None:
+            return Cell("")
+        if isinstance(value, str):
+            first = value.split(";")[0]  # converters join the names of all that they fused
+            return Cell(f"{first}; …" if first != value else value, None, value)
+        return Cell(self.write(value), value)
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.3g}%"
+
+
+def columns_of(page: Page) -> Sequence[Column]:
+    types = {name: tensor.type for name, tensor in page.tensors.items()}
+    position = {op.id: k for k, op in enumerate(page.ops)}
+    columns = (
+        Column("position", "#", True, lambda op: float(position[op.id]), "{:.0f}".format),
+        Column("kind", "Op", False, lambda op: op.kind),
+        Column("name", "Name", False, lambda op: op.name or "(no output)"),
+        Column("graph", "Graph", False, lambda op: op.graph if len(page.pictures) > 1 else None),
+        Column("execution", "Execution", False, lambda op: op.execution),
+        Column("type", "Output", False, lambda op: types[op.outputs[0]] if op.outputs else None),
+        Column("own", "Own dB", True, lambda op: op.errors.own, "{:.1f}".format),
+        Column("accumulated", "Accum. dB", True, lambda op: op.errors.accumulated, "{:.1f}".format),
+        Column("expected", "Expected dB", True, lambda op: op.errors.expected, "{:.1f}".format),
+        Column("clipped", "Clipped", True, lambda op: op.errors.clipped, _share),
+        Column("used", "Range used", True, lambda op: op.errors.used, _share),
+        Column("macs", "MACs", True, lambda op: float(op.macs) if op.macs else None, lambda n: count_text(int(n))),
+    )
+    return [column for column in columns if any(column.read(op) is not None for op in page.ops)]

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .. import __version__
+from ..bench.latency import Benchmark
 from ..calibration.stats import Stats
-from ..comparison.values import Comparison, Diagnosis, Finding, OpRow
+from ..comparison.values import Comparison, Diagnosis, OpRow
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import tensor_keys
 from ..plan.pipeline import Result
 from ..recipe import PlainRules, Recipe, recipe_content
 from ..sources.ports import entry
-from .inspection import Inspection, inspect
-from .inspection import OpRow as InspectedOp
-from .page_cards import cards_of
-from .page_measures import levels
+from .inspection import InspectedOp, Inspection, inspect
 from .page_picture import picture_of
 from .page_tensors import clipped_share, expected_snr, tensor_detail, weight_ranges
-from .page_values import Bar, FindingDetail, OpDetail, OpErrors, Page, TensorDetail
+from .page_values import Bar, Card, FindingDetail, OpDetail, OpErrors, Page, TensorDetail, levels
 from .quantization import step_text
+from .terminal import size_text, snr_text
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All there is to report on: a model, and whatever else is known of it. Sizes are those of files, in bytes.
+    """All there is to report on: a model, and whatever else is known about it. Sizes are those of files, in bytes.
 
     `stats` are of the float model that it was made from, by default those in `result`. `command` is how it was made,
-    `data` what it was shown. The last of `bars` is this model's latency, the others are there to compare it with.
+    `data` what it was run on. The last of `bars` is this model's latency, the others are there for comparison.
     """
 
     title: str
@@ -56,21 +55,22 @@ class Evidence:
 
 
 def page_of(evidence: Evidence) -> Page:
-    """Everything that is to be shown. Layout takes most of the time: about 0.1 s for thousands of ops."""
+    """Everything that is to be shown. Placing the ops takes most of the time: about 0.1 s for thousands of them."""
     shown = inspect(evidence.model, evidence.size)
     keys = tensor_keys(evidence.model)
     details = _op_details(evidence, shown, keys)
+    remedy = None if evidence.diagnosis is None else evidence.diagnosis.remedy
     ids = dict(zip(_all_ops(evidence.model), (op.id for op in details), strict=True))
     return Page(
         evidence.title,
         f"{len(details)} ops, {len(shown.tensors)} tensors",
-        tuple(cards_of(shown, evidence.size_before, evidence.compared, evidence.diagnosis, evidence.bars)),
+        tuple(_cards(evidence, shown)),
         tuple(picture_of(graph, ids, keys) for graph in evidence.model.graphs if graph.ops),
         details,
         _tensors(evidence, shown, keys),
         None if evidence.diagnosis is None else tuple(_findings(evidence.diagnosis, details)),
         () if evidence.recipe is None else tuple(str(rule) for rule in evidence.recipe.rules),
-        _remedy(evidence.diagnosis),
+        None if remedy is None else _recipe(remedy.rules),
         tuple(_making(evidence)),
         tuple(_remarks(evidence)),
         evidence.bars,
@@ -119,24 +119,20 @@ def _op_details(evidence: Evidence, shown: Inspection, keys: Mapping[Tensor, str
 
 
 def _errors(op: Op, keys: Mapping[Tensor, str], stats: Stats | None, row: OpRow | None) -> OpErrors:
-    """Measured, and what the histogram of the output leads to expect."""
-    found = OpErrors()
+    """What was measured, and what the histogram of the output leads to expect."""
+    errors = OpErrors()
     tensor = op.outputs[0] if op.outputs else None
     seen = None if stats is None or tensor is None else stats.tensors.get(keys[tensor])
     if seen is not None and tensor is not None and tensor.params is not None:
-        found = OpErrors(expected=expected_snr(seen, tensor.params), clipped=clipped_share(seen, tensor.params))
+        errors = OpErrors(expected=expected_snr(seen, tensor.params), clipped=clipped_share(seen, tensor.params))
     if row is None:
-        return found
-    measured = row.own or row.accumulated
-    if row.occupancy is not None:
-        found = replace(found, clipped=row.occupancy.clipped, used=row.occupancy.used)
-    if measured is not None:
-        found = replace(found, cosine=measured.cosine, mean_ulp=measured.mean_ulp, max_ulp=measured.max_ulp)
-    return replace(
-        found,
-        own=None if row.own is None else row.own.snr,
-        accumulated=None if row.accumulated is None else row.accumulated.snr,
-    )
+        return errors
+    if (occupancy := row.occupancy) is not None:
+        errors = replace(errors, clipped=occupancy.clipped, used=occupancy.used)
+    if (local := row.own or row.accumulated) is not None:
+        errors = replace(errors, cosine=local.cosine, mean_ulp=local.mean_ulp, max_ulp=local.max_ulp)
+    own, accumulated = (None if deviation is None else deviation.snr for deviation in (row.own, row.accumulated))
+    return replace(errors, own=own, accumulated=accumulated)
 
 
 def _multiplier(row: InspectedOp) -> str | None:
@@ -160,29 +156,20 @@ def _tensors(evidence: Evidence, shown: Inspection, keys: Mapping[Tensor, str]) 
 def _findings(diagnosis: Diagnosis, ops: tuple[OpDetail, ...]) -> Iterator[FindingDetail]:
     ids = {op.name: op.id for op in reversed(ops)}
     for finding in diagnosis.findings:
+        how = "measured" if finding.is_measured else "estimated"
         yield FindingDetail(
             finding.title,
             finding.evidence,
             finding.effect,
             finding.advice,
-            _gain(finding),
+            None if finding.gain is None else f"{finding.gain:+.1f} dB {how}",
             _recipe(finding.rules) if finding.rules else None,
             tuple(ids[name] for name in finding.ops if name in ids),
         )
 
 
-def _gain(finding: Finding) -> str | None:
-    if finding.gain is None:
-        return None
-    return f"{finding.gain:+.1f} dB {'measured' if finding.is_measured else 'estimated'}"
-
-
 def _recipe(rules: PlainRules) -> str:
     return json.dumps(recipe_content(rules), indent=1, ensure_ascii=False)
-
-
-def _remedy(diagnosis: Diagnosis | None) -> str | None:
-    return None if diagnosis is None or diagnosis.remedy is None else _recipe(diagnosis.remedy.rules)
 
 
 def _making(evidence: Evidence) -> Iterator[tuple[str, str]]:
@@ -216,3 +203,65 @@ def _remarks(evidence: Evidence) -> Iterator[str]:
             yield f"{len(evidence.compared.unaligned)} float ops have no counterpart: {names}"
     if evidence.diagnosis is not None:
         yield from evidence.diagnosis.notes
+
+
+# The figures at the top.
+
+
+def latency_bars(benchmark: Benchmark) -> tuple[Bar, ...]:
+    """Every model with every number of threads, in milliseconds."""
+    return tuple(
+        Bar(
+            f"{timing.name}, {latency.threads} {'thread' if latency.threads == 1 else 'threads'}",
+            1000 * latency.median,
+            1000 * latency.low,
+            1000 * latency.high,
+            latency.threads,
+        )
+        for timing in benchmark.models
+        for latency in timing.latencies
+    )
+
+
+def _cards(evidence: Evidence, shown: Inspection) -> Iterator[Card]:
+    before = evidence.size_before
+    note = "" if not before else f"{evidence.size / before:.0%} of {size_text(before)}"
+    yield Card("Size", size_text(evidence.size), note)
+    yield from _latency(evidence.bars)
+    if evidence.compared is not None:
+        yield from _accuracy(evidence.compared)
+    counts = Counter(op.execution for op in shown.ops)
+    note = ", ".join(f"{count} {execution}" for execution, count in counts.most_common())
+    if shown.integer_share is None:
+        yield Card("Integer ops", f"{counts['integer'] / max(1, len(shown.ops)):.0%}", note)
+    else:
+        yield Card("Integer arithmetic", f"{shown.integer_share:.1%}", note)
+    if evidence.diagnosis is not None:
+        yield _health(evidence.diagnosis)
+
+
+def _latency(bars: Sequence[Bar]) -> Iterator[Card]:
+    """Of the last model, which is the one reported on, compared with the first on as many threads."""
+    alike = [bar for bar in bars if bar.threads == bars[0].threads]
+    if alike:
+        first, last = alike[0], alike[-1]
+        note = f"{first.value / last.value:.2f} × as fast as {first.label}" if len(alike) > 1 else "median"
+        yield Card("Latency", f"{last.value:.3g} ms", note)
+
+
+def _accuracy(compared: Comparison) -> Iterator[Card]:
+    if (metric := compared.metric) is not None:
+        yield Card(metric.name, f"{metric.after:.4g}", f"float model {metric.before:.4g}")
+    agreement = next((o.agreement for o in compared.outputs if o.agreement is not None), None)
+    if agreement is not None:
+        yield Card("Same class", f"{agreement:.1%}", f"of {compared.samples} samples, as the float model")
+    if compared.outputs:
+        largest = max(output.largest for output in compared.outputs)
+        yield Card("Signal to noise", snr_text(compared.snr), f"of the outputs; largest error {largest:.3g}")
+
+
+def _health(diagnosis: Diagnosis) -> Card:
+    count, remedy = len(diagnosis.findings), diagnosis.remedy
+    if remedy is None:
+        return Card("Findings", str(count) if count else "none", "" if count else "nothing to fix")
+    return Card("Findings", str(count), f"the remedy brings {remedy.before.snr:.1f} dB to {remedy.after.snr:.1f} dB")

@@ -84,7 +84,8 @@ def _channels(name: str, values: Array, params: QuantParams) -> ChannelRanges:
     rows = np.moveaxis(values, params.axis, 0).reshape(len(params.scales), -1)
     each = -(-len(rows) // DRAWN_CHANNELS)
     starts = np.arange(0, len(rows), each)
-    limits = np.array([s * max(params.dtype.max - z, z - params.dtype.min) for s, z in _pairs(params)])
+    pairs = zip(params.scales, params.zero_points, strict=True)
+    limits = np.array([s * max(params.dtype.max - z, z - params.dtype.min) for s, z in pairs])
     return ChannelRanges(
         name,
         params.axis,
@@ -93,7 +94,3 @@ def _channels(name: str, values: Array, params: QuantParams) -> ChannelRanges:
         tuple(map(float, np.maximum.reduceat(rows.max(axis=1), starts))),
         tuple(map(float, np.maximum.reduceat(limits, starts))),
     )
-
-
-def _pairs(params: QuantParams) -> Iterator[tuple[float, int]]:
-    return zip(params.scales, params.zero_points, strict=True)

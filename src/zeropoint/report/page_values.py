@@ -1,15 +1,21 @@
-"""What a report shows, as plain values: made from models and measurements, turned into HTML elsewhere."""
+"""What a report shows, as plain values: made from models and measurements, turned into HTML elsewhere.
+
+The ops of a picture are coloured by a measure: each value falls into one of six levels, the last one the worst.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal
 
+from ..json_values import json_values
 from ..ops.execution import Execution
-from ..plain import plain
 
 DIGITS = 5
+
+Unit = Literal["dB", "share"]
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,56 @@ class OpErrors:
 
 
 @dataclass(frozen=True)
+class Measure:
+    """A figure that ops have. `borders` lie between the levels, in the order of the levels."""
+
+    key: str
+    title: str
+    meaning: str
+    unit: Unit
+    borders: tuple[float, ...]
+
+    def level(self, value: float) -> int:
+        if self.unit == "dB":
+            return sum(value < border for border in self.borders)
+        return sum(value > border for border in self.borders)
+
+    def legend(self) -> tuple[str, ...]:
+        """What each level stands for."""
+        texts = [f"{border:g} dB" if self.unit == "dB" else f"{100 * border:g}%" for border in self.borders]
+        first, last = ("above", "below") if self.unit == "dB" else ("up to", "above")
+        between = [f"{a} to {b}" for a, b in pairwise(texts)]
+        return (f"{first} {texts[0]}", *between, f"{last} {texts[-1]}")
+
+
+DECIBELS = (50.0, 40.0, 30.0, 20.0, 10.0)
+CLIPPED = (0.0, 1e-4, 1e-3, 1e-2, 5e-2)
+ARITHMETIC = (0.0, 1e-2, 3e-2, 1e-1, 3e-1)
+
+MEASURES = (
+    Measure("own", "Own error", "signal-to-noise of this op alone, fed with the float model's values", "dB", DECIBELS),
+    Measure("accumulated", "Accumulated error", "signal-to-noise with both models run as they are", "dB", DECIBELS),
+    Measure(
+        "expected",
+        "Expected error",
+        "signal-to-noise of rounding and clipping the output, from calibration's histogram",
+        "dB",
+        DECIBELS,
+    ),
+    Measure("clipped", "Clipped values", "share of values beyond the range", "share", CLIPPED),
+    Measure("arithmetic", "Arithmetic", "share of the model's multiply-accumulates", "share", ARITHMETIC),
+)
+
+
+def levels(errors: OpErrors, arithmetic: float | None) -> Mapping[str, int]:
+    """The level of each measure that the op has a value for."""
+    values = {measure.key: getattr(errors, measure.key, None) for measure in MEASURES} | {"arithmetic": arithmetic}
+    return {measure.key: measure.level(v) for measure in MEASURES if (v := values[measure.key]) is not None}
+
+
+@dataclass(frozen=True)
 class OpDetail:
-    """An op of the model that is reported. `levels` says how each measure colours it, see page_measures."""
+    """An op of the model that is reported. `levels` says how each measure colours it."""
 
     id: str
     graph: str
@@ -149,6 +203,6 @@ class Page:
     bars: tuple[Bar, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; nobody reads more digits off a picture."""
-        values: dict[str, Any] = plain(self, DIGITS)
+        """With the digits that can be seen in a picture."""
+        values: dict[str, Any] = json_values(self, DIGITS)
         return values

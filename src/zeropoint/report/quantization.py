@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from ..affine import QuantParams
-from ..bench.judge import decibel
+from ..comparison.values import decibels
 from ..graph.model import Buffer, Op
 from ..plan.forms import Form, form_type, held_bytes
 from ..plan.pipeline import Result, Step
 from ..sources.ports import entries
-from .inspection import feed_formula, formula, inspect
-from .terminal import Printer, bytes_text
+from .inspection import feed_formula, formula, inspect, signed
+from .terminal import Printer, size_text, snr_text
 
 MOST_REASONS, MOST_REPAIRS = 12, 3
 
@@ -23,24 +23,24 @@ def print_result(result: Result, before: int, after: int, console: Console) -> N
     """The summary at the end of `zeropoint quantize`."""
     printer = Printer(console)
     shown = inspect(result.model, after)
-    printer.line(("Size        ", "bold"), f"{bytes_text(before)} -> {bytes_text(after)}  ({after / before:.0%})")
+    printer.entry("Size", f"{size_text(before)} -> {size_text(after)}  ({after / before:.0%})")
     share = "" if shown.integer_share is None else f", {shown.integer_share:.1%} of the arithmetic"
     counts = Counter(op.execution for op in shown.ops)
     conversions = f", {counts['conversion']} conversions" if counts["conversion"] else ""
     if any(plan.schemes for plan in result.plans):
-        printer.line(("In integers ", "bold"), f"{counts['integer']} ops{share}{conversions}")
+        printer.entry("In integers", f"{counts['integer']} ops{share}{conversions}")
     for line in weight_lines(result):
-        printer.line(("Weights     ", "bold"), line)
+        printer.entry("Weights", line)
     _print_skipped(result, printer)
     for step in result.steps:
-        printer.line(("Step        ", "bold"), step_text(step))
+        printer.entry("Step", step_text(step))
     for op in result.worst:
-        errors = f"error {decibel(op.error)}, of its inputs {decibel(op.before)}"
-        printer.line(("Worst       ", "bold"), f"{op.label} ", printer.fit(op.name.split(";")[0], 60), f": {errors}")
+        snrs = f"SNR {snr_text(decibels(op.error))}, of its inputs {snr_text(decibels(op.before))}"
+        printer.entry("Worst", f"{op.label} ", printer.fit(op.name.split(";")[0], 60), f": {snrs}")
     for note in result.notes:
-        printer.line(("Chosen      ", "bold"), note)
+        printer.entry("Chosen", note)
     for repair in result.repairs[:MOST_REPAIRS]:
-        printer.line(("Repaired    ", "bold"), printer.fit(repair.tensor.name, 60), f": {repair.text}")
+        printer.entry("Repaired", printer.fit(repair.tensor.name, 60), f": {repair.text}")
     if len(result.repairs) > MOST_REPAIRS:
         printer.line(f"            … and {len(result.repairs) - MOST_REPAIRS} more; --dry-run lists them all")
     for warning in result.warnings:
@@ -50,8 +50,8 @@ def print_result(result: Result, before: int, after: int, console: Console) -> N
 
 
 def step_text(step: Step) -> str:
-    error = "" if step.error is None else f", error {decibel(step.error)}"
-    return f"{step.what}{error}{'' if step.kept else ', not kept'} ({step.seconds:.1f} s)"
+    snr = "" if step.error is None else f", SNR of the outputs {snr_text(decibels(step.error))}"
+    return f"{step.what}{snr}{'' if step.kept else ', not kept'} ({step.seconds:.1f} s)"
 
 
 def weight_lines(result: Result) -> Iterator[str]:
@@ -72,13 +72,13 @@ def weight_lines(result: Result) -> Iterator[str]:
                 total[0] += tensor.size * 4
                 total[1] += held_bytes(tensor.size, packed.form)
     for how, (before, after) in sizes.items():
-        yield f"{len(ops[how]):4d} {how}: {bytes_text(before)} -> {bytes_text(after)}"
+        yield f"{len(ops[how]):4d} {how}: {size_text(before)} -> {size_text(after)}"
 
 
 def _print_skipped(result: Result, printer: Printer) -> None:
     if not result.skipped:
         return
-    printer.line(("Stayed float ", "bold"), f"{len(result.skipped)} ops")
+    printer.entry("Stayed float", f"{len(result.skipped)} ops")
     reasons = Counter((s.op.label, s.reason) for s in result.skipped)
     for (label, reason), count in list(reasons.items())[:MOST_REASONS]:
         printer.line(f"  {count:3d} {label}: {reason}")
@@ -101,15 +101,11 @@ def usage_lines(result: Result) -> Iterator[str]:
 
 def feed_snippet(params: QuantParams, index: int) -> str:
     low, high = params.dtype.min, params.dtype.max
-    expression = f"np.round(x / {params.scale!r}){_signed(params.zero_point)}"
+    expression = f"np.round(x / {params.scale!r}){signed(params.zero_point)}"
     typed = f"np.clip({expression}, {low}, {high}).astype(np.{params.dtype.label})"
     return f'interpreter.set_tensor(interpreter.get_input_details()[{index}]["index"], {typed})'
 
 
 def read_snippet(params: QuantParams, index: int) -> str:
     value = f'interpreter.get_tensor(interpreter.get_output_details()[{index}]["index"])'
-    return f"real = ({value}.astype(np.float32){_signed(-params.zero_point)}) * {params.scale!r}"
-
-
-def _signed(offset: int) -> str:
-    return f" {'+' if offset > 0 else '-'} {abs(offset)}" if offset else ""
+    return f"real = ({value}.astype(np.float32){signed(-params.zero_point)}) * {params.scale!r}"

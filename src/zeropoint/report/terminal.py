@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from .inspection import Inspection, Operand, OpRow, PortRow, QuantRow, SignatureRow, TensorRow
+from ..bench.latency import Benchmark, Timing
+from ..calibration.histogram import Histogram
+from ..calibration.stats import Stats
+from ..comparison.values import EXACT
+from .inspection import InspectedOp, Inspection, Operand, QuantRow, TensorRow
 
+BAR_WIDTH = 30
+"""Columns of the longest bar of a benchmark."""
 
-@dataclass(frozen=True)
-class Detail:
-    """How much of an inspection to show."""
+SHOWN_KINDS = 5
+"""Kinds of ops that are listed for each model of a benchmark."""
 
-    tensors: bool = True
-    ops: bool = False
-    channels: bool = False
+BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def printable(text: str) -> str:
@@ -30,7 +34,7 @@ def _escaped(character: str) -> str:
 
 
 class Printer:
-    """Prints styled lines; on a terminal long names are shortened in the middle, and what is still too long wraps."""
+    """Prints styled lines; on a terminal, long names are shortened in the middle and long lines wrap."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -42,6 +46,10 @@ class Printer:
             text.append(printable(part)) if isinstance(part, str) else text.append(printable(part[0]), style=part[1])
         for line in self._wrapped(text):
             self.console.print(line, soft_wrap=True, highlight=False)
+
+    def entry(self, label: str, *parts: tuple[str, str] | str) -> None:
+        """A line with a label in its own column."""
+        self.line((f"{label:11} ", "bold"), *parts)
 
     def _wrapped(self, text: Text) -> Iterator[Text]:
         if self.width is None or text.cell_len <= self.width:
@@ -61,22 +69,7 @@ class Printer:
         return f"{name[:head]}…{name[len(name) - (limit - 1 - head) :]}"
 
 
-def print_inspection(shown: Inspection, title: str, detail: Detail, console: Console) -> None:
-    printer = Printer(console)
-    _print_summary(shown, title, printer)
-    if detail.tensors and shown.tensors:
-        printer.line("")
-        printer.line(("Tensors", "bold"))
-        for tensor in shown.tensors:
-            _print_tensor(tensor, detail, printer)
-    if detail.ops and shown.ops:
-        printer.line("")
-        printer.line(("Ops", "bold"))
-        for op in shown.ops:
-            _print_op(op, detail, printer)
-
-
-def bytes_text(size: int) -> str:
+def size_text(size: int) -> str:
     """`26.7 kB`: powers of ten, as file managers show them."""
     amount = float(size)
     for unit in ("B", "kB", "MB"):
@@ -94,13 +87,60 @@ def count_text(count: int) -> str:
     return f"{count:,}"
 
 
+def duration_text(seconds: float) -> str:
+    for limit, unit, factor in ((1e-3, "µs", 1e6), (1.0, "ms", 1e3)):
+        if seconds < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def snr_text(snr: float | None, unit: str = " dB") -> str:
+    """A signal-to-noise ratio; "-" where it is not known."""
+    if snr is None:
+        return "-"
+    return "exact" if snr >= EXACT else f"{snr:.1f}{unit}"
+
+
+def type_text(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{dtype}[{','.join('?' if d < 0 else str(d) for d in shape)}]"
+
+
+@dataclass(frozen=True)
+class Detail:
+    """How much of an inspection to show."""
+
+    tensors: bool = True
+    ops: bool = False
+    channels: bool = False
+
+
+def print_inspection(shown: Inspection, title: str, detail: Detail, console: Console) -> None:
+    printer = Printer(console)
+    _print_summary(shown, title, printer)
+    if detail.tensors and shown.tensors:
+        printer.line("")
+        printer.line(("Tensors", "bold"))
+        for tensor in shown.tensors:
+            _print_tensor(tensor, detail, printer)
+    if detail.ops and shown.ops:
+        printer.line("")
+        printer.line(("Ops", "bold"))
+        for op in shown.ops:
+            _print_op(op, detail, printer)
+
+
 def _print_summary(shown: Inspection, title: str, printer: Printer) -> None:
-    size = "" if shown.file_bytes is None else f"  {bytes_text(shown.file_bytes)}"
+    size = "" if shown.file_bytes is None else f"  {size_text(shown.file_bytes)}"
     printer.line((title, "bold"), size, f"  {len(shown.ops)} ops, {len(shown.tensors)} tensors")
     for signature in shown.signatures:
-        _print_signature(signature, printer)
-    data = ", ".join(f"{dtype} {bytes_text(n)}" for dtype, n in shown.data_bytes.items())
-    rest = "" if shown.other_bytes is None else f"; structure {bytes_text(shown.other_bytes)}"
+        printer.line(("Signature ", "bold"), signature.key if signature.key is not None else "(none)")
+        for side, ports in (("in ", signature.inputs), ("out", signature.outputs)):
+            for port in ports:
+                formula = "" if port.formula is None else f"  real = {port.formula}"
+                described = f"  {type_text(port.dtype, port.shape)}{formula}"
+                printer.line(f"  {side} ", (printer.fit(port.name, 40), "cyan"), described)
+    data = ", ".join(f"{dtype} {size_text(n)}" for dtype, n in shown.data_bytes.items())
+    rest = "" if shown.other_bytes is None else f"; structure {size_text(shown.other_bytes)}"
     printer.line(("Data  ", "bold"), (data or "none") + rest)
     printer.line(("Ops", "bold"))
     for kind, counts in sorted(shown.ops_by_kind.items(), key=lambda item: -item[1].total()):
@@ -108,61 +148,39 @@ def _print_summary(shown: Inspection, title: str, printer: Printer) -> None:
         printer.line(f"  {counts.total():4d}  {kind:28} {how}")
     if shown.integer_share is not None:
         parts = ", ".join(f"{count_text(n)} {execution}" for execution, n in shown.macs.items())
-        printer.line(("Arithmetic  ", "bold"), f"{shown.integer_share:.1%} integer  (multiply-accumulates: {parts})")
-
-
-def _print_signature(signature: SignatureRow, printer: Printer) -> None:
-    printer.line(("Signature ", "bold"), signature.key if signature.key is not None else "(none)")
-    for title, ports in (("in ", signature.inputs), ("out", signature.outputs)):
-        for port in ports:
-            printer.line(f"  {title} ", (printer.fit(port.name, 40), "cyan"), f"  {_port_type(port)}")
-
-
-def _port_type(port: PortRow) -> str:
-    described = type_text(port.dtype, port.shape)
-    return described if port.formula is None else f"{described}  real = {port.formula}"
-
-
-def type_text(dtype: str, shape: tuple[int, ...]) -> str:
-    return f"{dtype}[{','.join('?' if d < 0 else str(d) for d in shape)}]"
+        printer.entry("Arithmetic", f"{shown.integer_share:.1%} integer  (multiply-accumulates: {parts})")
 
 
 def _print_tensor(tensor: TensorRow, detail: Detail, printer: Printer) -> None:
-    shape = tensor.shape_signature or tensor.shape
     printer.line("  ", (printer.fit(tensor.name, 4), "cyan"))
-    about = [tensor.kind, type_text(tensor.dtype, shape)]
-    if tensor.quantization is not None:
-        about.append(range_line(tensor.quantization))
+    about = [tensor.kind, type_text(tensor.dtype, tensor.shape_signature or tensor.shape)]
+    row = tensor.quantization
+    if row is not None:
+        about.append(range_line(row))
     elif tensor.values is not None:
         about.append(f"values {tensor.values[0]:.5g} .. {tensor.values[1]:.5g}")
     if tensor.note:
         about.append(f"({tensor.note})")
     printer.line("    ", "  ".join(about))
-    if detail.channels and tensor.quantization is not None and tensor.quantization.axis is not None:
-        for line in _channel_lines(tensor.quantization):
-            printer.line("      ", line)
+    if detail.channels and row is not None and row.axis is not None:
+        for k, (scale, zero_point) in enumerate(zip(row.scales, row.zero_points, strict=True)):
+            printer.line(f"      {k:5d}  scale {scale:.9g}  zero point {zero_point}")
 
 
 def range_line(row: QuantRow) -> str:
     """The line people know from Netron: `-1.6488 ≤ 0.012566 * (q - 3) ≤ 1.5555`."""
     if row.axis is not None:
-        return f"{row.formula}"
+        return row.formula
     return f"{row.low:.5g} ≤ {row.formula} ≤ {row.high:.5g}  ({row.source})"
 
 
-def _channel_lines(row: QuantRow) -> Iterator[str]:
-    for k, (scale, zero_point) in enumerate(zip(row.scales, row.zero_points, strict=True)):
-        yield f"{k:5d}  scale {scale:.9g}  zero point {zero_point}"
-
-
-def _print_op(op: OpRow, detail: Detail, printer: Printer) -> None:
+def _print_op(op: InspectedOp, detail: Detail, printer: Printer) -> None:
     fused = "" if op.activation == "NONE" else f" + {op.activation}"
     cost = f"  {count_text(op.macs)} MAC" if op.macs else ""
     printer.line("  ", (f"{op.kind}{fused}", "green"), f"  v{op.version}  {op.execution}{cost}")
-    for operand in op.inputs:
-        _print_operand("in ", operand, printer)
-    for operand in op.outputs:
-        _print_operand("out", operand, printer)
+    for side, operands in (("in ", op.inputs), ("out", op.outputs)):
+        for operand in operands:
+            _print_operand(side, operand, printer)
     shown = op.multipliers if detail.channels or len(op.multipliers) <= 3 else op.multipliers[:1]
     for multiplier in shown:
         printer.line(f"    {multiplier}  (shift {multiplier.shift})")
@@ -170,10 +188,75 @@ def _print_op(op: OpRow, detail: Detail, printer: Printer) -> None:
         printer.line(f"    … and {len(op.multipliers) - len(shown)} channels more (--channels shows them)")
 
 
-def _print_operand(title: str, operand: Operand | None, printer: Printer) -> None:
+def _print_operand(side: str, operand: Operand | None, printer: Printer) -> None:
     if operand is None:
-        printer.line(f"    {title} (left out)")
+        printer.line(f"    {side} (left out)")
         return
-    printer.line(f"    {title} ", (printer.fit(operand.name, 8), "cyan"))
+    printer.line(f"    {side} ", (printer.fit(operand.name, 8), "cyan"))
     formula = "" if operand.formula is None else f"  {operand.formula}"
     printer.line(f"        {type_text(operand.dtype, operand.shape)}{formula}")
+
+
+def print_stats(stats: Stats, title: str, console: Console, *, brief: bool = False) -> None:
+    """Statistics as a table: the range of each tensor with a small histogram."""
+    printer = Printer(console)
+    printer.line((title, "bold"), f"  {len(stats.tensors)} tensors on {stats.samples} samples")
+    for note in stats.notes:
+        printer.line("note: ", note)
+    if brief:
+        return
+    printer.line(("      least    greatest       mean   sample of each   histogram", "bold"))
+    for name, t in stats.tensors.items():
+        printer.line("  ", (printer.fit(name, 4), "cyan"))
+        mean = f"{t.mean:.4g}" if t.histogram.counts.size else "-"  # quick statistics have none
+        where = f"{t.low.sample}, {t.high.sample}"
+        numbers = f"{t.low.value:11.5g} {t.high.value:11.5g} {mean:>10}   {where:>14}   "
+        printer.line(numbers, (sketch(t.histogram), "green"))
+        if t.nonfinite:
+            printer.line(f"    {t.nonfinite} values were NaN or infinite")
+
+
+def sketch(histogram: Histogram, width: int = 24) -> str:
+    """The histogram as a line of blocks; heights are logarithmic, so that rare outliers show."""
+    counts = histogram.counts
+    if not counts.size:
+        return ""
+    groups = np.array_split(counts, min(width, counts.size))
+    heights = np.log1p([float(g.sum()) for g in groups])
+    levels = np.ceil(heights / max(heights.max(), 1e-9) * (len(BLOCKS) - 1)).astype(int)
+    return "".join(BLOCKS[k] for k in levels)
+
+
+def print_benchmark(timed: Benchmark, console: Console) -> None:
+    """Latencies as bars, then what is known of each model."""
+    printer = Printer(console)
+    longest = max((x.high for m in timed.models for x in m.latencies), default=1.0)
+    first = {x.threads: x.median for x in timed.models[0].latencies} if timed.models else {}
+    width = max((len(m.name) for m in timed.models), default=0)
+    for threads in first:
+        printer.line((f"{threads} thread{'' if threads == 1 else 's'}", "bold"), f"  (of {timed.cores} cores)")
+        for model in timed.models:
+            latency = next(x for x in model.latencies if x.threads == threads)
+            bar = "█" * max(1, round(BAR_WIDTH * latency.median / longest))
+            spread = "─" * max(0, round(BAR_WIDTH * latency.high / longest) - len(bar))
+            speedup = "" if model is timed.models[0] else f"  {first[threads] / latency.median:.2f}x"
+            median, low, high = map(duration_text, (latency.median, latency.low, latency.high))
+            bars = (f"{bar}{spread}".ljust(BAR_WIDTH), "cyan")
+            printer.line(f"  {model.name:{width}}  ", bars, f"  {median}  ({low} .. {high}){speedup}")
+    for model in timed.models:
+        _print_inside(model, printer)
+    for note in timed.notes:
+        printer.line(("Note  ", "bold"), note)
+
+
+def _print_inside(model: Timing, printer: Printer) -> None:
+    memory = "" if model.peak_memory is None else f", peak memory {size_text(model.peak_memory)} beyond the file"
+    printer.line((model.name, "bold"), f"  {size_text(model.bytes)}{memory}")
+    if model.undelegated:
+        listed = ", ".join(f"{count} {kind}" for kind, count in list(model.undelegated.items())[:SHOWN_KINDS])
+        printer.line(f"  {sum(model.undelegated.values())} ops on plain kernels: {listed}")
+    if model.kinds:
+        listed = ", ".join(f"{k.kind} {k.share:.0%}" for k in model.kinds[:SHOWN_KINDS])
+        printer.line(f"  time by kind, estimated: {listed}")
+        if model.conversions:
+            printer.line(f"  conversions: {model.conversions:.1%} of the time, estimated")

@@ -1,4 +1,4 @@
-"""What the converters of other frameworks have in common: how they are asked, and how their refusals are told."""
+"""What the converters of other frameworks have in common: how they are called, and how their errors are reported."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
-from ..errors import ConversionFailed, ZeropointError
+from ..errors import ConversionFailed, MissingExtra, ZeropointError
 from ..streams import Captured, captured
 
 SHOWN_LINES, LONGEST_LINE = 12, 300
-"""Of what a converter printed before it failed, and of what it says."""
+"""Of what a converter printed before it failed, and of its error message."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,19 @@ class Conversion:
     settings: Mapping[str, object] = field(default_factory=dict)
 
 
+def require_library(name: str, what: str, remedy: str) -> Any:
+    """The library `name`, imported: `what` needs it, and `remedy` says how to get it."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            remedy = f"'{error.name}', which {name} lacks: pip install {error.name}"
+        raise MissingExtra(f"{what} needs {remedy}") from None
+
+
 @contextlib.contextmanager
 def converting(converter: str, conversion: Conversion) -> Iterator[None]:
-    """Hold back what `converter` prints, and tell its exceptions in our words, with what was printed."""
+    """Hold back what `converter` prints; turn its exceptions into ConversionFailed, with what it printed."""
     printed = Captured()
     try:
         if conversion.verbose:
@@ -50,8 +62,8 @@ def _explanation(converter: str, error: Exception, printed: Captured) -> Iterato
     text = str(error)
     yield f"{converter} refused the model: {first_relevant_line(error)}"
     for what, remedy in ADVICE.items():
-        if (found := re.search(rf"^{what} ops: (.+)$", text, re.MULTILINE)) is not None:
-            yield f"  {found[1].strip()}: {remedy}"
+        if (listed := re.search(rf"^{what} ops: (.+)$", text, re.MULTILINE)) is not None:
+            yield f"  {listed[1].strip()}: {remedy}"
     if lines := printed.lines():
         yield "  it printed:"
         yield from (f"    {_short(line)}" for line in lines[-SHOWN_LINES:])
@@ -65,9 +77,9 @@ ADVICE = {
 
 
 def first_relevant_line(error: Exception) -> str:
-    """The line that names the culprit: the first that is marked as an error, or the first at all."""
+    """The first line that is marked as an error, or else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    marked = (found[1] for line in lines if (found := re.search(r"\berror: (.+)", line)))
+    marked = (match[1] for line in lines if (match := re.search(r"\berror: (.+)", line)))
     return _short(next(marked, lines[0] if lines else type(error).__name__))
 
 

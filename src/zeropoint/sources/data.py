@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import runpy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import Array, DType
-from ..errors import InvalidSample, MissingExtra
+from ..errors import InvalidSample, ZeropointError
 from ..files import describe_os_error
+from .conversion import require_library
 from .ports import Entry, Port
 from .samples import Samples
-from .scripts import function_in
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
@@ -70,24 +72,25 @@ def load_data(spec: str, entry: Entry, normalization: Normalization | None = Non
 
 
 def _read_array(path: Path) -> Array:
-    try:
+    with _reading(path, "NumPy array file"):
         return np.lib.format.open_memmap(path, mode="r")
-    except OSError as error:
-        raise InvalidSample(f"cannot read {path}: {describe_os_error(error)}") from None
-    except Exception as error:  # its parser raises whatever it meets
-        raise InvalidSample(f"{path} is not a NumPy array file: {error}") from None
 
 
 def _from_npz(path: Path, entry: Entry) -> Data:
+    # Given a path, NumPy leaves the file open if it is damaged (NumPy 2.4).
+    with _reading(path, "NumPy archive"), path.open("rb") as content, np.load(content, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    return _from_arrays(arrays, entry, str(path))
+
+
+@contextmanager
+def _reading(path: Path, what: str) -> Iterator[None]:
     try:
-        # Given a path, NumPy leaves the file open if it is damaged (NumPy 2.4).
-        with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        yield
     except OSError as error:
         raise InvalidSample(f"cannot read {path}: {describe_os_error(error)}") from None
-    except Exception as error:  # zip files break in many ways
-        raise InvalidSample(f"{path} is not a NumPy archive: {error}") from None
-    return _from_arrays(arrays, entry, str(path))
+    except Exception as error:  # NumPy's parsers raise whatever they come across
+        raise InvalidSample(f"{path} is not a {what}: {error}") from None
 
 
 def _from_arrays(arrays: dict[str, Array], entry: Entry, source: str) -> Data:
@@ -143,13 +146,13 @@ def _from_images(folder: Path, entry: Entry, normalization: Normalization) -> Da
         raise InvalidSample(f"{folder} holds no images ({', '.join(IMAGES)})")
     if len(entry.ports) != 1:
         raise InvalidSample(f"a folder of images fits a model with one input, this one has {len(entry.ports)}")
-    layout = _Layout.of(entry.ports[0])
-    normalization.require(entry.ports[0], layout.channels)
-    return Data(_Images(files, layout, normalization), len(files))
+    shape = _ImageShape.of(entry.ports[0])
+    normalization.require(entry.ports[0], shape.channels)
+    return Data(_Images(files, shape, normalization), len(files))
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _ImageShape:
     """How an input holds an image. A height or width of -1 is the image's own."""
 
     port: Port
@@ -159,7 +162,7 @@ class _Layout:
     channels_first: bool
 
     @classmethod
-    def of(cls, port: Port) -> _Layout:
+    def of(cls, port: Port) -> _ImageShape:
         shape = port.shape
         if len(shape) == 4 and shape[3] in (1, 3):
             return cls(port, shape[1], shape[2], shape[3], False)
@@ -171,28 +174,37 @@ class _Layout:
 @dataclass(frozen=True)
 class _Images:
     files: Sequence[Path]
-    layout: _Layout
+    shape: _ImageShape
     normalization: Normalization
 
     def __iter__(self) -> Iterator[Array]:
-        image = _pillow()
-        to = self.layout
+        require_library("PIL", "reading images", "Pillow: pip install 'zeropoint[images]'")
+        from PIL import Image
+
+        to = self.shape
         for file in self.files:
             try:
-                with image.open(file) as opened:
+                with Image.open(file) as opened:
                     picture = opened.convert("L" if to.channels == 1 else "RGB")
                     width = picture.width if to.width < 0 else to.width
                     height = picture.height if to.height < 0 else to.height
                     pixels = np.asarray(picture.resize((width, height)), np.uint8).reshape(height, width, to.channels)
-            except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
+            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
                 raise InvalidSample(f"cannot read the image {file}: {error}") from None
             value = pixels if to.port.dtype is DType.UINT8 else self.normalization.apply(pixels)
             yield (value.transpose(2, 0, 1) if to.channels_first else value)[None]
 
 
-def _pillow() -> Any:
+def function_in(script: Path, name: str, refusal: type[ZeropointError]) -> Callable[..., Any]:
+    """The function `name` of a user's own script; whatever is wrong with it is raised as a `refusal`."""
+    if not script.is_file():
+        raise refusal(f"there is no {script}; give the path of a Python file and the name of a function in it")
     try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtra("reading images needs Pillow: pip install 'zeropoint[images]'") from None
-    return Image
+        names = runpy.run_path(str(script))
+    except (Exception, SystemExit) as error:
+        raise refusal(f"{script} raised {type(error).__name__}: {error}") from error
+    function: Callable[..., Any] | None = names.get(name)
+    if not callable(function):
+        has = ", ".join(n for n, v in names.items() if getattr(v, "__module__", None) == names["__name__"]) or "none"
+        raise refusal(f"{script} has no function '{name}'; it has {has}")
+    return function

@@ -1,7 +1,8 @@
-"""Whatever holds a model -> Model. Frameworks are known by the names of their classes; none is imported for that."""
+"""Whatever holds a model -> Model. Frameworks are recognized by class names, so none is imported for that."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,8 @@ from ..files import PathLike
 from ..graph.model import Model
 from ..tflite.read import load as load_tflite
 from ..tflite.write import to_bytes
-from .conversion import Conversion
-from .keras_files import SUFFIXES, read_keras_file
-from .tensorflow import from_functions, from_keras_model, from_saved_model
-from .torch import from_torch
+from .conversion import Conversion, converting, require_library
+from .tensorflow import KERAS_SUFFIXES, from_functions, from_keras_model, from_saved_model, read_keras_file
 
 ModelSource = Any
 """A path, the bytes of a `.tflite`, a `Model`, or a model of Keras, TensorFlow or PyTorch."""
@@ -50,7 +49,7 @@ def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion 
 def _from_path(path: Path, conversion: Conversion) -> Model:
     if path.is_dir():
         return from_saved_model(path, conversion)
-    if path.suffix.lower() in SUFFIXES:
+    if path.suffix.lower() in KERAS_SUFFIXES:
         return from_keras_model(read_keras_file(path, conversion), conversion)
     return load_tflite(path)
 
@@ -67,8 +66,44 @@ def _framework(value: Any) -> str | None:
     return "tensorflow" if any(m.startswith("tensorflow.") for m, _ in classes) else None
 
 
-def size_of(path: PathLike, model: Model) -> int:
-    """The bytes of a float model: its file's, or what a `.tflite` of it would have."""
-    file = Path(path)
-    is_tflite = file.is_file() and file.suffix.lower() not in SUFFIXES
-    return file.stat().st_size if is_tflite else len(to_bytes(model))
+def size_of(path: PathLike | None, model: Model) -> int:
+    """The size of a model's `.tflite`: that of its file, or, if it came from something else, what it would be."""
+    if path is not None and Path(path).is_file() and Path(path).suffix.lower() not in KERAS_SUFFIXES:
+        return Path(path).stat().st_size
+    return len(to_bytes(model))
+
+
+def from_torch(module: Any, sample_inputs: Any, conversion: Conversion) -> Model:
+    """A PyTorch module or exported program, by litert-torch.
+
+    It is traced on `sample_inputs`: a tensor, a tuple of them, or a dict by argument name.
+    """
+    if sample_inputs is None and hasattr(module, "example_inputs"):
+        placed, named = module.example_inputs or (None, None)
+        if placed and named:
+            raise InvalidModel(
+                "the exported program takes arguments by position and by name; export it with only one kind"
+            )
+        sample_inputs = named or placed
+    if sample_inputs is None:
+        raise InvalidModel(
+            "a PyTorch module is traced on sample inputs; give them: zeropoint.load(module, sample_inputs=(x,))"
+        )
+    if isinstance(sample_inputs, Mapping):
+        inputs: tuple[Any, Any] = (None, dict(sample_inputs))
+    else:
+        inputs = (tuple(sample_inputs) if isinstance(sample_inputs, tuple | list) else (sample_inputs,), None)
+    remedy = "litert-torch: pip install 'zeropoint[torch]'. A .tflite does not need it"
+    with converting("litert-torch", conversion):
+        litert_torch = require_library("litert_torch", "converting a PyTorch module", remedy)
+        callee = module.module() if hasattr(module, "graph_module") else module  # an exported program
+        was_training = getattr(module, "training", False)
+        if was_training:
+            module.eval()
+        try:
+            converted = litert_torch.convert(callee, *inputs)
+        finally:
+            if was_training:
+                module.train()
+        is_new = hasattr(converted, "model_content")
+        return load_tflite(converted.model_content() if is_new else converted.tflite_model())

@@ -164,20 +164,26 @@ def _typed(array: Array, port: Port, number: int, notes: Notes) -> Array:
 def _split(arrays: Sequence[Array], ports: Sequence[Port], number: int, notes: Notes) -> Iterator[Row]:
     """One row, or a batch cut into rows of the model's own batch size. Scalars are the same for all rows."""
     pairs = list(zip(arrays, ports, strict=True))
-    if all(_fits(a.shape, p.shape) for a, p in pairs):
-        # A free leading dimension would take a whole batch in one run; rows of one keep memory and statistics even.
-        sizes = {a.shape[0] for a, p in pairs if p.shape and p.shape[0] < 0}
-        if len(sizes) != 1 or sizes == {1}:
-            yield tuple(np.asarray(a, order="C") for a in arrays)
-            return
-    if all(_fits(a.shape, p.shape[1:]) for a, p in pairs) and any(p.shape for p in ports):
+    if _is_one_run(pairs):
+        yield tuple(np.asarray(a, order="C") for a in arrays)
+    elif any(p.shape for p in ports) and all(_fits(a.shape, p.shape[1:]) for a, p in pairs):
         notes.say("samples have no batch dimension; one was added")
         yield from _split([a[None] if p.shape else a for a, p in pairs], ports, number, notes)
-        return
-    runs = _runs(pairs, number)
-    notes.say("samples are batches; they are fed row by row")
-    for k in range(runs):
-        yield tuple(np.asarray(_batch(a, p, k), order="C") for a, p in pairs)
+    else:
+        runs = _runs(pairs, number)
+        notes.say("samples are batches; they are fed row by row")
+        for k in range(runs):
+            parts = (a[k * p.batch : (k + 1) * p.batch] if p.shape else a for a, p in pairs)
+            yield tuple(np.asarray(part, order="C") for part in parts)
+
+
+def _is_one_run(pairs: Sequence[tuple[Array, Port]]) -> bool:
+    """Whether the arrays fit as they are. Where the batch size is free, a batch would fit as well, but single rows
+    keep memory and statistics even."""
+    if not all(_fits(array.shape, port.shape) for array, port in pairs):
+        return False
+    sizes = {array.shape[0] for array, port in pairs if port.shape and port.shape[0] < 0}
+    return len(sizes) != 1 or sizes == {1}
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
@@ -186,19 +192,14 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 def _runs(pairs: Sequence[tuple[Array, Port]], number: int) -> int:
     """How many runs a batch is."""
-    counts: dict[Port, int] = {}
+    counts: dict[str, int] = {}
     for array, port in pairs:
         is_batch = port.shape and array.ndim == len(port.shape) and _fits(array.shape[1:], port.shape[1:])
         if is_batch and array.shape[0] and array.shape[0] % port.batch == 0:
-            counts[port] = array.shape[0] // port.batch
+            counts[port.name] = array.shape[0] // port.batch
         elif port.shape or array.shape:
             raise InvalidSample(f"sample {number}, input {port}: the shape {list(array.shape)} does not fit")
     if len(set(counts.values())) != 1:
-        sizes = ", ".join(f"'{port.name}' {count}" for port, count in counts.items())
-        raise InvalidSample(f"sample {number}: the inputs have batches of different size: {sizes}")
+        sizes = ", ".join(f"'{name}' {count}" for name, count in counts.items())
+        raise InvalidSample(f"sample {number}: the inputs have batches of different sizes: {sizes}")
     return next(iter(counts.values()))
-
-
-def _batch(array: Array, port: Port, k: int) -> Array:
-    """The part of `array` that run `k` takes."""
-    return array[k * port.batch : (k + 1) * port.batch] if port.shape else array

@@ -1,35 +1,33 @@
-"""Keras models, SavedModels and TensorFlow functions -> a float model, by TensorFlow's own converter."""
+"""Keras models and files, SavedModels and TensorFlow functions -> a float model, by TensorFlow's own converter."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConversionFailed, InvalidModel, MissingExtra
+from ..errors import ConversionFailed, InvalidModel
+from ..files import describe_os_error
 from ..graph.model import Model, Op, Signature, Tensor
 from ..tflite.read import load
-from .conversion import Conversion, converting
+from .conversion import Conversion, converting, first_relevant_line, require_library
 
 CONVERTER = "TensorFlow's converter"
 GRAPH_FILES = ("saved_model.pb", "saved_model.pbtxt")
+KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
+HDF5_START = b"\x89HDF\r\n\x1a\n"
 
 
 def require_tensorflow(what: str) -> Any:
     """The module, imported. `what` needs it."""
-    try:
-        import tensorflow
-    except ModuleNotFoundError as error:
-        if error.name != "tensorflow":
-            raise MissingExtra(
-                f"{what} needs TensorFlow, which lacks '{error.name}': pip install {error.name}"
-            ) from None
-        raise MissingExtra(
-            f"{what} needs TensorFlow: pip install 'zeropoint[tensorflow]'. A .tflite needs none"
-        ) from None
-    return tensorflow
+    return require_library(
+        "tensorflow", what, "TensorFlow: pip install 'zeropoint[tensorflow]'. A .tflite does not need it"
+    )
 
 
 def from_keras_model(model: Any, conversion: Conversion) -> Model:
@@ -42,15 +40,10 @@ def from_keras_model(model: Any, conversion: Conversion) -> Model:
         named = getattr(model, "input", None)
         if isinstance(named, Mapping):
             # The converter calls a model with a list of inputs, which one that takes a dict refuses (TensorFlow 2.21).
-            function = _called_by_name(tf, model, named)
-            return _of_functions(tf, [function], conversion)
+            specs = {name: tf.TensorSpec(tuple(x.shape), x.dtype, name=name) for name, x in named.items()}
+            function = tf.function(lambda **arrays: model(arrays, training=False))
+            return _of_functions(tf, [function.get_concrete_function(**specs)], conversion)
         return _convert(tf.lite.TFLiteConverter.from_keras_model(model), conversion)
-
-
-def _called_by_name(tf: Any, model: Any, inputs: Mapping[str, Any]) -> Any:
-    """The model as a function with an argument for each of its named inputs."""
-    specs = {name: tf.TensorSpec(tuple(x.shape), x.dtype, name=name) for name, x in inputs.items()}
-    return tf.function(lambda **arrays: model(arrays, training=False)).get_concrete_function(**specs)
 
 
 def _require_tensorflow_backend(model: Any) -> None:
@@ -70,13 +63,15 @@ def from_functions(functions: Sequence[Any], owner: Any, conversion: Conversion)
     with converting(CONVERTER, conversion):
         tf = require_tensorflow("converting a TensorFlow function")
         concrete = [_concrete(f) for f in functions]
-        made = None if owner is None else _from_concrete(tf, concrete, owner, conversion)
+        made = None if owner is None else _of_owned(tf, concrete, owner, conversion)
         return made if made is not None and not unwritten(made) else _of_functions(tf, concrete, conversion)
 
 
 def _of_functions(tf: Any, functions: Sequence[Any], conversion: Conversion) -> Model:
-    """Concrete functions, with an owner that the converter finds their variables in."""
-    made = _from_concrete(tf, functions, _owner(tf, functions), conversion)
+    """Concrete functions, with an owner of their variables: without one the converter writes no signatures."""
+    owner = tf.Module()
+    owner.held = [variable for f in functions for variable in f.graph.variables]
+    made = _of_owned(tf, functions, owner, conversion)
     if names := unwritten(made):
         raise ConversionFailed(
             f"{CONVERTER} left out the values of {', '.join(map(repr, names[:3]))}{' ...' if len(names) > 3 else ''}; "
@@ -85,12 +80,12 @@ def _of_functions(tf: Any, functions: Sequence[Any], conversion: Conversion) -> 
     return made
 
 
-def _from_concrete(tf: Any, functions: Sequence[Any], owner: Any, conversion: Conversion) -> Model:
+def _of_owned(tf: Any, functions: Sequence[Any], owner: Any, conversion: Conversion) -> Model:
     return _convert(tf.lite.TFLiteConverter.from_concrete_functions(list(functions), owner), conversion)
 
 
 def unwritten(model: Model) -> list[str]:
-    """Variables that the model reads and nothing ever writes: LiteRT gives whatever the memory holds.
+    """Variables that the model reads but nothing ever writes, so that LiteRT returns uninitialized memory.
 
     TensorFlow's converter makes such models of Keras 3 models that belong to another module (TensorFlow 2.21).
     """
@@ -104,13 +99,6 @@ def _variable(ops: Sequence[Op], handle: Tensor | None) -> str | None:
     """The name of what a handle refers to; None if a caller passes it in."""
     maker = next((op for op in ops if op.kind == "VAR_HANDLE" and handle in op.outputs), None)
     return None if maker is None else f"{maker.option('container', '')}{maker.option('sharedName', '')}"
-
-
-def _owner(tf: Any, functions: Sequence[Any]) -> Any:
-    """Something that holds the functions' variables: without it the converter writes no signatures."""
-    owner = tf.Module()
-    owner.held = [variable for f in functions for variable in f.graph.variables]
-    return owner
 
 
 def _concrete(function: Any) -> Any:
@@ -216,3 +204,65 @@ def _convert(converter: Any, conversion: Conversion) -> Model:
     if not isinstance(content, bytes):
         raise ConversionFailed(f"{CONVERTER} gave a {type(content).__name__} where the bytes of a model belong")
     return load(content)
+
+
+# Keras files: `.keras`, which is a zip archive, and `.h5`.
+
+
+def read_keras_file(path: Path, conversion: Conversion) -> Any:
+    """The Keras model in a file. Code that a file brings along is not run."""
+    _require_keras_file(path)
+    with converting("Keras", conversion):
+        require_tensorflow("reading a Keras file")
+        written_by = _keras_version(path)
+        keras = _keras_library(path, written_by)
+        try:
+            # Lambda layers hold code; running that is for whoever trusts the file.
+            return keras.models.load_model(str(path), compile=False, safe_mode=True)
+        except Exception as error:
+            origin = f"written by Keras {written_by}, read by" if written_by else "read by"
+            raise ConversionFailed(
+                f"cannot read {path} ({origin} {keras.__name__} {keras.__version__}): {first_relevant_line(error)}",
+                "  load it in Python, with the Keras that wrote it and your own classes, and give the model itself",
+            ) from error
+
+
+def _require_keras_file(path: Path) -> None:
+    if not path.is_file():
+        raise InvalidModel(f"there is no file {path}")
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(HDF5_START))
+    except OSError as error:
+        raise InvalidModel(f"cannot read {path}: {describe_os_error(error)}") from None
+    if path.suffix == ".keras" and not zipfile.is_zipfile(path):
+        raise InvalidModel(f"{path} is no Keras file: it is not the zip archive that model.save('x.keras') writes")
+    if path.suffix != ".keras" and start != HDF5_START:
+        raise InvalidModel(f"{path} is no Keras file: it does not start as HDF5 does")
+
+
+def _keras_version(path: Path) -> str | None:
+    """The version of Keras that wrote the file, where it says so."""
+    try:
+        if path.suffix == ".keras":
+            with zipfile.ZipFile(path) as archive:
+                version = json.loads(archive.read("metadata.json")).get("keras_version")
+        else:
+            import h5py
+
+            with h5py.File(path, "r") as file:
+                version = file.attrs.get("keras_version")
+    except (OSError, KeyError, ValueError, AttributeError, zipfile.BadZipFile):
+        return None  # reading the model will say what is wrong with it
+    return version.decode() if isinstance(version, bytes) else version
+
+
+def _keras_library(path: Path, written_by: str | None) -> Any:
+    """Keras 3, or for files in the newer format that Keras 2 wrote, tf_keras."""
+    if path.suffix == ".keras" and (written_by or "").startswith("2."):
+        return require_library("tf_keras", f"{path}, written by Keras {written_by},", "tf_keras: pip install tf_keras")
+    if "keras" not in sys.modules:
+        os.environ["KERAS_BACKEND"] = "tensorflow"  # as its converter needs
+    import keras
+
+    return keras

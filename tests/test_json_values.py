@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeropoint.plain import plain
+from zeropoint.json_values import json_values
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_any_value_survives_as_json(value):
-    found = plain(value)
+    found = json_values(value)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert plain(found) == found
+    assert json_values(found) == found
 
 
 @given(st.floats(), st.integers(1, 8))
 def test_digits_round_and_what_is_no_number_is_null(value, digits):
-    found = plain(Value((value,)), digits)["inner"][0]
+    found = json_values(Value((value,)), digits)["inner"][0]
     if math.isfinite(value):
         assert math.isclose(found, value, rel_tol=10.0 ** (1 - digits))
     else:

@@ -1,4 +1,4 @@
-"""What all commands have in common: --quiet and --verbose, examples in the help, exit codes."""
+"""What all commands have in common: --quiet and --verbose, groups of options, examples in the help, exit codes."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import json
+import os
 import re
 import sys
 import textwrap
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ..errors import ZeropointError
+from ..errors import InvalidRecipe, ZeropointError
 from ..files import describe_os_error
-from .screen import Screen, readers_may_leave
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no summaries, no notes.")
@@ -30,6 +34,7 @@ VerboseOption = Annotated[
         "--verbose", "-v", help="Print versions, time, memory, what converters print, and tracebacks of errors."
     ),
 ]
+Noted = TypeVar("Noted")
 
 
 class ExitCode(IntEnum):
@@ -37,12 +42,86 @@ class ExitCode(IntEnum):
 
     CHECK_FAILED = 1
     BAD_USE = 2
-    INTERNAL = 70  # EX_SOFTWARE of sysexits.h: a bug of ours is no failed check
+    INTERNAL = 70  # EX_SOFTWARE of sysexits.h: a bug of ours is not a failed check
     INTERRUPTED = 130
 
 
 class CheckFailed(Exception):
-    """All went well, and what was found is not what an option demands."""
+    """The command succeeded, but its result does not meet what an option demands."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Screen:
+    """Where a command prints, as --quiet and --verbose ask: results always, everything else unless --quiet."""
+
+    quiet: bool = False
+    verbose: bool = False
+
+    def also(self, quiet: bool, verbose: bool) -> Screen:
+        """With the flags that were given after the command's name added."""
+        both = Screen(self.quiet or quiet, self.verbose or verbose)
+        if both.quiet and both.verbose:
+            raise InvalidRecipe("--quiet and --verbose contradict each other; give one of them")
+        return both
+
+    @functools.cached_property
+    def results(self) -> Console:
+        """For what the command was asked for."""
+        return _console()
+
+    @functools.cached_property
+    def remarks(self) -> Console:
+        """For progress and summaries of what was written to files: silent with --quiet."""
+        return _console(quiet=self.quiet)
+
+    def beside(self, as_json: bool) -> Console:
+        """`remarks`, on stderr if stdout carries JSON."""
+        return _console(stderr=True, quiet=self.quiet) if as_json else self.remarks
+
+    def without_notes(self, result: Noted) -> Noted:
+        """`result`, a dataclass with `notes`, as --quiet wants it printed."""
+        return dataclasses.replace(result, notes=()) if self.quiet else result  # type: ignore[type-var]  # any dataclass
+
+    def json(self, value: Mapping[str, Any]) -> None:
+        with tolerate_closed_pipe():
+            json.dump(value, sys.stdout, indent=1, allow_nan=False)
+            print()
+
+    def text(self, value: object) -> None:
+        """Exactly as it is: no colours, no wrapping."""
+        with tolerate_closed_pipe():
+            print(value)
+
+
+def _console(stderr: bool = False, quiet: bool = False) -> Console:
+    from rich.console import Console
+
+    class PipeTolerantConsole(Console):
+        def on_broken_pipe(self) -> None:
+            _discard_stdout()
+
+    return PipeTolerantConsole(soft_wrap=True, stderr=stderr, quiet=quiet)
+
+
+@contextlib.contextmanager
+def tolerate_closed_pipe() -> Iterator[None]:
+    """A reader that closes the pipe early (`zeropoint inspect ... | head`) is no error: files are still written."""
+    try:
+        yield
+    except BrokenPipeError:
+        _discard_stdout()
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _discard_stdout()
+
+
+def _discard_stdout() -> None:
+    """Send everything that is printed from here on to the null device."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
 
 
 def add_command(app: typer.Typer, function: Callable[..., None]) -> None:
@@ -55,8 +134,8 @@ def add_command(app: typer.Typer, function: Callable[..., None]) -> None:
 def _with_screen(function: Callable[..., None]) -> Callable[..., None]:
     """`function` with --quiet and --verbose in place of its first parameter, the screen that follows from them.
 
-    Typer reads options from signatures, so this makes one, and no command repeats them. A parameter that is a dataclass
-    stands for its fields, which are options that several commands have.
+    Typer reads options from signatures, so this makes one, and no command repeats them. A parameter whose type is a
+    dataclass stands for the fields of that class: options that belong together, most of them shared by commands.
     """
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
     groups: dict[str, Any] = {p.name: p.annotation for p in own if dataclasses.is_dataclass(p.annotation)}
@@ -66,30 +145,32 @@ def _with_screen(function: Callable[..., None]) -> Callable[..., None]:
         common: Screen = context.obj
         for name, group in groups.items():
             options[name] = group(**{f.name: options.pop(f.name) for f in dataclasses.fields(group)})
-        with _ended(common.verbose or verbose):
+        with _exit_codes(common.verbose or verbose):
             screen = common.also(quiet, verbose)
-            with _told(screen):
+            with _versions_and_time(screen):
                 function(screen, **options)
 
     def shared(context: typer.Context, quiet: QuietOption = False, verbose: VerboseOption = False) -> None: ...
 
-    context, *flags = inspect.signature(shared, eval_str=True).parameters.values()
-    spelled = [q for p in own for q in (_fields(groups[p.name]) if p.name in groups else [p])]
-    signature = inspect.Signature([context, *spelled, *flags])
+    context, *flags = _parameters(shared)
+    options = [q for p in own for q in (_parameters(groups[p.name]) if p.name in groups else [p])]
+    # Keyword-only, so that those without a default may come after others.
+    keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*options, *flags)]
+    signature = inspect.Signature([context, *keywords])
     run.__signature__ = signature  # type: ignore[attr-defined]  # a protocol of `inspect`
     run.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     return run
 
 
-def _fields(group: type) -> list[inspect.Parameter]:
-    return list(inspect.signature(group, eval_str=True).parameters.values())
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function, eval_str=True).parameters.values())
 
 
 @contextlib.contextmanager
-def _ended(verbose: bool) -> Iterator[None]:
+def _exit_codes(verbose: bool) -> Iterator[None]:
     """Turn whatever ends a command early into a line on stderr and an exit code."""
     try:
-        with readers_may_leave():
+        with tolerate_closed_pipe():
             yield
     except (typer.Exit, typer.Abort):
         raise
@@ -115,11 +196,11 @@ def _verdict(error: BaseException) -> tuple[str, ExitCode]:
         return "error: " + "\n".join(printable(str(line)) for line in error.args), ExitCode.BAD_USE
     if isinstance(error, MemoryError):
         return "error: not enough memory; try fewer --workers or a smaller --limit", ExitCode.BAD_USE
-    if isinstance(error, OSError):  # what the machine refuses is no bug: a full disk, too many open files
+    if isinstance(error, OSError):  # a full disk or too many open files are not bugs
         where = "" if error.filename is None else f"{error.filename}: "
         return f"error: {where}{describe_os_error(error)}", ExitCode.BAD_USE
-    told = f"{type(error).__name__}: {error}".partition("\n")[0]
-    return f"internal error: {told}\nThis is a bug in zeropoint, please report it", ExitCode.INTERNAL
+    first_line = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return f"internal error: {first_line}\nThis is a bug in zeropoint, please report it", ExitCode.INTERNAL
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -130,8 +211,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 @contextlib.contextmanager
-def _told(screen: Screen) -> Iterator[None]:
-    """With --verbose: on what it runs before, and what it took afterwards."""
+def _versions_and_time(screen: Screen) -> Iterator[None]:
+    """With --verbose: print the versions in use before, and time and memory afterwards."""
     if not screen.verbose:
         yield
         return
@@ -149,11 +230,11 @@ def _versions() -> str:
 
     from .. import __version__
 
-    found = [f"zeropoint {__version__}", f"Python {platform.python_version()}"]
+    versions = [f"zeropoint {__version__}", f"Python {platform.python_version()}"]
     for name in ("ai-edge-litert", "numpy", "tensorflow", "keras"):
         with contextlib.suppress(PackageNotFoundError):
-            found.append(f"{name} {version(name)}")
-    return ", ".join([*found, f"{platform.system()} {platform.machine()}"])
+            versions.append(f"{name} {version(name)}")
+    return ", ".join([*versions, f"{platform.system()} {platform.machine()}"])
 
 
 def _memory() -> str:

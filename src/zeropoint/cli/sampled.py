@@ -1,0 +1,66 @@
+"""A model with samples to run it on: the long jobs of commands, with a progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from ..calibration import Settings, Stats, calibrate
+from ..calibration.collect import Progress
+from ..comparison.compare import Asked, compare_models
+from ..comparison.outputs import NamedMetric
+from ..comparison.values import Comparison
+from ..graph.model import Model
+from ..improve.search import quantize_on
+from ..plan.pipeline import Request, Result
+from ..report.progress import progress_bar
+from ..sources.data import Data
+from ..sources.samples import Samples
+
+COMPARED = 16
+"""Samples on which models are compared for a report alone."""
+
+
+@dataclass(frozen=True)
+class SampledModel:
+    """A model, and the data it is to be run on."""
+
+    model: Model
+    data: Data
+    signature: str | None = None
+
+    @property
+    def samples(self) -> Samples | Mapping[str, Samples]:
+        return self.data.samples if self.signature is None else {self.signature: self.data.samples}
+
+    def total(self, limit: int | None) -> int | None:
+        """How many runs to expect, if that is known."""
+        return min((n for n in (self.data.count, limit) if n is not None), default=None)
+
+    def calibrate(self, settings: Settings, console: Console) -> Stats:
+        with progress_bar("calibrating", self.total(settings.limit), "samples", console) as progress:
+            return calibrate(self.model, self.samples, settings, progress=progress)
+
+    def quantize(self, request: Request, settings: Settings, console: Console) -> Result:
+        with ExitStack() as bars:
+
+            def next_bar(title: str, total: int | None, unit: str = "steps") -> Progress:
+                bars.close()  # one bar at a time
+                return bars.enter_context(progress_bar(title, total, unit, console))
+
+            progress = next_bar("calibrating", self.total(settings.limit), "samples")
+            return quantize_on(self.model, request, self.samples, settings, progress, next_bar)
+
+    def compare(
+        self, quantized: Model, console: Console, limit: int | None = None, metric: NamedMetric | None = None
+    ) -> Comparison:
+        with progress_bar("comparing", self.total(limit), "samples", console) as progress:
+            asked = Asked(limit, metric, progress, self.signature)
+            return compare_models(self.model, quantized, self.data.samples, asked)
+
+    def compare_briefly(self, quantized: Model, console: Console, limit: int | None = None) -> Comparison:
+        """For a report, where the command itself compares nothing."""
+        return self.compare(quantized, console, COMPARED if limit is None else min(limit, COMPARED))

@@ -1,0 +1,32 @@
+"""The example that comes with the package: a small network for handwritten digits, and images to try it on."""
+
+from __future__ import annotations
+
+import io
+from importlib.resources import files
+
+import numpy as np
+
+from .bench.judge import real
+from .dtypes import Array
+from .graph.model import Model
+from .runtime import Session
+
+
+def digits_model() -> bytes:
+    """The network as a `.tflite`: float, 8x8 handwritten digits in, ten scores out."""
+    return files("zeropoint").joinpath("data/digits.tflite").read_bytes()
+
+
+def digits() -> dict[str, Array]:
+    """Its data: `calibration` and `test_images` as the model takes them, and `test_labels`."""
+    with np.load(io.BytesIO(files("zeropoint").joinpath("data/digits.npz").read_bytes())) as file:
+        images = {name: file[name].astype(np.float32) / 16 for name in ("calibration", "test_images")}
+        return {**images, "test_labels": file["test_labels"]}
+
+
+def accuracy(model: Model, data: dict[str, Array]) -> float:
+    """The share of test digits that get the highest score."""
+    session, (output,) = Session(model), model.main.outputs
+    answers = [int(np.argmax(real(session.run([image[None]])[0], output))) for image in data["test_images"]]
+    return float(np.mean(answers == data["test_labels"]))
