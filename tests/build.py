@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from zeropoint.affine import QuantParams, quantize
+from zeropoint.affine import PerAxis, QuantParams, quantize
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import BlockScales, Buffer, Graph, Model, Op, Quantization, Signature, Tensor
 from zeropoint.tflite.schema import default_options
@@ -113,7 +113,7 @@ def quantized_cnn() -> Model:
     peaks = np.abs(kernel).reshape(2, -1).max(1)
     kernel_params = QuantParams.from_range(-peaks, peaks, INT8, symmetric=True, narrow=True, axis=0)
     bias_scales = np.float32(IMAGE.scale) * np.float32(kernel_params.scales)
-    bias_params = QuantParams(tuple(map(float, bias_scales)), (0, 0), INT32, axis=0)
+    bias_params = QuantParams(tuple(map(float, bias_scales)), (0, 0), INT32, PerAxis(0))
     image = act("image", 1, 4, 4, 1, dtype=INT8, params=IMAGE)
     image.quantization = Quantization(IMAGE.scales, IMAGE.zero_points, 0, (-1.6488090753555298,), (1.5555250644683838,))
     second = act("second", 1, 4, 4, 2, dtype=INT8, params=other)

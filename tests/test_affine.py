@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from zeropoint import affine
-from zeropoint.affine import SMALLEST_SCALE, QuantParams, dequantize, quantize, round_half_away
+from zeropoint.affine import SMALLEST_SCALE, PerAxis, PerTensor, QuantParams, dequantize, quantize, round_half_away
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidRange
 from zeropoint.runtime import Session
@@ -168,7 +168,7 @@ def test_parameters_without_an_axis_are_single():
     with pytest.raises(ValueError, match="axis"):
         QuantParams((1.0, 2.0), (0, 0), DType.INT8)
     with pytest.raises(ValueError, match="zero points"):
-        QuantParams((1.0,), (0, 0), DType.INT8, axis=0)
+        QuantParams((1.0,), (0, 0), DType.INT8, PerAxis(0))
 
 
 @given(st.floats(-(2.0**40), 2.0**40) | st.integers(-(2**20), 2**20).map(lambda k: k + 0.5))
@@ -213,7 +213,7 @@ def test_going_block_by_block_changes_nothing(dtype, shape, axis, seed):
         tuple(map(float, rng.uniform(0.01, 1, channels).astype(np.float32))),
         tuple(int(z) for z in rng.integers(max(dtype.min, -9), 9, channels)),
         dtype,
-        axis,
+        PerTensor() if axis is None else PerAxis(axis),
     )
     x = rng.normal(size=shape).astype(np.float32)
     whole = quantize(x, params)

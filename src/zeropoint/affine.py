@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,19 +22,53 @@ SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
+class PerTensor:
+    """One scale for all elements."""
+
+
+@dataclass(frozen=True)
+class PerAxis:
+    """One scale for each slice along `axis`."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class PerBlock:
+    """One scale for every `size` consecutive elements along `axis`, the last one. Scales are in the order of blocks."""
+
+    axis: int
+    size: int
+
+
+Granularity = PerTensor | PerAxis | PerBlock
+"""How finely scales are shared."""
+
+
+@dataclass(frozen=True)
 class QuantParams:
-    """How a tensor's integers map to reals: one scale and zero point, or one for each slice along `axis`."""
+    """How a tensor's integers map to reals, with scales and zero points as fine as `granularity` says."""
 
     scales: tuple[float, ...]
     zero_points: tuple[int, ...]
     dtype: DType
-    axis: int | None = None
+    granularity: Granularity = PerTensor()
 
     def __post_init__(self) -> None:
         if len(self.scales) != len(self.zero_points):
             raise ValueError(f"{len(self.scales)} scales but {len(self.zero_points)} zero points")
-        if self.axis is None and len(self.scales) != 1:
+        if isinstance(self.granularity, PerTensor) and len(self.scales) != 1:
             raise ValueError(f"{len(self.scales)} scales need an axis")
+
+    @property
+    def axis(self) -> int | None:
+        """The axis along which each slice has a scale, if it is so."""
+        return self.granularity.axis if isinstance(self.granularity, PerAxis) else None
+
+    @property
+    def block(self) -> int | None:
+        """How many elements share a scale, if these are blocks."""
+        return self.granularity.size if isinstance(self.granularity, PerBlock) else None
 
     @property
     def scale(self) -> float:
@@ -66,15 +100,18 @@ class QuantParams:
         return np.array(self.scales, np.float32), np.array(self.zero_points, np.int64)
 
     def along(self, rank: int) -> tuple[Array, Array]:
-        """`arrays`, shaped to broadcast against a tensor of this rank."""
+        """`arrays`, shaped to broadcast against a tensor of this rank; an error for blocks."""
         scales, zero_points = self.arrays
         if self.axis is None:
+            self.scale  # noqa: B018 - raises if there are several
             return scales[0], zero_points[0]
         shape = [1] * rank
         shape[self.axis] = -1
         return scales.reshape(shape), zero_points.reshape(shape)
 
     def __str__(self) -> str:
+        if self.block is not None:
+            return f"{self.dtype.label} in blocks of {self.block}"
         if self.axis is None:
             return f"{self.dtype.label} {self.scale:.6g} * (q - {self.zero_point})"
         spread = f"{min(self.scales):.4g} .. {max(self.scales):.4g}"
@@ -118,7 +155,8 @@ class QuantParams:
             zero_points = np.clip(nudged, qmin, qmax).astype(np.int64)
             # An empty range says nothing but "zero is in it": keep that zero at 0 where the type allows.
             zero_points[(lows == 0) & (highs == 0)] = max(qmin, 0)
-        return cls((*scales.tolist(),), (*zero_points.tolist(),), dtype, axis)
+        granularity = PerTensor() if axis is None else PerAxis(axis)
+        return cls((*scales.tolist(),), (*zero_points.tolist(),), dtype, granularity)
 
     @classmethod
     def each_from_range(
@@ -189,6 +227,8 @@ def quantize(x: npt.ArrayLike, params: QuantParams, *, narrow: bool = False) -> 
     real = np.asarray(x)
     if not real.ndim:
         return quantize(real.reshape(1), params, narrow=narrow).reshape(())
+    if params.block is not None:
+        return quantize(real.reshape(-1, params.block), _by_row(params), narrow=narrow).reshape(real.shape)
     scales, zero_points = params.along(real.ndim)
     # 16 bits and fewer are exact enough in float32, which is also what the QUANTIZE kernel computes in.
     work = np.dtype(np.float32 if params.dtype.bits <= 16 else np.float64)
@@ -209,6 +249,11 @@ def quantize(x: npt.ArrayLike, params: QuantParams, *, narrow: bool = False) -> 
     return result
 
 
+def _by_row(params: QuantParams) -> QuantParams:
+    """Parameters of blocks, for the same elements with one block in each row."""
+    return replace(params, granularity=PerAxis(0))
+
+
 def _saturated(q: Array) -> Array:
     """As int64. The largest of these is no float64; the next that is one would overflow."""
     limit = math.ldexp(1.0, 63)
@@ -218,6 +263,8 @@ def _saturated(q: Array) -> Array:
 def dequantize(q: npt.ArrayLike, params: QuantParams) -> Array:
     """real = scale * (q - zero_point), as float32."""
     integers = np.asarray(q)
+    if params.block is not None:
+        return dequantize(integers.reshape(-1, params.block), _by_row(params)).reshape(integers.shape)
     scales, zero_points = params.along(integers.ndim)
     if params.dtype.bits <= 16:  # exact in float32, and half the memory
         real = np.asarray(integers.astype(np.float32))

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from .calibration import Ranges, Settings, Stats
 from .calibration.collect import Progress
 from .improve.search import quantize_on
-from .plan.pipeline import RangeChoice, Request, Result, WeightOptions, interface_of, resolve_recipe, run_without_data
+from .plan.request import RangeChoice, Request, WeightOptions, interface_of, resolve_recipe
+from .improve.pipeline import Result, run_without_data
 from .recipe import Effort, Recipe, keep_float
 from .sources.models import ModelSource, load
 from .sources.samples import Samples

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from .affine import PerBlock, PerTensor
 from .dtypes import DType
 from .errors import InvalidRecipe
 from .files import PathLike, describe_os_error
@@ -28,26 +29,43 @@ SMALLEST = 1024
 
 
 @dataclass(frozen=True)
+class PerChannel:
+    """One scale for each output channel of the weights, along whichever axis an op has these."""
+
+
+WeightGranularity = PerChannel | PerTensor | PerBlock
+
+
+@dataclass(frozen=True)
 class Scheme:
     """How an op is computed, and how its weights are held.
 
     With `activations` the op computes in integers. Without, it computes in float: weights None are float as well;
     else the kernel takes weights of that type as they are, or, with `unpacked`, a DEQUANTIZE makes them float first.
-    `block` is the number of weights that share a scale, None for a whole channel. `asymmetric` gives unpacked weights
-    zero points. `min_elements` is the size from which weights of float ops are quantized. `effort` is what is spent on
-    this op, None for as much as on all.
+    `granularity` is how finely weights share scales, as far as the op's kernel allows it: one scale for a whole tensor
+    concerns dense layers only, because some runtimes lack per-channel ones. `asymmetric` gives unpacked weights zero
+    points. `min_elements` is the size from which weights of float ops are quantized. `effort` is what is spent on this
+    op, None for as much as on all.
     """
 
     activations: DType | None
     weights: DType | None = DType.INT8
     symmetric: bool = False
-    per_tensor: bool = False
+    granularity: WeightGranularity = PerChannel()
     range: str | None = None
     unpacked: bool = False
-    block: int | None = None
     asymmetric: bool = False
     min_elements: int = SMALLEST
     effort: Effort | None = None
+
+    @property
+    def block(self) -> int | None:
+        """How many weights share a scale, if these are blocks."""
+        return self.granularity.size if isinstance(self.granularity, PerBlock) else None
+
+    @property
+    def per_tensor(self) -> bool:
+        return isinstance(self.granularity, PerTensor)
 
     @property
     def label(self) -> str:
@@ -93,18 +111,16 @@ class Rule:
     either: str | None = None
 
     def matches(self, op: Op) -> bool:
-        if not fnmatch.fnmatchcase(op.label.upper(), self.ops.upper()):
-            return False
         names = [t.name for t in op.outputs]
         # Converters join the names of what they fused with semicolons; people know any of the parts.
         parts = [part for name in names for part in (name, *name.split(";"))]
-        if self.name is not None and not any(_fits(p, self.name) for p in parts):
-            return False
-        if self.either is not None and not any(_fits(text, self.either) for text in (op.label, *parts)):
-            return False
-        if self.regex is not None and not any(re.search(self.regex, n) for n in names):
-            return False
-        return self.scope is None or any(p == self.scope or p.startswith(self.scope.rstrip("/") + "/") for p in parts)
+        return (
+            fnmatch.fnmatchcase(op.label.upper(), self.ops.upper())
+            and (self.name is None or _any_fits(parts, self.name))
+            and (self.either is None or _any_fits((op.label, *parts), self.either))
+            and (self.regex is None or any(re.search(self.regex, n) for n in names))
+            and (self.scope is None or _any_below(parts, self.scope))
+        )
 
     def __str__(self) -> str:
         asked = {"ops": self.ops if self.ops != "*" else None, "name": self.name, "regex": self.regex}
@@ -113,8 +129,13 @@ class Rule:
         return f"{text or 'everything'} -> {self.scheme.label}"
 
 
-def _fits(text: str, pattern: str) -> bool:
-    return text == pattern or fnmatch.fnmatchcase(text, pattern)  # names may hold brackets, which globs interpret
+def _any_fits(texts: Iterable[str], pattern: str) -> bool:
+    # Names may hold brackets, which globs interpret.
+    return any(text == pattern or fnmatch.fnmatchcase(text, pattern) for text in texts)
+
+
+def _any_below(names: Iterable[str], scope: str) -> bool:
+    return any(name == scope or name.startswith(scope.rstrip("/") + "/") for name in names)
 
 
 @dataclass(frozen=True)
@@ -156,7 +177,7 @@ BLOCKS = (32, 64, 128, 256)
 
 
 def preset(name: str, weight_bits: int = 8, **changes: Any) -> Recipe:
-    """The recipe called `name`, one of MODES, for every op that has such a kernel; `changes` are fields of Scheme."""
+    """The recipe called `name`, one of MODES, for every op that has such a kernel; `changes` are as in a rule's file."""
     if f"int{weight_bits}" not in WEIGHT_TYPES:
         raise InvalidRecipe(f"weights of {weight_bits} bits are not supported; choose 8, 4 or 2")
     if name not in MODES:
@@ -166,11 +187,18 @@ def preset(name: str, weight_bits: int = 8, **changes: Any) -> Recipe:
         changes["weights"] = DType.parse(f"int{weight_bits}")
     elif weight_bits != 8:
         raise InvalidRecipe("float16 has no integer weights; leave out the bits of the weights, or choose mode weights")
-    return Recipe((Rule(_checked(dataclasses.replace(scheme, **changes), f"mode {name}")),))
+    return Recipe((Rule(_scheme(scheme, changes, f"mode {name}")),))
 
 
-def _checked(scheme: Scheme, where: str) -> Scheme:
-    """Raise if parts of the scheme contradict each other."""
+def _scheme(scheme: Scheme, changes: dict[str, Any], where: str) -> Scheme:
+    """`scheme` with the changes that a file asks for; raises if they contradict each other."""
+    others = {key: value for key, value in changes.items() if key not in ("per_tensor", "block")}
+    block, granularity = changes.get("block"), scheme.granularity
+    if block is not None:
+        granularity = PerBlock(1, block)
+    elif "per_tensor" in changes:
+        granularity = PerTensor() if changes["per_tensor"] else PerChannel()
+    scheme = dataclasses.replace(scheme, granularity=granularity, **others)
     if scheme.block is not None:
         if scheme.block not in BLOCKS:
             raise InvalidRecipe(f"{where}: blocks of {scheme.block} are not supported; choose {_choices(BLOCKS)}")
@@ -262,7 +290,7 @@ def _rule(content: Any, where: str) -> Rule:
             re.compile(match["regex"])
         except re.error as error:
             raise InvalidRecipe(f"{where}: {match['regex']!r} is no regular expression: {error}") from None
-    return Rule(_checked(dataclasses.replace(PRESETS[content["scheme"]], **changes), where), **match)
+    return Rule(_scheme(PRESETS[content["scheme"]], changes, where), **match)
 
 
 PlainRules = tuple[Mapping[str, Any], ...]

@@ -23,7 +23,8 @@ from zeropoint.improve.cross_layer_equalization import equalize
 from zeropoint.improve.gptq import compensated, output_error
 from zeropoint.improve.layerwise import Refiner
 from zeropoint.ops import OPS
-from zeropoint.plan.pipeline import Request, plan_model, run
+from zeropoint.plan.request import Request
+from zeropoint.improve.pipeline import plan as plan_model, run
 from zeropoint.plan.weights import weight_params
 from zeropoint.recipe import preset, recipe_from
 from zeropoint.runtime import Session

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zeropoint import calibrate, quantize
-from zeropoint.bench.judge import Compared, Judge, run_all
+from zeropoint.bench.errors import Compared, Judge, run_all
 from zeropoint.calibration import Stats
 from zeropoint.graph.edit import copy_model
 from zeropoint.graph.model import Model

@@ -9,7 +9,7 @@ from zeropoint.dtypes import DType
 from zeropoint.graph import Graph, Model, Op, Tensor, Uses
 from zeropoint.ops import OPS, Activation
 from zeropoint.plan.match import is_arithmetic
-from zeropoint.plan.pipeline import Result
+from zeropoint.improve.pipeline import Result
 
 CONVERSIONS = ("QUANTIZE", "DEQUANTIZE")
 

@@ -14,7 +14,7 @@ from zeropoint.calibration import Range, Ranges, Stats, calibrate
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidRecipe, InvalidSample
 from zeropoint.graph import Model
-from zeropoint.plan.pipeline import Result
+from zeropoint.improve.pipeline import Result
 from zeropoint.report.quantization import usage_lines
 from zeropoint.streams import quiet_stderr
 from zeropoint.tflite import to_bytes

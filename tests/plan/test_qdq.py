@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import zeropoint
-from zeropoint.affine import QuantParams, dequantize, quantize
+from zeropoint.affine import PerAxis, QuantParams, dequantize, quantize
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidSample
 from zeropoint.graph import Model, Tensor
@@ -58,7 +58,7 @@ def one_scale(scale: float, zero: int = 0, dtype: DType = DType.INT8) -> QuantPa
 
 
 X, Y = one_scale(6 / 255, 10), one_scale(12 / 255, -3)
-W = QuantParams((0.0078125, 0.015625, 0.03125, 0.0625), (0,) * 4, DType.INT8, 0)
+W = QuantParams((0.0078125, 0.015625, 0.03125, 0.0625), (0,) * 4, DType.INT8, PerAxis(0))
 WEIGHTS = normal(4, 8, spread=0.4)
 
 

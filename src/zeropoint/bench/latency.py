@@ -15,9 +15,9 @@ import numpy as np
 from ..dtypes import Array
 from ..errors import RuntimeFailure, ZeropointError
 from ..graph.model import Graph, Model, Op, Tensor
+from ..json_values import json_values
 from ..ops import CONVERSIONS
 from ..parallel import cores
-from ..json_values import json_values
 from ..runtime import Session
 from ..sources.ports import entry
 from ..tflite import to_bytes

@@ -31,15 +31,23 @@ def insert_after(graph: Graph, source: Tensor, op: Op, uses: Sequence[Use], *, a
 
     The op runs right after the producer of `source`; `op.outputs[0]` takes the place of `source` in these uses.
     """
-    result = op.outputs[0]
+    insert_chain(graph, source, [op], uses, as_output=as_output)
+
+
+def insert_chain(
+    graph: Graph, source: Tensor, ops: Sequence[Op], uses: Sequence[Use] | None = None, *, as_output: bool = True
+) -> None:
+    """Put several ops in a row there; what the last one makes takes the place of `source`, by default everywhere."""
+    result = ops[-1].outputs[0]
     if result.shape != source.shape:
-        raise ValueError(f"{op.label} on the edge of '{source.name}' changes its shape to {list(result.shape)}")
+        raise ValueError(f"{ops[-1].label} on the edge of '{source.name}' changes its shape to {list(result.shape)}")
+    uses = Uses(graph).readers(source) if uses is None else uses
     for use in uses:
         if use.op.inputs[use.slot] is not source:
             raise ValueError(f"{use.op} does not read '{source.name}' at input {use.slot}")
     position = next((k + 1 for k, other in enumerate(graph.ops) if source in other.outputs), 0)
-    graph.ops.insert(position, op)
-    _admit(graph, op.tensors())
+    graph.ops[position:position] = ops
+    _admit(graph, (t for op in ops for t in op.tensors()))
     for use in uses:
         use.op.inputs[use.slot] = result
     if as_output:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..affine import QuantParams
+from ..affine import PerAxis, PerTensor, QuantParams
 from ..dtypes import Array, DType
 from ..packing import pack, unpack
 
@@ -68,7 +68,8 @@ class Quantization:
             zero_points *= len(self.scales)
         if len(zero_points) != len(self.scales):
             return None
-        return QuantParams(self.scales, zero_points, dtype, self.axis if len(self.scales) > 1 else None)
+        granularity = PerAxis(self.axis) if len(self.scales) > 1 else PerTensor()
+        return QuantParams(self.scales, zero_points, dtype, granularity)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ..dtypes import Array, DType
 from ..graph.edit import add_constant_input
 from ..graph.model import Graph, Op, Tensor
 from ..ops import OpSpec
-from ..plan.forms import Form, rounded
+from ..plan.encode import Form, rounded
 
 
 def give_biases(graph: Graph, layers: Iterable[Op], ops: Mapping[str, OpSpec]) -> None:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..affine import SMALLEST_SCALE, blocks, round_half_away
+from ..affine import round_half_away
 from ..dtypes import Array, DType
-from ..parallel import in_parallel
 
 DAMPINGS = (0.01, 0.1, 1.0)
 """Shares of the mean diagonal that are added to it, until the moments can be inverted."""
@@ -127,45 +126,3 @@ def _sweep(weights: Array, factor: Array, steps: Array, limit: int) -> Array:
             errors[:, :, k - start] = error
         weights[:, :, stop:] -= errors @ factor[:, start:stop, stop:]
     return rounded
-
-
-COARSE = np.linspace(1.0, 0.5, 6)
-FINE = np.array([-0.05, -0.025, 0.025, 0.05])
-"""Shares of the peak that are tried as the greatest number a row can hold, and then around the best of them."""
-
-
-def weighted_scales(weights: Array, importance: Array, dtype: DType, peaks: Array) -> Array:
-    """Scales that minimize the rounding error of each row of `weights`, inputs weighted by their power.
-
-    With 8 bits the peak decides; with 4 bits it pays to cut it off.
-    """
-
-    def best(rows: slice) -> Array:
-        return _best_scales(weights[rows].astype(np.float32), importance, dtype.max, peaks[rows])
-
-    return np.concatenate([np.empty(0), *in_parallel(best, list(blocks(weights)))])
-
-
-def _best_scales(weights: Array, importance: Array, limit: int, peaks: Array) -> Array:
-    best = np.full(weights.shape[0], np.inf)
-    shares = np.ones(weights.shape[0])
-    weighted = importance.astype(np.float32)
-
-    def attempt(tried: Array) -> None:
-        nonlocal best, shares
-        scales = np.maximum(peaks * tried / limit, SMALLEST_SCALE).astype(np.float32)[:, None]
-        error = np.rint(weights / scales)
-        np.clip(error, -limit, limit, out=error)
-        error *= scales
-        error -= weights
-        error *= error
-        found = error @ weighted
-        shares = np.where(found < best, tried, shares)
-        best = np.minimum(best, found)
-
-    for share in COARSE:
-        attempt(np.full(weights.shape[0], share))
-    middle = shares
-    for step in FINE:
-        attempt(np.minimum(middle + step, 1.0))
-    return np.maximum(peaks * shares / limit, SMALLEST_SCALE)

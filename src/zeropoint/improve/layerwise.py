@@ -1,13 +1,13 @@
 """High effort: layer after layer, weights rounded with compensation for the inputs that the quantized part really
 produces, and biases that match the float layer's mean outputs exactly on the data.
 
-What the layers before have spoilt can partly be made good: before they are rounded, a layer's weights are fitted so
-that from the quantized part's values they make what the float weights make from the float model's.
+What the layers before have lost can partly be regained: before they are rounded, a layer's weights are fitted so that
+from the quantized part's values they make what the float weights make from the float model's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -15,75 +15,48 @@ from operator import add
 import numpy as np
 
 from ..affine import QuantParams
-from ..bench.judge import PARTS, real
+from ..bench.bench import PARTS
+from ..bench.errors import real
+from ..calibration.collect import Progress
 from ..dtypes import Array
-from ..graph.edit import copy_model, cut_model
-from ..graph.model import Graph, Model, Op, Tensor
+from ..graph.edit import copy_model
+from ..graph.model import Model, Op, Tensor
 from ..graph.query import Use, Uses
-from ..ops import Bias, OpSpec
 from ..ops.layout import Layout
 from ..parallel import in_parallel
-from ..plan.forms import BlockParams, Form, Packed
-from ..plan.pipeline import Request, Stage, untold
-from ..plan.plan import Plan
+from ..plan.derive import derive
+from ..plan.plan import Plan, Planned
+from ..plan.request import Request
 from ..plan.rewrite import rewrite
-from ..plan.weights import fit_bias, with_scales
+from ..plan.weights import weighted_scales, with_scales
 from ..runtime.runner import Runner
 from ..sources.ports import Row
-from .gptq import Pair, compensated, refitted, weighted_scales
+from .gptq import Pair, compensated, refitted
 
 VECTORS = 8192
 """About how many input vectors a layer's moments are taken from; more for layers with more inputs."""
 
 
 @dataclass(frozen=True)
-class Layer:
-    """An op with weights of its own, and the form that the plan holds them in."""
+class RefinedLayer:
+    """An op with weights of its own, the parameters that the plan holds them in, and its bias."""
 
     op: Op
     layout: Layout
-    form: QuantParams | BlockParams
+    form: QuantParams
     bias: Use | None
 
     @property
     def weights(self) -> Use:
-        return Use(self.op, 1)
+        return Use(self.op, self.layout.weights)
 
     @property
     def data(self) -> Array:
-        tensor = self.op.inputs[1]
-        assert tensor is not None
-        assert tensor.data is not None
-        return tensor.data
+        return _data(self.weights)
 
     @property
     def source(self) -> Use:
         return Use(self.op, self.layout.data)
-
-
-def layers(plan: Plan, ops: Mapping[str, OpSpec]) -> list[Layer]:
-    """The layers that can be refined, in order of execution: with integer weights that no other op reads."""
-    found = []
-    uses = Uses(plan.graph)
-    for op in plan.graph.ops:
-        form, spec = _form(plan, Use(op, 1)), ops.get(op.kind)
-        layout = None if spec is None else spec.layout
-        weights = op.inputs[1] if len(op.inputs) > 1 else None
-        if form is None or layout is None or weights is None or weights.data is None or not layout.applies_to(op):
-            continue
-        if len(uses.readers(weights)) > 1 or (isinstance(form, QuantParams) and not form.is_symmetric):
-            continue
-        slots = [k for k, role in enumerate(ops[op.kind].inputs) if isinstance(role, Bias)]
-        has_bias = bool(slots) and slots[0] < len(op.inputs) and op.inputs[slots[0]] is not None
-        found.append(Layer(op, layout, form, Use(op, slots[0]) if has_bias else None))
-    return found
-
-
-def _form(plan: Plan, use: Use) -> QuantParams | BlockParams | None:
-    """The integers that a use reads, if it does."""
-    packed = plan.packed.get(use)
-    form: Form | None = plan.wanted.get(use) if packed is None else packed.form
-    return form if isinstance(form, QuantParams | BlockParams) else None
 
 
 @dataclass(frozen=True)
@@ -117,16 +90,18 @@ class Moments:
 
 @dataclass(frozen=True)
 class Refiner:
-    """Refines one plan of a prepared model on some samples."""
+    """Refines the plans of a prepared model on some samples."""
 
     model: Model
     request: Request
     samples: Sequence[Row]
-    stage: Stage = untold
+    stage: Callable[[str, int], Progress]
 
-    def refine(self, plan: Plan) -> Plan:
-        efforts = {op: self.request.recipe.effort(op, self.request.effort) for op in plan.graph.ops}
-        todo = [layer for layer in layers(plan, self.request.ops) if efforts[layer.op] == "high"]
+    def refine(self, planned: Planned) -> Planned:
+        return replace(planned, plans=tuple(map(self._refined_plan, planned.plans)))
+
+    def _refined_plan(self, plan: Plan) -> Plan:
+        todo = list(self._layers(plan))
         if not todo:
             return plan
         report = self.stage("compensating", len(todo))
@@ -135,60 +110,77 @@ class Refiner:
             report(done)
         return plan
 
-    def _most(self, layer: Layer) -> int:
+    def _layers(self, plan: Plan) -> Iterator[RefinedLayer]:
+        """The layers that can be refined, in order of execution: with integer weights that no other op reads."""
+        uses = Uses(plan.graph)
+        for op in plan.graph.ops:
+            spec = self.request.ops.get(op.kind)
+            layout = None if spec is None else spec.layout
+            if spec is None or layout is None or not layout.applies_to(op):
+                continue
+            use = Use(op, layout.weights)
+            packed, weights = plan.packed.get(use), op.inputs[use.slot]
+            form = plan.wanted.get(use) if packed is None else packed.form
+            if not isinstance(form, QuantParams) or not form.is_symmetric or weights is None or weights.data is None:
+                continue
+            is_asked = self.request.recipe.effort(op, self.request.effort) == "high"
+            if is_asked and len(uses.readers(weights)) == 1:
+                slot = spec.bias_slot
+                has_bias = slot is not None and slot < len(op.inputs) and op.inputs[slot] is not None
+                yield RefinedLayer(op, layout, form, Use(op, slot) if has_bias and slot is not None else None)
+
+    def _most(self, layer: RefinedLayer) -> int:
         """How many vectors to take from each sample."""
         inputs = layer.data.size // max(1, layer.op.outputs[0].shape[-1])
         return max(1, -(-max(VECTORS, 4 * inputs) // len(self.samples)))
 
-    def _refined(self, plan: Plan, layer: Layer) -> Plan:
+    def _refined(self, plan: Plan, layer: RefinedLayer) -> Plan:
         halves = self._moments_of(plan, layer)
         moments, has_bias = reduce(add, halves) / len(halves), layer.bias is not None
         whole = moments.pair(has_bias)
         weights = layer.layout.matrix(layer.op, layer.data.astype(np.float64))
         target = refitted(weights, whole, [half.pair(has_bias) for half in halves])
-        form = _scaled(layer.form, layer.op, target, whole.second)
+        form = _scaled(layer, target, whole.second)
         steps = _steps(form, weights)
         made = compensated(target, whole.second, steps, form.dtype) * steps
-        wanted, packed, values = dict(plan.wanted), dict(plan.packed), dict(plan.values)
+        new = {layer.weights: layer.layout.from_matrix(layer.op, made).astype(np.float32)}
         if layer.bias is not None:
             shift = np.einsum("goi,gi->go", weights, moments.float_first) - np.einsum("goi,gi->go", made, moments.first)
-            bias = _data(layer.bias).reshape(-1) + shift.reshape(-1).astype(np.float32)
-            if layer.weights not in packed:
-                assert isinstance(form, QuantParams)
-                activations = plan.schemes[layer.op].activations
-                assert activations is not None
-                fitted = fit_bias(form, bias, plan.wanted[layer.source].scale, activations)
-                if fitted.raised:
-                    return plan  # the bias rules this layer's scales; leave it as it is
-                wanted[layer.bias] = fitted.bias
-            values[layer.bias] = bias
-        if layer.weights in packed:
-            packed[layer.weights] = Packed(form, packed[layer.weights].unpacked)
-        else:
-            assert isinstance(form, QuantParams)
-            wanted[layer.weights] = form
-        values[layer.weights] = layer.layout.from_matrix(layer.op, made).astype(np.float32)
-        return replace(plan, wanted=wanted, packed=packed, values=values)
+            new[layer.bias] = _data(layer.bias).reshape(-1) + shift.reshape(-1).astype(np.float32)
+        return self._with(plan, layer, form, new)
 
-    def _moments_of(self, plan: Plan, layer: Layer) -> list[Moments]:
+    def _with(self, plan: Plan, layer: RefinedLayer, form: QuantParams, new: dict[Use, Array]) -> Plan:
+        keys = {use: plan.key(use) for use in new}
+        constants = replace(
+            plan.constants,
+            values={**plan.constants.values, **{keys[use]: value for use, value in new.items()}},
+            keys={**plan.constants.keys, **keys},
+        )
+        if layer.weights in plan.packed:
+            packed = replace(plan.packed[layer.weights], form=form)
+            return replace(plan, constants=constants, packed={**plan.packed, layer.weights: packed})
+        constants = replace(constants, grids={**constants.grids, layer.weights: form})
+        made = derive(replace(plan, constants=constants), self.request.ops)
+        # Where the bias rules this layer's scales, it is left as it is.
+        return made if made.wanted[layer.weights] == form else plan
+
+    def _moments_of(self, plan: Plan, layer: RefinedLayer) -> list[Moments]:
         """For each part of the data, those of the layer's input: as quantized so far, and in the float model."""
         made = copy_model(self.model)
-        index = self._index(plan.graph)
-        twin_plan = plan.on(made.graphs[index])
-        twin = made.graphs[index].ops[plan.graph.ops.index(layer.op)]
-        rewrite(twin_plan, self.request.ops)
-        source = _tensor(Use(twin, layer.source.slot))
-        quantized = Watched.of(made, made.graphs[index], source)
-        original = Watched.of(self.model, plan.graph, _tensor(layer.source))
+        graph = made.graphs[plan.index]
+        twin = graph.ops[plan.graph.ops.index(layer.op)]
+        rewrite(plan.on(graph), self.request.ops)
+        source, float_source = _tensor(Use(twin, layer.source.slot)), _tensor(layer.source)
+        loaded = Runner.exposing(made, graph, [source]), Runner.exposing(self.model, plan.graph, [float_source])
 
         def observed(rows: Sequence[Row]) -> Moments:
-            seen, float_seen = quantized.start(), original.start()
-            found = (self._moments(layer, seen(row), float_seen(row)) for row in rows)
+            quantized, original = (runner.another() for runner in loaded)
+            found = (self._moments(layer, real(quantized.run(row)[0], source), original.run(row)[0]) for row in rows)
             return reduce(add, found) / len(rows)
 
         return in_parallel(observed, [self.samples[k::PARTS] for k in range(min(PARTS, len(self.samples)))])
 
-    def _moments(self, layer: Layer, x: Array, float_x: Array) -> Moments:
+    def _moments(self, layer: RefinedLayer, x: Array, float_x: Array) -> Moments:
         """The moments of one sample."""
         seen, wanted = (layer.layout.patches(layer.op, values, self._most(layer)) for values in (x, float_x))
         return Moments(
@@ -197,33 +189,6 @@ class Refiner:
             wanted.mean(axis=1, dtype=np.float64),
             wanted.transpose(0, 2, 1) @ seen / seen.shape[1],
         )
-
-    def _index(self, graph: Graph) -> int:
-        return self.model.graphs.index(graph)
-
-
-@dataclass(frozen=True)
-class Watched:
-    """A model that computes nothing but one tensor, from those of the inputs that it needs."""
-
-    model: Model
-    tensor: Tensor
-    fed: tuple[int, ...]
-
-    @classmethod
-    def of(cls, model: Model, graph: Graph, tensor: Tensor) -> Watched:
-        cut, kept = cut_model(model, graph, [tensor])
-        return cls(cut, tensor, tuple(k for k, t in enumerate(graph.inputs) if t in kept))
-
-    def start(self) -> Callable[[Row], Array]:
-        """What gives the tensor's real values for a sample; used by one thread."""
-        runner = Runner(self.model)
-
-        def values(row: Row) -> Array:
-            (found,) = runner.run([row[k] for k in self.fed])
-            return real(found, self.tensor)
-
-        return values
 
 
 def _tensor(use: Use) -> Tensor:
@@ -238,19 +203,20 @@ def _data(use: Use) -> Array:
     return data
 
 
-def _scaled(form: QuantParams | BlockParams, op: Op, weights: Array, moments: Array) -> QuantParams | BlockParams:
+def _scaled(layer: RefinedLayer, weights: Array, moments: Array) -> QuantParams:
     """With few bits, scales for the inputs as they are; with 8, the peaks decide."""
-    if isinstance(form, BlockParams) or form.dtype.bits >= 8 or form.axis is None or op.kind == "BATCH_MATMUL":
-        return form
+    form = layer.form
     peaks = np.abs(weights).max(axis=2)
+    if form.dtype.bits >= 8 or form.axis is None or peaks.size != len(form.scales):
+        return form
     power = [np.diagonal(m) for m in moments]
     found = [weighted_scales(weights[g], power[g], form.dtype, peaks[g]) for g in range(weights.shape[0])]
     return with_scales(form, np.where(peaks.reshape(-1) > 0, np.concatenate(found), np.array(form.scales)))
 
 
-def _steps(form: QuantParams | BlockParams, weights: Array) -> Array:
+def _steps(form: QuantParams, weights: Array) -> Array:
     """The scale of each weight, to be broadcast against [groups, outputs, inputs]."""
-    if isinstance(form, BlockParams):
-        return np.repeat(form.scales.astype(np.float64), form.block, axis=1).reshape(weights.shape)
     scales = np.array(form.scales)
+    if form.block is not None:
+        return np.repeat(scales, form.block).reshape(weights.shape)
     return np.broadcast_to(scales, (weights.shape[0] * weights.shape[1],)).reshape(*weights.shape[:2], 1)

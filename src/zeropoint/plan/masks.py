@@ -7,8 +7,8 @@ which is as good, as long as that lies below all that counts: far enough below f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,16 +18,18 @@ from ..calibration.stats import stats_of
 from ..dtypes import DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses
-from ..ops import OPS, fused_activation
+from ..ops import OpSpec, Trait, fused_activation
 from .tensor_ranges import UNBOUNDED, TensorRanges
 
 
-def limit_to_what_counts(model: Model, ranges: TensorRanges) -> None:
-    """Narrow the ranges of tensors that hold such values."""
+def limit_to_what_counts(model: Model, ranges: TensorRanges, ops: Mapping[str, OpSpec]) -> TensorRanges:
+    """The ranges, narrower for tensors that hold such values."""
     for graph in model.graphs:
-        masks = _Masks(graph, Uses(graph), ranges)
+        masks = _Masks(graph, Uses(graph), ops, ranges)
         masks.follow_infinities()
         masks.limit()
+        ranges = masks.ranges
+    return ranges
 
 
 @dataclass
@@ -39,6 +41,7 @@ class _Masks:
 
     graph: Graph
     uses: Uses
+    ops: Mapping[str, OpSpec]
     ranges: TensorRanges
     floors: dict[Tensor, float] = field(default_factory=dict)
     reach: dict[Tensor, float] = field(default_factory=dict)
@@ -49,7 +52,7 @@ class _Masks:
         """Where an op only moves values, the finite ones among its operands are those of its outputs."""
         infinite: set[Tensor] = set()
         for op in self.graph.ops:
-            moved = list(_moved(op))
+            moved = list(self._moved(op))
             if not any(t in infinite or (t.data is not None and self._is_infinite(t)) for t in moved):
                 continue
             known = [self.ranges.choose(t, None, Grid()) for t in moved if self.ranges.knows(t)]
@@ -57,9 +60,9 @@ class _Masks:
                 infinite.add(tensor)
                 if self._may_be_clamped(tensor) and not self.ranges.unbounded.intersection(moved):
                     self.floors[tensor] = min(low for low, _ in known)
-                    self.ranges.mask(tensor, self.floors[tensor], max(high for _, high in known))
+                    self.ranges = self.ranges.with_mask(tensor, self.floors[tensor], max(high for _, high in known))
                 else:
-                    self.ranges.unbounded.add(tensor)
+                    self.ranges = replace(self.ranges, unbounded=self.ranges.unbounded | {tensor})
 
     def _is_infinite(self, tensor: Tensor) -> bool:
         seen = self.ranges.measured(tensor)
@@ -73,8 +76,8 @@ class _Masks:
         if self.uses.is_output(tensor):
             return False
         for op in (use.op for use in self.uses.readers(tensor)):
-            spec = OPS.get(op.kind)
-            if spec is None or not (spec.tied or spec.negligible is not None or op.kind in ("ARG_MAX", "ARG_MIN")):
+            spec = self.ops.get(op.kind)
+            if spec is None or not (spec.tied or spec.negligible is not None or Trait.RANKS in spec.traits):
                 return False
             if spec.tied and any(self._is_infinite(t) and not self._may_be_clamped(t) for t in op.outputs):
                 return False
@@ -85,22 +88,35 @@ class _Masks:
         made = [t for op in self.graph.ops for t in op.outputs]
         given = [t for t in self.graph.tensors if t.dtype is DType.FLOAT32 and t.data is not None]
         for tensor in (*reversed(made), *self.graph.inputs, *given):
-            readers = [] if self.uses.is_output(tensor) else self.uses.readers(tensor)
-            for known, ask in ((self.reach, self._reach), (self.rise, self._rise)):
-                found = [ask(use) if use.op.outputs else None for use in readers]  # what is stored may count anywhere
-                if found and all(r is not None for r in found):
-                    known[tensor] = max(r for r in found if r is not None)
+            self._ask_readers(tensor)
         for tensor in (*given, *self.graph.inputs, *made):
-            reach, rise = self.reach.get(tensor), self.rise.get(tensor)
-            if rise is not None and self.ranges.knows(tensor):
-                self._limit_from_above(tensor, rise)
-            if reach is None or not self.ranges.knows(tensor):
+            if not self.ranges.knows(tensor):
                 continue
-            floor = self._floor(tensor, self.uses.producer(tensor), reach)
-            if floor is not None:
-                self.floors[tensor] = floor
-                self.ranges.mask(tensor, floor - reach)
-                self._limit_constants(self.uses.producer(tensor), floor - reach)
+            if tensor in self.rise:
+                self._limit_from_above(tensor, self.rise[tensor])
+            if tensor in self.reach:
+                self._limit_from_below(tensor, self.reach[tensor])
+
+    def _ask_readers(self, tensor: Tensor) -> None:
+        """How far below and above the others a value counts for all that read the tensor, if that has an end."""
+        readers = [] if self.uses.is_output(tensor) else self.uses.readers(tensor)
+        for known, ask in ((self.reach, self._reach), (self.rise, self._rise)):
+            found = [ask(use) if use.op.outputs else None for use in readers]  # what is stored may count anywhere
+            distances = [r for r in found if r is not None]
+            if found and len(distances) == len(found):
+                known[tensor] = max(distances)
+
+    def _limit_from_below(self, tensor: Tensor, reach: float) -> None:
+        producer = self.uses.producer(tensor)
+        floor = self._floor(tensor, producer, reach)
+        if floor == -math.inf:
+            return
+        self.floors[tensor] = floor
+        self.ranges = self.ranges.with_mask(tensor, floor - reach)
+        # A constant that is chosen where a condition says so need not be lower than what it becomes.
+        for operand in () if producer is None else self._moved(producer):
+            if operand.data is not None and len(self.uses.readers(operand)) == 1:
+                self.ranges = self.ranges.with_mask(operand, floor - reach)
 
     def _limit_from_above(self, tensor: Tensor, rise: float) -> None:
         seen = self._seen(tensor)
@@ -109,33 +125,26 @@ class _Masks:
             if ceiling - seen.low.value <= seen.histogram.width:
                 ceiling = seen.low.value  # one bin holds all that is not masked: beside the mask it is one value
             self.ceilings[tensor] = ceiling
-            self.ranges.limit(tensor, (-math.inf, ceiling + rise))
-
-    def _limit_constants(self, producer: Op | None, least: float) -> None:
-        """A constant that is chosen where a condition says so need not be lower than what it becomes."""
-        for operand in () if producer is None else _moved(producer):
-            if operand.data is not None and len(self.uses.readers(operand)) == 1:
-                self.ranges.mask(operand, least)
+            self.ranges = self.ranges.limited({tensor: (-math.inf, ceiling + rise)})
 
     def _reach(self, use: Use) -> float | None:
         """How far below the others a value still counts for this reader; None if it always does."""
-        spec = OPS.get(use.op.kind)
+        spec = self.ops.get(use.op.kind)
         if spec is None or spec.negligible is not None:
             return None if spec is None else spec.negligible
         beyond = self.reach.get(use.op.outputs[0])
         if beyond is None:
             return None
-        if _adds(use.op) or (_subtracts(use.op) and use.slot == 0):
+        if self._is_plain(use.op, Trait.ADDS) or (self._is_plain(use.op, Trait.SUBTRACTS) and use.slot == 0):
             return self._beside_the_other(use, beyond)
-        return beyond if spec.tied and len(list(_moved(use.op))) == 1 else None
+        return beyond if len(list(self._moved(use.op))) == 1 else None
 
     def _rise(self, use: Use) -> float | None:
         """How far above the others a value still counts for this reader; None if it always does."""
-        spec, result = OPS.get(use.op.kind), use.op.outputs[0]
-        if _subtracts(use.op) and use.slot == 1 and result in self.reach:
+        result = use.op.outputs[0]
+        if self._is_plain(use.op, Trait.SUBTRACTS) and use.slot == 1 and result in self.reach:
             return self._beside_the_other(use, self.reach[result])
-        moves = spec is not None and spec.tied and len(list(_moved(use.op))) == 1
-        return self.rise.get(result) if moves else None
+        return self.rise.get(result) if len(list(self._moved(use.op))) == 1 else None
 
     def _beside_the_other(self, use: Use, beyond: float) -> float | None:
         """How far one operand of a sum counts if the sum counts so far: the other one may make up for its range."""
@@ -148,47 +157,44 @@ class _Masks:
     def _seen(self, tensor: Tensor) -> TensorStats | None:
         return self.ranges.measured(tensor) if tensor.data is None else stats_of(tensor.data, 0)
 
-    def _floor(self, tensor: Tensor, producer: Op | None, reach: float) -> float | None:
-        """The least value that is not masked; None if no value is."""
+    def _floor(self, tensor: Tensor, producer: Op | None, reach: float) -> float:
+        """The least value that is not masked; -infinity if no value is."""
         seen = self._seen(tensor)
         floor = self.floors.get(tensor, -math.inf)
         if seen is not None:
             floor = max(floor, mask_floor(seen.histogram, reach))
-        operands = [] if producer is None else [t for t in producer.inputs if t is not None and self.ranges.knows(t)]
-        if producer is not None and _adds(producer) and len(operands) == 2:
-            if floor > -math.inf or any(t in self.floors for t in operands):
+        if producer is None:
+            return floor
+        operands = [t for t in producer.inputs if t is not None and self.ranges.knows(t)]
+        has_floor = floor > -math.inf
+        if self._is_plain(producer, Trait.ADDS) and len(operands) == 2:
+            if has_floor or any(t in self.floors for t in operands):
                 floor = max(floor, sum(self._unmasked(t)[0] for t in operands))
-        elif producer is not None and _subtracts(producer) and len(operands) == 2:
-            if floor > -math.inf or operands[0] in self.floors or operands[1] in self.ceilings:
-                floor = max(floor, self._unmasked(operands[0])[0] - self._unmasked(operands[1])[1])
-        elif producer is not None and floor > -math.inf:
+        elif self._is_plain(producer, Trait.SUBTRACTS) and len(operands) == 2:
+            left, right = operands
+            if has_floor or left in self.floors or right in self.ceilings:
+                floor = max(floor, self._unmasked(left)[0] - self._unmasked(right)[1])
+        elif has_floor:
             # The histogram says that there is a gap; how the operands lie above it, it cannot say as exactly.
-            above = [self._unmasked(t) for t in _moved(producer) if self.ranges.knows(t)]
+            above = [self._unmasked(t) for t in self._moved(producer) if self.ranges.knows(t)]
             floor = max(floor, min((low for low, high in above if high >= floor), default=floor))
-        return floor if floor > -math.inf else None
+        return floor
 
     def _unmasked(self, tensor: Tensor) -> tuple[float, float]:
         low, high = self.ranges.bounds(tensor)
         return max(low, self.floors.get(tensor, -math.inf)), min(high, self.ceilings.get(tensor, math.inf))
 
+    def _is_plain(self, op: Op, trait: Trait) -> bool:
+        """Whether it adds, or subtracts, two different tensors and does nothing else."""
+        spec = self.ops.get(op.kind)
+        is_such = spec is not None and trait in spec.traits
+        return is_such and fused_activation(op).name == "NONE" and op.inputs[0] is not op.inputs[1]
 
-def _adds(op: Op) -> bool:
-    return op.kind == "ADD" and _of_two(op)
-
-
-def _subtracts(op: Op) -> bool:
-    return op.kind == "SUB" and _of_two(op)
-
-
-def _of_two(op: Op) -> bool:
-    return fused_activation(op).name == "NONE" and op.inputs[0] is not op.inputs[1]
-
-
-def _moved(op: Op) -> Iterator[Tensor]:
-    """The operands of an op whose outputs hold nothing but values of theirs, or averages."""
-    spec = OPS.get(op.kind)
-    if spec is not None and spec.tied:
-        yield from spec.read_activations(op)
+    def _moved(self, op: Op) -> Iterator[Tensor]:
+        """The operands of an op whose outputs hold nothing but values of theirs, or averages."""
+        spec = self.ops.get(op.kind)
+        if spec is not None and spec.tied:
+            yield from spec.read_activations(op)
 
 
 def mask_floor(histogram: Histogram, distance: float) -> float:

@@ -1,17 +1,23 @@
-"""Recipe x op table: which ops compute in integers, and why the others do not."""
+"""Recipe x op table x target: which ops compute in integers, and why the others do not."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..dtypes import DType
+from ..errors import InvalidSample
 from ..graph.model import Graph, Op, Tensor
 from ..ops import CONVERSIONS, Activation, Bias, CellState, Need, OpSpec, ShapeOnly, Weight, fused_activation
+from ..ops.recurrent import Gate, LstmSlot
 from ..recipe import Recipe, Scheme
-from .plan import Skipped
+from ..targets import Target
+from .plan import Plan, SkipCode, Skipped
 from .tensor_ranges import TensorRanges
+
+SHOWN = 20
+"""How many tensors without a range are listed."""
 
 
 @dataclass(frozen=True)
@@ -19,22 +25,86 @@ class Matched:
     schemes: Mapping[Op, Scheme]
     skipped: tuple[Skipped, ...]
 
+    def without(self, refused: Sequence[Skipped]) -> Matched:
+        gone = {s.op for s in refused}
+        return Matched({op: s for op, s in self.schemes.items() if op not in gone}, (*self.skipped, *refused))
 
-def match(graph: Graph, recipe: Recipe, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Matched:
-    """Decide for every op of `graph`."""
-    schemes: dict[Op, Scheme] = {}
-    skipped: list[Skipped] = []
-    for op in graph.ops:
-        asked = recipe.scheme(op)
-        if not is_arithmetic(op, ops) or (asked.activations is None and asked.weights is not None):
-            continue  # of the latter only constants are quantized: weight_only.py
-        scheme = _with_kernel(asked, ops.get(op.kind))
-        reason = next(_reasons(op, scheme, ops.get(op.kind), ranges), None)
-        if reason is None:
-            schemes[op] = scheme
+
+@dataclass(frozen=True)
+class Matcher:
+    """Decides for every op of a graph. This is where the target is asked."""
+
+    recipe: Recipe
+    ops: Mapping[str, OpSpec]
+    target: Target
+    ranges: TensorRanges
+
+    def match(self, graph: Graph) -> Matched:
+        schemes: dict[Op, Scheme] = {}
+        skipped: list[Skipped] = []
+        for op in graph.ops:
+            asked = self.recipe.scheme(op)
+            if not is_arithmetic(op, self.ops) or (asked.activations is None and asked.weights is not None):
+                continue  # of the latter only constants are quantized: weight_only.py
+            scheme = _with_kernel(asked, self.ops.get(op.kind))
+            refusal = next(self._refusals(op, scheme), None)
+            if refusal is None:
+                schemes[op] = scheme
+            else:
+                skipped.append(Skipped(op, refusal[1], refusal[0]))
+        return Matched(schemes, tuple(skipped))
+
+    def _refusals(self, op: Op, scheme: Scheme) -> Iterator[tuple[SkipCode, str]]:
+        """Why `op` cannot be computed as `scheme` asks; the first is the one to tell."""
+        kind, spec = scheme.activations, self.ops.get(op.kind)
+        if kind is None:
+            yield "recipe", "the recipe keeps it in float"
+        elif op.kind == "CUSTOM":
+            yield "custom", f"{op.label} is a custom op, which only its author can quantize"
+        elif any(op.graphs()):
+            yield "subgraph", f"{op.label} runs other graphs, which stay as they are"
+        elif spec is None or kind not in spec.types:
+            note = "" if spec is None else spec.note
+            yield "kernel", note or f"LiteRT has no {kind.label} kernel for {op.label}"
         else:
-            skipped.append(Skipped(op, reason))
-    return Matched(schemes, tuple(skipped))
+            yield from self._limits(op, scheme, spec)
+
+    def _limits(self, op: Op, scheme: Scheme, spec: OpSpec) -> Iterator[tuple[SkipCode, str]]:
+        """What a kernel that is there does not take."""
+        kind, weights = scheme.activations, scheme.weights
+        assert kind is not None
+        if spec.weight_slots and weights is not None and weights not in spec.weights.get(kind, ()):
+            what = f"{op.label} with {weights.label} weights and {kind.label} activations"
+            yield "kernel", f"LiteRT has no kernel for {what}"
+        fused = fused_activation(op)
+        if fused.name not in ("NONE", spec.own_activation) and fused.bounds is None:
+            yield "fused", f"integer kernels ignore its fused {fused.name}"
+        yield from (("type", reason) for reason in _other_types(op, spec))
+        yield from (("need", need.value) for need in spec.needs if not self._is_met(need, op, spec, kind))
+        for tensor in flowing_tensors(op, spec):
+            if not self.ranges.knows(tensor):
+                yield "range", f"the range of '{tensor.name}' is not known"
+            elif self.ranges.is_unbounded(tensor):  # some kernels end the process at such scales
+                yield "infinite", f"'{tensor.name}' reaches values that stand for infinity"
+        refusal = self.target.refusal(op, scheme)
+        if refusal is not None:
+            yield "target", refusal
+
+    def _is_met(self, need: Need, op: Op, spec: OpSpec, kind: DType) -> bool:
+        source = op.inputs[0]
+        if need is Need.NONNEGATIVE:
+            return source is not None and self.ranges.knows(source) and self.ranges.bounds(source)[0] >= 0
+        if need is Need.CONSTANT_WEIGHTS:
+            present = [op.inputs[k] for k in spec.weight_slots if k < len(op.inputs)]
+            return all(t is None or t.data is not None for t in present)
+        if need is Need.NO_NORMALIZATION:
+            slots = (LstmSlot.PROJECTION, LstmSlot.PROJECTION_BIAS, *(gate.normalization for gate in Gate))
+            has_states = len(op.inputs) > LstmSlot.CELL_STATE
+            return has_states and all(op.inputs[k] is None for k in slots if k < len(op.inputs))
+        if need is Need.SUM_FITS:
+            terms = 0 if source is None else source.size // max(1, op.outputs[0].size)
+            return math.log2(max(1, terms)) + kind.bits - 1 < 31
+        return False  # CONSTANT_DIVISOR: divisions that can be products have become so by now
 
 
 def _with_kernel(scheme: Scheme, spec: OpSpec | None) -> Scheme:
@@ -55,45 +125,12 @@ def is_arithmetic(op: Op, ops: Mapping[str, OpSpec]) -> bool:
     if op.kind in CONVERSIONS:
         return False
     spec = ops.get(op.kind)
-    flowing = [t for k, t in enumerate(op.inputs) if t is not None and not isinstance(_role(spec, k), ShapeOnly)]
-    return any(t.dtype is DType.FLOAT32 for t in (*flowing, *op.outputs))
-
-
-def _role(spec: OpSpec | None, slot: int) -> object:
-    return None if spec is None else spec.input_role(slot)
-
-
-def _reasons(op: Op, scheme: Scheme, spec: OpSpec | None, ranges: TensorRanges) -> Iterator[str]:
-    """Why `op` cannot be computed as `scheme` asks; the first is the one to tell."""
-    kind = scheme.activations
-    if kind is None:
-        yield "the recipe keeps it in float"
-        return
-    if op.kind == "CUSTOM":
-        yield f"{op.label} is a custom op, which only its author can quantize"
-        return
-    if any(op.graphs()):
-        yield f"{op.label} runs other graphs, which stay as they are"
-        return
-    if spec is None or kind not in spec.types:
-        yield (spec.note if spec is not None else "") or f"LiteRT has no {kind.label} kernel for {op.label}"
-        return
-    if spec.weight_slots and scheme.weights is not None and scheme.weights not in spec.weights.get(kind, ()):
-        yield f"LiteRT has no kernel for {op.label} with {scheme.weights.label} weights and {kind.label} activations"
-    fused = fused_activation(op)
-    if fused.name not in ("NONE", spec.own_activation) and fused.bounds is None:
-        yield f"integer kernels ignore its fused {fused.name}"
-    yield from _types(op, spec)
-    yield from _needs(op, spec, kind, ranges)
-    for tensor in flowing_tensors(op, spec):
-        if not ranges.knows(tensor):
-            yield unknown_range(tensor)
-        elif ranges.is_unbounded(tensor):  # some kernels end the process at such scales
-            yield f"'{tensor.name}' reaches values that stand for infinity"
-
-
-def unknown_range(tensor: Tensor) -> str:
-    return f"the range of '{tensor.name}' is not known"
+    read = [
+        t
+        for k, t in enumerate(op.inputs)
+        if t is not None and (spec is None or not isinstance(spec.input_role(k), ShapeOnly))
+    ]
+    return any(t.dtype is DType.FLOAT32 for t in (*read, *op.outputs))
 
 
 def flowing_tensors(op: Op, spec: OpSpec) -> Iterator[Tensor]:
@@ -104,7 +141,7 @@ def flowing_tensors(op: Op, spec: OpSpec) -> Iterator[Tensor]:
     yield from spec.made_activations(op)
 
 
-def _types(op: Op, spec: OpSpec) -> Iterator[str]:
+def _other_types(op: Op, spec: OpSpec) -> Iterator[str]:
     """Operands of other types than float32 mean that the op computes with something else already."""
     for tensor in flowing_tensors(op, spec):
         if tensor.dtype is not DType.FLOAT32:
@@ -118,40 +155,23 @@ def _types(op: Op, spec: OpSpec) -> Iterator[str]:
             yield "its bias is not constant"
 
 
-def _needs(op: Op, spec: OpSpec, kind: DType, ranges: TensorRanges) -> Iterator[str]:
-    for need in spec.needs:
-        if not _CHECKS[need](op, spec, kind, ranges):
-            yield need.value
-
-
-def _nonnegative(op: Op, spec: OpSpec, kind: DType, ranges: TensorRanges) -> bool:  # noqa: ARG001
-    source = op.inputs[0]
-    return source is not None and ranges.knows(source) and ranges.bounds(source)[0] >= 0
-
-
-def _constant_divisor(op: Op, spec: OpSpec, kind: DType, ranges: TensorRanges) -> bool:  # noqa: ARG001
-    return False  # divisions that can be products have become so by now
-
-
-def _constant_weights(op: Op, spec: OpSpec, kind: DType, ranges: TensorRanges) -> bool:  # noqa: ARG001
-    present = [op.inputs[k] for k in spec.weight_slots if k < len(op.inputs)]
-    return all(t is None or t.data is not None for t in present)
-
-
-def _no_normalization(op: Op, spec: OpSpec, kind: DType, ranges: TensorRanges) -> bool:  # noqa: ARG001
-    return all(t is None for t in (*op.inputs[16:18], *op.inputs[20:24])) and len(op.inputs) >= 20
-
-
-def _sum_fits(op: Op, spec: OpSpec, kind: DType, ranges: TensorRanges) -> bool:  # noqa: ARG001
-    source = op.inputs[0]
-    terms = 0 if source is None else source.size // max(1, op.outputs[0].size)
-    return math.log2(max(1, terms)) + kind.bits - 1 < 31
-
-
-_CHECKS = {
-    Need.NONNEGATIVE: _nonnegative,
-    Need.CONSTANT_DIVISOR: _constant_divisor,
-    Need.CONSTANT_WEIGHTS: _constant_weights,
-    Need.NO_NORMALIZATION: _no_normalization,
-    Need.SUM_FITS: _sum_fits,
-}
+def require_ranges(plans: Iterable[Plan], ops: Mapping[str, OpSpec], ranges: TensorRanges) -> None:
+    """Raise if ops stayed float only because ranges were given, or trained, for some tensors and not for others."""
+    unknown = dict.fromkeys(
+        tensor.name
+        for plan in plans
+        for skipped in plan.skipped
+        if skipped.code == "range"
+        for tensor in flowing_tensors(skipped.op, ops[skipped.op.kind])
+        if not ranges.knows(tensor)
+    )
+    if unknown:
+        names = [f"  '{name}'" for name in unknown]
+        more = [f"  and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
+        raise InvalidSample(
+            f"{len(names)} {'tensor has' if len(names) == 1 else 'tensors have'} no range:",
+            *names[:SHOWN],
+            *more,
+            "give representative data (--data) for these, or their ranges (--ranges), or keep what uses them in float "
+            "(--keep-float)",
+        )

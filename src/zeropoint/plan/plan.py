@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 from ..affine import QuantParams
-from ..dtypes import Array
-from ..graph.model import Graph, Op, Tensor
+from ..dtypes import Array, DType
+from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use
 from ..recipe import Scheme
-from .forms import Packed
+from .encode import Packed
+
+SkipCode = Literal[
+    "recipe", "custom", "subgraph", "kernel", "fused", "type", "need", "range", "infinite", "scale", "weights", "target"
+]
+"""Why an op stays float, for programs; what a message says can change."""
+
+RepairCode = Literal["bias_overflow", "widened", "float16_range"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +30,7 @@ class Skipped:
 
     op: Op
     reason: str
+    code: SkipCode
 
     def __str__(self) -> str:
         return f"{self.op.label} '{self.op.name}': {self.reason}"
@@ -27,34 +38,92 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Repair:
-    """Something that was changed so that the result is right: a scale raised, a constant clipped."""
+    """Something that was changed so that the result is right: a scale raised, a constant left alone."""
 
     tensor: Tensor
     text: str
+    code: RepairCode
 
     def __str__(self) -> str:
         return f"'{self.tensor.name}': {self.text}"
 
 
+class Held(NamedTuple):
+    """A tensor in an integer type: as its producer leaves it, or as it is after a conversion to that type."""
+
+    tensor: Tensor
+    dtype: DType
+
+
+Node = Held | Use
+"""A place where numbers are held."""
+
+
+def tensor_at(node: Node) -> Tensor:
+    tensor = node.tensor if isinstance(node, Held) else node.op.inputs[node.slot]
+    assert tensor is not None
+    return tensor
+
+
+@dataclass(frozen=True)
+class Group:
+    """Places that share parameters: a kernel wants one scale for all of them, or no conversion was needed between them.
+
+    `fixed` parameters are prescribed, by a kernel or by the user. Values beyond `limits` need not be told apart.
+    """
+
+    nodes: tuple[Node, ...]
+    params: QuantParams
+    fixed: bool = False
+    symmetric: bool = False
+    nonnegative: bool = False
+    limits: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def name(self) -> str:
+        return tensor_at(self.nodes[0]).name
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What takes the place of a model's constants.
+
+    `values` are numbers by key, `keys` the one that each use reads: uses with the same key go on sharing their bytes.
+    `grids` are the parameters of weights.
+    """
+
+    values: Mapping[str, Array] = field(default_factory=dict)
+    keys: Mapping[Use, str] = field(default_factory=dict)
+    grids: Mapping[Use, QuantParams] = field(default_factory=dict)
+
+    def at(self, use: Use) -> Array | None:
+        """The numbers at `use`: the new ones, or those of the file."""
+        key, tensor = self.keys.get(use), use.op.inputs[use.slot]
+        if key is not None:
+            return self.values[key]
+        return None if tensor is None else tensor.data
+
+
 @dataclass(frozen=True)
 class Plan:
-    """What each tensor is stored as, and what each use of it wants; rewriting converts where the two differ.
+    """What each tensor of a graph is stored as, and what each use of it wants; rewriting converts where the two differ.
 
-    `stored` has an entry for every activation that is not float; `wanted` one for every use that is not float, of
-    activations and of constants. `packed` are constants that float ops read, and how they are held. `values` are
-    numbers to put in place of a constant's at a use. `inputs` and `outputs` say what the graph's own are to be for the
-    caller. Values beyond a tensor's `limits` need not be told apart.
+    `schemes` are the ops that compute in integers, `groups` and `constants` what their parameters follow from (see
+    `derive`): `stored` has an entry for every activation that is not float, `wanted` one for every use that is not
+    float, of activations and of constants. `packed` says how constants are held that float ops read. `inputs` and
+    `outputs` are what the graph's own are for the caller. `index` is the graph's place in its model.
     """
 
     graph: Graph
-    schemes: Mapping[Op, Scheme] = field(default_factory=dict)  # the ops that compute in integers
+    index: int = 0
+    schemes: Mapping[Op, Scheme] = field(default_factory=dict)
+    groups: tuple[Group, ...] = ()
+    constants: Constants = field(default_factory=Constants)
     stored: Mapping[Tensor, QuantParams] = field(default_factory=dict)
     wanted: Mapping[Use, QuantParams] = field(default_factory=dict)
     inputs: Mapping[Tensor, QuantParams] = field(default_factory=dict)
     outputs: Mapping[Tensor, QuantParams] = field(default_factory=dict)
-    values: Mapping[Use, Array] = field(default_factory=dict)  # constants that are better with other numbers
     packed: Mapping[Use, Packed] = field(default_factory=dict)
-    limits: Mapping[Tensor, tuple[float, float]] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
     repairs: tuple[Repair, ...] = ()
 
@@ -62,46 +131,86 @@ class Plan:
     def does_anything(self) -> bool:
         return bool(self.schemes or self.packed or self.inputs or self.outputs)
 
+    def params(self, node: Node) -> QuantParams | None:
+        return next((group.params for group in self.groups if node in group.nodes), None)
+
+    def key(self, use: Use) -> str:
+        """A name for the numbers at `use`, unlike that of any other use in the model."""
+        return f"{self.index}:{self._positions[use.op]}:{use.slot}"
+
+    @cached_property
+    def _positions(self) -> dict[Op, int]:
+        return {op: k for k, op in enumerate(self.graph.ops)}
+
+    def with_float_ends(self) -> Plan:
+        """The same, with float inputs and outputs for the caller."""
+        return replace(
+            self, inputs={}, outputs={}, stored={t: p for t, p in self.stored.items() if t not in self.inputs}
+        )
+
     def on(self, twin: Graph) -> Plan:
         """The same plan for an exact copy of the graph."""
         tensors = dict(zip(self.graph.tensors, twin.tensors, strict=True))
         ops = dict(zip(self.graph.ops, twin.ops, strict=True))
-        return replace(
-            self,
-            graph=twin,
-            schemes={ops[op]: scheme for op, scheme in self.schemes.items()},
-            stored={tensors[t]: p for t, p in self.stored.items()},
-            wanted={Use(ops[use.op], use.slot): p for use, p in self.wanted.items()},
-            inputs={tensors[t]: p for t, p in self.inputs.items()},
-            outputs={tensors[t]: p for t, p in self.outputs.items()},
-            values={Use(ops[use.op], use.slot): v for use, v in self.values.items()},
-            packed={Use(ops[use.op], use.slot): p for use, p in self.packed.items()},
-            limits={tensors[t]: ends for t, ends in self.limits.items()},
-            skipped=tuple(Skipped(ops[s.op], s.reason) for s in self.skipped),
-            repairs=tuple(Repair(tensors[r.tensor], r.text) for r in self.repairs),
+        return self.mapped(twin, tensors.__getitem__, ops.__getitem__)
+
+    def mapped(self, graph: Graph, tensor: Callable[[Tensor], Tensor], op: Callable[[Op], Op]) -> Plan:
+        """The plan with other objects in the places of tensors and ops."""
+
+        def node(n: Node) -> Node:
+            return Held(tensor(n.tensor), n.dtype) if isinstance(n, Held) else use(n)
+
+        def use(u: Use) -> Use:
+            return Use(op(u.op), u.slot)
+
+        constants = replace(
+            self.constants,
+            keys={use(u): key for u, key in self.constants.keys.items()},
+            grids={use(u): grid for u, grid in self.constants.grids.items()},
+        )
+        return Plan(
+            graph,
+            self.index,
+            {op(o): scheme for o, scheme in self.schemes.items()},
+            tuple(replace(group, nodes=tuple(map(node, group.nodes))) for group in self.groups),
+            constants,
+            {tensor(t): p for t, p in self.stored.items()},
+            {use(u): p for u, p in self.wanted.items()},
+            {tensor(t): p for t, p in self.inputs.items()},
+            {tensor(t): p for t, p in self.outputs.items()},
+            {use(u): p for u, p in self.packed.items()},
+            tuple(replace(s, op=op(s.op)) for s in self.skipped),
+            tuple(replace(r, tensor=tensor(r.tensor)) for r in self.repairs),
         )
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
-    def _lines(self) -> list[str]:
-        reasons = {s.op: s.reason for s in self.skipped}
+    def _lines(self) -> Iterator[str]:
         labels = {op: self._label(op) for op in self.graph.ops}
         kinds = Counter(label for label in labels.values() if label != "float")
         what = ", ".join(f"{n} {label}" for label, n in kinds.items()) or "nothing in integers"
-        lines = [f"plan for '{self.graph.name}': {what}, {len(self.skipped)} float"]
-        lines += [f"  input '{t.name}' given as {self.inputs.get(t) or 'float32'}" for t in self.graph.inputs]
+        yield f"plan for '{self.graph.name}': {what}, {len(self.skipped)} float"
+        for tensor in self.graph.inputs:
+            yield f"  input '{tensor.name}' given as {self.inputs.get(tensor) or 'float32'}"
+        reasons = {s.op: s.reason for s in self.skipped}
         for op in self.graph.ops:
-            lines.append(f"  {op.label} {labels[op]}  '{op.name}'")
-            if op in reasons:
-                lines.append(f"      because {reasons[op]}")
-            for slot, tensor in enumerate(op.inputs):
-                if tensor is not None and tensor.dtype.is_float:
-                    lines.append(f"      in  {self._use(tensor, Use(op, slot))}")
-            lines += [f"      out {self.stored.get(t) or 'float32'}" for t in op.outputs if t.dtype.is_float]
-        lines += [f"  output '{t.name}' given as {self.outputs.get(t) or 'float32'}" for t in self.graph.outputs]
-        lines += [f"  repaired {repair}" for repair in self.repairs]
-        return lines
+            yield f"  {op.label} {labels[op]}  '{op.name}'"
+            yield from self._about(op, reasons.get(op))
+        for tensor in self.graph.outputs:
+            yield f"  output '{tensor.name}' given as {self.outputs.get(tensor) or 'float32'}"
+        for repair in self.repairs:
+            yield f"  repaired {repair}"
+
+    def _about(self, op: Op, reason: str | None) -> Iterator[str]:
+        if reason is not None:
+            yield f"      because {reason}"
+        for slot, tensor in enumerate(op.inputs):
+            if tensor is not None and tensor.dtype.is_float:
+                yield f"      in  {self._use(tensor, Use(op, slot))}"
+        for tensor in op.outputs:
+            if tensor.dtype.is_float:
+                yield f"      out {self.stored.get(tensor) or 'float32'}"
 
     def _label(self, op: Op) -> str:
         if op in self.schemes:
@@ -118,3 +227,14 @@ class Plan:
             return f"{self.packed.get(use, shown)}  constant"
         stored = self.stored.get(tensor)
         return shown if stored == wanted else f"{shown}  converted from {stored or 'float32'}"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A float model, prepared, and what is to be done with its graphs."""
+
+    model: Model
+    plans: tuple[Plan, ...]
+
+    def with_float_ends(self) -> Planned:
+        return replace(self, plans=tuple(plan.with_float_ends() for plan in self.plans))

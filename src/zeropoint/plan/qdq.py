@@ -20,7 +20,6 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses, tensor_keys
 from ..ops import FUSED_ACTIVATIONS, OPS
 from ..sources.ports import entry_graphs
-from .operands import made_activations, read_activations
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def _grid(params: QuantParams) -> QuantParams | None:
     if params.dtype.bits > 8:
         return None
     shift = 128 if params.dtype is DType.UINT8 else 0
-    return QuantParams(params.scales, tuple(z - shift for z in params.zero_points), DType.INT8, params.axis)
+    return QuantParams(params.scales, tuple(z - shift for z in params.zero_points), DType.INT8, params.granularity)
 
 
 def _source(op: Op, uses: Uses) -> Tensor | None:
@@ -232,7 +231,7 @@ def _flowing(op: Op) -> tuple[list[Tensor], list[Tensor]]:
     spec = OPS.get(op.kind)
     if spec is None:
         return [], []
-    sides = read_activations(op, spec), made_activations(op, spec)
+    sides = spec.read_activations(op), spec.made_activations(op)
     inputs, outputs = ([t for t in side if t.data is None and t.dtype is DType.FLOAT32] for side in sides)
     return inputs, outputs
 

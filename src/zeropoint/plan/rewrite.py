@@ -7,13 +7,30 @@ from dataclasses import dataclass, replace
 
 from ..affine import QuantParams
 from ..dtypes import DType
-from ..graph.edit import drop_unused, duplicate_constant, insert_after, retype, unused_name
-from ..graph.model import Graph, Op, Quantization, Tensor, attached
+from ..graph.edit import (
+    copy_model,
+    drop_unused,
+    duplicate_constant,
+    insert_after,
+    retype,
+    signatures_follow,
+    unused_name,
+)
+from ..graph.model import Graph, Model, Op, Quantization, Tensor, attached
 from ..graph.query import Use, Uses
 from ..ops import UNPACKED_SINCE, OpSpec, ShapeOnly
 from ..tflite.schema import default_options
-from .forms import Encoder, Form, form_type
-from .plan import Plan
+from .encode import Encoder, Form, form_type
+from .plan import Plan, Planned
+
+
+def build(planned: Planned, ops: Mapping[str, OpSpec]) -> Model:
+    """The model that was planned; the prepared one is not changed."""
+    made, encoder = copy_model(planned.model), Encoder()
+    with signatures_follow(made):
+        for plan in planned.plans:
+            rewrite(plan.on(made.graphs[plan.index]), ops, encoder)
+    return made
 
 
 def rewrite(plan: Plan, ops: Mapping[str, OpSpec], encoder: Encoder | None = None) -> None:
@@ -47,26 +64,23 @@ class _Constants:
     def rewrite(self, tensor: Tensor) -> None:
         """Hold a constant once for each form in which it is wanted."""
         plan, graph = self.plan, self.plan.graph
-        variants: dict[tuple[Form | None, int], list[Use]] = {}
+        variants: dict[tuple[Form | None, str | None], list[Use]] = {}
         for use in self.uses.readers(tensor):
-            variants.setdefault((self._form(use), id(plan.values.get(use))), []).append(use)
-        unchanged = [use for use in self.uses.readers(tensor) if self._form(use) is None and use not in plan.values]
+            variants.setdefault((self._form(use), plan.constants.keys.get(use)), []).append(use)
+        unchanged = variants.pop((None, None), [])
         stays = self.uses.is_output(tensor) or bool(unchanged)
         original = replace(tensor)
-        for (form, _), readers in variants.items():
-            values = plan.values.get(readers[0])
-            if form is None and values is None:
-                continue
+        for (form, key), readers in variants.items():
             target = duplicate_constant(graph, original, readers, _label(form)) if stays else tensor
             stays = True  # the first form takes the constant's own place, others get copies
-            self.encoder.encode(target, form or DType.FLOAT32, values)
+            self.encoder.encode(target, form or DType.FLOAT32, plan.constants.at(readers[0]), key)
             graph.tensors += [t for t in attached(target) if t not in graph.tensors]
             if unpacked := [use for use in readers if use in plan.packed and plan.packed[use].unpacked]:
                 insert_after(graph, target, _conversion(target, _form_tensor(graph, target, None)), unpacked)
         if (output := plan.outputs.get(tensor)) is not None:
             if unchanged:
                 duplicate_constant(graph, original, unchanged, "float32")
-            self.encoder.encode(tensor, output, None)
+            self.encoder.encode(tensor, output)
 
     def _form(self, use: Use) -> Form | None:
         packed = self.plan.packed.get(use)
@@ -96,14 +110,6 @@ def _rewrite_activation(tensor: Tensor, plan: Plan, uses: Uses, ops: Mapping[str
             # Callers know outputs by name, so the name goes with the form they see.
             converted.name, tensor.name = name, unused_name(graph, f"{name}/{_label(stored)}")
         insert_after(graph, tensor, _conversion(tensor, converted), wanting, as_output=serves_output)
-
-
-def round_to(graph: Graph, tensor: Tensor, params: QuantParams) -> None:
-    """Let everything that reads `tensor` see its values as they are after being held in integers."""
-    held, read = _form_tensor(graph, tensor, params), _form_tensor(graph, tensor, None)
-    uses, is_output = list(Uses(graph).readers(tensor)), tensor in graph.outputs
-    insert_after(graph, tensor, _conversion(tensor, held), uses, as_output=is_output)
-    insert_after(graph, held, _conversion(held, read), uses, as_output=is_output)
 
 
 def _takes_any_form(use: Use, ops: Mapping[str, OpSpec]) -> bool:

@@ -1,4 +1,4 @@
-"""From ranges to parameters: ties, fixed parameters, and what follows from them.
+"""Which places share parameters, and what these are.
 
 Every place where numbers are held is a node: a tensor in an activation type (as its producer leaves it, or as it is
 once converted to that type), and each use of it. An op that needs one scale for all its operands ties their nodes
@@ -8,6 +8,7 @@ conversion appears between the two.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -15,74 +16,104 @@ from ..affine import QuantParams
 from ..calibration import Grid
 from ..calibration.range_methods import Bounds
 from ..dtypes import DType
-from ..graph.model import Graph, Op, Tensor
+from ..graph.model import Op, Tensor
 from ..graph.query import Use
-from ..ops import Activation, OpSpec
+from ..ops import Activation, CellState, Need, OpSpec, OutputState
 from ..recipe import Scheme
+from .plan import Group, Held, Node, tensor_at
 from .tensor_ranges import TensorRanges
-
-Held = tuple[Tensor, DType]
-Node = Held | Use
+from .weights import state_params
 
 
 @dataclass
-class _Group:
-    """Nodes that share parameters."""
+class _Class:
+    """An equivalence class of nodes, while they are being merged. `pin` are parameters that it has to have."""
 
     nodes: list[Node]
     pin: QuantParams | None = None
 
 
-@dataclass
-class Solution:
-    """Parameters of each node."""
-
-    params: dict[Node, QuantParams]
-
-    def held(self, tensor: Tensor, dtype: DType) -> QuantParams | None:
-        return self.params.get((tensor, dtype))
-
-    def used(self, op: Op, slot: int) -> QuantParams | None:
-        return self.params.get(Use(op, slot))
+def solve(schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec], ranges: TensorRanges) -> tuple[Group, ...]:
+    """The groups of everything that the ops in `schemes` read and make, in the order of the graph."""
+    return _Solver(schemes, ops, ranges).solve()
 
 
 @dataclass
-class Solver:
+class _Solver:
     """Union-find over nodes, in the order of the graph, so that equal inputs give equal results."""
 
-    graph: Graph
     schemes: Mapping[Op, Scheme]
     ops: Mapping[str, OpSpec]
     ranges: TensorRanges
     _parent: dict[Node, Node] = field(default_factory=dict)
-    _groups: dict[Node, _Group] = field(default_factory=dict)
+    _classes: dict[Node, _Class] = field(default_factory=dict)
     _symmetric: set[Node] = field(default_factory=set)
+    _fixed: set[Node] = field(default_factory=set)
     _method: dict[Node, str | None] = field(default_factory=dict)
 
-    def solve(self) -> Solution:
-        soft = [edge for op, scheme in self.schemes.items() for edge in self._add(op, scheme)]
-        free = [(use, held) for use, held in soft if not (self._group(use).pin or self._group(held).pin)]
+    def solve(self) -> tuple[Group, ...]:
+        # 1. Ties that kernels demand, and the edges from tensors to uses that may become ties.
+        edges = [edge for op, scheme in self.schemes.items() for edge in self._add(op, scheme)]
+        # 2. Where nothing is prescribed on either side, a use has what its tensor has.
+        free = [(use, held) for use, held in edges if not (self._class(use).pin or self._class(held).pin)]
         for use, held in free:
             self._union(use, held)
-        unpinned = (group for group in self._groups.values() if group.pin is None)
-        self.ranges.anticipate(choice for group in unpinned for choice in self._choices(group))
-        for use, held in soft:
-            if self._agree(self._group(use), self._group(held)):
+        unpinned = (c for c in self._classes.values() if c.pin is None)
+        self.ranges.anticipate(choice for c in unpinned for choice in self._choices(c))
+        # 3. Elsewhere only if the prescribed parameters fit the other side.
+        for use, held in edges:
+            if self._agree(self._class(use), self._class(held)):
                 self._union(use, held)
         self._settle()
-        found = {node: group.pin for group in self._groups.values() for node in group.nodes}
-        return Solution({node: params for node, params in found.items() if params is not None})
+        return (*map(self._group, self._classes.values()), *self._cells())
 
     def _settle(self) -> None:
-        """Parameters from ranges for groups that have none yet."""
-        alike: dict[tuple[DType, bool], list[_Group]] = {}
-        for group in self._groups.values():
-            if group.pin is None:
-                alike.setdefault((self._dtype(group), self._is_symmetric(group)), []).append(group)
-        for (dtype, symmetric), groups in alike.items():
-            bounds, names = [self._bounds(g) for g in groups], [self._tensor(g.nodes[0]).name for g in groups]
-            for group, params in zip(groups, QuantParams.each_from_range(bounds, dtype, symmetric, names), strict=True):
-                group.pin = params
+        """Parameters from ranges for classes that have none yet."""
+        alike: dict[tuple[DType, bool], list[_Class]] = {}
+        for c in self._classes.values():
+            if c.pin is None:
+                alike.setdefault((self._dtype(c), self._is_symmetric(c)), []).append(c)
+        for (dtype, symmetric), classes in alike.items():
+            bounds, names = [self._bounds(c) for c in classes], [tensor_at(c.nodes[0]).name for c in classes]
+            for c, params in zip(classes, QuantParams.each_from_range(bounds, dtype, symmetric, names), strict=True):
+                c.pin = params
+
+    def _group(self, c: _Class) -> Group:
+        assert c.pin is not None
+        tensors = {tensor_at(n) for n in c.nodes}
+        ends = [self.ranges.bounded[t] for t in tensors if t in self.ranges.bounded]
+        limited = len(ends) == len(tensors)
+        prescribed = any(self.ranges.is_prescribed(t) for t in tensors)
+        return Group(
+            (*c.nodes, *self._states(c)),
+            c.pin,
+            prescribed or any(n in self._fixed for n in c.nodes),
+            self._is_symmetric(c),
+            any(isinstance(n, Use) and Need.NONNEGATIVE in self.ops[n.op.kind].needs for n in c.nodes),
+            (min(low for low, _ in ends), max(high for _, high in ends)) if limited else (-math.inf, math.inf),
+        )
+
+    def _states(self, c: _Class) -> Iterator[Node]:
+        """Where recurrent ops keep an output of this class for the next step."""
+        for op, slot, tensor, dtype in self._slots(OutputState):
+            if Held(op.outputs[0], dtype) in c.nodes:
+                yield from (Held(tensor, dtype), Use(op, slot))
+
+    def _cells(self) -> Iterator[Group]:
+        """The memories of recurrent ops, whose scales are powers of two."""
+        for op, slot, tensor, _ in self._slots(CellState):
+            role = self.ops[op.kind].input_role(slot)
+            assert isinstance(role, CellState)
+            low, high = self.ranges.choose(tensor, "minmax", Grid(16, True))
+            params = state_params(low, high, role.least, role.greatest)
+            yield Group((Held(tensor, params.dtype), Use(op, slot)), params, fixed=True, symmetric=True)
+
+    def _slots(self, role: type) -> Iterator[tuple[Op, int, Tensor, DType]]:
+        for op, scheme in self.schemes.items():
+            for slot, tensor in enumerate(op.inputs):
+                if tensor is not None and isinstance(self.ops[op.kind].input_role(slot), role):
+                    assert scheme.activations is not None
+                    yield op, slot, tensor, scheme.activations
 
     def _add(self, op: Op, scheme: Scheme) -> Iterator[tuple[Node, Node]]:
         """Make the op's nodes and its own ties; give the edges between its uses and the tensors they read."""
@@ -93,24 +124,24 @@ class Solver:
             role = spec.input_role(slot)
             if tensor is None or not isinstance(role, Activation):
                 continue
-            use = Use(op, slot)
-            constant = tensor.data is not None
+            use, constant = Use(op, slot), tensor.data is not None
             self._node(use, scheme, symmetric=constant and role.symmetric_constant)
             own.append(use)
             if not spec.tied:  # the parameters of a tied op are its output's
                 self._pin(use, self._trained(use, tensor, dtype))
             if not constant:
-                self._node((tensor, dtype), scheme)
-                self._pin((tensor, dtype), self._given(tensor, dtype))
-                yield use, (tensor, dtype)
-        for slot, tensor in enumerate(op.outputs):
-            if isinstance(spec.output_role(slot), Activation):
-                held = (tensor, dtype)
+                held = Held(tensor, dtype)
                 self._node(held, scheme)
                 self._pin(held, self._given(tensor, dtype))
-                if dtype in spec.fixed:
-                    self._pin(held, spec.fixed[dtype].params(dtype))
-                own.append(held)
+                yield use, held
+        for tensor in spec.made_activations(op):
+            held = Held(tensor, dtype)
+            self._node(held, scheme)
+            self._pin(held, self._given(tensor, dtype))
+            if dtype in spec.fixed:
+                self._pin(held, spec.fixed[dtype].params(dtype))
+                self._fixed.add(held)
+            own.append(held)
         if spec.tied:
             for node in own[1:]:
                 self._union(own[0], node)
@@ -118,13 +149,13 @@ class Solver:
     def _node(self, node: Node, scheme: Scheme, *, symmetric: bool = False) -> None:
         if node not in self._parent:
             self._parent[node] = node
-            self._groups[node] = _Group([node])
+            self._classes[node] = _Class([node])
             self._method[node] = scheme.range
         if symmetric or scheme.symmetric or scheme.activations is DType.INT16:
             self._symmetric.add(node)
 
     def _given(self, tensor: Tensor, dtype: DType) -> QuantParams | None:
-        """What a user prescribed, as far as it is of this type."""
+        """What a user prescribed, or training left, as far as it is of this type."""
         params = self.ranges.params(tensor)
         return None if params is None else _as_signed(params, dtype)
 
@@ -138,7 +169,7 @@ class Solver:
 
     def _pin(self, node: Node, params: QuantParams | None) -> None:
         if params is not None:
-            self._group(node).pin = params
+            self._class(node).pin = params
 
     def _root(self, node: Node) -> Node:
         while self._parent[node] != node:
@@ -146,21 +177,21 @@ class Solver:
             node = self._parent[node]
         return node
 
-    def _group(self, node: Node) -> _Group:
-        return self._groups[self._root(node)]
+    def _class(self, node: Node) -> _Class:
+        return self._classes[self._root(node)]
 
     def _union(self, a: Node, b: Node) -> None:
         first, second = self._root(a), self._root(b)
         if first == second:
             return
         self._parent[second] = first
-        merged = self._groups.pop(second)
-        group = self._groups[first]
-        group.nodes += merged.nodes
-        group.pin = group.pin or merged.pin
+        merged = self._classes.pop(second)
+        kept = self._classes[first]
+        kept.nodes += merged.nodes
+        kept.pin = kept.pin or merged.pin
 
-    def _agree(self, a: _Group, b: _Group) -> bool:
-        """Whether two groups can share parameters without values of either being cut off."""
+    def _agree(self, a: _Class, b: _Class) -> bool:
+        """Whether two classes can share parameters without values of either being cut off."""
         if a is b or (a.pin is None and b.pin is None):
             return True
         if a.pin is not None and b.pin is not None:
@@ -171,29 +202,22 @@ class Solver:
         least, greatest = pin.range()
         return least - pin.scale <= min(low, 0.0) and max(high, 0.0) <= greatest + pin.scale
 
-    def _choices(self, group: _Group) -> Iterator[tuple[Tensor, str | None, Grid]]:
-        """The ranges that make up the group's: those that were given, if some were, or else all."""
-        grid = Grid(self._dtype(group).bits, self._is_symmetric(group))
-        given = [n for n in group.nodes if self.ranges.is_given(self._tensor(n))]
-        return ((self._tensor(n), self._method[n], grid) for n in given or group.nodes)
+    def _choices(self, c: _Class) -> Iterator[tuple[Tensor, str | None, Grid]]:
+        """The ranges that make up that of the class: those that were given, if some were, or else all."""
+        grid = Grid(self._dtype(c).bits, self._is_symmetric(c))
+        given = [n for n in c.nodes if self.ranges.is_given(tensor_at(n))]
+        return ((tensor_at(n), self._method[n], grid) for n in given or c.nodes)
 
-    def _bounds(self, group: _Group) -> Bounds:
-        found = [self.ranges.choose(*choice) for choice in self._choices(group)]
+    def _bounds(self, c: _Class) -> Bounds:
+        found = [self.ranges.choose(*choice) for choice in self._choices(c)]
         return min(low for low, _ in found), max(high for _, high in found)
 
-    def _is_symmetric(self, group: _Group) -> bool:
-        return any(n in self._symmetric for n in group.nodes)
+    def _is_symmetric(self, c: _Class) -> bool:
+        return any(n in self._symmetric for n in c.nodes)
 
-    def _tensor(self, node: Node) -> Tensor:
-        if isinstance(node, Use):
-            tensor = node.op.inputs[node.slot]
-            assert tensor is not None
-            return tensor
-        return node[0]
-
-    def _dtype(self, group: _Group) -> DType:
-        node = group.nodes[0]
-        dtype = self.schemes[node.op].activations if isinstance(node, Use) else node[1]
+    def _dtype(self, c: _Class) -> DType:
+        node = c.nodes[0]
+        dtype = node.dtype if isinstance(node, Held) else self.schemes[node.op].activations
         assert dtype is not None
         return dtype
 

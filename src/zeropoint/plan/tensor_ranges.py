@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 
@@ -20,41 +21,34 @@ UNBOUNDED = 1e30
 """Constants beyond this stand for infinity: a padding value before a maximum, a mask before a softmax."""
 
 
-Choice = tuple[Tensor, str, Grid]
-"""A tensor, the method that picks its range, and the integers that this is for."""
-
-
-@dataclass
+@dataclass(frozen=True)
 class TensorRanges:
-    """Answers for one model.
+    """Answers for one model; limiting it further gives a new value.
 
-    `widened` are ranges that a kernel's limits made larger. `masked` tensors hold values that stand for infinity and
-    may be clamped, `unbounded` ones such values as may not.
+    `given` ranges come before measured ones; `prescribed` are those of them that a user gave as parameters. Values
+    beyond the `bounded` interval of a tensor need not be told apart. `masked` tensors hold values that stand for
+    infinity and may be clamped, `unbounded` ones such values as may not.
     """
 
     keys: Mapping[Tensor, str]
     stats: Stats | None
     given: Ranges
     method: Method
-    bounded: dict[Tensor, Bounds]
+    bounded: Mapping[Tensor, Bounds]
     trained: Trained = field(default_factory=Trained)
     methods: Mapping[str, Method] = field(default_factory=dict)  # by key, in place of `method`
-    widened: dict[Tensor, Bounds] = field(default_factory=dict)
-    masked: set[Tensor] = field(default_factory=set)
-    unbounded: set[Tensor] = field(default_factory=set)
-    _picked: dict[Choice, Bounds] = field(default_factory=dict)
-    _chosen: dict[Choice, Bounds] = field(default_factory=dict)
+    prescribed: frozenset[str] = frozenset()  # by key
+    masked: frozenset[Tensor] = frozenset()
+    unbounded: frozenset[Tensor] = frozenset()
 
-    def limit(self, tensor: Tensor, bounds: Bounds) -> None:
-        """Values beyond `bounds` need not be told apart."""
-        self.bounded[tensor] = _both(self.bounded.get(tensor), bounds)
-        self._chosen.clear()
+    def limited(self, bounds: Mapping[Tensor, Bounds]) -> TensorRanges:
+        """With tensors limited to these intervals as well."""
+        return replace(self, bounded={**self.bounded, **{t: _both(self.bounded.get(t), b) for t, b in bounds.items()}})
 
-    def mask(self, tensor: Tensor, least: float, greatest: float = math.inf) -> None:
+    def with_mask(self, tensor: Tensor, least: float, greatest: float = math.inf) -> TensorRanges:
         """The tensor holds values that stand for infinity; its range is what remains for the others."""
-        self.bounded[tensor] = (least, min(greatest, self.bounded.get(tensor, (0.0, math.inf))[1]))
-        self.masked.add(tensor)
-        self._chosen.clear()
+        bounds = (least, min(greatest, self.bounded.get(tensor, (0.0, math.inf))[1]))
+        return replace(self, bounded={**self.bounded, tensor: bounds}, masked=self.masked | {tensor})
 
     def knows(self, tensor: Tensor) -> bool:
         return tensor.data is not None or self._entry(tensor) is not None or self.measured(tensor) is not None
@@ -91,7 +85,7 @@ class TensorRanges:
         scales, _ = grid.along(data.ndim)
         if np.rint(np.abs(data) / scales).max(initial=0) > dtype.max:
             return None
-        return QuantParams(grid.scales, grid.zero_points, dtype, grid.axis)
+        return QuantParams(grid.scales, grid.zero_points, dtype, grid.granularity)
 
     def _entry(self, tensor: Tensor) -> Range | None:
         """What was given, or follows from it where nothing was measured."""
@@ -102,52 +96,37 @@ class TensorRanges:
 
     def anticipate(self, wanted: Iterable[tuple[Tensor, str | None, Grid]]) -> None:
         """Pick the ranges that `choose` will be asked for, which takes less time together than one by one."""
-        together: dict[tuple[str, Grid], dict[Tensor, TensorStats]] = {}
+        together: dict[tuple[Method, Grid], dict[Tensor, TensorStats]] = {}
         for tensor, method, grid in wanted:
-            how = self._method(tensor, method)
-            seen = None if self.is_given(tensor) else self.measured(tensor)
-            if seen is not None and (tensor, how, grid) not in self._picked:
-                together.setdefault((how, grid), {})[tensor] = seen
-        for (how, grid), seen_of in together.items():
-            picked = choose_ranges(list(seen_of.values()), how, grid)  # type: ignore[arg-type]
-            self._picked.update({(t, how, grid): b for t, b in zip(seen_of, picked, strict=True)})
+            if not self.is_given(tensor) and (seen := self.measured(tensor)) is not None:
+                together.setdefault((self._method(tensor, method), grid), {})[tensor] = seen
+        for (how, grid), found in together.items():
+            choose_ranges(list(found.values()), how, grid)
 
     def choose(self, tensor: Tensor, method: str | None, grid: Grid) -> Bounds:
         """The tensor's range by `method` (None: the model's), for this grid of integers."""
-        how = method or self._usual(tensor)
-        spot = (tensor, how, grid)
-        if spot not in self._chosen:
-            self._chosen[spot] = self._choose(tensor, how, grid)
-        low, high = self._chosen[spot]
-        if tensor in self.widened:
-            low, high = min(low, self.widened[tensor][0]), max(high, self.widened[tensor][1])
-        return low, high
-
-    def _method(self, tensor: Tensor, method: str | None) -> str:
-        # A histogram that spans masked values as well is too coarse for any choice among the others.
-        return "minmax" if tensor in self.masked else method or self._usual(tensor)
-
-    def _usual(self, tensor: Tensor) -> Method:
-        return self.methods.get(self.keys.get(tensor, ""), self.method)
-
-    def is_given(self, tensor: Tensor) -> bool:
-        return self.keys.get(tensor, "") in self.given.entries
-
-    def _choose(self, tensor: Tensor, method: str, grid: Grid) -> Bounds:
-        entry = self._entry(tensor)
+        entry, measured = self._entry(tensor), self.measured(tensor)
         if entry is not None:
             low, high = entry.low, entry.high
-        elif self.measured(tensor) is not None:
-            spot = (tensor, self._method(tensor, method), grid)
-            if spot not in self._picked:
-                self.anticipate([spot])
-            low, high = self._picked[spot]
+        elif measured is not None:
+            ((low, high),) = choose_ranges([measured], self._method(tensor, method), grid)
         else:
             low, high = constant_bounds(tensor)
         least, greatest = self.bounded.get(tensor, (-math.inf, math.inf))
         if tensor in self.masked and entry is None:
             low = least
         return min(max(low, least), greatest), max(min(high, greatest), least)
+
+    def _method(self, tensor: Tensor, method: str | None) -> Method:
+        # A histogram that spans masked values as well is too coarse for any choice among the others.
+        usual = self.methods.get(self.keys.get(tensor, ""), self.method)
+        return "minmax" if tensor in self.masked else cast("Method", method) or usual
+
+    def is_given(self, tensor: Tensor) -> bool:
+        return self.keys.get(tensor, "") in self.given.entries
+
+    def is_prescribed(self, tensor: Tensor) -> bool:
+        return self.keys.get(tensor, "") in self.prescribed
 
 
 def _both(a: Bounds | None, b: Bounds) -> Bounds:

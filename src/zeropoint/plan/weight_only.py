@@ -13,14 +13,12 @@ from ..dtypes import Array, DType
 from ..graph.edit import recast
 from ..graph.model import Buffer, Model, Op, Tensor
 from ..graph.query import Use, Uses
-from ..improve.bias_correction import rounding_error
-from ..improve.squant import balanced_weights, nonnegative_tensors
 from ..ops import CONVERSIONS, OpSpec, Weight, fused_activation
-from ..recipe import INT8, Effort, Recipe, Scheme
-from .forms import BlockParams, Form, Packed, form_type
+from ..recipe import INT8, PerChannel, Recipe, Scheme
+from .derive import derive
+from .encode import Form, Packed, form_type
 from .match import nearest_type
-from .plan import Plan, Repair, Skipped
-from .tensor_ranges import TensorRanges
+from .plan import Group, Held, Plan, Repair, Skipped
 from .weights import block_params, scale_axis, unpacked_params, weight_params
 
 HALF_LIMIT = float(np.finfo(np.float16).max)
@@ -59,7 +57,7 @@ class WeightOnly:
     _forms: dict[tuple[Buffer, int | None, Scheme], Form] = field(default_factory=dict)
 
     def add(self, plan: Plan) -> Plan:
-        draft = _Draft(dict(plan.packed), list(plan.skipped), list(plan.repairs))
+        draft = _Additions(dict(plan.packed), list(plan.skipped), list(plan.repairs))
         for op in plan.graph.ops:
             scheme = self.recipe.scheme(op)
             if op in plan.schemes or scheme.activations is not None or scheme.weights is None:
@@ -70,42 +68,42 @@ class WeightOnly:
                 self._add_half(op, scheme, draft)
             else:
                 self._add_integers(op, scheme, draft)
-        lookups = draft.lookups
-        return replace(
+        made = replace(
             plan,
             packed=draft.packed,
-            schemes={**plan.schemes, **dict.fromkeys(lookups, INT8)},
-            stored={**plan.stored, **{op.outputs[0]: params for op, (_, params) in lookups.items()}},
-            wanted={**plan.wanted, **dict(lookups.values())},
+            schemes={**plan.schemes, **dict.fromkeys(draft.lookups, INT8)},
+            groups=(*plan.groups, *draft.lookups.values()),
             skipped=tuple(draft.skipped),
             repairs=tuple(draft.repairs),
         )
+        return derive(made, self.ops) if draft.lookups else made
 
-    def _add_half(self, op: Op, scheme: Scheme, draft: _Draft) -> None:
+    def _add_half(self, op: Op, scheme: Scheme, draft: _Additions) -> None:
         for slot, tensor, data in _float_constants(op):
             if data.size < scheme.min_elements:
                 continue
             finite = data[np.isfinite(data)]
             if finite.size and np.abs(finite).max() > HALF_LIMIT:
-                draft.repairs.append(Repair(tensor, f"stays float32: it reaches beyond float16's {HALF_LIMIT:g}"))
+                text = f"stays float32: it reaches beyond float16's {HALF_LIMIT:g}"
+                draft.repairs.append(Repair(tensor, text, "float16_range"))
             else:
                 draft.packed[Use(op, slot)] = Packed(DType.FLOAT16, True)
 
-    def _add_integers(self, op: Op, scheme: Scheme, draft: _Draft) -> None:
+    def _add_integers(self, op: Op, scheme: Scheme, draft: _Additions) -> None:
         spec = self.ops.get(op.kind)
         constants = {slot: (tensor, data) for slot, tensor, data in _float_constants(op)}
         held = {slot: role for slot in constants if spec is not None and (role := spec.held(slot)) is not None}
         if not held:
             largest = max((data.size for _, data in constants.values()), default=0)
             if (reason := _nothing_held(op, spec, largest, scheme)) is not None:
-                draft.skipped.append(Skipped(op, reason))
+                draft.skip(op, reason)
             return
         assert spec is not None
         total = sum(constants[slot][1].size for slot in held)
         if total < scheme.min_elements:
-            draft.skipped.append(Skipped(op, f"its weights have fewer than {scheme.min_elements} elements"))
+            draft.skip(op, f"its weights have fewer than {scheme.min_elements} elements")
         elif any(not np.isfinite(constants[slot][1]).all() for slot in held):
-            draft.skipped.append(Skipped(op, "its weights are not all finite"))
+            draft.skip(op, "its weights are not all finite")
         elif scheme.unpacked:
             for slot, role in held.items():
                 draft.packed[Use(op, slot)] = Packed(self._form(op, constants[slot][0], role, scheme), True)
@@ -116,19 +114,20 @@ class WeightOnly:
         elif spec.tied and DType.INT8 in spec.types and len(held) == 1:
             self._add_lookup(op, spec, Use(op, *held), draft)
         else:
-            draft.skipped.append(Skipped(op, reason))
+            draft.skip(op, reason)
 
-    def _add_lookup(self, op: Op, spec: OpSpec, use: Use, draft: _Draft) -> None:
+    def _add_lookup(self, op: Op, spec: OpSpec, use: Use, draft: _Additions) -> None:
         """An op that hands on what it finds in a table: it does so in integers, and a conversion follows."""
         table = op.inputs[use.slot]
         assert table is not None
         assert table.data is not None
         if list(spec.read_activations(op)) != [table]:
-            draft.skipped.append(Skipped(op, "other data flow through it as well, in float"))
+            draft.skip(op, "other data flow through it as well, in float")
         elif any(t.dtype is not DType.FLOAT32 for t in op.outputs) or len(op.outputs) != 1:
-            draft.skipped.append(Skipped(op, "its output is not one tensor of floats"))
+            draft.skip(op, "its output is not one tensor of floats")
         else:
-            draft.lookups[op] = (use, weight_params(table.data, None, DType.INT8, table.name))
+            params = weight_params(table.data, None, DType.INT8, table.name)
+            draft.lookups[op] = Group((use, Held(op.outputs[0], DType.INT8)), params, fixed=True, symmetric=True)
 
     def _form(self, op: Op, tensor: Tensor, role: Weight, scheme: Scheme) -> Form:
         """One form for all tensors of the same bytes, layout and scheme, in whatever graph."""
@@ -136,10 +135,10 @@ class WeightOnly:
         assert data is not None
         assert tensor.buffer is not None
         assert scheme.weights is not None
-        axis = scale_axis(op, role, data.ndim, scheme)
         spec = self.ops[op.kind]
+        axis = scale_axis(op, spec, role, data.ndim, scheme)
         blocks = scheme.block is not None and _in_blocks(op, spec, data, scheme)
-        spot = (tensor.buffer, axis, scheme if blocks else replace(scheme, block=None))
+        spot = (tensor.buffer, axis, scheme if blocks else replace(scheme, granularity=PerChannel()))
         if spot not in self._forms:
             if blocks:
                 assert scheme.block is not None
@@ -175,11 +174,14 @@ class WeightOnly:
 
 
 @dataclass
-class _Draft:
+class _Additions:
     packed: dict[Use, Packed]
     skipped: list[Skipped]
     repairs: list[Repair]
-    lookups: dict[Op, tuple[Use, QuantParams]] = field(default_factory=dict)
+    lookups: dict[Op, Group] = field(default_factory=dict)
+
+    def skip(self, op: Op, reason: str) -> None:
+        self.skipped.append(Skipped(op, reason, "weights"))
 
 
 def _float_constants(op: Op) -> Iterator[tuple[int, Tensor, Array]]:
@@ -228,72 +230,6 @@ def _in_blocks(op: Op, spec: OpSpec, data: Array, scheme: Scheme) -> bool:
     return scheme.weights in spec.blockwise and data.ndim == 2 and data.shape[1] % scheme.block == 0 and plain
 
 
-@dataclass
-class Balancing:
-    """Lets rounding errors cancel: within the weights, and in the biases behind them where means are known."""
-
-    recipe: Recipe
-    ops: Mapping[str, OpSpec]
-    ranges: TensorRanges
-    effort: Effort
-    _weights: dict[tuple[Buffer, Form, bool], Array | None] = field(default_factory=dict)
-
-    def add(self, plan: Plan) -> Plan:
-        positive = nonnegative_tensors(plan.graph, self.ops)
-        readers: dict[tuple[Buffer, Form], list[Use]] = {}
-        for use, packed in plan.packed.items():
-            readers.setdefault((_buffer(use), packed.form), []).append(use)
-        values = dict(plan.values)
-        for uses in readers.values():
-            layer = next((use for use in uses if self._is_layer(use)), None)
-            if layer is not None:
-                weights = self._balanced(layer, plan.packed[layer].form, self._source(layer) in positive)
-                values.update(dict.fromkeys(uses, weights) if weights is not None else {})
-        for use, packed in plan.packed.items():
-            if self._is_layer(use):
-                values.update(self._bias(use, packed.form, values.get(use)))
-        return replace(plan, values=values)
-
-    def _is_layer(self, use: Use) -> bool:
-        """Whether these are the weights, and not some other constant, of a layer with one bias."""
-        spec = self.ops.get(use.op.kind)
-        if spec is None or self.recipe.effort(use.op, self.effort) == "quick":
-            return False
-        return spec.bias_slot is not None and use.slot in spec.weight_slots
-
-    def _source(self, use: Use) -> Tensor | None:
-        return next(self.ops[use.op.kind].read_activations(use.op), None)
-
-    def _balanced(self, use: Use, form: Form, nonnegative: bool) -> Array | None:
-        """One array for all uses of the same bytes in the same form, so that they stay one constant."""
-        spot = (_buffer(use), form, nonnegative)
-        if spot not in self._weights:
-            data, made = _data(use), None
-            if isinstance(form, QuantParams) and data is not None:
-                layout = self.ops[use.op.kind].layout
-                made = balanced_weights(use.op, layout, data, form, nonnegative=nonnegative)
-            self._weights[spot] = made
-        return self._weights[spot]
-
-    def _bias(self, use: Use, form: Form, weights: Array | None) -> dict[Use, Array]:
-        """The bias that takes back what the rounding of weights does to the means, where these are known."""
-        source, slot, data = self._source(use), self.ops[use.op.kind].bias_slot, _data(use)
-        assert slot is not None
-        means = None if source is None else self.ranges.means(source)
-        bias = use.op.inputs[slot] if slot < len(use.op.inputs) else None
-        if means is None or data is None or bias is None or bias.data is None or form_type(form).is_float:
-            return {}
-        error = rounding_error(data, form) if weights is None else weights - data
-        layout = self.ops[use.op.kind].layout
-        shift = None if layout is None else layout.mean_shift(use.op, error, means)
-        return {} if shift is None else {Use(use.op, slot): (bias.data - shift.reshape(bias.shape)).astype(np.float32)}
-
-
-def _data(use: Use) -> Array | None:
-    tensor = use.op.inputs[use.slot]
-    return None if tensor is None else tensor.data
-
-
 def wider_than_asked(plans: Sequence[Plan], recipe: Recipe) -> Iterator[tuple[Op, DType, DType]]:
     """Ops whose weights take more bits than asked for: op, asked type, type."""
     for plan in plans:
@@ -307,5 +243,6 @@ def without_blocks(plans: Sequence[Plan], recipe: Recipe) -> Iterator[Op]:
     """Ops that have one scale a channel although blocks were asked for."""
     for plan in plans:
         for use, packed in plan.packed.items():
-            if recipe.scheme(use.op).block is not None and not isinstance(packed.form, BlockParams):
+            blocks = isinstance(packed.form, QuantParams) and packed.form.block is not None
+            if recipe.scheme(use.op).block is not None and not blocks:
                 yield use.op

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..affine import SMALLEST_SCALE, QuantParams
+from ..affine import SMALLEST_SCALE, PerAxis, PerBlock, PerTensor, QuantParams, blocks
 from ..dtypes import Array, DType
 from ..graph.model import Op
-from ..improve.gptq import weighted_scales
-from ..ops import Weight
+from ..ops import OpSpec, Weight
+from ..ops.layout import Layout
+from ..parallel import in_parallel
 from ..recipe import Scheme
-from .forms import BlockParams
 
 BIAS_LIMIT = {DType.INT8: 2.0**30, DType.INT16: 2.0**46}
 """The largest integer a bias may take, by activation type: half of what the accumulators hold, so that sums fit too."""
@@ -20,12 +20,10 @@ BIAS_LIMIT = {DType.INT8: 2.0**30, DType.INT16: 2.0**46}
 BIAS_TYPE = {DType.INT8: DType.INT32, DType.INT16: DType.INT64}
 
 
-def scale_axis(op: Op, role: Weight, rank: int, scheme: Scheme) -> int | None:
-    """The axis along which the op's weights have a scale for each slice; None for one scale.
-
-    A choice of one scale concerns dense layers: some microcontroller runtimes lack per-channel ones.
-    """
-    return None if scheme.per_tensor and op.kind == "FULLY_CONNECTED" else role.axis_of(op, rank)
+def scale_axis(op: Op, spec: OpSpec, role: Weight, rank: int, scheme: Scheme) -> int | None:
+    """The axis along which the op's weights have a scale for each slice; None for one scale."""
+    is_dense = type(spec.layout) is Layout
+    return None if scheme.per_tensor and is_dense else role.axis_of(op, rank)
 
 
 def weight_params(data: Array, axis: int | None, dtype: DType, name: str, method: str | None = None) -> QuantParams:
@@ -55,17 +53,18 @@ def _extremes(data: Array, axis: int | None) -> tuple[Array, Array]:
     return data.min(axis=others, initial=0.0).reshape(-1), data.max(axis=others, initial=0.0).reshape(-1)
 
 
-def block_params(data: Array, block: int, dtype: DType, method: str | None = None) -> BlockParams:
-    """One scale for each `block` consecutive weights of a row, as float16."""
-    blocks = data.reshape(-1, block)
-    peaks = np.abs(blocks).max(axis=1)
+def block_params(data: Array, block: int, dtype: DType, method: str | None = None) -> QuantParams:
+    """One scale for each `block` consecutive weights of a row; files hold them as float16."""
+    rows = data.reshape(-1, block)
+    peaks = np.abs(rows).max(axis=1)
     scales = peaks / dtype.max
     if method != "minmax":
-        scales = weighted_scales(blocks, np.ones(block), dtype, peaks)
+        scales = weighted_scales(rows, np.ones(block), dtype, peaks)
     # Rounding to float16 may take a scale to zero, or a huge one to infinity.
     limit = np.finfo(np.float16)
     stored = np.clip(scales, float(limit.tiny), float(limit.max)).astype(np.float16)
-    return BlockParams(stored.reshape(data.shape[0], -1), block, dtype)
+    granularity = PerBlock(data.ndim - 1, block)
+    return QuantParams((*stored.astype(float).tolist(),), (0,) * stored.size, dtype, granularity)
 
 
 def live_scales(scales: Array, peaks: Array) -> Array:
@@ -98,19 +97,17 @@ def fit_bias(weights: QuantParams, bias: Array, input_scale: float, activations:
     raised = np.flatnonzero(least > scales)
     weights = with_scales(weights, np.maximum(scales, least)) if raised.size else weights
     products = np.maximum(np.array(weights.scales) * input_scale, SMALLEST_SCALE)
-    per_channel = len(weights.scales) > 1
     bias_params = QuantParams(
         (*products.astype(np.float32).tolist(),),
         (0,) * products.size,
         BIAS_TYPE[activations],
-        0 if per_channel else None,
+        PerAxis(0) if len(weights.scales) > 1 else PerTensor(),
     )
     return WithBias(weights, bias_params, tuple(int(k) for k in raised))
 
 
 def with_scales(params: QuantParams, scales: Array) -> QuantParams:
-    stored = (*np.asarray(scales, np.float32).tolist(),)
-    return QuantParams(stored, params.zero_points, params.dtype, params.axis)
+    return replace(params, scales=(*np.asarray(scales, np.float32).tolist(),))
 
 
 def state_params(low: float, high: float, least: int, greatest: int) -> QuantParams:
@@ -118,3 +115,45 @@ def state_params(low: float, high: float, least: int, greatest: int) -> QuantPar
     peak = max(-low, high, 2.0**-20)
     exponent = int(np.ceil(np.log2(peak / 32768)))
     return QuantParams((2.0 ** min(max(exponent, least), greatest),), (0,), DType.INT16)
+
+
+COARSE = np.linspace(1.0, 0.5, 6)
+FINE = np.array([-0.05, -0.025, 0.025, 0.05])
+"""Shares of the peak that are tried as the greatest number a row can hold, and then around the best of them."""
+
+
+def weighted_scales(weights: Array, importance: Array, dtype: DType, peaks: Array) -> Array:
+    """Scales that minimize the rounding error of each row of `weights`, inputs weighted by their power.
+
+    With 8 bits the peak decides; with 4 bits it pays to cut it off.
+    """
+
+    def best(rows: slice) -> Array:
+        return _best_scales(weights[rows].astype(np.float32), importance, dtype.max, peaks[rows])
+
+    return np.concatenate([np.empty(0), *in_parallel(best, list(blocks(weights)))])
+
+
+def _best_scales(weights: Array, importance: Array, limit: int, peaks: Array) -> Array:
+    best = np.full(weights.shape[0], np.inf)
+    shares = np.ones(weights.shape[0])
+    weighted = importance.astype(np.float32)
+
+    def attempt(tried: Array) -> None:
+        nonlocal best, shares
+        scales = np.maximum(peaks * tried / limit, SMALLEST_SCALE).astype(np.float32)[:, None]
+        error = np.rint(weights / scales)
+        np.clip(error, -limit, limit, out=error)
+        error *= scales
+        error -= weights
+        error *= error
+        found = error @ weighted
+        shares = np.where(found < best, tried, shares)
+        best = np.minimum(best, found)
+
+    for share in COARSE:
+        attempt(np.full(weights.shape[0], share))
+    middle = shares
+    for step in FINE:
+        attempt(np.minimum(middle + step, 1.0))
+    return np.maximum(peaks * shares / limit, SMALLEST_SCALE)

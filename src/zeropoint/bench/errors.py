@@ -1,0 +1,169 @@
+"""How far a model's values are from the float model's: of its outputs, and op by op on the way there.
+
+There is one measure of error: the power of the difference over the power of what is wanted. People see it as
+signal-to-noise ratio in dB, larger is better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..affine import dequantize, quantize
+from ..dtypes import Array, DType
+from ..graph.model import Graph, Model, Op, Tensor
+from ..graph.query import Uses
+from ..ops import CONVERSIONS, OpSpec, Probabilities
+from ..runtime.runner import Runner
+from ..sources.ports import Row, entry
+
+EXACT = 200.0
+"""Signal-to-noise in dB of values that are equal. Float32 itself ends near 150 dB."""
+
+SQUASHED = 8.0
+"""What is so much below the greatest input of a softmax, or so far from zero before a sigmoid, makes no difference: a
+probability of 0.0003."""
+
+TRANSPARENT = (*CONVERSIONS, "FAKE_QUANT")
+"""Ops whose output holds the numbers of their input."""
+
+
+def decibels(relative_error: float) -> float:
+    """Signal-to-noise in dB of a relative squared error: 0 dB is noise as strong as the signal. Within ±EXACT."""
+    if not math.isfinite(relative_error):
+        return -EXACT
+    floor = 10 ** (-EXACT / 10)
+    return -10 * math.log10(min(max(relative_error, floor), 1 / floor))
+
+
+def real(values: Array, tensor: Tensor) -> Array:
+    """What the numbers of a tensor stand for."""
+    return values if tensor.params is None or not tensor.is_quantized else dequantize(values, tensor.params)
+
+
+def encoded(real: Array, tensor: Tensor) -> Array:
+    """Real numbers, or indices, as `tensor` stores them."""
+    if tensor.params is not None:
+        return quantize(real, tensor.params)
+    assert tensor.dtype.storage is not None
+    return real.astype(tensor.dtype.storage, copy=False)
+
+
+def dot(a: Array, b: Array) -> float:
+    """The sum of products. Single precision is four times as fast and exact enough, unless it overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        quick = float(np.dot(a, b))
+    return quick if math.isfinite(quick) else float(np.dot(a.astype(np.float64), b.astype(np.float64)))
+
+
+@dataclass
+class ErrorSum:
+    """Squared differences and squared values, summed up over samples."""
+
+    error: float = 0.0
+    power: float = 0.0
+
+    def add(self, wanted: Array, found: Array) -> None:
+        flat = np.asarray(wanted).reshape(-1)
+        gap = np.asarray(found).reshape(-1) - flat
+        self.error += dot(gap, gap)
+        self.power += dot(flat, flat)
+
+    def __iadd__(self, other: ErrorSum) -> ErrorSum:
+        self.error += other.error
+        self.power += other.power
+        return self
+
+    @property
+    def relative(self) -> float:
+        """Infinite if something was NaN."""
+        found = self.error / self.power if self.power > 0 else self.error
+        return found if math.isfinite(found) else math.inf
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The output at `place`, or, where it holds `probabilities`, what these are made of.
+
+    Probabilities near 0 and 1 hide what happened before, so that a few doubtful samples would decide alone.
+    """
+
+    place: int
+    probabilities: Probabilities | None = None
+
+    def tensor(self, graph: Graph) -> Tensor:
+        """Of any version of the model."""
+        output = graph.outputs[self.place]
+        maker = None if self.probabilities is None else _maker(Uses(graph), output)
+        return output if maker is None or maker.inputs[0] is None else maker.inputs[0]
+
+    def judged(self, values: Array) -> Array:
+        """The part of the values that makes a difference."""
+        if self.probabilities is None:
+            return values
+        if self.probabilities == "each":
+            return np.clip(values, -SQUASHED, SQUASHED)
+        # What all inputs have in common, a softmax does not see.
+        below = np.maximum(values.astype(np.float64) - values.max(axis=-1, keepdims=True), -SQUASHED)
+        return np.asarray(below - below.mean(axis=-1, keepdims=True))
+
+
+def compared_outputs(graph: Graph, ops: Mapping[str, OpSpec]) -> Iterator[Compared]:
+    """The float outputs of the float model."""
+    uses = Uses(graph)
+    for place, tensor in enumerate(graph.outputs):
+        if tensor.dtype is DType.FLOAT32:
+            maker = _maker(uses, tensor)
+            spec = None if maker is None else ops.get(maker.kind)
+            yield Compared(place, None if spec is None else spec.probabilities)
+
+
+def _maker(uses: Uses, tensor: Tensor) -> Op | None:
+    """What computes the tensor, behind conversions."""
+    maker = uses.producer(tensor)
+    while maker is not None and maker.kind in TRANSPARENT and maker.inputs[0] is not None:
+        maker = uses.producer(maker.inputs[0])
+    return maker
+
+
+@dataclass(frozen=True)
+class OpError:
+    """What an op adds to the error: the relative squared error of its output, and the largest among its inputs."""
+
+    label: str
+    name: str
+    error: float
+    before: float
+
+
+def worst_ops(model: Model, made: Model, rows: Sequence[Row], most: int = 3) -> tuple[OpError, ...]:
+    """The ops of `made` whose outputs are furthest from those in `model`, beyond what their inputs already are.
+
+    Tensors are compared where LiteRT holds them, sample by sample, so that memory is that of one run of each model.
+    """
+    graphs = entry(model).graph, entry(made).graph
+    named = [{t.name: t for op in graph.ops for t in op.outputs if t.shape} for graph in graphs]
+    both = [n for n, t in named[0].items() if n in named[1] and t.dtype is DType.FLOAT32]
+    if not both:
+        return ()
+    tensors = [[own[n] for n in both] for own in named]
+    runners = [Runner.exposing(m, g, t) for m, g, t in zip((model, made), graphs, tensors, strict=True)]
+    sums = [ErrorSum() for _ in both]
+    for row in rows:
+        for runner in runners:
+            runner.restart()
+            runner.invoke(row)
+        views = (runner.views(own) for runner, own in zip(runners, tensors, strict=True))
+        for total, tensor, wanted, found in zip(sums, tensors[1], *views, strict=True):
+            if wanted.shape == found.shape:
+                total.add(wanted, real(found, tensor))
+    errors = {n: total.relative for n, total in zip(both, sums, strict=True)}
+    added = []
+    for op in graphs[0].ops:
+        if op.outputs and op.outputs[0].name in errors:
+            before = max((errors.get(t.name, 0.0) for t in op.inputs if t is not None), default=0.0)
+            added.append(OpError(op.label, op.name, errors[op.outputs[0].name], before))
+    return tuple(sorted(added, key=lambda e: e.before - e.error)[:most])

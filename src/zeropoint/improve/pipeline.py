@@ -1,0 +1,127 @@
+"""One model by one request: plan it, make up for rounding, build it, see that LiteRT runs it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..bench.errors import OpError
+from ..calibration import Stats
+from ..files import PathLike
+from ..graph.model import Model
+from ..plan.plan import Plan, Planned, Repair, Skipped
+from ..plan.planner import Prepared, plan_model, prepare_model, ranges_of
+from ..plan.request import FALLBACK, Request
+from ..plan.rewrite import build
+from ..plan.weight_only import wider_than_asked, without_blocks
+from ..runtime import require_runnable
+from ..tflite.write import save
+from .corrections import corrected
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Something that was tried: the time it took, the outputs' relative squared error after it, if it was kept."""
+
+    what: str
+    seconds: float
+    error: float | None = None
+    kept: bool = True
+
+
+@dataclass(frozen=True)
+class Result:
+    """The quantized model with the plans it was made by, one for each graph that was changed.
+
+    `prepared` is the float model that the plans are for, `stats` what its ranges come from.
+    """
+
+    model: Model
+    plans: tuple[Plan, ...]
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    steps: tuple[Trial, ...] = ()
+    worst: tuple[OpError, ...] = ()
+    prepared: Model | None = None
+    stats: Stats | None = None
+
+    @property
+    def plan(self) -> Plan:
+        return self.plans[0]
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Every op that stayed float, with the reason."""
+        return tuple(s for plan in self.plans for s in plan.skipped)
+
+    @property
+    def repairs(self) -> tuple[Repair, ...]:
+        return tuple(r for plan in self.plans for r in plan.repairs)
+
+    def save(self, path: PathLike, *, overwrite: bool = False) -> int:
+        """Write the model, whole or not at all; return the file's size."""
+        return save(self.model, path, overwrite=overwrite)
+
+
+def plan_and_correct(prepared: Prepared, request: Request) -> Planned:
+    """Plan a prepared model, and make up for rounding as far as that needs no runs."""
+    ranges = ranges_of(prepared, request)
+    return corrected(plan_model(prepared, request, ranges), request, ranges)
+
+
+def plan(model: Model, request: Request) -> Planned:
+    """Plan `model`; it is not changed."""
+    return plan_and_correct(prepare_model(model, request), request)
+
+
+def run(model: Model, request: Request) -> Result:
+    """Quantize `model`; it is not changed."""
+    return carry_out(plan(model, request), request)
+
+
+def run_without_data(model: Model, request: Request) -> Result:
+    """`run`, and a note about what could not be done because there is nothing to run the model on."""
+    result = run(model, request)
+    return replace(result, notes=(*result.notes, *_left_out(request)))
+
+
+def _left_out(request: Request) -> Iterator[str]:
+    rounds = any(r.scheme.weights is not None and r.scheme.weights.is_integer for r in request.recipe.rules)
+    effort = request.recipe.highest_effort(request.effort)
+    if effort == "quick" or not rounds:
+        return
+    if request.stats is None:
+        yield "biases are not corrected: that takes the means of activations (--data or --stats)"
+    if effort == "high":
+        yield "no compensated rounding, and no choice by the error of the outputs: high effort takes data (--data)"
+    elif request.recipe.has_integer_ops and request.method == "auto":
+        yield f"ranges by {FALLBACK}: choosing by the error of the outputs takes data (--data)"
+
+
+def carry_out(planned: Planned, request: Request) -> Result:
+    """Make the model that was planned, and see that LiteRT runs it."""
+    ops = [op for graph in planned.model.graphs for op in graph.ops]
+    warnings = [f"no op matches the rule {rule}" for rule in request.recipe.unmatched(ops)]
+    if not any(plan.does_anything for plan in planned.plans):
+        warnings.append("nothing was quantized")
+    made = build(planned, request.ops)
+    require_runnable(made)
+    notes = tuple(_other_weights(planned.plans, request))
+    return Result(made, planned.plans, tuple(warnings), notes, prepared=planned.model, stats=request.stats)
+
+
+def _other_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:
+    """Ops whose weights are held in another way than asked for, because LiteRT has no kernel for that."""
+    recipe, wider = request.recipe, Counter[tuple[str, str, str]]()
+    for plan in plans:
+        for op, scheme in plan.schemes.items():
+            asked = recipe.scheme(op).weights
+            if request.ops[op.kind].weight_slots and asked is not None and scheme.weights not in (asked, None):
+                wider[op.label, asked.label, scheme.weights.label] += 1
+    for op, asked, made in dict.fromkeys(wider_than_asked(plans, recipe)):
+        wider[op.label, asked.label, made.label] += 1
+    for (label, asked_label, made_label), count in wider.items():
+        yield f"{count} {label} with {made_label} weights: LiteRT has no {asked_label} kernel for it"
+    for label, count in Counter(op.label for op in dict.fromkeys(without_blocks(plans, recipe))).items():
+        yield f"{count} {label} with a scale for each channel: LiteRT has no kernel for such blocks of it"

@@ -1,0 +1,255 @@
+"""Ways to quantize a model better, as data: a name, the efforts at which it is tried, and what it proposes.
+
+What makes an int8 model good is not to be had from one tensor at a time: clipping that is best for a tensor may cost
+more further on, and equalizing channels helps one network and not the next. So every step only proposes; the loop in
+`search` runs what is proposed and keeps what brings the outputs closer to the float model's. A new step is a generator
+and an entry in STEPS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from ..bench.bench import Bench
+from ..calibration import Grid, Method, Settings, calibrate, choose_range
+from ..calibration.collect import Progress
+from ..calibration.range_methods import Bounds
+from ..graph.edit import copy_model
+from ..graph.model import Model
+from ..graph.query import tensor_keys
+from ..ops.execution import macs_of
+from ..plan.plan import Planned
+from ..plan.planner import Prepared, plan_model
+from ..plan.qdq import Trained
+from ..plan.request import Request
+from ..plan.rewrite import build
+from ..recipe import Effort
+from .cross_layer_equalization import equalize
+from .layerwise import Refiner
+from .pipeline import plan_and_correct
+from .range_choice import RangeTrials, affordable_samples
+
+TRIED: tuple[Method, ...] = ("mse", "minmax")
+"""Percentiles sometimes come closer to the float outputs, but over the zoo no score gained from trying them."""
+
+COMPARED: tuple[Method, ...] = ("mse", "minmax", "percentile", "entropy")
+"""Methods that are compared tensor by tensor."""
+
+TRIAL_MACS: Mapping[Effort, float] = {"standard": 5e9, "high": 1e12}
+"""How many multiply-accumulates may go into that, by effort."""
+
+RANGE_PARTS = 8
+"""In how many parts high effort picks the ranges of a model that is too large for that."""
+
+OUTLIER_RATIO = 4.0
+"""From this ratio of the whole range to that of 99.99 % of the values, what lies outside counts as outliers."""
+
+OUTLIER_FACTORS = (1.0, 4.0, 8.0)
+"""Multiples of the range of 99.99 % of the values that are tried."""
+
+REFINED = 32, 128
+REFINING_MACS = 7e11
+"""On how many samples weights are refined: within these limits, so many that it takes this work."""
+
+Stage = Callable[[str, int], Progress]
+"""(what, how many parts) -> who to tell about each."""
+
+
+def untold(what: str, parts: int) -> Progress:  # noqa: ARG001 - one signature for all stages
+    """The stage that nobody watches."""
+    return lambda _: None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do it: a float model that computes the same as the original, and a request with its ranges.
+
+    `equalized` counts tensors whose channels were scaled; `refined` is a plan with weights that make up for each other.
+    """
+
+    prepared: Prepared
+    request: Request
+    equalized: int = 0
+    refined: Planned | None = None
+
+    @cached_property
+    def planned(self) -> Planned:
+        return self.refined or plan_and_correct(self.prepared, self.request)
+
+    def model(self) -> Model:
+        """With float inputs and outputs, to be compared. LiteRT has not tried to run it."""
+        return build(self.planned.with_float_ends(), self.request.ops)
+
+    def __str__(self) -> str:
+        if not self.request.recipe.has_integer_ops:
+            return "nearest rounding" if self.refined is None else "weights rounded with compensation"
+        text = f"{self.request.range_method} ranges"
+        others = {key: method for key, method in self.request.methods.items() if key not in self.request.limits}
+        if others:
+            text += f", of {len(others)} tensors {', '.join(sorted(set(others.values())))}"
+        if self.request.limits:
+            text += f", outliers of {len(self.request.limits)} tensors cut off"
+        if self.equalized:
+            text += f", channels of {self.equalized} tensors equalized"
+        return text + ("" if self.refined is None else ", weights rounded with compensation")
+
+
+Proposals = Generator[Candidate, Candidate, None]
+"""Candidates; after each, the best so far is sent back."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What steps may look at: the samples, the effort, and who to tell about progress."""
+
+    bench: Bench
+    effort: Effort
+    settings: Settings = field(default_factory=Settings)
+    stage: Stage = untold
+
+
+@dataclass(frozen=True)
+class Step:
+    """`ranges`: it chooses ranges, so it is for integer arithmetic whose ranges the user leaves to us."""
+
+    name: str
+    efforts: tuple[Effort, ...]
+    propose: Callable[[Lab, Candidate], Proposals]
+    ranges: bool = True
+
+
+def range_methods(lab: Lab, best: Candidate) -> Proposals:  # noqa: ARG001 - one signature for all steps
+    """The same method for all tensors."""
+    request = best.request
+    if not request.recipe.has_integer_ops or request.method != "auto":
+        yield best
+        return
+    for method in TRIED:
+        yield replace(best, request=replace(request, method=method))
+
+
+def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
+    """Channels of tensors scaled so that they share one scale well."""
+    request, trained = best.request, best.prepared.trained
+    # Ranges that were given are those of the tensors as they are.
+    if request.ranges.entries or trained.ranges.entries or trained.constants or request.stats is None:
+        return
+    copy = copy_model(best.prepared.model)
+    pairs = zip(best.prepared.model.graphs, copy.graphs, strict=True)
+    twins = {a: b for old, new in pairs for a, b in zip(old.tensors, new.tensors, strict=True)}
+    keys = {twins[t]: key for t, key in best.prepared.keys.items() if t in twins}
+    count = len(equalize(copy, request.stats, keys, request.ops))
+    if not count:
+        return
+    stats = calibrate(copy, lab.bench.rows, replace(lab.settings, limit=None), ops=request.ops)
+    prepared = Prepared(copy, tensor_keys(copy), Trained())
+    for method in dict.fromkeys((request.range_method, *TRIED[:1])):
+        yield Candidate(prepared, replace(request, stats=stats, method=method), count)
+
+
+def clipped_outliers(lab: Lab, best: Candidate) -> Proposals:
+    """The few largest values of some tensors cut off.
+
+    In transformers a single element of a token can be a hundred times as large as all others; a scale that holds it
+    leaves nothing for these, and a range without it changes what the element does. Between the two is a best place.
+    """
+    kinds = outliers(best)
+    groups = [list(kinds)] if kinds else []
+    if lab.effort == "high" and len(kinds) > 1:
+        groups += [[kind] for kind in kinds]
+    report = lab.stage("cutting off outliers", len(groups))
+    for done, group in enumerate(groups, 1):
+        for factor in OUTLIER_FACTORS:
+            limits = {key: _wider(kinds[kind][key], factor) for kind in group for key in kinds[kind]}
+            # A histogram that spans the outliers is too coarse for any choice among the other values.
+            whole: dict[str, Method] = dict.fromkeys(limits, "minmax")
+            asked = best.request
+            asked = replace(asked, limits={**asked.limits, **limits}, methods={**asked.methods, **whole})
+            best = yield replace(best, request=asked)
+        report(done)
+
+
+def outliers(candidate: Candidate) -> dict[str, dict[str, Bounds]]:
+    """Tensors in which a few values are far larger than all others, with the range of those others, by kind of op."""
+    stats, keys = candidate.request.stats, candidate.prepared.keys
+    found: dict[str, dict[str, Bounds]] = {}
+    for graph in candidate.prepared.model.graphs:
+        makers = {tensor: op.kind for op in graph.ops for tensor in op.outputs}
+        for tensor, kind in {**dict.fromkeys(graph.inputs, "input"), **makers}.items():
+            seen = None if stats is None else stats.tensors.get(keys.get(tensor, ""))
+            if seen is None:
+                continue
+            low, high = choose_range(seen, "percentile", Grid())
+            if high > low and seen.high.value - seen.low.value > OUTLIER_RATIO * (high - low):
+                found.setdefault(kind, {})[keys[tensor]] = (low, high)
+    return found
+
+
+def _wider(bounds: Bounds, factor: float) -> Bounds:
+    return bounds[0] * factor, bounds[1] * factor
+
+
+def ranges_of_each_tensor(lab: Lab, best: Candidate) -> Proposals:
+    """The range of each tensor picked by the method that is best for it; of a large model, of parts of it."""
+    request, model = best.request, best.prepared.model
+    assert request.stats is not None
+    work = TRIAL_MACS[lab.effort]
+    trials, samples = None, 0
+    if affordable_samples(model, len(request.stats.tensors), work, request.ops):
+        methods: list[Method] = list(dict.fromkeys((request.range_method, *COMPARED)))
+        plans = {m: plan_model(best.prepared, replace(request, method=m)).with_float_ends().plans[0] for m in methods}
+        trials = RangeTrials(model, plans, lab.bench)
+        samples = affordable_samples(model, trials.count, work, request.ops)
+    if trials is None or not samples:
+        if lab.effort == "high":
+            yield from ranges_of_parts(lab, best)
+        return
+    chosen = trials.best(samples, lab.stage("choosing ranges", len(trials.groups)))
+    known = {best.prepared.keys[t]: method for t, method in chosen.items() if t in best.prepared.keys}
+    if known:
+        yield replace(best, request=replace(request, methods={**known, **request.methods}))
+
+
+def ranges_of_parts(lab: Lab, best: Candidate) -> Proposals:
+    """The ranges of parts of a large model picked by the other method."""
+    assert best.request.stats is not None
+    tensors = [key for key in best.request.stats.tensors if key not in best.request.limits]
+    (other,) = (method for method in TRIED if method != best.request.range_method)
+    size = max(1, -(-len(tensors) // RANGE_PARTS))
+    parts = [tensors[k : k + size] for k in range(0, len(tensors), size)]
+    report = lab.stage("choosing ranges", len(parts))
+    for done, part in enumerate(parts, 1):
+        methods = {**best.request.methods, **dict.fromkeys(part, other)}
+        best = yield replace(best, request=replace(best.request, methods=methods))
+        report(done)
+
+
+def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
+    """Weights that make up for each other's rounding, layer by layer (GPTQ), and for what the layers before lost."""
+    rows, judged = lab.bench.rows, len(lab.bench.judged_rows)
+    # Weights are fitted to other samples than they are judged by, if there are enough.
+    unseen = rows[judged:]
+    used = (unseen if len(unseen) >= REFINED[0] else rows)[: _refining_samples(best)]
+    refiner = Refiner(best.prepared.model, best.request, used, lab.stage)
+    yield replace(best, refined=refiner.refine(best.planned))
+
+
+def _refining_samples(candidate: Candidate) -> int:
+    """As every layer needs runs of all before it, fewer for large models."""
+    ops = candidate.request.ops
+    layers = [macs for op in candidate.prepared.model.main.ops if (macs := macs_of(op, ops))]
+    fewest, most = REFINED
+    return int(max(fewest, min(most, REFINING_MACS // max(1, len(layers) * sum(layers)))))
+
+
+BOTH: tuple[Effort, ...] = ("standard", "high")
+
+STEPS: Sequence[Step] = (
+    Step("ranges and biases", BOTH, range_methods, ranges=False),
+    Step("cross-layer equalization", BOTH, cross_layer_equalization),
+    Step("cutting off outliers", BOTH, clipped_outliers),
+    Step("ranges of each tensor", BOTH, ranges_of_each_tensor),
+    Step("compensated rounding", ("high",), compensated_rounding, ranges=False),
+)

@@ -1,0 +1,103 @@
+"""What to make of a model, and how to say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..calibration import Method, Ranges, Stats
+from ..calibration.range_methods import Bounds
+from ..dtypes import DType
+from ..errors import InvalidRecipe
+from ..ops import OPS, OpSpec
+from ..recipe import Effort, Recipe, preset, require_effort
+from ..targets import LITERT, Target
+from .derive import Interface
+
+RangeChoice = Method | Literal["auto"]
+"""A method, or "auto": try several on the data and keep the best; without data, FALLBACK."""
+
+WEIGHT_METHODS: tuple[Method, ...] = ("minmax", "mse")
+
+FALLBACK: Method = "mse"
+"""The best single method over the zoo."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to make of a model. Every range comes from `stats` or, first, from `ranges`."""
+
+    recipe: Recipe
+    stats: Stats | None = None
+    ranges: Ranges = field(default_factory=lambda: Ranges({}))
+    method: RangeChoice = "auto"
+    interface: Interface = field(default_factory=Interface)
+    strict: bool = False
+    effort: Effort = "standard"
+    ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS)
+    methods: Mapping[str, Method] = field(default_factory=dict)  # by tensor, in place of `method`
+    limits: Mapping[str, Bounds] = field(default_factory=dict)  # by tensor: what lies beyond is cut off
+    target: Target = LITERT
+
+    def __post_init__(self) -> None:
+        require_effort(self.effort)
+
+    @property
+    def range_method(self) -> Method:
+        """How ranges of activations are chosen where nothing is tried out."""
+        if self.method == "auto":
+            return "minmax" if self.effort == "quick" else FALLBACK
+        return self.method
+
+    @property
+    def weight_method(self) -> Method | None:
+        """How the scales of weights are chosen where only these are quantized; None leaves it to their bits."""
+        if self.method == "auto":
+            return "minmax" if self.effort == "quick" else None
+        return self.method if self.method in WEIGHT_METHODS else None
+
+    def require_consistent(self) -> None:
+        """Raise for wishes that need integer arithmetic where none is asked for."""
+        if self.recipe.has_integer_ops:
+            return
+        if self.interface != Interface():
+            raise InvalidRecipe(
+                "integer inputs and outputs need integer arithmetic (--mode int8 or int16x8); where only weights are "
+                "quantized, activations are float"
+            )
+        if self.strict:
+            raise InvalidRecipe(
+                "--strict needs integer arithmetic (--mode int8 or int16x8); this mode computes in float"
+            )
+        if self.method not in (*WEIGHT_METHODS, "auto"):
+            raise InvalidRecipe(f"{self.method!r} is for ranges of activations; for weights choose minmax or mse")
+
+
+@dataclass(frozen=True)
+class WeightOptions:
+    """What a mode leaves open about weights."""
+
+    bits: int = 8
+    block: int | None = None
+    asymmetric: bool = False
+    min_elements: int | None = None
+
+
+def resolve_recipe(mode: str | None, recipe: Recipe | None, weights: WeightOptions) -> Recipe:
+    if recipe is not None:
+        if mode is not None or weights != WeightOptions():
+            raise InvalidRecipe("give a recipe, or a mode with options for the weights, not both")
+        return recipe
+    changes: dict[str, object] = {"block": weights.block, "asymmetric": weights.asymmetric}
+    if weights.min_elements is not None:
+        changes["min_elements"] = weights.min_elements
+    return preset("int8" if mode is None else mode, weights.bits, **changes)
+
+
+def interface_of(input: str, output: str) -> Interface:
+    allowed = ("float32", "int8", "uint8", "int16")
+    for what, name in (("input", input), ("output", output)):
+        if name not in allowed:
+            raise InvalidRecipe(f"the {what} type {name!r} is not one of {', '.join(allowed)}")
+    return Interface(DType.parse(input), DType.parse(output))
