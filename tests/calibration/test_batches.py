@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from zeropoint.calibration import Settings, calibrate
-from zeropoint.calibration.scope import takes_batches
+from zeropoint.calibration.instrumented_graph import takes_batches
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import RuntimeFailure
 from zeropoint.graph import Model, Op, Tensor
+from zeropoint.ops import OPS
 
 from .. import build
 from .facts import exact, sums
@@ -29,7 +30,7 @@ def one_by_one(model: Model, samples: list[Array], settings: Settings) -> dict[s
 
 @pytest.mark.parametrize("histograms", [True, False])
 def test_a_batch_gives_what_its_samples_give_one_by_one(case, histograms):
-    assert takes_batches(case.model.main)
+    assert takes_batches(case.model.main, OPS)
     settings = Settings(histograms=histograms)
     samples = case.samples[:19]
     assert exact(calibrate(case.model, samples, settings)) == one_by_one(case.model, samples, settings)
@@ -42,7 +43,7 @@ def test_a_batch_gives_what_its_samples_give_one_by_one_if_each_is_large(histogr
     x, y, z = (build.act(n, *shape) for n in "xyz")
     ops = [build.op("ABS", [x], y, options="AbsOptions"), build.op("MUL", [y, x], z, options="MulOptions")]
     model = Model([build.graph("main", [x], [z], *ops)])
-    assert takes_batches(model.main)
+    assert takes_batches(model.main, OPS)
     samples = [np.random.default_rng(k).normal(0, 1 + k, shape).astype(np.float32) for k in range(21)]
     settings = Settings(histograms=histograms)
     assert exact(calibrate(model, samples, settings)) == one_by_one(model, samples, settings)

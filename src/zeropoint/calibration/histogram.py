@@ -39,13 +39,15 @@ class Histogram:
         """The histogram of finite float32 `values`, all in [low, high]."""
         exponent = exponent_for(low, high)
         first = bin_of(low, exponent)
-        # A product with a power of two and floor are exact, so binning is too; but if the width is above one,
-        # float32 may round a small product to zero, which is not in the bin of the numbers below zero.
-        exact = values if exponent <= 0 else values.astype(np.float64)
-        scaled = exact * exact.dtype.type(math.ldexp(1.0, -exponent))
-        bins = np.floor(scaled, out=scaled).astype(np.int32)  # no bin is as far out as 2**24; see `exponent_for`
+        bins = _bins(values.reshape(-1), exponent)
         bins -= first
-        return cls(exponent, first, np.bincount(bins.reshape(-1), minlength=bin_of(high, exponent) - first + 1))
+        return cls(exponent, first, np.bincount(bins, minlength=bin_of(high, exponent) - first + 1))
+
+    def weighted(self, weight: int, once: Array) -> Histogram:
+        """With each count times `weight`, and besides the values `once`, which lie within its bins."""
+        counts = self.counts * weight
+        np.add.at(counts, _bins(once, self.exponent) - self.first, 1)
+        return Histogram(self.exponent, self.first, counts)
 
     @property
     def width(self) -> float:
@@ -96,6 +98,14 @@ class Histogram:
         target = ((self.first + np.arange(self.counts.size)) >> min(by, 62)) - first
         counts = np.bincount(target, weights=self.counts, minlength=(self.last >> by) - first + 1)
         return Histogram(exponent, first, counts.astype(np.int64))
+
+
+def _bins(values: Array, exponent: int) -> Array:
+    # A product with a power of two and floor are exact, so binning is too; but if the width is above one,
+    # float32 may round a small product to zero, which is not in the bin of the numbers below zero.
+    exact = values if exponent <= 0 else values.astype(np.float64)
+    scaled = exact * exact.dtype.type(math.ldexp(1.0, -exponent))
+    return np.asarray(np.floor(scaled, out=scaled), np.int32)  # no bin is as far out as 2**24; see `exponent_for`
 
 
 def bin_of(value: float, exponent: int) -> int:

@@ -39,8 +39,12 @@ def choose_range(stats: TensorStats, method: Method, grid: Grid, percentile: flo
 
 
 def choose_ranges(stats: Sequence[TensorStats], method: Method, grid: Grid) -> list[Bounds]:
-    """`choose_range` of each, which takes less time together."""
-    return mse_ranges(stats, grid) if method == "mse" else [choose_range(s, method, grid) for s in stats]
+    """`choose_range` of each, which takes less time together, and none when asked again."""
+    new = [s for s in stats if (method, grid) not in s.ranges]
+    found = mse_ranges(new, grid) if method == "mse" else [choose_range(s, method, grid) for s in new]
+    for s, bounds in zip(new, found, strict=True):
+        s.ranges[method, grid] = bounds
+    return [s.ranges[method, grid] for s in stats]
 
 
 def minmax_range(stats: TensorStats, grid: Grid) -> Bounds:  # noqa: ARG001 - one signature for all methods

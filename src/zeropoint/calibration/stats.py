@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,19 @@ class Extreme:
 
 
 @dataclass(frozen=True)
-class Average:
+class MovingAverage:
     """Exponential moving average of each run's least and greatest value: sums and weight, so that it adds up."""
 
     low: float = 0.0
     high: float = 0.0
     weight: float = 0.0
 
-    def then(self, other: Average, runs: int) -> Average:
+    def then(self, other: MovingAverage, runs: int) -> MovingAverage:
         """The average over this and, after it, `runs` runs that gave `other`."""
         fade = DECAY**runs
-        return Average(self.low * fade + other.low, self.high * fade + other.high, self.weight * fade + other.weight)
+        return MovingAverage(
+            self.low * fade + other.low, self.high * fade + other.high, self.weight * fade + other.weight
+        )
 
     @property
     def range(self) -> tuple[float, float]:
@@ -82,7 +85,7 @@ class TensorStats:
     low: Extreme
     high: Extreme
     total: float
-    average: Average
+    average: MovingAverage
     histogram: Histogram
     channels: Channels | None = None
     nonfinite: int = 0
@@ -90,6 +93,11 @@ class TensorStats:
     @property
     def mean(self) -> float:
         return self.total / max(1, self.count)
+
+    @cached_property
+    def ranges(self) -> dict[object, tuple[float, float]]:
+        """Ranges that were chosen before, by method and grid: candidates ask for the same ones again and again."""
+        return {}
 
     @property
     def variance(self) -> float:
@@ -120,7 +128,7 @@ class TensorStats:
     def alongside(self, other: TensorStats) -> TensorStats:
         """Statistics of both, where both are of the same run: passes of a loop."""
         both = self.merge(other, 0)
-        return dataclasses.replace(both, runs=1, average=Average(both.low.value, both.high.value, 1.0))
+        return dataclasses.replace(both, runs=1, average=MovingAverage(both.low.value, both.high.value, 1.0))
 
 
 def _first(a: Extreme, b: Extreme, shift: int, *, least: bool) -> Extreme:
@@ -156,7 +164,7 @@ def stats_of(values: Array, number: int, *, by_channel: bool = False) -> TensorS
         Extreme(low, number),
         Extreme(high, number),
         float(flat.sum(dtype=np.float64)),
-        Average(low, high, 1.0),
+        MovingAverage(low, high, 1.0),
         Histogram.of(flat, low, high),
         channels,
         values.size - flat.size,
@@ -302,7 +310,7 @@ def _decode(content: bytes) -> Stats:
             Extreme(*t["low"]),
             Extreme(*t["high"]),
             t["total"],
-            Average(*t["average"]),
+            MovingAverage(*t["average"]),
             Histogram(exponent, first, counts),
             channels,
             t["nonfinite"],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zeropoint.calibration import Settings, calibrate
-from zeropoint.calibration.infinite import unexpected
+from zeropoint.calibration.measured_tensors import count_unexpected
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidSample
 from zeropoint.graph import Model
@@ -74,7 +74,7 @@ def test_infinities_that_an_op_makes_are_refused_all_the_same(histograms):
 
 @pytest.mark.parametrize(("signs", "count"), [((), 3), ((-np.inf,), 2), ((np.inf,), 2), ((np.inf, -np.inf), 1)])
 def test_nan_is_never_expected(signs, count):
-    assert unexpected(np.float32([1, np.nan, np.inf, -np.inf]), frozenset(signs)) == count
+    assert count_unexpected(np.float32([1, np.nan, np.inf, -np.inf]), frozenset(signs)) == count
 
 
 def test_a_mask_of_minus_infinity_is_left_out():

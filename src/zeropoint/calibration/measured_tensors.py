@@ -1,0 +1,105 @@
+"""What there is to measure in a graph: which tensors, and which of them hold infinities on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..dtypes import Array, DType
+from ..graph.model import Graph, Model, Tensor
+from ..graph.query import tensor_keys
+from ..ops import UNPACKING, OpSpec
+from .settings import Settings
+
+OpTable = Mapping[str, OpSpec]
+Signs = frozenset[float]
+"""Of +inf and -inf, those that a tensor may hold."""
+
+
+@dataclass(frozen=True)
+class CalibrationTask:
+    """A graph of a model to measure, and how."""
+
+    model: Model
+    graph: Graph
+    settings: Settings
+    ops: OpTable
+
+    @cached_property
+    def keys(self) -> Mapping[Tensor, str]:
+        return tensor_keys(self.model)
+
+    @cached_property
+    def infinities(self) -> Mapping[str, Signs]:
+        """The tensors, by key, that may hold infinities of the model's own, and which."""
+        found = (expected_infinities(graph, self.ops) for graph in self.model.graphs)
+        return {self.keys[t]: signs for by_tensor in found for t, signs in by_tensor.items()}
+
+
+def measured_tensors(graph: Graph, ops: OpTable) -> Iterator[Tensor]:
+    """Float tensors that an integer kernel could read or write, in order of execution, and the graph's own ends."""
+    # The range of a constant in another form, such as unpacked weights, follows from its data.
+    seen = {t for op in graph.ops if op.kind in UNPACKING and _is_constant(op.inputs[0]) for t in op.outputs}
+    quantizable = [op for op in graph.ops if (spec := ops.get(op.kind)) is not None and (spec.types or spec.hybrid)]
+    touched = (t for op in quantizable for t in (*op.inputs, *op.outputs))
+    for tensor in (*touched, *graph.inputs, *graph.outputs):
+        if tensor is None or tensor in seen or tensor.dtype is not DType.FLOAT32:
+            continue
+        if not tensor.is_constant and not tensor.is_variable:
+            seen.add(tensor)
+            yield tensor
+
+
+def _is_constant(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.is_constant
+
+
+def weighted_activations(graph: Graph, ops: OpTable) -> set[Tensor]:
+    """Activations that enter or leave ops with weights: later steps need their channels one by one."""
+    weighted = [op for op in graph.ops if (spec := ops.get(op.kind)) is not None and spec.macs is not None]
+    return {t for op in weighted for t in (*op.inputs, *op.outputs) if t is not None and not t.is_constant}
+
+
+def reachable_graphs(graph: Graph) -> list[Graph]:
+    """The graphs that `graph` calls, and those that they call, nearest first."""
+    found: dict[Graph, None] = {}
+    waiting = [graph]
+    while waiting:
+        for op in waiting.pop(0).ops:
+            for callee in op.graphs():
+                if callee not in found:
+                    found[callee] = None
+                    waiting.append(callee)
+    return list(found)
+
+
+def expected_infinities(graph: Graph, ops: OpTable) -> dict[Tensor, Signs]:
+    """Tensors with infinities that the model holds itself: padding with -inf before a maximum, masks with -inf before
+    a softmax.
+
+    They say nothing about the data, so they are left out of the statistics without asking. They are known by where they
+    can come from: a constant, and the ops that only move values on from there. NaN and other infinities are mistakes.
+    """
+    found: dict[Tensor, Signs] = {}
+    for op in graph.ops:  # in order of execution, so what an op reads is known by then
+        spec = ops.get(op.kind)
+        if spec is None or not spec.tied:
+            continue
+        held = frozenset[float]().union(*(found.get(t) or _infinite_constants(t) for t in op.inputs if t is not None))
+        if held:
+            found.update((t, held) for t in op.outputs if t.dtype is DType.FLOAT32)
+    return found
+
+
+def _infinite_constants(tensor: Tensor) -> Signs:
+    if tensor.dtype is not DType.FLOAT32 or tensor.data is None:
+        return frozenset()
+    return frozenset(sign for sign in (np.inf, -np.inf) if (tensor.data == sign).any())
+
+
+def count_unexpected(values: Array, signs: Signs) -> int:
+    """How many of `values` are NaN, or infinite with a sign that is not among `signs`."""
+    return int(np.isnan(values).sum()) + sum(int((values == s).sum()) for s in (np.inf, -np.inf) if s not in signs)

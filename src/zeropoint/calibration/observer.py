@@ -1,0 +1,253 @@
+"""Running an instrumented graph, and the statistics of what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from ..dtypes import Array
+from ..errors import InvalidSample, RuntimeFailure
+from ..graph.model import Tensor
+from ..runtime.runner import Runner
+from ..sources.ports import Row
+from .control_flow import CalledGraphs, passed_tensors
+from .histogram import Histogram
+from .instrumented_graph import MeasureMode, Probe, instrument
+from .measured_tensors import CalibrationTask, count_unexpected
+from .recurrent import replays
+from .sampling import sampled_histogram, sampling_stride
+from .stats import DECAY, Channels, Extreme, MovingAverage, TensorStats, stats_of
+
+Shapes = tuple[tuple[int, ...], ...]
+"""Those of a row's arrays."""
+
+Chunk = list[tuple[int, Row]]
+"""Numbered samples that one thread runs without a pause: many where a run takes less time than handing it over."""
+
+
+class ShapeMismatch(Exception):
+    """At run time a tensor has another shape than the file says."""
+
+
+class Observer:
+    """A loaded graph that measures itself. Used by one thread at a time."""
+
+    def __init__(self, task: CalibrationTask, mode: MeasureMode, like: Observer | None = None) -> None:
+        """`like`: an observer of the same task and mode, whose copy of the model can be shared."""
+        self.task, self.mode = task, mode
+        self._replays = replays(task.model, task.graph)
+        self._called = CalledGraphs(task)
+        if like is None:
+            exposed = [*passed_tensors(task.graph, task.ops), *(replay.source for replay in self._replays)]
+            self.graph = instrument(task, mode, exposed)
+            self._runner = Runner(self.graph.model)
+        else:
+            self.graph = like.graph
+            self._runner = like._runner.another()
+        probes = self.graph.probes
+        self._starts = np.array([p.start for p in probes], np.intp)
+        self._width = sum(p.channels for p in probes)
+        self._strides = [sampling_stride(p.tensor.size) for p in self.graph.sampled]
+        self._samples = self._sample_spans()
+        self._mismatched: set[Shapes] = set()
+
+    def another(self) -> Observer:
+        """One more for another thread."""
+        return Observer(self.task, self.mode, like=self)
+
+    @cached_property
+    def fallback(self) -> Observer:
+        """One that reads every tensor from outside: slower, but it takes them as they come."""
+        return Observer(self.task, MeasureMode.EXPOSED)
+
+    def _sample_spans(self) -> Mapping[Probe, slice]:
+        """Where each probe's elements are in what is sampled of a run: what the graph picks comes first."""
+        sizes = {p: pick.size for p, pick in self.graph.picks.items()}
+        sizes |= {p: -(-p.tensor.size // k) for p, k in zip(self.graph.sampled, self._strides, strict=True)}
+        ends = np.cumsum([*sizes.values()]).tolist()
+        return {p: slice(end - size, end) for (p, size), end in zip(sizes.items(), ends, strict=True)}
+
+    def measure(self, chunk: Chunk) -> list[Mapping[str, TensorStats]]:
+        """Run one batch of samples after the other; return statistics to be merged in order."""
+        found: list[Mapping[str, TensorStats]] = []
+        reduced: Chunk = []
+        values: list[tuple[Array, Array]] = []
+        for first in range(0, len(chunk), self.graph.batch):
+            batch = chunk[first : first + self.graph.batch]
+            # By shape, not once and for all: what is done with a sample must not depend on those before it.
+            shapes = tuple(array.shape for array in batch[0][1])
+            if shapes not in self._mismatched:
+                try:
+                    values.append(self._run([row for _, row in batch]))
+                    found.append(self._read(batch[-1][0]))
+                    reduced += batch
+                    continue
+                except ShapeMismatch:
+                    self._mismatched.add(shapes)
+                except RuntimeFailure:
+                    self._mismatched.add(shapes)
+                    self._runner.reload()
+            found += [self._from_outside(number, row) for number, row in batch]
+        if self.graph.probes and reduced:
+            reductions, samples = (np.concatenate(parts) for parts in zip(*values, strict=True))
+            found.append(self._summary(reduced, reductions, samples))
+        return found
+
+    def mixes_samples(self, rows: Sequence[Row]) -> bool:
+        """Whether a sample among others gives something else than alone, to the last bit."""
+        others = [*rows[1 : self.graph.batch], rows[1], rows[1]][: max(3, self.graph.batch - 1)]
+        try:
+            alone = self._run(rows[:1])
+            among = self._run([others[0], rows[0], *others[1:]])  # neither first, nor last, nor in the middle
+        except (ShapeMismatch, RuntimeFailure):
+            return True
+        return bool(alone[0][0].tobytes() != among[0][1].tobytes())
+
+    def _run(self, rows: Sequence[Row]) -> tuple[Array, Array]:
+        """The reductions, and the sampled elements, of each of `rows`."""
+        self._start(rows)
+        count, sampled = len(rows), self.graph.sampled
+        if self.graph.reductions is None:
+            return np.zeros((count, 0), np.float32), np.zeros((count, 0), np.float32)
+        reductions = self._view(self.graph.reductions, count).copy()
+        samples = np.empty((count, sum(s.stop - s.start for s in self._samples.values())), np.float32)
+        if self.graph.picked is not None:
+            picked = self._view(self.graph.picked, count)
+            samples[:, : picked.shape[1]] = picked
+        for probe, stride in zip(sampled, self._strides, strict=True):
+            samples[:, self._samples[probe]] = self._view(probe.tensor, count)[:, ::stride]
+        return reductions, samples
+
+    def _view(self, tensor: Tensor, rows: int) -> Array:
+        (values,) = self._runner.views([tensor])
+        if values.size != rows * tensor.size:
+            raise ShapeMismatch
+        return values.reshape(rows, -1)
+
+    def _start(self, rows: Sequence[Row]) -> None:
+        if not self.task.settings.keep_state:
+            self._runner.restart()
+            self._called.restart()
+            for replay in self._replays:
+                replay.restart()
+        if len(rows) == 1 and self.graph.batch == 1:
+            self._runner.invoke(rows[0])
+        else:
+            self._runner.invoke([np.concatenate(arrays) for arrays in zip(*rows, strict=True)], strict=False)
+
+    def _from_outside(self, number: int, row: Row) -> Mapping[str, TensorStats]:
+        try:
+            return self.fallback._observed(number, row)
+        except RuntimeFailure as error:
+            raise RuntimeFailure(f"sample {number}: {error}") from None
+
+    def _observed(self, number: int, row: Row) -> Mapping[str, TensorStats]:
+        """Statistics of one run, if all tensors are read from outside."""
+        self._start([row])
+        return self._read(number)
+
+    def _summary(self, chunk: Chunk, reductions: Array, samples: Array) -> dict[str, TensorStats]:
+        """The statistics of the probes over runs in a row."""
+        width, lows = self._width, self.graph.lows
+        high, low = reductions[:, :width], reductions[:, width : width + lows.size]
+        if lows.size < width:  # what is missing is zero
+            low = np.zeros_like(high)
+            low[:, lows] = reductions[:, width : width + lows.size]
+        histograms = self.task.settings.histograms
+        total = (reductions[:, 2 * width :] if histograms else np.zeros_like(high)).astype(np.float64)
+        nonfinite = np.zeros(len(self.graph.probes), np.int64)
+        for run in np.flatnonzero(~np.isfinite(reductions).all(axis=1)):
+            nonfinite += self._without_nonfinite(chunk[run], high[run], low[run], total[run] if histograms else None)
+        least = np.minimum.reduceat(low, self._starts, axis=1)
+        greatest = np.maximum.reduceat(high, self._starts, axis=1)
+        seen = least <= greatest  # unless every value of that run was NaN or infinite
+        weights = np.where(seen, DECAY ** (seen[::-1].cumsum(axis=0)[::-1] - 1.0), 0.0)
+        averages = [(np.where(seen, values, 0.0) * weights).sum(axis=0).tolist() for values in (least, greatest)]
+        runs, weight = seen.sum(axis=0).tolist(), weights.sum(axis=0).tolist()
+        first, last = least.argmin(axis=0).tolist(), greatest.argmax(axis=0).tolist()
+        channels = low.min(axis=0), high.max(axis=0), total.sum(axis=0)
+        sums = np.add.reduceat(channels[2], self._starts).tolist()
+        found = {}
+        for k, probe in enumerate(self.graph.probes):
+            if not runs[k]:
+                continue
+            size, bad = len(chunk) * probe.tensor.size, int(nonfinite[k])
+            histogram = Histogram.empty()
+            if histograms:
+                extremes = np.concatenate([least[:, k], greatest[:, k]])
+                sample = samples[:, self._samples[probe]]
+                stands_for = round(probe.tensor.size / sample.shape[1])
+                histogram = sampled_histogram(sample.reshape(-1), extremes, stands_for)
+            low_, high_, total_ = (values[probe.span] for values in channels)
+            found[probe.key] = TensorStats(
+                runs[k],
+                size - bad,
+                Extreme(float(least[first[k], k]), chunk[first[k]][0]),
+                Extreme(float(greatest[last[k], k]), chunk[last[k]][0]),
+                sums[k],
+                MovingAverage(averages[0][k], averages[1][k], weight[k]),
+                histogram,
+                Channels(low_, high_, total_, (size - bad) // probe.channels) if probe.keep_channels else None,
+                bad,
+            )
+        return found
+
+    def _without_nonfinite(self, sample: tuple[int, Row], high: Array, low: Array, total: Array | None) -> Array:
+        """In this run something is NaN or infinite, or a sum overflowed: raise, or reduce what is finite, in place.
+
+        Returns how many values of each probe are not.
+        """
+        number, row = sample
+        nonfinite = np.zeros(len(self.graph.probes), np.int64)
+        self.fallback._start([row])
+        for place, probe in enumerate(self.graph.probes):
+            (values,) = self.fallback._runner.read([probe.tensor])
+            finite = np.isfinite(values)
+            nonfinite[place] = finite.size - int(finite.sum())
+            if nonfinite[place] and self._unexpected(probe.key, values):
+                self.fallback._observed(number, row)  # raises at the first such tensor, in order of execution
+                self._refuse(probe.key, values, number)
+            by_channel, where = values.reshape(-1, probe.channels), finite.reshape(-1, probe.channels)
+            high[probe.span] = np.max(by_channel, axis=0, where=where, initial=-np.inf)
+            low[probe.span] = np.min(by_channel, axis=0, where=where, initial=np.inf)
+            if total is not None:
+                total[probe.span] = np.sum(by_channel, axis=0, where=where, dtype=np.float64)
+        return nonfinite
+
+    def _unexpected(self, key: str, values: Array) -> int:
+        """How many of `values` must not be what they are: NaN, or infinite by no constant of the model."""
+        if self.task.settings.allow_nonfinite:
+            return 0
+        return count_unexpected(values, self.task.infinities.get(key, frozenset()))
+
+    def _refuse(self, key: str, values: Array, number: int) -> None:
+        bad = self._unexpected(key, values)
+        if bad:
+            raise InvalidSample(
+                f"sample {number} makes {bad} of {values.size} values of '{key}' NaN or infinite; "
+                "leave that sample out, or go on without those values (--allow-nonfinite)"
+            )
+
+    def _read(self, number: int) -> Mapping[str, TensorStats]:
+        """What the graph does not reduce: tensors without a fixed shape, states of recurrent layers, control flow."""
+        found: dict[str, TensorStats] = {}
+        exposed = self.graph.exposed
+        if not exposed:
+            return found
+
+        def observe(key: str, values: Array, by_channel: bool) -> None:
+            seen = stats_of(values, number, by_channel=by_channel)
+            if seen is None or seen.nonfinite:
+                self._refuse(key, values, number)
+            if seen is not None:
+                found[key] = found[key].alongside(seen) if key in found else seen
+
+        values = dict(zip(exposed, self._runner.read(exposed), strict=True))
+        for probe in self.graph.read:
+            observe(probe.key, values[probe.tensor], probe.keep_channels)
+        for replay in self._replays:
+            observe(replay.key, replay.states(values[replay.source]), False)
+        self._called.measure(values, observe)
+        return found
