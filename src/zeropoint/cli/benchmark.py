@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..errors import InvalidRecipe
-from .command import Screen
-from .options import OverwriteOption, ReportOption, ReportOptions, load_model
+from .command import Screen, flag, option
+from .options import PageOptions, load_model
+
+
+@dataclass(frozen=True)
+class BenchmarkOptions:
+    """What to time, and how it is shown."""
+
+    threads: str | None = option(None, "N[,N]", "By default 1 and one for each core.")
+    rounds: int = option(30, "N", "How often each model is timed.", min=2)
+    quick: bool = flag("Only latencies: no memory, no times by kind of op.")
+    as_json: bool = flag("Print JSON.", "--json")
 
 
 def benchmark(
@@ -17,12 +28,8 @@ def benchmark(
     models: Annotated[
         list[Path], typer.Argument(metavar="MODEL...", help="One or several models.", show_default=False)
     ],
-    threads: Annotated[str | None, typer.Option(metavar="N[,N]", help="By default 1 and one for each core.")] = None,
-    rounds: Annotated[int, typer.Option(min=2, metavar="N", help="How often each model is timed.")] = 30,
-    quick: Annotated[bool, typer.Option("--quick", help="Only latencies: no memory, no times by kind of op.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    report: ReportOption = None,
-    overwrite: OverwriteOption = False,
+    options: BenchmarkOptions,
+    reports: PageOptions,
 ) -> None:
     """Time models side by side: interleaved runs, median and quartiles, on one thread and on several.
 
@@ -39,13 +46,12 @@ def benchmark(
     from ..report.progress import progress_bar
     from ..report.terminal import print_benchmark
 
-    reports = ReportOptions(report, overwrite=overwrite)
     reports.require(inputs=models)
-    counts = (1, cores()) if threads is None else _counts(threads)
+    counts = (1, cores()) if options.threads is None else _counts(options.threads)
     named = {name: load_model(path, screen) for name, path in zip(distinct(models), models, strict=True)}
-    with progress_bar("timing", rounds, "rounds", screen.remarks) as progress:
-        timed = measure(named, Trial(tuple(dict.fromkeys(counts)), rounds, not quick), progress)
-    if as_json:
+    with progress_bar("timing", options.rounds, "rounds", screen.remarks) as progress:
+        timed = measure(named, Trial(tuple(dict.fromkeys(counts)), options.rounds, not options.quick), progress)
+    if options.as_json:
         screen.json(timed.to_json())
     else:
         print_benchmark(screen.without_notes(timed), screen.results)
@@ -54,7 +60,7 @@ def benchmark(
 
         first, last = timed.models[0], timed.models[-1]
         reports.write(
-            screen.beside(as_json),
+            screen.beside(options.as_json),
             title=last.name,
             model=named[last.name],
             size=last.bytes,

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from .command import Screen
-from .options import CalibrationOptions, DataOption, ModelArgument, OverwriteOption, ReportOptions, load_model
+from .command import Screen, flag, option
+from .options import DATA_HELP, OVERWRITE_HELP, CalibrationOptions, ModelArgument, PageOptions, load_model
 
 
-def calibrate(
-    screen: Screen,
-    model: ModelArgument,
-    data: DataOption,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="STATS", help="Where to write the statistics.")],
-    samples: CalibrationOptions,
-    quick: Annotated[bool, typer.Option("--quick", help="Only minima and maxima, no histograms.")] = False,
-    overwrite: OverwriteOption = False,
-) -> None:
+@dataclass(frozen=True)
+class CalibrateOptions:
+    """What is measured, and where it goes."""
+
+    data: str = option(..., "DATA", DATA_HELP)
+    output: Path = option(..., "STATS", "Where to write the statistics.", "--output", "-o")
+    quick: bool = flag("Only minima and maxima, no histograms.")
+    overwrite: bool = flag(OVERWRITE_HELP)
+
+
+def calibrate(screen: Screen, model: ModelArgument, options: CalibrateOptions, samples: CalibrationOptions) -> None:
     """Record the range of every tensor on representative data.
 
     DATA is an .npz (arrays named after the inputs, or a single one), an .npy, a folder of images, or file.py:function,
@@ -32,8 +32,8 @@ def calibrate(
     """
     from ..report.terminal import print_stats
 
-    ReportOptions(overwrite=overwrite).require(output, inputs=(model, data))
-    source = samples.sampled(load_model(model, screen), data, samples.signature)
-    stats = source.calibrate(samples.settings(histograms=not quick), screen.remarks)
-    stats.save(output, overwrite=overwrite)
-    print_stats(stats, output.name, screen.remarks, brief=True)
+    PageOptions(overwrite=options.overwrite).require(options.output, inputs=(model, options.data))
+    source = samples.sampled(load_model(model, screen), options.data, samples.signature)
+    stats = source.calibrate(samples.settings(histograms=not options.quick), screen.remarks)
+    stats.save(options.output, overwrite=options.overwrite)
+    print_stats(stats, options.output.name, screen.remarks, brief=True)

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -131,6 +131,17 @@ def add_command(app: typer.Typer, function: Callable[..., None]) -> None:
     app.command(help=paragraphs, epilog=f"Examples:\n{textwrap.dedent(examples)}")(_with_screen(function))
 
 
+def option(default: Any, metavar: str | None, help: str, *names: str, **settings: Any) -> Any:
+    """A field of a group of options: --field-name, unless it is called by other `names`; ... makes it required."""
+    metadata = {"names": names, "metavar": metavar, "help": help, **settings}
+    return dataclasses.field(default=dataclasses.MISSING if default is ... else default, metadata=metadata)
+
+
+def flag(help: str, *names: str) -> Any:
+    """A field that is False unless the option is given."""
+    return option(False, None, help, *names)
+
+
 def _with_screen(function: Callable[..., None]) -> Callable[..., None]:
     """`function` with --quiet and --verbose in place of its first parameter, the screen that follows from them.
 
@@ -152,8 +163,8 @@ def _with_screen(function: Callable[..., None]) -> Callable[..., None]:
 
     def shared(context: typer.Context, quiet: QuietOption = False, verbose: VerboseOption = False) -> None: ...
 
-    context, *flags = _parameters(shared)
-    options = [q for p in own for q in (_parameters(groups[p.name]) if p.name in groups else [p])]
+    context, *flags = inspect.signature(shared, eval_str=True).parameters.values()
+    options = [q for p in own for q in (_fields(p.annotation) if p.name in groups else [p])]
     # Keyword-only, so that those without a default may come after others.
     keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*options, *flags)]
     signature = inspect.Signature([context, *keywords])
@@ -162,8 +173,13 @@ def _with_screen(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    return list(inspect.signature(function, eval_str=True).parameters.values())
+def _fields(group: type) -> Iterator[inspect.Parameter]:
+    """The options of a group. Given its name, Typer does not add a --no-name to a flag."""
+    types = get_type_hints(group)
+    for parameter, field in zip(inspect.signature(group).parameters.values(), dataclasses.fields(group), strict=True):
+        names = field.metadata["names"] or (f"--{field.name.replace('_', '-')}",)
+        settings = {name: value for name, value in field.metadata.items() if name != "names"}
+        yield parameter.replace(annotation=Annotated[types[field.name], typer.Option(*names, **settings)])
 
 
 @contextlib.contextmanager

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import InvalidModel, InvalidRecipe
-from .command import CheckFailed, Screen
+from .command import CheckFailed, Screen, flag, option
 from .options import (
-    DataOption,
-    ImageOptions,
-    JsonOption,
-    LimitOption,
-    MetricOption,
+    DATA_HELP,
+    JSON_HELP,
+    METRIC_HELP,
+    SIGNATURE_HELP,
     ModelArgument,
     ReportOptions,
-    SignatureOption,
+    SampleOptions,
     load_model,
 )
 
@@ -31,16 +30,9 @@ if TYPE_CHECKING:
 class CheckOptions:
     """What the quantized model is required to reach."""
 
-    min_snr: Annotated[float | None, typer.Option(metavar="DB", help="Exit with 1 if the outputs are below this.")] = (
-        None
-    )
-    min_agreement: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, metavar="SHARE", help="Exit with 1 if top-1 is the same less often."),
-    ] = None
-    min_metric: Annotated[
-        float | None, typer.Option(metavar="SCORE", help="Exit with 1 if QUANTIZED scores less in --metric.")
-    ] = None
+    min_snr: float | None = option(None, "DB", "Exit with 1 if the outputs are below this.")
+    min_agreement: float | None = option(None, "SHARE", "Exit with 1 if top-1 is the same less often.", min=0, max=1)
+    min_metric: float | None = option(None, "SCORE", "Exit with 1 if QUANTIZED scores less in --metric.")
 
     def require(self, comparison: Comparison) -> None:
         """Raise if the quantized model is worse than was asked for."""
@@ -63,21 +55,27 @@ class CheckOptions:
             raise CheckFailed("; ".join(failed))
 
 
+@dataclass(frozen=True)
+class CompareOptions:
+    """What to compare, and how much of it to show."""
+
+    data: str = option(..., "DATA", DATA_HELP)
+    top: int = option(10, "N", "Show the N worst ops; 0 for all.", min=0)
+    as_json: bool = flag(JSON_HELP, "--json")
+    metric: str | None = option(None, "FILE.py:FUNCTION", METRIC_HELP)
+    signature: str | None = option(None, "KEY", SIGNATURE_HELP)
+
+
 def compare(
     screen: Screen,
     model: ModelArgument,
     quantized: Annotated[
         Path, typer.Argument(metavar="QUANTIZED", help="A quantized .tflite of it, by any tool.", show_default=False)
     ],
-    data: DataOption,
-    images: ImageOptions,
+    options: CompareOptions,
+    samples: SampleOptions,
     checks: CheckOptions,
     reports: ReportOptions,
-    top: Annotated[int, typer.Option(min=0, metavar="N", help="Show the N worst ops; 0 for all.")] = 10,
-    as_json: JsonOption = False,
-    metric: MetricOption = None,
-    limit: LimitOption = None,
-    signature: SignatureOption = None,
 ) -> None:
     """See where a quantized model departs from the float MODEL it was made of, op by op.
 
@@ -98,32 +96,32 @@ def compare(
     from ..report.comparison import print_comparison
     from ..sources.models import size_of
 
-    if checks.min_metric is not None and metric is None:
+    if checks.min_metric is not None and options.metric is None:
         raise InvalidRecipe("--min-metric needs a score to look at; give one with --metric FILE.py:FUNCTION")
-    reports.require(inputs=(model, quantized, data))
-    score = None if metric is None else load_metric(metric)
-    source = images.sampled(load_model(model, screen), data, signature)
+    reports.require(inputs=(model, quantized, options.data))
+    metric = None if options.metric is None else load_metric(options.metric)
+    source = samples.sampled(load_model(model, screen), options.data, options.signature)
     made = load_model(quantized, screen)
     if _in_integers(source.model) and not _in_integers(made):
         raise InvalidModel(f"{model} computes in integers and {quantized} does not; give the float model first")
     before, size = size_of(model, source.model), size_of(quantized, made)
-    comparison = source.compare(made, screen.remarks, limit, score)
+    comparison = source.compare(made, screen.remarks, samples.limit, metric)
     comparison = replace(comparison, float_bytes=before, quantized_bytes=size)
-    if as_json:
+    if options.as_json:
         screen.json(comparison.to_json())
     else:
-        print_comparison(screen.without_notes(comparison), screen.results, top or None)
+        print_comparison(screen.without_notes(comparison), screen.results, options.top or None)
     if reports.wanted:
-        seen = None if reports.report is None else Settings(limit, allow_nonfinite=True)
+        seen = None if reports.report is None else Settings(samples.limit, allow_nonfinite=True)
         reports.write(
-            screen.beside(as_json),
+            screen.beside(options.as_json),
             title=quantized.name,
             model=made,
             size=size,
             size_before=before,
             comparison=comparison,
             stats=None if seen is None else source.calibrate(seen, screen.remarks),
-            data=data,
+            data=options.data,
         )
     checks.require(comparison)
 

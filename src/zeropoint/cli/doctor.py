@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .command import CheckFailed, Screen
+from .command import CheckFailed, Screen, flag, option
 from .options import (
-    DataOption,
-    ImageOptions,
-    JsonOption,
-    LimitOption,
-    MetricOption,
+    DATA_HELP,
+    JSON_HELP,
+    METRIC_HELP,
+    RECIPE_HELP,
     ModelArgument,
-    RecipeOption,
     ReportOptions,
+    SampleOptions,
     SearchOptions,
     load_model,
 )
@@ -32,16 +31,10 @@ if TYPE_CHECKING:
 class RemedyOptions:
     """What a remedy may cost, and where it is written."""
 
-    apply: Annotated[Path | None, typer.Option(metavar="OUT", help="Write the model that the findings ask for.")] = None
-    save_recipe: Annotated[
-        Path | None, typer.Option(metavar="OUT.json", help="Write its recipe, for quantize --recipe.")
-    ] = None
-    most: Annotated[
-        float, typer.Option(min=0, max=1, metavar="SHARE", help="Arithmetic that may be given more bits.")
-    ] = 0.1
-    seconds: Annotated[
-        float, typer.Option(min=1, metavar="S", help="Time for trying things out; building comes after.")
-    ] = 100.0
+    apply: Path | None = option(None, "OUT", "Write the model that the findings ask for.")
+    save_recipe: Path | None = option(None, "OUT.json", "Write its recipe, for quantize --recipe.")
+    most: float = option(0.1, "SHARE", "Arithmetic that may be given more bits.", min=0, max=1)
+    seconds: float = option(100.0, "S", "Time for trying things out; building comes after.", min=1)
 
     def write(self, examined: Examined, overwrite: bool) -> None:
         """Write the repaired model and its recipe where they were asked for, or say that there are none."""
@@ -60,29 +53,31 @@ class RemedyOptions:
             print("nothing to mend: no recipe was written", file=sys.stderr)
 
 
+@dataclass(frozen=True)
+class DoctorOptions:
+    """What to examine."""
+
+    data: str = option(..., "DATA", DATA_HELP)
+    calibration: str | None = option(None, "DATA", "Samples that QUANTIZED was calibrated on, if others.")
+    mode: str | None = option(None, "MODE", "int8 (the default) or int16x8.")
+    recipe: Path | None = option(None, "FILE", RECIPE_HELP, show_default=False)
+    metric: str | None = option(None, "FILE.py:FUNCTION", METRIC_HELP)
+    as_json: bool = flag(JSON_HELP, "--json")
+    check: bool = flag("Exit with 1 if anything is found that costs accuracy.")
+
+
 def doctor(
     screen: Screen,
     model: ModelArgument,
-    data: DataOption,
+    options: DoctorOptions,
     search: SearchOptions,
     remedy: RemedyOptions,
-    images: ImageOptions,
+    samples: SampleOptions,
     reports: ReportOptions,
     quantized: Annotated[
         Path | None,
         typer.Argument(metavar="QUANTIZED", help="The model in question; by default one is made.", show_default=False),
     ] = None,
-    calibration: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Samples that QUANTIZED was calibrated on, if others.")
-    ] = None,
-    mode: Annotated[str | None, typer.Option(metavar="MODE", help="int8 (the default) or int16x8.")] = None,
-    recipe: RecipeOption = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 if anything is found that costs accuracy.")
-    ] = False,
-    as_json: JsonOption = False,
-    metric: MetricOption = None,
-    limit: LimitOption = None,
 ) -> None:
     """Find out why a quantized model lost accuracy: causes with numbers, in order of what fixing them gains.
 
@@ -100,42 +95,46 @@ def doctor(
     """
     from ..comparison.outputs import load_metric
     from ..diagnosis.doctor import Case, examine
-    from ..plan.pipeline import WeightOptions, resolve_recipe
+    from ..plan.request import WeightOptions, resolve_recipe
     from ..recipe import load_recipe
     from ..report.comparison import print_diagnosis
     from ..report.progress import progress_bar
     from ..sources.models import size_of
 
-    reports.require(remedy.apply, remedy.save_recipe, inputs=(model, quantized, data, calibration, recipe))
-    method, effort = search.checked()
-    rules = resolve_recipe(mode, None if recipe is None else load_recipe(recipe), WeightOptions())
-    score = None if metric is None else load_metric(metric)
-    source = images.sampled(load_model(model, screen), data)
+    inputs = (model, quantized, options.data, options.calibration, options.recipe)
+    reports.require(remedy.apply, remedy.save_recipe, inputs=inputs)
+    method, effort = search.chosen_range(), search.chosen_effort()
+    recipe = None if options.recipe is None else load_recipe(options.recipe)
+    rules = resolve_recipe(options.mode, recipe, WeightOptions())
+    metric = None if options.metric is None else load_metric(options.metric)
+    source = samples.sampled(load_model(model, screen), options.data)
+    given = None if quantized is None else load_model(quantized, screen)
+    other = None if options.calibration is None else samples.sampled(source.model, options.calibration)
     with progress_bar("examining", None, "", screen.remarks) as progress:
         case = Case(
             source.model,
             source.data.samples,
-            quantized=None if quantized is None else load_model(quantized, screen),
-            calibration=None if calibration is None else images.sampled(source.model, calibration).data.samples,
+            quantized=given,
+            calibration=None if other is None else other.data.samples,
             recipe=rules,
             range=method,
             effort=effort,
-            limit=limit,
-            metric=score,
+            limit=samples.limit,
+            metric=metric,
             seconds=remedy.seconds,
             most=remedy.most,
             told=lambda what: progress(0, what),
         )
         examined = examine(case)
     diagnosis = examined.diagnosis
-    if as_json:
+    if options.as_json:
         screen.json(diagnosis.to_json())
     else:
         print_diagnosis(screen.without_notes(diagnosis), screen.results)
     remedy.write(examined, reports.overwrite)
     if reports.wanted:
         reports.write(
-            screen.beside(as_json),
+            screen.beside(options.as_json),
             title=(quantized or model).name,
             model=examined.before,
             size=size_of(quantized, examined.before),
@@ -143,8 +142,8 @@ def doctor(
             stats=examined.stats,
             diagnosis=diagnosis,
             recipe=rules,
-            data=data,
+            data=options.data,
         )
     costly = [finding.cause for finding in diagnosis.findings if finding.gain is not None]
-    if check and costly:
+    if options.check and costly:
         raise CheckFailed(f"accuracy is lost to {', '.join(costly)}; --apply OUT writes a better model")

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from .command import Screen
+from .command import Screen, flag, option
 from .options import ModelArgument, load_model
 
 
-def inspect(
-    screen: Screen,
-    model: ModelArgument,
-    ops: Annotated[bool, typer.Option("--ops", help="List the ops with their fixed-point multipliers.")] = False,
-    summary: Annotated[bool, typer.Option("--summary", help="Only the summary.")] = False,
-    channels: Annotated[bool, typer.Option("--channels", help="Every channel's parameters.")] = False,
-    filter: Annotated[
-        str | None, typer.Option(metavar="GLOB", help="Only tensors and ops whose name or kind matches.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON (docs/inspect-json.md).")] = False,
-) -> None:
+@dataclass(frozen=True)
+class InspectOptions:
+    """What to show."""
+
+    ops: bool = flag("List the ops with their fixed-point multipliers.")
+    summary: bool = flag("Only the summary.")
+    channels: bool = flag("Every channel's parameters.")
+    filter: str | None = option(None, "GLOB", "Only tensors and ops whose name or kind matches.")
+    as_json: bool = flag("Print JSON (docs/inspect-json.md).", "--json")
+
+
+def inspect(screen: Screen, model: ModelArgument, options: InspectOptions) -> None:
     """Show a model's quantization: the line people know from Netron, and the numbers the kernels use.
 
     A statistics file of `zeropoint calibrate` is shown as a table of ranges with small histograms.
@@ -42,12 +41,13 @@ def inspect(
         return
     source = load_model(model, screen)
     shown = describe(source, size_of(model, source))
-    if filter is not None:
-        shown = shown.filtered(filter)
-    if as_json:
+    if options.filter is not None:
+        shown = shown.filtered(options.filter)
+    if options.as_json:
         screen.json(shown.to_json())
     else:
-        print_inspection(shown, model.name, Detail(not summary, ops, channels), screen.results)
+        detail = Detail(not options.summary, options.ops, options.channels)
+        print_inspection(shown, model.name, detail, screen.results)
 
 
 def is_stats(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Options that several commands share. A command that takes one of the groups (dataclasses) has all of its options."""
+"""Options that several commands share, in groups: a command that takes a group has all of its options."""
 
 from __future__ import annotations
 
@@ -13,20 +13,34 @@ import typer
 
 from ..errors import InvalidRecipe, InvalidSample
 from ..files import refuse_existing
+from .command import flag, option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ..calibration import Settings
     from ..graph.model import Model
-    from ..plan.pipeline import RangeChoice
-    from ..plan.planner import Interface
+    from ..plan.derive import Interface
+    from ..plan.request import RangeChoice
     from ..recipe import Effort
     from ..sources.data import Normalization
     from .command import Screen
     from .sampled import SampledModel
 
 Choice = TypeVar("Choice", bound=str)
+
+DATA_HELP = "Samples: .npz, .npy, a folder of images, or file.py:function."
+JSON_HELP = "Print JSON (docs/compare.md)."
+METRIC_HELP = "A score: a function of the outputs of all samples."
+MODEL_HELP = "A .tflite file; with TensorFlow also .keras, .h5 or a SavedModel folder."
+OVERWRITE_HELP = "Replace the output file if it exists."
+RECIPE_HELP = "Rules in JSON or TOML."
+SIGNATURE_HELP = "Which signature the samples are for."
+WEIGHT_BITS_HELP = "8; or 4 or 2, where LiteRT has a kernel."
+TYPES = ("float32", "int8", "uint8", "int16")
+TYPES_HELP = "float32, int8, uint8 or int16."
+
+ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
 
 
 def range_methods() -> tuple[RangeChoice, ...]:
@@ -49,35 +63,6 @@ def known(what: str, name: str, choices: Sequence[Choice]) -> Choice:
     raise InvalidRecipe(f"unknown {what} {name!r}; choose from {', '.join(choices)}")
 
 
-MODEL_HELP = "A .tflite file; with TensorFlow also .keras, .h5 or a SavedModel folder."
-DATA_HELP = "Samples: .npz, .npy, a folder of images, or file.py:function."
-METRIC_HELP = "A score: a function of the outputs of all samples."
-TYPES_HELP = "float32, int8, uint8 or int16."
-
-ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
-DataOption = Annotated[str, typer.Option(metavar="DATA", help=DATA_HELP)]
-EffortOption = Annotated[
-    str,
-    typer.Option(
-        metavar="EFFORT", help="quick, standard or high (compensated rounding).", autocompletion=lambda: efforts()
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON (docs/compare.md).")]
-LimitOption = Annotated[int | None, typer.Option(min=1, metavar="N", help="Use at most N samples.")]
-MetricOption = Annotated[str | None, typer.Option(metavar="FILE.py:FUNCTION", help=METRIC_HELP)]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")]
-RecipeOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Rules in JSON or TOML.", show_default=False)]
-ReportOption = Annotated[
-    Path | None, typer.Option(metavar="OUT.html", help="Write a page that shows graph, ranges and errors.")
-]
-SignatureOption = Annotated[str | None, typer.Option(metavar="KEY", help="Which signature the samples are for.")]
-TypeOption = Annotated[
-    str,
-    typer.Option(metavar="TYPE", help=TYPES_HELP, autocompletion=lambda: ("float32", "int8", "uint8", "int16")),
-]
-WeightBitsOption = Annotated[int, typer.Option(metavar="BITS", help="8; or 4 or 2, where LiteRT has a kernel.")]
-
-
 def load_model(path: Path, screen: Screen) -> Model:
     from ..sources.conversion import Conversion
     from ..sources.models import load
@@ -86,32 +71,38 @@ def load_model(path: Path, screen: Screen) -> Model:
 
 
 @dataclass(frozen=True)
-class SearchOptions:
-    """How ranges are chosen, and how much is tried for the sake of accuracy."""
+class EffortOptions:
+    """How much is tried for the sake of accuracy."""
 
-    range: Annotated[
-        str,
-        typer.Option(
-            metavar="METHOD",
-            help="auto, minmax, average, percentile, mse or entropy.",
-            autocompletion=lambda: range_methods(),
-        ),
-    ] = "auto"
-    effort: EffortOption = "standard"
+    effort: str = option(
+        "standard", "EFFORT", "quick, standard or high (compensated rounding).", autocompletion=lambda: efforts()
+    )
 
-    def checked(self) -> tuple[RangeChoice, Effort]:
-        return known("range method", self.range, range_methods()), known("effort", self.effort, efforts())
+    def chosen_effort(self) -> Effort:
+        return known("effort", self.effort, efforts())
+
+
+@dataclass(frozen=True)
+class SearchOptions(EffortOptions):
+    """The same, and how ranges are chosen."""
+
+    range: str = option(
+        "auto", "METHOD", "auto, minmax, average, percentile, mse or entropy.", autocompletion=lambda: range_methods()
+    )
+
+    def chosen_range(self) -> RangeChoice:
+        return known("range method", self.range, range_methods())
 
 
 @dataclass(frozen=True)
 class InterfaceOptions:
     """The types that a caller of the model sees."""
 
-    input_type: TypeOption = "float32"
-    output_type: TypeOption = "float32"
+    input_type: str = option("float32", "TYPE", TYPES_HELP, autocompletion=lambda: TYPES)
+    output_type: str = option("float32", "TYPE", TYPES_HELP, autocompletion=lambda: TYPES)
 
     def checked(self) -> Interface:
-        from ..plan.pipeline import interface_of
+        from ..plan.request import interface_of
 
         return interface_of(self.input_type, self.output_type)
 
@@ -120,12 +111,10 @@ class InterfaceOptions:
 class ImageOptions:
     """How pixels become what a model takes."""
 
-    scale: Annotated[float | None, typer.Option(help="Images: multiply pixels (0 to 255) by this.")] = None
-    offset: Annotated[float | None, typer.Option(help="Images: then add this.")] = None
-    mean: Annotated[
-        str | None, typer.Option(metavar="M[,M,M]", help="Images: then subtract this, for each channel.")
-    ] = None
-    std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="Images: then divide by this.")] = None
+    scale: float | None = option(None, None, "Images: multiply pixels (0 to 255) by this.")
+    offset: float | None = option(None, None, "Images: then add this.")
+    mean: str | None = option(None, "M[,M,M]", "Images: then subtract this, for each channel.")
+    std: str | None = option(None, "S[,S,S]", "Images: then divide by this.")
 
     def sampled(self, model: Model, data: str, signature: str | None = None) -> SampledModel:
         """`model` with the samples that `data` names."""
@@ -152,20 +141,20 @@ def _channels(text: str | None) -> tuple[float, ...] | None:
 
 
 @dataclass(frozen=True)
-class CalibrationOptions(ImageOptions):
-    """Which samples are run, and how."""
+class SampleOptions(ImageOptions):
+    """Which samples are run."""
 
-    limit: LimitOption = None
-    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Threads; by default one for each core.")] = (
-        None
-    )
-    signature: SignatureOption = None
-    keep_state: Annotated[
-        bool, typer.Option("--keep-state", help="Recurrent models: do not reset the state before each sample.")
-    ] = False
-    allow_nonfinite: Annotated[
-        bool, typer.Option("--allow-nonfinite", help="Go on without values that are NaN or infinite.")
-    ] = False
+    limit: int | None = option(None, "N", "Use at most N samples.", min=1)
+
+
+@dataclass(frozen=True)
+class CalibrationOptions(SampleOptions):
+    """The same, and how they are run."""
+
+    workers: int | None = option(None, "N", "Threads; by default one for each core.", min=1)
+    signature: str | None = option(None, "KEY", SIGNATURE_HELP)
+    keep_state: bool = flag("Recurrent models: do not reset the state before each sample.")
+    allow_nonfinite: bool = flag("Go on without values that are NaN or infinite.")
 
     def settings(self, histograms: bool = True) -> Settings:
         from ..calibration import Settings
@@ -174,25 +163,27 @@ class CalibrationOptions(ImageOptions):
 
 
 @dataclass(frozen=True)
-class ReportOptions:
+class PageOptions:
     """What to write besides the command's own output, and whether files may be replaced."""
 
-    report: ReportOption = None
-    model_explorer: Annotated[
-        Path | None, typer.Option(metavar="OUT.json", help="Write errors by op, for Google's Model Explorer.")
-    ] = None
-    overwrite: OverwriteOption = False
+    report: Path | None = option(None, "OUT.html", "Write a page that shows graph, ranges and errors.")
+    overwrite: bool = flag(OVERWRITE_HELP)
+
+    @property
+    def node_data(self) -> Path | None:
+        """A file for Model Explorer, where there is an option for it."""
+        return None
 
     @property
     def wanted(self) -> bool:
-        return self.report is not None or self.model_explorer is not None
+        return self.report is not None or self.node_data is not None
 
     def require(self, *others: Path | None, inputs: Iterable[str | Path | None]) -> None:
         """Raise before any work is done if a file could not be written in the end; `others` are written too.
 
         Nothing allows an output to replace an input: a float model overwritten by its quantized version is lost.
         """
-        outputs = [path for path in (*others, self.report, self.model_explorer) if path is not None]
+        outputs = [path for path in (*others, self.report, self.node_data) if path is not None]
         read = {Path(path).resolve() for path in inputs if path is not None}
         for path in outputs:
             if outputs.count(path) > 1:
@@ -215,9 +206,20 @@ class ReportOptions:
         from ..report.terminal import Printer
 
         shown = Evidence(**evidence, command=shlex.join(["zeropoint", *sys.argv[1:]]))
-        if self.model_explorer is not None:
-            save_node_data(shown, self.model_explorer, overwrite=self.overwrite)
-            Printer(console).entry("Node data", str(self.model_explorer))
+        if self.node_data is not None:
+            save_node_data(shown, self.node_data, overwrite=self.overwrite)
+            Printer(console).entry("Node data", str(self.node_data))
         if self.report is not None:
             save_report(shown, self.report, overwrite=self.overwrite)
             Printer(console).entry("Report", str(self.report))
+
+
+@dataclass(frozen=True)
+class ReportOptions(PageOptions):
+    """The same, with a file for another viewer."""
+
+    model_explorer: Path | None = option(None, "OUT.json", "Write errors by op, for Google's Model Explorer.")
+
+    @property
+    def node_data(self) -> Path | None:
+        return self.model_explorer

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ..errors import InvalidRecipe
-from .command import Screen
+from .command import Screen, flag, option
 from .options import (
     DATA_HELP,
+    RECIPE_HELP,
+    WEIGHT_BITS_HELP,
     CalibrationOptions,
     InterfaceOptions,
     ModelArgument,
-    RecipeOption,
     ReportOptions,
     SearchOptions,
-    WeightBitsOption,
     load_model,
 )
 
 if TYPE_CHECKING:
-    from ..plan.pipeline import Request
+    from ..plan.request import Request
     from ..recipe import Recipe
 
 
@@ -37,33 +35,19 @@ def _modes() -> tuple[str, ...]:
 class RecipeOptions:
     """What becomes of each op and of its weights."""
 
-    mode: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODE",
-            help="int8 (the default), int16x8, dynamic, weights, float16.",
-            autocompletion=lambda: _modes(),
-        ),
-    ] = None
-    recipe: RecipeOption = None
-    keep_float: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", help="Keep ops of this kind or name in float (repeatable)."),
-    ] = None
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse if an op would stay float.")] = False
-    weight_bits: WeightBitsOption = 8
-    block: Annotated[
-        int | None, typer.Option(metavar="N", help="4-bit dense layers: a scale for each 32, 64, 128 or 256 weights.")
-    ] = None
-    asymmetric: Annotated[
-        bool, typer.Option("--asymmetric", help="Mode weights: ranges of weights need not be centred on zero.")
-    ] = False
-    min_elements: Annotated[
-        int | None, typer.Option(metavar="N", help="Where only weights are quantized: smaller ones stay float.")
-    ] = None
+    mode: str | None = option(
+        None, "MODE", "int8 (the default), int16x8, dynamic, weights, float16.", autocompletion=lambda: _modes()
+    )
+    recipe: Path | None = option(None, "FILE", RECIPE_HELP, show_default=False)
+    keep_float: list[str] | None = option(None, "PATTERN", "Keep ops of this kind or name in float (repeatable).")
+    strict: bool = flag("Refuse if an op would stay float.")
+    weight_bits: int = option(8, "BITS", WEIGHT_BITS_HELP)
+    block: int | None = option(None, "N", "4-bit dense layers: a scale for each 32, 64, 128 or 256 weights.")
+    asymmetric: bool = flag("Mode weights: ranges of weights need not be centred on zero.")
+    min_elements: int | None = option(None, "N", "Where only weights are quantized: smaller ones stay float.")
 
     def resolved(self) -> Recipe:
-        from ..plan.pipeline import WeightOptions, resolve_recipe
+        from ..plan.request import WeightOptions, resolve_recipe
         from ..recipe import keep_float, load_recipe
 
         weights = WeightOptions(self.weight_bits, self.block, self.asymmetric, self.min_elements)
@@ -75,9 +59,9 @@ class RecipeOptions:
 class RangeOptions:
     """Where the ranges of activations come from."""
 
-    data: Annotated[str | None, typer.Option(metavar="DATA", help=DATA_HELP)] = None
-    stats: Annotated[Path | None, typer.Option(metavar="STATS", help="Statistics from `zeropoint calibrate`.")] = None
-    ranges: Annotated[Path | None, typer.Option(metavar="JSON", help="Given ranges: {tensor: {min, max}}.")] = None
+    data: str | None = option(None, "DATA", DATA_HELP)
+    stats: Path | None = option(None, "STATS", "Statistics from `zeropoint calibrate`.")
+    ranges: Path | None = option(None, "JSON", "Given ranges: {tensor: {min, max}}.")
 
     def require(self, samples: CalibrationOptions) -> None:
         if self.data is not None and self.stats is not None:
@@ -88,20 +72,32 @@ class RangeOptions:
             )
 
 
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where the result goes."""
+
+    output: Path | None = option(None, "OUT", "Where to write the quantized .tflite.", "--output", "-o")
+    dry_run: bool = flag("Print the plan and write nothing.")
+
+    def path(self, reports: ReportOptions) -> Path | None:
+        """None for --dry-run."""
+        if self.output is None and not self.dry_run:
+            raise InvalidRecipe("say where to write the result with -o, or ask for the plan alone with --dry-run")
+        if self.dry_run and reports.wanted:
+            raise InvalidRecipe("--report and --model-explorer show the model that was made; leave out --dry-run")
+        return None if self.dry_run else self.output
+
+
 def quantize(
     screen: Screen,
     model: ModelArgument,
-    *,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="Where to write the quantized .tflite.")
-    ] = None,
+    output: OutputOptions,
     recipe: RecipeOptions,
     ranges: RangeOptions,
     search: SearchOptions,
     interface: InterfaceOptions,
     samples: CalibrationOptions,
     reports: ReportOptions,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
 ) -> None:
     """Make a quantized model of a float one.
 
@@ -117,39 +113,35 @@ def quantize(
       zeropoint quantize model.tflite --data samples.npz --dry-run \\
         --keep-float 'head/*'
     """
-    from ..plan.pipeline import require_float_part, run_without_data
+    from ..improve.pipeline import run_without_data
+    from ..plan.planner import require_float_part
     from ..report.quantization import print_result
     from ..sources.models import size_of
 
-    if output is None and not dry_run:
-        raise InvalidRecipe("say where to write the result with -o, or ask for the plan alone with --dry-run")
-    if dry_run and reports.wanted:
-        raise InvalidRecipe("--report and --model-explorer show the model that was made; leave out --dry-run")
-    reports.require(
-        None if dry_run else output, inputs=(model, ranges.data, ranges.stats, ranges.ranges, recipe.recipe)
-    )
+    path = output.path(reports)
+    reports.require(path, inputs=(model, ranges.data, ranges.stats, ranges.ranges, recipe.recipe))
     if reports.model_explorer is not None and ranges.data is None:
         raise InvalidRecipe("--model-explorer shows how far each op is from the float model; give --data to measure it")
     ranges.require(samples)
     request = _request(recipe, ranges, search, interface)
     source = load_model(model, screen)
-    require_float_part(source, request.recipe)
+    require_float_part(source, request.recipe, request.ops)
     sampled = None if ranges.data is None else samples.sampled(source, ranges.data, samples.signature)
     if sampled is None:
         result = run_without_data(source, request)
     else:
         result = sampled.quantize(request, samples.settings(), screen.remarks)
-    if output is None or dry_run:
+    if path is None:
         for plan in result.plans:
             screen.text(plan)
         return
-    size, before = result.save(output, overwrite=reports.overwrite), size_of(model, source)
+    size, before = result.save(path, overwrite=reports.overwrite), size_of(model, source)
     print_result(result, before, size, screen.remarks)
     if reports.wanted:
         comparison = None if sampled is None else sampled.compare_briefly(result.model, screen.remarks, samples.limit)
         reports.write(
             screen.remarks,
-            title=output.name,
+            title=path.name,
             model=result.model,
             size=size,
             size_before=before,
@@ -164,9 +156,9 @@ def _request(
     recipe: RecipeOptions, ranges: RangeOptions, search: SearchOptions, interface: InterfaceOptions
 ) -> Request:
     from ..calibration import Ranges, Stats, ranges_from_json
-    from ..plan.pipeline import Request
+    from ..plan.request import Request
 
-    method, effort = search.checked()
+    method, effort = search.chosen_range(), search.chosen_effort()
     return Request(
         recipe.resolved(),
         None if ranges.stats is None else Stats.load(ranges.stats),

@@ -14,8 +14,9 @@ from ..comparison.compare import Asked, compare_models
 from ..comparison.outputs import NamedMetric
 from ..comparison.values import Comparison
 from ..graph.model import Model
+from ..improve.pipeline import Result
 from ..improve.search import quantize_on
-from ..plan.pipeline import Request, Result
+from ..plan.request import Request
 from ..report.progress import progress_bar
 from ..sources.data import Data
 from ..sources.samples import Samples

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from .command import Screen
+from .command import Screen, flag, option
 from .options import (
-    DataOption,
-    EffortOption,
+    DATA_HELP,
+    WEIGHT_BITS_HELP,
+    EffortOptions,
     ImageOptions,
     InterfaceOptions,
     ModelArgument,
-    OverwriteOption,
-    ReportOption,
-    ReportOptions,
-    WeightBitsOption,
-    efforts,
-    known,
+    PageOptions,
     load_model,
 )
 
@@ -32,47 +26,43 @@ if TYPE_CHECKING:
 class ScheduleOptions:
     """How long to train, and on what."""
 
-    steps: Annotated[int, typer.Option(metavar="N", help="How many batches to train on.")] = 500
-    batch: Annotated[int, typer.Option(metavar="N", help="Samples in a batch.")] = 32
-    learning_rate: Annotated[
-        float | None, typer.Option(metavar="RATE", help="Relative to the size of the weights. [default: by bits]")
-    ] = None
-    mirror: Annotated[bool, typer.Option("--mirror", help="Images: flip half of them left to right.")] = False
-    shift: Annotated[int, typer.Option(min=0, help="Images: move each by up to this many pixels.")] = 0
+    steps: int = option(500, "N", "How many batches to train on.")
+    batch: int = option(32, "N", "Samples in a batch.")
+    learning_rate: float | None = option(None, "RATE", "Relative to the size of the weights. [default: by bits]")
+    mirror: bool = flag("Images: flip half of them left to right.")
+    shift: int = option(0, None, "Images: move each by up to this many pixels.", min=0)
 
 
 @dataclass(frozen=True)
 class GoalOptions:
     """What the trained model is to come close to."""
 
-    loss: Annotated[
-        str | None, typer.Option(metavar="LOSS", help="A Keras loss of labels; DATA then gives pairs (inputs, label).")
-    ] = None
-    teacher: Annotated[
-        float, typer.Option(metavar="SHARE", help="With labels: the float model's share of the loss.")
-    ] = 0.5
-    inner: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Compare outputs of these ops as well (repeatable).")
-    ] = None
-    freeze: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Do not train weights of these ops (repeatable).")
-    ] = None
+    loss: str | None = option(None, "LOSS", "A Keras loss of labels; DATA then gives pairs (inputs, label).")
+    teacher: float = option(0.5, "SHARE", "With labels: the float model's share of the loss.")
+    inner: list[str] | None = option(None, "PATTERN", "Compare outputs of these ops as well (repeatable).")
+    freeze: list[str] | None = option(None, "PATTERN", "Do not train weights of these ops (repeatable).")
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What to make, and of which data."""
+
+    output: Path = option(..., "OUT", "Where to write the trained .tflite.", "--output", "-o")
+    data: str = option(..., "DATA", DATA_HELP)
+    mode: str = option("int8", "MODE", "int8 or int16x8.")
+    weight_bits: int = option(8, "BITS", WEIGHT_BITS_HELP)
 
 
 def train(
     screen: Screen,
     model: ModelArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the trained .tflite.")],
-    data: DataOption,
+    options: TrainOptions,
     schedule: ScheduleOptions,
     goal: GoalOptions,
+    effort: EffortOptions,
     interface: InterfaceOptions,
     images: ImageOptions,
-    mode: Annotated[str, typer.Option(metavar="MODE", help="int8 or int16x8.")] = "int8",
-    weight_bits: WeightBitsOption = 8,
-    effort: EffortOption = "standard",
-    report: ReportOption = None,
-    overwrite: OverwriteOption = False,
+    reports: PageOptions,
 ) -> None:
     """Quantize a model and train it to compute what the float model does. No labels are needed.
 
@@ -90,11 +80,10 @@ def train(
     from ..sources.models import size_of
     from ..train import require_keras, start_keras
 
-    reports = ReportOptions(report, overwrite=overwrite)
-    reports.require(output, inputs=(model, data))
+    reports.require(options.output, inputs=(model, options.data))
     interface.checked()
     require_keras()
-    source = images.sampled(load_model(model, screen), data)
+    source = images.sampled(load_model(model, screen), options.data)
     start_keras()  # takes seconds: what is wrong with the model or the data is reported before
     from ..train import Goal, Schedule, distill
 
@@ -102,31 +91,31 @@ def train(
         distilled = distill(
             source.model,
             source.data.samples,
-            mode,
-            weight_bits=weight_bits,
+            options.mode,
+            weight_bits=options.weight_bits,
             schedule=Schedule(
                 schedule.steps, schedule.batch, schedule.learning_rate, mirror=schedule.mirror, shift=schedule.shift
             ),
             goal=Goal(tuple(goal.inner or ()), loss=goal.loss, teacher=goal.teacher),
             freeze=tuple(goal.freeze or ()),
             ends=(interface.input_type, interface.output_type),
-            effort=known("effort", effort, efforts()),
+            effort=effort.chosen_effort(),
             progress=progress,
         )
     result = distilled.result
-    size, before = distilled.save(output, overwrite=overwrite), size_of(model, source.model)
+    size, before = distilled.save(options.output, overwrite=reports.overwrite), size_of(model, source.model)
     print_result(result, before, size, screen.remarks)
     if reports.wanted:
         unlabelled = source if goal.loss is None else _without_labels(source)
         reports.write(
             screen.remarks,
-            title=output.name,
+            title=options.output.name,
             model=result.model,
             size=size,
             size_before=before,
             result=result,
             comparison=unlabelled.compare_briefly(result.model, screen.remarks),
-            data=data,
+            data=options.data,
         )
 
 

@@ -13,7 +13,7 @@ from ..calibration.stats import Stats
 from ..comparison.values import Comparison, Diagnosis, OpRow
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import tensor_keys
-from ..plan.pipeline import Result
+from ..improve.pipeline import Result
 from ..recipe import PlainRules, Recipe, recipe_content
 from ..sources.ports import entry
 from .inspection import InspectedOp, Inspection, inspect

@@ -10,8 +10,8 @@ from rich.console import Console
 from ..affine import QuantParams
 from ..comparison.values import decibels
 from ..graph.model import Buffer, Op
-from ..plan.forms import Form, form_type, held_bytes
-from ..plan.pipeline import Result, Step
+from ..plan.encode import Form, form_type, held_bytes
+from ..improve.pipeline import Result, Trial as Step
 from ..sources.ports import entries
 from .inspection import feed_formula, formula, inspect, signed
 from .terminal import Printer, size_text, snr_text
