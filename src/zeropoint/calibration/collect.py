@@ -106,7 +106,7 @@ def _calibrate_graph(
     opening = next(chunks, None)
     if opening is None:
         raise InvalidSample("no samples were given; calibration needs at least one")
-    if observer.graph.batch > 1 and len(opening) > 1 and observer.mixes_samples([row for _, row in opening]):
+    if observer.graph.batch > 1 and not observer.takes([row for _, row in opening[: observer.graph.batch]]):
         observer = _observer(task, MeasureMode.SINGLE)
     observers, found, last = _Observers(observer), dict[str, TensorStats](), -1
     ahead = 0 if in_turn else task.settings.threads

@@ -22,6 +22,7 @@ import numpy as np
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import fused_activation
+from ..ops.batching import free_tensors
 from ..tflite.schema import default_options
 from .measured_tensors import CalibrationTask, OpTable, measured_tensors, reachable_graphs, weighted_activations
 from .sampling import Pick, Picker
@@ -123,26 +124,28 @@ def batch_size(elements: int) -> int:
 
 
 def takes_batches(graph: Graph, ops: OpTable) -> bool:
-    """Whether several samples may be fed as one: as far as can be told from the file, all tensors would just grow.
+    """Whether several samples may be fed as one, because no op mixes them: every tensor then has a row for each.
 
-    Every float tensor is measured, so one that does not grow along makes the concatenation of the reductions fail.
+    Whether LiteRT can do it with this file is another question: constants may hold shapes for one sample.
     """
+    free = free_tensors(graph.inputs, graph.ops, ops)
     measured = list(measured_tensors(graph, ops))
-    floating = [t for op in graph.ops for t in (*op.inputs, *op.outputs) if t is not None and t.dtype is DType.FLOAT32]
     return (
         batch_size(sum(t.size for t in measured)) > 1
-        and bool(graph.inputs)
-        and all(_grows(t) for t in (*graph.inputs, *measured))
-        and {t for t in floating if not t.is_constant} <= set(measured)
+        and all(t in free and _has_one_row(t) for t in (*graph.inputs, *measured))
         and not any(t.is_variable or t.dtype.storage is None for t in graph.tensors)
         and not reachable_graphs(graph)
     )
 
 
-def _grows(tensor: Tensor) -> bool:
-    """Whether only the first dimension may vary, and it is one now."""
+def _has_one_row(tensor: Tensor) -> bool:
+    return len(tensor.shape) >= 2 and tensor.shape[0] == 1 and tensor.size > 0 and not _varies(tensor)
+
+
+def _varies(tensor: Tensor) -> bool:
+    """Whether a sample's size is not known from the file."""
     signature = tensor.shape_signature or tensor.shape
-    return len(tensor.shape) >= 2 and tensor.shape[0] == 1 and tensor.size > 0 and -1 not in signature[1:]
+    return -1 in signature[1:] or (signature[:1] == (-1,) and tensor.shape[0] != 1)
 
 
 def _probes(task: CalibrationTask, mode: MeasureMode) -> tuple[list[Probe], list[Probe]]:
@@ -151,10 +154,9 @@ def _probes(task: CalibrationTask, mode: MeasureMode) -> tuple[list[Probe], list
     probes, read, start = [], [], 0
     for tensor in measured_tensors(task.graph, task.ops):
         signature = tensor.shape_signature or tensor.shape
-        varies = -1 in signature[1:] or (signature[:1] == (-1,) and tensor.shape[0] != 1)
         reducible = mode is not MeasureMode.EXPOSED and len(tensor.shape) >= 2 and tensor.size > 0
         # How much of a tensor is sampled depends on its size, so without a fixed size it is sampled outside.
-        reducible = reducible and (signature[-1] > 0 if not task.settings.histograms else not varies)
+        reducible = reducible and (signature[-1] > 0 if not task.settings.histograms else not _varies(tensor))
         channels = tensor.shape[-1] if reducible else 1
         probe = Probe(task.keys[tensor], tensor, start, channels, tensor in channelwise)
         if reducible:

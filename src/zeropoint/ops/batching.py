@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..graph.model import Op, Tensor
-from ..ops import OPS, OpSpec
+from .spec import OpSpec
+from .table import OPS
 
 Free = frozenset[Tensor]
 
