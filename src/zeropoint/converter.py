@@ -1,4 +1,4 @@
-"""The front door that people know from TensorFlow: the same names and settings, our quantizer behind them."""
+"""The interface that people know from TensorFlow: the same names and settings, with our quantizer behind them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from .dtypes import DType
 from .errors import InvalidRecipe, InvalidSample, UnsupportedOp
 from .files import PathLike
 from .graph.model import Model
-from .plan.pipeline import Result
+from .improve.pipeline import Result
 from .plan.qdq import has_trained_ranges
 from .quantization import quantize
 from .sources.conversion import Conversion
@@ -28,24 +28,30 @@ from .sources.tensorflow import from_functions, from_saved_model
 from .tflite.write import to_bytes
 
 
-class Optimize(Enum):
+class NamedEnum(Enum):
+    """Each value is its name."""
+
+    @staticmethod
+    def _generate_next_value_(name: str, start: int, count: int, last_values: list[Any]) -> str:  # noqa: ARG004
+        return name
+
+
+class Optimize(NamedEnum):
     """What to optimize. All but the last mean the same: quantize."""
 
-    DEFAULT = "DEFAULT"
-    OPTIMIZE_FOR_SIZE = "OPTIMIZE_FOR_SIZE"
-    OPTIMIZE_FOR_LATENCY = "OPTIMIZE_FOR_LATENCY"
-    EXPERIMENTAL_SPARSITY = "EXPERIMENTAL_SPARSITY"
+    DEFAULT = auto()
+    OPTIMIZE_FOR_SIZE = auto()
+    OPTIMIZE_FOR_LATENCY = auto()
+    EXPERIMENTAL_SPARSITY = auto()
 
 
-class OpsSet(Enum):
+class OpsSet(NamedEnum):
     """Which ops the result may hold."""
 
-    TFLITE_BUILTINS = "TFLITE_BUILTINS"
-    SELECT_TF_OPS = "SELECT_TF_OPS"
-    TFLITE_BUILTINS_INT8 = "TFLITE_BUILTINS_INT8"
-    EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8 = (
-        "EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8"
-    )
+    TFLITE_BUILTINS = auto()
+    SELECT_TF_OPS = auto()
+    TFLITE_BUILTINS_INT8 = auto()
+    EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8 = auto()
 
 
 INT8_OPS = OpsSet.TFLITE_BUILTINS_INT8
@@ -83,12 +89,13 @@ FORWARDED = (
     "legalize_custom_tensor_list_ops",
     "unfold_batchmatmul",
 )
-"""Attributes of TensorFlow's converter that concern the way to a float model: it gets them."""
+"""Attributes of TensorFlow's converter that affect the conversion to a float model: they are passed on to it."""
 
 WITHOUT_EFFECT = ("experimental_new_quantizer", "experimental_new_dynamic_range_quantizer")
 """Attributes that choose among TensorFlow's own quantizers."""
 
 
+@dataclass(eq=False, repr=False)
 class TFLiteConverter:
     """A model, and what to make of it.
 
@@ -96,27 +103,18 @@ class TFLiteConverter:
     After `convert`, `result` tells what was done: the plan, and which ops stayed float and why.
     """
 
-    optimizations: Iterable[Any]
-    representative_dataset: Any
-    target_spec: TargetSpec
-    inference_input_type: Any
-    inference_output_type: Any
-    allow_custom_ops: bool
-    effort: Any
-    range: Any
-    keep: Iterable[str]
-    result: Result | None
-
-    def __init__(self, convert_to_float: Callable[[Conversion], Model]) -> None:
-        self._to_float = convert_to_float
-        self._settings: dict[str, object] = {}
-        self.optimizations = []
-        self.representative_dataset = None
-        self.target_spec = TargetSpec()
-        self.inference_input_type = self.inference_output_type = DType.FLOAT32
-        self.allow_custom_ops = False
-        self.effort, self.range, self.keep = "standard", "auto", ()
-        self.result = None
+    _to_float: Callable[[Conversion], Model]
+    _settings: dict[str, object] = field(default_factory=dict)
+    optimizations: Iterable[Any] = field(default_factory=list)
+    representative_dataset: Any = None
+    target_spec: TargetSpec = field(default_factory=TargetSpec)
+    inference_input_type: Any = DType.FLOAT32
+    inference_output_type: Any = DType.FLOAT32
+    allow_custom_ops: bool = False
+    effort: Any = "standard"
+    range: Any = "auto"
+    keep: Iterable[str] = ()
+    result: Result | None = None
 
     @classmethod
     def from_keras_model(cls, model: Any) -> TFLiteConverter:
@@ -157,12 +155,12 @@ class TFLiteConverter:
         self.target_spec.supported_ops = ops
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """TensorFlow's converter takes any attribute, misspelt ones too; this one does not."""
+        """TensorFlow's converter accepts any attribute, even a misspelt one; this one does not."""
         if name in FORWARDED:
             self._settings[name] = value
         elif name not in WITHOUT_EFFECT:
             own = {*TFLiteConverter.__annotations__, "target_ops"}
-            if name not in own and name not in ("_to_float", "_settings"):
+            if name not in own:
                 near = difflib.get_close_matches(name, [*own, *FORWARDED, *WITHOUT_EFFECT], 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise InvalidRecipe(f"the converter has no setting {name!r} that has an effect here{hint}")
@@ -170,18 +168,15 @@ class TFLiteConverter:
 
     def convert(self) -> bytes:
         """The model as the settings ask for it, in the form of a `.tflite`."""
-        asked = Asked.of(self)
+        asked = ConverterSettings.of(self)
+        select = OpsSet.SELECT_TF_OPS in asked.ops
         model = self._to_float(
-            Conversion(
-                select_tf_ops=OpsSet.SELECT_TF_OPS in asked.ops,
-                custom_ops=self.allow_custom_ops,
-                settings=self._settings,
-            )
+            Conversion(select_tf_ops=select, custom_ops=self.allow_custom_ops, settings=self._settings)
         )
         mode = asked.mode(model)
         if mode is None:
             return to_bytes(model)
-        with_data = mode in INTEGER_MODES and self.representative_dataset is not None
+        with_data = mode in ("int8", "int16x8") and asked.has_data
         self.result = quantize(
             model,
             mode,
@@ -192,30 +187,18 @@ class TFLiteConverter:
             output_type=asked.output_type,
             keep=tuple(self.keep),
         )
-        if asked.integer_only:
-            _refuse_float(self.result, asked)
+        if asked.integer_only and (count := len(self.result.skipped)):
+            raise UnsupportedOp(
+                f"{asked.integer_only} allows no float, but {count} {'op needs' if count == 1 else 'ops need'} it:",
+                *(f"  {s}" for s in self.result.skipped),
+                "add OpsSet.TFLITE_BUILTINS to target_spec.supported_ops to keep them in float, or change the model",
+            )
         return to_bytes(self.result.model)
 
 
-INTEGER_MODES = ("int8", "int16x8")
-
-
-def _refuse_float(result: Result, asked: Asked) -> None:
-    """Raise for ops that stayed float where only integers are allowed."""
-    if count := len(result.skipped):
-        raise UnsupportedOp(
-            f"{asked.integer_only} allows no float, but {count} {'op needs' if count == 1 else 'ops need'} it:",
-            *(f"  {s}" for s in result.skipped),
-            "add OpsSet.TFLITE_BUILTINS to target_spec.supported_ops to keep them in float, or change the model",
-        )
-
-
-# What the settings mean, taken together.
-
-
 @dataclass(frozen=True)
-class Asked:
-    """The settings in our own terms; TensorFlow's enums and types are told by their names."""
+class ConverterSettings:
+    """The settings in our own terms; TensorFlow's enums and types are recognized by their names."""
 
     optimized: bool
     ops: frozenset[OpsSet]
@@ -225,7 +208,7 @@ class Asked:
     has_data: bool
 
     @classmethod
-    def of(cls, converter: TFLiteConverter) -> Asked:
+    def of(cls, converter: TFLiteConverter) -> ConverterSettings:
         wishes = {_member(Optimize, "optimizations", o) for o in converter.optimizations}
         if Optimize.EXPERIMENTAL_SPARSITY in wishes:
             raise InvalidRecipe("optimizations has EXPERIMENTAL_SPARSITY, which is not supported; leave it out")
@@ -246,22 +229,19 @@ class Asked:
         """The setting that forbids float ops, if one does."""
         if self.types == {"int8"}:
             return "target_spec.supported_types = [int8]"
+        return "" if self.ops & {OpsSet.TFLITE_BUILTINS, OpsSet.SELECT_TF_OPS} else self._integer_sets
+
+    @property
+    def _integer_sets(self) -> str:
         sets = self.ops & {INT8_OPS, INT16X8_OPS}
-        floats = {OpsSet.TFLITE_BUILTINS, OpsSet.SELECT_TF_OPS}
-        return "" if not sets or floats & self.ops else _supported_ops(sets)
+        return _supported_ops(sets) if sets else ""
 
     @property
     def _integers(self) -> str:
         """A setting that cannot be met without integer arithmetic."""
-        sets = self.ops & {INT8_OPS, INT16X8_OPS}
-        return self.integer_only or (_supported_ops(sets) if sets else "") or self._integer_end
-
-    @property
-    def _integer_end(self) -> str:
-        for name, type in (("input", self.input_type), ("output", self.output_type)):
-            if type != "float32":
-                return f"inference_{name}_type = {type}"
-        return ""
+        ends = (("input", self.input_type), ("output", self.output_type))
+        integer_ends = (f"inference_{name}_type = {type}" for name, type in ends if type != "float32")
+        return self.integer_only or self._integer_sets or next(integer_ends, "")
 
     def _require_consistent(self) -> None:
         if unknown := self.types - {"int8", "float16", "float32"}:

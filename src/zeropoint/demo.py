@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from .bench.judge import real
+from .bench.errors import real
 from .dtypes import Array
 from .graph.model import Model
 from .runtime import Session

@@ -275,7 +275,7 @@ def test_a_refusal_of_the_converter_names_the_op(determinant, capfd):
 def test_without_tensorflow_the_error_says_how_to_get_it(home, network, monkeypatch, run):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     for source in (home / "network.keras", home / "network.h5", home / "saved", network):
-        with pytest.raises(MissingExtra, match=r"pip install 'zeropoint\[tensorflow\]'. A .tflite needs none"):
+        with pytest.raises(MissingExtra, match=r"pip install 'zeropoint\[tensorflow\]'. A .tflite does not need it"):
             load(source)
     code, _, err = run("inspect", home / "network.keras")
     assert code == 2
@@ -334,7 +334,7 @@ def test_pytorch_refusals(converted, monkeypatch):
     with pytest.raises(ConversionFailed, match=r"litert-torch refused the model: no lowering for aten.hologram"):
         load(Module(), sample_inputs="broken")
     monkeypatch.setitem(sys.modules, "litert_torch", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'zeropoint\[torch\]'. A .tflite needs none"):
+    with pytest.raises(MissingExtra, match=r"pip install 'zeropoint\[torch\]'. A .tflite does not need it"):
         load(Module(), sample_inputs="x")
 
 

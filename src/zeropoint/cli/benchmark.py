@@ -40,7 +40,7 @@ def benchmark(
       zeropoint benchmark a.tflite b.tflite c.tflite --threads 1,4 --json
       zeropoint benchmark model.tflite model_int8.tflite --report latency.html
     """
-    from ..bench.latency import Trial
+    from ..bench.latency import TimingOptions
     from ..bench.latency import benchmark as measure
     from ..parallel import cores
     from ..report.progress import progress_bar
@@ -50,7 +50,7 @@ def benchmark(
     counts = (1, cores()) if options.threads is None else _counts(options.threads)
     named = {name: load_model(path, screen) for name, path in zip(distinct(models), models, strict=True)}
     with progress_bar("timing", options.rounds, "rounds", screen.remarks) as progress:
-        timed = measure(named, Trial(tuple(dict.fromkeys(counts)), options.rounds, not options.quick), progress)
+        timed = measure(named, TimingOptions(tuple(dict.fromkeys(counts)), options.rounds, not options.quick), progress)
     if options.as_json:
         screen.json(timed.to_json())
     else:
@@ -59,14 +59,8 @@ def benchmark(
         from ..report.page_build import latency_bars
 
         first, last = timed.models[0], timed.models[-1]
-        reports.write(
-            screen.beside(options.as_json),
-            title=last.name,
-            model=named[last.name],
-            size=last.bytes,
-            size_before=first.bytes if len(timed.models) > 1 else None,
-            bars=latency_bars(timed),
-        )
+        known = {"size_before": first.bytes if len(timed.models) > 1 else None, "bars": latency_bars(timed)}
+        reports.write(screen.beside(options.as_json), last.name, named[last.name], last.bytes, **known)
 
 
 def _counts(threads: str) -> tuple[int, ...]:

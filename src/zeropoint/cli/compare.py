@@ -112,17 +112,10 @@ def compare(
     else:
         print_comparison(screen.without_notes(comparison), screen.results, options.top or None)
     if reports.wanted:
-        seen = None if reports.report is None else Settings(samples.limit, allow_nonfinite=True)
-        reports.write(
-            screen.beside(options.as_json),
-            title=quantized.name,
-            model=made,
-            size=size,
-            size_before=before,
-            comparison=comparison,
-            stats=None if seen is None else source.calibrate(seen, screen.remarks),
-            data=options.data,
-        )
+        known = {"size_before": before, "comparison": comparison, "data": options.data}
+        if reports.report is not None:  # it shows histograms
+            known["stats"] = source.calibrate(Settings(samples.limit, allow_nonfinite=True), screen.remarks)
+        reports.write(screen.beside(options.as_json), quantized.name, made, size, **known)
     checks.require(comparison)
 
 

@@ -14,7 +14,7 @@ def demo(screen: Screen) -> None:
     Examples:
       zeropoint demo
     """
-    from ..bench.latency import Trial, benchmark
+    from ..bench.latency import TimingOptions, benchmark
     from ..calibration import Settings
     from ..demo import accuracy, digits, digits_model
     from ..quantization import quantize
@@ -31,7 +31,7 @@ def demo(screen: Screen) -> None:
     printer.line(f"A small network for handwritten digits, calibrated on {len(samples)} of them:")
     stats = SampledModel(model, Data(samples, len(samples))).calibrate(Settings(), screen.results)
     models = {"float32": model, **{mode: quantize(model, mode, stats=stats, min_elements=0).model for mode in MODES}}
-    timed = benchmark(models, Trial(rounds=ROUNDS, inside=False))
+    timed = benchmark(models, TimingOptions(rounds=ROUNDS, inside=False))
     seconds = {timing.name: timing.latencies[0].fastest for timing in timed.models}
     printer.line(("  mode       size       correct   speed   integer arithmetic", "bold"))
     for mode, made in models.items():

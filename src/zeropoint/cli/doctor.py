@@ -133,17 +133,10 @@ def doctor(
         print_diagnosis(screen.without_notes(diagnosis), screen.results)
     remedy.write(examined, reports.overwrite)
     if reports.wanted:
-        reports.write(
-            screen.beside(options.as_json),
-            title=(quantized or model).name,
-            model=examined.before,
-            size=size_of(quantized, examined.before),
-            size_before=size_of(model, source.model),
-            stats=examined.stats,
-            diagnosis=diagnosis,
-            recipe=rules,
-            data=options.data,
-        )
+        title, size = (quantized or model).name, size_of(quantized, examined.before)
+        known = {"diagnosis": diagnosis, "stats": examined.stats, "recipe": rules, "data": options.data}
+        known["size_before"] = size_of(model, source.model)
+        reports.write(screen.beside(options.as_json), title, examined.before, size, **known)
     costly = [finding.cause for finding in diagnosis.findings if finding.gain is not None]
     if options.check and costly:
         raise CheckFailed(f"accuracy is lost to {', '.join(costly)}; --apply OUT writes a better model")

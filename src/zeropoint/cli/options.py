@@ -198,14 +198,14 @@ class PageOptions:
 
             require_report()
 
-    def write(self, console: Console, **evidence: Any) -> None:
-        """Write the files that were asked for; `evidence` are fields of `Evidence`."""
+    def write(self, console: Console, title: str, model: Model, size: int, **known: Any) -> None:
+        """Write the files that were asked for, about `model`; `known` are other fields of `Evidence`."""
         from ..report.model_explorer import save_node_data
         from ..report.page import save_report
         from ..report.page_build import Evidence
         from ..report.terminal import Printer
 
-        shown = Evidence(**evidence, command=shlex.join(["zeropoint", *sys.argv[1:]]))
+        shown = Evidence(title, model, size, **known, command=shlex.join(["zeropoint", *sys.argv[1:]]))
         if self.node_data is not None:
             save_node_data(shown, self.node_data, overwrite=self.overwrite)
             Printer(console).entry("Node data", str(self.node_data))

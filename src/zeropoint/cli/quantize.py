@@ -139,17 +139,8 @@ def quantize(
     print_result(result, before, size, screen.remarks)
     if reports.wanted:
         comparison = None if sampled is None else sampled.compare_briefly(result.model, screen.remarks, samples.limit)
-        reports.write(
-            screen.remarks,
-            title=path.name,
-            model=result.model,
-            size=size,
-            size_before=before,
-            result=result,
-            comparison=comparison,
-            recipe=request.recipe,
-            data=ranges.data,
-        )
+        known = {"size_before": before, "result": result, "recipe": request.recipe, "data": ranges.data}
+        reports.write(screen.remarks, path.name, result.model, size, comparison=comparison, **known)
 
 
 def _request(

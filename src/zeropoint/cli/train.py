@@ -107,16 +107,9 @@ def train(
     print_result(result, before, size, screen.remarks)
     if reports.wanted:
         unlabelled = source if goal.loss is None else _without_labels(source)
-        reports.write(
-            screen.remarks,
-            title=options.output.name,
-            model=result.model,
-            size=size,
-            size_before=before,
-            result=result,
-            comparison=unlabelled.compare_briefly(result.model, screen.remarks),
-            data=options.data,
-        )
+        comparison = unlabelled.compare_briefly(result.model, screen.remarks)
+        known = {"size_before": before, "result": result, "data": options.data}
+        reports.write(screen.remarks, options.output.name, result.model, size, comparison=comparison, **known)
 
 
 def _without_labels(source: SampledModel) -> SampledModel:

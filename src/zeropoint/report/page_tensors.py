@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +10,7 @@ from ..affine import QuantParams, dequantize
 from ..calibration.expected_error import ExpectedErrors, Grid
 from ..calibration.histogram import Histogram
 from ..calibration.stats import Stats, TensorStats
+from ..comparison.values import decibels
 from ..dtypes import Array
 from ..graph.model import Op, Tensor
 from ..ops import OPS
@@ -55,7 +55,7 @@ def expected_snr(seen: TensorStats, params: QuantParams) -> float | None:
     low, high = params.range()
     errors = ExpectedErrors([histogram], Grid(params.dtype.bits))
     error = float(errors(np.array([[low]]), np.array([[high]]))[0, 0])
-    return 10 * math.log10(power / error) if power > 0 and error > 0 else None
+    return decibels(error / power) if power > 0 and error > 0 else None
 
 
 def clipped_share(seen: TensorStats, params: QuantParams) -> float | None:

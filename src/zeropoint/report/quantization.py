@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from ..affine import QuantParams
 from ..comparison.values import decibels
 from ..graph.model import Buffer, Op
+from ..improve.pipeline import Result
+from ..improve.pipeline import Trial as Step
 from ..plan.encode import Form, form_type, held_bytes
-from ..improve.pipeline import Result, Trial as Step
 from ..sources.ports import entries
 from .inspection import feed_formula, formula, inspect, signed
 from .terminal import Printer, size_text, snr_text
@@ -91,21 +91,15 @@ def usage_lines(result: Result) -> Iterator[str]:
     where = entries(result.model)[0]
     for index, port in enumerate(where.ports):
         if (params := port.tensor.params) is not None:
-            yield f"Input '{port.name}' is {params.dtype.label}: q = {feed_formula(params)}"
-            yield f"  {feed_snippet(params, index)}"
+            dtype, name = params.dtype, f'interpreter.get_input_details()[{index}]["index"]'
+            rounded = f"np.round(x / {params.scale!r}){signed(params.zero_point)}"
+            yield f"Input '{port.name}' is {dtype.label}: q = {feed_formula(params)}"
+            yield (
+                f"  interpreter.set_tensor({name}, "
+                f"np.clip({rounded}, {dtype.min}, {dtype.max}).astype(np.{dtype.label}))"
+            )
     for index, tensor in enumerate(where.graph.outputs):
         if (params := tensor.params) is not None:
+            value = f'interpreter.get_tensor(interpreter.get_output_details()[{index}]["index"])'
             yield f"Output '{tensor.name}' is {params.dtype.label}: real = {formula(params)}"
-            yield f"  {read_snippet(params, index)}"
-
-
-def feed_snippet(params: QuantParams, index: int) -> str:
-    low, high = params.dtype.min, params.dtype.max
-    expression = f"np.round(x / {params.scale!r}){signed(params.zero_point)}"
-    typed = f"np.clip({expression}, {low}, {high}).astype(np.{params.dtype.label})"
-    return f'interpreter.set_tensor(interpreter.get_input_details()[{index}]["index"], {typed})'
-
-
-def read_snippet(params: QuantParams, index: int) -> str:
-    value = f'interpreter.get_tensor(interpreter.get_output_details()[{index}]["index"])'
-    return f"real = ({value}.astype(np.float32){signed(-params.zero_point)}) * {params.scale!r}"
+            yield f"  real = ({value}.astype(np.float32){signed(-params.zero_point)}) * {params.scale!r}"

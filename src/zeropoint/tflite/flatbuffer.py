@@ -123,24 +123,18 @@ class Table:
         position = self.at(slot)
         return None if position is None else self.file.vector(self.file.offset(position), dtype)
 
-    def ints(self, slot: int, dtype: npt.DTypeLike = np.int32) -> tuple[int, ...] | None:
-        return None if (found := self._listed(slot, dtype)) is None else tuple(found)
-
-    def floats(self, slot: int) -> tuple[float, ...] | None:
-        return None if (found := self._listed(slot, np.float32)) is None else tuple(found)
-
-    def _listed(self, slot: int, dtype: npt.DTypeLike) -> list[Any] | None:
-        found = self.vector(slot, dtype)
-        if found is None:
+    def numbers(self, slot: int, dtype: npt.DTypeLike = np.int32) -> tuple[Any, ...] | None:
+        """A vector of numbers as Python's own."""
+        values = self.vector(slot, dtype)
+        if values is None:
             return None
-        self.file.charge(found.nbytes)
-        listed: list[Any] = found.tolist()
-        return listed
+        self.file.charge(values.nbytes)
+        return tuple(values.tolist())
 
     def text(self, slot: int) -> str | None:
         """A string. Bytes that are not UTF-8 survive a round trip as surrogates."""
-        found = self.vector(slot, np.uint8)
-        if found is None:
+        values = self.vector(slot, np.uint8)
+        if values is None:
             return None
-        self.file.charge(found.nbytes)
-        return found.tobytes().decode("utf-8", "surrogateescape")
+        self.file.charge(values.nbytes)
+        return values.tobytes().decode("utf-8", "surrogateescape")

@@ -57,10 +57,10 @@ def _content(path: Path) -> memoryview:
 def _identified(content: Content, name: str) -> Content:
     if not content:
         raise InvalidModel(f"{name} is empty; expected a .tflite model")
-    if len(content) < 8 or content[4:8] != schema.IDENTIFIER:
-        found = bytes(content[4:8])
+    identifier = bytes(content[4:8])
+    if identifier != schema.IDENTIFIER:
         raise InvalidModel(
-            f"{name} is not a .tflite model: bytes 4 to 8 are {found!r} where {schema.IDENTIFIER!r} belongs"
+            f"{name} is not a .tflite model: bytes 4 to 8 are {identifier!r} where {schema.IDENTIFIER!r} belongs"
         )
     return content
 
@@ -82,7 +82,7 @@ class _Reader:
         for graph, table in zip(self.graphs, tables, strict=True):
             self._fill(graph, table)
         metadata = [(t.text(0) or "", _pick(self.buffers, t.number(1, "I"), "buffer")) for t in root.tables(6) or ()]
-        older = root.ints(5)
+        older = root.numbers(5)
         model = Model(
             self.graphs,
             [self._signature(t) for t in root.tables(7) or ()],
@@ -113,13 +113,13 @@ class _Reader:
         for tensor, source in zip(graph.tensors, tensors, strict=True):
             if (stored := source.table(4)) is not None:
                 tensor.quantization = self._quantization(stored, graph)
-        graph.inputs = [_pick(graph.tensors, k, "tensor") for k in table.ints(1) or ()]
-        graph.outputs = [_pick(graph.tensors, k, "tensor") for k in table.ints(2) or ()]
+        graph.inputs = _tensors(graph, table.numbers(1))
+        graph.outputs = _tensors(graph, table.numbers(2))
         graph.ops = [self._op(t, graph) for t in table.tables(3) or ()]
         graph.debug_metadata_index = table.number(5, "i", -1)
 
     def _tensor(self, table: Table) -> Tensor:
-        shape = table.ints(0) or ()
+        shape = table.numbers(0) or ()
         if len(shape) > MOST_DIMENSIONS:
             raise InvalidModel(f"a tensor has {len(shape)} dimensions; at most {MOST_DIMENSIONS} can be read")
         return Tensor(
@@ -127,7 +127,7 @@ class _Reader:
             shape,
             schema.dtype_of(table.number(1, "b")),
             _pick(self.buffers, table.number(2, "I"), "buffer") if self.buffers else None,
-            shape_signature=table.ints(7),
+            shape_signature=table.numbers(7),
             is_variable=table.flag(5),
             has_rank=table.flag(8),
             sparsity=_sparsity(table.table(6)),
@@ -137,11 +137,11 @@ class _Reader:
 
     def _quantization(self, table: Table, graph: Graph) -> Quantization | None:
         stored = Quantization(
-            table.floats(2) or (),
-            table.ints(3, np.int64) or (),
+            table.numbers(2, np.float32) or (),
+            table.numbers(3, np.int64) or (),
             table.number(6, "i"),
-            table.floats(0) or (),
-            table.floats(1) or (),
+            table.numbers(0, np.float32) or (),
+            table.numbers(1, np.float32) or (),
             self._details(table, graph),
         )
         return None if stored == Quantization() else stored
@@ -160,17 +160,17 @@ class _Reader:
 
     def _op(self, table: Table, graph: Graph) -> Op:
         code: _OpCode = _pick(self.codes, table.number(0, "I"), "operator code")
-        mutating = table.ints(7, np.uint8)
+        mutating = table.numbers(7, np.uint8)
         return Op(
             code.kind,
-            [None if k == -1 else _pick(graph.tensors, k, "tensor") for k in table.ints(1) or ()],
-            [_pick(graph.tensors, k, "tensor") for k in table.ints(2) or ()],
+            [None if k == -1 else _pick(graph.tensors, k, "tensor") for k in table.numbers(1) or ()],
+            _tensors(graph, table.numbers(2)),
             self._options(table),
             code.version,
             code.custom_code,
             self._custom_options(table),
             table.number(6, "b"),
-            [_pick(graph.tensors, k, "tensor") for k in table.ints(8) or ()],
+            _tensors(graph, table.numbers(8)),
             None if mutating is None else tuple(bool(flag) for flag in mutating),
             table.number(13, "i", -1),
         )
@@ -183,7 +183,7 @@ class _Reader:
         found = first or second
         if found is None:
             return None
-        calls = {k: self._called(v) for k, v in found.values.items() if k in schema.SUBGRAPH_FIELDS}
+        calls = {k: self._called(v) for k, v in found.values.items() if schema.holds_subgraphs(k)}
         return found.replace(**calls)
 
     def _called(self, index: int | tuple[int, ...] | None) -> object:
@@ -225,6 +225,10 @@ def _sparsity(table: Table | None) -> Record | None:
 
 def _records(tables: list[Table] | None, type: str) -> tuple[Record, ...] | None:
     return None if tables is None else tuple(schema.record(t, type) for t in tables)
+
+
+def _tensors(graph: Graph, indices: Sequence[int] | None) -> list[Tensor]:
+    return [_pick(graph.tensors, k, "tensor") for k in indices or ()]
 
 
 def _pick(items: Sequence[T], index: int, what: str) -> T:

@@ -16,22 +16,6 @@ from .flatbuffer import File, Table
 
 IDENTIFIER = b"TFL3"
 
-SUBGRAPH_FIELDS = frozenset(
-    {
-        "bodySubgraphIndex",
-        "branchSubgraphIndices",
-        "comparatorSubgraphIndex",
-        "condSubgraphIndex",
-        "decompositionSubgraphIndex",
-        "elseSubgraphIndex",
-        "initSubgraphIndex",
-        "subgraph",
-        "thenSubgraphIndex",
-        "updateComputationSubgraphIndex",
-    }
-)
-"""Option fields that hold a subgraph's index, or several, in a file, and Graphs in a Record."""
-
 
 @cache
 def _names(enum: str) -> dict[int, str]:
@@ -74,6 +58,11 @@ def option_types() -> dict[str, tuple[int, int]]:
 def details_code(type: str) -> int:
     """The code of a table of quantization details in its union."""
     return _codes("QuantizationDetails")[type]
+
+
+def holds_subgraphs(field: str) -> bool:
+    """Whether an option holds a subgraph's index, or several, in a file, and so Graphs in a Record."""
+    return "subgraph" in field.lower()  # condSubgraphIndex, branchSubgraphIndices, subgraph and others
 
 
 def default_options(type: str, **values: Any) -> Record:
