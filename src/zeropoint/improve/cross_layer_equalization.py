@@ -70,7 +70,7 @@ def equalize(
     changed = []
     for graph in model.graphs:
         readers = Counter(t for op in graph.ops for t in op.inputs if t is not None)
-        for link in list(links(graph, ops)):
+        for link in list(_Links(ops, Uses(graph)).of(graph)):
             seen = stats.tensors.get(keys[link.tensor])
             if seen is None or seen.channels is None:
                 continue
@@ -81,11 +81,6 @@ def equalize(
     return changed
 
 
-def links(graph: Graph, ops: Mapping[str, OpSpec]) -> Iterator[Link]:
-    """Every tensor of the graph whose channels can be scaled."""
-    return _Links(ops, Uses(graph)).of(graph)
-
-
 @dataclass(frozen=True)
 class _Links:
     """Follows the channels of tensors from what makes them to the weights that meet them."""
@@ -94,6 +89,7 @@ class _Links:
     uses: Uses
 
     def of(self, graph: Graph) -> Iterator[Link]:
+        """Every tensor of the graph whose channels can be scaled."""
         for op in graph.ops:
             makers, ceiling = self._makers(op), _ceiling(op)
             if not makers or ceiling is None:

@@ -86,27 +86,6 @@ class CellState:
 Role = Activation | Weight | Bias | Untouched | ShapeOnly | Coefficients | OutputState | CellState
 
 
-def act(*, symmetric_constant: bool = False, constant: Weight | None = None) -> Activation:
-    return Activation(symmetric_constant, constant)
-
-
-def weight(axis: int | None, swapped: str | None = None) -> Weight:
-    return Weight(axis, swapped)
-
-
-def bias(*of: int) -> Bias:
-    first, second = of
-    return Bias((first, second))
-
-
-def index() -> Untouched:
-    return Untouched()
-
-
-def shape_of() -> ShapeOnly:
-    return ShapeOnly()
-
-
 # How an integer kernel goes from its inputs' scales to its output's.
 
 

@@ -15,6 +15,8 @@ from .batch import along, broadcasts, by_sample, joined, only
 from .layout import CONVOLUTION, DENSE, DEPTHWISE, MATRIX_PRODUCT, TRANSPOSED
 from .recurrent import LSTM
 from .spec import (
+    Activation,
+    Bias,
     CellState,
     Coefficients,
     Fixed,
@@ -23,12 +25,10 @@ from .spec import (
     OpSpec,
     OutputState,
     Rescale,
+    ShapeOnly,
     Trait,
-    act,
-    bias,
-    index,
-    shape_of,
-    weight,
+    Untouched,
+    Weight,
 )
 
 INT8, INT16, INT4, INT2 = DType.INT8, DType.INT16, DType.INT4, DType.INT2
@@ -37,8 +37,8 @@ PRODUCT, RATIO, SUM = Rescale.PRODUCT, Rescale.RATIO, Rescale.SUM
 VARIADIC, TIED, AVERAGES, FUSES = Trait.VARIADIC, Trait.TIED, Trait.AVERAGES, Trait.FUSES
 HOMOGENEOUS, HAS_POLES, RANKS, RECURRENT = Trait.HOMOGENEOUS, Trait.HAS_POLES, Trait.RANKS, Trait.RECURRENT
 
-ONE, TWO = (act(),), (act(), act())
-TRUTH = (index(),)
+ACT, INDEX, MATRIX = Activation(), Untouched(), Weight(axis=None)
+ONE, TWO = (ACT,), (ACT, ACT)
 Options = Mapping[DType, Mapping[str, object]]
 
 
@@ -63,7 +63,7 @@ def ends(low: float, high: float) -> Mapping[DType, tuple[float, float]]:
 
 
 # The weights of one direction of a recurrent layer: of the gates on input and state; peepholes; biases; projection.
-DIRECTION = (*(weight(axis=None),) * 8, *(Coefficients(),) * 3, *(index(),) * 4, weight(axis=None), index())
+DIRECTION = (*(MATRIX,) * 8, *(Coefficients(),) * 3, *(INDEX,) * 4, MATRIX, INDEX)
 
 # Hybrid kernels then round their inputs to all of [-128, 127], which halves the error.
 ASYMMETRIC_INPUTS: Options = {DType.FLOAT32: {"asymmetricQuantizeInputs": True}}
@@ -100,24 +100,24 @@ LOOKUP_KERNELS = KernelSpec(BOTH, hybrid=(INT8, INT4, INT2), blockwise=(INT4,), 
 
 ROWS: tuple[OpSpec, ...] = (
     # Weighted ops.
-    OpSpec("CONV_2D", (act(), weight(axis=0), bias(0, 1)), CONV_2D_KERNELS, FUSES, layout=CONVOLUTION,
+    OpSpec("CONV_2D", (ACT, Weight(axis=0), Bias((0, 1))), CONV_2D_KERNELS, FUSES, layout=CONVOLUTION,
            batch=only(0), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
-    OpSpec("DEPTHWISE_CONV_2D", (act(), weight(axis=3), bias(0, 1)), DEPTHWISE_KERNELS, FUSES, layout=DEPTHWISE,
+    OpSpec("DEPTHWISE_CONV_2D", (ACT, Weight(axis=3), Bias((0, 1))), DEPTHWISE_KERNELS, FUSES, layout=DEPTHWISE,
            batch=only(0), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
-    OpSpec("TRANSPOSE_CONV", (index(), weight(axis=0), act(), bias(2, 1)), TRANSPOSED_KERNELS, layout=TRANSPOSED,
+    OpSpec("TRANSPOSE_CONV", (INDEX, Weight(axis=0), ACT, Bias((2, 1))), TRANSPOSED_KERNELS, layout=TRANSPOSED,
            batch=only(2), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
-    OpSpec("FULLY_CONNECTED", (act(), weight(axis=0), bias(0, 1)), DENSE_KERNELS, FUSES, layout=DENSE,
+    OpSpec("FULLY_CONNECTED", (ACT, Weight(axis=0), Bias((0, 1))), DENSE_KERNELS, FUSES, layout=DENSE,
            batch=only(0), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
-    OpSpec("BATCH_MATMUL", (act(), act(symmetric_constant=True, constant=weight(axis=-1, swapped="adjY"))), MATRIX_KERNELS,
+    OpSpec("BATCH_MATMUL", (ACT, Activation(symmetric_constant=True, constant=Weight(axis=-1, swapped="adjY"))), MATRIX_KERNELS,
            layout=MATRIX_PRODUCT, batch=batch.matrix_product, rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
     # Recurrent: the input; weights of the gates i, f, c, o on it and on the state; peepholes; biases; projection; states.
-    OpSpec(LSTM, (act(), *(weight(axis=None),) * 8, *(Coefficients(),) * 3, bias(0, 1), bias(0, 2), bias(0, 3), bias(0, 4),
-                  weight(axis=None), index(), OutputState(), CellState(least=-15, greatest=-9)),
+    OpSpec(LSTM, (ACT, *(MATRIX,) * 8, *(Coefficients(),) * 3, Bias((0, 1)), Bias((0, 2)), Bias((0, 3)), Bias((0, 4)),
+                  MATRIX, INDEX, OutputState(), CellState(least=-15, greatest=-9)),
            LSTM_KERNELS, RECURRENT, batch=batch.steps_second, own_activation="TANH"),
     # The same forwards and backwards; then four states, a second input and its weights.
-    OpSpec("BIDIRECTIONAL_SEQUENCE_LSTM", (act(), *DIRECTION, *DIRECTION, *(index(),) * 4, act(), *(weight(axis=None),) * 8),
+    OpSpec("BIDIRECTIONAL_SEQUENCE_LSTM", (ACT, *DIRECTION, *DIRECTION, *(INDEX,) * 4, ACT, *(MATRIX,) * 8),
            BOTH_WAYS_KERNELS, RECURRENT, outputs=TWO),
-    OpSpec("SVDF", (act(), weight(axis=None), weight(axis=None), index(), index()), SVDF_KERNELS, RECURRENT),
+    OpSpec("SVDF", (ACT, MATRIX, MATRIX, INDEX, INDEX), SVDF_KERNELS, RECURRENT),
     # Arithmetic.
     OpSpec("ADD", TWO, since(2, 3, options=ANY_SCALE), FUSES | Trait.ADDS, batch=broadcasts, rescale=SUM, max_rescale=SUM_LIMIT),
     OpSpec("SUB", TWO, since(2, 5, options=ANY_SCALE), FUSES | Trait.SUBTRACTS, batch=broadcasts, rescale=SUM, max_rescale=SUM_LIMIT),
@@ -136,7 +136,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("RELU_N1_TO_1", ONE, since(1), batch=by_sample, rescale=RATIO, saturates=ends(-1, 1)),
     OpSpec("RELU_0_TO_1", ONE, since(1), batch=by_sample, rescale=RATIO, saturates=ends(0, 1)),
     OpSpec("LEAKY_RELU", ONE, since(2, 2), HOMOGENEOUS, batch=by_sample, rescale=RATIO),
-    OpSpec("PRELU", (act(), weight(axis=None)), KernelSpec(BOTH, INT8_WEIGHTS, needs=CONSTANT), HOMOGENEOUS, batch=only(0)),
+    OpSpec("PRELU", (ACT, MATRIX), KernelSpec(BOTH, INT8_WEIGHTS, needs=CONSTANT), HOMOGENEOUS, batch=only(0)),
     OpSpec("ELU", ONE, since(1), batch=by_sample, saturates=ends(-8, math.inf)),
     OpSpec("GELU", ONE, since(2, 2), batch=by_sample, saturates=ends(-6, math.inf)),
     OpSpec("HARD_SWISH", ONE, since(1), batch=by_sample, rescale=RATIO, max_rescale=128.0, saturates=ends(-3, math.inf)),
@@ -161,74 +161,74 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("LOG_SOFTMAX", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(16 / 256, 127)}, probabilities="row"),
     OpSpec("L2_NORMALIZATION", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(1 / 128, 0)}),
     # Reductions.
-    OpSpec("MEAN", (act(), index()), since(2, 3, Need.SUM_FITS), batch=along(batch.axes_at(1)), rescale=RATIO),
-    OpSpec("SUM", (act(), index()), since(2, 2, Need.SUM_FITS), batch=along(batch.axes_at(1)), rescale=RATIO),
-    OpSpec("REDUCE_PROD", (act(), index()), KernelSpec(note="its integer kernel is wrong for products of many numbers"),
+    OpSpec("MEAN", (ACT, INDEX), since(2, 3, Need.SUM_FITS), batch=along(batch.axes_at(1)), rescale=RATIO),
+    OpSpec("SUM", (ACT, INDEX), since(2, 2, Need.SUM_FITS), batch=along(batch.axes_at(1)), rescale=RATIO),
+    OpSpec("REDUCE_PROD", (ACT, INDEX), KernelSpec(note="its integer kernel is wrong for products of many numbers"),
            batch=along(batch.axes_at(1))),
-    OpSpec("REDUCE_MAX", (act(), index()), since(2, 3), TIED, batch=along(batch.axes_at(1))),
-    OpSpec("REDUCE_MIN", (act(), index()), since(2, 3), TIED, batch=along(batch.axes_at(1))),
-    OpSpec("REDUCE_ANY", (index(), index()), outputs=TRUTH, batch=along(batch.axes_at(1))),
-    OpSpec("REDUCE_ALL", (index(), index()), outputs=TRUTH, batch=along(batch.axes_at(1))),
-    OpSpec("CUMSUM", (act(), index()), batch=along(batch.axes_at(1))),
-    OpSpec("ARG_MAX", (act(), index()), since(2), RANKS, outputs=(index(),), batch=along(batch.axes_at(1))),
-    OpSpec("ARG_MIN", (act(), index()), since(2), RANKS, outputs=(index(),), batch=along(batch.axes_at(1))),
-    OpSpec("TOPK_V2", (act(), index()), since(2, 3), TIED, outputs=(act(), index()), batch=along(batch.last_axis)),
+    OpSpec("REDUCE_MAX", (ACT, INDEX), since(2, 3), TIED, batch=along(batch.axes_at(1))),
+    OpSpec("REDUCE_MIN", (ACT, INDEX), since(2, 3), TIED, batch=along(batch.axes_at(1))),
+    OpSpec("REDUCE_ANY", (INDEX, INDEX), outputs=(INDEX,), batch=along(batch.axes_at(1))),
+    OpSpec("REDUCE_ALL", (INDEX, INDEX), outputs=(INDEX,), batch=along(batch.axes_at(1))),
+    OpSpec("CUMSUM", (ACT, INDEX), batch=along(batch.axes_at(1))),
+    OpSpec("ARG_MAX", (ACT, INDEX), since(2), RANKS, outputs=(INDEX,), batch=along(batch.axes_at(1))),
+    OpSpec("ARG_MIN", (ACT, INDEX), since(2), RANKS, outputs=(INDEX,), batch=along(batch.axes_at(1))),
+    OpSpec("TOPK_V2", (ACT, INDEX), since(2, 3), TIED, outputs=(ACT, INDEX), batch=along(batch.last_axis)),
     # Pooling and resizing.
     OpSpec("AVERAGE_POOL_2D", ONE, since(2, 3), TIED | HOMOGENEOUS | AVERAGES, batch=by_sample),
     OpSpec("MAX_POOL_2D", ONE, since(2, 3), TIED | HOMOGENEOUS, batch=by_sample),
     OpSpec("L2_POOL_2D", ONE, batch=by_sample),
-    OpSpec("RESIZE_BILINEAR", (act(), index()), since(2, 4), TIED | HOMOGENEOUS | AVERAGES, batch=only(0)),
-    OpSpec("RESIZE_NEAREST_NEIGHBOR", (act(), index()), since(2, 4), TIED | HOMOGENEOUS, batch=only(0)),
+    OpSpec("RESIZE_BILINEAR", (ACT, INDEX), since(2, 4), TIED | HOMOGENEOUS | AVERAGES, batch=only(0)),
+    OpSpec("RESIZE_NEAREST_NEIGHBOR", (ACT, INDEX), since(2, 4), TIED | HOMOGENEOUS, batch=only(0)),
     # Moving data.
-    OpSpec("RESHAPE", (act(), index()), since(1, 1), TIED, batch=by_sample),
-    OpSpec("TRANSPOSE", (act(), index()), since(2, 5), TIED, batch=along(batch.transposed)),
-    OpSpec("EXPAND_DIMS", (act(), index()), since(1, 1), TIED, batch=along(batch.inserted)),
+    OpSpec("RESHAPE", (ACT, INDEX), since(1, 1), TIED, batch=by_sample),
+    OpSpec("TRANSPOSE", (ACT, INDEX), since(2, 5), TIED, batch=along(batch.transposed)),
+    OpSpec("EXPAND_DIMS", (ACT, INDEX), since(1, 1), TIED, batch=along(batch.inserted)),
     OpSpec("SQUEEZE", ONE, since(1, 1), TIED, batch=along(batch.squeezed)),
     OpSpec("PACK", ONE, since(2, 3), VARIADIC | TIED, batch=joined(batch.axis_of_output)),
     OpSpec("UNPACK", ONE, since(2, 4), VARIADIC | TIED, batch=along(batch.axis_of_input)),
     OpSpec("CONCATENATION", ONE, since(2, 3), VARIADIC | TIED, batch=joined(batch.axis_of_output)),
-    OpSpec("SPLIT", (index(), act()), since(2, 4), VARIADIC | TIED, batch=along(batch.axes_at(0, data=1))),
-    OpSpec("SPLIT_V", (act(), index(), index()), since(2, 2), VARIADIC | TIED, batch=along(batch.axes_at(2))),
-    OpSpec("SLICE", (act(), index(), index()), since(2, 4), TIED, batch=along(batch.sliced)),
-    OpSpec("STRIDED_SLICE", (act(), index(), index(), index()), since(2, 4), TIED, batch=along(batch.sliced_in_steps)),
-    OpSpec("GATHER", (act(constant=weight(axis=None)), index()), since(2, 4), TIED, batch=batch.gathers),
-    OpSpec("GATHER_ND", (act(), index()), since(1, 3), TIED, batch=only(1)),
-    OpSpec("EMBEDDING_LOOKUP", (index(), act(constant=weight(axis=0))), LOOKUP_KERNELS, TIED, batch=only(0)),
-    OpSpec("DYNAMIC_UPDATE_SLICE", (act(), act(), index()), since(1, 4), TIED),
-    OpSpec("PAD", (act(), index()), since(2, 3), TIED | HOMOGENEOUS, batch=along(batch.padded)),
-    OpSpec("PADV2", (act(), index(), act()), since(2, 3), TIED, batch=along(batch.padded)),
-    OpSpec("MIRROR_PAD", (act(), index()), since(2, 3), TIED, batch=along(batch.padded)),
-    OpSpec("FILL", (index(), act()), since(3, 3), TIED),
+    OpSpec("SPLIT", (INDEX, ACT), since(2, 4), VARIADIC | TIED, batch=along(batch.axes_at(0, data=1))),
+    OpSpec("SPLIT_V", (ACT, INDEX, INDEX), since(2, 2), VARIADIC | TIED, batch=along(batch.axes_at(2))),
+    OpSpec("SLICE", (ACT, INDEX, INDEX), since(2, 4), TIED, batch=along(batch.sliced)),
+    OpSpec("STRIDED_SLICE", (ACT, INDEX, INDEX, INDEX), since(2, 4), TIED, batch=along(batch.sliced_in_steps)),
+    OpSpec("GATHER", (Activation(constant=MATRIX), INDEX), since(2, 4), TIED, batch=batch.gathers),
+    OpSpec("GATHER_ND", (ACT, INDEX), since(1, 3), TIED, batch=only(1)),
+    OpSpec("EMBEDDING_LOOKUP", (INDEX, Activation(constant=Weight(axis=0))), LOOKUP_KERNELS, TIED, batch=only(0)),
+    OpSpec("DYNAMIC_UPDATE_SLICE", (ACT, ACT, INDEX), since(1, 4), TIED),
+    OpSpec("PAD", (ACT, INDEX), since(2, 3), TIED | HOMOGENEOUS, batch=along(batch.padded)),
+    OpSpec("PADV2", (ACT, INDEX, ACT), since(2, 3), TIED, batch=along(batch.padded)),
+    OpSpec("MIRROR_PAD", (ACT, INDEX), since(2, 3), TIED, batch=along(batch.padded)),
+    OpSpec("FILL", (INDEX, ACT), since(3, 3), TIED),
     OpSpec("ZEROS_LIKE", ONE, batch=by_sample),
     OpSpec("MATRIX_SET_DIAG", TWO, since(1, 1), TIED),
-    OpSpec("DILATE", (act(), index(), act()), since(1, 1), TIED),
-    OpSpec("ONE_HOT", (index(), index(), act(), act()), since(1), TIED),
-    OpSpec("SPARSE_TO_DENSE", (index(), index(), act(), act()), since(3), TIED),
-    OpSpec("TILE", (act(), index()), since(2, 2), TIED, batch=along(batch.repeated)),
-    OpSpec("BROADCAST_TO", (act(), index()), since(3, 3), TIED),
-    OpSpec("REVERSE_V2", (act(), index()), since(3, 3), TIED, batch=along(batch.axes_at(1))),
-    OpSpec("SELECT", (index(), act(), act()), since(1, 1), TIED),
-    OpSpec("SELECT_V2", (index(), act(), act()), since(1, 1), TIED, batch=broadcasts),
+    OpSpec("DILATE", (ACT, INDEX, ACT), since(1, 1), TIED),
+    OpSpec("ONE_HOT", (INDEX, INDEX, ACT, ACT), since(1), TIED),
+    OpSpec("SPARSE_TO_DENSE", (INDEX, INDEX, ACT, ACT), since(3), TIED),
+    OpSpec("TILE", (ACT, INDEX), since(2, 2), TIED, batch=along(batch.repeated)),
+    OpSpec("BROADCAST_TO", (ACT, INDEX), since(3, 3), TIED),
+    OpSpec("REVERSE_V2", (ACT, INDEX), since(3, 3), TIED, batch=along(batch.axes_at(1))),
+    OpSpec("SELECT", (INDEX, ACT, ACT), since(1, 1), TIED),
+    OpSpec("SELECT_V2", (INDEX, ACT, ACT), since(1, 1), TIED, batch=broadcasts),
     OpSpec("SPACE_TO_DEPTH", ONE, since(2), TIED, batch=by_sample),
     OpSpec("DEPTH_TO_SPACE", ONE, since(1), TIED, batch=by_sample),
-    OpSpec("SPACE_TO_BATCH_ND", (act(), index(), index()), since(2, 4), TIED),
-    OpSpec("BATCH_TO_SPACE_ND", (act(), index(), index()), since(2, 4), TIED),
+    OpSpec("SPACE_TO_BATCH_ND", (ACT, INDEX, INDEX), since(2, 4), TIED),
+    OpSpec("BATCH_TO_SPACE_ND", (ACT, INDEX, INDEX), since(2, 4), TIED),
     # Comparisons: integers in, truth values out. With one scale for both sides what is equal stays so, and int16 kernels
     # compare the integers as they are.
-    OpSpec("EQUAL", TWO, since(2, 5), TIED, outputs=TRUTH, batch=broadcasts),
-    OpSpec("NOT_EQUAL", TWO, since(2, 4), TIED, outputs=TRUTH, batch=broadcasts),
-    OpSpec("GREATER", TWO, since(2, 2), TIED, outputs=TRUTH, batch=broadcasts),
-    OpSpec("GREATER_EQUAL", TWO, since(2, 3), TIED, outputs=TRUTH, batch=broadcasts),
-    OpSpec("LESS", TWO, since(2, 3), TIED, outputs=TRUTH, batch=broadcasts),
-    OpSpec("LESS_EQUAL", TWO, since(2, 2), TIED, outputs=TRUTH, batch=broadcasts),
-    OpSpec("LOGICAL_AND", (index(), index()), outputs=TRUTH, batch=broadcasts),
-    OpSpec("LOGICAL_OR", (index(), index()), outputs=TRUTH, batch=broadcasts),
-    OpSpec("LOGICAL_NOT", (index(),), outputs=TRUTH, batch=by_sample),
+    OpSpec("EQUAL", TWO, since(2, 5), TIED, outputs=(INDEX,), batch=broadcasts),
+    OpSpec("NOT_EQUAL", TWO, since(2, 4), TIED, outputs=(INDEX,), batch=broadcasts),
+    OpSpec("GREATER", TWO, since(2, 2), TIED, outputs=(INDEX,), batch=broadcasts),
+    OpSpec("GREATER_EQUAL", TWO, since(2, 3), TIED, outputs=(INDEX,), batch=broadcasts),
+    OpSpec("LESS", TWO, since(2, 3), TIED, outputs=(INDEX,), batch=broadcasts),
+    OpSpec("LESS_EQUAL", TWO, since(2, 2), TIED, outputs=(INDEX,), batch=broadcasts),
+    OpSpec("LOGICAL_AND", (INDEX, INDEX), outputs=(INDEX,), batch=broadcasts),
+    OpSpec("LOGICAL_OR", (INDEX, INDEX), outputs=(INDEX,), batch=broadcasts),
+    OpSpec("LOGICAL_NOT", (INDEX,), outputs=(INDEX,), batch=by_sample),
     # Only a shape is read: any type will do, and no value is quantized.
-    OpSpec("SHAPE", (shape_of(),), outputs=(index(),)),
-    OpSpec("RANK", (shape_of(),), outputs=(index(),)),
+    OpSpec("SHAPE", (ShapeOnly(),), outputs=(INDEX,)),
+    OpSpec("RANK", (ShapeOnly(),), outputs=(INDEX,)),
     # MediaPipe's, of which only the float arithmetic is known.
-    OpSpec("Convolution2DTransposeBias", (act(), act(), act()), batch=only(0)),
+    OpSpec("Convolution2DTransposeBias", (ACT, ACT, ACT), batch=only(0)),
 )
 # fmt: on
 
