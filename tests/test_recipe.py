@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import zeropoint
+from zeropoint.affine import PerTensor
 from zeropoint.calibration import calibrate
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidRecipe
@@ -138,7 +139,9 @@ RECIPE = Recipe(
         Rule(INT8),
         Rule(INT16X8, ops="CONV_2D"),
         Rule(FLOAT, name="head/*"),
-        Rule(dataclasses.replace(INT8, symmetric=True, per_tensor=True, range="minmax"), regex="^x", scope="a/b"),
+        Rule(
+            dataclasses.replace(INT8, symmetric=True, granularity=PerTensor(), range="minmax"), regex="^x", scope="a/b"
+        ),
         Rule(INT8, ops="MEAN"),
     )
 )

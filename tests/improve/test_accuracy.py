@@ -22,9 +22,11 @@ from zeropoint.improve.bias_correction import rounding_error
 from zeropoint.improve.cross_layer_equalization import equalize
 from zeropoint.improve.gptq import compensated, output_error
 from zeropoint.improve.layerwise import Refiner
+from zeropoint.improve.pipeline import plan as plan_model
+from zeropoint.improve.pipeline import run
+from zeropoint.improve.steps import untold
 from zeropoint.ops import OPS
 from zeropoint.plan.request import Request
-from zeropoint.improve.pipeline import plan as plan_model, run
 from zeropoint.plan.weights import weight_params
 from zeropoint.recipe import preset, recipe_from
 from zeropoint.runtime import Session
@@ -255,7 +257,7 @@ def test_the_number_of_cores_changes_nothing(monkeypatch) -> None:
 def test_effort_can_be_spent_on_some_ops_only() -> None:
     model, samples = chain(), inputs(chain(), 24)
     rules = recipe_from({"rules": [{"scheme": "int8"}, {"scheme": "int8", "name": "b", "effort": "quick"}]})
-    values = zeropoint.quantize(model, recipe=rules, stats=calibrate(model, samples)).plan.values
+    values = zeropoint.quantize(model, recipe=rules, stats=calibrate(model, samples)).plan.constants.keys
     assert {use.op.name for use in values} == {"a", "c"}
 
 
@@ -277,7 +279,7 @@ def test_the_search_finds_what_equalization_gains() -> None:
     model, samples = chain(300.0), inputs(chain(300.0), 30)
     quick = zeropoint.quantize(model, data=samples, effort="quick")
     best = zeropoint.quantize(model, data=samples)
-    assert any("evened out" in note for note in best.notes)
+    assert any("equalized" in note for note in best.notes)
     assert output_power(best.model, samples, model) < 0.7 * output_power(quick.model, samples, model)
 
 
@@ -296,7 +298,8 @@ def test_refined_biases_match_the_float_means_exactly() -> None:
     samples = [(x,) for x in inputs(model, 16)]
     request = Request(preset("int8"), calibrate(model, samples), method="minmax")
     planned = plan_model(model, request)
-    (plan,) = (Refiner(planned.model, replace(request, effort="high"), samples).refine(p) for p in planned.plans)
+    refiner = Refiner(planned.model, replace(request, effort="high"), samples, untold)
+    (plan,) = refiner.refine(planned).plans
     (only,) = plan.graph.ops
     float_mean = np.mean([x.reshape(-1, 4).mean(axis=0) for (x,) in samples], axis=0, dtype=np.float64)
     params = plan.wanted[Use(only, 0)]
@@ -304,11 +307,11 @@ def test_refined_biases_match_the_float_means_exactly() -> None:
 
     seen = np.mean([dequantize(quantize(x, params), params).reshape(-1, 4).mean(axis=0) for (x,) in samples], axis=0)
     wanted = only.inputs[1].data.reshape(6, 4) @ float_mean + only.inputs[2].data
-    made = plan.values[Use(only, 1)].reshape(6, 4) @ seen + plan.values[Use(only, 2)]
+    made = plan.constants.at(Use(only, 1)).reshape(6, 4) @ seen + plan.constants.at(Use(only, 2))
     np.testing.assert_allclose(made, wanted, atol=1e-4)
 
 
 def test_quick_effort_leaves_the_constants_as_they_are() -> None:
     model = chain()
     request = Request(preset("int8"), calibrate(model, inputs(model)), effort="quick")
-    assert not run(model, request).plan.values
+    assert not run(model, request).plan.constants.keys

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from zeropoint import calibrate, quantize
-from zeropoint.bench.errors import Compared, Judge, run_all
+from zeropoint.bench.bench import Bench
+from zeropoint.bench.errors import Compared
 from zeropoint.calibration import Stats
 from zeropoint.graph.edit import copy_model
 from zeropoint.graph.model import Model
 from zeropoint.improve.cross_layer_equalization import HEADROOM, channel_factors, equalize
 from zeropoint.improve.gptq import Pair, refitted
 from zeropoint.improve.range_choice import affordable_samples
+from zeropoint.ops import OPS
 from zeropoint.runtime import Session
 
 from .. import build
@@ -114,8 +116,7 @@ def test_probabilities_are_judged_by_what_they_are_made_of() -> None:
         return Model([build.graph("main", [x], [z], build.op("MUL", [x, scale], y, options="MulOptions"), softmax)])
 
     data = [np.float32([[3, 0, -3]]), np.float32([[-2, 4, 0]])]
-    judge = Judge.of(model(1.0), data)
-    assert judge is not None
+    judge = Bench(model(1.0), data)
     assert judge.error(model(1.0)) == 0
     assert judge.error(model(1.1)) == pytest.approx(0.01, rel=1e-3)
 
@@ -134,8 +135,7 @@ def test_ranges_are_chosen_for_each_tensor() -> None:
     step = next(s for s in found.steps if s.what == "ranges of each tensor")
     assert step.error is not None
     fixed = {m: quantize(model, "int8", data=data, range=m) for m in ("minmax", "mse")}
-    judge = Judge.of(model, data)
-    assert judge is not None
+    judge = Bench(model, data)
     assert judge.error(found.model) <= min(judge.error(other.model) for other in fixed.values()) * 1.001
 
 
@@ -144,8 +144,8 @@ def test_what_cannot_matter_is_not_judged() -> None:
     softmax = Compared(0, "row")
     logits = np.float32([[5.0, 4.0, -50.0, -3.4e38]])
     other = np.float32([[6.0, 5.0, -90.0, -1e30]])
-    np.testing.assert_allclose(softmax.seen(logits), softmax.seen(other), atol=1e-6)
-    assert Compared(0, "each").seen(np.float32([100.0])) == Compared(0, "each").seen(np.float32([30.0]))
+    np.testing.assert_allclose(softmax.judged(logits), softmax.judged(other), atol=1e-6)
+    assert Compared(0, "each").judged(np.float32([100.0])) == Compared(0, "each").judged(np.float32([30.0]))
 
 
 def test_states_of_recurrent_layers_are_left_out() -> None:
@@ -158,7 +158,7 @@ def test_states_of_recurrent_layers_are_left_out() -> None:
 
 def test_parts_of_a_large_model_get_ranges_together(monkeypatch) -> None:
     """Where trials of each tensor cost too much, high effort tries another method on parts of the model."""
-    monkeypatch.setattr("zeropoint.improve.search.TRIAL_MACS", {"standard": 0, "high": 0})
+    monkeypatch.setattr("zeropoint.improve.steps.TRIAL_MACS", {"standard": 0, "high": 0})
     whole = {effort: quantize(clipped(), "int8", data=samples(), effort=effort) for effort in ("standard", "high")}
     assert "ranges of parts" not in {step.what for step in whole["standard"].steps}
     steps = {step.what: step for step in whole["high"].steps}
@@ -170,8 +170,8 @@ def test_parts_of_a_large_model_get_ranges_together(monkeypatch) -> None:
 
 def test_ranges_of_a_large_model_are_not_tried_one_by_one() -> None:
     small, trials = clipped(), 10
-    assert affordable_samples(small, trials, 5e9) > 0
-    assert affordable_samples(small, 10**6, 5e9) == 0
+    assert affordable_samples(small, trials, 5e9, OPS) > 0
+    assert affordable_samples(small, 10**6, 5e9, OPS) == 0
 
 
 def of_any_size(*, declared: bool) -> Model:
@@ -195,13 +195,12 @@ def test_high_effort_takes_samples_of_any_size() -> None:
     """Layers that slide windows over images of no fixed size stay as they are, others are refined."""
     model, data = of_any_size(declared=True), images(5, 3, 9, 4, 7, 2)
     standard, high = (quantize(model, "int8", data=data, effort=effort) for effort in ("standard", "high"))
-    assert {use.op.kind for use in high.plan.values if use.slot == 1} <= {"FULLY_CONNECTED"}
-    judge = Judge.of(model, data)
-    assert judge is not None
+    assert {use.op.kind for use in high.plan.constants.keys if use.slot == 1} <= {"FULLY_CONNECTED"}
+    judge = Bench(model, data)
     assert judge.error(high.model) <= judge.error(standard.model)
 
 
 def test_what_a_resource_holds_is_forgotten_between_samples() -> None:
     """Or else samples would be judged by what came before them."""
     model, data = counter(), [np.full((1, 3, 2), value, np.float32) for value in (1, 2, 3)]
-    assert [float(found.max()) for (found,) in run_all(model, [(sample,) for sample in data])] == [1, 2, 3]
+    assert [float(found.max()) for (found,) in Bench(model, data).wanted] == [1, 2, 3]

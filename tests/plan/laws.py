@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from zeropoint.dtypes import DType
 from zeropoint.graph import Graph, Model, Op, Tensor, Uses
+from zeropoint.improve.pipeline import Result
 from zeropoint.ops import OPS, Activation
 from zeropoint.plan.match import is_arithmetic
-from zeropoint.improve.pipeline import Result
 
 CONVERSIONS = ("QUANTIZE", "DEQUANTIZE")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import zeropoint
-from zeropoint.affine import QuantParams, dequantize
+from zeropoint.affine import PerTensor, QuantParams, dequantize
 from zeropoint.dtypes import DType
 from zeropoint.ops import OPS, Rescale
 from zeropoint.recipe import INT8, Recipe, Rule
@@ -37,7 +37,7 @@ def test_shared_weights_are_stored_once_for_each_form():
     net = Net()
     x, kernel = net.input(1, 8), build.const("w", normal(8, 8) * np.float32(2.0 ** np.arange(-4, 4))[:, None])
     model = net.model(net.dense(net.dense(x, kernel, name="first"), kernel, name="second"))
-    recipe = Recipe((Rule(INT8), Rule(dataclasses.replace(INT8, per_tensor=True), name="second")))
+    recipe = Recipe((Rule(INT8), Rule(dataclasses.replace(INT8, granularity=PerTensor()), name="second")))
     made = quantized(model, recipe=recipe).model
     whole, split = sorted(constants(made, "w"), key=lambda t: len(t.params.scales))
     assert (len(whole.params.scales), len(split.params.scales)) == (1, 8)
@@ -295,7 +295,7 @@ def test_given_ranges_win_over_measured_ones_they_are_tied_to():
     x = net.input(1, 4, 4, 3)
     joined = net("CONCATENATION", [net("RELU", [x]), net("ABS", [x])], (1, 4, 4, 6), axis=3)
     model = net.model(net("ABS", [joined]))
-    given = zeropoint.calibrate.Ranges({joined.name: zeropoint.calibrate.Range(0.0, 0.5, "test")})
+    given = zeropoint.calibration.Ranges({joined.name: zeropoint.calibration.Range(0.0, 0.5, "test")})
     result = zeropoint.quantize(model, data=samples_for(model, spread=3.0), ranges=given)
     held = next(op for op in result.model.main.ops if op.kind == "CONCATENATION").outputs[0]
     assert held.params.scale == pytest.approx(0.5 / 255)

@@ -93,8 +93,8 @@ def test_a_custom_op_stays_float_between_conversions():
     fancy = net("CUSTOM", [hidden], name="fancy")
     model = net.model(net.dense(fancy, normal(4, 4), name="after"))
     model.main.ops[1].custom_code = "Fancy"
-    entries = {name: zeropoint.calibrate.Range(-4.0, 4.0, "test") for name in ("x0", "before", "fancy", "after")}
-    result = zeropoint.quantize(model, ranges=zeropoint.calibrate.Ranges(entries))
+    entries = {name: zeropoint.calibration.Range(-4.0, 4.0, "test") for name in ("x0", "before", "fancy", "after")}
+    result = zeropoint.quantize(model, ranges=zeropoint.calibration.Ranges(entries))
     assert kinds(result.model) == [*steps("FULLY_CONNECTED"), "CUSTOM", *steps("FULLY_CONNECTED")]
     (skipped,) = result.skipped
     assert skipped.op.label == "Fancy"

@@ -14,6 +14,7 @@ from ..plan.plan import Plan, Planned, Repair, Skipped
 from ..plan.planner import Prepared, plan_model, prepare_model, ranges_of
 from ..plan.request import FALLBACK, Request
 from ..plan.rewrite import build
+from ..plan.saved import save_plan
 from ..plan.weight_only import wider_than_asked, without_blocks
 from ..runtime import require_runnable
 from ..tflite.write import save
@@ -51,6 +52,12 @@ class Result:
         return self.plans[0]
 
     @property
+    def planned(self) -> Planned:
+        """The plans with the model that they are for."""
+        assert self.prepared is not None
+        return Planned(self.prepared, self.plans)
+
+    @property
     def skipped(self) -> tuple[Skipped, ...]:
         """Every op that stayed float, with the reason."""
         return tuple(s for plan in self.plans for s in plan.skipped)
@@ -62,6 +69,10 @@ class Result:
     def save(self, path: PathLike, *, overwrite: bool = False) -> int:
         """Write the model, whole or not at all; return the file's size."""
         return save(self.model, path, overwrite=overwrite)
+
+    def save_plan(self, path: PathLike, *, overwrite: bool = False) -> None:
+        """Write the plans as JSON; `zeropoint.plan.load_plan` reads them again, for the `prepared` model."""
+        save_plan(self.planned, path, overwrite=overwrite)
 
 
 def plan_and_correct(prepared: Prepared, request: Request) -> Planned:

@@ -192,29 +192,22 @@ def _wider(bounds: Bounds, factor: float) -> Bounds:
 
 
 def ranges_of_each_tensor(lab: Lab, best: Candidate) -> Proposals:
-    """The range of each tensor picked by the method that is best for it; of a large model, of parts of it."""
-    request, model = best.request, best.prepared.model
-    assert request.stats is not None
-    work = TRIAL_MACS[lab.effort]
-    trials, samples = None, 0
-    if affordable_samples(model, len(request.stats.tensors), work, request.ops):
-        methods: list[Method] = list(dict.fromkeys((request.range_method, *COMPARED)))
-        plans = {m: plan_model(best.prepared, replace(request, method=m)).with_float_ends().plans[0] for m in methods}
-        trials = RangeTrials(model, plans, lab.bench)
-        samples = affordable_samples(model, trials.count, work, request.ops)
+    """The range of each tensor picked by the method that is best for it."""
+    trials, samples = _trials(lab, best)
     if trials is None or not samples:
-        if lab.effort == "high":
-            yield from ranges_of_parts(lab, best)
         return
     chosen = trials.best(samples, lab.stage("choosing ranges", len(trials.groups)))
     known = {best.prepared.keys[t]: method for t, method in chosen.items() if t in best.prepared.keys}
     if known:
-        yield replace(best, request=replace(request, methods={**known, **request.methods}))
+        yield replace(best, request=replace(best.request, methods={**known, **best.request.methods}))
 
 
 def ranges_of_parts(lab: Lab, best: Candidate) -> Proposals:
-    """The ranges of parts of a large model picked by the other method."""
+    """The ranges of parts of the model picked by the other method, where tensors cannot be tried one by one."""
     assert best.request.stats is not None
+    trials, samples = _trials(lab, best)
+    if trials is not None and samples:
+        return
     tensors = [key for key in best.request.stats.tensors if key not in best.request.limits]
     (other,) = (method for method in TRIED if method != best.request.range_method)
     size = max(1, -(-len(tensors) // RANGE_PARTS))
@@ -224,6 +217,18 @@ def ranges_of_parts(lab: Lab, best: Candidate) -> Proposals:
         methods = {**best.request.methods, **dict.fromkeys(part, other)}
         best = yield replace(best, request=replace(best.request, methods=methods))
         report(done)
+
+
+def _trials(lab: Lab, best: Candidate) -> tuple[RangeTrials | None, int]:
+    """Trials of each tensor's range, and on how many samples there is time for them."""
+    request, model, work = best.request, best.prepared.model, TRIAL_MACS[lab.effort]
+    assert request.stats is not None
+    if not affordable_samples(model, len(request.stats.tensors), work, request.ops):
+        return None, 0
+    methods: list[Method] = list(dict.fromkeys((request.range_method, *COMPARED)))
+    plans = {m: plan_model(best.prepared, replace(request, method=m)).with_float_ends().plans[0] for m in methods}
+    trials = RangeTrials(model, plans, lab.bench)
+    return trials, affordable_samples(model, trials.count, work, request.ops)
 
 
 def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
@@ -251,5 +256,6 @@ STEPS: Sequence[Step] = (
     Step("cross-layer equalization", BOTH, cross_layer_equalization),
     Step("cutting off outliers", BOTH, clipped_outliers),
     Step("ranges of each tensor", BOTH, ranges_of_each_tensor),
+    Step("ranges of parts", ("high",), ranges_of_parts),
     Step("compensated rounding", ("high",), compensated_rounding, ranges=False),
 )
