@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from ..comparison.values import EXACT, Comparison, Deviation, Diagnosis, Finding, Occupancy, OpRow, Remedy, Score
+from ..bench.errors import EXACT
+from ..comparison.values import Comparison, Deviation, Diagnosis, Finding, Occupancy, OpRow, Remedy, Score
 from .terminal import Printer, size_text, snr_text
 
 WORST_SNR, GOOD_SNR = 15.0, 30.0

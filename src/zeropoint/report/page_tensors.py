@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..affine import QuantParams, dequantize
+from ..bench.errors import decibels
 from ..calibration.expected_error import ExpectedErrors, Grid
 from ..calibration.histogram import Histogram
 from ..calibration.stats import Stats, TensorStats
-from ..comparison.values import decibels
 from ..dtypes import Array
 from ..graph.model import Op, Tensor
 from ..ops import OPS

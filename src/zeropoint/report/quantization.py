@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from ..comparison.values import decibels
+from ..bench.errors import decibels
 from ..graph.model import Buffer, Op
 from ..improve.pipeline import Result
 from ..improve.pipeline import Trial as Step

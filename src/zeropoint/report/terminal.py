@@ -9,10 +9,10 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from ..bench.errors import EXACT
 from ..bench.latency import Benchmark, Timing
 from ..calibration.histogram import Histogram
 from ..calibration.stats import Stats
-from ..comparison.values import EXACT
 from .inspection import InspectedOp, Inspection, Operand, QuantRow, TensorRow
 
 BAR_WIDTH = 30
