@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from zeropoint.graph import Op
 from zeropoint.ops import OPS
+from zeropoint.ops.batching import free_tensors
 
 from ..build import act, const, op
 
@@ -79,3 +82,39 @@ def test_a_recurrent_layer_may_have_the_steps_first(time_major, allowed):
     kind, options = "UNIDIRECTIONAL_SEQUENCE_LSTM", "UnidirectionalSequenceLSTMOptions"
     layer = op(kind, [act("s", 3, 5, 4)], act("y", 3, 5, 6), options=options, timeMajor=time_major)
     assert keeps(layer, 0) is allowed
+
+
+def test_a_graph_takes_any_batch_if_all_its_ops_do():
+    y, z = act("y", 3, 4), act("z", 3)
+    relu, mean = op("RELU", [x], y), op("MEAN", [y, const("axis", [1])], z)
+    assert free_tensors([x], [relu, mean]) == {x, y, z}
+    mixing = op("MEAN", [y, const("axis", [0])], z)
+    assert free_tensors([x], [relu, mixing]) == frozenset()
+
+
+def test_a_reshape_may_fold_the_rows_of_a_sample_but_not_cut_them():
+    assert free_tensors([x], [op("RESHAPE", [x, const("shape", [6, 2])], y := act("y", 6, 2))]) == {x, y}
+    assert free_tensors([x], [op("RESHAPE", [x, const("shape", [2, 6])], act("y", 2, 6))]) == frozenset()
+
+
+def test_a_shape_that_was_read_is_true_for_one_batch_only():
+    shape, y = act("shape", 2), act("y", 3, 4)
+    reads = op("SHAPE", [x], shape)
+    assert free_tensors([x], [reads, op("RESHAPE", [x, shape], y)]) == {x, y}
+    assert free_tensors([x], [reads, op("BROADCAST_TO", [x, shape], y)]) == frozenset()
+
+
+def test_custom_ops_are_looked_up_by_their_own_name():
+    y = act("y", 3, 8, 8, 2)
+    image = act("image", 3, 4, 4, 2)
+    custom = op("CUSTOM", [image, act("w", 2, 2, 2, 2), act("b", 2)], y)
+    assert free_tensors([image], [custom]) == frozenset()
+    custom.custom_code = "Convolution2DTransposeBias"
+    assert free_tensors([image], [custom]) == {image, y}
+
+
+def test_a_row_that_is_added_by_argument_counts():
+    y = act("y", 3, 4)
+    odd = op("CUSTOM", [x], y)
+    odd.custom_code = "Odd"
+    assert free_tensors([x], [odd], {**OPS, "Odd": replace(OPS["RELU"], kind="Odd")}) == {x, y}
