@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +19,12 @@ LAYERS = (
     ("errors", "dtypes", "affine", "fixedpoint", "packing", "parallel", "files", "streams", "json_values"),
     ("graph",),
     ("ops", "recipe"),
+    ("targets",),
     ("tflite", "runtime", "sources"),
     ("calibration",),
     ("bench",),
-    ("plan", "improve"),
+    ("plan",),
+    ("improve",),
     ("quantization",),
     ("train",),
     ("comparison",),
@@ -95,3 +98,18 @@ def test_the_reading_of_imports_works():
     assert {"zeropoint.tflite.schema", "zeropoint.errors.InvalidModel", "flatbuffers", "numpy"} <= everything
     assert "ai_edge_litert.interpreter.Interpreter" in everything
     assert "ai_edge_litert.schema_py_generated" in everything
+
+
+def test_no_module_hides_a_public_function():
+    """Importing `zeropoint.name` binds that name in the package, so it must not be a function's."""
+    parts = {part_of(path) for path in modules()}
+    functions = {name for name in zeropoint.__all__ if inspect.isfunction(getattr(zeropoint, name))}
+    assert {"quantize", "calibrate", "compare", "doctor", "load", "inspect"} <= functions
+    assert not parts & functions
+
+
+def test_public_functions_show_their_parameters():
+    for name in ("quantize", "calibrate", "compare", "doctor"):
+        function = getattr(zeropoint, name)
+        assert function.__doc__
+        assert next(iter(inspect.signature(function).parameters)) == "model"

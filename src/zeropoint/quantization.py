@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from .calibration import Ranges, Settings, Stats
 from .calibration.collect import Progress
-from .improve.search import quantize_on
-from .plan.request import RangeChoice, Request, WeightOptions, interface_of, resolve_recipe
 from .improve.pipeline import Result, run_without_data
+from .improve.search import quantize_on
+from .ops import OPS, OpSpec
+from .plan.request import RangeChoice, Request, WeightOptions, interface_of, resolve_recipe
 from .recipe import Effort, Recipe, keep_float
 from .sources.models import ModelSource, load
 from .sources.samples import Samples
@@ -34,6 +35,7 @@ def quantize(
     keep: Sequence[str] | str = (),
     settings: Settings | None = None,
     progress: Progress | None = None,
+    ops: Mapping[str, OpSpec] = OPS,
 ) -> Result:
     """Quantize a float model.
 
@@ -43,7 +45,8 @@ def quantize(
     calibration, or from `ranges` given outright. `range` is the method that picks them; "auto" tries several on the
     data. `effort` is "quick", "standard" or "high" (minutes). `weight_bits` is 8, 4 or 2; `block` the number of 4-bit
     weights that share a scale; weights below `min_elements` stay float where only weights are quantized. `keep` are
-    patterns of op kinds or names that stay float; `strict` refuses if anything has to.
+    patterns of op kinds or names that stay float; `strict` refuses if anything has to. `ops` is another op table, such
+    as `OPS | {"MY_OP": spec}`.
     """
     source = load(model)
     rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits, block, asymmetric, min_elements))
@@ -55,6 +58,7 @@ def quantize(
         interface_of(input_type, output_type),
         strict,
         effort,
+        ops,
     )
     if data is None or stats is not None:
         return run_without_data(source, request)

@@ -20,7 +20,7 @@ from .qdq import Trained, take_trained
 
 def prepare(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec] = OPS) -> Trained:
     """Edit `model` in place; return what training left in it. Ops that `recipe` tells apart stay apart."""
-    trained = take_trained(model)
+    trained = take_trained(model, ops)
     for graph in entry_graphs(model):  # others stay as they are
         for op in list(graph.ops):
             if op.kind in CONVERSIONS:

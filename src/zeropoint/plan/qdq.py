@@ -18,7 +18,7 @@ from ..dtypes import Array, DType
 from ..graph.edit import fold_into_constant, remove_op
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses, tensor_keys
-from ..ops import FUSED_ACTIVATIONS, OPS
+from ..ops import FUSED_ACTIVATIONS, OpSpec
 from ..sources.ports import entry_graphs
 
 
@@ -58,7 +58,7 @@ def has_trained_ranges(model: Model) -> bool:
     )
 
 
-def take_trained(model: Model) -> Trained:
+def take_trained(model: Model, ops: Mapping[str, OpSpec]) -> Trained:
     """Take the marks out of the entry graphs of `model`, in place."""
     keys = tensor_keys(model)
     taker = _Taker(keys)
@@ -67,7 +67,7 @@ def take_trained(model: Model) -> Trained:
             taker.take(graph, mark)
     implied: dict[str, Range] = {}
     for graph in entry_graphs(model) if taker.ranges else ():
-        _imply(graph, keys, taker.ranges, implied)
+        _Implied(keys, ops, taker.ranges, implied).follow(graph)
     return Trained(Ranges(taker.ranges), Ranges(implied), taker.constants, taker.uses)
 
 
@@ -204,41 +204,44 @@ def _on_grid(source: Tensor, mark: _Mark) -> Array:
 # What follows from known ranges.
 
 
-def _imply(graph: Graph, keys: Mapping[Tensor, str], given: Mapping[str, Range], implied: dict[str, Range]) -> None:
+@dataclass(frozen=True)
+class _Implied:
     """Ranges of tensors without a mark: along ops that only move values, cut them off, or have a fixed output."""
 
-    def known(tensor: Tensor) -> Range | None:
-        key = keys.get(tensor, "")
-        return given.get(key) or implied.get(key)
+    keys: Mapping[Tensor, str]
+    ops: Mapping[str, OpSpec]
+    given: Mapping[str, Range]
+    implied: dict[str, Range]
 
-    grows = True
-    while grows:
-        before = len(implied)
-        for op in graph.ops:
-            inputs, outputs = _flowing(op)
-            for tensor in outputs:
-                if known(tensor) is None and (found := _forward(op, [known(t) for t in inputs])) is not None:
-                    implied[keys[tensor]] = found
-            for tensor in inputs:
-                spec, after = OPS[op.kind], [r for t in outputs if (r := known(t)) is not None]
-                if spec.tied and after and known(tensor) is None and tensor in keys:
-                    implied[keys[tensor]] = _merged(after)
-        grows = len(implied) > before
+    def follow(self, graph: Graph) -> None:
+        grows = True
+        while grows:
+            before = len(self.implied)
+            for op in graph.ops:
+                spec = self.ops.get(op.kind)
+                if spec is not None:
+                    self._look_at(op, spec)
+            grows = len(self.implied) > before
+
+    def _look_at(self, op: Op, spec: OpSpec) -> None:
+        sides = spec.read_activations(op), spec.made_activations(op)
+        inputs, outputs = ([t for t in side if t.data is None and t.dtype is DType.FLOAT32] for side in sides)
+        for tensor in outputs:
+            found = _forward(op, spec, [self._known(t) for t in inputs]) if self._known(tensor) is None else None
+            if found is not None:
+                self.implied[self.keys[tensor]] = found
+        after = [r for t in outputs if (r := self._known(t)) is not None]
+        for tensor in inputs if spec.tied and after else ():
+            if self._known(tensor) is None and tensor in self.keys:
+                self.implied[self.keys[tensor]] = _merged(after)
+
+    def _known(self, tensor: Tensor) -> Range | None:
+        key = self.keys.get(tensor, "")
+        return self.given.get(key) or self.implied.get(key)
 
 
-def _flowing(op: Op) -> tuple[list[Tensor], list[Tensor]]:
-    """The activations that an op reads and makes."""
-    spec = OPS.get(op.kind)
-    if spec is None:
-        return [], []
-    sides = spec.read_activations(op), spec.made_activations(op)
-    inputs, outputs = ([t for t in side if t.data is None and t.dtype is DType.FLOAT32] for side in sides)
-    return inputs, outputs
-
-
-def _forward(op: Op, inputs: list[Range | None]) -> Range | None:
+def _forward(op: Op, spec: OpSpec, inputs: list[Range | None]) -> Range | None:
     """The range of an op's output that those of its inputs imply."""
-    spec = OPS[op.kind]
     if DType.INT8 in spec.fixed:
         return Range(*spec.fixed[DType.INT8].params(DType.INT8).range(), op.kind)
     found = [r for r in inputs if r is not None]
