@@ -15,8 +15,9 @@ from zeropoint.dtypes import Array, DType
 from zeropoint.errors import RuntimeFailure
 from zeropoint.graph import Model, Op
 from zeropoint.graph.edit import set_constant
+from zeropoint.improve.pipeline import Result, run
 from zeropoint.ops import CONVERSIONS, OPS, Activation, Bias, Coefficients, OpSpec, Role, ShapeOnly, Weight
-from zeropoint.plan.pipeline import Request, Result, run
+from zeropoint.plan.request import Request
 from zeropoint.recipe import INT8 as INT8_SCHEME
 from zeropoint.recipe import INT16X8 as INT16_SCHEME
 from zeropoint.recipe import Recipe, Rule

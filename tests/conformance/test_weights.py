@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from zeropoint.affine import dequantize
+from zeropoint.affine import PerBlock, dequantize
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import BlockScales, Model, Op, Tensor
 from zeropoint.graph.edit import set_constant
+from zeropoint.improve.pipeline import Result, run
 from zeropoint.ops import CONVERSIONS, OPS, OpSpec
-from zeropoint.plan.pipeline import Request, Result, run
+from zeropoint.plan.request import Request
 from zeropoint.recipe import DYNAMIC, FLOAT16, WEIGHTS, Recipe, Rule, Scheme
 from zeropoint.runtime import Kernels, Session
 
@@ -64,7 +65,9 @@ def cases() -> Iterator[Case]:
             yield from (Case(sample, replace(WEIGHTS, weights=t)) for t in (DType.INT8, DType.INT4, DType.INT2))
             yield Case(sample, replace(WEIGHTS, asymmetric=True))
             if "long" in sample.name:
-                yield from (Case(sample, replace(DYNAMIC, weights=t, block=32)) for t in spec.blockwise)
+                yield from (
+                    Case(sample, replace(DYNAMIC, weights=t, granularity=PerBlock(1, 32))) for t in spec.blockwise
+                )
         if any(isinstance(t, Tensor) and t.dtype.is_float and t.data is not None for t in model_inputs(sample)):
             yield Case(sample, FLOAT16)
 
