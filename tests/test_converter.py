@@ -15,7 +15,7 @@ from zeropoint import lite
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidRecipe, InvalidSample, UnsupportedOp, ZeropointError
 from zeropoint.graph import Model
-from zeropoint.plan.pipeline import Result
+from zeropoint.improve.pipeline import Result
 from zeropoint.runtime import Session
 
 from . import build
@@ -324,7 +324,7 @@ def test_data_that_have_no_effect_are_mentioned():
         ({"supported_ops": ["EVERYTHING"]}, "supported_ops has 'EVERYTHING'"),
         ({**DEFAULT, "supported_types": [np.int32]}, "int8 and float16 are supported"),
         ({**DEFAULT, "supported_types": [np.int8, np.float16]}, "float16 and int8; choose one"),
-        ({**DEFAULT, "inference_input_type": "complicated"}, "which is no type"),
+        ({**DEFAULT, "inference_input_type": "complicated"}, "which is not a type"),
         ({**DEFAULT, "inference_input_type": np.int32, "representative_dataset": data()}, "'int32' is not one of"),
     ],
 )

@@ -24,9 +24,9 @@ from zeropoint.affine import dequantize, quantize
 from zeropoint.calibration import Grid, TensorStats, choose_range
 from zeropoint.calibration.expected_error import ExpectedErrors
 from zeropoint.calibration.stats import stats_of
+from zeropoint.demo import digits, digits_model
 from zeropoint.dtypes import Array
 from zeropoint.graph.edit import cut_model
-from zeropoint.demo import digits, digits_model
 from zeropoint.runtime import Session
 
 DEFAULT_OUT = Path(__file__).resolve().parent.parent / "docs" / "pictures"

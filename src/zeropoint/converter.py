@@ -309,7 +309,7 @@ def _type_name(setting: str, value: Any) -> str:
     try:
         return str(np.dtype(value).name)
     except TypeError:
-        raise InvalidRecipe(f"{setting} is {value!r}, which is no type; give np.int8, np.uint8 or the like") from None
+        raise InvalidRecipe(f"{setting} is {value!r}, which is not a type; give np.int8, np.uint8 or the like") from None
 
 
 # Samples.

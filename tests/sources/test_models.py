@@ -214,7 +214,7 @@ def test_damaged_files(tmp_path, name, content, says):
 
 
 def test_folders_that_are_no_saved_models(home, tmp_path):
-    with pytest.raises(InvalidModel, match=r"without saved_model.pb, so it is no SavedModel$"):
+    with pytest.raises(InvalidModel, match=r"without saved_model.pb, so it is not a SavedModel$"):
         load(tmp_path)
     with pytest.raises(InvalidModel, match=r"did you mean .*saved"):
         load(home)
@@ -243,7 +243,7 @@ def test_objects_that_are_no_models():
     with pytest.raises(InvalidModel, match=r"give a tf.function of it"):
         load(tf.Module())
     for other in (object(), 3, None, []):
-        with pytest.raises(InvalidModel, match=r"is no model that can be read; give a .tflite"):
+        with pytest.raises(InvalidModel, match=r"is not a model that can be read; give a .tflite"):
             load(other)
 
 

@@ -38,7 +38,7 @@ def test_strange_bytes_are_refused_in_words(content):
 
 @pytest.mark.parametrize("content", [{"a": 1}, 5, "text"])
 def test_other_content_is_refused(content):
-    with pytest.raises(InvalidModel, match="no list of texts"):
+    with pytest.raises(InvalidModel, match="not a list of strings"):
         strings(options(content))
     with pytest.raises(InvalidModel):
         strings(None)

@@ -154,7 +154,7 @@ class CalibrationOptions(SampleOptions):
     workers: int | None = option(None, "N", "Threads; by default one for each core.", min=1)
     signature: str | None = option(None, "KEY", SIGNATURE_HELP)
     keep_state: bool = flag("Recurrent models: do not reset the state before each sample.")
-    allow_nonfinite: bool = flag("Go on without values that are NaN or infinite.")
+    allow_nonfinite: bool = flag("Ignore values that are NaN or infinite.")
 
     def settings(self, histograms: bool = True) -> Settings:
         from ..calibration import Settings

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ..calibration import Settings, Stats, calibrate
 from ..calibration.collect import Progress
-from ..comparison.compare import Asked, compare_models
+from ..comparison.compare import ComparisonOptions, compare_models
 from ..comparison.outputs import NamedMetric
 from ..comparison.values import Comparison
 from ..graph.model import Model
@@ -59,8 +59,8 @@ class SampledModel:
         self, quantized: Model, console: Console, limit: int | None = None, metric: NamedMetric | None = None
     ) -> Comparison:
         with progress_bar("comparing", self.total(limit), "samples", console) as progress:
-            asked = Asked(limit, metric, progress, self.signature)
-            return compare_models(self.model, quantized, self.data.samples, asked)
+            options = ComparisonOptions(limit, metric, progress, self.signature)
+            return compare_models(self.model, quantized, self.data.samples, options)
 
     def compare_briefly(self, quantized: Model, console: Console, limit: int | None = None) -> Comparison:
         """For a report, where the command itself compares nothing."""

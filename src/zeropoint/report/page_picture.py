@@ -13,7 +13,7 @@ from .page_values import Box, Picture
 Point = tuple[float, float]
 
 ROUNDS = 20
-"""Of igraph's search for fewer crossings. More take time on large graphs and change little on networks."""
+"""Rounds of igraph's search for fewer crossings. More take time on large graphs and change little on networks."""
 
 COLUMN, LAYER = 190.0, 74.0
 """Distance of boxes in pixels."""
@@ -94,7 +94,7 @@ def layered(vertices: int, edges: Sequence[tuple[int, int]]) -> Placement:
     """Layers so that every edge points downwards. Edges go from a smaller number to a larger one, as ops do.
 
     An edge that passes layers gets a vertex in each of them, so that room is left for it; those are its bends.
-    (igraph 1.0 does the same inside, but its Python interface does not tell where.)
+    (igraph 1.0 does the same internally, but its Python interface does not say where.)
     """
     require_report()
     import igraph
@@ -118,8 +118,8 @@ def layered(vertices: int, edges: Sequence[tuple[int, int]]) -> Placement:
 
 
 def _layers(vertices: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """The longest way from a source. Sources themselves go right above their first reader: second inputs, and
-    conversions of constants, would else all crowd the top."""
+    """The longest way from a source. Sources themselves go right above their first reader; otherwise second inputs
+    and conversions of constants would all crowd the top."""
     readers: list[list[int]] = [[] for _ in range(vertices)]
     has_source = [False] * vertices
     for start, end in edges:

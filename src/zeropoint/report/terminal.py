@@ -25,7 +25,7 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def printable(text: str) -> str:
-    """`text` with whatever a terminal would obey, or could not show, spelled out: names come from strangers."""
+    """`text` with characters escaped that a terminal would interpret or could not show: names come from strangers."""
     return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 

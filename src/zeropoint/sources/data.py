@@ -6,6 +6,7 @@ import runpy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def _from_arrays(arrays: dict[str, Array], entry: Entry, source: str) -> Data:
     if len(lengths) != 1 or 0 in lengths:
         counts = ", ".join(f"'{c.port.name}' {len(c)}" for c in columns)
         raise InvalidSample(f"{source}: the arrays must hold the same number of samples, at least one: {counts}")
-    return Data(_Rows(columns), len(columns[0]))
+    return Data(partial(_rows, columns), len(columns[0]))
 
 
 @dataclass(frozen=True)
@@ -129,15 +130,10 @@ class _Column:
         return self.array[k * batch : (k + 1) * batch] if self.has_batches else np.asarray(self.array[k])
 
 
-@dataclass(frozen=True)
-class _Rows:
+def _rows(columns: Sequence[_Column]) -> Iterator[tuple[Array, ...]]:
     """Sample k of each column."""
-
-    columns: Sequence[_Column]
-
-    def __iter__(self) -> Iterator[tuple[Array, ...]]:
-        for k in range(len(self.columns[0])):
-            yield tuple(column[k] for column in self.columns)
+    for k in range(len(columns[0])):
+        yield tuple(column[k] for column in columns)
 
 
 def _from_images(folder: Path, entry: Entry, normalization: Normalization) -> Data:
@@ -148,7 +144,7 @@ def _from_images(folder: Path, entry: Entry, normalization: Normalization) -> Da
         raise InvalidSample(f"a folder of images fits a model with one input, this one has {len(entry.ports)}")
     shape = _ImageShape.of(entry.ports[0])
     normalization.require(entry.ports[0], shape.channels)
-    return Data(_Images(files, shape, normalization), len(files))
+    return Data(partial(_images, files, shape, normalization), len(files))
 
 
 @dataclass(frozen=True)
@@ -171,28 +167,21 @@ class _ImageShape:
         raise InvalidSample(f"images do not fit the input {port}; it needs four dimensions with 1 or 3 channels")
 
 
-@dataclass(frozen=True)
-class _Images:
-    files: Sequence[Path]
-    shape: _ImageShape
-    normalization: Normalization
+def _images(files: Sequence[Path], to: _ImageShape, normalization: Normalization) -> Iterator[Array]:
+    require_library("PIL", "reading images", "Pillow: pip install 'zeropoint[images]'")
+    from PIL import Image
 
-    def __iter__(self) -> Iterator[Array]:
-        require_library("PIL", "reading images", "Pillow: pip install 'zeropoint[images]'")
-        from PIL import Image
-
-        to = self.shape
-        for file in self.files:
-            try:
-                with Image.open(file) as opened:
-                    picture = opened.convert("L" if to.channels == 1 else "RGB")
-                    width = picture.width if to.width < 0 else to.width
-                    height = picture.height if to.height < 0 else to.height
-                    pixels = np.asarray(picture.resize((width, height)), np.uint8).reshape(height, width, to.channels)
-            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-                raise InvalidSample(f"cannot read the image {file}: {error}") from None
-            value = pixels if to.port.dtype is DType.UINT8 else self.normalization.apply(pixels)
-            yield (value.transpose(2, 0, 1) if to.channels_first else value)[None]
+    for file in files:
+        try:
+            with Image.open(file) as opened:
+                picture = opened.convert("L" if to.channels == 1 else "RGB")
+                width = picture.width if to.width < 0 else to.width
+                height = picture.height if to.height < 0 else to.height
+                pixels = np.asarray(picture.resize((width, height)), np.uint8).reshape(height, width, to.channels)
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise InvalidSample(f"cannot read the image {file}: {error}") from None
+        value = pixels if to.port.dtype is DType.UINT8 else normalization.apply(pixels)
+        yield (value.transpose(2, 0, 1) if to.channels_first else value)[None]
 
 
 def function_in(script: Path, name: str, refusal: type[ZeropointError]) -> Callable[..., Any]:

@@ -44,7 +44,7 @@ class PiecewiseInterpreter:
         self._shapes = {t: tuple(max(1, d) for d in t.shape) for t in model.main.inputs}
 
     def allocate_tensors(self) -> None:
-        """Run once on zeros: that tells all shapes."""
+        """Run once on zeros, which determines all shapes."""
         for tensor in self._graph.inputs:
             assert tensor.dtype.storage is not None
             self._values[tensor] = np.zeros(self._shapes[tensor], tensor.dtype.storage)
@@ -60,8 +60,8 @@ class PiecewiseInterpreter:
         value, params = self._values[tensor], tensor.params
         scale = (0.0, 0) if params is None or len(params.scales) != 1 else (params.scale, params.zero_point)
         shape, signature = np.array(value.shape, np.int32), tensor.shape_signature or tensor.shape
-        found = {"name": tensor.name, "index": self._index[tensor], "shape": shape, "dtype": value.dtype.type}
-        return found | {"shape_signature": np.array(signature, np.int32), "quantization": scale}
+        detail = {"name": tensor.name, "index": self._index[tensor], "shape": shape, "dtype": value.dtype.type}
+        return detail | {"shape_signature": np.array(signature, np.int32), "quantization": scale}
 
     def resize_tensor_input(self, index: int, shape: Sequence[int], strict: bool = False) -> None:  # noqa: ARG002
         self._shapes[self._graph.tensors[index]] = tuple(shape)
@@ -84,7 +84,7 @@ class PiecewiseInterpreter:
             step.reset()
 
     def _get_ops_details(self) -> list[dict[str, Any]]:
-        """Those of the pieces, with the places that ops and tensors have in the whole."""
+        """Those of the pieces, with the indices that ops and tensors have in the whole graph."""
         places = {op: k for k, op in enumerate(self._graph.ops)}
         pieces = (step for step in self._steps if isinstance(step, _Piece))
         return [detail for piece in pieces for detail in piece.ops_details(places, self._index)]
@@ -138,7 +138,7 @@ class _Piece:
         self.interpreter.reset_all_variables()
 
     def ops_details(self, places: Mapping[Op, int], index: Mapping[Tensor, int]) -> Iterator[dict[str, Any]]:
-        """What a delegate put in the place of ops is listed behind them, with tensors of its own perhaps."""
+        """Whatever a delegate replaced ops with is listed after them, possibly with tensors of its own."""
         ops, tensors = dict(enumerate(self.graph.ops)), dict(enumerate(self.graph.tensors))
         for detail in self.interpreter._get_ops_details():
             op = ops.get(detail["index"])
@@ -157,8 +157,8 @@ class _FlexOp:
             raise UnsupportedOp(f"{op.label} at '{op.name}' cannot be run: {error}") from None
 
     def run(self, values: dict[Tensor, Array]) -> None:
-        found = self._function(*(values[t] for t in self.op.inputs if t is not None))
-        for tensor, value in zip(self.op.outputs, found, strict=True):
+        results = self._function(*(values[t] for t in self.op.inputs if t is not None))
+        for tensor, value in zip(self.op.outputs, results, strict=True):
             values[tensor] = np.asarray(value)
 
     def reset(self) -> None:

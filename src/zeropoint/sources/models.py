@@ -43,7 +43,7 @@ def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion 
     if frameworks == {"torch"} and functions == [source]:
         return from_torch(source, sample_inputs, asked)
     advice = "give a tf.function of it with an input_signature" if frameworks == {"tensorflow"} else f"give {KINDS}"
-    raise InvalidModel(f"an object of type {type(source).__name__} is no model that can be read; {advice}")
+    raise InvalidModel(f"an object of type {type(source).__name__} is not a model that can be read; {advice}")
 
 
 def _from_path(path: Path, conversion: Conversion) -> Model:

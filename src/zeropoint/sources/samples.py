@@ -18,7 +18,7 @@ Samples = Iterable[Any] | Callable[[], Iterable[Any]]
 
 @dataclass
 class Notes:
-    """What was converted on the way, each said once."""
+    """Remarks on how samples were converted, each made once."""
 
     lines: list[str] = field(default_factory=list)
 
@@ -43,7 +43,7 @@ def rows(samples: Samples, entry: Entry, notes: Notes) -> Iterator[tuple[int, Ro
 
 
 def _numbered(samples: Samples) -> Iterator[tuple[int, Any]]:
-    """Iterate; an exception of the user's own code is shown as theirs."""
+    """Iterate; an exception raised by the user's own code is reported as such."""
     number = 0
     try:
         for number, sample in enumerate(iterate(samples)):
@@ -66,8 +66,8 @@ def iterate(samples: Samples) -> Iterator[Any]:
     if not hasattr(source, "__iter__") and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
         return (source[k] for k in range(len(source)))  # a loader that is only indexed
     if not isinstance(source, Iterable):
-        what = f"the function of the samples returned a {type(source).__name__}" if source is not samples else None
-        raise InvalidSample(f"{what or f'samples are a {type(samples).__name__}'}, which is not iterable")
+        what = "samples are" if source is samples else "the function of the samples returned"
+        raise InvalidSample(f"{what} a {type(source).__name__}, which is not iterable")
     return iter(source)
 
 
@@ -110,9 +110,9 @@ def _is_labelled(sample: Sequence[Any], ports: Sequence[Port]) -> bool:
         return False
     inputs = sample[0]
     if isinstance(inputs, tuple | list | Mapping) and len(inputs) == len(ports):
-        # With two inputs, a list of lists is an array; the first input's.
-        plain = not isinstance(inputs, Mapping) and all(np.isscalar(v) or isinstance(v, list) for v in inputs)
-        return len(ports) != 2 or not plain
+        # With two inputs, a list of lists is an array: that of the first input.
+        is_array = not isinstance(inputs, Mapping) and all(np.isscalar(v) or isinstance(v, list) for v in inputs)
+        return len(ports) != 2 or not is_array
     return len(ports) == 1
 
 
@@ -120,11 +120,11 @@ def _by_name(sample: Mapping[str, Any], ports: Sequence[Port], number: int) -> l
     left = dict(sample)
     values = []
     for port in ports:
-        found = next((name for name in port.names if name in left), None)
-        if found is None:
+        name = next((name for name in port.names if name in left), None)
+        if name is None:
             given = ", ".join(repr(k) for k in sample) or "nothing"
             raise InvalidSample(f"sample {number} has no input {port}; it has {given}")
-        values.append(_array(left.pop(found), port, number))
+        values.append(_array(left.pop(name), port, number))
     if left:
         wanted = ", ".join(str(p) for p in ports)
         raise InvalidSample(f"sample {number} has {', '.join(map(repr, left))}, which the model lacks: {wanted}")
@@ -142,7 +142,7 @@ def _array(value: Any, port: Port, number: int) -> Array:
 
 
 def _typed(array: Array, port: Port, number: int, notes: Notes) -> Array:
-    """The array in the input's type, converted where nothing is lost or the intention is plain."""
+    """The array in the input's type, converted where nothing is lost or the intention is clear."""
     target = port.dtype.storage
     if target is None:
         raise InvalidSample(f"the input {port} takes {port.dtype.label}, which cannot be fed")

@@ -154,7 +154,7 @@ def require_saved_model(folder: Path) -> None:
         return
     inside = sorted(p.parent.name for name in GRAPH_FILES for p in folder.glob(f"*/{name}"))
     hint = f"; did you mean {folder / inside[0]}?" if inside else ""
-    raise InvalidModel(f"{folder} is a folder without {GRAPH_FILES[0]}, so it is no SavedModel{hint}")
+    raise InvalidModel(f"{folder} is a folder without {GRAPH_FILES[0]}, so it is not a SavedModel{hint}")
 
 
 def _signatures(folder: Path, tags: Sequence[str]) -> dict[str, Any]:
@@ -236,9 +236,9 @@ def _require_keras_file(path: Path) -> None:
     except OSError as error:
         raise InvalidModel(f"cannot read {path}: {describe_os_error(error)}") from None
     if path.suffix == ".keras" and not zipfile.is_zipfile(path):
-        raise InvalidModel(f"{path} is no Keras file: it is not the zip archive that model.save('x.keras') writes")
+        raise InvalidModel(f"{path} is not a Keras file: it is not the zip archive that model.save('x.keras') writes")
     if path.suffix != ".keras" and start != HDF5_START:
-        raise InvalidModel(f"{path} is no Keras file: it does not start as HDF5 does")
+        raise InvalidModel(f"{path} is not a Keras file: it does not start as HDF5 does")
 
 
 def _keras_version(path: Path) -> str | None:

@@ -57,7 +57,7 @@ def _layout(kinds: tuple[tuple[int, str], ...]) -> _TableLayout:
 
 
 class Builder:
-    """Everything it puts down it returns the place of."""
+    """Each method returns the place of what it put down."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []

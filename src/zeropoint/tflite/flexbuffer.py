@@ -22,7 +22,7 @@ def strings(options: Array | None) -> list[bytes]:
         types = data[vector + count * width :][:count]
         return [_string(data, vector + k * width, width, types[k]) for k in range(count)]
     except (IndexError, OverflowError):
-        raise InvalidModel("the options of a custom op are no list of texts, or damaged") from None
+        raise InvalidModel("the options of a custom op are damaged, or not a list of strings") from None
 
 
 def _string(data: bytes, position: int, width: int, packed: int) -> bytes:
