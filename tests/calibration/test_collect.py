@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from zeropoint.calibration.stats import stats_of
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidModel, InvalidRecipe, InvalidSample, RuntimeFailure, UnsupportedOp
 from zeropoint.graph import Model
+from zeropoint.ops import OPS
 from zeropoint.runtime import Session
 from zeropoint.tflite import to_bytes
 
@@ -108,6 +110,16 @@ def test_the_ends_of_a_graph_are_measured_whatever_reads_them():
     model = build.one_op("CAST", [build.act("x", 2)], build.act("y", 2, dtype=DType.INT32), options="CastOptions")
     stats = calibrate(model, [np.float32([1, 2])] * 3)
     assert (stats.tensors.keys(), stats.samples) == ({"x"}, 3)
+
+
+def test_the_op_table_says_what_is_measured():
+    tensors = [build.act(n, 1, 6) for n in ("x", "inner", "y")]
+    chain = [build.op("ABS", [a], b, options="AbsOptions") for a, b in itertools.pairwise(tensors)]
+    model = Model([build.graph("main", tensors[:1], tensors[2:], *chain)])
+    samples = [np.ones((1, 6), np.float32)] * 3
+    assert list(calibrate(model, samples).tensors) == ["x", "inner", "y"]
+    without = {kind: spec for kind, spec in OPS.items() if kind != "ABS"}
+    assert list(calibrate(model, samples, ops=without).tensors) == ["x", "y"]  # the graph's own ends
 
 
 def test_constants_in_disguise_are_not_measured():

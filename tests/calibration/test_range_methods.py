@@ -26,7 +26,7 @@ def measured(*runs: Array) -> TensorStats:
     found = [stats_of(np.float32(values), number) for number, values in enumerate(runs)]
     total = found[0]
     for part in found[1:]:
-        total = total.merge(part, 0)
+        total = total.merge(part)
     return total
 
 

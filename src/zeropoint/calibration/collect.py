@@ -23,7 +23,7 @@ from .instrumented_graph import MeasureMode, takes_batches
 from .measured_tensors import CalibrationTask, OpTable
 from .observer import Chunk, Observer
 from .settings import Settings
-from .stats import Stats, TensorStats
+from .stats import Stats, TensorStats, merge_tensors
 
 Progress = Callable[[int], None]
 """Called with the number of runs done so far."""
@@ -102,17 +102,17 @@ def _calibrate_graph(
     observer = _observer(task, MeasureMode.EXPOSED if in_turn else MeasureMode.BATCHED)
     for name in unmeasurable_calls(task.graph, task.ops):
         notes.say(f"'{name}' works on resources; tensors of the graphs it calls were not measured")
-    chunks = _chunks(numbered, task.settings.limit, 1 if in_turn else observer.graph.chunk)
+    chunks = _chunks(itertools.islice(numbered, task.settings.limit), 1 if in_turn else observer.graph.chunk)
     opening = next(chunks, None)
     if opening is None:
         raise InvalidSample("no samples were given; calibration needs at least one")
     if observer.graph.batch > 1 and not observer.takes([row for _, row in opening[: observer.graph.batch]]):
         observer = _observer(task, MeasureMode.SINGLE)
-    observers, found, last = _Observers(observer), dict[str, TensorStats](), -1
+    found, last = dict[str, TensorStats](), -1
     ahead = 0 if in_turn else task.settings.threads
-    for chunk, measured in _in_order(pool, observers.measure, itertools.chain([opening], chunks), ahead):
-        for key, stats in (item for part in measured for item in part.items()):
-            found[key] = found[key].merge(stats, 0) if key in found else stats
+    for chunk, measured in _in_order(pool, _Observers(observer).measure, itertools.chain([opening], chunks), ahead):
+        for part in measured:
+            merge_tensors(found, part)
         last = chunk[-1][0]
         advance(len(chunk))
     return Stats("", last + 1, {key: found[key] for key in (*observer.graph.keys, *found) if key in found})
@@ -153,9 +153,8 @@ class _Observers:
             self._idle.put(observer)
 
 
-def _chunks(numbered: Iterator[tuple[int, Row]], limit: int | None, size: int) -> Iterator[Chunk]:
-    remaining = itertools.islice(numbered, limit)
-    while chunk := list(itertools.islice(remaining, size)):
+def _chunks(numbered: Iterator[tuple[int, Row]], size: int) -> Iterator[Chunk]:
+    while chunk := list(itertools.islice(numbered, size)):
         yield chunk
 
 

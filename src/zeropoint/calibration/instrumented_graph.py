@@ -30,7 +30,7 @@ from .sampling import Pick, Picker
 BATCH, BATCH_ELEMENTS = 16, 1 << 20
 """At most so many samples, or elements of all their tensors, are one run: what it computes stays in the cache."""
 
-CHUNK, CHUNK_ELEMENTS = 48, 1 << 26
+CHUNK, CHUNK_ELEMENTS = 48, 1 << 25
 """So many samples, or so many elements of all their tensors, are measured without a pause: handing samples over and
 adding up what they show takes time, too."""
 

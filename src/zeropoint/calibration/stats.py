@@ -109,37 +109,32 @@ class TensorStats:
         mean = float(counts @ centers) / counts.sum()
         return float(counts @ (centers - mean) ** 2) / float(counts.sum())
 
-    def merge(self, other: TensorStats, shift: int) -> TensorStats:
-        """Statistics of both; `other`'s samples are numbered from `shift`."""
-        both = self.channels is not None and other.channels is not None
-        matching = both and self.channels.low.shape == other.channels.low.shape  # type: ignore[union-attr]
+    def merge(self, other: TensorStats) -> TensorStats:
+        """Statistics of both, whose samples are numbered in one sequence."""
+        channels = None
+        if self.channels and other.channels and self.channels.low.shape == other.channels.low.shape:
+            channels = self.channels.merge(other.channels)
         return TensorStats(
             self.runs + other.runs,
             self.count + other.count,
-            _first(self.low, other.low, shift, least=True),
-            _first(self.high, other.high, shift, least=False),
+            min(self.low, other.low, key=lambda e: (e.value, e.sample)),
+            min(self.high, other.high, key=lambda e: (-e.value, e.sample)),
             self.total + other.total,
             self.average.then(other.average, other.runs),
             self.histogram.merge(other.histogram),
-            self.channels.merge(other.channels) if matching and self.channels and other.channels else None,
+            channels,
             self.nonfinite + other.nonfinite,
         )
 
+    def shifted(self, by: int) -> TensorStats:
+        """The same with sample numbers that start at `by`."""
+        low, high = (Extreme(e.value, e.sample + by) for e in (self.low, self.high))
+        return dataclasses.replace(self, low=low, high=high)
+
     def alongside(self, other: TensorStats) -> TensorStats:
         """Statistics of both, where both are of the same run: passes of a loop."""
-        both = self.merge(other, 0)
+        both = self.merge(other)
         return dataclasses.replace(both, runs=1, average=MovingAverage(both.low.value, both.high.value, 1.0))
-
-
-def _first(a: Extreme, b: Extreme, shift: int, *, least: bool) -> Extreme:
-    b = Extreme(b.value, b.sample + shift)
-    if a.value == b.value:
-        return a if a.sample <= b.sample else b
-    return min(a, b, key=_value) if least else max(a, b, key=_value)
-
-
-def _value(extreme: Extreme) -> float:
-    return extreme.value
 
 
 def stats_of(values: Array, number: int, *, by_channel: bool = False) -> TensorStats | None:
@@ -171,6 +166,12 @@ def stats_of(values: Array, number: int, *, by_channel: bool = False) -> TensorS
     )
 
 
+def merge_tensors(total: dict[str, TensorStats], more: Mapping[str, TensorStats]) -> None:
+    """Merge the statistics of `more` into those of the same tensor in `total`."""
+    for name, stats in more.items():
+        total[name] = total[name].merge(stats) if name in total else stats
+
+
 @dataclass(frozen=True)
 class Stats:
     """Statistics of a model's tensors by name. `fingerprint` tells which model."""
@@ -185,9 +186,7 @@ class Stats:
         if self.fingerprint != other.fingerprint:
             raise InvalidStats("these statistics are of two different models; calibrate one model on both data sets")
         merged = dict(self.tensors)
-        for name, theirs in other.tensors.items():
-            ours = merged.get(name)
-            merged[name] = _shifted(theirs, self.samples) if ours is None else ours.merge(theirs, self.samples)
+        merge_tensors(merged, {name: stats.shifted(self.samples) for name, stats in other.tensors.items()})
         return Stats(
             self.fingerprint,
             self.samples + other.samples,
@@ -219,37 +218,24 @@ class Stats:
             raise InvalidStats(f"{path} is not a statistics file, or is damaged ({reason})") from None
 
 
-def _shifted(stats: TensorStats, shift: int) -> TensorStats:
-    return dataclasses.replace(
-        stats,
-        low=Extreme(stats.low.value, stats.low.sample + shift),
-        high=Extreme(stats.high.value, stats.high.sample + shift),
-    )
-
-
 def _encode(stats: Stats) -> bytes:
     """An .npz: one JSON header, and the arrays of all tensors end to end."""
-    tensors, counts, lows, highs, totals = [], [], [], [], []
-    for name, t in stats.tensors.items():
-        tensors.append(
-            {
-                "name": name,
-                "runs": t.runs,
-                "count": t.count,
-                "nonfinite": t.nonfinite,
-                "low": [t.low.value, t.low.sample],
-                "high": [t.high.value, t.high.sample],
-                "total": t.total,
-                "average": [t.average.low, t.average.high, t.average.weight],
-                "histogram": [t.histogram.exponent, t.histogram.first, t.histogram.counts.size],
-                "channels": None if t.channels is None else [t.channels.low.size, t.channels.count],
-            }
-        )
-        counts.append(t.histogram.counts)
-        if t.channels is not None:
-            lows.append(t.channels.low)
-            highs.append(t.channels.high)
-            totals.append(t.channels.total)
+    tensors = [
+        {
+            "name": name,
+            "runs": t.runs,
+            "count": t.count,
+            "nonfinite": t.nonfinite,
+            "low": [t.low.value, t.low.sample],
+            "high": [t.high.value, t.high.sample],
+            "total": t.total,
+            "average": [t.average.low, t.average.high, t.average.weight],
+            "histogram": [t.histogram.exponent, t.histogram.first, t.histogram.counts.size],
+            "channels": None if t.channels is None else [t.channels.low.size, t.channels.count],
+        }
+        for name, t in stats.tensors.items()
+    ]
+    channels = [t.channels for t in stats.tensors.values() if t.channels is not None]
     header = {
         "format": FORMAT,
         "fingerprint": stats.fingerprint,
@@ -261,10 +247,10 @@ def _encode(stats: Stats) -> bytes:
     np.savez_compressed(
         file,
         header=np.frombuffer(json.dumps(header).encode(), np.uint8),
-        counts=_narrowed(_joined(counts, np.int64)),
-        low=_joined(lows, np.float32),
-        high=_joined(highs, np.float32),
-        total=_joined(totals, np.float64),
+        counts=_narrowed(_joined([t.histogram.counts for t in stats.tensors.values()], np.int64)),
+        low=_joined([c.low for c in channels], np.float32),
+        high=_joined([c.high for c in channels], np.float32),
+        total=_joined([c.total for c in channels], np.float64),
     )
     return file.getvalue()
 
@@ -285,25 +271,23 @@ def _decode(content: bytes) -> Stats:
     header = json.loads(arrays["header"].tobytes())
     if header["format"] != FORMAT:
         raise ValueError(f"its format is {header['format']!r}, this version reads {FORMAT!r}")
-    at = {"counts": 0, "channels": 0}
+    at = dict.fromkeys(arrays, 0)
 
-    def take(what: str, names: tuple[str, ...], size: int) -> list[Array]:
-        start = at[what]
-        at[what] += size
-        parts = [arrays[n][start : start + size] for n in names]
-        if any(p.size != size for p in parts):
+    def take(name: str, size: int) -> Array:
+        """The next `size` elements."""
+        part: Array = arrays[name][at[name] : at[name] + size]
+        at[name] += size
+        if part.size != size:
             raise ValueError("arrays are shorter than the header says")
-        return parts
+        return part
 
     tensors = {}
     for t in header["tensors"]:
         exponent, first, bins = t["histogram"]
-        (counts,) = take("counts", ("counts",), bins)
-        channels = None
+        counts, channels = take("counts", bins), None
         if t["channels"] is not None:
             size, each = t["channels"]
-            low, high, total = take("channels", ("low", "high", "total"), size)
-            channels = Channels(low, high, total, each)
+            channels = Channels(take("low", size), take("high", size), take("total", size), each)
         tensors[t["name"]] = TensorStats(
             t["runs"],
             t["count"],
