@@ -82,7 +82,7 @@ def test_a_plan_for_another_model_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidRecipe):
             planned_from_text(damaged, result.prepared)
     content = json.loads(text)
-    content["plans"][0]["stored"][0][0] = 10_000
+    content["plans"][0]["stored"]["items"][0][0] = 10_000
     with pytest.raises(InvalidRecipe, match="damaged"):
         planned_from_text(json.dumps(content), result.prepared)
     with pytest.raises(InvalidRecipe, match="cannot read"):

@@ -19,6 +19,20 @@ class Use(NamedTuple):
     op: Op
     slot: int
 
+    @property
+    def tensor(self) -> Tensor:
+        """What is read; an error where an optional input was left out."""
+        tensor = self.op.inputs[self.slot]
+        assert tensor is not None
+        return tensor
+
+    @property
+    def data(self) -> Array:
+        """The constant that is read."""
+        data = self.tensor.data
+        assert data is not None
+        return data
+
 
 class Uses:
     """Producers and readers of every tensor of a graph, as of now: made afresh after edits."""

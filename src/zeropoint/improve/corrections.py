@@ -48,7 +48,7 @@ class _Corrections:
         positive = nonnegative_tensors(plan.graph, self.request.ops)
         readers: dict[tuple[Buffer | None, Form], list[Use]] = {}
         for use, form in held.items():
-            readers.setdefault((_tensor(use).buffer, form), []).append(use)
+            readers.setdefault((use.tensor.buffer, form), []).append(use)
         for uses in readers.values():
             layer = next((use for use in uses if use in layers), None)
             found = None if layer is None else self._weights(plan, layer, layers[layer], positive)
@@ -77,7 +77,7 @@ class _Corrections:
 
     def _weights(self, plan: Plan, use: Use, form: Form, positive: set[Tensor]) -> tuple[str, Array] | None:
         """Balanced weights with their key; one for all that read the same bytes in the same form, in any graph."""
-        tensor, source, is_integer = _tensor(use), self._source(use), use.op in plan.schemes
+        tensor, source, is_integer = use.tensor, self._source(use), use.op in plan.schemes
         if not isinstance(form, QuantParams) or form.block is not None or tensor in self.ranges.trained.constants:
             return None
         if is_integer and form.dtype.bits >= NARROW:
@@ -86,17 +86,16 @@ class _Corrections:
         if is_integer and source is not None:
             nonnegative = self.ranges.bounds(source)[0] >= 0
         assert tensor.buffer is not None
-        assert tensor.data is not None
         spot = tensor.buffer, form, nonnegative
         if spot not in self._balanced:
             layout = self.request.ops[use.op.kind].layout
-            made = balanced_weights(use.op, layout, tensor.data, form, nonnegative=nonnegative)
+            made = balanced_weights(use.op, layout, use.data, form, nonnegative=nonnegative)
             self._balanced[spot] = None if made is None else (plan.key(use), made)
         return self._balanced[spot]
 
     def _bias(self, use: Use, form: Form, weights: Array | None) -> Array | None:
         """The bias that takes back what the rounding of weights does to the means, where these are known."""
-        layout, source, data = self.request.ops[use.op.kind].layout, self._source(use), _tensor(use).data
+        layout, source, data = self.request.ops[use.op.kind].layout, self._source(use), use.tensor.data
         slot = self._bias_slot(use)
         means = None if source is None else self.ranges.means(source)
         tensor = use.op.inputs[slot] if slot < len(use.op.inputs) else None
@@ -109,9 +108,3 @@ class _Corrections:
 
     def _source(self, use: Use) -> Tensor | None:
         return next(self.request.ops[use.op.kind].read_activations(use.op), None)
-
-
-def _tensor(use: Use) -> Tensor:
-    tensor = use.op.inputs[use.slot]
-    assert tensor is not None
-    return tensor

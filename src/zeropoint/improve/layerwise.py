@@ -20,7 +20,7 @@ from ..bench.errors import real
 from ..calibration.collect import Progress
 from ..dtypes import Array
 from ..graph.edit import copy_model
-from ..graph.model import Model, Op, Tensor
+from ..graph.model import Model, Op
 from ..graph.query import Use, Uses
 from ..ops.layout import Layout
 from ..parallel import in_parallel
@@ -52,7 +52,7 @@ class RefinedLayer:
 
     @property
     def data(self) -> Array:
-        return _data(self.weights)
+        return self.weights.data
 
     @property
     def source(self) -> Use:
@@ -146,7 +146,7 @@ class Refiner:
         new = {layer.weights: layer.layout.from_matrix(layer.op, made).astype(np.float32)}
         if layer.bias is not None:
             shift = np.einsum("goi,gi->go", weights, moments.float_first) - np.einsum("goi,gi->go", made, moments.first)
-            new[layer.bias] = _data(layer.bias).reshape(-1) + shift.reshape(-1).astype(np.float32)
+            new[layer.bias] = layer.bias.data.reshape(-1) + shift.reshape(-1).astype(np.float32)
         return self._with(plan, layer, form, new)
 
     def _with(self, plan: Plan, layer: RefinedLayer, form: QuantParams, new: dict[Use, Array]) -> Plan:
@@ -170,7 +170,7 @@ class Refiner:
         graph = made.graphs[plan.index]
         twin = graph.ops[plan.graph.ops.index(layer.op)]
         rewrite(plan.on(graph), self.request.ops)
-        source, float_source = _tensor(Use(twin, layer.source.slot)), _tensor(layer.source)
+        source, float_source = Use(twin, layer.source.slot).tensor, layer.source.tensor
         loaded = Runner.exposing(made, graph, [source]), Runner.exposing(self.model, plan.graph, [float_source])
 
         def observed(rows: Sequence[Row]) -> Moments:
@@ -189,18 +189,6 @@ class Refiner:
             wanted.mean(axis=1, dtype=np.float64),
             wanted.transpose(0, 2, 1) @ seen / seen.shape[1],
         )
-
-
-def _tensor(use: Use) -> Tensor:
-    tensor = use.op.inputs[use.slot]
-    assert tensor is not None
-    return tensor
-
-
-def _data(use: Use) -> Array:
-    data = _tensor(use).data
-    assert data is not None
-    return data
 
 
 def _scaled(layer: RefinedLayer, weights: Array, moments: Array) -> QuantParams:

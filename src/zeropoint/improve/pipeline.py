@@ -6,16 +6,18 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ..affine import QuantParams
 from ..bench.errors import OpError
 from ..calibration import Stats
 from ..files import PathLike
 from ..graph.model import Model
+from ..graph.query import Use
+from ..plan.encode import Form, form_type
 from ..plan.plan import Plan, Planned, Repair, Skipped
 from ..plan.planner import Prepared, plan_model, prepare_model, ranges_of
 from ..plan.request import FALLBACK, Request
 from ..plan.rewrite import build
 from ..plan.saved import save_plan
-from ..plan.weight_only import wider_than_asked, without_blocks
 from ..runtime import require_runnable
 from ..tflite.write import save
 from .corrections import corrected
@@ -124,15 +126,18 @@ def carry_out(planned: Planned, request: Request) -> Result:
 
 def _other_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:
     """Ops whose weights are held in another way than asked for, because LiteRT has no kernel for that."""
-    recipe, wider = request.recipe, Counter[tuple[str, str, str]]()
+    wider, unblocked = Counter[tuple[str, str, str]](), Counter[str]()
     for plan in plans:
-        for op, scheme in plan.schemes.items():
-            asked = recipe.scheme(op).weights
-            if request.ops[op.kind].weight_slots and asked is not None and scheme.weights not in (asked, None):
-                wider[op.label, asked.label, scheme.weights.label] += 1
-    for op, asked, made in dict.fromkeys(wider_than_asked(plans, recipe)):
-        wider[op.label, asked.label, made.label] += 1
+        grids = plan.constants.grids.items()
+        held: dict[Use, Form] = {u: p for u, p in grids if u.slot in request.ops[u.op.kind].weight_slots}
+        held |= {u: p.form for u, p in plan.packed.items() if not p.unpacked}
+        for op, form in {use.op: form for use, form in held.items()}.items():
+            asked, made = request.recipe.scheme(op), form_type(form)
+            if asked.weights is not None and made.bits > asked.weights.bits:
+                wider[op.label, asked.weights.label, made.label] += 1
+            if asked.block is not None and isinstance(form, QuantParams) and form.block is None:
+                unblocked[op.label] += 1
     for (label, asked_label, made_label), count in wider.items():
         yield f"{count} {label} with {made_label} weights: LiteRT has no {asked_label} kernel for it"
-    for label, count in Counter(op.label for op in dict.fromkeys(without_blocks(plans, recipe))).items():
+    for label, count in unblocked.items():
         yield f"{count} {label} with a scale for each channel: LiteRT has no kernel for such blocks of it"

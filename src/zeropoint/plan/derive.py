@@ -17,7 +17,7 @@ from ..errors import InvalidRecipe
 from ..graph.model import Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import Activation, Bias, Need, OpSpec, Rescale, Weight
-from .plan import Group, Held, Node, Plan, Repair, Skipped, tensor_at
+from .plan import Group, Held, Node, Plan, Repair, Skipped
 from .tensor_ranges import TensorRanges
 from .weights import fit_bias
 
@@ -71,12 +71,12 @@ def settle(plan: Plan, ops: Mapping[str, OpSpec]) -> tuple[Plan, tuple[Skipped, 
                 continue
             changed[groups[node]] = _widened(changed[groups[node]], factor)
             text = f"its range is {factor:.3g} times as wide as measured, as the kernel's limits demand"
-            repairs.append(Repair(tensor_at(node), text, "widened"))
+            repairs.append(Repair(node.tensor, text, "widened"))
         if not repairs:
             break
         plan = replace(plan, groups=tuple(changed), repairs=(*plan.repairs, *repairs))
     makers = Uses(plan.graph)
-    stuck = [makers.producer(tensor_at(node)) for node, _ in _too_fine(plan, ops)]
+    stuck = [makers.producer(node.tensor) for node, _ in _too_fine(plan, ops)]
     return plan, tuple(Skipped(op, TOO_FINE, "scale") for op in stuck if op is not None)
 
 

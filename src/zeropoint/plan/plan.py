@@ -59,12 +59,6 @@ Node = Held | Use
 """A place where numbers are held."""
 
 
-def tensor_at(node: Node) -> Tensor:
-    tensor = node.tensor if isinstance(node, Held) else node.op.inputs[node.slot]
-    assert tensor is not None
-    return tensor
-
-
 @dataclass(frozen=True)
 class Group:
     """Places that share parameters: a kernel wants one scale for all of them, or no conversion was needed between them.
@@ -81,7 +75,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        return tensor_at(self.nodes[0]).name
+        return self.nodes[0].tensor.name
 
 
 @dataclass(frozen=True)

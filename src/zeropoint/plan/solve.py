@@ -20,7 +20,7 @@ from ..graph.model import Op, Tensor
 from ..graph.query import Use
 from ..ops import Activation, CellState, Need, OpSpec, OutputState
 from ..recipe import Scheme
-from .plan import Group, Held, Node, tensor_at
+from .plan import Group, Held, Node
 from .tensor_ranges import TensorRanges
 from .weights import state_params
 
@@ -74,13 +74,13 @@ class _Solver:
             if c.pin is None:
                 alike.setdefault((self._dtype(c), self._is_symmetric(c)), []).append(c)
         for (dtype, symmetric), classes in alike.items():
-            bounds, names = [self._bounds(c) for c in classes], [tensor_at(c.nodes[0]).name for c in classes]
+            bounds, names = [self._bounds(c) for c in classes], [c.nodes[0].tensor.name for c in classes]
             for c, params in zip(classes, QuantParams.each_from_range(bounds, dtype, symmetric, names), strict=True):
                 c.pin = params
 
     def _group(self, c: _Class) -> Group:
         assert c.pin is not None
-        tensors = {tensor_at(n) for n in c.nodes}
+        tensors = {n.tensor for n in c.nodes}
         ends = [self.ranges.bounded[t] for t in tensors if t in self.ranges.bounded]
         limited = len(ends) == len(tensors)
         prescribed = any(self.ranges.is_prescribed(t) for t in tensors)
@@ -205,8 +205,8 @@ class _Solver:
     def _choices(self, c: _Class) -> Iterator[tuple[Tensor, str | None, Grid]]:
         """The ranges that make up that of the class: those that were given, if some were, or else all."""
         grid = Grid(self._dtype(c).bits, self._is_symmetric(c))
-        given = [n for n in c.nodes if self.ranges.is_given(tensor_at(n))]
-        return ((tensor_at(n), self._method[n], grid) for n in given or c.nodes)
+        given = [n for n in c.nodes if self.ranges.is_given(n.tensor)]
+        return ((n.tensor, self._method[n], grid) for n in given or c.nodes)
 
     def _bounds(self, c: _Class) -> Bounds:
         found = [self.ranges.choose(*choice) for choice in self._choices(c)]

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..affine import QuantParams
 from ..calibration import Method
 from ..dtypes import Array, DType
 from ..graph.edit import recast
-from ..graph.model import Buffer, Model, Op, Tensor
+from ..graph.model import Buffer, Model, Op
 from ..graph.query import Use, Uses
 from ..ops import CONVERSIONS, OpSpec, Weight, fused_activation
 from ..recipe import INT8, PerChannel, Recipe, Scheme
 from .derive import derive
-from .encode import Form, Packed, form_type
+from .encode import Form, Packed
 from .match import nearest_type
 from .plan import Group, Held, Plan, Repair, Skipped
 from .weights import block_params, scale_axis, unpacked_params, weight_params
@@ -32,10 +31,7 @@ def gathers_to_lookups(model: Model, recipe: Recipe) -> None:
     for graph in model.graphs:
         for op in graph.ops:
             if op.kind == "GATHER" and recipe.scheme(op).label == "dynamic" and _picks_rows(op):
-                table, indices = op.inputs
-                assert table is not None
-                assert indices is not None
-                recast(graph, op, "EMBEDDING_LOOKUP", [indices, table], None)
+                recast(graph, op, "EMBEDDING_LOOKUP", [Use(op, 1).tensor, Use(op, 0).tensor], None)
 
 
 def _picks_rows(op: Op) -> bool:
@@ -79,75 +75,67 @@ class WeightOnly:
         return derive(made, self.ops) if draft.lookups else made
 
     def _add_half(self, op: Op, scheme: Scheme, draft: _Additions) -> None:
-        for slot, tensor, data in _float_constants(op):
-            if data.size < scheme.min_elements:
+        for use in _float_constants(op):
+            finite = use.data[np.isfinite(use.data)]
+            if use.data.size < scheme.min_elements:
                 continue
-            finite = data[np.isfinite(data)]
             if finite.size and np.abs(finite).max() > HALF_LIMIT:
                 text = f"stays float32: it reaches beyond float16's {HALF_LIMIT:g}"
-                draft.repairs.append(Repair(tensor, text, "float16_range"))
+                draft.repairs.append(Repair(use.tensor, text, "float16_range"))
             else:
-                draft.packed[Use(op, slot)] = Packed(DType.FLOAT16, True)
+                draft.packed[use] = Packed(DType.FLOAT16, True)
 
     def _add_integers(self, op: Op, scheme: Scheme, draft: _Additions) -> None:
-        spec = self.ops.get(op.kind)
-        constants = {slot: (tensor, data) for slot, tensor, data in _float_constants(op)}
-        held = {slot: role for slot in constants if spec is not None and (role := spec.held(slot)) is not None}
-        if not held:
-            largest = max((data.size for _, data in constants.values()), default=0)
-            if (reason := _nothing_held(op, spec, largest, scheme)) is not None:
-                draft.skip(op, reason)
-            return
-        assert spec is not None
-        total = sum(constants[slot][1].size for slot in held)
-        if total < scheme.min_elements:
-            draft.skip(op, f"its weights have fewer than {scheme.min_elements} elements")
-        elif any(not np.isfinite(constants[slot][1]).all() for slot in held):
-            draft.skip(op, "its weights are not all finite")
-        elif scheme.unpacked:
-            for slot, role in held.items():
-                draft.packed[Use(op, slot)] = Packed(self._form(op, constants[slot][0], role, scheme), True)
-        elif (reason := next(_no_hybrid(op, spec, held), None)) is None:
-            widened = replace(scheme, weights=nearest_type(spec.hybrid, scheme.weights))
-            for slot, role in held.items():
-                draft.packed[Use(op, slot)] = Packed(self._form(op, constants[slot][0], role, widened), False)
-        elif spec.tied and DType.INT8 in spec.types and len(held) == 1:
-            self._add_lookup(op, spec, Use(op, *held), draft)
+        spec, constants = self.ops.get(op.kind), list(_float_constants(op))
+        held = {use: role for use in constants if spec is not None and (role := spec.held(use.slot)) is not None}
+        if spec is None or not held:
+            reason = _nothing_held(op, spec, max((use.data.size for use in constants), default=0), scheme)
+        elif sum(use.data.size for use in held) < scheme.min_elements:
+            reason = f"its weights have fewer than {scheme.min_elements} elements"
+        elif not all(np.isfinite(use.data).all() for use in held):
+            reason = "its weights are not all finite"
         else:
-            draft.skip(op, reason)
+            reason = self._pack(op, spec, held, scheme, draft)
+        if reason is not None:
+            draft.skipped.append(Skipped(op, reason, "weights"))
 
-    def _add_lookup(self, op: Op, spec: OpSpec, use: Use, draft: _Additions) -> None:
+    def _pack(self, op: Op, spec: OpSpec, held: Mapping[Use, Weight], scheme: Scheme, draft: _Additions) -> str | None:
+        """Hold the weights as the scheme asks; why not, if that is not possible."""
+        reason = None if scheme.unpacked else next(_no_hybrid(op, spec, held), None)
+        if reason is not None:
+            is_lookup = spec.tied and DType.INT8 in spec.types and len(held) == 1
+            return self._add_lookup(op, spec, next(iter(held)), draft) if is_lookup else reason
+        if not scheme.unpacked:
+            scheme = replace(scheme, weights=nearest_type(spec.hybrid, scheme.weights))
+        draft.packed |= {
+            use: Packed(self._form(use, spec, role, scheme), scheme.unpacked) for use, role in held.items()
+        }
+        return None
+
+    def _add_lookup(self, op: Op, spec: OpSpec, use: Use, draft: _Additions) -> str | None:
         """An op that hands on what it finds in a table: it does so in integers, and a conversion follows."""
-        table = op.inputs[use.slot]
-        assert table is not None
-        assert table.data is not None
-        if list(spec.read_activations(op)) != [table]:
-            draft.skip(op, "other data flow through it as well, in float")
-        elif any(t.dtype is not DType.FLOAT32 for t in op.outputs) or len(op.outputs) != 1:
-            draft.skip(op, "its output is not one tensor of floats")
-        else:
-            params = weight_params(table.data, None, DType.INT8, table.name)
-            draft.lookups[op] = Group((use, Held(op.outputs[0], DType.INT8)), params, fixed=True, symmetric=True)
+        if list(spec.read_activations(op)) != [use.tensor]:
+            return "other data flow through it as well, in float"
+        if any(t.dtype is not DType.FLOAT32 for t in op.outputs) or len(op.outputs) != 1:
+            return "its output is not one tensor of floats"
+        params = weight_params(use.data, None, DType.INT8, use.tensor.name)
+        draft.lookups[op] = Group((use, Held(op.outputs[0], DType.INT8)), params, fixed=True, symmetric=True)
+        return None
 
-    def _form(self, op: Op, tensor: Tensor, role: Weight, scheme: Scheme) -> Form:
+    def _form(self, use: Use, spec: OpSpec, role: Weight, scheme: Scheme) -> Form:
         """One form for all tensors of the same bytes, layout and scheme, in whatever graph."""
-        data = tensor.data
-        assert data is not None
-        assert tensor.buffer is not None
-        assert scheme.weights is not None
-        spec = self.ops[op.kind]
-        axis = scale_axis(op, spec, role, data.ndim, scheme)
-        blocks = scheme.block is not None and _in_blocks(op, spec, data, scheme)
-        spot = (tensor.buffer, axis, scheme if blocks else replace(scheme, granularity=PerChannel()))
+        data, dtype, name = use.data, scheme.weights, use.tensor.name
+        assert dtype is not None
+        axis = scale_axis(use.op, spec, role, data.ndim, scheme)
+        block = _block(use.op, spec, data, scheme)
+        spot = _buffer(use), axis, scheme if block else replace(scheme, granularity=PerChannel())
         if spot not in self._forms:
-            if blocks:
-                assert scheme.block is not None
-                made: Form = block_params(data, scheme.block, scheme.weights, self.method)
+            if block is not None:
+                self._forms[spot] = block_params(data, block, dtype, self.method)
             elif scheme.asymmetric:
-                made = unpacked_params(data, axis, scheme.weights, tensor.name)
+                self._forms[spot] = unpacked_params(data, axis, dtype, name)
             else:
-                made = weight_params(data, axis, scheme.weights, tensor.name, self.method)
-            self._forms[spot] = made
+                self._forms[spot] = weight_params(data, axis, dtype, name, self.method)
         return self._forms[spot]
 
     def share(self, plans: Sequence[Plan]) -> tuple[Plan, ...]:
@@ -180,21 +168,17 @@ class _Additions:
     repairs: list[Repair]
     lookups: dict[Op, Group] = field(default_factory=dict)
 
-    def skip(self, op: Op, reason: str) -> None:
-        self.skipped.append(Skipped(op, reason, "weights"))
 
-
-def _float_constants(op: Op) -> Iterator[tuple[int, Tensor, Array]]:
+def _float_constants(op: Op) -> Iterator[Use]:
     for slot, tensor in enumerate(op.inputs):
         if tensor is not None and tensor.dtype is DType.FLOAT32 and tensor.data is not None and tensor.size:
-            yield slot, tensor, tensor.data
+            yield Use(op, slot)
 
 
 def _buffer(use: Use) -> Buffer:
-    tensor = use.op.inputs[use.slot]
-    assert tensor is not None
-    assert tensor.buffer is not None
-    return tensor.buffer
+    buffer = use.tensor.buffer
+    assert buffer is not None
+    return buffer
 
 
 def _nothing_held(op: Op, spec: OpSpec | None, largest: int, scheme: Scheme) -> str | None:
@@ -212,37 +196,18 @@ def _nothing_held(op: Op, spec: OpSpec | None, largest: int, scheme: Scheme) -> 
     return f"LiteRT has no kernel for {op.label} with integer constants and float activations"
 
 
-def _no_hybrid(op: Op, spec: OpSpec, held: Mapping[int, Weight]) -> Iterator[str]:
+def _no_hybrid(op: Op, spec: OpSpec, held: Mapping[Use, Weight]) -> Iterator[str]:
     """Why the kernel cannot take the weights as integers."""
     if not spec.hybrid:
         yield f"LiteRT has no kernel for {op.label} with integer weights and float activations"
-    for slot in range(len(op.inputs)):
-        tensor = op.inputs[slot]
-        if slot not in held and tensor is not None and isinstance(spec.input_role(slot), Weight):
+    for slot, tensor in enumerate(op.inputs):
+        if Use(op, slot) not in held and tensor is not None and isinstance(spec.input_role(slot), Weight):
             yield "its weights are not all constant floats, and the kernel wants them to be of one type"
 
 
-def _in_blocks(op: Op, spec: OpSpec, data: Array, scheme: Scheme) -> bool:
-    """Whether these weights can have a scale for each block; else each channel has one."""
-    assert scheme.block is not None
-    # The builtin kernel for blocks leaves out a fused activation (LiteRT 2.3).
-    plain = fused_activation(op).name == "NONE"
-    return scheme.weights in spec.blockwise and data.ndim == 2 and data.shape[1] % scheme.block == 0 and plain
-
-
-def wider_than_asked(plans: Sequence[Plan], recipe: Recipe) -> Iterator[tuple[Op, DType, DType]]:
-    """Ops whose weights take more bits than asked for: op, asked type, type."""
-    for plan in plans:
-        for use, packed in plan.packed.items():
-            asked, made = recipe.scheme(use.op).weights, form_type(packed.form)
-            if asked is not None and not packed.unpacked and made.bits > asked.bits:
-                yield use.op, asked, made
-
-
-def without_blocks(plans: Sequence[Plan], recipe: Recipe) -> Iterator[Op]:
-    """Ops that have one scale a channel although blocks were asked for."""
-    for plan in plans:
-        for use, packed in plan.packed.items():
-            blocks = isinstance(packed.form, QuantParams) and packed.form.block is not None
-            if recipe.scheme(use.op).block is not None and not blocks:
-                yield use.op
+def _block(op: Op, spec: OpSpec, data: Array, scheme: Scheme) -> int | None:
+    """How many of these weights share a scale; None if each channel has one, asked for or not."""
+    block = scheme.block
+    if block is None or scheme.weights not in spec.blockwise or data.ndim != 2 or data.shape[1] % block:
+        return None
+    return block if fused_activation(op).name == "NONE" else None  # the kernel leaves that out (LiteRT 2.3)
