@@ -136,7 +136,7 @@ def trainable_twin(trained: Any) -> Any:
     """The trained graph with the outputs of the file, softmax and all."""
     from dataclasses import replace
 
-    from zeropoint.train.arrays import array_of
+    from zeropoint.train.backend import array_of
 
     blueprint = trained.blueprint
     twin = type(trained)(replace(blueprint, outputs=tuple(blueprint.plan.graph.outputs)))

@@ -9,7 +9,7 @@ from zeropoint.errors import UnsupportedOp
 from zeropoint.ops import OPS
 from zeropoint.runtime import Session
 from zeropoint.train import trainable
-from zeropoint.train.arrays import array_of
+from zeropoint.train.backend import array_of
 from zeropoint.train.compute import COMPUTE
 
 from .. import build

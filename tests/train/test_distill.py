@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import zeropoint
-from zeropoint.errors import InvalidRecipe, InvalidSample
 from zeropoint.demo import accuracy, digits
+from zeropoint.errors import InvalidRecipe, InvalidSample
 from zeropoint.train import Goal, QuantSettings, Schedule, distill
-from zeropoint.train.arrays import array_of
-from zeropoint.train.loop import Average, TrainingData, shifted
+from zeropoint.train.backend import array_of
+from zeropoint.train.loop import TrainingData, WeightEma, shifted
 
 from ..nets import Net, normal, samples_for
 
@@ -121,7 +121,7 @@ def test_only_images_are_shifted():
 
 
 def test_a_weight_that_swings_is_on_average_in_the_middle():
-    average = Average([np.zeros(2, np.float32), np.array(7)])
+    average = WeightEma([np.zeros(2, np.float32), np.array(7)])
     for step in range(1, 1001):
         average.add([np.array([step % 2, 3.0], np.float32), np.array(step)])
     swinging, steady = average.state[0]

@@ -11,8 +11,8 @@ from keras import ops
 
 from zeropoint.affine import QuantParams, dequantize, quantize
 from zeropoint.dtypes import Array, DType
-from zeropoint.train.arrays import array_of
-from zeropoint.train.fake_quant import Levels, fake_quant, gradual, nudge, symmetric_scale, whole_symmetric_steps
+from zeropoint.train.backend import array_of
+from zeropoint.train.fake_quant import QuantLevels, fake_quant, nudge, soft_round, symmetric_scale, symmetric_steps
 
 from .gradients import value_and_gradients
 
@@ -38,11 +38,11 @@ def test_equals_tensorflow(low, high, bits, narrow):
     x = x[np.isfinite(x)] if (low, high) == (0, 0) else x
     weights = upstream(x.shape)
     found, gradients = value_and_gradients(
-        lambda x, low, high: fake_quant(x, low, high, Levels(bits, narrow)), (x, *ends), weights
+        lambda x, low, high: fake_quant(x, low, high, QuantLevels(bits, narrow)), (x, *ends), weights
     )
     wanted = tf.quantization.fake_quant_with_min_max_vars(x, low, high, bits, narrow)
     theirs = tf.quantization.fake_quant_with_min_max_vars_gradient(weights, x, low, high, bits, narrow)
-    assert_same(found, np.asarray(wanted), (high - low) / Levels(bits, narrow).steps)
+    assert_same(found, np.asarray(wanted), (high - low) / QuantLevels(bits, narrow).steps)
     for ours, other in zip(gradients, theirs, strict=True):
         np.testing.assert_allclose(ours, other, rtol=1e-4, atol=1e-4)
 
@@ -64,7 +64,7 @@ def test_equals_tensorflow_for_each_channel(bits, narrow):
     low[1], high[2] = 0.05, high[2]
     weights = upstream(x.shape)
     found, gradients = value_and_gradients(
-        lambda x, low, high: fake_quant(x, low, high, Levels(bits, narrow), axis=2), (x, low, high), weights
+        lambda x, low, high: fake_quant(x, low, high, QuantLevels(bits, narrow), axis=2), (x, low, high), weights
     )
     options = {"num_bits": bits, "narrow_range": narrow}
     wanted = tf.quantization.fake_quant_with_min_max_vars_per_channel(x, low, high, **options)
@@ -109,9 +109,9 @@ def test_zero_is_always_on_the_grid(low, width):
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 def test_weights_come_out_on_their_grid(bits):
     weights = np.random.default_rng(2).standard_normal((5, 3, 3, 4)).astype(np.float32)
-    levels = Levels(bits, narrow=True)
+    levels = QuantLevels(bits, narrow=True)
     scale = symmetric_scale(weights, levels, axis=0)
-    steps = array_of(whole_symmetric_steps(ops.convert_to_tensor(weights), scale, levels))
+    steps = array_of(symmetric_steps(ops.convert_to_tensor(weights), scale, levels))
     assert np.array_equal(steps, np.round(steps))
     assert np.abs(steps).max() == levels.steps // 2
     error = np.abs(steps * array_of(scale) - weights)
@@ -121,7 +121,7 @@ def test_weights_come_out_on_their_grid(bits):
 @pytest.mark.parametrize("slope", [1.0, 0.5, 0.02])
 def test_a_staircase_leads_from_a_line_to_rounding(slope):
     k = np.linspace(-3.99, 3.99, 401, dtype=np.float32)
-    stairs, (gradient,) = value_and_gradients(lambda x: gradual(x, slope), [k], np.ones_like(k))
+    stairs, (gradient,) = value_and_gradients(lambda x: soft_round(x, slope), [k], np.ones_like(k))
     fraction = k - np.floor(k)
     rests = np.abs(fraction - 0.5) > slope / 2 + 1e-4
     climbs = np.abs(fraction - 0.5) < slope / 2 - 1e-4
@@ -136,4 +136,4 @@ def test_a_staircase_leads_from_a_line_to_rounding(slope):
 @pytest.mark.parametrize("bits", [1, 17, 0])
 def test_refuses_other_numbers_of_bits(bits):
     with pytest.raises(ValueError, match="2 to 16 bits"):
-        Levels(bits)
+        QuantLevels(bits)

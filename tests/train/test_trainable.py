@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import zeropoint
-from zeropoint.errors import InvalidRecipe, InvalidSample
 from zeropoint.demo import digits
+from zeropoint.errors import InvalidRecipe, InvalidSample
 from zeropoint.train import FreezeRanges, QuantSettings, export, parity, trainable
-from zeropoint.train.arrays import array_of
+from zeropoint.train.backend import array_of
 
 from ..conformance.samples import SAMPLES
 from ..nets import Net, normal, samples_for

@@ -14,31 +14,31 @@ from typing import TYPE_CHECKING, Any
 from ..errors import MissingExtra
 
 if TYPE_CHECKING:
-    from .agreement import Parity as Parity
-    from .agreement import parity as parity
+    from .building import quantize_model as quantize_model
     from .building import trainable as trainable
-    from .callbacks import FreezeRanges as FreezeRanges
+    from .deployment import Parity as Parity
+    from .deployment import export as export
+    from .deployment import parity as parity
     from .distillation import Distilled as Distilled
     from .distillation import Goal as Goal
     from .distillation import distill as distill
-    from .exporting import export as export
-    from .keras_models import quantize_model as quantize_model
+    from .fake_quant import QuantSettings as QuantSettings
     from .loop import Schedule as Schedule
+    from .network import FreezeRanges as FreezeRanges
     from .network import Trainable as Trainable
-    from .settings import QuantSettings as QuantSettings
 
 _HOMES = {
     "Distilled": "distillation",
-    "FreezeRanges": "callbacks",
+    "FreezeRanges": "network",
     "Goal": "distillation",
-    "Parity": "agreement",
-    "QuantSettings": "settings",
+    "Parity": "deployment",
+    "QuantSettings": "fake_quant",
     "Schedule": "loop",
     "Trainable": "network",
     "distill": "distillation",
-    "export": "exporting",
-    "parity": "agreement",
-    "quantize_model": "keras_models",
+    "export": "deployment",
+    "parity": "deployment",
+    "quantize_model": "building",
     "trainable": "building",
 }
 """Public name -> the module it lives in."""

@@ -1,31 +1,36 @@
-"""From a model file to a trainable graph."""
+"""From a model to a trainable graph."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ..calibration import Ranges, Stats
+import numpy as np
+
+from ..calibration import Ranges, Stats, calibrate
 from ..errors import InvalidModel, InvalidRecipe, UnsupportedOp
-from ..files import PathLike
 from ..graph.edit import copy_model
 from ..graph.model import Graph, Model, Tensor
 from ..graph.query import Uses
-from ..ops import OPS
-from ..plan.pipeline import Planned, Request, plan_model
-from ..plan.plan import Plan
+from ..improve.pipeline import plan as plan_model
+from ..ops import OPS, OpSpec, Probabilities
+from ..plan.plan import Plan, Planned
 from ..plan.prepare import prepare
+from ..plan.request import Request
 from ..recipe import FLOAT, Recipe, Rule, preset
-from ..sources.ports import entry, entry_graphs
-from ..tflite.read import load
-from .constants import unmatched
+from ..sources.models import ModelSource, load
+from ..sources.ports import Port, Row, entry, entry_graphs
+from ..sources.samples import Samples
+from .fake_quant import QuantSettings
+from .fake_quant_graph import Blueprint
 from .network import Trainable
-from .parts import Blueprint
-from .settings import QuantSettings
+from .weights import unmatched
+
+NOISE_RUNS = 8
 
 
 def trainable(
-    model: Model | PathLike | bytes,
+    model: ModelSource,
     recipe: Recipe | str = "int8",
     stats: Stats | None = None,
     *,
@@ -36,52 +41,54 @@ def trainable(
     outputs: Sequence[str] | None = None,
     logits: bool = False,
     quantize: bool = True,
+    ops: Mapping[str, OpSpec] = OPS,
 ) -> Trainable:
     """`model` as a Keras model that computes what its quantized form will, ready for `compile` and `fit`.
 
     `recipe` is a mode ("int8", "int16x8") or rules; `stats` of a calibration, or `ranges`, tell where ranges start.
     `freeze` are patterns of op kinds, op names or constants that are not trained. `outputs` names inner tensors to
     compute instead of the model's own; `logits` stops in front of a final softmax or sigmoid, where losses are
-    steadier. Without `quantize` it is the float model.
+    steadier. Without `quantize` it is the float model. `ops` is the op table.
     """
-    source = model if isinstance(model, Model) else load(model)
-    rules = preset(recipe, weight_bits) if isinstance(recipe, str) else recipe
-    if isinstance(recipe, Recipe) and weight_bits != 8:
-        raise InvalidRecipe("give a recipe, or a mode and the bits of the weights, not both")
+    source = load(model)
     if quantize:
-        request = Request(rules, stats, ranges or Ranges({}))
+        request = Request(recipe_of(recipe, weight_bits), stats, ranges or Ranges({}), ops=ops)
         planned = plan_model(source, request)
     else:
-        request = Request(Recipe((Rule(FLOAT),)))
-        planned = float_plan(source)
-    chosen = Ends(tuple(outputs) if outputs is not None else None, logits)
-    return from_plan(planned, request, settings or QuantSettings(), chosen, freeze, quantize=quantize)
+        request = Request(Recipe((Rule(FLOAT),)), ops=ops)
+        planned = float_plan(source, request)
+    plan = entry_plan(planned)
+    graph, uses = plan.graph, Uses(plan.graph)
+    ends = graph.outputs if outputs is None else [_tensor(graph, name) for name in outputs]
+    if logits:
+        ends = [logits_of(tensor, uses, ops)[0] for tensor in ends]
+    blueprint = Blueprint(planned, plan, request, tuple(ends), settings or QuantSettings(), tuple(freeze), quantize)
+    return build(blueprint)
 
 
-def float_plan(model: Model) -> Planned:
+def recipe_of(recipe: Recipe | str, weight_bits: int) -> Recipe:
+    """A recipe as it is, or that of a mode with weights of so many bits."""
+    if isinstance(recipe, str):
+        return preset(recipe, weight_bits)
+    if weight_bits != 8:
+        raise InvalidRecipe("give a recipe, or a mode and the bits of the weights, not both")
+    return recipe
+
+
+def float_plan(model: Model, request: Request) -> Planned:
     """A plan that quantizes nothing, for a copy of the model whose weights are plainly float."""
     copy = copy_model(model)
-    prepare(copy, Recipe((Rule(FLOAT),)))
+    prepare(copy, request.recipe, request.ops)
     return Planned(copy, tuple(Plan(graph) for graph in entry_graphs(copy)))
 
 
-@dataclass(frozen=True)
-class Ends:
-    """Which tensors to compute: by name (None: the graph's outputs), and whether to stop before a final softmax."""
-
-    names: tuple[str, ...] | None = None
-    logits: bool = False
-
-    def of(self, graph: Graph) -> tuple[Tensor, ...]:
-        uses = Uses(graph)
-        found = []
-        for tensor in graph.outputs if self.names is None else [_tensor(graph, name) for name in self.names]:
-            producer = uses.producer(tensor)
-            spec = None if producer is None else OPS.get(producer.kind)
-            is_head = self.logits and spec is not None and spec.probabilities is not None
-            before = producer.inputs[0] if producer is not None and is_head else None
-            found.append(tensor if before is None else before)
-        return tuple(found)
+def entry_plan(planned: Planned) -> Plan:
+    """The plan of the only graph that callers run."""
+    graph = entry(planned.model).graph  # raises where there are several
+    for plan in planned.plans:
+        if plan.graph is graph:
+            return plan
+    raise UnsupportedOp(f"the graph '{graph.name}' is run by other graphs and cannot be trained by itself")
 
 
 def _tensor(graph: Graph, name: str) -> Tensor:
@@ -91,28 +98,55 @@ def _tensor(graph: Graph, name: str) -> Tensor:
         raise InvalidModel(f"the model has no tensor {name!r} to train for; `zeropoint inspect` lists them") from None
 
 
-def from_plan(
-    planned: Planned,
-    request: Request,
-    settings: QuantSettings,
-    ends: Ends,
-    freeze: Sequence[str] = (),
-    *,
-    quantize: bool = True,
-) -> Trainable:
-    plan = _the_plan(planned)
-    if plan.packed:
+def logits_of(tensor: Tensor, uses: Uses, ops: Mapping[str, OpSpec]) -> tuple[Tensor, Probabilities | None]:
+    """What a softmax or sigmoid makes `tensor` of, and which probabilities it makes; without one, `tensor` itself."""
+    producer = uses.producer(tensor)
+    spec = None if producer is None else ops.get(producer.kind)
+    before = None if producer is None or spec is None or spec.probabilities is None else producer.inputs[0]
+    return (tensor, None) if before is None or spec is None else (before, spec.probabilities)
+
+
+def build(blueprint: Blueprint) -> Trainable:
+    """The Keras model; raises if the request does not fit training."""
+    if blueprint.plan.packed:
         raise InvalidRecipe(
             "training is for integer arithmetic; the recipe only stores weights in fewer bits, which needs none"
         )
-    if unknown := unmatched(freeze, plan.graph):
+    if unknown := unmatched(blueprint.freeze, blueprint.plan.graph):
         raise InvalidRecipe(f"nothing fits the pattern {unknown[0]!r}; `zeropoint inspect --ops` lists names")
-    return Trainable(Blueprint(planned, plan, request, ends.of(plan.graph), settings, tuple(freeze), quantize))
+    return Trainable(blueprint)
 
 
-def _the_plan(planned: Planned) -> Plan:
-    graph = entry(planned.model).graph  # raises where there are several
-    for plan in planned.plans:
-        if plan.graph is graph:
-            return plan
-    raise UnsupportedOp(f"the graph '{graph.name}' is run by other graphs and cannot be trained by itself")
+def quantize_model(
+    keras_model: Any,
+    samples: Samples | None = None,
+    recipe: Recipe | str = "int8",
+    *,
+    weight_bits: int = 8,
+    settings: QuantSettings | None = None,
+    logits: bool = False,
+    ops: Mapping[str, OpSpec] = OPS,
+) -> Trainable:
+    """A Keras model as a trainable quantized graph. Batch normalization is folded into the layers.
+
+    With `samples` ranges start from what these give. Without, they start from the first batches of training, so that a
+    few should be run before its result means anything. The model is converted by TensorFlow, whatever Keras computes
+    with afterwards.
+    """
+    model = load(keras_model)
+    if samples is None:
+        settings = settings or QuantSettings(ranges="average", debias=True)
+    stats = calibrate(model, _noise(model) if samples is None else samples, ops=ops)
+    return trainable(model, recipe, stats, weight_bits=weight_bits, settings=settings, logits=logits, ops=ops)
+
+
+def _noise(model: Model) -> list[Row]:
+    """Something to run the model on; its ranges are gone after the first batch."""
+    rng = np.random.default_rng(0)
+    return [tuple(_values(port, rng) for port in entry(model).ports) for _ in range(NOISE_RUNS)]
+
+
+def _values(port: Port, rng: np.random.Generator) -> Any:
+    shape = tuple(max(1, n) for n in port.shape)
+    drawn = rng.standard_normal(shape) if port.dtype.is_float else np.zeros(shape)
+    return drawn.astype(port.dtype.storage)

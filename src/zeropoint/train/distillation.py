@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
-from keras import ops
+from keras import ops as kops
 
 from ..errors import InvalidModel, InvalidRecipe
 from ..files import PathLike
-from ..graph.model import Graph, Model
-from ..ops import Probabilities
-from ..plan.pipeline import Planned, Request, Result, WeightOptions, resolve_recipe
-from ..plan.plan import Plan
-from ..quantization import quantize
-from ..recipe import Effort, Recipe
+from ..graph.model import Graph, Op, Tensor
+from ..graph.query import Uses
+from ..improve.pipeline import Result
+from ..improve.search import quantize_on
+from ..ops import OPS, OpSpec, Probabilities
+from ..plan.plan import Plan, Planned
+from ..plan.request import Request
+from ..recipe import Effort, Recipe, keep_float
+from ..sources.models import ModelSource, load
 from ..sources.samples import Samples
-from ..tflite.read import load
-from .building import Ends, from_plan
-from .exporting import export
-from .loop import Loop, Progress, Schedule, Trained, TrainingData
-from .losses import Aim, aims_of
+from .building import build, entry_plan, logits_of, recipe_of
+from .deployment import export
+from .fake_quant import QuantSettings
+from .fake_quant_graph import Blueprint
+from .loop import Progress, Schedule, TrainingData, TrainingLoop, TrainingSummary
 from .network import Trainable
-from .settings import QuantSettings
+
+SMALLEST = 1e-12
 
 
 @dataclass(frozen=True)
 class Goal:
     """What training aims at. Besides the outputs, tensors of ops that fit a pattern in `inner` are compared.
 
-    `loss` is the name of a Keras loss of labels, of which the teacher has `teacher` of the say.
+    `loss` is the name of a Keras loss of labels; the teacher's part of the whole loss is then `teacher`.
     """
 
     inner: tuple[str, ...] = ()
@@ -41,7 +45,7 @@ class Goal:
 
     def __post_init__(self) -> None:
         if not 0 <= self.teacher <= 1:
-            raise InvalidRecipe(f"the teacher's share of the loss is between 0 and 1, not {self.teacher}")
+            raise InvalidRecipe(f"the teacher's share of the loss must be between 0 and 1, not {self.teacher}")
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Distilled:
     """The trained model, how training went, and the trained graph itself."""
 
     result: Result
-    training: Trained
+    training: TrainingSummary
     trained: Trainable
 
     def save(self, path: PathLike, *, overwrite: bool = False) -> int:
@@ -57,7 +61,7 @@ class Distilled:
 
 
 def distill(
-    model: Model | PathLike | bytes,
+    model: ModelSource,
     samples: Samples,
     recipe: Recipe | str = "int8",
     steps: int | None = None,
@@ -70,63 +74,55 @@ def distill(
     ends: tuple[str, str] = ("float32", "float32"),
     effort: Effort = "standard",
     progress: Progress | None = None,
+    ops: Mapping[str, OpSpec] = OPS,
 ) -> Distilled:
     """Quantize `model` as `zeropoint.quantize` does, then train it on `samples` to compute what the float model does.
 
-    Held-back samples tell which state was best; it is never worse on them than before training. Ctrl-C ends training
-    and keeps the best state so far. With a `goal` that names a loss, samples are pairs of inputs and labels. `ends` are
-    the types of inputs and outputs as callers of the result see them.
+    Held-back samples decide which state was best; on them the result is never worse than before training. Ctrl-C ends
+    training and keeps the best state so far. With a `goal` that names a loss, samples are pairs of inputs and labels.
+    `ends` are the types of inputs and outputs as callers of the result see them; `ops` is the op table.
     """
-    source = model if isinstance(model, Model) else load(model)
-    schedule = schedule or Schedule()
+    source, rules = load(model), recipe_of(recipe, weight_bits)
+    schedule, goal, settings = schedule or Schedule(), goal or Goal(), settings or QuantSettings()
     schedule = schedule if steps is None else replace(schedule, steps=steps)
-    goal = goal or Goal()
     data = TrainingData.of(source, samples, labelled=goal.loss is not None)
-    if isinstance(recipe, Recipe) and weight_bits != 8:
-        raise InvalidRecipe("give a recipe, or a mode and the bits of the weights, not both")
-    rules = resolve_recipe(recipe, None, WeightOptions(weight_bits)) if isinstance(recipe, str) else recipe
-    start = quantize(source, data=data.samples, recipe=rules, effort=effort)
+    request = Request(rules, effort=effort, ops=ops)
+    start = quantize_on(source, request, list(data.rows))
     assert start.prepared is not None
     planned = Planned(start.prepared, start.plans)
-    settings = settings or QuantSettings()
     if settings.settle is None:
-        settings = replace(settings, settle=schedule.settling(_weight_bits(start, settings)))
-    pupil = Pupil.of(planned, Request(rules), settings, goal, freeze)
-    training = Loop(pupil, schedule, data, progress).run()
-    result = export(pupil.student, input_type=ends[0], output_type=ends[1])
-    return Distilled(replace(result, notes=(*result.notes, str(training))), training, pupil.student)
+        settings = replace(settings, settle=schedule.settling(_weight_bits(planned, settings)))
+    blueprint = Blueprint(planned, entry_plan(planned), request, (), settings, tuple(freeze))
+    distiller = Distiller.of(blueprint, goal)
+    training = TrainingLoop(distiller, schedule, data, progress).run()
+    result = export(distiller.student, input_type=ends[0], output_type=ends[1])
+    return Distilled(replace(result, notes=(*result.notes, str(training))), training, distiller.student)
 
 
-def _weight_bits(start: Result, settings: QuantSettings) -> int:
+def _weight_bits(planned: Planned, settings: QuantSettings) -> int:
     """The fewest that weights are trained in."""
-    types = [scheme.weights for plan in start.plans for scheme in plan.schemes.values()]
+    types = [scheme.weights for plan in planned.plans for scheme in plan.schemes.values()]
     return min((8 if settings.weight_bits is None else settings.weight_bits, *(t.bits for t in types if t is not None)))
 
 
-class Pupil(keras.Model):  # type: ignore[misc]  # Keras has no types
-    """A student and its teacher, side by side."""
+class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
+    """A student and its teacher, side by side; the loss is how far the one is from the other."""
 
-    def __init__(self, student: Trainable, teacher: Trainable, aims: Sequence[Aim], goal: Goal) -> None:
-        super().__init__(name="pupil")
-        self.student, self.teacher = student, teacher
-        self._comparison = _Comparison(tuple(aims), goal, label_loss(goal.loss, aims[0].head))
+    def __init__(self, student: Trainable, teacher: Trainable, compared: Sequence[Matched], goal: Goal) -> None:
+        super().__init__(name="distiller")
+        self.student, self.teacher, self.goal = student, teacher, goal
+        self._compared, self._label_loss = tuple(compared), label_loss(goal.loss, compared[0].head)
         self.built = True
 
     @classmethod
-    def of(
-        cls, planned: Planned, request: Request, settings: QuantSettings, goal: Goal, freeze: Sequence[str] = ()
-    ) -> Pupil:
-        student = from_plan(planned, request, settings, Ends(), freeze)
-        graph = student.blueprint.plan.graph
-        aims = aims_of(graph, goal.inner, goal.inner_weight)
-        if not aims:
-            raise InvalidModel("the model has no float output that could be compared with the float model's")
-        _require_inner(graph, goal)
-        outputs = tuple(aim.tensor for aim in aims)
-        student = Trainable(replace(student.blueprint, outputs=outputs))
+    def of(cls, blueprint: Blueprint, goal: Goal) -> Distiller:
+        """Student and teacher of one blueprint, with the outputs that `goal` compares."""
+        graph = blueprint.plan.graph
+        compared = matched_tensors(graph, goal, blueprint.specs)
+        student = build(replace(blueprint, outputs=tuple(c.tensor for c in compared)))
         teacher = Trainable(replace(student.blueprint, plan=Plan(graph), quantize=False))
         teacher.trainable = False
-        return cls(student, teacher, aims, goal)
+        return cls(student, teacher, compared, goal)
 
     def build(self, input_shape: Any = None) -> None:
         """All variables exist already."""
@@ -141,24 +137,12 @@ class Pupil(keras.Model):  # type: ignore[misc]  # Keras has no types
     ) -> Any:
         """Keras calls it with what `call` gave."""
         del x, sample_weight, training
-        return self._comparison.loss(y, y_pred)
-
-
-@dataclass(frozen=True)
-class _Comparison:
-    aims: tuple[Aim, ...]
-    goal: Goal
-    labelled: Callable[[Any, Any], Any] | None
-
-    def loss(self, labels: Any, found: Sequence[Any]) -> Any:
-        ours, theirs = found[: len(self.aims)], found[len(self.aims) :]
-        parts = [a.weight * a.loss(s, t) for a, s, t in zip(self.aims, ours, theirs, strict=True)]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        if self.labelled is None:
+        count, share = len(self._compared), self.goal.teacher
+        pairs = zip(self._compared, y_pred[:count], y_pred[count:], strict=True)
+        total = sum(compared.weight * compared.loss(ours, theirs) for compared, ours, theirs in pairs)
+        if self._label_loss is None:
             return total
-        return self.goal.teacher * total + (1.0 - self.goal.teacher) * ops.mean(self.labelled(labels, ours[0]))
+        return share * total + (1.0 - share) * kops.mean(self._label_loss(y, y_pred[0]))
 
 
 def label_loss(name: str | None, head: Probabilities | None) -> Callable[[Any, Any], Any] | None:
@@ -175,7 +159,61 @@ def label_loss(name: str | None, head: Probabilities | None) -> Callable[[Any, A
     return lambda labels, found: loss(labels, found, from_logits=True)
 
 
-def _require_inner(graph: Graph, goal: Goal) -> None:
-    for pattern in goal.inner:
-        if not aims_of(graph, [pattern])[len(aims_of(graph)) :]:
-            raise InvalidRecipe(f"no op inside the graph fits {pattern!r}; `zeropoint inspect --ops` lists names")
+@dataclass(frozen=True)
+class Matched:
+    """A tensor that the student is to match; `head` says which probabilities are made of it, if any are."""
+
+    tensor: Tensor
+    head: Probabilities | None = None
+    weight: float = 1.0
+
+    def loss(self, student: Any, teacher: Any) -> Any:
+        if self.head == "row":
+            return divergence(student, teacher)
+        if self.head == "each":
+            return binary_divergence(student, teacher)
+        return relative_error(student, teacher)
+
+
+def matched_tensors(graph: Graph, goal: Goal, ops: Mapping[str, OpSpec]) -> tuple[Matched, ...]:
+    """The graph's float outputs, taken in front of a softmax or sigmoid, and the outputs of ops that `goal` names.
+
+    The latter share `inner_weight` among them.
+    """
+    uses = Uses(graph)
+    found = [Matched(*logits_of(t, uses, ops)) for t in dict.fromkeys(graph.outputs) if t.dtype.is_float]
+    if not found:
+        raise InvalidModel("the model has no float output that could be compared with the float model's")
+    own = {matched.tensor for matched in found}
+    inner = {p: [t for op in graph.ops for t in _outputs_of(op, p) if t not in own] for p in goal.inner}
+    if unknown := [pattern for pattern, tensors in inner.items() if not tensors]:
+        raise InvalidRecipe(f"no op inside the graph fits {unknown[0]!r}; `zeropoint inspect --ops` lists names")
+    chosen = set().union(*inner.values())
+    ordered = [t for op in graph.ops for t in op.outputs if t in chosen]
+    return (*found, *(Matched(t, weight=goal.inner_weight / len(ordered)) for t in ordered))
+
+
+def _outputs_of(op: Op, pattern: str) -> list[Tensor]:
+    return [t for t in op.outputs if t.dtype.is_float] if keep_float(pattern).matches(op) else []
+
+
+def divergence(student: Any, teacher: Any) -> Any:
+    """Kullback-Leibler divergence of the student's distribution from the teacher's, of logits; the mean over rows."""
+    wanted = kops.log_softmax(teacher, axis=-1)
+    return kops.mean(kops.sum(kops.exp(wanted) * (wanted - kops.log_softmax(student, axis=-1)), axis=-1))
+
+
+def binary_divergence(student: Any, teacher: Any) -> Any:
+    """The same for logits that each stand for a probability of their own."""
+    wanted = kops.sigmoid(teacher)
+    return kops.mean(_cross_entropy(student, wanted) - _cross_entropy(teacher, wanted))
+
+
+def _cross_entropy(logits: Any, wanted: Any) -> Any:
+    return kops.relu(logits) - logits * wanted + kops.softplus(-kops.abs(logits))
+
+
+def relative_error(student: Any, teacher: Any) -> Any:
+    """Squared error relative to how much the teacher's values vary."""
+    spread = kops.mean(kops.square(teacher - kops.mean(teacher)))
+    return kops.mean(kops.square(student - teacher)) / kops.maximum(spread, SMALLEST)

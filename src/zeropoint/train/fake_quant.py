@@ -1,8 +1,8 @@
 """Fake quantization: real numbers on the grid of the integers that will stand for them, and gradients through it.
 
-The gradient of rounding is taken to be one ("straight through"). Inside the range the gradient reaches the input,
-outside it reaches the end of the range that the value was clipped to. All of it is written in `keras.ops`, so that
-every backend derives it by itself; Keras's own `fake_quant_with_min_max_vars` drops its bits and axis on symbolic
+The straight-through estimator takes the gradient of rounding to be one. Inside the range the gradient reaches the
+input, outside it reaches the end of the range that the value was clipped to. All of it is written in `keras.ops`, so
+that every backend derives it by itself; Keras's own `fake_quant_with_min_max_vars` drops its bits and axis on symbolic
 tensors (3.15).
 """
 
@@ -10,15 +10,57 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from keras import ops
 
+from ..errors import InvalidRecipe
+
+RangeSource = Literal["learned", "average", "last"]
+ScaleSource = Literal["learned", "last"]
 LEAST_BITS, MOST_BITS = 2, 16
 
 
 @dataclass(frozen=True)
-class Levels:
+class QuantSettings:
+    """How fake quantization is trained.
+
+    `ranges` of activations are learned by gradient descent, moving averages of each batch's extremes, or the extremes
+    of the last batch. All start from calibration; with `debias` averages are of batches alone, corrected for there
+    being few of them at first. `weight_scales`: "last" holds the greatest weight there is now, "learned" (LSQ) may cut
+    it off; None is "learned" for fewer than 8 bits. Training starts in float for `delay` steps; after `freeze_after`
+    steps ranges stay as they are. Over the first `settle` steps weights are rounded more and more sharply; with 0 they
+    are rounded from the first step on, with straight-through gradients; None lets `distill` choose: four fifths of its
+    steps for 4 to 7 bits. `weight_bits`: fewer than the type has that weights are stored in.
+    """
+
+    ranges: RangeSource = "learned"
+    decay: float = 0.99
+    debias: bool = False
+    weight_scales: ScaleSource | None = None
+    delay: int = 0
+    freeze_after: int | None = None
+    settle: int | None = None
+    weight_bits: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.ranges not in get_args(RangeSource):
+            raise InvalidRecipe(f"ranges cannot be {self.ranges!r}; choose from {', '.join(get_args(RangeSource))}")
+        if self.weight_scales not in (None, *get_args(ScaleSource)):
+            choices = ", ".join(get_args(ScaleSource))
+            raise InvalidRecipe(f"scales of weights cannot be {self.weight_scales!r}; choose from {choices}")
+        if not 0 <= self.decay < 1:
+            raise InvalidRecipe(f"the decay of an average must be at least 0 and below 1, not {self.decay}")
+        if self.weight_bits is not None and not 2 <= self.weight_bits <= 8:
+            raise InvalidRecipe(f"weights can be trained in 2 to 8 bits, not {self.weight_bits}")
+        if self.delay < 0 or (self.freeze_after is not None and self.freeze_after < 0):
+            raise InvalidRecipe("steps are counted from 0: the delay and the step to freeze at cannot be negative")
+        if self.settle is not None and self.settle < 0:
+            raise InvalidRecipe(f"weights settle over zero steps or more, not over {self.settle}")
+
+
+@dataclass(frozen=True)
+class QuantLevels:
     """The integers of a grid: `narrow` leaves out the lowest, so that there are as many below zero as above."""
 
     bits: int = 8
@@ -33,8 +75,21 @@ class Levels:
         return (1 << self.bits) - 1 - int(self.narrow)
 
 
+INT8 = QuantLevels()
+
+
 @dataclass(frozen=True)
-class Step:
+class ClipBounds:
+    """The least and the greatest whole number of steps, and which of the two want a gradient: each costs time."""
+
+    low: Any
+    high: Any
+    learn_low: bool = True
+    learn_high: bool = True
+
+
+@dataclass(frozen=True)
+class NudgedRange:
     """A range that starts and ends on its grid: real = scale * k, from `low` up to `high`, zero included.
 
     The ends carry gradients, the scale does not.
@@ -44,24 +99,39 @@ class Step:
     low: Any
     high: Any
 
+    def bounds(self, *, learn: bool = True) -> ClipBounds:
+        """The ends in steps."""
+        inverse = 1.0 / self.scale
+        return ClipBounds(self.low * inverse, self.high * inverse, learn, learn)
 
-def nudge(low: Any, high: Any, steps: Any) -> Step:
+    def in_steps(self, x: Any) -> Any:
+        """How many steps x is from zero. Kernels multiply by the inverse as well: pixels often lie halfway between two
+        steps, and then the last bit of the result decides which it will be."""
+        return x * (1.0 / self.scale)
+
+
+def nudge(low: Any, high: Any, steps: Any) -> NudgedRange:
     """The range moved by less than a step so that zero lies on the grid.
 
         scale = (high - low) / steps,   below = clamp(round(-low / scale), 0, steps)
 
-    `below` of the steps lie below zero. A range on one side of zero is moved to start or end there, as
-    TensorFlow does; whoever wants it stretched instead does so before. Ranges of no width have a scale of one.
+    `below` of the steps lie below zero. A range on one side of zero is moved to start or end there, as TensorFlow
+    does; to have it stretched instead, do that first. Ranges of no width have a scale of one.
     """
     width = ops.stop_gradient(high) - ops.stop_gradient(low)
     scale = ops.where(width > 0, width / steps, ops.ones_like(width))
     below = ops.clip(ops.floor(0.5 - ops.stop_gradient(low) / scale), 0.0, steps)
-    return Step(scale, _through(low, -below * scale), _through(high, (steps - below) * scale))
+    return NudgedRange(scale, straight_through(low, -below * scale), straight_through(high, (steps - below) * scale))
+
+
+def straight_through(carrier: Any, value: Any) -> Any:
+    """`value`, with the gradient of `carrier`."""
+    return carrier + ops.stop_gradient(value - carrier)
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """From real numbers of steps to whole ones; `detail` is what the function needs besides, in few numbers."""
+    """From real numbers of steps to whole ones; `detail` is what the function needs besides, as a small tensor."""
 
     function: Callable[[Any, Any], Any]
     detail: Any = 0.0
@@ -85,11 +155,11 @@ HALF_TO_EVEN = Rounding(lambda k, _: ops.round(k))
 
 
 def half_away_from(zero_point: Any) -> Rounding:
-    """Away from the integer zero: kernels that average integers know no other."""
+    """Away from the integer zero, as kernels do that average integers."""
     return Rounding(_half_away, zero_point)
 
 
-def twice(multiplier: Any) -> Rounding:
+def double_rounding(multiplier: Any) -> Rounding:
     """Rounding in two steps, as kernels do that multiply in fixed point.
 
     With multiplier = m * 2**e and m in [0.5, 1), sums of products are multiplied by m and rounded, then divided by
@@ -100,20 +170,10 @@ def twice(multiplier: Any) -> Rounding:
     return Rounding(lambda k, fine: _half_up(_half_up(k / fine) * fine), fine)
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """The least and the greatest whole number of steps, and which of the two want a gradient: each costs time."""
-
-    low: Any
-    high: Any
-    learn_low: bool = True
-    learn_high: bool = True
-
-
-def whole_steps(k: Any, bounds: Bounds, rounding: Rounding = HALF_TO_EVEN) -> Any:
+def round_and_clip(k: Any, bounds: ClipBounds, rounding: Rounding = HALF_TO_EVEN) -> Any:
     """`k`, a real number of steps from zero, rounded and clipped: whole numbers, exact in float32.
 
-    Written out with its gradient, because deriving it would read and write every activation several times more.
+    Its gradient is written out, because deriving it would read and write every activation several times more.
     """
 
     @ops.custom_gradient  # type: ignore[untyped-decorator]  # Keras has no types
@@ -140,72 +200,46 @@ def _summed(gradient: Any, end: Any) -> Any:
     return ops.sum(gradient, axis=tuple(k for k, n in enumerate(end.shape) if n == 1), keepdims=True)
 
 
-def bounds_of(step: Step, *, learn: bool = True) -> Bounds:
-    """The ends of a range in steps."""
-    inverse = 1.0 / step.scale
-    return Bounds(step.low * inverse, step.high * inverse, learn, learn)
-
-
-def in_steps(x: Any, step: Step) -> Any:
-    """How many steps x is from zero. Kernels multiply by the inverse as well: pixels often lie halfway between two
-    steps, and then the last bit of the result tells which it will be."""
-    return x * (1.0 / step.scale)
-
-
-INT8 = Levels()
-
-
-def fake_quant(x: Any, low: Any, high: Any, levels: Levels = INT8, *, axis: int | None = None) -> Any:
-    """x as integers of `levels` between `low` and `high` would hold it; with `axis` these are one for each slice.
+def fake_quant(x: Any, low: Any, high: Any, levels: QuantLevels = INT8, *, axis: int | None = None) -> Any:
+    """x as integers of `levels` between `low` and `high` would hold it; with `axis` there is one pair for each slice.
 
     The same as `tf.quantization.fake_quant_with_min_max_vars` and `..._per_channel`, gradients included: for the range
     [0, 0] the result is 0, and the gradient passes through to x.
     """
-    low, high = (_along(ops.convert_to_tensor(end), axis, len(x.shape)) for end in (low, high))
-    step = nudge(low, high, float(levels.steps))
+    shape = None if axis is None else [-1 if k == axis else 1 for k in range(len(x.shape))]
+    low, high = (ops.convert_to_tensor(end) for end in (low, high))
+    if shape is not None:
+        low, high = ops.reshape(low, shape), ops.reshape(high, shape)
+    nudged = nudge(low, high, float(levels.steps))
     is_empty = ops.logical_and(ops.equal(low, 0.0), ops.equal(high, 0.0))
-    return ops.where(
-        is_empty, _through(x, ops.zeros_like(x)), whole_steps(in_steps(x, step), bounds_of(step), HALF_UP) * step.scale
-    )
+    rounded = round_and_clip(nudged.in_steps(x), nudged.bounds(), HALF_UP) * nudged.scale
+    return ops.where(is_empty, straight_through(x, ops.zeros_like(x)), rounded)
 
 
-def symmetric_scale(x: Any, levels: Levels, axis: int | None) -> Any:
+def symmetric_scale(x: Any, levels: QuantLevels, axis: int | None) -> Any:
     """The scale that just holds the greatest magnitude, of all or of each slice along `axis`; it has no gradient."""
     others = None if axis is None else tuple(k for k in range(len(x.shape)) if k != axis)
     peak = ops.max(ops.abs(ops.stop_gradient(x)), axis=others, keepdims=axis is not None)
     return peak / (levels.steps // 2)
 
 
-def whole_symmetric_steps(x: Any, scale: Any, levels: Levels, slope: Any = None) -> Any:
+def symmetric_steps(x: Any, scale: Any, levels: QuantLevels, slope: Any = None) -> Any:
     """How many times `scale` (which broadcasts against it) x is once rounded, symmetric about zero.
 
-    A scale that is learned gets its share of the rounding error for a gradient once the steps are multiplied by it:
-    with k = x / scale, d/dscale = round(k) - k inside, and the greatest level outside. With a `slope`, see `gradual`.
+    A learned scale gets the gradient of LSQ once the steps are multiplied by it: with k = x / scale,
+    d/dscale = round(k) - k inside, and the greatest level outside. With a `slope`, see `soft_round`.
     """
     most = float(levels.steps // 2)
     k = ops.clip(x / scale, -most, most)
-    return _through(k, _half_up(k)) if slope is None else gradual(k, slope)
+    return straight_through(k, _half_up(k)) if slope is None else soft_round(k, slope)
 
 
-def gradual(k: Any, slope: Any) -> Any:
+def soft_round(k: Any, slope: Any) -> Any:
     """A staircase with sloping risers: `slope` is how much of each step they take, 1 being a straight line, 0 rounding.
 
     Its gradient is its own. On a tread it is zero: a weight that has come to rest on an integer stays there, and those
-    that are still on a riser learn to make up for it. Straight-through gradients never let a weight rest; where the
+    that are still on a riser learn to make up for it. With straight-through gradients a weight never rests; where the
     best place is between two integers, it goes back and forth, and the loss with it.
     """
     below = ops.stop_gradient(ops.floor(k))
     return below + ops.clip((k - below - 0.5) / slope + 0.5, 0.0, 1.0)
-
-
-def _through(carrier: Any, value: Any) -> Any:
-    """`value`, with the gradient of `carrier`."""
-    return carrier + ops.stop_gradient(value - carrier)
-
-
-def _along(end: Any, axis: int | None, rank: int) -> Any:
-    if axis is None:
-        return end
-    shape = [1] * rank
-    shape[axis] = -1
-    return ops.reshape(end, shape)

@@ -15,7 +15,7 @@ from ..errors import InvalidRecipe, InvalidSample
 from ..graph.model import Model
 from ..sources.ports import Row, entry
 from ..sources.samples import Notes, Samples, iterate, rows
-from .arrays import array_of
+from .backend import array_of
 
 RATE, RATE_OF_FEW_BITS = 3e-4, 1e-3
 """Relative to the size of the weights: in 8 bits these are nearly right from the start, in 4 they have a way to go."""
@@ -26,9 +26,8 @@ SETTLED = 0.8
 Progress = Callable[[int, float], None]
 """Called with the number of steps done and the loss."""
 
-
-AVERAGED = 0.99
-"""How much of the average of states stays with each step."""
+EMA_DECAY = 0.99
+"""How much of the moving average of states stays with each step."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +94,6 @@ class TrainingData:
             raise InvalidSample(f"training needs at least two samples, one of them to check with, not {len(found)}")
         return cls(found, labels)
 
-    @property
-    def samples(self) -> list[Row]:
-        return list(self.rows)
-
     def part(self, chosen: Sequence[int]) -> TrainingData:
         labels = None if self.labels is None else tuple(self.labels[k] for k in chosen)
         return TrainingData(tuple(self.rows[k] for k in chosen), labels)
@@ -123,7 +118,7 @@ def _labelled(sample: Any, where: Any, number: int) -> list[tuple[Row, Array]]:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingSummary:
     """How training went: the loss on held-back samples before and at its best, and at which step that was."""
 
     steps: int
@@ -142,26 +137,26 @@ class Trained:
 
 
 @dataclass
-class Loop:
-    """Trains `pupil`, a Keras model with a loss of its own, and leaves it in the best state."""
+class TrainingLoop:
+    """Trains the student of `distiller`, and leaves it in the best state."""
 
-    pupil: Any
+    distiller: Any
     schedule: Schedule
     data: TrainingData
     progress: Progress | None = None
     _history: list[tuple[int, float]] = field(default_factory=list)
 
-    def run(self) -> Trained:
+    def run(self) -> TrainingSummary:
         schedule = self.schedule
         self._compile()
         kept, held = self._split()
         best_step, best, state = 0, self._check(held), self._state()
         self._history = [(0, best)]
         before, every, interrupted, step = best, max(1, schedule.steps // schedule.checks), False, 0
-        average = Average(state)
+        average = WeightEma(state)
         try:
             for step, (inputs, labels) in enumerate(self._batches(kept), start=1):
-                loss = _number(self.pupil.train_on_batch(inputs, labels))
+                loss = _number(self.distiller.train_on_batch(inputs, labels))
                 average.add(self._state())
                 if self.progress is not None:
                     self.progress(step, loss)
@@ -176,13 +171,13 @@ class Loop:
         except KeyboardInterrupt:
             interrupted = True
         self._restore(state)
-        return Trained(step, before, best, best_step, tuple(self._history), interrupted)
+        return TrainingSummary(step, before, best, best_step, tuple(self._history), interrupted)
 
     def _state(self) -> list[Array]:
-        return [array_of(variable) for variable in self.pupil.student.weights]
+        return [array_of(variable) for variable in self.distiller.student.weights]
 
     def _restore(self, state: Sequence[Array]) -> None:
-        for variable, value in zip(self.pupil.student.weights, state, strict=True):
+        for variable, value in zip(self.distiller.student.weights, state, strict=True):
             variable.assign(value)
 
     def _check_state(self, state: Sequence[Array], held: Sequence[int]) -> float:
@@ -192,7 +187,7 @@ class Loop:
 
     def _compile(self) -> None:
         schedule = self.schedule
-        warmup, peak = max(1, schedule.steps // 20), schedule.rate(self.pupil.student.least_bits)
+        warmup, peak = max(1, schedule.steps // 20), schedule.rate(self.distiller.student.least_bits)
         rate = keras.optimizers.schedules.CosineDecay(
             peak / 10,
             max(1, schedule.steps - warmup),
@@ -202,7 +197,7 @@ class Loop:
         )
         # XLA on a CPU makes steps of convolutional networks slower, not faster.
         jit = False if keras.backend.backend() == "tensorflow" else "auto"
-        self.pupil.compile(optimizer=keras.optimizers.Adam(rate, clipnorm=1.0), jit_compile=jit)
+        self.distiller.compile(optimizer=keras.optimizers.Adam(rate, clipnorm=1.0), jit_compile=jit)
 
     def _split(self) -> tuple[list[int], list[int]]:
         """Samples to train on and to check with: every so many is held back, at least one."""
@@ -234,7 +229,7 @@ class Loop:
         return shifted(array, self.schedule.shift, rng) if self.schedule.shift else array
 
     def _batch_size(self) -> int:
-        return self.schedule.batch if self.pupil.student.takes_any_batch else 1
+        return self.schedule.batch if self.distiller.student.takes_any_batch else 1
 
     def _check(self, held: Sequence[int]) -> float:
         """The mean loss on held-back samples, without training."""
@@ -243,21 +238,24 @@ class Loop:
         for start in range(0, len(held), size):
             chosen = held[start : start + size]
             inputs, labels = self.data.batch(chosen)
-            found = self.pupil(inputs, training=False)
-            total += _number(self.pupil.compute_loss(y=labels, y_pred=found)) * len(chosen)
+            found = self.distiller(inputs, training=False)
+            total += _number(self.distiller.compute_loss(y=labels, y_pred=found)) * len(chosen)
         return total / len(held)
 
 
 @dataclass
-class Average:
-    """A moving average of states. A weight that swings between two integers is, on average, at the better one."""
+class WeightEma:
+    """An exponential moving average of all variables.
+
+    A weight that swings between two integers is, on average, at the better one.
+    """
 
     state: list[Array]
     count: int = 0
 
     def add(self, state: Sequence[Array]) -> None:
         self.count += 1
-        share = max(1 - AVERAGED, 1 / (self.count + 1))
+        share = max(1 - EMA_DECAY, 1 / (self.count + 1))
         self.state = [
             mean + np.asarray(share * (value - mean), mean.dtype) if mean.dtype.kind == "f" else value
             for mean, value in zip(self.state, state, strict=True)

@@ -6,17 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 
-from ..errors import InvalidSample
-from ..graph.query import Use
+from ..errors import InvalidRecipe, InvalidSample
 from ..sources.ports import Port
-from .arrays import array_of
-from .constants import Constant, WeightGrid
-from .learned_ranges import Ranges
-from .parts import Blueprint, Parts
-from .run import Run
-from .ties import Ties
+from .activation_ranges import ActivationRanges
+from .backend import array_of
+from .fake_quant_graph import Blueprint, FakeQuantGraph
+from .forward import ForwardPass
+from .weights import TrainableConstant
 
 
 class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
@@ -27,7 +24,7 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
 
     def __init__(self, blueprint: Blueprint) -> None:
         super().__init__(name="trainable")
-        self._parts = Parts.of(blueprint, self.add_weight)
+        self.graph = FakeQuantGraph.of(blueprint, self.add_weight)
         self._steps = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="steps")
         self.built = True
 
@@ -36,23 +33,23 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
 
     @property
     def blueprint(self) -> Blueprint:
-        return self._parts.blueprint
+        return self.graph.blueprint
 
     @property
     def takes_any_batch(self) -> bool:
         """Whether it can be run with any number of samples at a time, or only with as many as the file says."""
-        return bool(self._parts.free)
+        return bool(self.graph.free)
 
     @property
     def ports(self) -> tuple[Port, ...]:
         """The inputs, with the names that they go by."""
-        return self._parts.ports
+        return self.graph.ports
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        run = Run(self._parts, self._steps, bool(training))
-        outputs = run.outputs(self._arranged(inputs))
+        forward = ForwardPass(self.graph, self._steps, bool(training))
+        outputs = forward.outputs(self._arranged(inputs))
         if training and self.blueprint.quantize:
-            run.finish()
+            forward.finish()
             self._steps.assign(self._steps + 1)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -68,26 +65,15 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
 
     def freeze_ranges(self) -> None:
         """From now on ranges stay as they are; weights go on being trained."""
-        ranges = self._parts.ranges
-        if ranges.groups and ranges.learned:
-            ranges.low.assign(array_of(ranges.parts[0]) * ranges.known.unit)
-            ranges.high.assign(array_of(ranges.parts[1]) * ranges.known.unit)
-        ranges.frozen.assign(np.float32(1.0))
+        self.ranges.freeze()
 
     @property
-    def constants(self) -> tuple[Constant, ...]:
-        return self._parts.constants
+    def constants(self) -> tuple[TrainableConstant, ...]:
+        return self.graph.constants
 
     @property
-    def ranges(self) -> Ranges:
-        return self._parts.ranges
-
-    @property
-    def ties(self) -> Ties:
-        return self._parts.ties
-
-    def weight_grid(self, use: Use) -> WeightGrid | None:
-        return self._parts.grids.get(use)
+    def ranges(self) -> ActivationRanges:
+        return self.graph.ranges
 
     @property
     def step(self) -> int:
@@ -97,4 +83,19 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
     @property
     def least_bits(self) -> int:
         """Of the weights that are trained; 8 if there are none."""
-        return min((grid.levels.bits for grid in self._parts.grids.values()), default=8)
+        return min((quantizer.levels.bits for quantizer in self.graph.quantizers.values()), default=8)
+
+
+class FreezeRanges(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """From the start of an epoch on, ranges of activations stay as they are while weights go on being trained."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__()
+        self.epoch = epoch
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        del logs
+        if epoch == self.epoch:
+            if not isinstance(self.model, Trainable):
+                raise InvalidRecipe("FreezeRanges is for models that zeropoint.train.trainable made")
+            self.model.freeze_ranges()

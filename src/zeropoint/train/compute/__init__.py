@@ -5,13 +5,15 @@ Float arithmetic as LiteRT's, on every backend of Keras; tests run each row agai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from ...graph.model import Op, Tensor
 from . import arithmetic, convolution, movement, pooling, recurrent
 from .arithmetic import FUSED
-from .call import Call, Compute, State, held_type
+from .call import Call, Compute, RecurrentState
 
-__all__ = ["COMPUTE", "FUSED", "Call", "Compute", "State", "held_type"]
+__all__ = ["COMPUTE", "FUSED", "Call", "Compute", "RecurrentState", "compute"]
 
 COMPUTE: Mapping[str, Compute] = {
     **convolution.COMPUTE,
@@ -20,3 +22,9 @@ COMPUTE: Mapping[str, Compute] = {
     **movement.COMPUTE,
     **recurrent.COMPUTE,
 }
+
+
+def compute(op: Op, inputs: Sequence[Any], free: frozenset[Tensor]) -> list[Any]:
+    """All outputs of an op; see `Call`."""
+    made = COMPUTE[op.label](Call(op, inputs, free))
+    return made if isinstance(made, list) else [made]

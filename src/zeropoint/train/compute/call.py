@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import keras
 import numpy as np
 
-from ...dtypes import Array, DType
+from ...dtypes import Array
 from ...errors import InvalidModel
 from ...graph.model import Op, Tensor
 
 
 @dataclass(frozen=True)
-class State:
+class RecurrentState:
     """The start of a recurrent layer's state, and what happens to it after each step."""
 
     value: Any
@@ -65,12 +64,6 @@ class Call:
     def axes(self, slot: int, rank: int) -> tuple[int, ...]:
         """A known input as axes, counted from the front."""
         return tuple(int(a) % rank for a in self.known(slot).reshape(-1))
-
-
-def held_type(dtype: DType) -> str:
-    """The backend's name for a type. JAX holds no numbers of 64 bits unless told to."""
-    wide = dtype.bits == 64 and keras.backend.backend() == "jax"
-    return dtype.label.replace("64", "32") if wide else dtype.label
 
 
 Compute: TypeAlias = Callable[[Call], Any]

@@ -9,7 +9,8 @@ import numpy as np
 from keras import ops
 
 from ...dtypes import Array
-from .call import Call, Compute, held_type
+from ..backend import held_type
+from .call import Call, Compute
 
 
 def _reshape(call: Call) -> Any:

@@ -10,7 +10,8 @@ from keras import ops
 
 from ...dtypes import Array
 from ...ops.layout import SAME, Window
-from .call import Call, Compute, held_type
+from ..backend import held_type
+from .call import Call, Compute
 
 LOWEST = float(np.finfo(np.float32).min)
 

@@ -1,8 +1,8 @@
-"""A graph's constants as variables, and the grids that weights are rounded to."""
+"""A graph's constants as variables, and the quantizers that weights go through."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,9 @@ from ..ops import Bias, Coefficients, OpSpec, Weight
 from ..plan.plan import Plan
 from ..plan.weights import live_scales
 from ..recipe import keep_float
-from .arrays import array_of
-from .fake_quant import Levels, symmetric_scale, whole_symmetric_steps
-from .settings import QuantSettings
+from .backend import AddWeight, array_of, new_variable
+from .fake_quant import QuantLevels, QuantSettings, symmetric_scale, symmetric_steps
 
-AddWeight = Callable[..., Any]
 LEAST_SIZE = 2.0**-10
 """Channels whose weights are smaller than this share of the others' hardly take part; they move as the others do."""
 
@@ -33,7 +31,7 @@ NARROW = 8
 
 
 @dataclass(frozen=True)
-class Constant:
+class TrainableConstant:
     """A float constant as a variable, and the uses that read it.
 
     The variable holds multiples of `unit`, a power of two of about the size of the weights of each channel. Batch
@@ -59,33 +57,26 @@ class Constant:
 
 def constants_of(
     plan: Plan, needed: Sequence[Op], specs: Mapping[str, OpSpec], freeze: Sequence[str], add_weight: AddWeight
-) -> list[Constant]:
+) -> tuple[TrainableConstant, ...]:
     """Variables for the float constants that `needed` ops read: weights and biases can be trained, others cannot.
 
-    Uses for which the plan has other numbers than the constant's start from these.
+    Where the plan has other numbers than the constant's, training starts from these.
     """
-    readers: dict[tuple[Tensor, int], list[Use]] = {}
+    readers: dict[tuple[Tensor, str | None], list[Use]] = {}
     for op in needed:
         for slot, tensor in enumerate(op.inputs):
             if tensor is not None and tensor.data is not None and tensor.dtype is DType.FLOAT32:
                 use = Use(op, slot)
-                readers.setdefault((tensor, id(plan.values.get(use))), []).append(use)
-    made: list[Constant] = []
+                readers.setdefault((tensor, plan.constants.keys.get(use)), []).append(use)
+    made: list[TrainableConstant] = []
     for (tensor, _), uses in readers.items():
-        value = plan.values.get(uses[0], tensor.data)
+        value = np.asarray(plan.constants.at(uses[0]))
         trained = any(_is_trained(use, specs) for use in uses) and not _is_frozen(tensor, uses, freeze)
-        variable = add_weight(
-            shape=tensor.shape,
-            dtype="float32",
-            initializer="zeros",
-            trainable=trained,
-            name=f"constant_{len(made)}",  # names of tensors hold slashes, which Keras refuses
-        )
-        assert value is not None
-        unit = _unit(np.asarray(value), uses[0], plan, specs) if trained else np.ones((), np.float32)
-        variable.assign(np.asarray(value) / unit)
-        made.append(Constant(tensor, tuple(uses), variable, unit))
-    return made
+        unit = _unit(value, uses[0], plan, specs) if trained else np.ones((), np.float32)
+        name = f"constant_{len(made)}"  # names of tensors hold slashes, which Keras refuses
+        variable = new_variable(add_weight, name, value / unit, trainable=trained)
+        made.append(TrainableConstant(tensor, tuple(uses), variable, unit))
+    return tuple(made)
 
 
 def _unit(value: Array, use: Use, plan: Plan, specs: Mapping[str, OpSpec]) -> Array:
@@ -113,11 +104,8 @@ def _is_trained(use: Use, specs: Mapping[str, OpSpec]) -> bool:
 
 
 def _is_frozen(tensor: Tensor, uses: Sequence[Use], patterns: Sequence[str]) -> bool:
-    for pattern in patterns:
-        named = Op("", [], [tensor])
-        if keep_float(pattern).matches(named) or any(keep_float(pattern).matches(use.op) for use in uses):
-            return True
-    return False
+    candidates = (Op("", [], [tensor]), *(use.op for use in uses))
+    return any(keep_float(pattern).matches(op) for pattern in patterns for op in candidates)
 
 
 def unmatched(patterns: Sequence[str], graph: Graph) -> list[str]:
@@ -126,35 +114,27 @@ def unmatched(patterns: Sequence[str], graph: Graph) -> list[str]:
     return [p for p in patterns if not any(keep_float(p).matches(op) for op in (*graph.ops, *named))]
 
 
-class WeightGrid:
-    """Symmetric levels for the weights at one use, with a scale for each slice along an axis, or one for all."""
+class WeightQuantizer:
+    """Symmetric levels for the weights at one use, with a scale for each slice along an axis, or one for all.
 
-    def __init__(self, start: QuantParams, shape: tuple[int, ...], settings: QuantSettings) -> None:
-        self.start, self.rank = start, len(shape)
+    Scales either hold the greatest weight there is now, or are learned (LSQ): as the first ones times exp(exponents).
+    """
+
+    def __init__(
+        self, start: QuantParams, data: Array, settings: QuantSettings, add_weight: AddWeight, name: str
+    ) -> None:
+        self.start = start
         bits = start.dtype.bits if settings.weight_bits is None else min(settings.weight_bits, start.dtype.bits)
-        self.levels = Levels(bits, narrow=True)
+        self.levels = QuantLevels(bits, narrow=True)
         self.learned = (settings.weight_scales or ("learned" if bits < NARROW else "last")) == "learned"
-        self.exponents: Any = None
-        self.first = np.ones((), np.float32)
-
-    def prepare(self, data: Array, add_weight: AddWeight, name: str) -> None:
-        """Start from the plan's scales, or from ones of as many levels as there are to be."""
         if not self.learned:
             return
-        scales = np.array(self.start.scales, np.float32)
-        if self.levels.bits < self.start.dtype.bits:
-            scales = fitted_scales(data, self.start.axis, self.levels)
-        self.first = self._along(scales)
-        self.exponents = add_weight(
-            shape=self.first.shape, dtype="float32", initializer="zeros", trainable=True, name=name
-        )
-
-    def _along(self, scales: Array) -> Array:
-        if self.start.axis is None:
-            return np.asarray(scales.reshape(()))
-        shape = [1] * self.rank
-        shape[self.start.axis] = -1
-        return np.asarray(scales.reshape(shape))
+        scales = np.array(start.scales, np.float32)
+        if bits < start.dtype.bits:
+            scales = fitted_scales(data, start.axis, self.levels)
+        shape = [] if start.axis is None else [-1 if k == start.axis else 1 for k in range(data.ndim)]
+        self.first = np.asarray(scales.reshape(shape))
+        self.exponents = new_variable(add_weight, name, np.zeros_like(self.first), trainable=True)
 
     def scale(self, weights: Any) -> Any:
         if self.learned:
@@ -166,8 +146,8 @@ class WeightGrid:
         return ops.where(alive, scale, ops.where(others < 3e38, others, 2.0**-7))
 
     def steps(self, weights: Any, scale: Any, slope: Any = None) -> Any:
-        """The weights as whole multiples of the scale, or nearly whole ones: see `fake_quant.gradual`."""
-        return whole_symmetric_steps(weights, scale, self.levels, slope)
+        """The weights as whole multiples of the scale, or nearly whole ones: see `fake_quant.soft_round`."""
+        return symmetric_steps(weights, scale, self.levels, slope)
 
     def params(self, weights: Array) -> QuantParams:
         """What the weights are deployed with: `scale`, computed to the last bit as without training."""
@@ -179,7 +159,7 @@ class WeightGrid:
             scales = peaks.astype(np.float64) / (self.levels.steps // 2)
         scales = live_scales(scales, peaks)
         stored = tuple(map(float, np.asarray(scales, np.float32)))
-        return QuantParams(stored, (0,) * len(stored), self.start.dtype, self.start.axis)
+        return QuantParams(stored, (0,) * len(stored), self.start.dtype, self.start.granularity)
 
     def clipped(self, weights: Array, params: QuantParams) -> Array:
         """The weights cut off where the grid ends, which the stored type may reach beyond."""
@@ -188,7 +168,7 @@ class WeightGrid:
         return np.clip(weights, -most, most).astype(np.float32)
 
 
-def fitted_scales(data: Array, axis: int | None, levels: Levels) -> Array:
+def fitted_scales(data: Array, axis: int | None, levels: QuantLevels) -> Array:
     """For each slice, the scale with the least squared rounding error, out of a few below the one that cuts nothing."""
     rows = data.reshape(1, -1) if axis is None else np.moveaxis(data, axis, 0).reshape(data.shape[axis], -1)
     most = levels.steps // 2

@@ -1,4 +1,4 @@
-"""One pass through a trainable graph.
+"""A forward pass through a graph with fake quantization.
 
 Tensors on a grid are carried as whole numbers of steps and the size of a step. Sums of products of whole numbers are
 exact in float32 up to 2**24, so that an integer layer comes out as LiteRT's kernels compute it, not merely close to it:
@@ -8,7 +8,7 @@ a network turns one rounding that differs into many.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -19,15 +19,24 @@ from keras import ops
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from ..graph.query import Use
-from ..ops import OPS, Bias, CellState, OutputState, fused_activation
-from ..recipe import Scheme
-from .compute import COMPUTE, FUSED, Call, State, held_type
-from .constants import WeightGrid
-from .fake_quant import HALF_TO_EVEN, Bounds, Rounding, Step, bounds_of, half_away_from, in_steps, twice, whole_steps
-from .parts import Parts
+from ..ops import Bias, fused_activation
+from .backend import held_type
+from .compute import FUSED, RecurrentState, compute
+from .fake_quant import (
+    HALF_TO_EVEN,
+    ClipBounds,
+    NudgedRange,
+    Rounding,
+    double_rounding,
+    half_away_from,
+    round_and_clip,
+    straight_through,
+)
+from .fake_quant_graph import FakeQuantGraph
+from .weights import WeightQuantizer
 
 LAST_SLOPE = 0.02
-"""Of the staircase that weights come to rest on: as good as steps."""
+"""How much of each step the risers take in the end, where weights are rounded softly: next to nothing."""
 
 
 @dataclass
@@ -46,178 +55,147 @@ class Value:
 
 
 @dataclass
-class Run:
-    parts: Parts
+class ForwardPass:
+    """`seen` has what went through the range of each group, where ranges follow that."""
+
+    graph: FakeQuantGraph
     step: Any
     training: bool
-    grids: list[Step] = field(default_factory=list)
+    grids: list[NudgedRange] = field(default_factory=list)
     values: dict[Tensor, Value] = field(default_factory=dict)
     converted: dict[tuple[Tensor, int], Value] = field(default_factory=dict)
     weights: dict[Use, Value] = field(default_factory=dict)
     seen: dict[int, list[Any]] = field(default_factory=dict)
 
     def outputs(self, inputs: Sequence[Any]) -> list[Any]:
-        parts = self.parts
-        self.grids = parts.ranges.steps(self.step)
-        for tensor, value in zip(parts.blueprint.plan.graph.inputs, inputs, strict=True):
-            self.values[tensor] = self._stored(
-                tensor, ops.convert_to_tensor(value, dtype=held_type(tensor.dtype)), None
-            )
-        for op in parts.ops:
-            if not all(t in parts.statics for t in op.outputs):
+        graph = self.graph
+        self.grids = graph.ranges.nudged(self.step)
+        for tensor, value in zip(graph.blueprint.plan.graph.inputs, inputs, strict=True):
+            given = ops.convert_to_tensor(value, dtype=held_type(tensor.dtype))
+            self.values[tensor] = self._stored(tensor, given, None)
+        for op in graph.ops:
+            if not all(t in graph.statics for t in op.outputs):
                 self._compute(op)
-        return [self._output(t) for t in parts.blueprint.outputs]
+        return [self._output(t) for t in graph.blueprint.outputs]
 
     def _output(self, tensor: Tensor) -> Any:
-        known = self.parts.statics.get(tensor)
+        known = self.graph.statics.get(tensor)
         return self.values[tensor].real if known is None else ops.convert_to_tensor(known)
 
     def _compute(self, op: Op) -> None:
         operands = [self._operand(Use(op, slot), tensor) for slot, tensor in enumerate(op.inputs)]
-        if self._moves(op):
-            self._move(op, operands)
-            return
-        if self._is_integer_layer(op, operands):
-            self.values[op.outputs[0]] = self._layer(op, operands)
-            return
+        spec = self.graph.blueprint.specs.get(op.kind)
+        if self._is_integer(op) and spec is not None:
+            if spec.tied and not spec.averages and fused_activation(op).name == "NONE":
+                self._move(op, operands)
+                return
+            if spec.bias_slot is not None and all(v.whole is not None for v in operands if isinstance(v, Value)):
+                self.values[op.outputs[0]] = self._layer(op, operands)
+                return
         reals = [v.real if isinstance(v, Value) else v for v in operands]
-        made = COMPUTE[op.label](Call(op, reals, self.parts.free))
-        results = made if isinstance(made, list) else [made]
-        fused, spec = fused_activation(op).name, OPS.get(op.kind)
+        results = compute(op, reals, self.graph.free)
+        fused = fused_activation(op).name
         if fused != "NONE" and (spec is None or fused != spec.own_activation):
-            results = [FUSED[fused](results[0]), *results[1:]]
+            results[0] = FUSED[fused](results[0])
         for tensor, result in zip(op.outputs, results, strict=True):
             self.values[tensor] = self._stored(tensor, result, op)
 
-    # Ops that move integers.
-
-    def _moves(self, op: Op) -> bool:
-        """Whether the op only chooses among its operands, which share its grid."""
-        spec = OPS.get(op.kind)
-        return (
-            spec is not None
-            and spec.tied
-            and op in self._schemes
-            and not spec.averages
-            and fused_activation(op).name == "NONE"
-            and not self.parts.blueprint.settings.delay
-        )
+    def _is_integer(self, op: Op) -> bool:
+        """Whether the op computes with whole numbers; with a delay it may have to be float in this step."""
+        return op in self.graph.blueprint.plan.schemes and not self.graph.blueprint.settings.delay
 
     def _move(self, op: Op, operands: Sequence[Any]) -> None:
+        """An op that only chooses among its operands, which share its grid."""
         held = [v for v in operands if isinstance(v, Value) and v.whole is not None]
         given = [v if not isinstance(v, Value) else v.real if v.whole is None else v.whole for v in operands]
-        made = COMPUTE[op.label](Call(op, given, self.parts.free))
-        for tensor, result in zip(op.outputs, made if isinstance(made, list) else [made], strict=True):
-            on_grid = self.parts.ties.stored(tensor) is not None
+        for tensor, result in zip(op.outputs, compute(op, given, self.graph.free), strict=True):
+            on_grid = self.graph.stored(tensor) is not None
             self.values[tensor] = Value(whole=result, scale=held[0].scale) if on_grid else Value(result)
-
-    # Layers of weights.
-
-    def _is_integer_layer(self, op: Op, operands: Sequence[Any]) -> bool:
-        present = [v for v in operands if isinstance(v, Value)]
-        spec = OPS.get(op.kind)
-        is_layer = spec is not None and spec.bias_slot is not None
-        exact = is_layer and op in self._schemes and not self.parts.blueprint.settings.delay
-        return exact and all(v.whole is not None for v in present)
 
     def _layer(self, op: Op, operands: Sequence[Any]) -> Value:
         """Sums of products, multiplied once by input scale * weight scale / output scale."""
-        data = next(v for slot, v in enumerate(operands) if self.parts.ties.used(Use(op, slot)) is not None)
-        weights, group = self.weights[Use(op, 1)], self.parts.ties.stored(op.outputs[0])
+        slot = next(slot for slot in range(len(operands)) if self.graph.used(Use(op, slot)) is not None)
+        group = self.graph.stored(op.outputs[0])
         assert group is not None
-        grid = self.grids[group]
-        factor = weights.scale * data.scale / grid.scale
+        factor = operands[1].scale * operands[slot].scale / self.grids[group].scale
         flat = ops.reshape(factor, (-1,))
         if self.training:  # one pass over the outputs less; that sums are exact counts for little here
-            shares = {id(weights): factor, id(data): 1.0}
-            k = self._computed(op, [_times(v, shares.get(id(v), flat)) for v in operands])
+            shares = {1: factor, slot: 1.0}
+            k = self._computed(op, [_times(v, shares.get(at, flat)) for at, v in enumerate(operands)])
         else:
             k = self._computed(op, operands) * flat
         return self._on_grid(k, group, self._rounding(op, group), fused_activation(op).bounds)
 
     def _computed(self, op: Op, operands: Sequence[Any]) -> Any:
-        whole = [v.whole if isinstance(v, Value) else v for v in operands]
-        return COMPUTE[op.label](Call(op, whole, self.parts.free))
-
-    # Operands.
+        (result,) = compute(op, [v.whole if isinstance(v, Value) else v for v in operands], self.graph.free)
+        return result
 
     def _operand(self, use: Use, tensor: Tensor | None) -> Any:
-        """A Value; what is known beforehand as an array; a State; or None."""
-        parts = self.parts
+        """A Value; what is known beforehand as an array; a RecurrentState; or None."""
+        graph = self.graph
         if tensor is None:
             return None
         if tensor.is_variable:
-            return self._state(use, tensor)
-        if tensor in parts.statics:
-            return parts.statics[tensor]
-        if use in parts.by_use:
+            return self._state(tensor)
+        if tensor in graph.statics:
+            return graph.statics[tensor]
+        if use in graph.by_use:
             return self._constant(use)
-        stored, used = parts.ties.stored(tensor), parts.ties.used(use)
-        if used is None or used == stored:
+        used = graph.used(use)
+        if used is None or used == graph.stored(tensor):
             return self.values[tensor]
         if (tensor, used) not in self.converted:
             self.converted[tensor, used] = self._quantized(self.values[tensor].real, used)
         return self.converted[tensor, used]
 
-    def _state(self, use: Use, tensor: Tensor) -> State:
+    def _state(self, tensor: Tensor) -> RecurrentState:
         """States start at zero; those of integer layers are rounded at each step."""
-        group = self.parts.ties.stored(tensor)
-        spec = OPS.get(use.op.kind)
-        role = None if spec is None else spec.input_role(use.slot)
-        if group is None or not isinstance(role, OutputState | CellState):
-            return State(np.zeros(tensor.shape, np.float32), lambda value: value)
-        return State(np.zeros(tensor.shape, np.float32), lambda value: self._quantized(value, group).real)
+        group, zeros = self.graph.stored(tensor), np.zeros(tensor.shape, np.float32)
+        if group is None:
+            return RecurrentState(zeros, lambda value: value)
+        return RecurrentState(zeros, lambda value: self._quantized(value, group).real)
 
     def _constant(self, use: Use) -> Value:
         """A constant as it is held at this use: weights and biases on their grids, data on their group's."""
-        parts = self.parts
-        variable = parts.by_use[use].current
-        group = parts.ties.used(use)
+        graph, plan = self.graph, self.graph.blueprint.plan
+        current, group = graph.by_use[use].current, graph.used(use)
         if group is not None:
-            return self._quantized(variable, group)
-        if use in parts.grids:
+            return self._quantized(current, group)
+        if use in graph.quantizers:
             return self._weights(use)
-        role = parts.blueprint.request.ops[use.op.kind].input_role(use.slot) if use.op in self._schemes else None
-        if isinstance(role, Bias) and use in parts.blueprint.plan.wanted:
-            return self._bias(use, role, variable)
-        return Value(variable)
-
-    @property
-    def _schemes(self) -> Mapping[Op, Scheme]:
-        return self.parts.blueprint.plan.schemes if self.parts.blueprint.quantize else {}
+        role = graph.blueprint.specs[use.op.kind].input_role(use.slot) if use in plan.wanted else None
+        return self._bias(use, role, current) if isinstance(role, Bias) else Value(current)
 
     def _weights(self, use: Use) -> Value:
         if use not in self.weights:
-            grid, variable = self.parts.grids[use], self.parts.by_use[use].current
-            scale = grid.scale(variable)
-            whole = grid.steps(variable, scale, self._slope)
-            self.weights[use] = self._after_delay(variable, Value(whole=whole, scale=scale))
+            quantizer, current = self.graph.quantizers[use], self.graph.by_use[use].current
+            scale = quantizer.scale(current)
+            whole = quantizer.steps(current, scale, self._slope)
+            self.weights[use] = self._after_delay(current, Value(whole=whole, scale=scale))
         return self.weights[use]
 
     @cached_property
     def _slope(self) -> Any:
-        """Of the staircase that weights are rounded on; None for steps."""
-        settle = self.parts.blueprint.settings.settle
+        """How softly weights are rounded at this step; None for plain rounding."""
+        settle = self.graph.blueprint.settings.settle
         if not settle or not self.training:
             return None
         done = ops.minimum(ops.cast(ops.convert_to_tensor(self.step), "float32") / settle, 1.0)
         return LAST_SLOPE + (1.0 - LAST_SLOPE) * 0.5 * (1.0 + ops.cos(math.pi * done))
 
-    def _bias(self, use: Use, role: Bias, variable: Any) -> Value:
+    def _bias(self, use: Use, role: Bias, current: Any) -> Value:
         """A multiple of input scale * weight scale, in which the products are summed up."""
         data, weights = Use(use.op, role.of[0]), Use(use.op, role.of[1])
-        group = self.parts.ties.used(data)
-        if group is None or weights not in self.parts.grids:
-            return Value(variable)
+        group = self.graph.used(data)
+        if group is None or weights not in self.graph.quantizers:
+            return Value(current)
         products = ops.reshape(self._weights(weights).scale, (-1,)) * self.grids[group].scale
-        k = variable / products
-        return self._after_delay(variable, Value(whole=k + ops.stop_gradient(ops.round(k) - k), scale=products))
-
-    # Results.
+        k = current / products
+        return self._after_delay(current, Value(whole=straight_through(k, ops.round(k)), scale=products))
 
     def _stored(self, tensor: Tensor, value: Any, producer: Op | None) -> Value:
         """A tensor's value as it is stored: on its grid, unless it cannot but lie there already."""
-        group = self.parts.ties.stored(tensor)
+        group = self.graph.stored(tensor)
         if group is None or tensor.dtype is not DType.FLOAT32:
             return Value(value)
         return self._quantized(value, group, self._rounding(producer, group))
@@ -226,32 +204,32 @@ class Run:
         """How the kernel that makes the tensor rounds."""
         grid = self.grids[group]
         if producer is not None and producer.kind == "AVERAGE_POOL_2D":
-            lowest = self.parts.ranges.groups[group].params.dtype.min
+            lowest = self.graph.ranges.groups[group].params.dtype.min
             return half_away_from(ops.stop_gradient(ops.round(-grid.low / grid.scale)) + lowest)
         weights = None if producer is None else self.weights.get(Use(producer, 1))
-        if producer is None or weights is None or not rounds_twice(producer, self.parts.grids[Use(producer, 1)]):
+        if producer is None or weights is None or not rounds_twice(producer, self.graph.quantizers[Use(producer, 1)]):
             return HALF_TO_EVEN
-        data = self.parts.ties.used(Use(producer, 0))
+        data = self.graph.used(Use(producer, 0))
         assert data is not None
         products = ops.reshape(weights.scale, (-1,)) * self.grids[data].scale
-        return twice(ops.stop_gradient(products / grid.scale))
+        return double_rounding(ops.stop_gradient(products / grid.scale))
 
     def _quantized(self, value: Any, group: int, rounding: Rounding = HALF_TO_EVEN) -> Value:
-        quantized = self._on_grid(in_steps(value, self.grids[group]), group, rounding)
+        quantized = self._on_grid(self.grids[group].in_steps(value), group, rounding)
         return self._after_delay(value, quantized)
 
     def _on_grid(self, k: Any, group: int, rounding: Rounding, fused: tuple[float, float] | None = None) -> Value:
         """`k` is in steps of the group's grid; `fused` limits what it stands for."""
-        ranges, grid = self.parts.ranges, self.grids[group]
-        bounds = bounds_of(grid, learn=ranges.learned and not ranges.groups[group].fixed)
+        ranges, grid = self.graph.ranges, self.grids[group]
+        bounds = grid.bounds(learn=ranges.learned and not ranges.groups[group].fixed)
         if fused is not None:
             bounds = _within(bounds, fused, grid.scale)
         if self.training and not ranges.learned:
             self.seen.setdefault(group, []).append((k, fused))
-        return Value(whole=whole_steps(k, bounds, rounding), scale=grid.scale)
+        return Value(whole=round_and_clip(k, bounds, rounding), scale=grid.scale)
 
     def _after_delay(self, value: Any, quantized: Value) -> Value:
-        delay = self.parts.blueprint.settings.delay
+        delay = self.graph.blueprint.settings.delay
         if not delay:
             return quantized
         if not self.training:
@@ -260,8 +238,8 @@ class Run:
         return Value(plain, None, quantized.scale)
 
     def finish(self) -> None:
-        """Tell the ranges what was seen. A group that nothing was seen of keeps its range."""
-        ranges = self.parts.ranges
+        """Update the ranges by what was seen. A group of which nothing was seen keeps its range."""
+        ranges = self.graph.ranges
         if ranges.learned:
             ranges.update((), (), self.step)
             return
@@ -278,7 +256,7 @@ def _times(value: Any, factor: Any) -> Any:
     return Value(whole=value.whole * factor) if isinstance(value, Value) and not isinstance(factor, float) else value
 
 
-def _within(bounds: Bounds, fused: tuple[float, float], scale: Any) -> Bounds:
+def _within(bounds: ClipBounds, fused: tuple[float, float], scale: Any) -> ClipBounds:
     """Bounds that a fused activation narrows. Ranges hold zero, so that where a ReLU starts they end."""
     low, high = fused
     if low == 0:
@@ -290,14 +268,14 @@ def _within(bounds: Bounds, fused: tuple[float, float], scale: Any) -> Bounds:
     return bounds
 
 
-def rounds_twice(op: Op, grid: WeightGrid) -> bool:
+def rounds_twice(op: Op, weights: WeightQuantizer) -> bool:
     """Whether LiteRT's own kernels compute the op, in fixed point, and not XNNPACK: that takes no 4-bit convolutions.
 
     Of dense layers it takes those with rows of whole bytes (LiteRT 2.3).
     """
-    weights = op.inputs[1]
-    whole = weights is not None and weights.shape[-1] * grid.start.dtype.bits % 8 == 0
-    return grid.start.dtype.is_packed and not (op.kind == "FULLY_CONNECTED" and whole)
+    tensor, dtype = op.inputs[1], weights.start.dtype
+    whole = tensor is not None and tensor.shape[-1] * dtype.bits % 8 == 0
+    return dtype.is_packed and not (op.kind == "FULLY_CONNECTED" and whole)
 
 
 def _least(values: Sequence[tuple[Any, tuple[float, float] | None]]) -> Any:

@@ -1,4 +1,4 @@
-"""The ranges of all groups of a graph, as vectors: a few small computations for each step, however many tensors.
+"""The ranges of all groups of a plan, as vectors: a few small computations for each step, however many tensors.
 
 They are either learned, or follow the extremes of what flows through. Learned ends are kept as multiples of what they
 were at first, so that one learning rate suits them all.
@@ -6,7 +6,7 @@ were at first, so that one learning rate suits them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -14,15 +14,13 @@ import numpy as np
 from keras import ops
 
 from ..affine import SMALLEST_SCALE, QuantParams
-from ..dtypes import Array, DType
-from .arrays import array_of
-from .fake_quant import Step, nudge
-from .settings import QuantSettings
-from .ties import Group
+from ..dtypes import Array
+from ..plan.plan import Group
+from .backend import AddWeight, array_of, new_variable
+from .fake_quant import NudgedRange, QuantSettings, nudge
 
-AddWeight = Callable[..., Any]
 SLOWNESS = 2.0**-5
-"""Of what weights move by, relative to their size, ranges move by this share: they are nearly right from the start, and
+"""Relative to their size, ranges move by this share of what weights move by: they are nearly right from the start, and
 every value that flows depends on them."""
 
 NARROWEST = 2.0**-12
@@ -30,8 +28,8 @@ NARROWEST = 2.0**-12
 
 
 @dataclass(frozen=True)
-class Constants:
-    """What is known of each group beforehand, one element for each."""
+class GroupVectors:
+    """What the plan says of its groups, one element for each. `low` and `high` are where ranges start."""
 
     low: Array
     high: Array
@@ -44,8 +42,8 @@ class Constants:
     greatest: Array
 
     @classmethod
-    def of(cls, groups: Sequence[Group]) -> Constants:
-        ends = np.array([_ends(g) for g in groups], np.float32).reshape(-1, 2)
+    def of(cls, groups: Sequence[Group]) -> GroupVectors:
+        ends = np.array([g.params.range() for g in groups], np.float32).reshape(-1, 2)
         size = np.maximum(np.abs(ends).max(axis=1, initial=0.0), SMALLEST_SCALE * 2.0**20)
         unit = np.exp2(np.round(np.log2(size * SLOWNESS))).astype(np.float32)  # powers of two: multiples are exact
         limits = np.clip(np.array([g.limits for g in groups], np.float64), -3e38, 3e38).reshape(-1, 2)
@@ -61,34 +59,34 @@ class Constants:
             limits[:, 1].astype(np.float32),
         )
 
-    def tensors(self) -> Constants:
-        """The same in the backend's hands, to be computed with: PyTorch does not mix with NumPy."""
-        return Constants(*(ops.convert_to_tensor(getattr(self, f.name)) for f in fields(self)))
+    def tensors(self) -> GroupVectors:
+        """The same as tensors of the backend, to be computed with: PyTorch does not mix with NumPy."""
+        return GroupVectors(*(ops.convert_to_tensor(getattr(self, f.name)) for f in fields(self)))
 
 
-def _ends(group: Group) -> tuple[float, float]:
-    """The ends on the grid."""
-    params = group.params
-    return params.scale * (params.dtype.min - params.zero_point), params.scale * (params.dtype.max - params.zero_point)
-
-
-class Ranges:
+class ActivationRanges:
     """Variables of the ranges, what they stand for at this step, and their update."""
 
     def __init__(self, groups: Sequence[Group], settings: QuantSettings, add_weight: AddWeight) -> None:
         self.groups, self.settings = tuple(groups), settings
-        self.known = Constants.of(groups)
-        known, count = self.known, len(self.groups)
+        known = self.known = GroupVectors.of(groups)
         self.learned = settings.ranges == "learned"
         # What is used once frozen, and what averages and last values are kept in.
-        self.low = _variable(add_weight, "range_low", known.low, trainable=False)
-        self.high = _variable(add_weight, "range_high", known.high, trainable=False)
-        self.frozen = add_weight(shape=(), dtype="float32", initializer="zeros", trainable=False, name="ranges_frozen")
-        self.updates = add_weight(shape=(), dtype="float32", initializer="zeros", trainable=False, name="range_updates")
-        self.parts: Any = None
-        if self.learned and count:
+        self.low = new_variable(add_weight, "range_low", known.low)
+        self.high = new_variable(add_weight, "range_high", known.high)
+        self.frozen = new_variable(add_weight, "ranges_frozen", np.zeros((), np.float32))
+        self.updates = new_variable(add_weight, "range_updates", np.zeros((), np.float32))
+        self.multiples: Any = None
+        if self.learned and groups:
             multiples = np.stack([known.low / known.unit, known.high / known.unit])
-            self.parts = _variable(add_weight, "range_multiples", multiples, trainable=True)
+            self.multiples = new_variable(add_weight, "range_multiples", multiples, trainable=True)
+
+    def freeze(self) -> None:
+        """From now on ranges stay as they are."""
+        if self.multiples is not None:
+            for variable, end in zip((self.low, self.high), self._learned_ends(), strict=True):
+                variable.assign(array_of(end))
+        self.frozen.assign(np.float32(1.0))
 
     def is_frozen(self, step: Any) -> Any:
         """1 where ranges stay as they are from now on."""
@@ -99,14 +97,14 @@ class Ranges:
     def ends(self, step: Any) -> tuple[Any, Any]:
         """Low and high of each group at this step, before zero is put on the grid."""
         low, high = ops.convert_to_tensor(self.low), ops.convert_to_tensor(self.high)
-        if self.parts is not None:
+        if self.multiples is not None:
             frozen, (learned_low, learned_high) = self.is_frozen(step) > 0, self._learned_ends()
             low, high = ops.where(frozen, low, learned_low), ops.where(frozen, high, learned_high)
         return self._legal(low, high)
 
     def _learned_ends(self) -> tuple[Any, Any]:
-        parts, unit = ops.convert_to_tensor(self.parts), ops.convert_to_tensor(self.known.unit)
-        return parts[0] * unit, parts[1] * unit
+        multiples, unit = ops.convert_to_tensor(self.multiples), ops.convert_to_tensor(self.known.unit)
+        return multiples[0] * unit, multiples[1] * unit
 
     def _legal(self, low: Any, high: Any) -> tuple[Any, Any]:
         """Zero in the range, symmetric ones symmetric, fixed ones as prescribed, none without a width."""
@@ -119,14 +117,13 @@ class Ranges:
         high = ops.maximum(high, low + known.unit * (NARROWEST / SLOWNESS))
         return ops.where(known.movable, low, known.low), ops.where(known.movable, high, known.high)
 
-    def steps(self, step: Any) -> list[Step]:
+    def nudged(self, step: Any) -> list[NudgedRange]:
         """The grid of each group at this step."""
         if not self.groups:
             return []
-        low, high = self.ends(step)
-        whole = nudge(low, high, ops.convert_to_tensor(self.known.steps))
-        parts = (ops.unstack(v, num=len(self.groups)) for v in (whole.scale, whole.low, whole.high))
-        return [Step(*ends) for ends in zip(*parts, strict=True)]
+        all_groups = nudge(*self.ends(step), ops.convert_to_tensor(self.known.steps))
+        parts = (ops.unstack(v, num=len(self.groups)) for v in (all_groups.scale, all_groups.low, all_groups.high))
+        return [NudgedRange(*of_group) for of_group in zip(*parts, strict=True)]
 
     def update(self, lows: Sequence[Any], highs: Sequence[Any], step: Any) -> None:
         """After a training step: `lows` and `highs` are the extremes of each group in this batch."""
@@ -153,8 +150,8 @@ class Ranges:
             share = (1.0 - self.settings.decay) / (1.0 - ops.power(self.settings.decay, count))
         return before + (now - before) * share
 
-    def params(self, step: Any) -> list[QuantParams]:
-        """The parameters that each group is deployed with: those that `steps` gives, as integers and scales.
+    def deployed(self, step: Any) -> list[QuantParams]:
+        """The parameters that each group is deployed with: those that `nudged` gives, as integers and scales.
 
         A range that has not moved has those that it started with, to the last bit.
         """
@@ -163,22 +160,11 @@ class Ranges:
         made = []
         low, high = (array_of(end) for end in self.ends(step))
         moved = (low != self.known.low) | (high != self.known.high)
-        for group, grid, is_other in zip(self.groups, self.steps(step), moved, strict=True):
-            if group.fixed or not is_other:
+        for group, nudged, has_moved in zip(self.groups, self.nudged(step), moved, strict=True):
+            if group.fixed or not has_moved:
                 made.append(group.params)
                 continue
-            scale = max(float(array_of(grid.scale)), SMALLEST_SCALE)
-            below = round(-float(array_of(grid.low)) / scale)
-            made.append(QuantParams((scale,), (_zero_point(group, below),), group.params.dtype))
+            dtype, scale = group.params.dtype, max(float(array_of(nudged.scale)), SMALLEST_SCALE)
+            below = round(-float(array_of(nudged.low)) / scale)
+            made.append(QuantParams((scale,), (min(max(dtype.min + below, dtype.min), dtype.max),), dtype))
         return made
-
-
-def _zero_point(group: Group, below: int) -> int:
-    dtype: DType = group.params.dtype
-    return min(max(dtype.min + below, dtype.min), dtype.max)
-
-
-def _variable(add_weight: AddWeight, name: str, value: Array, *, trainable: bool) -> Any:
-    variable = add_weight(shape=value.shape, dtype="float32", initializer="zeros", trainable=trainable, name=name)
-    variable.assign(value)
-    return variable

@@ -1,0 +1,108 @@
+"""What was trained, as a model file, and how closely the two agree.
+
+Exporting carries out the plan that was trained, with the learned ranges and weights in the places of the first ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..bench.errors import real
+from ..dtypes import Array
+from ..errors import InvalidRecipe, InvalidSample, UnsupportedOp
+from ..improve.pipeline import Result, carry_out
+from ..plan.derive import settle, with_interface
+from ..plan.plan import Plan
+from ..plan.request import interface_of
+from ..runtime import Kernels
+from ..runtime.runner import Runner
+from ..sources.ports import entry
+from ..sources.samples import Notes, Samples, rows
+from .backend import array_of
+from .network import Trainable
+
+FLOAT_UNIT = 1 / 256
+"""What counts as one unit of a float output: a step of 8 bits between 0 and 1."""
+
+
+def export(trained: Trainable, *, input_type: str = "float32", output_type: str = "float32") -> Result:
+    """The quantized model, made without calibration. Types are those that callers of it see."""
+    blueprint = trained.blueprint
+    if not blueprint.quantize:
+        raise InvalidRecipe("this graph was built without quantization; build it with quantize=True to export it")
+    interface = interface_of(input_type, output_type)
+    plan, refused = settle(_learned(trained), blueprint.specs)
+    if refused:
+        raise UnsupportedOp(
+            "kernels cannot compute with the ranges that were learned:",
+            *(f"  {s}" for s in refused),
+            "train with ranges that stay as they are (freeze_after=0), or keep these ops float in the recipe",
+        )
+    plan = with_interface(plan, interface)
+    plans = tuple(plan if p.graph is plan.graph else p for p in blueprint.planned.plans)
+    return carry_out(replace(blueprint.planned, plans=plans), blueprint.request)
+
+
+def _learned(trained: Trainable) -> Plan:
+    """The plan with learned ranges and constants."""
+    plan, graph = trained.blueprint.plan, trained.graph
+    learned = zip(plan.groups, graph.ranges.deployed(trained.step), strict=True)
+    values, keys, grids = dict(plan.constants.values), dict(plan.constants.keys), dict(plan.constants.grids)
+    for constant in graph.constants:
+        value = constant.value
+        for use in constant.uses:
+            if use in graph.quantizers:
+                grids[use] = graph.quantizers[use].params(value)
+                value = graph.quantizers[use].clipped(value, grids[use])
+        if constant.variable.trainable:
+            key = f"{plan.key(constant.uses[0])}:trained"
+            values[key] = value
+            keys.update(dict.fromkeys(constant.uses, key))
+    constants = replace(plan.constants, values=values, keys=keys, grids=grids)
+    return replace(plan, groups=tuple(replace(group, params=p) for group, p in learned), constants=constants)
+
+
+@dataclass(frozen=True)
+class Parity:
+    """Of one output: how many elements were compared, which shares agree exactly and within one unit, the worst."""
+
+    name: str
+    elements: int
+    equal: float
+    within_one: float
+    worst: float
+
+    @classmethod
+    def of(cls, name: str, gaps: Array) -> Parity:
+        """`gaps` are differences in units."""
+        units = np.round(gaps)
+        return cls(name, gaps.size, float((units == 0).mean()), float((units <= 1).mean()), float(units.max(initial=0)))
+
+    def __str__(self) -> str:
+        return (
+            f"'{self.name}': {self.equal:.2%} of {self.elements} elements equal, {self.within_one:.2%} within one "
+            f"unit, the worst {self.worst:.0f} units off"
+        )
+
+
+def parity(
+    trained: Trainable, result: Result, samples: Samples, *, limit: int = 100, kernels: Kernels = "delegate"
+) -> tuple[Parity, ...]:
+    """Run `samples` through the trained graph and through LiteRT, and compare the outputs of the trained graph."""
+    outputs, graph = trained.blueprint.outputs, entry(result.model).graph
+    chosen = [row for _, row in rows(samples, entry(trained.blueprint.planned.model), Notes())][:limit]
+    if not chosen:
+        raise InvalidSample("no samples were given to compare")
+    tensors = [graph.tensor(output.name) for output in outputs]
+    held = [t.params if t.is_quantized else result.plan.stored.get(o) for o, t in zip(outputs, tensors, strict=True)]
+    units = [FLOAT_UNIT if params is None else params.scale for params in held]
+    runner = Runner.exposing(result.model, graph, tensors, kernels=kernels)
+    gaps: list[list[Array]] = [[] for _ in outputs]
+    for row in chosen:
+        ours, theirs = trained(list(row), training=False), runner.values(row)
+        for k, value in enumerate(ours if isinstance(ours, list) else [ours]):
+            gap = array_of(value).astype(np.float64) - real(theirs[tensors[k]], tensors[k])
+            gaps[k].append(np.abs(gap).reshape(-1) / units[k])
+    return tuple(Parity.of(t.name, np.concatenate(gap)) for t, gap in zip(outputs, gaps, strict=True))
