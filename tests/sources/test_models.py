@@ -199,9 +199,9 @@ def test_files_that_may_not_be_read(tmp_path, monkeypatch, name):
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("x.keras", b"junk", "no Keras file: it is not the zip archive"),
-        ("x.h5", b"junk", "no Keras file: it does not start as HDF5"),
-        ("x.h5", b"", "no Keras file"),
+        ("x.keras", b"junk", "not a Keras file: it is not the zip archive"),
+        ("x.h5", b"junk", "not a Keras file: it does not start as HDF5"),
+        ("x.h5", b"", "not a Keras file"),
         ("x.keras", None, "there is no file"),
         ("x.tflite", b"junk", "not a .tflite model"),
     ],

@@ -86,21 +86,28 @@ def _all_ops(model: Model) -> list[Op]:
     return [op for graph in model.graphs for op in graph.ops]
 
 
+def _measured(evidence: Evidence) -> dict[Op, OpRow]:
+    if evidence.compared is None:
+        return {}
+    ops = entry(evidence.model).graph.ops
+    return {ops[row.position]: row for row in evidence.compared.ops}
+
+
 def _op_details(evidence: Evidence, shown: Inspection, keys: Mapping[Tensor, str]) -> tuple[OpDetail, ...]:
-    measured: dict[Op, OpRow] = {}
-    if evidence.compared is not None:
-        ops = entry(evidence.model).graph.ops
-        measured = {ops[row.position]: row for row in evidence.compared.ops}
+    measured = _measured(evidence)
     reasons = {} if evidence.result is None else {s.op.name: s.reason for s in evidence.result.skipped}
     total = sum(row.macs for row in shown.ops)
-    found = []
-    for k, (op, row) in enumerate(zip(_all_ops(evidence.model), shown.ops, strict=True)):
-        errors = _errors(op, keys, evidence.seen, measured.get(op))
-        notes = [reasons[op.name]] if op.name in reasons and row.execution in ("float", "hybrid") else []
+
+    def notes(op: Op, row: InspectedOp) -> Iterator[str]:
+        if op.name in reasons and row.execution in ("float", "hybrid"):
+            yield reasons[op.name]
         if op in measured and measured[op].note:
-            notes.append(measured[op].note)
-        detail = OpDetail(
-            f"op{k}",
+            yield measured[op].note
+
+    def detail(number: int, op: Op, row: InspectedOp) -> OpDetail:
+        errors = _errors(op, keys, evidence.seen, measured.get(op))
+        return OpDetail(
+            f"op{number}",
             row.graph,
             row.kind,
             keys[op.outputs[0]] if op.outputs else "",
@@ -111,11 +118,12 @@ def _op_details(evidence: Evidence, shown: Inspection, keys: Mapping[Tensor, str
             errors,
             tuple(weight_ranges(op)),
             _multiplier(row),
-            tuple(notes),
+            tuple(notes(op, row)),
             levels(errors, row.macs / total if total else None),
         )
-        found.append(detail)
-    return tuple(found)
+
+    pairs = zip(_all_ops(evidence.model), shown.ops, strict=True)
+    return tuple(detail(number, op, row) for number, (op, row) in enumerate(pairs))
 
 
 def _errors(op: Op, keys: Mapping[Tensor, str], stats: Stats | None, row: OpRow | None) -> OpErrors:
