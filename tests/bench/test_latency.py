@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import zeropoint
-from zeropoint.bench.latency import Trial, benchmark, peak_memory, times_by_kind
+from zeropoint.bench.latency import TimingOptions, benchmark, peak_memory, times_by_kind
 from zeropoint.runtime import Session
 
 from ..diagnosis.faults import conv_net, images, plainly
@@ -20,7 +20,7 @@ def test_models_are_timed_side_by_side():
     model = conv_net()
     models = {"float": model, "int8": plainly(model, images())}
     done = []
-    found = benchmark(models, Trial((1, 2), 3), done.append)
+    found = benchmark(models, TimingOptions((1, 2), 3), done.append)
     assert done == [1, 2, 3]
     assert [m.name for m in found.models] == ["float", "int8"]
     for timing in found.models:

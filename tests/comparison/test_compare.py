@@ -13,9 +13,9 @@ from hypothesis.extra.numpy import arrays
 
 import zeropoint
 from zeropoint.affine import QuantParams, dequantize, quantize
+from zeropoint.bench.errors import EXACT, decibels
 from zeropoint.comparison.outputs import load_metric
-from zeropoint.comparison.sums import Gains, Levels, Sums, scaled
-from zeropoint.comparison.values import EXACT, decibels
+from zeropoint.comparison.sums import ChannelGains, DeviationSums, IntegerUse, scaled
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel, InvalidRecipe, InvalidSample
 from zeropoint.graph.edit import copy_model, retype, set_constant
@@ -190,7 +190,7 @@ finite = st.floats(-1e6, 1e6, width=32)
 
 @given(arrays(np.float32, 40, elements=finite), arrays(np.float32, 40, elements=finite))
 def test_sums_agree_with_the_definition(wanted, found):
-    sums = Sums()
+    sums = DeviationSums()
     for part in (slice(0, 13), slice(13, 40)):
         sums.add(wanted[part], found[part], 0.5)
     exact, other = wanted.astype(np.float64), found.astype(np.float64)
@@ -207,7 +207,7 @@ def test_sums_agree_with_the_definition(wanted, found):
 @given(arrays(np.float32, 60, elements=st.floats(-4, 4, width=32)))
 def test_clipping_is_what_lies_beyond(values):
     params = QuantParams.from_range(-1.0, 2.0, DType.INT8)
-    levels = Levels(params)
+    levels = IntegerUse(params)
     integers = quantize(values, params)
     levels.add(values, integers)
     occupancy = levels.occupancy()
@@ -221,14 +221,14 @@ def test_clipping_is_what_lies_beyond(values):
 
 def test_lost_channels_are_not_taken_for_scaled_ones():
     wanted = normal(1, 8, 8, 8)
-    gains = Gains()
+    gains = ChannelGains()
     lost = wanted.copy()
     lost[..., 3] = 0
     gains.add(wanted, lost)
-    assert gains.found() is None
-    gains, factors = Gains(), np.geomspace(0.2, 5, 8).astype(np.float32)
+    assert gains.factors() is None
+    gains, factors = ChannelGains(), np.geomspace(0.2, 5, 8).astype(np.float32)
     gains.add(wanted, wanted * factors)
-    axis, found = gains.found()
+    axis, found = gains.factors()
     assert axis == 3
     np.testing.assert_allclose(found, factors, rtol=1e-5)
     np.testing.assert_allclose(scaled(wanted, (axis, found)), wanted * factors, rtol=1e-5)

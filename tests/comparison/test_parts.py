@@ -9,8 +9,9 @@ import pytest
 
 import zeropoint
 from zeropoint.bench.isolate import isolate
-from zeropoint.comparison.counting import Counts, counted
-from zeropoint.diagnosis.trial import wide_share
+from zeropoint.comparison.sums import RelevantRange, relevant_ranges
+from zeropoint.diagnosis.trials import wide_share
+from zeropoint.ops import OPS
 from zeropoint.recipe import MODES, keep_float, plain_rules, preset, recipe_content, recipe_from
 from zeropoint.runtime import Session
 
@@ -25,24 +26,23 @@ def test_what_saturating_ops_read_counts_between_their_ends():
     z = net("RELU6", [y], name="clipped")
     model = net.model(z, net.dense(y, normal(4, 8), name="whole"))
     made = plainly(model, [(normal(1, 8, seed=k),) for k in range(8)])
-    found = {tensor.name: counts for tensor, counts in counted(made.main).items()}
+    found = {tensor.name: relevant for tensor, relevant in relevant_ranges(made.main, OPS).items()}
     assert "both" not in found
     net = Net()
     hidden = net(
         "RESHAPE", [net.dense(net.input(1, 8), normal(8, 8), name="hidden"), np.array([8], np.int32)], (8,), "moved"
     )
     made = plainly(net.model(net("RELU6", [hidden])), [(normal(1, 8, seed=k),) for k in range(8)])
-    found = {tensor.name: counts for tensor, counts in counted(made.main).items()}
-    assert found["moved"] == found["hidden"] == Counts(0.0, 6.0)
+    found = {tensor.name: relevant for tensor, relevant in relevant_ranges(made.main, OPS).items()}
+    assert found["moved"] == found["hidden"] == RelevantRange(0.0, 6.0)
 
 
 def test_before_a_softmax_only_the_greatest_count():
-    counts = Counts(reach=20.0)
+    relevant = RelevantRange(reach=20.0)
     values = np.array([[0.0, -30.0, 5.0], [-1e9, -2.0, -1.0]], np.float32)
-    np.testing.assert_array_equal(counts.of(values), [[0, -15, 5], [-21, -2, -1]])
-    assert not counts.is_all
-    assert Counts().is_all
-    assert Counts().reach == math.inf
+    np.testing.assert_array_equal(relevant.of(values), [[0, -15, 5], [-21, -2, -1]])
+    assert relevant != RelevantRange()
+    assert RelevantRange().reach == math.inf
 
 
 def test_ops_by_themselves_compute_what_they_do_in_their_place():

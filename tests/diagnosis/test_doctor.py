@@ -6,15 +6,19 @@ import json
 
 import pytest
 
-from zeropoint.diagnosis.doctor import Case, Examined, examine
+from zeropoint.diagnosis.doctor import DiagnosisResult, diagnose
+from zeropoint.diagnosis.evidence import DiagnosisRequest
 from zeropoint.recipe import keep_float, preset
 
 from .faults import FAULTS, HEALTHY, Patient, conv_net, images, plainly
 
 
-def examined(patient: Patient) -> Examined:
-    case = Case(patient.model, patient.data, patient.quantized, patient.calibration, seconds=60, **patient.options)
-    return examine(case)
+def examined(patient: Patient) -> DiagnosisResult:
+    return diagnose(
+        DiagnosisRequest(
+            patient.model, patient.data, patient.quantized, patient.calibration, seconds=60, **patient.options
+        )
+    )
 
 
 @pytest.mark.parametrize("cause", FAULTS)
@@ -33,19 +37,19 @@ def test_the_fault_is_named_first(cause):
     assert set(patient.ops) <= set(first.ops)
     assert diagnosis.remedy is not None
     assert diagnosis.remedy.after.snr > diagnosis.remedy.before.snr
-    assert found.mended is not None
+    assert found.repaired is not None
     json.dumps(diagnosis.to_json(), allow_nan=False)
 
 
 def test_the_range_method_that_helped_is_built_as_well():
     patient, told = FAULTS["outlier_values"](), []
-    options = {"told": told.append, "seconds": 60, **patient.options}
-    case = Case(patient.model, patient.data, patient.quantized, patient.calibration, **options)
-    first = examine(case).diagnosis.findings[0]
+    options = {"progress": told.append, "seconds": 60, **patient.options}
+    request = DiagnosisRequest(patient.model, patient.data, patient.quantized, patient.calibration, **options)
+    first = diagnose(request).diagnosis.findings[0]
     assert first.options["range"] not in ("mse", "minmax", "auto")  # which "auto" tries anyway
     built = [line for line in told if line.startswith("building")]
     assert any(f"range {first.options['range']}" in line for line in built)
-    assert any(f"range {case.range}" in line for line in built)
+    assert any(f"range {request.range}" in line for line in built)
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -53,13 +57,13 @@ def test_nothing_is_wrong_with_healthy_models(name):
     found = examined(HEALTHY[name]())
     assert found.diagnosis.findings == ()
     assert found.diagnosis.is_healthy
-    assert found.mended is None
+    assert found.repaired is None
 
 
 def test_ops_left_in_float_are_named_unless_the_recipe_keeps_them():
     model, data = conv_net(), images()
-    given = Case(model, data, quantized=plainly(model, data, keep=["b"]))
-    asked_for = Case(model, data, recipe=preset("int8").then(keep_float("b")))
-    causes = [[finding.cause for finding in examine(case).diagnosis.findings] for case in (given, asked_for)]
+    given = DiagnosisRequest(model, data, quantized=plainly(model, data, keep=["b"]))
+    asked_for = DiagnosisRequest(model, data, recipe=preset("int8").then(keep_float("b")))
+    causes = [[finding.cause for finding in diagnose(request).diagnosis.findings] for request in (given, asked_for)]
     assert "float_fallback" in causes[0]
     assert "float_fallback" not in causes[1]

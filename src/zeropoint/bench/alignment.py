@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import pairwise
 
@@ -68,9 +68,9 @@ def _inputs(wanted: Entry, made: Entry) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def input_order(wanted: Entry, made: Entry) -> list[int]:
-    """For each input of the quantized model the place of the same input in the float model."""
-    originals = dict(_inputs(wanted, made))
-    return [wanted.graph.inputs.index(originals[t]) for t in made.graph.inputs]
+    """For each input of another version the place of the same input in the float model; further inputs do not count."""
+    originals = dict(_inputs(wanted, replace(made, ports=made.ports[: len(wanted.ports)])))
+    return [wanted.graph.inputs.index(original) for original in originals.values()]
 
 
 def _outputs(wanted: Graph, made: Graph) -> Iterator[tuple[Tensor, Tensor]]:

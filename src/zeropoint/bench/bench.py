@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,10 +19,10 @@ from ..ops import OPS, OpSpec
 from ..ops.execution import macs_of
 from ..parallel import in_parallel
 from ..runtime.runner import Runner
-from ..sources.ports import Row, entries, entry
+from ..sources.ports import Entry, Row, entries, entry
 from ..sources.samples import Notes, Samples, iterate, rows
-from .alignment import Alignment, align
-from .errors import Compared, ErrorSum, OpError, compared_outputs, real, worst_ops
+from .alignment import Alignment, align, input_order
+from .errors import Compared, ErrorSum, OpError, compared_outputs, encoded, real, worst_ops
 
 KEPT_SAMPLES, KEPT_BYTES = 256, 1 << 28
 """How much of the data is held in memory, to be run again."""
@@ -37,6 +38,9 @@ SHORT = 1e8
 
 PARTS = 2
 """The samples are split into so many parts, whatever the number of cores, so that sums come out the same."""
+
+NumberedRow = tuple[int, Row]
+Found = TypeVar("Found")
 
 
 class Bench:
@@ -58,7 +62,20 @@ class Bench:
     ) -> None:
         self.model, self.ops, self.settings = model, ops, settings or Settings()
         self._samples, self._judged, self._progress = samples, judged, progress
+        self._logits = True
         self._held: list[Any] = []
+
+    def judging(self, judged: int, *, logits: bool = True) -> Bench:
+        """The same samples and statistics, with models compared on the first `judged` samples.
+
+        Probabilities are compared by what they are made of; without `logits`, as callers see them.
+        """
+        _ = self.stats, self.numbered_rows  # measured once for both
+        other = copy(self)
+        other._judged, other._logits = judged, logits
+        for name in ("compared", "wanted"):
+            other.__dict__.pop(name, None)
+        return other
 
     @cached_property
     def stats(self) -> Stats:
@@ -84,12 +101,17 @@ class Bench:
         return fingerprint(self.model)
 
     @cached_property
-    def numbered_rows(self) -> list[tuple[int, Row]]:
+    def entry(self) -> Entry:
+        return entry(self.model)
+
+    @cached_property
+    def numbered_rows(self) -> list[NumberedRow]:
         """The samples that are held, as inputs of single runs, each with the number of its sample."""
         if not self.is_single:
             return []
         _ = self.stats  # reads the samples
-        return list(islice(rows(self._held, entry(self.model), Notes()), KEPT_SAMPLES))
+        most = min(KEPT_SAMPLES, self.settings.limit or KEPT_SAMPLES)
+        return list(islice(rows(self._held, self.entry, Notes()), most))
 
     @property
     def rows(self) -> list[Row]:
@@ -102,16 +124,26 @@ class Bench:
     @cached_property
     def compared(self) -> tuple[Compared, ...]:
         """The outputs that tell how good another version of the model is; none if there is nothing to compare."""
-        return tuple(compared_outputs(entry(self.model).graph, self.ops)) if self.judged_rows else ()
+        found = compared_outputs(self.entry.graph, self.ops) if self.judged_rows else ()
+        return tuple(one if self._logits else Compared(one.place) for one in found)
 
     @cached_property
     def wanted(self) -> list[list[Array]]:
         """By sample, what the float model has for `compared`."""
-        return Loaded(self, self.model).values()
+        return Loaded(self, self.model).values(self.judged_rows)
 
-    def error(self, model: Model) -> float:
-        """Relative squared error of another version's outputs, averaged over outputs."""
-        return Loaded(self, model).error()
+    @cached_property
+    def float_outputs(self) -> list[list[Array]]:
+        return self.outputs(self.model)
+
+    def outputs(self, model: Model) -> list[list[Array]]:
+        """By sample that is held, the outputs of the model or of another version of it, as real numbers."""
+        every = tuple(Compared(place) for place in range(len(self.entry.graph.outputs)))
+        return Loaded(self, model, every).values(self.rows)
+
+    def error(self, model: Model, without: frozenset[int] = frozenset()) -> float:
+        """Relative squared error of another version's outputs, averaged over outputs; samples `without` left out."""
+        return Loaded(self, model).error(without=without)
 
     def alignment(self, made: Model, signature: str | None = None) -> Alignment:
         """Which tensor of another version holds what a tensor of the float model holds."""
@@ -123,49 +155,71 @@ class Bench:
 
 
 class Loaded:
-    """A version of the model, loaded to be compared with the float one. It may have more inputs than that."""
+    """A version of the model, loaded to be compared with the float one.
 
-    def __init__(self, bench: Bench, model: Model) -> None:
-        graph = entry(model).graph
-        self._bench, self._compared = bench, bench.compared
-        self._tensors: list[Tensor] = [c.tensor(graph) for c in self._compared]
-        self._runners = [Runner.exposing(model, graph, self._tensors)]
-        self._macs = sum(macs_of(op, bench.ops) for op in graph.ops)
+    Its inputs may be integers, in another order, or more than those of the float model.
+    """
 
-    def values(self) -> list[list[Array]]:
+    def __init__(self, bench: Bench, model: Model, compared: Sequence[Compared] | None = None) -> None:
+        where = entry(model)
+        self._bench, self._compared = bench, bench.compared if compared is None else compared
+        self._inputs = where.graph.inputs
+        self._order = input_order(bench.entry, where)
+        self._tensors: list[Tensor] = [c.tensor(where.graph) for c in self._compared]
+        self._runners = [Runner.exposing(model, where.graph, self._tensors)]
+        self._macs = sum(macs_of(op, bench.ops) for op in where.graph.ops)
+
+    def values(self, given: Sequence[Row]) -> list[list[Array]]:
         """By sample, the values that are compared."""
-        return [list(self._values(self._runners[0], row)) for row in self._bench.judged_rows]
 
-    def error(self, count: int | None = None, extra: Sequence[Array] = ()) -> float:
+        def part(runner: Runner, own: Sequence[NumberedRow]) -> list[list[Array]]:
+            return [values for _, values in self._runs(runner, own)]
+
+        return [values for found in self._in_parts(part, list(enumerate(given))) for values in found]
+
+    def error(
+        self, count: int | None = None, extra: Sequence[Array] = (), without: frozenset[int] = frozenset()
+    ) -> float:
         """The relative squared error on the first `count` samples; `extra` is fed to further inputs."""
-        given = self._bench.judged_rows[:count]
-        numbered = list(enumerate(given))
-        parts = [numbered]
-        if len(given) * self._macs >= SHORT:
-            half = -(-len(given) // PARTS)
-            parts = [numbered[k : k + half] for k in range(0, len(given), half)]
-            self._runners += [self._runners[0].another() for _ in parts[len(self._runners) :]]
+        bench = self._bench
 
-        def sums(k: int) -> list[ErrorSum]:
-            found = [ErrorSum() for _ in self._compared]
-            for number, row in parts[k]:
-                values = self._values(self._runners[k], (*row, *extra))
-                for total, wanted, value in zip(found, self._bench.wanted[number], values, strict=True):
+        def part(runner: Runner, own: Sequence[NumberedRow]) -> list[ErrorSum]:
+            sums = [ErrorSum() for _ in self._compared]
+            for place, values in self._runs(runner, own, extra):
+                for total, wanted, value in zip(sums, bench.wanted[place], values, strict=True):
                     total.add(wanted, value)
-            return found
+            return sums
 
-        _ = self._bench.wanted  # before several threads ask for it
-        first, *others = in_parallel(sums, range(len(parts)))
+        _ = bench.wanted  # before several threads ask for it
+        numbers = [number for number, _ in bench.numbered_rows]
+        judged = [(k, row) for k, row in enumerate(bench.judged_rows[:count]) if numbers[k] not in without]
+        first, *others = self._in_parts(part, judged)
         for other in others:
             for total, more in zip(first, other, strict=True):
                 total += more
-        return float(np.mean([total.relative for total in first]))
+        return float(np.mean([total.relative for total in first])) if first else 0.0
 
-    def _values(self, runner: Runner, row: Sequence[Array]) -> Iterable[Array]:
-        runner.restart()
-        runner.invoke(row)
-        for compared, tensor, found in zip(self._compared, self._tensors, runner.read(self._tensors), strict=True):
-            yield compared.judged(real(found, tensor))
+    def _in_parts(
+        self, job: Callable[[Runner, Sequence[NumberedRow]], Found], given: Sequence[NumberedRow]
+    ) -> list[Found]:
+        """The results of `job` on parts of the samples, each with a runner of its own."""
+        parts = [given]
+        if len(given) * self._macs >= SHORT:
+            half = -(-len(given) // PARTS)
+            parts = [given[k : k + half] for k in range(0, len(given), half)]
+            self._runners += [self._runners[0].another() for _ in parts[len(self._runners) :]]
+        return in_parallel(lambda k: job(self._runners[k], parts[k]), range(len(parts)))
+
+    def _runs(
+        self, runner: Runner, own: Sequence[NumberedRow], extra: Sequence[Array] = ()
+    ) -> Iterator[tuple[int, list[Array]]]:
+        """The place of each sample, with the values that are compared."""
+        for place, row in own:
+            ordered = (*(row[k] for k in self._order), *extra)
+            runner.restart()
+            runner.invoke([encoded(values, tensor) for values, tensor in zip(ordered, self._inputs, strict=True)])
+            found = zip(self._compared, self._tensors, runner.read(self._tensors), strict=True)
+            yield place, [compared.judged(real(values, tensor)) for compared, tensor, values in found]
 
 
 def _size(sample: Any) -> int:

@@ -66,11 +66,13 @@ class ErrorSum:
     error: float = 0.0
     power: float = 0.0
 
-    def add(self, wanted: Array, found: Array) -> None:
+    def add(self, wanted: Array, found: Array) -> Array:
+        """One run's values; the differences, flattened."""
         flat = np.asarray(wanted).reshape(-1)
-        gap = np.asarray(found).reshape(-1) - flat
+        gap: Array = np.asarray(found).reshape(-1) - flat
         self.error += dot(gap, gap)
         self.power += dot(flat, flat)
+        return gap
 
     def __iadd__(self, other: ErrorSum) -> ErrorSum:
         self.error += other.error
@@ -153,13 +155,7 @@ def worst_ops(model: Model, made: Model, rows: Sequence[Row], most: int = 3) -> 
     runners = [Runner.exposing(m, g, t) for m, g, t in zip((model, made), graphs, tensors, strict=True)]
     sums = [ErrorSum() for _ in both]
     for row in rows:
-        for runner in runners:
-            runner.restart()
-            runner.invoke(row)
-        views = (runner.views(own) for runner, own in zip(runners, tensors, strict=True))
-        for total, tensor, wanted, found in zip(sums, tensors[1], *views, strict=True):
-            if wanted.shape == found.shape:
-                total.add(wanted, real(found, tensor))
+        _add_run(row, runners, tensors, sums)
     errors = {n: total.relative for n, total in zip(both, sums, strict=True)}
     added = []
     for op in graphs[0].ops:
@@ -167,3 +163,16 @@ def worst_ops(model: Model, made: Model, rows: Sequence[Row], most: int = 3) -> 
             before = max((errors.get(t.name, 0.0) for t in op.inputs if t is not None), default=0.0)
             added.append(OpError(op.label, op.name, errors[op.outputs[0].name], before))
     return tuple(sorted(added, key=lambda e: e.before - e.error)[:most])
+
+
+def _add_run(
+    row: Row, runners: Sequence[Runner], tensors: Sequence[Sequence[Tensor]], sums: Sequence[ErrorSum]
+) -> None:
+    """One run of both models. The views of LiteRT's memory are gone when this returns, as the next run demands."""
+    for runner in runners:
+        runner.restart()
+        runner.invoke(row)
+    views = (runner.views(own) for runner, own in zip(runners, tensors, strict=True))
+    for total, tensor, wanted, found in zip(sums, tensors[1], *views, strict=True):
+        if wanted.shape == found.shape:
+            total.add(wanted, real(found, tensor))

@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +19,10 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..json_values import json_values
 from ..ops import CONVERSIONS
 from ..parallel import cores
-from ..runtime import Session
+from ..runtime import Runner
 from ..sources.ports import entry
 from ..tflite import to_bytes
 from .isolate import constant_parts, flowing_inputs, isolate
-from .running import exposing
 
 SHORTEST = 0.004
 """Seconds for which a model is run before the clock is read again; many small ones run several times."""
@@ -92,8 +92,8 @@ NO_OP_TIMES = (
 
 
 @dataclass(frozen=True)
-class Trial:
-    """How to measure: on how many threads, how often, and whether to look inside."""
+class TimingOptions:
+    """On how many threads to measure, how often, and whether to look inside as well."""
 
     threads: tuple[int, ...] = (1,)
     rounds: int = 30
@@ -101,49 +101,42 @@ class Trial:
 
 
 def benchmark(
-    models: Mapping[str, Model], trial: Trial | None = None, progress: Callable[[int], None] | None = None
+    models: Mapping[str, Model], options: TimingOptions | None = None, progress: Callable[[int], None] | None = None
 ) -> Benchmark:
     """Time `models` by name. `progress` is called with the number of rounds done."""
-    trial = trial or Trial()
-    stands = {
-        (name, count): _Stand(model, count, sample_for(model))
-        for name, model in models.items()
-        for count in trial.threads
-    }
-    seconds: dict[tuple[str, int], list[float]] = {key: [] for key in stands}
-    for done in range(1, trial.rounds + 1):
-        for key, stand in stands.items():
-            seconds[key].append(stand.time())
+    options = options or TimingOptions()
+    keys = [(name, count) for name in models for count in options.threads]
+    runners = {(name, count): Runner(models[name], threads=count) for name, count in keys}
+    timers = {key: _timer(runner, sample_for(runner.model)) for key, runner in runners.items()}
+    seconds: dict[tuple[str, int], list[float]] = {key: [] for key in keys}
+    for done in range(1, options.rounds + 1):
+        for key, timer in timers.items():
+            seconds[key].append(timer())
         if progress is not None:
             progress(done)
     timings = []
     for name, model in models.items():
-        latencies = tuple(_latency(count, seconds[name, count]) for count in trial.threads)
-        kinds = times_by_kind(model) if trial.inside else ()
-        left = undelegated(model, stands[name, trial.threads[0]].session)
+        latencies = tuple(_latency(count, seconds[name, count]) for count in options.threads)
+        kinds = times_by_kind(model) if options.inside else ()
         content = to_bytes(model)
-        memory = peak_memory(content) if trial.inside else None
+        memory = peak_memory(content) if options.inside else None
+        left = undelegated(runners[name, options.threads[0]])
         timings.append(Timing(name, len(content), latencies, memory, kinds, left))
-    return Benchmark(tuple(timings), cores(), (NO_OP_TIMES,) if trial.inside else ())
+    return Benchmark(tuple(timings), cores(), (NO_OP_TIMES,) if options.inside else ())
 
 
-class _Stand:
-    """A loaded model, warmed up, that runs often enough at a time to be measured."""
+def _timer(runner: Runner, sample: Sequence[Array]) -> Callable[[], float]:
+    """Warm the model up. Each call then measures one run in seconds, repeated so often that it can be measured."""
 
-    def __init__(self, model: Model, threads: int, sample: Sequence[Array]) -> None:
-        self.session = Session(model, threads=threads)
-        self.session.invoke(sample)
+    def seconds(runs: int) -> float:
         start = time.perf_counter()
-        for _ in range(WARM_UPS):
-            self.session.repeat()
-        each = (time.perf_counter() - start) / WARM_UPS
-        self.runs = max(1, min(1000, round(SHORTEST / max(each, 1e-9))))
+        for _ in range(runs):
+            runner.session.repeat()
+        return (time.perf_counter() - start) / runs
 
-    def time(self) -> float:
-        start = time.perf_counter()
-        for _ in range(self.runs):
-            self.session.repeat()
-        return (time.perf_counter() - start) / self.runs
+    runner.invoke(sample)
+    runs = max(1, min(1000, round(SHORTEST / max(seconds(WARM_UPS), 1e-9))))
+    return lambda: seconds(runs)
 
 
 def _latency(threads: int, seconds: list[float]) -> Latency:
@@ -171,20 +164,21 @@ def _filled(tensor: Tensor, rng: np.random.Generator) -> Array:
 def times_by_kind(model: Model) -> tuple[KindTime, ...]:
     """What the ops of each kind take by themselves, the longest first. Empty where inner values cannot be had."""
     graph = entry(model).graph
-    steady = constant_parts(graph)
-    wanted = list(dict.fromkeys(t for op in graph.ops for t in flowing_inputs(op, steady)))
+    constant = constant_parts(graph)
+    wanted = list(dict.fromkeys(t for op in graph.ops for t in flowing_inputs(op, constant)))
     try:
-        values = dict(zip(graph.inputs, sample_for(model), strict=True))
-        values |= exposing(model, graph, [t for t in wanted if t not in values and t.size]).run(values)
+        sample = sample_for(model)
+        values = dict(zip(graph.inputs, sample, strict=True))
+        values |= Runner.exposing(model, graph, [t for t in wanted if t not in values and t.size]).values(sample)
     except ZeropointError:
         return ()
     groups: dict[str, list[Op]] = {}
     for op in graph.ops:
-        if op.outputs and not all(t in steady for t in op.outputs):  # what follows from constants is made once
+        if not constant.issuperset(op.outputs):  # what follows from constants is computed once
             groups.setdefault(op.label, []).append(op)
-    found = {kind: _time_alone(model, graph, ops, values) for kind, ops in groups.items()}
-    total = sum(seconds for seconds in found.values() if seconds is not None) or 1.0
-    measured = [KindTime(k, len(groups[k]), s, s / total) for k, s in found.items() if s is not None]
+    seconds = {kind: _time_alone(model, graph, ops, values) for kind, ops in groups.items()}
+    total = sum(s for s in seconds.values() if s is not None) or 1.0
+    measured = [KindTime(k, len(groups[k]), s, s / total) for k, s in seconds.items() if s is not None]
     return tuple(sorted(measured, key=lambda k: -k.seconds))
 
 
@@ -193,19 +187,17 @@ def _time_alone(model: Model, graph: Graph, ops: list[Op], values: Mapping[Tenso
     if not alone.ops:
         return None
     try:
-        stand = _Stand(alone.model, 1, [values[t] for t in alone.fed])
-        return statistics.median(stand.time() for _ in range(KIND_ROUNDS))
+        timer = _timer(Runner(alone.model, strict=False), [values[t] for t in alone.fed])
+        return statistics.median(timer() for _ in range(KIND_ROUNDS))
     except ZeropointError:  # an op that runs only in its place, such as one with states
         return None
 
 
-def undelegated(model: Model, session: Session) -> dict[str, int]:
+def undelegated(runner: Runner) -> dict[str, int]:
     """Ops by kind that plain kernels compute, the most frequent first."""
-    taken, counts = session.delegated(), dict[str, int]()
-    for place, op in enumerate(entry(model).graph.ops):
-        if place not in taken:
-            counts[op.label] = counts.get(op.label, 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+    taken = runner.session.delegated()
+    kinds = Counter(op.label for place, op in enumerate(entry(runner.model).graph.ops) if place not in taken)
+    return dict(kinds.most_common())
 
 
 def peak_memory(content: bytes) -> int | None:

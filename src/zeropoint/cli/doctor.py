@@ -24,7 +24,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..diagnosis.doctor import Examined
+    from ..diagnosis.doctor import DiagnosisResult
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class RemedyOptions:
     most: float = option(0.1, "SHARE", "Arithmetic that may be given more bits.", min=0, max=1)
     seconds: float = option(100.0, "S", "Time for trying things out; building comes after.", min=1)
 
-    def write(self, examined: Examined, overwrite: bool) -> None:
+    def write(self, result: DiagnosisResult, overwrite: bool) -> None:
         """Write the repaired model and its recipe where they were asked for, or say that there are none."""
         from ..files import write_whole
         from ..recipe import recipe_content
 
-        mended, remedy = examined.mended, examined.diagnosis.remedy
-        if self.apply is not None and mended is not None:
-            mended.save(self.apply, overwrite=overwrite)
+        repaired, remedy = result.repaired, result.diagnosis.remedy
+        if self.apply is not None and repaired is not None:
+            repaired.save(self.apply, overwrite=overwrite)
         elif self.apply is not None:
             print("nothing to apply: no file was written", file=sys.stderr)
         if self.save_recipe is not None and remedy is not None:
@@ -94,7 +94,8 @@ def doctor(
         --metric eval.py:accuracy --save-recipe better.json
     """
     from ..comparison.outputs import load_metric
-    from ..diagnosis.doctor import Case, examine
+    from ..diagnosis.doctor import diagnose
+    from ..diagnosis.evidence import DiagnosisRequest
     from ..plan.request import WeightOptions, resolve_recipe
     from ..recipe import load_recipe
     from ..report.comparison import print_diagnosis
@@ -111,7 +112,7 @@ def doctor(
     given = None if quantized is None else load_model(quantized, screen)
     other = None if options.calibration is None else samples.sampled(source.model, options.calibration)
     with progress_bar("examining", None, "", screen.remarks) as progress:
-        case = Case(
+        request = DiagnosisRequest(
             source.model,
             source.data.samples,
             quantized=given,
@@ -123,20 +124,20 @@ def doctor(
             metric=metric,
             seconds=remedy.seconds,
             most=remedy.most,
-            told=lambda what: progress(0, what),
+            progress=lambda what: progress(0, what),
         )
-        examined = examine(case)
-    diagnosis = examined.diagnosis
+        result = diagnose(request)
+    diagnosis = result.diagnosis
     if options.as_json:
         screen.json(diagnosis.to_json())
     else:
         print_diagnosis(screen.without_notes(diagnosis), screen.results)
-    remedy.write(examined, reports.overwrite)
+    remedy.write(result, reports.overwrite)
     if reports.wanted:
-        title, size = (quantized or model).name, size_of(quantized, examined.before)
-        known = {"diagnosis": diagnosis, "stats": examined.stats, "recipe": rules, "data": options.data}
+        title, size = (quantized or model).name, size_of(quantized, result.before)
+        known = {"diagnosis": diagnosis, "stats": result.stats, "recipe": rules, "data": options.data}
         known["size_before"] = size_of(model, source.model)
-        reports.write(screen.beside(options.as_json), title, examined.before, size, **known)
+        reports.write(screen.beside(options.as_json), title, result.before, size, **known)
     costly = [finding.cause for finding in diagnosis.findings if finding.gain is not None]
     if options.check and costly:
         raise CheckFailed(f"accuracy is lost to {', '.join(costly)}; --apply OUT writes a better model")

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
 import numpy as np
 
 from ..bench.alignment import Alignment, align, computed
+from ..bench.errors import encoded, real
 from ..bench.isolate import isolate
-from ..bench.judge import real
-from ..bench.running import Bench, encoded, exposing
 from ..dtypes import Array
 from ..errors import InvalidSample, RuntimeFailure
-from ..graph.model import Graph, Model, Op, Tensor
+from ..graph.model import Model, Op, Tensor
 from ..graph.query import Uses
-from ..ops import CONVERSIONS
+from ..ops import OPS, OpSpec
 from ..ops.execution import execution_of, macs_of
+from ..runtime import Runner
 from ..sources.models import ModelSource, load
 from ..sources.ports import Entry, Row, entry
 from ..sources.samples import Notes, Samples, rows
-from .counting import Counts, counted
-from .outputs import Metric, NamedMetric, OutputSums, named, score
-from .sums import Gains, Levels, Sums, scaled
+from .outputs import Metric, NamedMetric, OutputSums, apply_metric, named
+from .sums import ChannelGains, RelevantRange, TensorSums, relevant_ranges, scaled, unit_of
 from .values import Comparison, MetricRow, OpRow
 
 LOOKED_AT_FIRST = 4
@@ -36,13 +35,14 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How to compare: at most `limit` runs; a user's own score with its name; who to tell how many are done."""
+class ComparisonOptions:
+    """At most `limit` runs are made; `progress` is called with the number of samples done."""
 
     limit: int | None = None
     metric: NamedMetric | None = None
     progress: Progress | None = None
     signature: str | None = None
+    ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS)
 
 
 def compare(
@@ -54,167 +54,161 @@ def compare(
     metric: Metric | None = None,
     signature: str | None = None,
     progress: Progress | None = None,
+    ops: Mapping[str, OpSpec] = OPS,
 ) -> Comparison:
     """Where a quantized model departs from the float `model` it was made of, op by op, on the samples of `data`.
 
     At most `limit` runs are made. `metric` is a function of the outputs (a list, for each sample a list of arrays) that
-    gives a score. `progress` is called with the number of samples done.
+    gives a score. `progress` is called with the number of samples done. `ops`: the op table, if it is to be another
+    than the package's own.
     """
-    return compare_models(load(model), load(quantized), data, Asked(limit, named(metric), progress, signature))
+    options = ComparisonOptions(limit, named(metric), progress, signature, ops)
+    return compare_models(load(model), load(quantized), data, options)
 
 
-def compare_models(wanted: Model, made: Model, samples: Samples, asked: Asked | None = None) -> Comparison:
+def compare_models(
+    wanted: Model,
+    made: Model,
+    samples: Samples,
+    options: ComparisonOptions | None = None,
+    alignment: Alignment | None = None,
+) -> Comparison:
     """Run both on every sample, and each op of `made` on what the float model has for its inputs."""
-    asked = asked or Asked()
-    ends = entry(wanted, asked.signature), entry(made, asked.signature if made.signatures else None)
-    notes = Notes()
-    numbered = islice((_defined(number, row, ends[0]) for number, row in rows(samples, ends[0], notes)), asked.limit)
-    meter = Meter.of((wanted, made), ends)
+    options = options or ComparisonOptions()
+    where, notes = entry(wanted, options.signature), Notes()
+    if alignment is None:
+        alignment = align((where, entry(made, options.signature if made.signatures else None)))
+    numbered = islice((_defined(number, row, where) for number, row in rows(samples, where, notes)), options.limit)
+    comparer = _Comparer(wanted, made, alignment, options.ops)
     first = list(islice(numbered, LOOKED_AT_FIRST))
     if not first:
         raise InvalidSample("there are no samples to compare the models on; give at least one")
-    meter.look_for_gains(first)
+    comparer.look_for_gains(first)
     runs = 0
     kept: tuple[list[list[Array]], list[list[Array]]] = ([], [])
     for runs, row in enumerate(chain(first, numbered), 1):
-        outputs = meter.add(row)
-        if asked.metric is not None:
+        outputs = comparer.add(row)
+        if options.metric is not None:
             for side, arrays in zip(kept, outputs, strict=True):
-                side.append([np.array(a) for a in arrays])
-        if asked.progress is not None:
-            asked.progress(runs)
+                side.append(arrays)
+        if options.progress is not None:
+            options.progress(runs)
     metric = None
-    if asked.metric is not None:
-        name, function = asked.metric
-        metric = MetricRow(name, *(score(function, side) for side in kept))
-    found = meter.comparison(runs)
+    if options.metric is not None:
+        metric = MetricRow(options.metric[0], *(apply_metric(options.metric, side) for side in kept))
+    found = comparer.comparison(runs)
     return replace(found, metric=metric, notes=(*found.notes, *notes.lines))
 
 
 def _defined(number: int, row: Row, where: Entry) -> Row:
-    """The row, if there is no NaN in it: of what follows from that, nothing can be compared."""
+    """The row, if it holds no NaN: nothing that follows from one can be compared."""
     for values, port in zip(row, where.ports, strict=True):
         if values.dtype.kind == "f" and np.isnan(values).any():
             raise InvalidSample(f"sample {number}, input {port}: there is NaN in it; leave that sample out")
     return row
 
 
-@dataclass
-class Measured:
-    """What is summed up of one tensor of the quantized model, as far as it counts."""
+class _Comparer:
+    """Both models loaded, with the ops of the quantized one also each by itself.
 
-    counts: Counts
-    accumulated: Sums = field(default_factory=Sums)
-    own: Sums = field(default_factory=Sums)
-    levels: Levels | None = None
+    Tensors are read where LiteRT holds them: nothing may refer to them when the next sample is run.
+    """
 
-
-@dataclass
-class Meter:
-    """Both models loaded, with the ops of the quantized one also each by itself."""
-
-    alignment: Alignment
-    benches: tuple[Bench, Bench]
-    alone: Bench | None
-    measured: dict[Tensor, Measured]
-    outputs: list[OutputSums]
-    gains: dict[Tensor, tuple[int, Array]] = field(default_factory=dict)  # by tensor of the float model
-    notes: list[str] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, models: tuple[Model, Model], ends: tuple[Entry, Entry]) -> Meter:
-        alignment = align(ends)
-        wanted, made = alignment.float, alignment.quantized
-        compared = [t for t in _computed_reals(made) if t in alignment.partner]
-        counts = counted(made)
-        measured = {t: Measured(counts.get(t, Counts()), levels=_levels(t)) for t in compared}
-        inner = [t for t in alignment.partner.values() if t not in wanted.inputs and t.size]
-        benches = (
-            exposing(models[0], wanted, [*wanted.outputs, *inner]),
-            exposing(models[1], made, [*made.outputs, *(t for t in compared if t not in made.inputs)]),
+    def __init__(self, wanted: Model, made: Model, alignment: Alignment, ops: Mapping[str, OpSpec]) -> None:
+        self.ops, self.alignment = ops, alignment
+        self.exact, self.quantized = alignment.float, alignment.quantized
+        self.gains: dict[Tensor, tuple[int, Array]] = {}  # by tensor of the float model
+        self.notes: list[str] = []
+        inner = [t for t in alignment.partner.values() if t not in self.exact.inputs and t.size]
+        known = {*self.exact.inputs, *self.exact.outputs, *inner}
+        relevant = relevant_ranges(self.quantized, ops)
+        self.sums = {
+            t: TensorSums(t, relevant.get(t, RelevantRange()))
+            for t in computed(self.quantized)
+            if t.size and (t.dtype.is_float or t.is_quantized) and alignment.partner.get(t) in known
+        }
+        self.outputs = [OutputSums(self.exact, t, ops) for t in self.exact.outputs]
+        self.runners = (
+            Runner.exposing(wanted, self.exact, [*self.exact.outputs, *inner], strict=False),
+            Runner.exposing(made, self.quantized, [*self.quantized.outputs, *self.sums], strict=False),
         )
-        known = set(wanted.inputs) | set(benches[0].tensors)
-        ops = [op for op in made.ops if op.kind not in CONVERSIONS and any(t in measured for t in op.outputs)]
-        notes, alone = [], None
-        isolated = isolate(models[1], made, ops, lambda t: alignment.partner.get(t) in known)
-        if isolated.ops:
+        measured = [op for op in self.quantized.ops if any(t in self.sums for t in op.outputs)]
+        self.isolated = isolate(made, self.quantized, measured, lambda t: alignment.partner.get(t) in known)
+        self.alone = None
+        if self.isolated.ops:
             try:
-                alone = Bench(isolated.model, isolated.fed, isolated.outputs)
+                self.alone = Runner(self.isolated.model, strict=False)
             except RuntimeFailure as error:
-                notes.append(f"own errors were not measured: {error}")
-        return cls(alignment, benches, alone, measured, [OutputSums(wanted, t) for t in wanted.outputs], notes=notes)
+                self.notes.append(f"own errors were not measured: {error}")
 
     def look_for_gains(self, samples: Sequence[Row]) -> None:
         """Find tensors whose channels the quantizer scaled; from then on they are compared with that taken out."""
-        seen: dict[Tensor, Gains] = {}
+        seen: dict[Tensor, ChannelGains] = {}
         for row in samples:
-            wanted, made = self._run(row)
-            for tensor in self.measured:
-                original = self.alignment.partner[tensor]
-                if original in wanted and tensor in made and wanted[original].shape == made[tensor].shape:
-                    found, counts = real(made[tensor], tensor), self.measured[tensor].counts
-                    seen.setdefault(original, Gains()).add(counts.of(wanted[original]), counts.of(found))
-        self.gains = {t: scale for t, gains in seen.items() if (scale := gains.found()) is not None}
+            self._look_at_channels(row, seen)
+        self.gains = {t: factors for t, gains in seen.items() if (factors := gains.factors()) is not None}
         if self.gains:
             self.notes.append(
                 f"channels of {len(self.gains)} tensors were scaled before quantizing; that is taken out here"
             )
 
-    def add(self, row: Row) -> tuple[list[Array], list[Array]]:
-        """Take in one sample; the outputs of both models as reals."""
+    def _look_at_channels(self, row: Row, seen: dict[Tensor, ChannelGains]) -> None:
         wanted, made = self._run(row)
+        for tensor, sums in self.sums.items():
+            original = self.alignment.partner[tensor]
+            exact, found = wanted[original], made[tensor]
+            if exact.shape == found.shape:
+                gains = seen.setdefault(original, ChannelGains())
+                gains.add(sums.relevant.of(exact), sums.relevant.of(real(found, tensor)))
+
+    def add(self, row: Row) -> tuple[list[Array], list[Array]]:
+        """Take in one sample; the outputs of both models as real numbers."""
+        wanted, made = self._run(row)
+        exact_outputs = [np.array(wanted[t]) for t in self.exact.outputs]
+        outputs = [np.array(real(made[t], t)) for t in self.quantized.outputs]
+        units = map(unit_of, self.quantized.outputs)
+        for of_output, exact, own, unit in zip(self.outputs, exact_outputs, outputs, units, strict=True):
+            of_output.add(exact, own, unit)
+        wanted |= {t: scaled(wanted[t], gains) for t, gains in self.gains.items()}
         partner = self.alignment.partner
-        for tensor, measured in self.measured.items():
-            if tensor in made and partner[tensor] in wanted:
-                exact = scaled(wanted[partner[tensor]], self.gains.get(partner[tensor]))
-                self._add(measured.accumulated, tensor, exact, made[tensor])
-                if measured.levels is not None:
-                    measured.levels.add(measured.counts.of(exact), made[tensor])
+        for tensor, sums in self.sums.items():
+            sums.add(sums.accumulated, wanted[partner[tensor]], made[tensor])
+            if sums.use is not None:
+                sums.use.add(sums.relevant.of(wanted[partner[tensor]]), made[tensor])
         if self.alone is not None:
-            fed = {t: encoded(scaled(wanted[partner[t]], self.gains.get(partner[t])), t) for t in self.alone.fed}
-            for tensor, found in self.alone.run(fed).items():
-                if tensor in self.measured and partner[tensor] in wanted:
-                    exact = scaled(wanted[partner[tensor]], self.gains.get(partner[tensor]))
-                    self._add(self.measured[tensor].own, tensor, exact, found)
-        outputs: tuple[list[Array], list[Array]] = [wanted[t] for t in self.alignment.float.outputs], []
-        for tensor, sums, exact in zip(self.alignment.quantized.outputs, self.outputs, outputs[0], strict=True):
-            outputs[1].append(real(made[tensor], tensor))
-            if exact.shape == outputs[1][-1].shape:
-                sums.add(exact, outputs[1][-1], _unit(tensor))
-        return outputs
+            fed = [encoded(wanted[partner[t]], t) for t in self.isolated.fed]
+            for tensor, found in _views(self.alone, fed).items():
+                if tensor in self.sums:
+                    self.sums[tensor].add(self.sums[tensor].own, wanted[partner[tensor]], found)
+        return exact_outputs, outputs
 
     def _run(self, row: Row) -> tuple[dict[Tensor, Array], dict[Tensor, Array]]:
-        given = dict(zip(self.alignment.float.inputs, row, strict=True))
-        ports = {t: encoded(given[self.alignment.partner[t]], t) for t in self.alignment.quantized.inputs}
-        return {**given, **self.benches[0].run(given)}, {**ports, **self.benches[1].run(ports)}
-
-    def _add(self, sums: Sums, tensor: Tensor, exact: Array, found: Array) -> None:
-        counts = self.measured[tensor].counts
-        if exact.shape == found.shape:
-            sums.add(counts.of(exact), counts.of(real(found, tensor)), _unit(tensor))
+        """The values of both models by their own tensors."""
+        given = dict(zip(self.exact.inputs, row, strict=True))
+        own = [encoded(given[self.alignment.partner[t]], t) for t in self.quantized.inputs]
+        return given | _views(self.runners[0], row), _views(self.runners[1], own)
 
     def comparison(self, samples: int) -> Comparison:
-        makers, positions = Uses(self.alignment.float), {op: k for k, op in enumerate(self.alignment.float.ops)}
-        found = []
-        for position, op in enumerate(self.alignment.quantized.ops):
-            tensor = next((t for t in op.outputs if t in self.measured), None)
+        makers, positions = Uses(self.exact), {op: k for k, op in enumerate(self.exact.ops)}
+        compared = []
+        for position, op in enumerate(self.quantized.ops):
+            tensor = next((t for t in op.outputs if t in self.sums), None)
             maker = None if tensor is None else makers.producer(self.alignment.partner[tensor])
-            if tensor is not None and maker is not None and op.kind not in CONVERSIONS:
-                found.append(self._row(op, tensor, position, positions[maker]))
-        layers = [row.own.snr for row in found if row.macs and row.own is not None]
+            if tensor is not None and maker is not None:
+                compared.append(self._row(op, self.sums[tensor], position, positions[maker]))
+        layers = [row.own.snr for row in compared if row.macs and row.own is not None]
         if sum(snr < OTHER_MODEL for snr in layers) > len(layers) / 2:
             self.notes.append(
                 f"most layers are below {OTHER_MODEL:.0f} dB by themselves, which no rounding does: was the quantized "
                 "model made from this float model?"
             )
         unaligned = tuple(f"{op.label} '{op.name}'" for op in self.alignment.unaligned())
-        rows_of_outputs = tuple(sums.row() for sums in self.outputs if sums.sums.count)
-        return Comparison(samples, tuple(found), rows_of_outputs, None, unaligned, tuple(self.notes))
+        outputs = tuple(sums.row() for sums in self.outputs if sums.sums.count)
+        return Comparison(samples, tuple(compared), outputs, None, unaligned, tuple(self.notes))
 
-    def _row(self, op: Op, tensor: Tensor, position: int, float_position: int) -> OpRow:
-        measured = self.measured[tensor]
-        alone = measured.own.count > 0
-        note = "" if alone or self.alone is None else "an input of it has no counterpart in the float model"
+    def _row(self, op: Op, sums: TensorSums, position: int, float_position: int) -> OpRow:
+        tensor, is_alone = sums.tensor, sums.own.count > 0
+        no_counterpart = self.alone is not None and not is_alone
         return OpRow(
             op.label,
             self.alignment.partner[tensor].name,
@@ -222,26 +216,18 @@ class Meter:
             float_position,
             tensor.name,
             tensor.dtype.label,
-            execution_of(op),
-            macs_of(op),
-            measured.accumulated.deviation() if measured.accumulated.count else None,
-            measured.own.deviation() if alone else None,
-            None if measured.levels is None else measured.levels.occupancy(),
+            execution_of(op, self.ops),
+            macs_of(op, self.ops),
+            sums.accumulated.deviation() if sums.accumulated.count else None,
+            sums.own.deviation() if is_alone else None,
+            None if sums.use is None else sums.use.occupancy(),
             None if tensor.params is None else str(tensor.params),
-            note,
+            "an input of it has no counterpart in the float model" if no_counterpart else "",
         )
 
 
-def _computed_reals(graph: Graph) -> list[Tensor]:
-    return [t for t in computed(graph) if t.size and (t.dtype.is_float or t.is_quantized)]
-
-
-def _unit(tensor: Tensor) -> float | None:
-    """What a unit of the last place stands for; None for floats, and where each channel has its own."""
-    params = tensor.params
-    return None if params is None or params.axis is not None else params.scale
-
-
-def _levels(tensor: Tensor) -> Levels | None:
-    params = tensor.params
-    return None if params is None or params.axis is not None else Levels(params)
+def _views(runner: Runner, row: Sequence[Array]) -> dict[Tensor, Array]:
+    """What a runner computes from the initial state, by tensor, in the runtime's own memory."""
+    runner.restart()
+    runner.invoke(row)
+    return dict(zip(runner.outputs, runner.views(runner.outputs), strict=True))

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..affine import QuantParams
+from ..bench.errors import ErrorSum, decibels, dot, real
 from ..dtypes import Array
-from .values import Deviation, Occupancy, decibels
-
-
-def dot(a: Array, b: Array) -> float:
-    """The sum of products. Single precision is four times as fast and exact enough, unless it overflows."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        quick = float(np.dot(a, b))
-    return quick if math.isfinite(quick) else float(np.dot(a.astype(np.float64), b.astype(np.float64)))
+from ..graph.model import Graph, Op, Tensor
+from ..graph.query import Uses
+from ..ops import Activation, OpSpec
+from .values import Deviation, Occupancy
 
 
 @dataclass
-class Sums:
-    """Of one tensor, or of several that belong together."""
+class DeviationSums(ErrorSum):
+    """Of one tensor over all samples."""
 
-    power: float = 0.0
     other_power: float = 0.0
     product: float = 0.0
-    error: float = 0.0
     count: int = 0
     absolute: float = 0.0
     largest: float = 0.0
@@ -34,14 +30,12 @@ class Sums:
     ulp_count: int = 0
     most_ulps: float = 0.0
 
-    def add(self, wanted: Array, found: Array, scale: float | None) -> None:
-        """One run's reals. `scale` is the unit of the last place, None for floats."""
+    def add(self, wanted: Array, found: Array, scale: float | None = None) -> Array:
+        """One run's real numbers. `scale` is the unit of the last place, None for floats."""
         flat, other = (np.asarray(a, np.float32).reshape(-1) for a in (wanted, found))
-        gap = other - flat
-        self.power += dot(flat, flat)
+        gap = super().add(flat, other)
         self.other_power += dot(other, other)
         self.product += dot(flat, other)
-        self.error += dot(gap, gap)
         self.count += gap.size
         if gap.size:
             np.abs(gap, out=gap)
@@ -52,18 +46,17 @@ class Sums:
                 self.ulps += total / scale
                 self.ulp_count += gap.size
                 self.most_ulps = max(self.most_ulps, most / scale)
+        return gap
 
     @property
-    def relative_error(self) -> float:
-        """The power of the difference over that of the signal; where that is zero, over that of what was found."""
-        if self.error == 0:
-            return 0.0
-        return self.error / (self.power if self.power > 0 else self.other_power)
+    def relative(self) -> float:
+        """Where zeros are wanted, any error is as strong as what was found."""
+        return super().relative if self.power > 0 else float(self.error != 0)
 
     def deviation(self) -> Deviation:
         norm = math.sqrt(self.power) * math.sqrt(self.other_power)
         return Deviation(
-            decibels(self.relative_error),
+            decibels(self.relative),
             self.product / norm if norm > 0 and math.isfinite(norm) else None,
             self.ulps / self.ulp_count if self.ulp_count else None,
             self.most_ulps if self.ulp_count else None,
@@ -71,34 +64,104 @@ class Sums:
 
 
 @dataclass
-class Levels:
+class IntegerUse:
     """How the integers of one tensor are used."""
 
     params: QuantParams
     count: int = 0
     low: int = 0
     high: int = 0
-    least: int | None = None
-    greatest: int | None = None
+    least: int = 0
+    greatest: int = 0
 
     def add(self, wanted: Array, integers: Array) -> None:
         if not integers.size:
             return
         bottom, top = self.params.range()
         half = self.params.scale / 2
+        least, greatest = int(integers.min()), int(integers.max())
+        self.least = min(self.least, least) if self.count else least
+        self.greatest = max(self.greatest, greatest) if self.count else greatest
         self.count += wanted.size
         self.low += int(np.count_nonzero(wanted < bottom - half))
         self.high += int(np.count_nonzero(wanted > top + half))
-        least, greatest = int(integers.min()), int(integers.max())
-        self.least = least if self.least is None else min(self.least, least)
-        self.greatest = greatest if self.greatest is None else max(self.greatest, greatest)
 
     def occupancy(self) -> Occupancy | None:
-        if not self.count or self.least is None or self.greatest is None:
+        if not self.count:
             return None
-        all_levels = self.params.dtype.max - self.params.dtype.min
-        used = (self.greatest - self.least) / all_levels
+        used = (self.greatest - self.least) / (self.params.dtype.max - self.params.dtype.min)
         return Occupancy(self.low / self.count, self.high / self.count, used)
+
+
+@dataclass(frozen=True)
+class RelevantRange:
+    """What of a tensor's values makes a difference: quantizers rightly cut off what no reader can tell apart.
+
+    Values beyond `low` and `high` are as good as these; so are those more than `reach` below the greatest of their row,
+    as before a softmax.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    reach: float = math.inf
+
+    def of(self, values: Array) -> Array:
+        """`values` without the differences that do not matter."""
+        kept = np.clip(values, self.low, self.high) if self.low > -math.inf or self.high < math.inf else values
+        if self.reach < math.inf and kept.ndim and kept.size:
+            kept = np.maximum(kept, kept.max(axis=-1, keepdims=True) - np.float32(self.reach))
+        return np.asarray(kept, np.float32)
+
+
+def relevant_ranges(graph: Graph, ops: Mapping[str, OpSpec]) -> dict[Tensor, RelevantRange]:
+    """The relevant range of each tensor that is read only by ops that do not tell all values apart."""
+    uses, known = Uses(graph), dict[Tensor, RelevantRange]()
+    for op in reversed(graph.ops):
+        for tensor in op.outputs:
+            readers = [use.op for use in uses.readers(tensor)]
+            if not readers or uses.is_output(tensor):
+                continue
+            read = [_told_apart(reader, tensor, known, ops) for reader in readers]
+            widest = RelevantRange(min(r.low for r in read), max(r.high for r in read), max(r.reach for r in read))
+            if widest != RelevantRange():
+                known[tensor] = widest
+    return known
+
+
+def _told_apart(
+    reader: Op, tensor: Tensor, known: Mapping[Tensor, RelevantRange], ops: Mapping[str, OpSpec]
+) -> RelevantRange:
+    spec = ops.get(reader.kind)
+    if spec is None or not reader.outputs:
+        return RelevantRange()
+    if spec.negligible is not None:
+        return RelevantRange(reach=spec.negligible)
+    if spec.tied and sum(isinstance(spec.input_role(k), Activation) for k in range(len(reader.inputs))) == 1:
+        # It moves values; rows may have become others.
+        behind = [known.get(t, RelevantRange()) for t in reader.outputs]
+        return RelevantRange(min(r.low for r in behind), max(r.high for r in behind))
+    return RelevantRange(*spec.saturates.get(tensor.dtype, (-math.inf, math.inf)))
+
+
+class TensorSums:
+    """What is summed up of one tensor of the quantized model: in the whole model, and of the op by itself."""
+
+    def __init__(self, tensor: Tensor, relevant: RelevantRange) -> None:
+        self.tensor, self.relevant = tensor, relevant
+        self.accumulated, self.own = DeviationSums(), DeviationSums()
+        params = tensor.params
+        self.use = None if params is None or params.axis is not None else IntegerUse(params)
+
+    def add(self, sums: DeviationSums, exact: Array, found: Array) -> None:
+        """One run's values, `found` as stored."""
+        if exact.shape == found.shape:
+            sums.add(self.relevant.of(exact), self.relevant.of(real(found, self.tensor)), unit_of(self.tensor))
+
+
+def unit_of(tensor: Tensor) -> float | None:
+    """What a unit of the last place stands for; None for floats, and where each channel has its own."""
+    params = tensor.params
+    return None if params is None or params.axis is not None else params.scale
 
 
 MOST_GAIN = 1000.0
@@ -118,20 +181,22 @@ UNSCALED = 1e-3
 
 
 @dataclass
-class Gains:
+class ChannelGains:
     """Whether the channels of a tensor were scaled on purpose: q = g f, with a factor g for each slice along an axis.
 
-    Evening out channels before quantizing does that; what reads the tensor makes up for it.
+    Cross-layer equalization does that; what reads the tensor makes up for it.
     """
 
-    plain: Sums = field(default_factory=Sums)
+    plain: ErrorSum = field(default_factory=ErrorSum)
+    count: int = 0
     by_axis: dict[int, list[Array]] = field(default_factory=dict)
 
     def add(self, wanted: Array, found: Array) -> None:
-        once = Sums()
-        once.add(wanted, found, None)
-        self.plain.add(wanted, found, None)
-        if once.relative_error < UNSCALED:
+        once = ErrorSum()
+        once.add(wanted, found)
+        self.plain += once
+        self.count += wanted.size
+        if once.relative < UNSCALED:
             return
         exact, other = wanted.astype(np.float64), found.astype(np.float64)
         products = exact * other, exact * exact, other * other
@@ -144,16 +209,16 @@ class Gains:
                     continue
                 self.by_axis[axis] = parts if known is None else [a + b for a, b in zip(known, parts, strict=True)]
 
-    def found(self) -> tuple[int, Array] | None:
+    def factors(self) -> tuple[int, Array] | None:
         """The axis and its factors; None if the channels are as they were.
 
-        The squared error left over by the best factors is the sum of q² - (fq)² / f². It has to be a tenth of what
-        it is without, and no more than rounding makes; every channel has to live on, and to be large enough that
+        The squared error left over by the best factors is the sum of q² - (fq)² / f². It has to be a tenth of what it
+        is without them, and no more than rounding makes; no channel may be lost, and each has to be large enough that
         factors do not fit by chance.
         """
         best: tuple[float, int, Array] | None = None
         for axis, (product, power, other) in self.by_axis.items():
-            if self.plain.count < FITTED * product.size:
+            if self.count < FITTED * product.size:
                 continue
             live = power > 0
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -164,13 +229,13 @@ class Gains:
             plausible = apart > LEAST_APART and bool(np.all((gains > 1 / MOST_GAIN) & (gains < MOST_GAIN)))
             if plausible and (best is None or relative < best[0]):
                 best = relative, axis, gains
-        if best is None or best[0] > min(ROUNDING, 0.1 * self.plain.relative_error):
+        if best is None or best[0] > min(ROUNDING, 0.1 * self.plain.relative):
             return None
         return best[1], best[2].astype(np.float32)
 
 
 def scaled(values: Array, gains: tuple[int, Array] | None) -> Array:
-    """`values` with the factors of `Gains.found` applied."""
+    """`values` with the factors of `ChannelGains` applied."""
     if gains is None:
         return values
     shape = [1] * values.ndim

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..ops.execution import Execution
+from ..bench.errors import decibels
 from ..json_values import json_values
+from ..ops.execution import Execution
 from ..recipe import PlainRules, Recipe, recipe_content, recipe_from
 
 SCHEMA_VERSION = 1
 """Of `Comparison.to_json` and `Diagnosis.to_json`; docs/compare.md describes them."""
-
-EXACT = 200.0
-"""Signal-to-noise in dB of values that are equal. Float32 itself ends near 150 dB."""
-
-
-def decibels(relative_error: float) -> float:
-    """Signal-to-noise in dB of a relative squared error: 0 dB is noise as strong as the signal. Within ±EXACT."""
-    if not math.isfinite(relative_error):
-        return -EXACT
-    floor = 10 ** (-EXACT / 10)
-    return -10 * math.log10(min(max(relative_error, floor), 1 / floor))
 
 
 @dataclass(frozen=True)
@@ -139,7 +128,7 @@ class Comparison:
         return {"schema": SCHEMA_VERSION, **json_values(self), "snr": self.snr}
 
 
-Cause = Literal[
+CauseCode = Literal[
     "outlier_samples",
     "outlier_values",
     "uneven_channels",
@@ -170,7 +159,7 @@ class Finding:
     arguments of `quantize` that do. Samples are numbered as in the data.
     """
 
-    cause: Cause
+    cause: CauseCode
     title: str
     evidence: tuple[str, ...]
     effect: str

@@ -1,6 +1,6 @@
 """Why a quantized model is as far from the float model as it is, and what to do about it.
 
-Numbers that look wrong are suspects. A suspect becomes a finding when its fix, tried on the samples, brings the outputs
+Numbers that look wrong suggest a cause. It becomes a finding when its fix, tried on the samples, brings the outputs
 closer to the float model's; how much is the gain that findings are ordered by. So a healthy model has none.
 """
 
@@ -8,80 +8,49 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from ..calibration import Stats, calibrate
-from ..comparison.compare import Asked, compare_models
-from ..comparison.outputs import Metric, NamedMetric, named
-from ..comparison.scoring import Scorer
-from ..comparison.values import Diagnosis, Finding, Remedy, decibels
-from ..dtypes import DType
-from ..errors import InvalidRecipe, InvalidSample
+from ..bench.bench import JUDGED, KEPT_SAMPLES, Bench
+from ..bench.errors import decibels
+from ..calibration import Settings, Stats
+from ..comparison.compare import ComparisonOptions, compare_models
+from ..comparison.outputs import Metric, apply_metric, named, score
+from ..comparison.values import Diagnosis, Finding, Remedy
+from ..errors import InvalidRecipe
 from ..graph.model import Model
-from ..improve.search import TRIED, quantize_on
-from ..ops.execution import macs_of
-from ..plan.pipeline import RangeChoice, Request, Result, WeightOptions, resolve_recipe
-from ..recipe import Effort, Recipe, plain_rules, preset
+from ..improve.pipeline import Result
+from ..improve.search import JUDGED_AT_HIGH_EFFORT, quantize_with
+from ..improve.steps import TRIED
+from ..ops import OPS, OpSpec
+from ..plan.request import RangeChoice, Request, WeightOptions, resolve_recipe
+from ..recipe import Effort, Recipe, plain_rules
 from ..sources.models import ModelSource, load
-from ..sources.ports import Row, entry
-from ..sources.samples import Notes, Samples, rows
-from .facts import Facts, Suspect, numbers
-from .sensitive import Search
-from .suspect_inputs import suspect_inputs
-from .suspect_ranges import suspect_ranges
-from .suspect_speed import suspect_speed
-from .suspect_weights import suspect_weights
-from .trial import Fix, Lab, extended, wide_share
-
-KEPT_SAMPLES, KEPT_BYTES = 256, 1 << 28
-"""How much of the data is held to be run again and again."""
+from ..sources.samples import Samples
+from .causes import CAUSES, STAGES, Cause, Stage
+from .evidence import DiagnosisRequest, Evidence, Hypothesis
+from .sensitive_ops import HEALTHY
+from .trials import Fix, FixTrials, affordable_samples, wide_share
 
 COMPARED = 32
 """Samples on which inner tensors are compared."""
 
-HEALTHY = 30.0
-"""Signal-to-noise of the outputs in dB from which on no op is called sensitive: nobody sees such an error."""
-
-LEAST_GAIN, LEAST_SENSITIVE_GAIN = 1.0, 1.5
+LEAST_GAIN = 1.0
 """In dB. What brings less is no cause."""
-
-COARSE = 0.4
-"""The share of the error that stays with 16-bit activations, from which on it is the weights that matter."""
 
 HIGH_EFFORT_ROOM = 0.5
 """The share of the time by which it may be exceeded before weights are no longer rounded with compensation."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """What to examine: a float model, samples, perhaps a quantized version of it with the samples it was calibrated on.
-
-    `most` is the share of the multiply-accumulates that may be given more bits; `seconds` the time for trying.
-    """
-
-    model: Model
-    data: Samples
-    quantized: Model | None = None
-    calibration: Samples | None = None
-    recipe: Recipe = field(default_factory=lambda: preset("int8"))
-    range: RangeChoice = "auto"
-    effort: Effort = "standard"
-    limit: int | None = None
-    metric: NamedMetric | None = None
-    seconds: float = 100.0
-    most: float = 0.1
-    told: Callable[[str], None] | None = None
-
-
-@dataclass(frozen=True)
-class Examined:
+class DiagnosisResult:
     """The diagnosis, with the model as it was and as the remedy makes it."""
 
     diagnosis: Diagnosis
     before: Model
     stats: Stats
-    mended: Result | None = None
+    repaired: Result | None = None
 
 
 def doctor(
@@ -98,15 +67,17 @@ def doctor(
     metric: Metric | None = None,
     seconds: float = 100.0,
     progress: Callable[[str], None] | None = None,
+    ops: Mapping[str, OpSpec] = OPS,
 ) -> Diagnosis:
-    """What costs a quantized model its accuracy, with numbers and with a recipe that mends it.
+    """What costs a quantized model its accuracy, with numbers and with a recipe that repairs it.
 
     `quantized` is the model in question; without it, one is made by `recipe` or `mode`, `range` and `effort`, as
     `quantize` does. `calibration` are the samples its ranges came from, if these are others than `data`. `metric` is a
     function of the outputs of all samples (for each a list of arrays) that gives a score. `seconds` limits the time for
-    trying things out. `progress` is called with what is being done.
+    trying things out. `progress` is called with what is being done. `ops`: the op table, if it is to be another than
+    the package's own.
     """
-    case = Case(
+    request = DiagnosisRequest(
         load(model),
         data,
         quantized=None if quantized is None else load(quantized),
@@ -117,205 +88,141 @@ def doctor(
         limit=limit,
         metric=named(metric),
         seconds=seconds,
-        told=progress,
+        progress=progress,
+        ops=ops,
     )
-    return examine(case).diagnosis
+    return diagnose(request).diagnosis
 
 
-def examine(case: Case) -> Examined:
-    """Diagnose, and build the model that the findings ask for."""
-    if not case.recipe.has_integer_ops:
+def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
+    """Find the causes, and build the model that their fixes ask for."""
+    if not request.recipe.has_integer_ops:
         raise InvalidRecipe("the doctor looks at integer arithmetic; choose the mode int8 or int16x8")
-    samples = list(_kept(case))
-    _tell(case, "measuring the float model")
-    stats = calibrate(case.model, [row for _, row in samples])
-    calibration = None if case.calibration is None else calibrate(case.model, case.calibration)
-    own = _quantized(case, samples) if case.quantized is None else None
-    made = case.quantized if own is None else own.model
-    assert made is not None
-    _tell(case, "comparing op by op")
-    asked = Asked(min(COMPARED, len(samples)))
-    comparison = compare_models(case.model, made, [row for _, row in samples], asked)
-    facts = Facts(case.model, made, comparison, stats, calibration, *_said(own, case.recipe))
-    practice = _Practice(case, samples, facts)
-    findings = tuple(practice.findings())
-    mended, remedy = practice.remedy(findings)
-    ordered = tuple(sorted(findings, key=lambda f: -math.inf if f.gain is None else f.gain, reverse=True))
-    return Examined(Diagnosis(ordered, comparison, remedy, tuple(practice.notes)), made, stats, mended)
+    request.report("measuring the float model")
+    most = min(request.limit or KEPT_SAMPLES, KEPT_SAMPLES)
+    bench = Bench(request.model, request.data, Settings(most), ops=request.ops)
+    calibration = None
+    if request.calibration is not None:
+        calibration = Bench(request.model, request.calibration, ops=request.ops)
+    made, quantization = request.quantized, None
+    if made is None:
+        request.report("quantizing as asked")
+        quantization = _quantize(calibration or bench, request, request.recipe)
+        made = quantization.model
+    request.report("comparing op by op")
+    alignment = bench.alignment(made)
+    options = ComparisonOptions(min(COMPARED, len(bench.rows)), ops=request.ops)
+    comparison = compare_models(request.model, made, bench.rows, options, alignment)
+    judged = bench.judging(affordable_samples(request.model, request.ops), logits=False)
+    trials = FixTrials(judged, request.recipe, time.perf_counter() + request.seconds)
+    stats = None if calibration is None else calibration.stats
+    doctor = _Doctor(bench, Evidence(request, made, comparison, alignment, trials, stats, quantization))
+    return doctor.result()
 
 
-def _tell(case: Case, what: str) -> None:
-    if case.told is not None:
-        case.told(what)
-
-
-def _kept(case: Case) -> Iterator[tuple[int, Row]]:
-    room = KEPT_BYTES
-    most = min(case.limit or KEPT_SAMPLES, KEPT_SAMPLES)
-    taken = 0
-    for number, row in rows(case.data, entry(case.model), Notes()):
-        room -= sum(a.nbytes for a in row)
-        if taken and (taken >= most or room < 0):
-            return
-        taken += 1
-        yield number, row
-    if not taken:
-        raise InvalidSample("there are no samples to examine the model on; give at least one")
-
-
-def _quantized(case: Case, samples: Sequence[tuple[int, Row]]) -> Result:
-    _tell(case, "quantizing as asked")
-    request = Request(case.recipe, method=case.range, effort=case.effort)
-    return quantize_on(case.model, request, case.calibration or [row for _, row in samples])
-
-
-def _said(own: Result | None, recipe: Recipe) -> tuple[tuple[str, ...], dict[str, str], frozenset[str]]:
-    """What our own quantizer said: repairs, why ops stayed float, and which of these the recipe keeps so."""
-    if own is None:
-        return (), {}, frozenset()
-    kept = frozenset(s.op.name for s in own.skipped if recipe.scheme(s.op).activations is None)
-    return tuple(str(r) for r in own.repairs), {s.op.name: s.reason for s in own.skipped}, kept
+def _quantize(
+    bench: Bench,
+    request: DiagnosisRequest,
+    recipe: Recipe,
+    method: RangeChoice | None = None,
+    effort: Effort | None = None,
+) -> Result:
+    """Quantize on what is measured already; as the request asks, unless another method or effort is given."""
+    asked = Request(recipe, method=method or request.range, effort=effort or request.effort, ops=request.ops)
+    is_high = recipe.highest_effort(asked.effort) == "high"
+    return quantize_with(bench.judging(JUDGED_AT_HIGH_EFFORT if is_high else JUDGED), asked)
 
 
 @dataclass
-class _Practice:
+class _Doctor:
     """Tries fixes, and keeps account of what they bring."""
 
-    case: Case
-    samples: Sequence[tuple[int, Row]]
-    facts: Facts
+    bench: Bench
+    evidence: Evidence
     notes: list[str] = field(default_factory=list)
     fix: Fix = field(default_factory=Fix)
 
-    def __post_init__(self) -> None:
-        self.start = time.perf_counter()
-        metric = None if self.case.metric is None else self.case.metric[1]
-        self.scorer = Scorer(self.case.model, self.samples, metric)
-        deadline = self.start + self.case.seconds
-        self.lab = Lab(self.scorer, self.facts.stats, self.case.recipe, deadline)
+    @property
+    def request(self) -> DiagnosisRequest:
+        return self.evidence.request
 
-    def findings(self) -> Iterator[Finding]:
-        if self.facts.comparison.snr < HEALTHY + 10:
-            yield from self._proven()
-            yield from self._sensitive()
-        yield from suspect_speed(self.facts)
+    def result(self) -> DiagnosisResult:
+        findings: list[Finding] = []
+        for stage in STAGES:
+            if stage == "speed" or self.evidence.comparison.snr < HEALTHY + 10:
+                findings += self._findings(stage)
+        repaired, remedy = self._remedy(findings)
+        findings.sort(key=lambda f: -math.inf if f.gain is None else f.gain, reverse=True)
+        diagnosis = Diagnosis(tuple(findings), self.evidence.comparison, remedy, tuple(self.notes))
+        return DiagnosisResult(diagnosis, self.evidence.made, self.bench.stats, repaired)
 
-    def _proven(self) -> Iterator[Finding]:
-        """Suspects whose fix helps; the best first, and each on top of those before."""
-        found: list[tuple[float, Finding, Fix]] = []
-        given = self.lab.scorer.error(self.facts.made)
-        anew = self.lab.error()
-        for suspect in (*suspect_inputs(self.facts), *suspect_weights(self.facts), *suspect_ranges(self.facts)):
-            if self.lab.is_late:
-                self.notes.append("time ran out before all suspects were tried; allow more with --seconds")
+    def _findings(self, stage: Stage) -> list[Finding]:
+        """The causes of one stage that hold. What comes after is tried on top of their fixes."""
+        found = []
+        for cause in (cause for cause in CAUSES if cause.stage == stage):
+            if stage != "speed" and self.evidence.trials.is_late:
+                self.notes.append("time ran out before everything was tried; allow more with --seconds")
                 break
-            _tell(self.case, f"trying: {suspect.finding.title}")
-            proven = self._tried(suspect, given if suspect.about_model else anew)
-            if proven is not None:
+            hypothesis = cause.find(self.evidence)
+            if hypothesis is not None and (proven := self._proven(cause, hypothesis)) is not None:
                 found.append(proven)
-        for _, finding, fix in sorted(found, key=lambda f: -f[0]):
-            self.fix = fix.and_then(self.fix)  # what gains most has the last word
-            yield finding
-        if self.fix.rules or self.fix.options:
-            self.lab.after(self.fix)
+        found.sort(key=lambda pair: pair[0].gain or 0.0)
+        together = Fix()
+        for _, fix in found:  # where fixes disagree, the one that gains most counts
+            together = together.and_then(fix)
+        if together != Fix():
+            self.fix = self.fix.and_then(together)
+            self.evidence = replace(self.evidence, trials=self.evidence.trials.after(together))
+        return [finding for finding, _ in found]
 
-    def _tried(self, suspect: Suspect, before: float) -> tuple[float, Finding, Fix] | None:
-        """The suspect with its best fix and the gain, unless that is too little."""
-        without = suspect.without
-        if without:
-            kept = [number for number, _ in self.lab.scorer.samples if number not in without]
-            own_data = self.facts.calibration is None
-            without = without if own_data and kept else frozenset()
-            before = self.lab.scorer.error(self.facts.made, without)
-        errors = [self.lab.error(fix, without) for fix in suspect.fixes]
-        error, fix = min(zip(errors, suspect.fixes, strict=True), key=lambda pair: pair[0])
-        gain = decibels(error) - decibels(before)
-        if gain < LEAST_GAIN:
-            return None
-        return gain, replace(suspect.finding, gain=gain, is_measured=True, rules=fix.rules, options=fix.options), fix
+    def _proven(self, cause: Cause, hypothesis: Hypothesis) -> tuple[Finding, Fix] | None:
+        """The finding with the best fix, unless that gains too little."""
+        if not hypothesis.fixes or hypothesis.gain is not None:
+            fix = hypothesis.fixes[0] if hypothesis.fixes else Fix()
+            return hypothesis.finding(cause.code, hypothesis.gain, fix, is_measured=False), fix
+        self.request.report(f"trying: {hypothesis.title}")
+        trials, without = self.evidence.trials, frozenset[int]()
+        before = trials.error() if hypothesis.in_recipe else self._given_error
+        if hypothesis.samples:
+            others = {number for number, _ in self.bench.numbered_rows} - set(hypothesis.samples)
+            if self.evidence.calibration is None and others:
+                without = frozenset(hypothesis.samples)
+            before = trials.bench.error(self.evidence.made, without)
+        errors = {fix: trials.error(fix, without) for fix in hypothesis.fixes}
+        fix = min(errors, key=errors.__getitem__)
+        gain = decibels(errors[fix]) - decibels(before)
+        return None if gain < LEAST_GAIN else (hypothesis.finding(cause.code, gain, fix, is_measured=True), fix)
 
-    def _sensitive(self) -> Iterator[Finding]:
-        before = self.lab.error()
-        if decibels(before) >= HEALTHY:
-            return
-        search = Search(self.lab, self.case.most, self.case.told)
-        widened, error = search.found()
-        gain = decibels(error) - decibels(before)
-        if gain >= LEAST_SENSITIVE_GAIN:
-            moved = [op for op in search.graph.ops if op.label in widened.kinds or op in widened.layers]
-            share = sum(map(macs_of, widened.layers)) / search.total
-            what = ", ".join([*widened.kinds, *(f"{op.label} '{op.name}'" for op in widened.layers)][:6])
-            yield Finding(
-                "sensitive_ops",
-                f"{len(moved)} ops hold most of the error",
-                (
-                    f"outputs at {decibels(before):.1f} dB; with these ops in more bits at {decibels(error):.1f} dB",
-                    f"they hold {share:.1%} of the multiply-accumulates: {what}"
-                    f"{' ...' if len(widened.kinds) + len(widened.layers) > 6 else ''}",
-                ),
-                f"{1 - error / before:.0%} of the squared error of the outputs comes from them",
-                "compute them with 16 bits or in float, and the rest in 8",
-                gain,
-                True,
-                widened.rules,
-                ops=tuple(op.name for op in moved),
-                numbers=numbers(before=decibels(before), after=decibels(error), share=share, ops=len(moved)),
-            )
-            self.fix = self.fix.and_then(Fix(widened.rules))
-        coarse = None if self.lab.is_late else self._coarse_weights(before)
-        if coarse is not None:
-            yield coarse
-            self.fix = self.fix.and_then(Fix(options=coarse.options))
+    @cached_property
+    def _given_error(self) -> float:
+        return self.evidence.trials.bench.error(self.evidence.made)
 
-    def _coarse_weights(self, before: float) -> Finding | None:
-        """Whether rounding the weights alone makes much of the error, so that better rounding helps."""
-        if self.case.effort == "high" or any(r.scheme.activations is DType.INT16 for r in self.case.recipe.rules):
-            return None
-        with_wide = self.lab.error(Fix(({"scheme": "int16x8"},)))
-        share = with_wide / before if before > 0 else 0.0
-        if not COARSE <= share <= 1:
-            return None
-        return Finding(
-            "coarse_weights",
-            "rounding the weights alone makes much of the error",
-            (
-                f"with 8-bit activations the outputs are at {decibels(before):.1f} dB, with 16-bit ones at "
-                f"{decibels(with_wide):.1f} dB: {share:.0%} of the squared error stays",
-            ),
-            "more bits for activations cannot help beyond that",
-            "let the weights make up for each other's rounding (--effort high), or train (zeropoint train)",
-            -10 * math.log10(1 - share / 2),
-            options={"effort": "high"},
-            numbers=numbers(share=share, wide=decibels(with_wide)),
-        )
-
-    def remedy(self, findings: Sequence[Finding]) -> tuple[Result | None, Remedy | None]:
-        """The model with all fixes, through the whole of `quantize`; none if nothing was found that it could mend."""
+    def _remedy(self, findings: Sequence[Finding]) -> tuple[Result | None, Remedy | None]:
+        """The model with all fixes, through the whole of `quantize`; none if nothing was found that it could repair."""
         if not any(f.gain is not None for f in findings):
             return None, None
-        recipe = extended(self.case.recipe, self.fix.rules)
-        before, best = self.scorer.score(self.facts.made), None
+        request, bench = self.request, self.evidence.trials.bench
+        recipe = request.recipe.then(*self.fix.rules)
+        before, built = score(bench, self.evidence.made, request.metric), []
         for method, effort in self._ways():
-            _tell(self.case, f"building the proposed model, range {method}, effort {effort}")
-            request = Request(recipe, method=method, effort=effort)
-            result = quantize_on(self.case.model, request, [row for _, row in self.samples])
-            after = self.scorer.score(result.model)
-            if best is None or after.snr > best[1].snr:
-                best = result, after, {"range": method, "effort": effort}
-        assert best is not None
-        result, after, options = best
+            request.report(f"building the proposed model, range {method}, effort {effort}")
+            result = _quantize(self.bench, request, recipe, method, effort)
+            built.append((score(bench, result.model, request.metric), result, {"range": method, "effort": effort}))
+        after, result, options = max(built, key=lambda one: one[0].snr)
         if after.snr <= before.snr:
             self.notes.append(f"all fixes together do not help: {after.snr:.1f} dB after {before.snr:.1f} dB")
             return None, None
-        moved = wide_share(result.model) - wide_share(self.facts.made)
-        return result, Remedy(plain_rules(recipe), options, before, after, max(0.0, moved), self.scorer.float_metric())
+        moved = wide_share(result.model, request.ops) - wide_share(self.evidence.made, request.ops)
+        metric = None if request.metric is None else apply_metric(request.metric, bench.float_outputs)
+        return result, Remedy(plain_rules(recipe), options, before, after, max(0.0, moved), metric)
 
     def _ways(self) -> Iterator[tuple[RangeChoice, Effort]]:
-        """How to set ranges and round weights: as asked, and as the fixes say where these go beyond it."""
-        yield self.case.range, self.case.effort
-        method = self.fix.options.get("range", self.case.range)
-        if method not in (self.case.range, *TRIED):
-            yield method, self.case.effort
-        late = self.start + self.case.seconds * (1 + HIGH_EFFORT_ROOM)
-        if self.fix.options.get("effort") == "high" and time.perf_counter() < late:
-            yield self.case.range, "high"
+        """How to choose ranges and round weights: as asked, and as the fixes say where these go beyond it."""
+        request = self.request
+        yield request.range, request.effort
+        method = self.fix.range
+        if method is not None and method not in (request.range, *TRIED):
+            yield method, request.effort
+        late = self.evidence.trials.deadline + request.seconds * HIGH_EFFORT_ROOM
+        if self.fix.effort == "high" and time.perf_counter() < late:
+            yield request.range, "high"

@@ -1,0 +1,144 @@
+"""Everything that can be wrong with a quantized model, as rows of one table. A new cause is a function and an entry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from ..bench.latency import TimingOptions, benchmark
+from ..comparison.values import CauseCode
+from ..graph.query import Uses
+from ..ops import CONVERSIONS
+from ..ops.execution import execution_of, macs_of
+from .evidence import Evidence, Hypothesis, numbers
+from .range_causes import (
+    clipping,
+    extreme_scale,
+    outlier_samples,
+    outlier_values,
+    swapped_inputs,
+    unlike_data,
+    unnormalized_input,
+)
+from .sensitive_ops import coarse_weights, sensitive_ops
+from .weight_causes import bias_overflow, dead_channels, drowned_input, huge_weight, uneven_channels
+
+MUCH = 0.05
+"""The share of the arithmetic in float, or of the elements converted, from which on it is worth saying."""
+
+SLOWER = 1.2
+LEAST_SECONDS = 0.001
+"""Models that take less are not compared: the clock is too coarse on a busy machine."""
+
+Stage = Literal["faults", "precision", "speed"]
+STAGES: tuple[Stage, ...] = ("faults", "precision", "speed")
+"""Faults are looked for in the model as it is, a lack of precision in what their fixes leave; speed comes last."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A way in which a quantized model can be bad, and how to find out whether this one is."""
+
+    code: CauseCode
+    find: Callable[[Evidence], Hypothesis | None]
+    stage: Stage = "faults"
+
+
+def float_fallback(evidence: Evidence) -> Hypothesis | None:
+    """Ops that were left in float although the recipe does not ask for it."""
+    graph, quantization = evidence.alignment.quantized, evidence.quantization
+    skipped = () if quantization is None else quantization.skipped
+    kept = {s.op.name for s in skipped if s.code == "recipe"}
+    left = [op for op in graph.ops if execution_of(op, evidence.ops) == "float" and op.name not in kept]
+    total = sum(macs_of(op, evidence.ops) for op in graph.ops)
+    share = sum(macs_of(op, evidence.ops) for op in left) / max(1, total)
+    if share < MUCH or not _has_integer_ops(evidence):
+        return None
+    kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(op.label for op in left).most_common(5))
+    names = {op.name for op in left}
+    reasons = list(dict.fromkeys(s.reason for s in skipped if s.op.name in names))
+    return Hypothesis(
+        f"{len(left)} ops were left in float",
+        (f"{share:.1%} of the multiply-accumulates are float: {kinds}", *reasons[:3]),
+        "they run at the speed and with the memory of the float model, behind conversions",
+        "see the reasons; other ops in the model, or another mode, may have an integer kernel",
+        numbers(ops=len(left), share=share),
+        tuple(op.name for op in left),
+        fixes=(),
+    )
+
+
+def _has_integer_ops(evidence: Evidence) -> bool:
+    return any(execution_of(op, evidence.ops) == "integer" for op in evidence.alignment.quantized.ops)
+
+
+def costly_conversions(evidence: Evidence) -> Hypothesis | None:
+    """Conversions inside of the graph, which convert what an op has just computed for the op that reads it."""
+    graph = evidence.alignment.quantized
+    uses, ends = Uses(graph), {*graph.inputs, *graph.outputs}
+    inner = []
+    for op in (op for op in graph.ops if op.kind in CONVERSIONS):
+        source = op.inputs[0]
+        if source is not None and uses.producer(source) is not None and not ends & {source, op.outputs[0]}:
+            inner.append(op)
+    moved = sum(op.outputs[0].size for op in inner)
+    computed = sum(t.size for op in graph.ops if op.kind not in CONVERSIONS for t in op.outputs)
+    share = moved / max(1, computed)
+    if share < 4 * MUCH or not _has_integer_ops(evidence):
+        return None
+    return Hypothesis(
+        f"{len(inner)} conversions between integer and float ops",
+        (f"they convert {moved} elements, {share:.0%} of all that the other ops compute",),
+        "conversions take time and memory, and each one rounds",
+        "keep the ops between two conversions in the form of their neighbours, or leave small integer islands in float",
+        numbers(conversions=len(inner), elements=moved, share=share),
+        tuple(op.name for op in inner),
+        fixes=(),
+    )
+
+
+def undelegated_ops(evidence: Evidence) -> Hypothesis | None:
+    """Ops that run on plain kernels, if the quantized model is slower than the float one."""
+    if not _has_integer_ops(evidence):
+        return None
+    models = {"float": evidence.request.model, "quantized": evidence.made}
+    timed = benchmark(models, TimingOptions(rounds=3, inside=False)).models
+    before, after = (timing.latencies[0].fastest for timing in timed)
+    left = timed[1].undelegated
+    if before < LEAST_SECONDS or after < SLOWER * before or not left:
+        return None
+    kinds = ", ".join(f"{n} {kind}" for kind, n in list(left.items())[:5])
+    return Hypothesis(
+        "the quantized model is slower than the float model",
+        (
+            f"{1000 * after:.2f} ms instead of {1000 * before:.2f} ms on one thread here",
+            f"LiteRT's delegate left {sum(left.values())} ops to plain kernels: {kinds}",
+        ),
+        "plain kernels are several times slower than the delegate's",
+        "int8 has more kernels in the delegate than int16; on other hardware it may be different",
+        numbers(before=before, after=after, ops=sum(left.values())),
+        fixes=(),
+    )
+
+
+CAUSES: tuple[Cause, ...] = (
+    Cause("swapped_inputs", swapped_inputs),
+    Cause("unnormalized_input", unnormalized_input),
+    Cause("unlike_data", unlike_data),
+    Cause("uneven_channels", uneven_channels),
+    Cause("dead_channels", dead_channels),
+    Cause("huge_weight", huge_weight),
+    Cause("drowned_input", drowned_input),
+    Cause("bias_overflow", bias_overflow),
+    Cause("outlier_samples", outlier_samples),
+    Cause("outlier_values", outlier_values),
+    Cause("clipping", clipping),
+    Cause("extreme_scale", extreme_scale),
+    Cause("sensitive_ops", sensitive_ops, "precision"),
+    Cause("coarse_weights", coarse_weights, "precision"),
+    Cause("float_fallback", float_fallback, "speed"),
+    Cause("costly_conversions", costly_conversions, "speed"),
+    Cause("undelegated_ops", undelegated_ops, "speed"),
+)

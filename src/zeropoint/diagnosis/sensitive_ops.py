@@ -1,0 +1,266 @@
+"""Where more bits, or better rounding of the weights, would help most.
+
+Errors do not add up: a tensor stays rounded as long as one of the ops at its ends is narrow, and the parts of a layer
+norm are of no use one by one. So ops without multiplications, which cost next to nothing, are all widened first and
+then given back where that does no harm; layers come after them, the best first, then whatever helps most beside those
+taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ..bench.errors import decibels
+from ..dtypes import DType
+from ..graph.model import Op
+from ..graph.query import Uses
+from ..ops.execution import macs_of
+from ..recipe import INT16X8, PRESETS, Rule
+from .evidence import Evidence, Hypothesis, listed, numbers
+from .trials import Fix, rule_for
+
+HEALTHY = 30.0
+"""Signal-to-noise of the outputs in dB from which on no op is called sensitive: nobody sees such an error."""
+
+LEAST_GAIN = 1.5
+"""In dB. What brings less is not worth more bits."""
+
+COARSE = 0.4
+"""The share of the error that stays with 16-bit activations, from which on it is the weights that matter."""
+
+WIDE, EXACT = "int16x8", "float"
+
+TAKEN = 0.8
+"""Ops without multiplications are widened if that leaves at most this share of the error."""
+
+SPARED = 1.02
+"""An op goes back to fewer bits if that leaves the error below this multiple."""
+
+WORTH = 0.97
+"""Further layers are kept if they leave at most this share of the error."""
+
+PASSED = 1.03
+"""A step may raise the error to this multiple on the way to a better place."""
+
+MOST_TRIED = 12
+"""Layers tried at each step: neighbours of those taken, and the best by themselves."""
+
+AS_GOOD = 1.07
+"""16 bits are preferred to float up to this multiple of its error: integer hardware can do them."""
+
+Layers = tuple[Op, ...]
+
+
+@dataclass(frozen=True)
+class WidenedOps:
+    """Ops to be computed with more bits: whole kinds, and single layers."""
+
+    kinds: tuple[str, ...] = ()
+    kind_scheme: str = WIDE
+    layers: Layers = ()
+    between: tuple[Op, ...] = ()  # ops without multiplications that only layers of these enclose
+    layer_scheme: str = EXACT
+
+    @property
+    def kind_rules(self) -> tuple[Rule, ...]:
+        return tuple(Rule(PRESETS[self.kind_scheme], ops=kind) for kind in self.kinds)
+
+    @property
+    def fix(self) -> Fix:
+        return Fix((*self.kind_rules, *(rule_for(op, self.layer_scheme) for op in (*self.layers, *self.between))))
+
+
+class SensitiveOpSearch:
+    """Looks for the smallest set of ops within a share of the multiply-accumulates."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.trials, self.ops, self.report = evidence.trials, evidence.ops, evidence.request.report
+        plan = self.trials.planned(Fix()).plans[0]
+        self.graph, self.uses = plan.graph, Uses(plan.graph)
+        self.macs = {op: macs_of(op, self.ops) for op in self.graph.ops}
+        self.total = max(1, sum(self.macs.values()))
+        self.room = evidence.request.most * self.total
+        self.layers = [op for op in plan.schemes if self.macs[op]]
+        self.light = [op for op in plan.schemes if not self.macs[op]]
+
+    def error(self, widened: WidenedOps) -> float:
+        # Rules for single ops of the prepared graph change nothing about how it is prepared.
+        return self.trials.error(widened.fix, prepared_for=Fix(widened.kind_rules))
+
+    def best(self) -> tuple[WidenedOps, float]:
+        """The best set, and the error with it."""
+        best, error = self._widen_light_ops(WidenedOps(), self.trials.error())
+        best, error = self._widen_layers(best, error)
+        if best.layers:
+            wide = replace(best, layer_scheme=WIDE)
+            wide_error = self.error(wide)
+            if wide_error < AS_GOOD * error:
+                best, error = wide, wide_error
+        return best, error
+
+    def _widen_light_ops(self, best: WidenedOps, error: float) -> tuple[WidenedOps, float]:
+        kinds = tuple(dict.fromkeys(op.label for op in self.light))
+        if not kinds:
+            return best, error
+        self.report(f"widening {len(self.light)} ops without multiplications")
+        tried = {scheme: replace(best, kinds=kinds, kind_scheme=scheme) for scheme in (WIDE, EXACT)}
+        errors = {scheme: self.error(widened) for scheme, widened in tried.items()}
+        scheme = WIDE if errors[WIDE] < AS_GOOD * errors[EXACT] else EXACT
+        if errors[scheme] > TAKEN * error:
+            return best, error
+        best, error = tried[scheme], errors[scheme]
+        limit = SPARED * error
+        for group in self._spared_together(kinds):
+            if self.trials.is_late:
+                break
+            self.report(f"are {', '.join(group)} needed?")
+            spared = replace(best, kinds=tuple(k for k in best.kinds if k not in group))
+            its_error = self.error(spared)
+            if its_error <= limit:
+                best, error = spared, its_error
+        return best, error
+
+    def _spared_together(self, kinds: Sequence[str]) -> list[tuple[str, ...]]:
+        """Kinds to be given back: those that only move data all at once, as they add no error; the others by kind."""
+        moves = tuple(k for k in kinds if k in self.ops and self.ops[k].tied)
+        return [*([moves] if moves else []), *((k,) for k in kinds if k not in moves)]
+
+    def _widen_layers(self, best: WidenedOps, error: float) -> tuple[WidenedOps, float]:
+        """Add layers one by one or two neighbours at a time, also through steps that help little by themselves."""
+        alone: dict[Layers, float] = {}
+        for layers in self._parts():
+            if self.trials.is_late:
+                break
+            self.report(f"widening {' and '.join(op.label for op in layers)}, {len(alone) + 1}")
+            alone[layers] = self.error(self._with(best, layers))
+        start = best, error
+        for is_thrifty in (True, False):
+            found, its_error = self._greedy(*start, alone, is_thrifty)
+            if its_error < WORTH * error:
+                best, error = found, its_error
+        return best, error
+
+    def _greedy(
+        self, at: WidenedOps, reached: float, alone: dict[Layers, float], is_thrifty: bool
+    ) -> tuple[WidenedOps, float]:
+        """Take step after step what helps most, or with `is_thrifty` what helps most for its arithmetic."""
+        best, error = at, reached
+        while not self.trials.is_late:
+            errors = {layers: self.error(self._with(at, layers)) for layers in self._candidates(at, alone)}
+            errors = {layers: e for layers, e in errors.items() if e < PASSED * reached}
+            if not errors:
+                break
+
+            def worth(layers: Layers) -> float:
+                gain = math.log(PASSED * reached / max(errors[layers], 1e-30))  # noqa: B023 - used at once
+                return gain / (self._cost(layers) if is_thrifty else 1)
+
+            layers = max(errors, key=worth)
+            at, reached = self._with(at, layers), errors[layers]
+            self.report(f"{len(at.layers)} layers widened")
+            if reached < error:
+                best, error = at, reached
+        return best, error
+
+    def _cost(self, layers: Layers) -> int:
+        return sum(self.macs[op] for op in layers)
+
+    def _parts(self) -> list[Layers]:
+        """Layers that fit by themselves and pairs of neighbours, the cheapest first: time may not suffice for all."""
+        fitting = [op for op in self.layers if self.macs[op] <= self.room]
+        pairs = [(a, b) for a in fitting for b in self._next_layers(a, self._after) if b in fitting]
+        parts: list[Layers] = [*((op,) for op in fitting), *(p for p in pairs if self._cost(p) <= self.room)]
+        return sorted(parts, key=self._cost)
+
+    def _candidates(self, best: WidenedOps, alone: dict[Layers, float]) -> Sequence[Layers]:
+        """What to try next: layers beside the ones taken, then the best by themselves, as far as they fit."""
+        room = self.room - self._cost(best.layers)
+        steps = (self._before, self._after)
+        near = [(op,) for taken in best.layers for step in steps for op in self._next_layers(taken, step)]
+        order = dict.fromkeys((*near, *sorted(alone, key=alone.__getitem__)))
+        fitting = [p for p in order if p in alone and not set(p) & set(best.layers) and self._cost(p) <= room]
+        return fitting[:MOST_TRIED]
+
+    def _next_layers(self, op: Op, step: Callable[[Op], list[Op]]) -> Iterator[Op]:
+        """Layers that are reached from `op` directly or through ops without multiplications."""
+        seen, open_ops = {op}, step(op)
+        while open_ops:
+            other = open_ops.pop()
+            if other in seen:
+                continue
+            seen.add(other)
+            if self.macs[other]:
+                yield other
+            else:
+                open_ops += step(other)
+
+    def _before(self, op: Op) -> list[Op]:
+        return [maker for t in op.inputs if t is not None and (maker := self.uses.producer(t)) is not None]
+
+    def _after(self, op: Op) -> list[Op]:
+        return [use.op for t in op.outputs for use in self.uses.readers(t)]
+
+    def _with(self, best: WidenedOps, more: Layers) -> WidenedOps:
+        """More layers taken as well, and the light ops between them and others that are."""
+        layers = tuple(op for op in self.layers if op in best.layers or op in more)
+        inside, between = set(layers), list[Op]()
+        for light in self.light:
+            makers = self._before(light)
+            is_enclosed = light.label not in best.kinds and makers and inside.issuperset(makers)
+            if is_enclosed and any(op in layers for op in self._next_layers(light, self._after)):
+                inside.add(light)
+                between.append(light)
+        return replace(best, layers=layers, between=tuple(between))
+
+
+def sensitive_ops(evidence: Evidence) -> Hypothesis | None:
+    """The ops that bring back most when they are computed with more bits, for little arithmetic."""
+    before = evidence.trials.error()
+    if decibels(before) >= HEALTHY:
+        return None
+    search = SensitiveOpSearch(evidence)
+    widened, error = search.best()
+    if decibels(error) - decibels(before) < LEAST_GAIN:
+        return None
+    moved = [op for op in search.graph.ops if op.label in widened.kinds or op in widened.layers]
+    share = sum(search.macs[op] for op in widened.layers) / search.total
+    what = listed([*widened.kinds, *(f"{op.label} '{op.name}'" for op in widened.layers)], 6)
+    return Hypothesis(
+        f"{len(moved)} ops hold most of the error",
+        (
+            f"outputs at {decibels(before):.1f} dB; with these ops in more bits at {decibels(error):.1f} dB",
+            f"they hold {share:.1%} of the multiply-accumulates: {what}",
+        ),
+        f"{1 - error / before:.0%} of the squared error of the outputs comes from them",
+        "compute them with 16 bits or in float, and the rest in 8",
+        numbers(before=decibels(before), after=decibels(error), share=share, ops=len(moved)),
+        tuple(op.name for op in moved),
+        fixes=(widened.fix,),
+        in_recipe=True,
+    )
+
+
+def coarse_weights(evidence: Evidence) -> Hypothesis | None:
+    """Whether rounding the weights alone makes much of the error, so that better rounding helps."""
+    request, before = evidence.request, evidence.trials.error()
+    has_wide = any(rule.scheme.activations is DType.INT16 for rule in request.recipe.rules)
+    if request.effort == "high" or has_wide or decibels(before) >= HEALTHY:
+        return None
+    with_wide = evidence.trials.error(Fix((Rule(INT16X8),)))
+    share = with_wide / before if before > 0 else 0.0
+    if not COARSE <= share <= 1:
+        return None
+    return Hypothesis(
+        "rounding the weights alone makes much of the error",
+        (
+            f"with 8-bit activations the outputs are at {decibels(before):.1f} dB, with 16-bit ones at "
+            f"{decibels(with_wide):.1f} dB: {share:.0%} of the squared error stays",
+        ),
+        "more bits for activations cannot help beyond that",
+        "let the weights make up for each other's rounding (--effort high), or train (zeropoint train)",
+        numbers(share=share, wide=decibels(with_wide)),
+        fixes=(Fix(effort="high"),),
+        gain=-10 * math.log10(1 - share / 2),
+    )

@@ -1,0 +1,220 @@
+"""Weights that one scale does not fit; inputs of a sum or a concatenation that drown; biases that overflowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..dtypes import DType
+from ..graph.model import Op, Tensor
+from ..ops import Rescale
+from ..recipe import PRESETS, Rule
+from .evidence import Evidence, Hypothesis, QuantizedWeights, count, listed, numbers, seen_span
+from .trials import Fix, rule_for
+
+FEW_STEPS = 16.0
+"""A channel whose largest weight is so few steps of the scale has lost half of its eight bits."""
+
+UNEVEN_SHARE = 0.25
+"""The share of such channels from which on the scale fits none too well."""
+
+HUGE = 16.0
+"""A weight so many times the root mean square of the others of its channel is an outlier. Of normally distributed ones
+it is five times, of a thousand with heavy tails up to ten."""
+
+LEAST_WEIGHTS = 16
+"""In a channel with fewer weights nothing is huge."""
+
+DROWNED, HEARD = 16.0, 4.0
+"""Steps that an input takes of the common scale when it drowns, and how many times as many another takes."""
+
+
+def _per_channel(layers: Sequence[QuantizedWeights]) -> tuple[Fix, ...]:
+    """A scale for each channel of these layers, which compute as before."""
+    return (Fix(tuple(rule_for(layer.original, layer.scheme) for layer in layers)),)
+
+
+def uneven_channels(evidence: Evidence) -> Hypothesis | None:
+    """Layers with one scale for all channels, many of which are far smaller than the largest."""
+    found = []
+    for layer in evidence.weights:
+        peaks = layer.peaks[layer.peaks > 0]
+        if layer.params.axis is None and layer.axis is not None and peaks.size:
+            share = float((peaks / layer.params.scale < FEW_STEPS).mean())
+            if share >= UNEVEN_SHARE:
+                found.append((share, float(peaks.max() / np.median(peaks)), layer))
+    if not found:
+        return None
+    found.sort(key=lambda f: -f[0])
+    layers = [layer for *_, layer in found]
+    return Hypothesis(
+        f"one scale for channels of very different size in {count(len(found), 'layer')}",
+        tuple(
+            f"{layer.label}: in {share:.0%} of {layer.channels} channels the largest weight is below {FEW_STEPS:.0f} "
+            f"steps of the only scale; the largest channel is {spread:.3g} times the median one"
+            for share, spread, layer in found[:3]
+        ),
+        "weights of the small channels are rounded to a few integers",
+        "give each channel a scale of its own, as zeropoint does unless told otherwise, and quantize again",
+        numbers(share=found[0][0], spread=found[0][1], layers=len(found)),
+        tuple(layer.original.name for layer in layers),
+        fixes=_per_channel(layers),
+    )
+
+
+def dead_channels(evidence: Evidence) -> Hypothesis | None:
+    """Channels whose weights were all rounded to zero."""
+    lost = {}
+    for layer in evidence.weights:
+        if layer.stored.data is not None and layer.axis is not None:
+            zeros = np.array(layer.params.zero_points).reshape(-1, 1)
+            is_lost = (layer.by_channel(layer.stored.data) == zeros).all(axis=1) & (layer.peaks > 0)
+            if is_lost.any():
+                lost[layer] = np.flatnonzero(is_lost)
+    if not lost:
+        return None
+    worst, channels = max(lost.items(), key=lambda item: len(item[1]))
+    total = sum(map(len, lost.values()))
+    return Hypothesis(
+        f"rounding left nothing of {count(total, 'channel')}",
+        (
+            f"{worst.label}: all weights of {len(channels)} of {worst.channels} channels are zero "
+            f"({listed(channels, 5)}), in the float model they reach {float(worst.peaks[channels].max()):.3g}",
+        ),
+        "these channels are constant whatever the input",
+        "give each channel a scale of its own, and quantize again",
+        numbers(channels=total, layers=len(lost)),
+        tuple(layer.original.name for layer in lost),
+        fixes=_per_channel(list(lost)),
+    )
+
+
+def huge_weight(evidence: Evidence) -> Hypothesis | None:
+    """Channels with one weight that is far larger than all others."""
+    found = []
+    for layer in evidence.weights:
+        rows = np.abs(layer.by_channel(layer.exact).astype(np.float64))
+        if layer.axis is None or rows.shape[1] < LEAST_WEIGHTS:
+            continue
+        peaks = layer.peaks.astype(np.float64)
+        rest = np.sqrt(np.maximum((rows**2).sum(axis=1) - peaks**2, 0) / (rows.shape[1] - 1))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.where((rest > 0) & (peaks > 0), peaks / rest, 0.0)
+        if ratios.max(initial=0) >= HUGE:
+            found.append((float(ratios.max()), int(ratios.argmax()), int((ratios >= HUGE).sum()), layer))
+    if not found:
+        return None
+    found.sort(key=lambda f: -f[0])
+    ratio = found[0][0]
+    layers = [layer.original for *_, layer in found]
+    return Hypothesis(
+        f"single huge weights in {count(len(found), 'layer')}",
+        tuple(
+            f"{layer.label} channel {channel}: one weight is {times:.0f} times the root mean square of the others "
+            f"({count(alike, 'such channel')})"
+            for times, channel, alike, layer in found[:3]
+        ),
+        f"the other weights of the channel are rounded to about {127 / ratio * 2:.0f} integers either side of zero",
+        "keep these layers in float, or clip the weight and continue training",
+        numbers(ratio=ratio, layers=len(found)),
+        tuple(op.name for op in layers),
+        fixes=(Fix(tuple(rule_for(op, "float") for op in layers)),),
+        in_recipe=True,
+    )
+
+
+@dataclass(frozen=True)
+class DrownedInput:
+    """An op with the input that takes fewest steps of its output's scale, and the one that takes most."""
+
+    op: Op
+    small: Tensor
+    fewest: float
+    large: Tensor
+    most: float
+
+    @property
+    def ratio(self) -> float:
+        return self.most / self.fewest
+
+
+def drowned_input(evidence: Evidence) -> Hypothesis | None:
+    """Concatenations, sums and the like with an input that takes few steps of the scale it ends up in."""
+    found = []
+    for op in evidence.alignment.quantized.ops:
+        steps = sorted(_steps(evidence, op), key=lambda pair: pair[1])
+        if len(steps) > 1:
+            drowned = DrownedInput(op, *steps[0], *steps[-1])
+            if drowned.fewest < DROWNED < drowned.most and drowned.ratio > HEARD:
+                found.append(drowned)
+    if not found:
+        return None
+    found.sort(key=lambda drowned: -drowned.ratio)
+    worst, names = found[0], [evidence.name(drowned.op) for drowned in found]
+    others = f" and {len(found) - 1} more ops drown" if len(found) > 1 else " drowns"
+    return Hypothesis(
+        f"{worst.op.label} '{names[0]}'{others} one of the inputs",
+        tuple(
+            f"{d.op.label} '{name}': '{d.small.name}' takes {d.fewest:.1f} steps of the output's scale, "
+            f"'{d.large.name}' {d.most:.0f} ({d.ratio:.0f} times as many)"
+            for d, name in zip(found[:3], names, strict=False)
+        ),
+        f"of the 256 values that '{worst.small.name}' could have, {max(1.0, worst.fewest):.0f} are left",
+        "compute this op and those that read it with 16 bits, or in float; or scale the inputs alike in the model",
+        numbers(steps=worst.fewest, ratio=worst.ratio, ops=len(found)),
+        tuple(names),
+        fixes=tuple(_with_readers(evidence, found, scheme) for scheme in ("int16x8", "float")),
+        in_recipe=True,
+    )
+
+
+def _steps(evidence: Evidence, op: Op) -> Iterator[tuple[Tensor, float]]:
+    """For ops whose inputs end up in one scale of 8 bits: each input with its width in steps of it."""
+    spec, result = evidence.ops.get(op.kind), op.outputs[0].params if op.outputs else None
+    if spec is None or spec.weight_slots or result is None or result.axis is not None or result.dtype.bits > 8:
+        return
+    if not spec.tied and spec.rescale is not Rescale.SUM:
+        return  # a product has no common scale
+    for tensor in op.inputs:
+        original = None if tensor is None or tensor.is_constant else evidence.alignment.partner.get(tensor)
+        seen = None if original is None else evidence.seen(original)
+        width = 0.0 if seen is None else seen_span(seen)
+        if tensor is not None and tensor.is_quantized and original is not None and width > 0:
+            yield original, width / result.scale
+
+
+def _with_readers(evidence: Evidence, found: Sequence[DrownedInput], scheme: str) -> Fix:
+    """These ops and all that read them: what is read with 8 bits drowns again."""
+    rules = []
+    for drowned in found:
+        rules.append(Rule(PRESETS[scheme], name=evidence.name(drowned.op)))
+        original = evidence.alignment.partner.get(drowned.op.outputs[0])
+        readers = [] if original is None else evidence.float_uses.readers(original)
+        rules += [rule_for(use.op, scheme) for use in readers]
+    return Fix(tuple(rules))
+
+
+def bias_overflow(evidence: Evidence) -> Hypothesis | None:
+    """Biases at the end of their integers, and those that the quantizer had to make room for."""
+    ends = DType.INT32.min, DType.INT32.max
+    biases = [t for t in evidence.alignment.quantized.tensors if t.dtype is DType.INT32 and t.is_quantized]
+    saturated = [t for t in biases if t.data is not None and np.isin(t.data, ends).any()]
+    repairs = () if evidence.quantization is None else evidence.quantization.repairs
+    repaired = [str(repair) for repair in repairs if repair.code == "bias_overflow"]
+    total = len(saturated) + len(repaired)
+    if not total:
+        return None
+    readers = [op for op in evidence.alignment.quantized.ops if any(t in saturated for t in op.inputs)]
+    originals = [original for op in readers if (original := evidence.original(op)) is not None]
+    return Hypothesis(
+        f"{total} biases do not fit into 32 bits at the scale that the weights ask for",
+        (*(f"'{t.name}' is cut off at the end of its integers" for t in saturated[:3]), *repaired[:3]),
+        "the bias is cut off, or the weights of the channel were given a coarser scale to make room for it",
+        "compute the layer with 16 bits, whose biases have 64; or look for channels with nearly no weights",
+        numbers(biases=total),
+        tuple(op.name for op in originals),
+        fixes=(Fix(tuple(rule_for(op, "int16x8") for op in originals)),),
+        in_recipe=bool(originals),
+    )
