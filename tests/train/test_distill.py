@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import zeropoint
 from zeropoint.demo import accuracy, digits
 from zeropoint.errors import InvalidRecipe, InvalidSample
+from zeropoint.ops import OPS, KernelSpec
 from zeropoint.train import Goal, QuantSettings, Schedule, distill
 from zeropoint.train.backend import array_of
 from zeropoint.train.loop import TrainingData, WeightEma, shifted
@@ -99,6 +102,28 @@ def test_refusals_say_what_to_do(model, images):
         distill(model, samples[:1], steps=1)
     with pytest.raises(InvalidRecipe, match="at least one step"):
         Schedule(0)
+
+
+def test_the_student_is_built_once(model, images, monkeypatch):
+    from zeropoint.train import fake_quant_graph
+
+    built = []
+    of = fake_quant_graph.FakeQuantGraph.of
+    monkeypatch.setattr(
+        fake_quant_graph.FakeQuantGraph,
+        "of",
+        classmethod(lambda _, blueprint, add: built.append(blueprint.quantize) or of(blueprint, add)),
+    )
+    distill(model, [x[None] for x in images["calibration"][:8]], schedule=Schedule(1, 4))
+    assert built == [True, False]  # the student and its teacher
+
+
+def test_another_op_table_is_distilled_by(model, images):
+    without = {**OPS, "SOFTMAX": replace(OPS["SOFTMAX"], kernels=KernelSpec(note="just to see"))}
+    samples = [x[None] for x in images["calibration"][:8]]
+    found = distill(model, samples, schedule=Schedule(1, 4), ops=without)
+    assert [s.reason for s in found.result.skipped] == ["just to see"]
+    assert found.result.model.main.ops[-1].kind == "SOFTMAX"
 
 
 def test_images_are_shifted_with_their_border_repeated():

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
 
 import zeropoint
+from zeropoint.affine import QuantParams
+from zeropoint.calibration import Ranges
+from zeropoint.calibration.given_ranges import Range
 from zeropoint.demo import digits
-from zeropoint.errors import InvalidRecipe, InvalidSample
+from zeropoint.dtypes import DType
+from zeropoint.errors import InvalidRecipe, InvalidSample, UnsupportedOp
+from zeropoint.ops import OPS, KernelSpec
 from zeropoint.train import FreezeRanges, QuantSettings, export, parity, trainable
 from zeropoint.train.backend import array_of
 
@@ -265,3 +272,74 @@ def test_refusals_say_what_to_do(model, stats):
         QuantSettings(ranges="guessed")
     with pytest.raises(zeropoint.ZeropointError, match="no tensor"):
         trainable(model, "int8", stats, outputs=["nonesuch"])
+
+
+def test_types_that_the_graph_does_not_have_are_refused(model, stats):
+    for ends in ({"input_type": "int16"}, {"output_type": "int16"}):
+        with pytest.raises(InvalidRecipe, match="cannot be int16"):
+            export(trainable(model, "int8", stats), **ends)
+
+
+def layer():
+    """One dense layer with a bias."""
+    net = Net()
+    return net.model(net.dense(net.input(1, 4), normal(3, 4), normal(3, seed=1)))
+
+
+def test_what_kernels_cannot_hold_is_widened_on_export():
+    """Learned ranges and biases go through the same rules as calibrated ones."""
+    model = layer()
+    stats = zeropoint.calibrate(model, samples_for(model, 8))
+    narrow = trainable(model, "int8", stats)
+    multiples = array_of(narrow.ranges.multiples)
+    made = [k for k, g in enumerate(narrow.ranges.groups) if g.name == narrow.blueprint.outputs[0].name]
+    multiples[:, made] *= 2.0**-11
+    narrow.ranges.multiples.assign(multiples)
+    (weights,) = [c for c in narrow.constants if c.value.ndim == 2]
+    weights.variable.assign(64 * array_of(weights.variable))
+    assert {repair.code for repair in export(narrow).repairs} == {"widened"}
+    steep = trainable(model, "int8", stats)
+    (bias,) = [c for c in steep.constants if c.value.ndim == 1]
+    bias.variable.assign(array_of(bias.variable) + 1e9)
+    result = export(steep)
+    assert {repair.code for repair in result.repairs} == {"bias_overflow"}
+    assert parity(steep, result, samples_for(model, 4))[0].worst <= 1
+
+
+def test_a_range_that_cannot_be_widened_is_refused():
+    """Parameters that a user prescribed stay; weights that outgrow them leave the kernel no way to compute."""
+    model = layer()
+    output = model.main.outputs[0].name
+    params = QuantParams((1e-3,), (0,), DType.INT8)
+    given = Ranges({output: Range(*params.range(), "the user", params)})
+    net = trainable(model, "int8", zeropoint.calibrate(model, samples_for(model, 8)), ranges=given)
+    assert export(net).plan.stored[net.blueprint.outputs[0]] == params
+    (weights,) = [c for c in net.constants if c.value.ndim == 2]
+    weights.variable.assign(1e5 * array_of(weights.variable))
+    with pytest.raises(UnsupportedOp, match="ranges that were learned"):
+        export(net)
+
+
+def test_places_that_share_parameters_share_a_range():
+    """The groups are the plan's: every integer that is read or stored has one, and conversions have their own."""
+    model = residual()
+    net = trainable(model, "int8", zeropoint.calibrate(model, samples_for(model, 8)))
+    plan, graph = net.blueprint.plan, net.graph
+    for tensor, params in plan.stored.items():
+        assert plan.groups[graph.stored(tensor)].params == params
+    for use, params in plan.wanted.items():
+        if use not in plan.constants.grids and use.op.inputs[use.slot] in plan.stored:
+            assert plan.groups[graph.used(use)].params == params
+    (image,) = plan.graph.inputs
+    assert graph.stored(image) is None  # callers give floats
+
+
+def test_another_op_table_is_trained_by(model, stats):
+    without = {**OPS, "SOFTMAX": replace(OPS["SOFTMAX"], kernels=KernelSpec(note="just to see"))}
+    net = trainable(model, "int8", stats, ops=without)
+    assert [s.reason for s in net.blueprint.plan.skipped] == ["just to see"]
+    kinds = [op.kind for op in export(net).model.main.ops]
+    assert kinds[-2:] == ["DEQUANTIZE", "SOFTMAX"]
+    unknown = {**OPS, "SOFTMAX": replace(OPS["SOFTMAX"], probabilities=None)}
+    ends = [trainable(model, quantize=False, logits=True, ops=ops).blueprint.outputs[0].name for ops in (OPS, unknown)]
+    assert ends[0] != ends[1] == model.main.outputs[0].name

@@ -108,7 +108,7 @@ def _weight_bits(planned: Planned, settings: QuantSettings) -> int:
 class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
     """A student and its teacher, side by side; the loss is how far the one is from the other."""
 
-    def __init__(self, student: Trainable, teacher: Trainable, compared: Sequence[Matched], goal: Goal) -> None:
+    def __init__(self, student: Trainable, teacher: Trainable, compared: Sequence[ComparedTensor], goal: Goal) -> None:
         super().__init__(name="distiller")
         self.student, self.teacher, self.goal = student, teacher, goal
         self._compared, self._label_loss = tuple(compared), label_loss(goal.loss, compared[0].head)
@@ -118,7 +118,7 @@ class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
     def of(cls, blueprint: Blueprint, goal: Goal) -> Distiller:
         """Student and teacher of one blueprint, with the outputs that `goal` compares."""
         graph = blueprint.plan.graph
-        compared = matched_tensors(graph, goal, blueprint.specs)
+        compared = compared_tensors(graph, goal, blueprint.specs)
         student = build(replace(blueprint, outputs=tuple(c.tensor for c in compared)))
         teacher = Trainable(replace(student.blueprint, plan=Plan(graph), quantize=False))
         teacher.trainable = False
@@ -160,7 +160,7 @@ def label_loss(name: str | None, head: Probabilities | None) -> Callable[[Any, A
 
 
 @dataclass(frozen=True)
-class Matched:
+class ComparedTensor:
     """A tensor that the student is to match; `head` says which probabilities are made of it, if any are."""
 
     tensor: Tensor
@@ -175,22 +175,22 @@ class Matched:
         return relative_error(student, teacher)
 
 
-def matched_tensors(graph: Graph, goal: Goal, ops: Mapping[str, OpSpec]) -> tuple[Matched, ...]:
+def compared_tensors(graph: Graph, goal: Goal, ops: Mapping[str, OpSpec]) -> tuple[ComparedTensor, ...]:
     """The graph's float outputs, taken in front of a softmax or sigmoid, and the outputs of ops that `goal` names.
 
     The latter share `inner_weight` among them.
     """
     uses = Uses(graph)
-    found = [Matched(*logits_of(t, uses, ops)) for t in dict.fromkeys(graph.outputs) if t.dtype.is_float]
+    found = [ComparedTensor(*logits_of(t, uses, ops)) for t in dict.fromkeys(graph.outputs) if t.dtype.is_float]
     if not found:
         raise InvalidModel("the model has no float output that could be compared with the float model's")
-    own = {matched.tensor for matched in found}
+    own = {c.tensor for c in found}
     inner = {p: [t for op in graph.ops for t in _outputs_of(op, p) if t not in own] for p in goal.inner}
     if unknown := [pattern for pattern, tensors in inner.items() if not tensors]:
         raise InvalidRecipe(f"no op inside the graph fits {unknown[0]!r}; `zeropoint inspect --ops` lists names")
     chosen = set().union(*inner.values())
     ordered = [t for op in graph.ops for t in op.outputs if t in chosen]
-    return (*found, *(Matched(t, weight=goal.inner_weight / len(ordered)) for t in ordered))
+    return (*found, *(ComparedTensor(t, weight=goal.inner_weight / len(ordered)) for t in ordered))
 
 
 def _outputs_of(op: Op, pattern: str) -> list[Tensor]:

@@ -84,28 +84,36 @@ class ForwardPass:
 
     def _compute(self, op: Op) -> None:
         operands = [self._operand(Use(op, slot), tensor) for slot, tensor in enumerate(op.inputs)]
+        if self._moves(op):
+            self._move(op, operands)
+        elif self._is_layer(op) and all(v.whole is not None for v in operands if isinstance(v, Value)):
+            self.values[op.outputs[0]] = self._layer(op, operands)
+        else:
+            self._compute_reals(op, [v.real if isinstance(v, Value) else v for v in operands])
+
+    def _is_integer(self, op: Op) -> bool:
+        """Whether the op computes with whole numbers; with a delay it may have to be float in this step."""
+        return op in self.graph.blueprint.plan.schemes and not self.graph.blueprint.settings.delay
+
+    def _moves(self, op: Op) -> bool:
+        """Whether the op only chooses among integers, which share its grid."""
         spec = self.graph.blueprint.specs.get(op.kind)
-        if self._is_integer(op) and spec is not None:
-            if spec.tied and not spec.averages and fused_activation(op).name == "NONE":
-                self._move(op, operands)
-                return
-            if spec.bias_slot is not None and all(v.whole is not None for v in operands if isinstance(v, Value)):
-                self.values[op.outputs[0]] = self._layer(op, operands)
-                return
-        reals = [v.real if isinstance(v, Value) else v for v in operands]
-        results = compute(op, reals, self.graph.free)
+        chooses = spec is not None and spec.tied and not spec.averages and fused_activation(op).name == "NONE"
+        return chooses and self._is_integer(op)
+
+    def _is_layer(self, op: Op) -> bool:
+        spec = self.graph.blueprint.specs.get(op.kind)
+        return spec is not None and spec.bias_slot is not None and self._is_integer(op)
+
+    def _compute_reals(self, op: Op, operands: Sequence[Any]) -> None:
+        results, spec = compute(op, operands, self.graph.free), self.graph.blueprint.specs.get(op.kind)
         fused = fused_activation(op).name
         if fused != "NONE" and (spec is None or fused != spec.own_activation):
             results[0] = FUSED[fused](results[0])
         for tensor, result in zip(op.outputs, results, strict=True):
             self.values[tensor] = self._stored(tensor, result, op)
 
-    def _is_integer(self, op: Op) -> bool:
-        """Whether the op computes with whole numbers; with a delay it may have to be float in this step."""
-        return op in self.graph.blueprint.plan.schemes and not self.graph.blueprint.settings.delay
-
     def _move(self, op: Op, operands: Sequence[Any]) -> None:
-        """An op that only chooses among its operands, which share its grid."""
         held = [v for v in operands if isinstance(v, Value) and v.whole is not None]
         given = [v if not isinstance(v, Value) else v.real if v.whole is None else v.whole for v in operands]
         for tensor, result in zip(op.outputs, compute(op, given, self.graph.free), strict=True):
@@ -114,8 +122,7 @@ class ForwardPass:
 
     def _layer(self, op: Op, operands: Sequence[Any]) -> Value:
         """Sums of products, multiplied once by input scale * weight scale / output scale."""
-        slot = next(slot for slot in range(len(operands)) if self.graph.used(Use(op, slot)) is not None)
-        group = self.graph.stored(op.outputs[0])
+        slot, group = self._data_slot(op), self.graph.stored(op.outputs[0])
         assert group is not None
         factor = operands[1].scale * operands[slot].scale / self.grids[group].scale
         flat = ops.reshape(factor, (-1,))
@@ -125,6 +132,9 @@ class ForwardPass:
         else:
             k = self._computed(op, operands) * flat
         return self._on_grid(k, group, self._rounding(op, group), fused_activation(op).bounds)
+
+    def _data_slot(self, op: Op) -> int:
+        return next(slot for slot in range(len(op.inputs)) if self.graph.used(Use(op, slot)) is not None)
 
     def _computed(self, op: Op, operands: Sequence[Any]) -> Any:
         (result,) = compute(op, [v.whole if isinstance(v, Value) else v for v in operands], self.graph.free)
@@ -209,7 +219,7 @@ class ForwardPass:
         weights = None if producer is None else self.weights.get(Use(producer, 1))
         if producer is None or weights is None or not rounds_twice(producer, self.graph.quantizers[Use(producer, 1)]):
             return HALF_TO_EVEN
-        data = self.graph.used(Use(producer, 0))
+        data = self.graph.used(Use(producer, self._data_slot(producer)))
         assert data is not None
         products = ops.reshape(weights.scale, (-1,)) * self.grids[data].scale
         return double_rounding(ops.stop_gradient(products / grid.scale))
