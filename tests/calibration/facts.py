@@ -38,6 +38,10 @@ def close(a: list[float], b: list[float]) -> bool:
     return bool(np.allclose(a, b, rtol=1e-9, atol=1e-6))
 
 
+def variance(histogram: Histogram) -> float:
+    return float(np.cov(histogram.centers(), fweights=histogram.counts, ddof=0))
+
+
 def expected_error(histogram: Histogram, bounds: tuple[float, float], grid: Grid) -> float:
     """Mean squared error of quantizing the histogram's values with this range, summed over its bins."""
     low, high = min(bounds[0], 0.0), max(bounds[1], 0.0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from zeropoint.calibration import Settings, calibrate
-from zeropoint.calibration.recurrent import lstm_cell_states, replays
+from zeropoint.calibration.lstm_states import lstm_cell_states, replays
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model, Tensor
 from zeropoint.runtime import Session

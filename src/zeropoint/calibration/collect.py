@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import queue
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from ..dtypes import DType
@@ -16,7 +15,7 @@ from ..graph.model import Model
 from ..graph.query import fingerprint
 from ..ops import OPS
 from ..sources.models import ModelSource, load
-from ..sources.ports import Entry, Row, entry
+from ..sources.ports import Row, entry
 from ..sources.samples import Notes, Samples, rows
 from .control_flow import unmeasurable_calls
 from .instrumented_graph import MeasureMode, takes_batches
@@ -49,7 +48,12 @@ def calibrate(
     """
     loaded, settings, notes = load(model), settings or Settings(), Notes()
     require_float(loaded, ops)
-    done = 0
+    given: Collection[tuple[str | None, Samples]] = (
+        samples.items() if isinstance(samples, Mapping) else [(None, samples)]
+    )
+    if not given:
+        raise InvalidSample("no samples were given")
+    done, stats = 0, Stats("", 0, {})
 
     def advance(runs: int) -> None:
         nonlocal done
@@ -59,15 +63,11 @@ def calibrate(
 
     with ThreadPoolExecutor(settings.threads) as pool:
         mark = pool.submit(fingerprint, loaded)
-        parts = [
-            _calibrate_graph(
-                CalibrationTask(loaded, where.graph, settings, ops), rows(source, where, notes), pool, notes, advance
-            )
-            for where, source in _entries(loaded, samples)
-        ]
-    return dataclasses.replace(
-        functools.reduce(Stats.merge, parts), fingerprint=mark.result(), notes=tuple(notes.lines)
-    )
+        for key, source in given:
+            where = entry(loaded, key)
+            task = CalibrationTask(loaded, where.graph, settings, ops)
+            stats = stats.merge(_calibrate_graph(task, rows(source, where, notes), pool, notes, advance))
+    return dataclasses.replace(stats, fingerprint=mark.result(), notes=tuple(notes.lines))
 
 
 def require_float(model: Model, ops: OpTable = OPS) -> None:
@@ -77,16 +77,6 @@ def require_float(model: Model, ops: OpTable = OPS) -> None:
     if tensors and not any(t.dtype is DType.FLOAT32 for t in tensors):
         what = "quantized already" if any(t.is_quantized for t in tensors) else "without float arithmetic"
         raise InvalidModel(f"the model is {what}: there is no float tensor to calibrate; use the float model instead")
-
-
-def _entries(model: Model, samples: Samples | Mapping[str, Samples]) -> Iterator[tuple[Entry, Samples]]:
-    if isinstance(samples, Mapping):
-        if not samples:
-            raise InvalidSample("no samples were given")
-        for key, source in samples.items():
-            yield entry(model, key), source
-    else:
-        yield entry(model), samples
 
 
 def _calibrate_graph(

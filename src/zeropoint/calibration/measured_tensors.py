@@ -42,7 +42,8 @@ class CalibrationTask:
 def measured_tensors(graph: Graph, ops: OpTable) -> Iterator[Tensor]:
     """Float tensors that an integer kernel could read or write, in order of execution, and the graph's own ends."""
     # The range of a constant in another form, such as unpacked weights, follows from its data.
-    seen = {t for op in graph.ops if op.kind in UNPACKING and _is_constant(op.inputs[0]) for t in op.outputs}
+    unpacking = [op for op in graph.ops if op.kind in UNPACKING and all(t is None or t.is_constant for t in op.inputs)]
+    seen = {t for op in unpacking for t in op.outputs}
     quantizable = [op for op in graph.ops if (spec := ops.get(op.kind)) is not None and (spec.types or spec.hybrid)]
     touched = (t for op in quantizable for t in (*op.inputs, *op.outputs))
     for tensor in (*touched, *graph.inputs, *graph.outputs):
@@ -51,10 +52,6 @@ def measured_tensors(graph: Graph, ops: OpTable) -> Iterator[Tensor]:
         if not tensor.is_constant and not tensor.is_variable:
             seen.add(tensor)
             yield tensor
-
-
-def _is_constant(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.is_constant
 
 
 def weighted_activations(graph: Graph, ops: OpTable) -> set[Tensor]:

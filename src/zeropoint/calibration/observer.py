@@ -15,20 +15,13 @@ from ..sources.ports import Row
 from .control_flow import CalledGraphs, passed_tensors
 from .histogram import Histogram
 from .instrumented_graph import MeasureMode, Probe, instrument
+from .lstm_states import replays
 from .measured_tensors import CalibrationTask, count_unexpected
-from .recurrent import replays
 from .sampling import sampled_histogram, sampling_stride
 from .stats import DECAY, Channels, Extreme, MovingAverage, TensorStats, stats_of
 
-Shapes = tuple[tuple[int, ...], ...]
-"""Those of a row's arrays."""
-
 Chunk = list[tuple[int, Row]]
 """Numbered samples that one thread runs without a pause: many where a run takes less time than handing it over."""
-
-
-class ShapeMismatch(Exception):
-    """At run time a tensor has another shape than the file says."""
 
 
 class Observer:
@@ -39,19 +32,15 @@ class Observer:
         self.task, self.mode = task, mode
         self._replays = replays(task.model, task.graph)
         self._called = CalledGraphs(task)
-        if like is None:
-            exposed = [*passed_tensors(task.graph, task.ops), *(replay.source for replay in self._replays)]
-            self.graph = instrument(task, mode, exposed)
-            self._runner = Runner(self.graph.model)
-        else:
-            self.graph = like.graph
-            self._runner = like._runner.another()
+        exposed = [*passed_tensors(task.graph, task.ops), *(replay.source for replay in self._replays)]
+        self.graph = instrument(task, mode, exposed) if like is None else like.graph
+        self._runner = Runner(self.graph.model) if like is None else like._runner.another()
         probes = self.graph.probes
         self._starts = np.array([p.start for p in probes], np.intp)
         self._width = sum(p.channels for p in probes)
         self._strides = [sampling_stride(p.tensor.size) for p in self.graph.sampled]
         self._samples = self._sample_spans()
-        self._mismatched: set[Shapes] = set()
+        self._failed: set[tuple[tuple[int, ...], ...]] = set()  # shapes of rows
 
     def another(self) -> Observer:
         """One more for another thread."""
@@ -78,16 +67,15 @@ class Observer:
             batch = chunk[first : first + self.graph.batch]
             # By shape, not once and for all: what is done with a sample must not depend on those before it.
             shapes = tuple(array.shape for array in batch[0][1])
-            if shapes not in self._mismatched:
+            if shapes not in self._failed:
                 try:
-                    values.append(self._run([row for _, row in batch]))
-                    found.append(self._read(batch[-1][0]))
+                    ran, read = self._run([row for _, row in batch]), self._read(batch[-1][0])
+                    values.append(ran)
+                    found.append(read)
                     reduced += batch
                     continue
-                except ShapeMismatch:
-                    self._mismatched.add(shapes)
                 except RuntimeFailure:
-                    self._mismatched.add(shapes)
+                    self._failed.add(shapes)
                     self._runner.reload()
             found += [self._from_outside(number, row) for number, row in batch]
         if self.graph.probes and reduced:
@@ -99,7 +87,7 @@ class Observer:
         """Whether these samples can be one run."""
         try:
             self._run(rows)
-        except (ShapeMismatch, RuntimeFailure):
+        except RuntimeFailure:
             return False
         return True
 
@@ -121,7 +109,7 @@ class Observer:
     def _view(self, tensor: Tensor, rows: int) -> Array:
         (values,) = self._runner.views([tensor])
         if values.size != rows * tensor.size:
-            raise ShapeMismatch
+            raise RuntimeFailure(f"'{tensor.name}' has another shape than the file says")
         return values.reshape(rows, -1)
 
     def _start(self, rows: Sequence[Row]) -> None:
@@ -136,15 +124,12 @@ class Observer:
             self._runner.invoke([np.concatenate(arrays) for arrays in zip(*rows, strict=True)], strict=False)
 
     def _from_outside(self, number: int, row: Row) -> Mapping[str, TensorStats]:
+        """Statistics of one run, with all tensors read from outside."""
         try:
-            return self.fallback._observed(number, row)
+            self.fallback._start([row])
+            return self.fallback._read(number)
         except RuntimeFailure as error:
             raise RuntimeFailure(f"sample {number}: {error}") from None
-
-    def _observed(self, number: int, row: Row) -> Mapping[str, TensorStats]:
-        """Statistics of one run, if all tensors are read from outside."""
-        self._start([row])
-        return self._read(number)
 
     def _summary(self, chunk: Chunk, reductions: Array, samples: Array) -> dict[str, TensorStats]:
         """The statistics of the probes over runs in a row."""
@@ -204,9 +189,8 @@ class Observer:
             (values,) = self.fallback._runner.read([probe.tensor])
             finite = np.isfinite(values)
             nonfinite[place] = finite.size - int(finite.sum())
-            if nonfinite[place] and self._unexpected(probe.key, values):
-                self.fallback._observed(number, row)  # raises at the first such tensor, in order of execution
-                self._refuse(probe.key, values, number)
+            if nonfinite[place]:
+                self._refuse_unexpected(probe.key, values, number)
             by_channel, where = values.reshape(-1, probe.channels), finite.reshape(-1, probe.channels)
             high[probe.span] = np.max(by_channel, axis=0, where=where, initial=-np.inf)
             low[probe.span] = np.min(by_channel, axis=0, where=where, initial=np.inf)
@@ -214,15 +198,10 @@ class Observer:
                 total[probe.span] = np.sum(by_channel, axis=0, where=where, dtype=np.float64)
         return nonfinite
 
-    def _unexpected(self, key: str, values: Array) -> int:
-        """How many of `values` must not be what they are: NaN, or infinite by no constant of the model."""
-        if self.task.settings.allow_nonfinite:
-            return 0
-        return count_unexpected(values, self.task.infinities.get(key, frozenset()))
-
-    def _refuse(self, key: str, values: Array, number: int) -> None:
-        bad = self._unexpected(key, values)
-        if bad:
+    def _refuse_unexpected(self, key: str, values: Array, number: int) -> None:
+        """Raise if some of `values` are NaN, or infinite by no constant of the model, unless that is allowed."""
+        bad = count_unexpected(values, self.task.infinities.get(key, frozenset()))
+        if bad and not self.task.settings.allow_nonfinite:
             raise InvalidSample(
                 f"sample {number} makes {bad} of {values.size} values of '{key}' NaN or infinite; "
                 "leave that sample out, or go on without those values (--allow-nonfinite)"
@@ -238,7 +217,7 @@ class Observer:
         def observe(key: str, values: Array, by_channel: bool) -> None:
             seen = stats_of(values, number, by_channel=by_channel)
             if seen is None or seen.nonfinite:
-                self._refuse(key, values, number)
+                self._refuse_unexpected(key, values, number)
             if seen is not None:
                 found[key] = found[key].alongside(seen) if key in found else seen
 

@@ -82,13 +82,8 @@ TOGETHER = 16
 """Tensors whose ranges are searched at the same time: their histograms fit in a core's cache."""
 
 
-def mse_range(stats: TensorStats, grid: Grid) -> Bounds:
-    """The clipping with the least expected squared error: a common threshold first, then each end by itself."""
-    return mse_ranges([stats], grid)[0]
-
-
 def mse_ranges(stats: Sequence[TensorStats], grid: Grid) -> list[Bounds]:
-    """`mse_range` of each, which takes less time together."""
+    """The clipping of each with the least expected squared error: a common threshold first, then each end by itself."""
     chosen = [minmax_range(s, grid) for s in stats]
     choice = [k for k, s in enumerate(stats) if s.histogram.counts.any() and chosen[k][0] != chosen[k][1]]
     for start in range(0, len(choice), TOGETHER):
@@ -191,6 +186,6 @@ def _times_log(counts: Array) -> Array:
 _CHOICES: Mapping[str, Callable[[TensorStats, Grid], Bounds]] = {
     "minmax": minmax_range,
     "average": average_range,
-    "mse": mse_range,
+    "mse": lambda stats, grid: mse_ranges([stats], grid)[0],
     "entropy": entropy_range,
 }

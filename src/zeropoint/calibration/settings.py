@@ -11,7 +11,7 @@ from ..parallel import cores
 @dataclass(frozen=True)
 class Settings:
     """How to calibrate. `limit` counts runs; `workers` None is one for each core; without `histograms` only minima and
-    maxima are recorded, of the rest only what comes for free."""
+    maxima are recorded, and of the rest only what costs nothing."""
 
     limit: int | None = None
     workers: int | None = None
@@ -26,6 +26,4 @@ class Settings:
 
     @property
     def threads(self) -> int:
-        if self.workers is not None:
-            return self.workers
-        return cores()
+        return self.workers or cores()

@@ -99,16 +99,6 @@ class TensorStats:
         """Ranges that were chosen before, by method and grid: candidates ask for the same ones again and again."""
         return {}
 
-    @property
-    def variance(self) -> float:
-        """From the histogram."""
-        counts = self.histogram.counts
-        if not counts.size:
-            return 0.0
-        centers = self.histogram.centers()
-        mean = float(counts @ centers) / counts.sum()
-        return float(counts @ (centers - mean) ** 2) / float(counts.sum())
-
     def merge(self, other: TensorStats) -> TensorStats:
         """Statistics of both, whose samples are numbered in one sequence."""
         channels = None

@@ -1,5 +1,5 @@
-"""Values that live only inside a recurrent op. The kernel keeps a cell state from step to step and shows none of
-them, so the recurrence is run again here, from the op's recorded input."""
+"""Cell states of LSTMs. The kernel keeps them from step to step and exposes none of them, so the recurrence is computed
+again here, from the op's recorded input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..ops.recurrent import LSTM, Gate, LstmSlot
 
 
 @dataclass
-class State:
+class LstmState:
     """Output and cell state of every sequence in the batch."""
 
     h: Array
@@ -28,7 +28,7 @@ class Replay:
     op: Op
     source: Tensor
     key: str
-    last: State | None = None
+    last: LstmState | None = None
 
     def states(self, x: Array) -> Array:
         """The cell state after every step, going on from where the last call stopped."""
@@ -56,7 +56,7 @@ def _has_float_constants(op: Op) -> bool:
     return all(t.dtype is DType.FLOAT32 and t.data is not None for t in operands)
 
 
-def lstm_cell_states(op: Op, x: Array, start: State | None = None) -> tuple[Array, State]:
+def lstm_cell_states(op: Op, x: Array, start: LstmState | None = None) -> tuple[Array, LstmState]:
     """c_t = f * c_{t-1} + i * tanh(g), for every step t; and the state after the last.
 
     i, f, o = sigmoid(W x_t + R h_{t-1} + P c + b) and g = tanh(...); with coupled gates i = 1 - f;
@@ -67,7 +67,7 @@ def lstm_cell_states(op: Op, x: Array, start: State | None = None) -> tuple[Arra
     forget_recurrent = _data(op, Gate.FORGET.recurrent_weights)
     assert forget_recurrent is not None
     cells, outputs = forget_recurrent.shape
-    now = start or State(np.zeros((batch, outputs), np.float32), np.zeros((batch, cells), np.float32))
+    now = start or LstmState(np.zeros((batch, outputs), np.float32), np.zeros((batch, cells), np.float32))
     h, c = now.h, now.c
     coupled = op.inputs[Gate.INPUT.weights] is None
     clip, projection_clip = float(op.option("cellClip", 0.0)), float(op.option("projClip", 0.0))
@@ -84,7 +84,7 @@ def lstm_cell_states(op: Op, x: Array, start: State | None = None) -> tuple[Arra
             h = h @ projection.T + (0 if projection_bias is None else projection_bias)
             h = np.clip(h, -projection_clip, projection_clip) if projection_clip > 0 else h
         states.append(c)
-    return np.stack(states), State(h, c)
+    return np.stack(states), LstmState(h, c)
 
 
 def _gate(op: Op, gate: Gate, step: Array, h: Array, c: Array) -> Array:
