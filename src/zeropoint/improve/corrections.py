@@ -22,13 +22,19 @@ from ..plan.tensor_ranges import TensorRanges
 from .bias_correction import rounding_error
 from .squant import balanced_weights, nonnegative_tensors
 
+Shifts = dict[tuple[Use, Form], Array | None]
+"""How far rounding weights to nearest shifts the outputs of a layer, by the weights' use and form."""
+
 NARROW = 8
 """Integer layers have their weights balanced below so many bits: with 8 there is little to cancel."""
 
 
-def corrected(planned: Planned, request: Request, ranges: TensorRanges) -> Planned:
-    """`planned` with better weights and biases, for the ops on which more than quick effort is spent."""
-    corrections = _Corrections(request, ranges)
+def corrected(planned: Planned, request: Request, ranges: TensorRanges, shifts: Shifts | None = None) -> Planned:
+    """`planned` with better weights and biases, for the ops on which more than quick effort is spent.
+
+    `shifts` are those that other candidates of the same model, with the same statistics, have found.
+    """
+    corrections = _Corrections(request, ranges, {} if shifts is None else shifts)
     return replace(planned, plans=tuple(map(corrections.plan, planned.plans)))
 
 
@@ -36,6 +42,7 @@ def corrected(planned: Planned, request: Request, ranges: TensorRanges) -> Plann
 class _Corrections:
     request: Request
     ranges: TensorRanges
+    shifts: Shifts
     _balanced: dict[tuple[Buffer, Form, bool], tuple[str, Array] | None] = field(default_factory=dict)
 
     def plan(self, plan: Plan) -> Plan:
@@ -102,8 +109,12 @@ class _Corrections:
         bias = None if tensor is None else tensor.data
         if layout is None or means is None or data is None or bias is None or form_type(form).is_float:
             return None
-        error = rounding_error(data, form) if weights is None else weights - data
-        shift = layout.mean_shift(use.op, error, means)
+        if weights is not None:
+            shift = layout.mean_shift(use.op, weights - data, means)
+        elif (use, form) in self.shifts:
+            shift = self.shifts[use, form]
+        else:
+            shift = self.shifts[use, form] = layout.mean_shift(use.op, rounding_error(data, form), means)
         return None if shift is None else (bias - shift.reshape(bias.shape)).astype(np.float32)
 
     def _source(self, use: Use) -> Tensor | None:

@@ -80,7 +80,7 @@ class Result:
 def plan_and_correct(prepared: Prepared, request: Request) -> Planned:
     """Plan a prepared model, and make up for rounding as far as that needs no runs."""
     ranges = ranges_of(prepared, request)
-    return corrected(plan_model(prepared, request, ranges), request, ranges)
+    return corrected(plan_model(prepared, request, ranges), request, ranges, prepared.shifts)
 
 
 def plan(model: Model, request: Request) -> Planned:

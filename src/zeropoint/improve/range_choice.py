@@ -7,7 +7,7 @@ different tensors then nearly add up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from ..affine import QuantParams
 from ..bench.bench import Bench, Loaded
 from ..calibration import Method
 from ..calibration.collect import Progress
-from ..dtypes import Array, DType
+from ..dtypes import DType
 from ..graph.edit import copy_model, insert_chain
 from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import OpSpec
@@ -26,21 +26,27 @@ from ..plan.plan import Plan
 from ..sources.ports import entry
 from ..tflite.schema import default_options
 
-FEWEST_SAMPLES, MOST_SAMPLES = 2, 16
-"""On how many samples the ranges of a tensor are compared."""
+FEWEST_SAMPLES, MOST_SAMPLES = 2, 6
+"""On how many samples the ranges of a tensor are compared. The same ones for all, so that few are enough."""
 
-BUILDING_OP, BUILDING_BYTE = 1_000_000, 16
-"""What it takes to build and load a model, for each op and each byte of its constants, in multiply-accumulates."""
+ALIKE = 1.05
+"""Scales with a smaller ratio are not worth telling apart."""
+
+ROUNDED_ELEMENT = 30
+"""What it takes to round one element, in multiply-accumulates."""
+
+UNSEEN = 2.0**-22
+"""The step of a grid, relative to what it has to hold, that leaves a tensor as good as it is."""
 
 
 def affordable_samples(model: Model, trials: int, most_macs: float, ops: Mapping[str, OpSpec]) -> int:
     """On how many samples so many trials can be run; 0 if on too few. It counts work, not time, and so is the same
     everywhere."""
-    graph = entry(model).graph
-    macs = max(1, sum(macs_of(op, ops) for op in graph.ops))
-    constants = sum(t.buffer.raw.nbytes for t in graph.tensors if t.buffer is not None)
-    left = most_macs / max(1, trials) - BUILDING_OP * len(graph.ops) - BUILDING_BYTE * constants
-    return int(min(MOST_SAMPLES, left // macs)) if left >= FEWEST_SAMPLES * macs else 0
+    sequence = entry(model).graph.ops
+    elements = sum(t.size for op in sequence for t in op.outputs)
+    each = sum(macs_of(op, ops) for op in sequence) + ROUNDED_ELEMENT * elements
+    samples = int(min(MOST_SAMPLES, most_macs // max(1, trials * each)))
+    return samples if samples >= FEWEST_SAMPLES else 0
 
 
 @dataclass(frozen=True)
@@ -50,9 +56,21 @@ class RangeGroup:
     tensors: tuple[Tensor, ...]
     params: Mapping[Method, QuantParams]
 
+    @cached_property
+    def distinct(self) -> dict[Method, QuantParams]:
+        """Methods that are worth comparing, the first one among them."""
+        found: dict[Method, QuantParams] = {}
+        for method, params in self.params.items():
+            ratios = [max(params.scale, p.scale) / min(params.scale, p.scale) for p in found.values()]
+            if all(ratio > ALIKE for ratio in ratios):
+                found[method] = params
+        return found
+
     @property
-    def distinct(self) -> dict[QuantParams, Method]:
-        return {params: method for method, params in reversed(list(self.params.items()))}
+    def fine(self) -> QuantParams:
+        """A grid that nobody notices."""
+        peak = max(abs(end) for params in self.params.values() for end in params.range())
+        return QuantParams((peak * UNSEEN,), (0,), DType.INT32)
 
 
 @dataclass(frozen=True)
@@ -71,9 +89,10 @@ class RangeTrials:
         for tensor in self.plans[methods[0]].stored:
             known = tuple(p for m in methods if (p := self.plans[m].stored.get(tensor)) is not None)
             is_apart = tensor.dtype is DType.FLOAT32 and not tensor.is_variable  # kernels want states as they are
-            if is_apart and len(known) == len(methods) and len(set(known)) > 1:
+            if is_apart and len(known) == len(methods):
                 shared.setdefault(known, []).append(tensor)
-        return tuple(RangeGroup(tuple(own), dict(zip(methods, key, strict=True))) for key, own in shared.items())
+        groups = (RangeGroup(tuple(own), dict(zip(methods, key, strict=True))) for key, own in shared.items())
+        return tuple(group for group in groups if len(group.distinct) > 1)
 
     @property
     def count(self) -> int:
@@ -83,44 +102,52 @@ class RangeTrials:
     def best(self, samples: int, report: Progress) -> dict[Tensor, Method]:
         """The method for each tensor whose range another than the first picks better."""
         first, chosen = next(iter(self.plans)), {}
-        for done, group in enumerate(self.groups, 1):
-            loaded = Loaded(self.bench, self._rounding(group))
-            errors = {m: loaded.error(samples, _feeds(params)) for params, m in group.distinct.items()}
+        loaded = Loaded(self.bench, self._rounding()) if self.groups else None
+        exact = np.array([_grid(group.fine) for group in self.groups], np.float32)
+        for done, group in enumerate(self.groups):
+            errors = {}
+            for method, params in group.distinct.items():
+                grids = exact.copy()
+                grids[done] = _grid(params)
+                assert loaded is not None
+                errors[method] = loaded.error(samples, [grids.reshape(-1)])
             best = min(errors, key=errors.__getitem__)
-            if group.params[best] != group.params[first]:
+            if best != first:
                 chosen.update(dict.fromkeys(group.tensors, best))
-            report(done)
+            report(done + 1)
         return chosen
 
-    def _rounding(self, group: RangeGroup) -> Model:
-        """The float model, in which nothing is rounded but these tensors: to a grid that is fed with each run.
-
-        So one model serves for all methods, where building and loading it takes longer than running it.
-        """
+    def _rounding(self) -> Model:
+        """The float model with all groups rounded, to grids that are fed with each run: building and loading a model
+        takes longer than running it, so one has to do for all trials."""
         here = next(iter(self.plans.values())).graph
         copy = copy_model(self.model)
         graph = copy.graphs[self.model.graphs.index(here)]
         twins = dict(zip(here.tensors, graph.tensors, strict=True))
-        grid = [Tensor(f"zeropoint/{name}", (1,), DType.FLOAT32) for name in FED]
-        graph.tensors += grid
-        graph.inputs = [*graph.inputs, *grid]
-        for tensor in group.tensors:
-            _round(graph, twins[tensor], grid)
+        count = GRID * len(self.groups)
+        grids, axis = Tensor("zeropoint/grids", (count,), DType.FLOAT32), np.zeros((), np.int32)
+        parts = [Tensor(f"zeropoint/grid{k}", (1,), DType.FLOAT32) for k in range(count)]
+        for k, group in enumerate(self.groups):
+            for tensor in group.tensors:
+                _round(graph, twins[tensor], parts[GRID * k : GRID * (k + 1)])
+        operands = [Tensor.constant("zeropoint/axis", axis, DType.INT32), grids]
+        graph.ops.insert(0, Op("SPLIT", [*operands], parts, default_options("SplitOptions", numSplits=count)))
+        graph.tensors += [*operands, *(part for part in parts if part not in graph.tensors)]
+        graph.inputs = [*graph.inputs, grids]
         return replace(copy, signatures=[])
 
 
-FED = ("steps_per_unit", "lowest", "highest", "step")
-"""What a grid is given by: 1 / scale, the least and the greatest number of steps, the scale."""
+GRID = 4
+"""Numbers that make up a grid."""
 
 
-def _feeds(params: QuantParams) -> tuple[Array, ...]:
-    """The values of FED for these parameters."""
+def _grid(params: QuantParams) -> tuple[float, ...]:
+    """1 / scale, the least and the greatest number of steps, the scale."""
     zero_point, dtype = params.zero_point, params.dtype
-    values = 1 / params.scale, dtype.min - zero_point, dtype.max - zero_point, params.scale
-    return tuple(np.array([value], np.float32) for value in values)
+    return 1 / params.scale, dtype.min - zero_point, dtype.max - zero_point, params.scale
 
 
-def _round(graph: Graph, tensor: Tensor, grid: list[Tensor]) -> None:
+def _round(graph: Graph, tensor: Tensor, grid: Sequence[Tensor]) -> None:
     """Let everything that reads `tensor` see step * clip(round(x / step))."""
     per_unit, lowest, highest, step = grid
     kinds = (("MUL", per_unit), ("ROUND", None), ("MAXIMUM", lowest), ("MINIMUM", highest), ("MUL", step))

@@ -20,6 +20,7 @@ from ..graph.edit import copy_model
 from ..graph.model import Model
 from ..graph.query import tensor_keys
 from ..ops.execution import macs_of
+from ..plan.encode import Encoder
 from ..plan.plan import Planned
 from ..plan.planner import Prepared, plan_model
 from ..plan.qdq import Trained
@@ -37,7 +38,7 @@ TRIED: tuple[Method, ...] = ("mse", "minmax")
 COMPARED: tuple[Method, ...] = ("mse", "minmax", "percentile", "entropy")
 """Methods that are compared tensor by tensor."""
 
-TRIAL_MACS: Mapping[Effort, float] = {"standard": 5e9, "high": 1e12}
+TRIAL_MACS: Mapping[Effort, float] = {"standard": 2e9, "high": 4e11}
 """How many multiply-accumulates may go into that, by effort."""
 
 RANGE_PARTS = 8
@@ -80,7 +81,7 @@ class Candidate:
 
     def model(self) -> Model:
         """With float inputs and outputs, to be compared. LiteRT has not tried to run it."""
-        return build(self.planned.with_float_ends(), self.request.ops)
+        return build(self.planned.with_float_ends(), self.request.ops, Encoder(self.prepared.integers))
 
     def __str__(self) -> str:
         if not self.request.recipe.has_integer_ops:
@@ -222,10 +223,10 @@ def ranges_of_parts(lab: Lab, best: Candidate) -> Proposals:
 def _trials(lab: Lab, best: Candidate) -> tuple[RangeTrials | None, int]:
     """Trials of each tensor's range, and on how many samples there is time for them."""
     request, model, work = best.request, best.prepared.model, TRIAL_MACS[lab.effort]
-    assert request.stats is not None
-    if not affordable_samples(model, len(request.stats.tensors), work, request.ops):
-        return None, 0
     methods: list[Method] = list(dict.fromkeys((request.range_method, *COMPARED)))
+    movable = [group for group in best.planned.plans[0].groups if not group.fixed]
+    if not affordable_samples(model, len(movable) * len(methods), work, request.ops):
+        return None, 0
     plans = {m: plan_model(best.prepared, replace(request, method=m)).with_float_ends().plans[0] for m in methods}
     trials = RangeTrials(model, plans, lab.bench)
     return trials, affordable_samples(model, trials.count, work, request.ops)

@@ -55,24 +55,35 @@ def rounded(data: Array, form: Form) -> Array:
     return dequantize(integers(data, form), form)
 
 
+EncodedAs = tuple[Buffer, Form, tuple[int, ...]]
+"""The bytes of a constant, the form that it takes, and its shape."""
+
+
 @dataclass
 class Encoder:
-    """Gives constants their forms; what shared its bytes before, and still holds the same, goes on sharing them."""
+    """Gives constants their forms; what shared its bytes before, and still holds the same, goes on sharing them.
 
-    _made: dict[tuple[Buffer, Form, tuple[int, ...], str | None], Tensor] = field(default_factory=dict)
+    `known` are constants that have their forms already, from building another candidate of the same model.
+    """
+
+    known: dict[EncodedAs, Tensor] = field(default_factory=dict)
+    _replaced: dict[tuple[EncodedAs, str], Tensor] = field(default_factory=dict)
 
     def encode(self, tensor: Tensor, form: Form, data: Array | None = None, key: str | None = None) -> None:
         """Hold `tensor` as `form`, with the numbers `data` of this `key` in place of its own."""
         if data is None:
             data = tensor.data
         assert data is not None
-        twin = None
+        twin = tensor
         if tensor.buffer is not None:
-            twin = self._made.setdefault((tensor.buffer, form, tensor.shape, key), tensor)
-        if twin is None or twin is tensor:
-            _give(tensor, data, form)
-        else:
+            spot = tensor.buffer, form, tensor.shape
+            held = replace(tensor)  # others may edit the tensor later on
+            twin = self.known.setdefault(spot, held) if key is None else self._replaced.setdefault((spot, key), held)
+            if twin is held:
+                _give(held, data, form)
             give_buffer(tensor, twin.buffer, twin.dtype, _own_scales(twin.quantization))
+        else:
+            _give(tensor, data, form)
 
 
 def _own_scales(quantization: Quantization | None) -> Quantization | None:

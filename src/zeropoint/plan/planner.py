@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..affine import QuantParams
-from ..calibration import Method
-from ..dtypes import DType
+from ..dtypes import Array, DType
 from ..errors import InvalidModel, InvalidSample, UnsupportedOp
 from ..graph.edit import add_constant_input, copy_model, signatures_follow
 from ..graph.model import Graph, Model, Op, Tensor
@@ -18,6 +17,7 @@ from ..ops import Coefficients, OpSpec, Weight
 from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
 from .derive import settle, with_interface
+from .encode import EncodedAs, Form
 from .masks import limit_to_what_counts
 from .match import Matcher, require_ranges
 from .plan import Constants, Plan, Planned
@@ -29,28 +29,29 @@ from .tensor_ranges import TensorRanges, fused_bounds
 from .weight_only import WeightOnly, gathers_to_lookups
 from .weights import scale_axis, weight_params
 
-GridKey = tuple[Tensor, int | None, DType, Method | None]
-
 
 @dataclass(frozen=True)
 class Prepared:
-    """A float model that can be planned: folded, with biases to correct. Candidates with other ranges share it.
+    """A float model that can be planned: folded, with biases to correct.
 
     `keys` are the names by which statistics know the tensors, from before the model was edited; `trained` is what
-    training left in it. `grids` are parameters of weights that were computed already.
+    training left in it. Candidates with other ranges share it, and what was computed of its constants: the parameters
+    of weights (`grids`), how far their rounding shifts the outputs (`shifts`), their integers (`integers`).
     """
 
     model: Model
     keys: Mapping[Tensor, str]
     trained: Trained
-    grids: dict[GridKey, QuantParams] = field(default_factory=dict, compare=False, repr=False)
+    grids: dict[tuple[Tensor, int | None, DType], QuantParams] = field(default_factory=dict, compare=False, repr=False)
+    shifts: dict[tuple[Use, Form], Array | None] = field(default_factory=dict, compare=False, repr=False)
+    integers: dict[EncodedAs, Tensor] = field(default_factory=dict, compare=False, repr=False)
 
-    def grid(self, tensor: Tensor, axis: int | None, dtype: DType, method: Method | None = None) -> QuantParams:
+    def grid(self, tensor: Tensor, axis: int | None, dtype: DType) -> QuantParams:
         """The parameters of a constant that is used as weights."""
-        key = tensor, axis, dtype, method
+        key = tensor, axis, dtype
         if key not in self.grids:
             assert tensor.data is not None
-            self.grids[key] = weight_params(tensor.data, axis, dtype, tensor.name, method)
+            self.grids[key] = weight_params(tensor.data, axis, dtype, tensor.name)
         return self.grids[key]
 
 

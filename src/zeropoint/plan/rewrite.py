@@ -24,9 +24,9 @@ from .encode import Encoder, Form, form_type
 from .plan import Plan, Planned
 
 
-def build(planned: Planned, ops: Mapping[str, OpSpec]) -> Model:
+def build(planned: Planned, ops: Mapping[str, OpSpec], encoder: Encoder | None = None) -> Model:
     """The model that was planned; the prepared one is not changed."""
-    made, encoder = copy_model(planned.model), Encoder()
+    made, encoder = copy_model(planned.model), encoder or Encoder()
     with signatures_follow(made):
         for plan in planned.plans:
             rewrite(plan.on(made.graphs[plan.index]), ops, encoder)

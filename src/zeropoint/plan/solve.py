@@ -9,7 +9,7 @@ conversion appears between the two.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..affine import QuantParams
@@ -65,7 +65,8 @@ class _Solver:
             if self._agree(self._class(use), self._class(held)):
                 self._union(use, held)
         self._settle()
-        return (*map(self._group, self._classes.values()), *self._cells())
+        states = self._states()
+        return (*(self._group(c, states) for c in self._classes.values()), *self._cells())
 
     def _settle(self) -> None:
         """Parameters from ranges for classes that have none yet."""
@@ -78,14 +79,14 @@ class _Solver:
             for c, params in zip(classes, QuantParams.each_from_range(bounds, dtype, symmetric, names), strict=True):
                 c.pin = params
 
-    def _group(self, c: _Class) -> Group:
+    def _group(self, c: _Class, states: Mapping[Node, Sequence[Node]]) -> Group:
         assert c.pin is not None
         tensors = {n.tensor for n in c.nodes}
         ends = [self.ranges.bounded[t] for t in tensors if t in self.ranges.bounded]
         limited = len(ends) == len(tensors)
         prescribed = any(self.ranges.is_prescribed(t) for t in tensors)
         return Group(
-            (*c.nodes, *self._states(c)),
+            (*c.nodes, *(state for n in c.nodes for state in states.get(n, ()))),
             c.pin,
             prescribed or any(n in self._fixed for n in c.nodes),
             self._is_symmetric(c),
@@ -93,11 +94,12 @@ class _Solver:
             (min(low for low, _ in ends), max(high for _, high in ends)) if limited else (-math.inf, math.inf),
         )
 
-    def _states(self, c: _Class) -> Iterator[Node]:
-        """Where recurrent ops keep an output of this class for the next step."""
+    def _states(self) -> dict[Node, list[Node]]:
+        """Where recurrent ops keep their outputs for the next step, by the node of the output."""
+        found: dict[Node, list[Node]] = {}
         for op, slot, tensor, dtype in self._slots(OutputState):
-            if Held(op.outputs[0], dtype) in c.nodes:
-                yield from (Held(tensor, dtype), Use(op, slot))
+            found.setdefault(Held(op.outputs[0], dtype), []).extend((Held(tensor, dtype), Use(op, slot)))
+        return found
 
     def _cells(self) -> Iterator[Group]:
         """The memories of recurrent ops, whose scales are powers of two."""
