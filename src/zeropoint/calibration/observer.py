@@ -14,7 +14,7 @@ from ..runtime.runner import Runner
 from ..sources.ports import Row
 from .control_flow import CalledGraphs, passed_tensors
 from .histogram import Histogram
-from .instrumented_graph import MeasureMode, Probe, instrument
+from .instrumented_graph import InstrumentedGraph, MeasureMode, Probe, instrument
 from .lstm_states import replays
 from .measured_tensors import CalibrationTask, count_unexpected
 from .sampling import sampled_histogram, sampling_stride
@@ -33,8 +33,8 @@ class Observer:
         self._replays = replays(task.model, task.graph)
         self._called = CalledGraphs(task)
         exposed = [*passed_tensors(task.graph, task.ops), *(replay.source for replay in self._replays)]
-        self.graph = instrument(task, mode, exposed) if like is None else like.graph
-        self._runner = Runner(self.graph.model) if like is None else like._runner.another()
+        self.graph: InstrumentedGraph = instrument(task, mode, exposed) if like is None else like.graph
+        self._runner: Runner = Runner(self.graph.model) if like is None else like._runner.another()
         probes = self.graph.probes
         self._starts = np.array([p.start for p in probes], np.intp)
         self._width = sum(p.channels for p in probes)
