@@ -137,8 +137,8 @@ def _facts(row: OpSpec) -> Iterator[str]:
         yield f"Weights beside {activations.label} activations: {_labels(weights)}."
     if row.hybrid:
         yield f"Weights beside float activations: {_labels(row.hybrid)}."
-    if row.blockwise:
-        yield f"A scale for each block of weights: {_labels(row.blockwise)}."
+    if row.kernels.blockwise:
+        yield f"A scale for each block of weights: {_labels(row.kernels.blockwise)}."
     if row.tied:
         yield "One scale and zero point for all activations."
     elif row.rescale is not Rescale.NONE:
@@ -152,9 +152,9 @@ def _facts(row: OpSpec) -> Iterator[str]:
         yield f"Inputs outside of {low:g} to {_end(high)} change nothing ({_labels(types)})."
     if row.negligible is not None:
         yield f"Inputs more than {row.negligible:g} below the greatest leave no trace in the result."
-    yield from (f"Stays float where this holds: {need.value}." for need in row.needs)
-    if row.note:
-        yield f"Why not in integers: {row.note}."
+    yield from (f"Stays float where this holds: {need.value}." for need in row.kernels.needs)
+    if row.kernels.note:
+        yield f"Why not in integers: {row.kernels.note}."
 
 
 def _grouped(

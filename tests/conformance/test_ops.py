@@ -172,7 +172,7 @@ def test_everything_but_the_edges_is_integer(case: Case) -> None:
     assert result.skipped == ()
     op, main = computing(result.model), result.model.main
     assert op.kind == case.spec.kind
-    assert op.version >= case.spec.versions.get(case.activations.label, 1)
+    assert op.version >= case.spec.kernels.versions.get(case.activations.label, 1)
     for slot, tensor in enumerate(op.inputs):
         assert tensor is None or tensor.dtype in allowed(case.spec.input_role(slot), case)
     for slot, tensor in enumerate(op.outputs):

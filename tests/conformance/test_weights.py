@@ -65,9 +65,8 @@ def cases() -> Iterator[Case]:
             yield from (Case(sample, replace(WEIGHTS, weights=t)) for t in (DType.INT8, DType.INT4, DType.INT2))
             yield Case(sample, replace(WEIGHTS, asymmetric=True))
             if "long" in sample.name:
-                yield from (
-                    Case(sample, replace(DYNAMIC, weights=t, granularity=PerBlock(1, 32))) for t in spec.blockwise
-                )
+                for kind in spec.kernels.blockwise:
+                    yield Case(sample, replace(DYNAMIC, weights=kind, granularity=PerBlock(1, 32)))
         if any(isinstance(t, Tensor) and t.dtype.is_float and t.data is not None for t in model_inputs(sample)):
             yield Case(sample, FLOAT16)
 
@@ -149,7 +148,7 @@ def test_constants_are_held_as_asked(case: Case) -> None:
     assert bool(blocks) == (case.scheme.block is not None and plain)
     if not case.scheme.unpacked:
         labels = {"hybrid", case.scheme.weights.label if case.scheme.weights else ""}
-        assert op.version >= max(case.spec.versions.get(label, 1) for label in labels)
+        assert op.version >= max(case.spec.kernels.versions.get(label, 1) for label in labels)
 
 
 def test_every_row_that_takes_integer_weights_has_a_sample() -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
-from ..ops import fused_activation
+from ..ops import Trait, fused_activation
 from ..ops.batching import free_tensors
 from ..tflite.schema import default_options
 from .measured_tensors import CalibrationTask, OpTable, measured_tensors, reachable_graphs, weighted_activations
@@ -219,7 +219,7 @@ def _matters(kind: str, source: Op | None, ops: OpTable) -> bool:
     if kind == "total":
         # LiteRT's maxima and minima ignore NaN (ai-edge-litert 2.3), sums do not: add up where one can appear.
         spec = None if source is None else ops.get(source.kind)
-        return spec is None or spec.has_poles or not spec.types
+        return spec is None or Trait.HAS_POLES in spec.traits or not spec.types
     return True
 
 

@@ -245,14 +245,6 @@ class OpSpec:
         return Trait.TIED in self.traits
 
     @property
-    def averages(self) -> bool:
-        return Trait.AVERAGES in self.traits
-
-    @property
-    def has_poles(self) -> bool:
-        return Trait.HAS_POLES in self.traits
-
-    @property
     def types(self) -> tuple[DType, ...]:
         return self.kernels.types
 
@@ -263,30 +255,6 @@ class OpSpec:
     @property
     def hybrid(self) -> tuple[DType, ...]:
         return self.kernels.hybrid
-
-    @property
-    def blockwise(self) -> tuple[DType, ...]:
-        return self.kernels.blockwise
-
-    @property
-    def versions(self) -> Mapping[str, int]:
-        return self.kernels.versions
-
-    @property
-    def options(self) -> Mapping[DType, Mapping[str, object]]:
-        return self.kernels.options
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        return self.kernels.needs
-
-    @property
-    def intermediates(self) -> tuple[str, ...]:
-        return self.kernels.intermediates
-
-    @property
-    def note(self) -> str:
-        return self.kernels.note
 
 
 # Activation functions that an op applies to its output, by their code in the schema.

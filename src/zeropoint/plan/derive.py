@@ -89,7 +89,7 @@ def _widened(group: Group, factor: float) -> Group:
 def _refusals(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Skipped]:
     """Ops whose operands came out such that the kernel could fail when it runs."""
     for op, scheme in plan.schemes.items():
-        if Need.NONNEGATIVE in ops[op.kind].needs and scheme.activations is DType.INT8:
+        if Need.NONNEGATIVE in ops[op.kind].kernels.needs and scheme.activations is DType.INT8:
             used = plan.wanted.get(Use(op, 0))
             if used is not None and used.zero_point != DType.INT8.min:
                 yield Skipped(op, Need.NONNEGATIVE.value, "need")

@@ -64,7 +64,7 @@ class Matcher:
         elif any(op.graphs()):
             yield "subgraph", f"{op.label} runs other graphs, which stay as they are"
         elif spec is None or kind not in spec.types:
-            note = "" if spec is None else spec.note
+            note = "" if spec is None else spec.kernels.note
             yield "kernel", note or f"LiteRT has no {kind.label} kernel for {op.label}"
         else:
             yield from self._limits(op, scheme, spec)
@@ -80,7 +80,7 @@ class Matcher:
         if fused.name not in ("NONE", spec.own_activation) and fused.bounds is None:
             yield "fused", f"integer kernels ignore its fused {fused.name}"
         yield from (("type", reason) for reason in _other_types(op, spec))
-        yield from (("need", need.value) for need in spec.needs if not self._is_met(need, op, spec, kind))
+        yield from (("need", need.value) for need in spec.kernels.needs if not self._is_met(need, op, spec, kind))
         for tensor in flowing_tensors(op, spec):
             if not self.ranges.knows(tensor):
                 yield "range", f"the range of '{tensor.name}' is not known"

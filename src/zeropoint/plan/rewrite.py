@@ -144,26 +144,26 @@ def _conversion(source: Tensor, result: Tensor) -> Op:
 
 def _retarget(graph: Graph, op: Op, activations: DType, spec: OpSpec, plan: Plan) -> None:
     """Version, options and intermediates that the integer kernel needs."""
-    needed = spec.versions.get(activations.label, 1)
+    needed = spec.kernels.versions.get(activations.label, 1)
     narrow = [p for k in spec.weight_slots if (p := plan.wanted.get(Use(op, k))) is not None and p.dtype.is_packed]
     if narrow:
-        needed = max(needed, spec.versions.get(narrow[0].dtype.label, 1))
+        needed = max(needed, spec.kernels.versions.get(narrow[0].dtype.label, 1))
     op.version = max(op.version, needed)
-    changes = spec.options.get(activations, {})
+    changes = spec.kernels.options.get(activations, {})
     if changes and op.options is not None:
         op.options = op.options.replace(**changes)
-    if spec.intermediates:
+    if spec.kernels.intermediates:
         output = plan.stored[op.outputs[0]]
-        op.intermediates = [_intermediate(op, k, kind, output) for k, kind in enumerate(spec.intermediates)]
+        op.intermediates = [_intermediate(op, k, kind, output) for k, kind in enumerate(spec.kernels.intermediates)]
         graph.tensors += op.intermediates
 
 
 def _retarget_hybrid(op: Op, spec: OpSpec, plan: Plan) -> None:
     """Version and options that the kernel needs for integer weights beside float activations."""
     types = {form_type(p.form).label for k in range(len(op.inputs)) if (p := plan.packed.get(Use(op, k))) is not None}
-    op.version = max(op.version, *(spec.versions.get(name, 1) for name in ("hybrid", *types)))
+    op.version = max(op.version, *(spec.kernels.versions.get(name, 1) for name in ("hybrid", *types)))
     if op.options is not None:
-        op.options = op.options.replace(**spec.options.get(DType.FLOAT32, {}))
+        op.options = op.options.replace(**spec.kernels.options.get(DType.FLOAT32, {}))
 
 
 def _intermediate(op: Op, k: int, kind: str, output: QuantParams) -> Tensor:

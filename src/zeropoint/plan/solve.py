@@ -90,7 +90,7 @@ class _Solver:
             c.pin,
             prescribed or any(n in self._fixed for n in c.nodes),
             self._is_symmetric(c),
-            any(isinstance(n, Use) and Need.NONNEGATIVE in self.ops[n.op.kind].needs for n in c.nodes),
+            any(isinstance(n, Use) and Need.NONNEGATIVE in self.ops[n.op.kind].kernels.needs for n in c.nodes),
             (min(low for low, _ in ends), max(high for _, high in ends)) if limited else (-math.inf, math.inf),
         )
 

@@ -208,6 +208,6 @@ def _no_hybrid(op: Op, spec: OpSpec, held: Mapping[Use, Weight]) -> Iterator[str
 def _block(op: Op, spec: OpSpec, data: Array, scheme: Scheme) -> int | None:
     """How many of these weights share a scale; None if each channel has one, asked for or not."""
     block = scheme.block
-    if block is None or scheme.weights not in spec.blockwise or data.ndim != 2 or data.shape[1] % block:
+    if block is None or scheme.weights not in spec.kernels.blockwise or data.ndim != 2 or data.shape[1] % block:
         return None
     return block if fused_activation(op).name == "NONE" else None  # the kernel leaves that out (LiteRT 2.3)

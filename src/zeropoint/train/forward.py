@@ -19,7 +19,7 @@ from keras import ops
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from ..graph.query import Use
-from ..ops import Bias, fused_activation
+from ..ops import Bias, Trait, fused_activation
 from .backend import held_type
 from .compute import FUSED, RecurrentState, compute
 from .fake_quant import (
@@ -98,8 +98,8 @@ class ForwardPass:
     def _moves(self, op: Op) -> bool:
         """Whether the op only chooses among integers, which share its grid."""
         spec = self.graph.blueprint.specs.get(op.kind)
-        chooses = spec is not None and spec.tied and not spec.averages and fused_activation(op).name == "NONE"
-        return chooses and self._is_integer(op)
+        chooses = spec is not None and spec.tied and Trait.AVERAGES not in spec.traits
+        return chooses and fused_activation(op).name == "NONE" and self._is_integer(op)
 
     def _is_layer(self, op: Op) -> bool:
         spec = self.graph.blueprint.specs.get(op.kind)
