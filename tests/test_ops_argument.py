@@ -1,0 +1,87 @@
+"""An op that is added by argument goes all the way: calibration, quantization, comparison, diagnosis, training.
+
+The table itself lacks the row here, so whatever looked into it would show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+
+import zeropoint
+from zeropoint.graph.model import Model
+from zeropoint.ops import OPS, OpSpec
+from zeropoint.recipe import EFFORTS
+
+from .nets import Net, normal, samples_for
+
+NEW = "HARD_SWISH"
+Table = Mapping[str, OpSpec]
+
+
+@pytest.fixture
+def table(monkeypatch) -> Iterator[Table]:
+    """The op table with a row that the global one no longer has."""
+    row = OPS[NEW]
+    monkeypatch.delitem(OPS, NEW)
+    return {**OPS, NEW: row}
+
+
+def net() -> Model:
+    made = Net()
+    x = made.dense(made.input(1, 16), normal(12, 16), normal(12), name="first")
+    twice = made(NEW, [made(NEW, [x], name="once")], name="twice")
+    return made.model(made.dense(twice, normal(4, 12), normal(4), name="last"))
+
+
+def kinds(model: Model) -> dict[str, str]:
+    return {op.kind: op.outputs[0].dtype.label for op in model.main.ops}
+
+
+def test_calibration_measures_it(table: Table) -> None:
+    model = net()
+    data = samples_for(model, 8)
+    assert "once" in zeropoint.calibrate(model, data, ops=table).tensors
+    assert "once" not in zeropoint.calibrate(model, data).tensors
+
+
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_quantization_computes_it_in_integers(effort, table: Table) -> None:
+    model = net()
+    data = samples_for(model, 40)
+    result = zeropoint.quantize(model, "int8", data=data, effort=effort, ops=table)
+    assert not result.skipped
+    assert kinds(result.model)[NEW] == "int8"
+    assert {s.op.kind for s in zeropoint.quantize(model, "int8", data=data, effort=effort).skipped} == {NEW}
+
+
+def test_comparison_and_diagnosis_know_it(table: Table) -> None:
+    model = net()
+    data = samples_for(model, 24)
+    made = zeropoint.quantize(model, "int8", data=data, ops=table).model
+    compared = zeropoint.compare(model, made, data, ops=table)
+    rows = [row for row in compared.ops if row.label == NEW]
+    assert len(rows) == 2
+    assert all(row.own is not None and row.execution == "integer" for row in rows)
+    diagnosis = zeropoint.doctor(model, data, ops=table)
+    assert "float_fallback" not in {finding.cause for finding in diagnosis.findings}
+    assert any(row.label == NEW and row.execution == "integer" for row in diagnosis.comparison.ops)
+    assert not any(
+        row.label == NEW and row.execution == "integer" for row in zeropoint.doctor(model, data).comparison.ops
+    )
+
+
+def test_training_rounds_it_and_deploys_it(table: Table) -> None:
+    from zeropoint import train
+
+    model = net()
+    data = samples_for(model, 24)
+    trained = train.distill(model, data, "int8", 4, ops=table)
+    assert trained.trained.takes_any_batch
+    assert not trained.result.skipped
+    assert kinds(trained.result.model)[NEW] == "int8"
+    rng = np.random.default_rng(0)
+    (parity,) = train.parity(trained.trained, trained.result, [rng.normal(size=(1, 16)).astype(np.float32)])
+    assert parity.within_one == 1
