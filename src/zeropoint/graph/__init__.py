@@ -1,21 +1,8 @@
 """The graph: objects that point at each other, questions, edits, invariants, and a text form."""
 
 from .check import check, problems
-from .model import BlockScales, Buffer, Graph, Model, Op, Quantization, Record, Signature, Tensor
-from .query import Use, Uses
+from .model import BlockScales, Buffer, Graph, Model, Op, Quantization, Signature, Tensor
+from .query import Uses
 
-__all__ = [
-    "BlockScales",
-    "Buffer",
-    "Graph",
-    "Model",
-    "Op",
-    "Quantization",
-    "Record",
-    "Signature",
-    "Tensor",
-    "Use",
-    "Uses",
-    "check",
-    "problems",
-]
+__all__ = ["BlockScales", "Buffer", "Graph", "Model", "Op", "Quantization", "Signature", "Tensor"]
+__all__ += ["Uses", "check", "problems"]

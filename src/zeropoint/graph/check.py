@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 
 from ..errors import InvalidModel
@@ -131,22 +132,10 @@ def calls_stay_inside(model: Model) -> Iterator[str]:
 
 def calls_end(model: Model) -> Iterator[str]:
     """No graph calls itself, directly or through others: the runtime would follow that until its stack overflows."""
-    known = set(model.graphs)
-    waiting = {graph: {g for op in graph.ops for g in op.graphs() if g in known} for graph in model.graphs}
-    callers: dict[Graph, list[Graph]] = {}
-    for graph, called in waiting.items():
-        for other in called:
-            callers.setdefault(other, []).append(graph)
-    ended = [graph for graph, called in waiting.items() if not called]
-    while ended:
-        done = ended.pop()
-        for caller in callers.get(done, ()):
-            waiting[caller].discard(done)
-            if not waiting[caller]:
-                ended.append(caller)
-    for graph, called in waiting.items():
-        if called:
-            yield f"the graph '{graph.name}' calls itself, or graphs that do"
+    try:
+        TopologicalSorter({graph: {g for op in graph.ops for g in op.graphs()} for graph in model.graphs}).prepare()
+    except CycleError as error:
+        yield f"the graph '{error.args[1][0].name}' calls itself, directly or through others"
 
 
 GRAPH_INVARIANTS: tuple[Callable[[Graph], Iterator[str]], ...] = (

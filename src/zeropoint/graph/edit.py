@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, count
 from typing import Any
 
 from ..affine import QuantParams
 from ..dtypes import Array, DType
-from .model import (
-    BlockScales,
-    Buffer,
-    Graph,
-    Model,
-    Op,
-    Quantization,
-    Record,
-    Signature,
-    Tensor,
-    buffer_of,
-)
+from .model import BlockScales, Buffer, Graph, Model, Op, Quantization, Record, Signature, Tensor, buffer_of
 from .query import Use, Uses
 
 
@@ -62,21 +51,15 @@ def retype(tensor: Tensor, dtype: DType, params: QuantParams | None) -> None:
 
 def set_constant(tensor: Tensor, data: Array, dtype: DType, params: QuantParams | None = None) -> None:
     """Replace a constant's data, type and parameters. Tensors that shared its buffer keep the old bytes."""
-    if tensor.buffer is None and tensor.size:
-        raise ValueError(f"'{tensor.name}' is no constant")
-    buffer = buffer_of(data, dtype)
-    if tuple(data.shape) != tensor.shape:
-        tensor.shape_signature = None
-    tensor.shape = tuple(data.shape)
-    tensor.buffer = buffer
-    tensor.sparsity = None
-    retype(tensor, dtype, params)
+    give_buffer(tensor, buffer_of(data, dtype), dtype, None if params is None else Quantization.of(params))
+    if data.shape != tensor.shape:
+        tensor.shape, tensor.shape_signature = data.shape, None
 
 
 def give_buffer(tensor: Tensor, buffer: Buffer | None, dtype: DType, quantization: Quantization | None) -> None:
     """Let a constant hold other bytes for the same shape."""
     if tensor.buffer is None and tensor.size:
-        raise ValueError(f"'{tensor.name}' is no constant")
+        raise ValueError(f"'{tensor.name}' is not a constant")
     tensor.buffer, tensor.dtype, tensor.quantization, tensor.sparsity = buffer, dtype, quantization, None
 
 
@@ -193,60 +176,37 @@ def cut_model(model: Model, graph: Graph, tensors: list[Tensor]) -> tuple[Model,
 
 def copy_model(model: Model) -> Model:
     """A model that can be edited without touching `model`; constant bytes stay shared until they are replaced."""
-    twin = _Twin({graph: copy(graph) for graph in model.graphs})
-    for graph in twin.graphs.values():
-        graph.tensors = [twin.tensor(t) for t in graph.tensors]
-        graph.inputs = [twin.tensor(t) for t in graph.inputs]
-        graph.outputs = [twin.tensor(t) for t in graph.outputs]
-        graph.ops = [twin.op(op) for op in graph.ops]
+    graphs = {graph: copy(graph) for graph in model.graphs}
+    tensors: dict[Any, Any] = {t: copy(t) for graph in model.graphs for t in graph.tensors} | {None: None}
+
+    def listed(originals: Iterable[Tensor | None]) -> list[Any]:
+        return [tensors[t] for t in originals]
+
+    def named(originals: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensors[t] for name, t in originals.items()}
+
+    def called(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(called(v) for v in value)
+        return graphs.get(value, value) if isinstance(value, Graph) else value
+
+    for original, twin in graphs.items():
+        twin.tensors = listed(original.tensors)
+        twin.inputs, twin.outputs = listed(original.inputs), listed(original.outputs)
+        for tensor in twin.tensors:
+            if tensor.quantization is not None and isinstance(blocks := tensor.quantization.details, BlockScales):
+                details = BlockScales(blocks.record, tensors[blocks.scales], tensors[blocks.zero_points])
+                tensor.quantization = replace(tensor.quantization, details=details)
+        twin.ops = [copy(op) for op in original.ops]
+        for op in twin.ops:
+            op.inputs, op.outputs = listed(op.inputs), listed(op.outputs)
+            op.intermediates = listed(op.intermediates)
+            if op.options is not None and any(op.graphs()):
+                op.options = op.options.replace(**{k: called(v) for k, v in op.options.values.items()})
     return replace(
         model,
-        graphs=list(twin.graphs.values()),
-        signatures=[twin.signature(s) for s in model.signatures],
+        graphs=list(graphs.values()),
+        signatures=[Signature(s.key, graphs[s.graph], named(s.inputs), named(s.outputs)) for s in model.signatures],
         metadata=list(model.metadata),
         metadata_buffers=None if model.metadata_buffers is None else list(model.metadata_buffers),
     )
-
-
-@dataclass
-class _Twin:
-    """Copies of graphs and tensors by their originals. What is frozen is shared, unless it refers to one of these."""
-
-    graphs: dict[Graph, Graph]
-    tensors: dict[Tensor, Tensor] = field(default_factory=dict)
-
-    def tensor(self, tensor: Tensor) -> Tensor:
-        if tensor not in self.tensors:
-            twin = self.tensors[tensor] = copy(tensor)
-            stored = tensor.quantization
-            if stored is not None and isinstance(stored.details, BlockScales):
-                zeros = stored.details.zero_points
-                details = BlockScales(
-                    stored.details.record,
-                    self.tensor(stored.details.scales),
-                    None if zeros is None else self.tensor(zeros),
-                )
-                twin.quantization = replace(stored, details=details)
-        return self.tensors[tensor]
-
-    def op(self, op: Op) -> Op:
-        twin = copy(op)
-        twin.inputs = [None if t is None else self.tensor(t) for t in op.inputs]
-        twin.outputs = [self.tensor(t) for t in op.outputs]
-        twin.intermediates = [self.tensor(t) for t in op.intermediates]
-        if op.options is not None and any(op.graphs()):
-            twin.options = op.options.replace(**{k: self._called(v) for k, v in op.options.values.items()})
-        return twin
-
-    def _called(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(self._called(v) for v in value)
-        return self.graphs.get(value, value) if isinstance(value, Graph) else value
-
-    def signature(self, signature: Signature) -> Signature:
-        return Signature(
-            signature.key,
-            self.graphs[signature.graph],
-            {name: self.tensor(t) for name, t in signature.inputs.items()},
-            {name: self.tensor(t) for name, t in signature.outputs.items()},
-        )

@@ -1,123 +1,82 @@
-"""A stable text form of a graph: short enough to read, complete enough to diff."""
+"""A stable text form of a model: short enough to read, complete enough to diff. Fields with defaults are left out."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
 
 from ..dtypes import Array
-from .model import BlockScales, Buffer, Graph, Model, Op, Quantization, Record, Tensor
-from .query import unique_names
+from .model import Buffer, Graph, Model, Op, Record, Tensor
 
 INLINE_ELEMENTS = 8
-"""Constants up to this size are written out; larger ones as a checksum."""
+"""Vectors and constants up to this size are written out; larger ones as a checksum."""
+
+Names = Mapping[Tensor, str]
 
 
 def model_text(model: Model) -> str:
-    lines = [f"model {model.description!r} version {model.version}"]
-    for signature in model.signatures:
-        names = unique_names(signature.graph)
-        ends = (
-            ", ".join(f"{key}={names.get(t, t.name)}" for key, t in side.items())
-            for side in (signature.inputs, signature.outputs)
-        )
-        lines.append(f"signature {signature.key!r} of {signature.graph.name!r}: ({') -> ('.join(ends)})")
-    lines += [f"metadata {name!r} {_bytes(buffer)}" for name, buffer in model.metadata]
-    lines += [f"metadata buffer {_bytes(buffer)}" for buffer in model.metadata_buffers or ()]
-    lines += [f"external group {_record(r)}" for r in model.external_buffer_groups or ()]
-    lines += [f"external {_record(r)}" for r in model.external_buffers or ()]
+    names = {tensor: f"%{k}" for graph in model.graphs for k, tensor in enumerate(graph.tensors)}
+    lines = [f"model{_fields(model, names, skip=('graphs', 'signatures'))}"]
+    lines += [f"signature{_fields(signature, names)}" for signature in model.signatures]
     return "\n".join([*lines, *(graph_text(graph) for graph in model.graphs)])
 
 
 def graph_text(graph: Graph) -> str:
-    return "\n".join(_graph_lines(graph))
-
-
-def _graph_lines(graph: Graph) -> Iterator[str]:
     names = {tensor: f"%{k}" for k, tensor in enumerate(graph.tensors)}
-    yield f"graph {graph.name!r}"
-    for title, ends in (("inputs", graph.inputs), ("outputs", graph.outputs)):
-        yield f"  {title} {', '.join(names.get(t, '?' + t.name) for t in ends)}"
-    for tensor in graph.tensors:
-        yield f"  {names[tensor]} {tensor.name!r} {_tensor(tensor, names)}"
-    for op in graph.ops:
-        yield f"  {_op(op, names)}"
+    lines = [f"graph {graph.name!r}{_fields(graph, names, skip=('name', 'tensors', 'ops'))}"]
+    lines += [f"  {names[tensor]} {_tensor(tensor, names)}" for tensor in graph.tensors]
+    return "\n".join([*lines, *(f"  {_op(op, names)}" for op in graph.ops)])
 
 
-def _op(op: Op, names: dict[Tensor, str]) -> str:
-    def listed(tensors: list[Tensor | None] | list[Tensor]) -> str:
-        return ", ".join("-" if t is None else names.get(t, "?" + t.name) for t in tensors)
-
-    parts = [f"{listed(op.outputs)} = {op.label} v{op.version}({listed(op.inputs)})"]
-    if op.kind == "CUSTOM":
-        parts.append(f"custom {'' if op.custom_options is None else _checksum(op.custom_options.tobytes())}")
-    if op.options is not None:
-        parts.append(_record(op.options))
-    if op.intermediates:
-        parts.append(f"intermediates({listed(op.intermediates)})")
-    if op.mutating_variable_inputs:
-        parts.append(f"mutates{[k for k, m in enumerate(op.mutating_variable_inputs) if m]}")
-    return " ".join(parts)
+def _tensor(tensor: Tensor, names: Names) -> str:
+    kind = f"{tensor.dtype.label}[{','.join(map(str, tensor.shape))}]"
+    data = tensor.data if tensor.size <= INLINE_ELEMENTS else None
+    skip = ("name", "dtype", "shape", "" if data is None else "buffer")
+    return f"{tensor.name!r} {kind}{_fields(tensor, names, skip)}{'' if data is None else f' = {data.tolist()}'}"
 
 
-def _tensor(tensor: Tensor, names: dict[Tensor, str]) -> str:
-    parts = [f"{tensor.dtype.label}[{','.join(map(str, tensor.shape))}]"]
-    if tensor.shape_signature is not None and tensor.shape_signature != tensor.shape:
-        parts.append(f"signature[{','.join(map(str, tensor.shape_signature))}]")
-    if tensor.is_variable:
-        parts.append("variable")
-    if tensor.quantization is not None:
-        parts.append(_quantization(tensor.quantization, names))
-    if tensor.sparsity is not None:
-        parts.append(_record(tensor.sparsity))
-    parts += [_record(variant) for variant in tensor.variants or ()]
-    if tensor.external_buffer:
-        parts.append(f"external {tensor.external_buffer}")
-    if tensor.buffer is not None:
-        data = tensor.data if tensor.size <= INLINE_ELEMENTS else None
-        parts.append(f"= {_bytes(tensor.buffer)}" if data is None else f"= {data.tolist()}")
-    return " ".join(part for part in parts if part)
+def _op(op: Op, names: Names) -> str:
+    outputs, inputs = (", ".join(_shown(t, names) for t in side) for side in (op.outputs, op.inputs))
+    return f"{outputs} = {op.label}({inputs}){_fields(op, names, skip=('kind', 'inputs', 'outputs'))}"
 
 
-def _quantization(stored: Quantization, names: dict[Tensor, str]) -> str:
-    parts = []
-    if len(stored.scales) == 1:
-        parts.append(f"scale {stored.scales[0]!r} zero {', '.join(map(str, stored.zero_points))}")
-    elif stored.scales:
-        parts.append(
-            f"{len(stored.scales)} scales on axis {stored.axis} "
-            f"{_checksum(repr((stored.scales, stored.zero_points)).encode())}"
-        )
-    if stored.min or stored.max:
-        parts.append(f"range {_short(stored.min)} .. {_short(stored.max)}")
-    if isinstance(stored.details, BlockScales):
-        zeros = stored.details.zero_points
-        parts.append(f"blocks of {_record(stored.details.record)} scales={names.get(stored.details.scales, '?')}")
-        parts.append("" if zeros is None else f"zeros={names.get(zeros, '?')}")
-    elif stored.details is not None:
-        parts.append(_record(stored.details))
-    return " ".join(part for part in parts if part)
+def _fields(value: Any, names: Names, skip: tuple[str, ...] = ()) -> str:
+    """The fields of a dataclass that are not at their defaults, each behind a space."""
+    text = ""
+    for field in fields(value):
+        held = getattr(value, field.name)
+        is_default = held is None or (not isinstance(held, np.ndarray) and held in (field.default, []))
+        if field.name not in skip and not is_default:
+            text += f" {field.name}={_shown(held, names)}"
+    return text
 
 
-def _short(values: tuple[float, ...]) -> str:
-    return repr(values[0]) if len(values) == 1 else _checksum(repr(values).encode())
-
-
-def _record(record: Record) -> str:
-    def shown(value: object) -> object:
-        if isinstance(value, Graph):
-            return f"@{value.name}"
-        if isinstance(value, tuple) and any(isinstance(v, Graph | Record) for v in value):
-            return f"({', '.join(str(shown(v)) for v in value)})"
-        return _record(value) if isinstance(value, Record) else value
-
-    # Absent, zero and false are the schema's usual defaults; leaving them out keeps a line readable.
-    fields = ", ".join(f"{k}={shown(v)}" for k, v in record.values.items() if v)
-    return f"{record.type}{{{fields}}}"
-
-
-def _bytes(buffer: Buffer | None) -> str:
-    return "none" if buffer is None else f"{buffer.raw.size} bytes {_checksum(buffer.raw)}"
+def _shown(value: Any, names: Names) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, Tensor):
+        return names.get(value, f"?{value.name}")
+    if isinstance(value, Graph):
+        return f"@{value.name}"
+    if isinstance(value, Buffer | np.ndarray):
+        raw = value.raw if isinstance(value, Buffer) else value
+        return f"<{raw.size} bytes {_checksum(raw)}>"
+    if isinstance(value, Record):
+        # Absent, zero and false are the schema's usual defaults; leaving them out keeps a line readable.
+        return f"{value.type}{{{', '.join(f'{k}={_shown(v, names)}' for k, v in value.values.items() if v)}}}"
+    if is_dataclass(value):
+        return f"({_fields(value, names).lstrip()})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k}={_shown(v, names)}' for k, v in value.items())}}}"
+    if isinstance(value, tuple) and len(value) > INLINE_ELEMENTS and isinstance(value[0], int | float):
+        return f"<{len(value)} values {_checksum(repr(value).encode())}>"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_shown(v, names) for v in value)}]"
+    return repr(value)
 
 
 def _checksum(data: bytes | Array) -> str:
