@@ -142,27 +142,29 @@ class OpError:
 
 
 def worst_ops(model: Model, made: Model, rows: Sequence[Row], most: int = 3) -> tuple[OpError, ...]:
-    """The ops of `made` whose outputs are furthest from those in `model`, beyond what their inputs already are.
-
-    Tensors are compared where LiteRT holds them, sample by sample, so that memory is that of one run of each model.
-    """
-    graphs = entry(model).graph, entry(made).graph
-    named = [{t.name: t for op in graph.ops for t in op.outputs if t.shape} for graph in graphs]
-    both = [n for n, t in named[0].items() if n in named[1] and t.dtype is DType.FLOAT32]
-    if not both:
-        return ()
-    tensors = [[own[n] for n in both] for own in named]
-    runners = [Runner.exposing(m, g, t) for m, g, t in zip((model, made), graphs, tensors, strict=True)]
-    sums = [ErrorSum() for _ in both]
-    for row in rows:
-        _add_run(row, runners, tensors, sums)
-    errors = {n: total.relative for n, total in zip(both, sums, strict=True)}
-    added = []
-    for op in graphs[0].ops:
+    """The ops of `made` whose outputs are furthest from those in `model`, beyond what their inputs already are."""
+    errors, added = _errors_by_name(model, made, rows), []
+    for op in entry(model).graph.ops:
         if op.outputs and op.outputs[0].name in errors:
             before = max((errors.get(t.name, 0.0) for t in op.inputs if t is not None), default=0.0)
             added.append(OpError(op.label, op.name, errors[op.outputs[0].name], before))
     return tuple(sorted(added, key=lambda e: e.before - e.error)[:most])
+
+
+def _errors_by_name(model: Model, made: Model, rows: Sequence[Row]) -> dict[str, float]:
+    """The relative squared errors of tensors that have the same name in both models.
+
+    They are compared where LiteRT holds them, sample by sample, so that memory is that of one run of each model.
+    """
+    graphs = entry(model).graph, entry(made).graph
+    named = [{t.name: t for op in graph.ops for t in op.outputs if t.shape} for graph in graphs]
+    both = [n for n, t in named[0].items() if n in named[1] and t.dtype is DType.FLOAT32]
+    tensors = [[own[n] for n in both] for own in named]
+    sums = [ErrorSum() for _ in both]
+    runners = [Runner.exposing(m, g, t) for m, g, t in zip((model, made), graphs, tensors, strict=True) if both]
+    for row in rows if both else ():
+        _add_run(row, runners, tensors, sums)
+    return {n: total.relative for n, total in zip(both, sums, strict=True)}
 
 
 def _add_run(

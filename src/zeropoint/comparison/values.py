@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from ..bench.errors import decibels
 from ..json_values import json_values
@@ -128,38 +128,16 @@ class Comparison:
         return {"schema": SCHEMA_VERSION, **json_values(self), "snr": self.snr}
 
 
-CauseCode = Literal[
-    "outlier_samples",
-    "outlier_values",
-    "uneven_channels",
-    "dead_channels",
-    "huge_weight",
-    "drowned_input",
-    "clipping",
-    "bias_overflow",
-    "extreme_scale",
-    "unlike_data",
-    "unnormalized_input",
-    "swapped_inputs",
-    "float_fallback",
-    "costly_conversions",
-    "undelegated_ops",
-    "sensitive_ops",
-    "coarse_weights",
-]
-"""Identifies what is wrong; docs/compare.md explains each."""
-
-
 @dataclass(frozen=True)
 class Finding:
     """One thing that costs accuracy or time, with the numbers that show it, and what to do.
 
     `gain` is the estimated improvement of the outputs in dB, measured if `is_measured`; None for what costs only time.
-    `rules` are those of a recipe (see `recipe_from`) that mends it, to be put behind the ones in use; `options` are
+    `rules` are those of a recipe (see `recipe_from`) that repairs it, to be put behind the ones in use; `options` are
     arguments of `quantize` that do. Samples are numbered as in the data.
     """
 
-    cause: CauseCode
+    cause: str  # a code of `diagnosis.causes.CAUSES`; docs/compare.md explains each
     title: str
     evidence: tuple[str, ...]
     effect: str
@@ -210,7 +188,7 @@ class Diagnosis:
 
     findings: tuple[Finding, ...]
     comparison: Comparison
-    remedy: Remedy | None = None  # None if nothing was found that a recipe could mend
+    remedy: Remedy | None = None  # None if nothing was found that a recipe could repair
     notes: tuple[str, ...] = ()
 
     @property

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..bench.latency import TimingOptions, benchmark
-from ..comparison.values import CauseCode
 from ..graph.query import Uses
 from ..ops import CONVERSIONS
 from ..ops.execution import execution_of, macs_of
-from .evidence import Evidence, Hypothesis, numbers
+from .evidence import Hypothesis, ModelEvidence, numbers
 from .range_causes import (
     clipping,
     extreme_scale,
@@ -41,12 +40,12 @@ STAGES: tuple[Stage, ...] = ("faults", "precision", "speed")
 class Cause:
     """A way in which a quantized model can be bad, and how to find out whether this one is."""
 
-    code: CauseCode
-    find: Callable[[Evidence], Hypothesis | None]
+    code: str
+    find: Callable[[ModelEvidence], Hypothesis | None]
     stage: Stage = "faults"
 
 
-def float_fallback(evidence: Evidence) -> Hypothesis | None:
+def float_fallback(evidence: ModelEvidence) -> Hypothesis | None:
     """Ops that were left in float although the recipe does not ask for it."""
     graph, quantization = evidence.alignment.quantized, evidence.quantization
     skipped = () if quantization is None else quantization.skipped
@@ -70,11 +69,11 @@ def float_fallback(evidence: Evidence) -> Hypothesis | None:
     )
 
 
-def _has_integer_ops(evidence: Evidence) -> bool:
+def _has_integer_ops(evidence: ModelEvidence) -> bool:
     return any(execution_of(op, evidence.ops) == "integer" for op in evidence.alignment.quantized.ops)
 
 
-def costly_conversions(evidence: Evidence) -> Hypothesis | None:
+def costly_conversions(evidence: ModelEvidence) -> Hypothesis | None:
     """Conversions inside of the graph, which convert what an op has just computed for the op that reads it."""
     graph = evidence.alignment.quantized
     uses, ends = Uses(graph), {*graph.inputs, *graph.outputs}
@@ -99,7 +98,7 @@ def costly_conversions(evidence: Evidence) -> Hypothesis | None:
     )
 
 
-def undelegated_ops(evidence: Evidence) -> Hypothesis | None:
+def undelegated_ops(evidence: ModelEvidence) -> Hypothesis | None:
     """Ops that run on plain kernels, if the quantized model is slower than the float one."""
     if not _has_integer_ops(evidence):
         return None

@@ -29,7 +29,7 @@ from ..recipe import Effort, Recipe, plain_rules
 from ..sources.models import ModelSource, load
 from ..sources.samples import Samples
 from .causes import CAUSES, STAGES, Cause, Stage
-from .evidence import DiagnosisRequest, Evidence, Hypothesis
+from .evidence import DiagnosisRequest, Hypothesis, ModelEvidence
 from .sensitive_ops import HEALTHY
 from .trials import Fix, FixTrials, affordable_samples, wide_share
 
@@ -116,7 +116,7 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
     judged = bench.judging(affordable_samples(request.model, request.ops), logits=False)
     trials = FixTrials(judged, request.recipe, time.perf_counter() + request.seconds)
     stats = None if calibration is None else calibration.stats
-    doctor = _Doctor(bench, Evidence(request, made, comparison, alignment, trials, stats, quantization))
+    doctor = _Doctor(bench, ModelEvidence(request, made, comparison, alignment, trials, stats, quantization))
     return doctor.result()
 
 
@@ -138,7 +138,7 @@ class _Doctor:
     """Tries fixes, and keeps account of what they bring."""
 
     bench: Bench
-    evidence: Evidence
+    evidence: ModelEvidence
     notes: list[str] = field(default_factory=list)
     fix: Fix = field(default_factory=Fix)
 

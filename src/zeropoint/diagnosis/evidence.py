@@ -13,7 +13,7 @@ from ..affine import QuantParams
 from ..bench.alignment import Alignment
 from ..calibration import Grid, Stats, TensorStats, choose_range
 from ..comparison.outputs import NamedMetric
-from ..comparison.values import CauseCode, Comparison, Finding
+from ..comparison.values import Comparison, Finding
 from ..dtypes import Array
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import Uses, tensor_keys
@@ -53,7 +53,7 @@ class DiagnosisRequest:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ModelEvidence:
     """The quantized model beside the float one.
 
     `calibration` are statistics of the samples that the ranges came from, where these are others than the data;
@@ -188,21 +188,10 @@ class Hypothesis:
     in_recipe: bool = False
     gain: float | None = None
 
-    def finding(self, code: CauseCode, gain: float | None, fix: Fix, *, is_measured: bool) -> Finding:
-        return Finding(
-            code,
-            self.title,
-            self.evidence,
-            self.effect,
-            self.advice,
-            gain,
-            is_measured,
-            plain_rules(Recipe(fix.rules)) if is_measured else None,
-            fix.options,
-            self.ops,
-            self.samples,
-            self.numbers,
-        )
+    def finding(self, code: str, gain: float | None, fix: Fix, *, is_measured: bool) -> Finding:
+        text = self.title, self.evidence, self.effect, self.advice
+        rules = plain_rules(Recipe(fix.rules)) if is_measured else None
+        return Finding(code, *text, gain, is_measured, rules, fix.options, self.ops, self.samples, self.numbers)
 
 
 def span(low: float, high: float) -> float:

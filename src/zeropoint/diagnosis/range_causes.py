@@ -13,7 +13,7 @@ from ..calibration import Method, TensorStats
 from ..calibration.range_methods import PERCENTILE
 from ..graph.model import Tensor
 from ..recipe import FLOAT, Rule
-from .evidence import Evidence, Hypothesis, count, listed, numbers, percentile_span, seen_span, span
+from .evidence import Hypothesis, ModelEvidence, count, listed, numbers, percentile_span, seen_span, span
 from .trials import Fix
 
 FAR = 4.0
@@ -104,7 +104,7 @@ def _ends(low: float, high: float) -> str:
     return f"{low:.4g} .. {high:.4g}"
 
 
-def _inputs(evidence: Evidence) -> list[CalibratedInput]:
+def _inputs(evidence: ModelEvidence) -> list[CalibratedInput]:
     """Every float input with the range that its first integer form can hold."""
     found = []
     for original in evidence.alignment.float.inputs:
@@ -128,7 +128,7 @@ def _swapped_order(inputs: list[CalibratedInput]) -> tuple[int, ...] | None:
     return best if worst(as_given) > math.log(FAR) and worst(best) < 0.5 * worst(as_given) and worst(best) < 1 else None
 
 
-def swapped_inputs(evidence: Evidence) -> Hypothesis | None:
+def swapped_inputs(evidence: ModelEvidence) -> Hypothesis | None:
     inputs = _inputs(evidence)
     order = _swapped_order(inputs)
     if order is None:
@@ -144,7 +144,7 @@ def swapped_inputs(evidence: Evidence) -> Hypothesis | None:
     )
 
 
-def _unlike_inputs(evidence: Evidence) -> list[CalibratedInput]:
+def _unlike_inputs(evidence: ModelEvidence) -> list[CalibratedInput]:
     """Inputs whose data may be unlike those of the calibration, the worst first."""
     inputs = _inputs(evidence)
     if _swapped_order(inputs) is not None:
@@ -153,7 +153,7 @@ def _unlike_inputs(evidence: Evidence) -> list[CalibratedInput]:
     return sorted(unlike, key=lambda one: -one.ratio)
 
 
-def _is_usual(evidence: Evidence, one: CalibratedInput) -> bool:
+def _is_usual(evidence: ModelEvidence, one: CalibratedInput) -> bool:
     """Whether most samples of the calibration were like the data: then a few others are to blame, not all of them."""
     calibrated = None if evidence.calibration is None else evidence.seen(one.tensor, calibrated=True)
     if calibrated is None:
@@ -161,7 +161,7 @@ def _is_usual(evidence: Evidence, one: CalibratedInput) -> bool:
     return 2 / FAR < percentile_span(calibrated, 95.0) / max(percentile_span(one.seen, 95.0), 1e-30) < FAR / 2
 
 
-def unnormalized_input(evidence: Evidence) -> Hypothesis | None:
+def unnormalized_input(evidence: ModelEvidence) -> Hypothesis | None:
     inputs = [one for one in _unlike_inputs(evidence) if one.is_unnormalized]
     if not inputs:
         return None
@@ -187,7 +187,7 @@ def _integers_used(one: CalibratedInput) -> str:
     return f"{256 / one.factor:.1f} of 256 integers are used"
 
 
-def unlike_data(evidence: Evidence) -> Hypothesis | None:
+def unlike_data(evidence: ModelEvidence) -> Hypothesis | None:
     inputs = [one for one in _unlike_inputs(evidence) if not one.is_unnormalized]
     inputs = [one for one in inputs if one.ratio >= 2 * FAR or one.outside > SHARE]
     if not inputs:
@@ -232,7 +232,7 @@ class StretchedRange:
         return f"'{self.tensor.name}' reaches {_ends(self.seen.low.value, self.seen.high.value)}"
 
 
-def _stretched(evidence: Evidence, *, by_samples: bool) -> list[StretchedRange]:
+def _stretched(evidence: ModelEvidence, *, by_samples: bool) -> list[StretchedRange]:
     """Tensors stretched by few samples, or those stretched by few values of every sample; the worst first."""
     found = {}  # conversions make several tensors of one: the last of them stands for all
     for _, original, params in evidence.quantized_tensors():
@@ -249,7 +249,7 @@ def _stretched(evidence: Evidence, *, by_samples: bool) -> list[StretchedRange]:
     return sorted(found.values(), key=lambda s: -s.factor)
 
 
-def outlier_samples(evidence: Evidence) -> Hypothesis | None:
+def outlier_samples(evidence: ModelEvidence) -> Hypothesis | None:
     found = _stretched(evidence, by_samples=True)
     if not found:
         return None
@@ -275,7 +275,7 @@ def outlier_samples(evidence: Evidence) -> Hypothesis | None:
     )
 
 
-def outlier_values(evidence: Evidence) -> Hypothesis | None:
+def outlier_values(evidence: ModelEvidence) -> Hypothesis | None:
     found = _stretched(evidence, by_samples=False)
     if not found:
         return None
@@ -304,7 +304,7 @@ def _largest_channel(seen: TensorStats) -> Iterator[str]:
             yield f"channel {int(largest)} reaches {peaks[largest]:.4g}, the next {peaks[second]:.4g}"
 
 
-def clipping(evidence: Evidence) -> Hypothesis | None:
+def clipping(evidence: ModelEvidence) -> Hypothesis | None:
     """Tensors in which a good part of the values is cut off."""
     found = []
     for row in evidence.comparison.ops:
@@ -333,7 +333,7 @@ def clipping(evidence: Evidence) -> Hypothesis | None:
     )
 
 
-def extreme_scale(evidence: Evidence) -> Hypothesis | None:
+def extreme_scale(evidence: ModelEvidence) -> Hypothesis | None:
     found = [(p.scale, t.name) for t, _, p in evidence.quantized_tensors() if not SMALLEST < p.scale < LARGEST]
     if not found:
         return None

@@ -18,7 +18,7 @@ from ..graph.model import Op
 from ..graph.query import Uses
 from ..ops.execution import macs_of
 from ..recipe import INT16X8, PRESETS, Rule
-from .evidence import Evidence, Hypothesis, listed, numbers
+from .evidence import Hypothesis, ModelEvidence, listed, numbers
 from .trials import Fix, rule_for
 
 HEALTHY = 30.0
@@ -50,6 +50,9 @@ MOST_TRIED = 12
 AS_GOOD = 1.07
 """16 bits are preferred to float up to this multiple of its error: integer hardware can do them."""
 
+SEARCHED = 0.25
+"""The share of the samples on which sets of ops are compared; the best one is judged on all."""
+
 Layers = tuple[Op, ...]
 
 
@@ -75,8 +78,8 @@ class WidenedOps:
 class SensitiveOpSearch:
     """Looks for the smallest set of ops within a share of the multiply-accumulates."""
 
-    def __init__(self, evidence: Evidence) -> None:
-        self.trials, self.ops, self.report = evidence.trials, evidence.ops, evidence.request.report
+    def __init__(self, evidence: ModelEvidence) -> None:
+        self.trials, self.ops, self.report = evidence.trials.on_fewer(SEARCHED), evidence.ops, evidence.request.report
         plan = self.trials.planned(Fix()).plans[0]
         self.graph, self.uses = plan.graph, Uses(plan.graph)
         self.macs = {op: macs_of(op, self.ops) for op in self.graph.ops}
@@ -89,16 +92,16 @@ class SensitiveOpSearch:
         # Rules for single ops of the prepared graph change nothing about how it is prepared.
         return self.trials.error(widened.fix, prepared_for=Fix(widened.kind_rules))
 
-    def best(self) -> tuple[WidenedOps, float]:
-        """The best set, and the error with it."""
+    def best(self) -> WidenedOps:
+        """The best set."""
         best, error = self._widen_light_ops(WidenedOps(), self.trials.error())
         best, error = self._widen_layers(best, error)
         if best.layers:
             wide = replace(best, layer_scheme=WIDE)
             wide_error = self.error(wide)
             if wide_error < AS_GOOD * error:
-                best, error = wide, wide_error
-        return best, error
+                best = wide
+        return best
 
     def _widen_light_ops(self, best: WidenedOps, error: float) -> tuple[WidenedOps, float]:
         kinds = tuple(dict.fromkeys(op.label for op in self.light))
@@ -215,13 +218,14 @@ class SensitiveOpSearch:
         return replace(best, layers=layers, between=tuple(between))
 
 
-def sensitive_ops(evidence: Evidence) -> Hypothesis | None:
+def sensitive_ops(evidence: ModelEvidence) -> Hypothesis | None:
     """The ops that bring back most when they are computed with more bits, for little arithmetic."""
     before = evidence.trials.error()
     if decibels(before) >= HEALTHY:
         return None
     search = SensitiveOpSearch(evidence)
-    widened, error = search.best()
+    widened = search.best()
+    error = evidence.trials.error(widened.fix)
     if decibels(error) - decibels(before) < LEAST_GAIN:
         return None
     moved = [op for op in search.graph.ops if op.label in widened.kinds or op in widened.layers]
@@ -242,7 +246,7 @@ def sensitive_ops(evidence: Evidence) -> Hypothesis | None:
     )
 
 
-def coarse_weights(evidence: Evidence) -> Hypothesis | None:
+def coarse_weights(evidence: ModelEvidence) -> Hypothesis | None:
     """Whether rounding the weights alone makes much of the error, so that better rounding helps."""
     request, before = evidence.request, evidence.trials.error()
     has_wide = any(rule.scheme.activations is DType.INT16 for rule in request.recipe.rules)

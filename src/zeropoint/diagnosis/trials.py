@@ -24,7 +24,7 @@ from ..plan.rewrite import build
 from ..recipe import PRESETS, Effort, Recipe, Rule
 from ..sources.ports import entry
 
-FEWEST, MOST = 16, 256
+FEW, FEWEST, MOST = 4, 16, 256
 TRIAL_MACS = 4e9
 """On how many samples fixes are compared: within these limits, so many that it takes this work."""
 
@@ -88,6 +88,11 @@ class FixTrials:
         """Trials on top of `fix`."""
         recipe = self.recipe.then(*fix.rules)
         return FixTrials(self.bench, recipe, self.deadline, fix.range or self.method, self.prepared)
+
+    def on_fewer(self, share: float) -> FixTrials:
+        """The same on a share of the samples, though not on fewer than a few."""
+        count = max(FEW, math.ceil(share * len(self.bench.judged_rows)))
+        return replace(self, bench=self.bench.judging(count, logits=False), chosen=self.method, errors={})
 
     def planned(self, fix: Fix, prepared_for: Fix | None = None) -> Planned:
         """The plan with `fix`, of the model as it is prepared for that or, to save time, for another one."""

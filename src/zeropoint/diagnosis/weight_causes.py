@@ -11,7 +11,7 @@ from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from ..ops import Rescale
 from ..recipe import PRESETS, Rule
-from .evidence import Evidence, Hypothesis, QuantizedWeights, count, listed, numbers, seen_span
+from .evidence import Hypothesis, ModelEvidence, QuantizedWeights, count, listed, numbers, seen_span
 from .trials import Fix, rule_for
 
 FEW_STEPS = 16.0
@@ -36,7 +36,7 @@ def _per_channel(layers: Sequence[QuantizedWeights]) -> tuple[Fix, ...]:
     return (Fix(tuple(rule_for(layer.original, layer.scheme) for layer in layers)),)
 
 
-def uneven_channels(evidence: Evidence) -> Hypothesis | None:
+def uneven_channels(evidence: ModelEvidence) -> Hypothesis | None:
     """Layers with one scale for all channels, many of which are far smaller than the largest."""
     found = []
     for layer in evidence.weights:
@@ -64,7 +64,7 @@ def uneven_channels(evidence: Evidence) -> Hypothesis | None:
     )
 
 
-def dead_channels(evidence: Evidence) -> Hypothesis | None:
+def dead_channels(evidence: ModelEvidence) -> Hypothesis | None:
     """Channels whose weights were all rounded to zero."""
     lost = {}
     for layer in evidence.weights:
@@ -91,7 +91,7 @@ def dead_channels(evidence: Evidence) -> Hypothesis | None:
     )
 
 
-def huge_weight(evidence: Evidence) -> Hypothesis | None:
+def huge_weight(evidence: ModelEvidence) -> Hypothesis | None:
     """Channels with one weight that is far larger than all others."""
     found = []
     for layer in evidence.weights:
@@ -140,7 +140,7 @@ class DrownedInput:
         return self.most / self.fewest
 
 
-def drowned_input(evidence: Evidence) -> Hypothesis | None:
+def drowned_input(evidence: ModelEvidence) -> Hypothesis | None:
     """Concatenations, sums and the like with an input that takes few steps of the scale it ends up in."""
     found = []
     for op in evidence.alignment.quantized.ops:
@@ -170,22 +170,22 @@ def drowned_input(evidence: Evidence) -> Hypothesis | None:
     )
 
 
-def _steps(evidence: Evidence, op: Op) -> Iterator[tuple[Tensor, float]]:
+def _steps(evidence: ModelEvidence, op: Op) -> Iterator[tuple[Tensor, float]]:
     """For ops whose inputs end up in one scale of 8 bits: each input with its width in steps of it."""
-    spec, result = evidence.ops.get(op.kind), op.outputs[0].params if op.outputs else None
-    if spec is None or spec.weight_slots or result is None or result.axis is not None or result.dtype.bits > 8:
-        return
-    if not spec.tied and spec.rescale is not Rescale.SUM:
+    spec = evidence.ops.get(op.kind)
+    if spec is None or spec.weight_slots or not (spec.tied or spec.rescale is Rescale.SUM):
         return  # a product has no common scale
-    for tensor in op.inputs:
-        original = None if tensor is None or tensor.is_constant else evidence.alignment.partner.get(tensor)
+    result = op.outputs[0].params if op.outputs else None
+    if result is None or result.axis is not None or result.dtype.bits > 8:
+        return
+    for tensor in (t for t in op.inputs if t is not None and t.is_quantized and not t.is_constant):
+        original = evidence.alignment.partner.get(tensor)
         seen = None if original is None else evidence.seen(original)
-        width = 0.0 if seen is None else seen_span(seen)
-        if tensor is not None and tensor.is_quantized and original is not None and width > 0:
-            yield original, width / result.scale
+        if original is not None and seen is not None and seen_span(seen) > 0:
+            yield original, seen_span(seen) / result.scale
 
 
-def _with_readers(evidence: Evidence, found: Sequence[DrownedInput], scheme: str) -> Fix:
+def _with_readers(evidence: ModelEvidence, found: Sequence[DrownedInput], scheme: str) -> Fix:
     """These ops and all that read them: what is read with 8 bits drowns again."""
     rules = []
     for drowned in found:
@@ -196,7 +196,7 @@ def _with_readers(evidence: Evidence, found: Sequence[DrownedInput], scheme: str
     return Fix(tuple(rules))
 
 
-def bias_overflow(evidence: Evidence) -> Hypothesis | None:
+def bias_overflow(evidence: ModelEvidence) -> Hypothesis | None:
     """Biases at the end of their integers, and those that the quantizer had to make room for."""
     ends = DType.INT32.min, DType.INT32.max
     biases = [t for t in evidence.alignment.quantized.tensors if t.dtype is DType.INT32 and t.is_quantized]

@@ -1,0 +1,62 @@
+"""The bench: everything is measured once, whatever form the other version of the model has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import zeropoint
+from zeropoint.bench import bench as bench_module
+from zeropoint.bench.bench import Bench
+from zeropoint.calibration import Settings
+from zeropoint.graph.edit import copy_model
+
+from ..diagnosis.faults import conv_net, images, plainly, saved
+from ..nets import Net, normal
+
+
+def test_samples_are_calibrated_once_for_all_views(monkeypatch):
+    calls = []
+
+    def counting(*args, **options):
+        calls.append(args)
+        return zeropoint.calibrate(*args, **options)
+
+    monkeypatch.setattr(bench_module, "calibrate", counting)
+    bench = Bench(conv_net(), (sample for sample in images(12)), Settings(10))
+    other = bench.judging(4, logits=False)
+    assert other.stats is bench.stats
+    assert len(bench.rows) == 10
+    assert len(other.judged_rows) == 4
+    assert len(calls) == 1
+
+
+def test_integer_ends_and_left_out_samples_make_no_difference():
+    model, data = conv_net(), images()
+    bench = Bench(model, data).judging(8, logits=False)
+    error = bench.error(plainly(model, data))
+    integers = bench.error(plainly(model, data, input_type="uint8", output_type="int8"))
+    assert 0 < error < 1e-3
+    assert integers == pytest.approx(error, rel=1)
+    assert bench.error(model) == 0
+    without = Bench(model, data[2:]).judging(6, logits=False)
+    assert bench.error(plainly(model, data), frozenset((0, 1))) == pytest.approx(without.error(plainly(model, data)))
+
+
+def test_inputs_are_found_by_name():
+    net = Net()
+    a, b = net.input(1, 4, name="a"), net.input(1, 4, name="b")
+    model = saved(net.model(net("SUB", [a, b], name="out")))
+    swapped = copy_model(model)
+    swapped.main.inputs.reverse()
+    data = [(normal(1, 4, seed=k), normal(1, 4, seed=100 + k)) for k in range(4)]
+    assert Bench(model, data).error(saved(swapped)) == 0
+
+
+def test_outputs_are_real_numbers():
+    model, data = conv_net(), images(6)
+    bench = Bench(model, data)
+    found = bench.outputs(plainly(model, data, output_type="int8"))
+    assert len(found) == len(bench.float_outputs) == 6
+    for exact, own in zip(bench.float_outputs, found, strict=True):
+        np.testing.assert_allclose(own[0], exact[0], atol=0.2)
