@@ -159,10 +159,11 @@ class Observer:
             size, bad = len(chunk) * probe.tensor.size, int(nonfinite[k])
             histogram = Histogram.empty()
             if histograms:
-                extremes = np.concatenate([least[:, k], greatest[:, k]])
-                sample = samples[:, self._samples[probe]]
-                stands_for = round(probe.tensor.size / sample.shape[1])
-                histogram = sampled_histogram(sample.reshape(-1), extremes, stands_for)
+                values, extremes = samples[:, self._samples[probe]], np.concatenate([least[:, k], greatest[:, k]])
+                weight_of_each = round(probe.tensor.size / values.shape[1])
+                if bad:
+                    values, extremes = values[np.isfinite(values)], extremes[np.isfinite(extremes)]
+                histogram = sampled_histogram(values.reshape(-1), extremes, weight_of_each)
             low_, high_, total_ = (values[probe.span] for values in channels)
             found[probe.key] = TensorStats(
                 runs[k],

@@ -148,8 +148,7 @@ def sampled_histogram(values: Array, extremes: Array, weight: int) -> Histogram:
     """The histogram of a tensor from a sample of its `values`, each of which stands for `weight` elements.
 
     The least and the greatest value of each run, the `extremes`, are counted once: without them a sample would hide how
-    far the rare values reach, and a range chosen by it would clip them. What is not finite is left out.
+    far the rare values reach, and a range chosen by it would clip them. All are finite.
     """
-    values, extremes = (a if np.isfinite(a).all() else a[np.isfinite(a)] for a in (values, extremes))
     found = Histogram.of(values, float(extremes.min()), float(extremes.max()))
     return found if weight == 1 else found.weighted(weight, extremes)
