@@ -18,7 +18,6 @@ from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model
 from zeropoint.graph.edit import copy_model
 from zeropoint.graph.query import Use
-from zeropoint.improve.bias_correction import rounding_error
 from zeropoint.improve.cross_layer_equalization import equalize
 from zeropoint.improve.gptq import compensated, output_error
 from zeropoint.improve.layerwise import Refiner
@@ -26,6 +25,7 @@ from zeropoint.improve.pipeline import plan as plan_model
 from zeropoint.improve.pipeline import run
 from zeropoint.improve.steps import untold
 from zeropoint.ops import OPS
+from zeropoint.plan.encode import rounded
 from zeropoint.plan.request import Request
 from zeropoint.plan.weights import weight_params
 from zeropoint.recipe import preset, recipe_from
@@ -100,7 +100,7 @@ def test_a_corrected_bias_leaves_no_mean_error(name: str) -> None:
     stats = calibrate(model, samples)
     (only,) = model.main.ops
     params = weight_params(only.inputs[1].data, None if name == "FULLY_CONNECTED" else 0, DType.INT4, "w")
-    error = rounding_error(only.inputs[1].data, params)
+    error = rounded(only.inputs[1].data, params) - only.inputs[1].data
     shift = OPS[only.kind].layout.mean_shift(only, error, stats.tensors["x"].channels.mean)
     rounded = copy_model(model)
     rounded.main.ops[0].inputs[1] = const("w2", (only.inputs[1].data + error).astype(np.float32))

@@ -2,40 +2,120 @@
 
 With weights W rounded to W + dW, an output channel's mean moves by sum(dW * E[x]) over the weights of that channel,
 E[x] being the mean of the input channel that each weight meets, which calibration recorded (`Layout.mean_shift`).
+Before that, weights of few bits are rounded so that the errors of a channel cancel (`squant`). Nothing is run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..dtypes import Array, DType
-from ..graph.edit import add_constant_input
-from ..graph.model import Graph, Op, Tensor
-from ..ops import OpSpec
-from ..plan.encode import Form, rounded
+from ..affine import QuantParams
+from ..dtypes import Array
+from ..graph.model import Buffer, Tensor
+from ..graph.query import Use
+from ..plan.derive import derive
+from ..plan.encode import Form, form_type, rounded
+from ..plan.plan import Plan, Planned
+from ..plan.request import Request
+from ..plan.tensor_ranges import TensorRanges
+from .squant import balanced_weights, nonnegative_tensors
+
+Shifts = dict[tuple[Use, Form], Array | None]
+"""How far rounding weights to nearest shifts the outputs of a layer, by the weights' use and form."""
+
+NARROW = 8
+"""Integer layers have their weights balanced below so many bits: with 8 there is little to cancel."""
 
 
-def give_biases(graph: Graph, layers: Iterable[Op], ops: Mapping[str, OpSpec]) -> None:
-    """Add a bias of zeros to layers that lack one and whose kernel takes one, so that there is something to correct."""
-    for op in layers:
-        spec = ops.get(op.kind)
-        slot = None if spec is None else spec.bias_slot
-        weights = op.inputs[1] if len(op.inputs) > 1 else None
-        if slot is None or weights is None or weights.data is None or not op.outputs[0].shape:
-            continue
-        if slot < len(op.inputs) and op.inputs[slot] is not None:
-            continue
-        zeros = np.zeros(op.outputs[0].shape[-1], np.float32)
-        add_constant_input(graph, op, slot, Tensor.constant(f"{op.name}/bias", zeros, DType.FLOAT32))
+def corrected(planned: Planned, request: Request, ranges: TensorRanges, shifts: Shifts | None = None) -> Planned:
+    """`planned` with better weights and biases, for the ops on which more than quick effort is spent.
 
-
-def rounding_error(data: Array, form: Form) -> Array:
-    """dW: the rounded weights minus the exact ones.
-
-    The difference is exact in float32 where both are within a factor of two of each other, or one of them is zero.
+    `shifts` are those that other candidates of the same model, with the same statistics, have found.
     """
-    error = rounded(data, form)
-    error -= data
-    return error
+    corrections = _Corrections(request, ranges, {} if shifts is None else shifts)
+    return replace(planned, plans=tuple(map(corrections.plan, planned.plans)))
+
+
+@dataclass
+class _Corrections:
+    request: Request
+    ranges: TensorRanges
+    shifts: Shifts
+    _balanced: dict[tuple[Buffer, Form, bool], tuple[str, Array] | None] = field(default_factory=dict)
+
+    def plan(self, plan: Plan) -> Plan:
+        held: dict[Use, Form] = {use: plan.wanted[use] for use in plan.constants.grids}
+        held |= {use: packed.form for use, packed in plan.packed.items()}
+        layers = {use: form for use, form in held.items() if self._is_layer(use)}
+        if not layers:
+            return plan
+        values, keys = dict(plan.constants.values), dict(plan.constants.keys)
+        positive = nonnegative_tensors(plan.graph, self.request.ops)
+        readers: dict[tuple[Buffer | None, Form], list[Use]] = {}
+        for use, form in held.items():
+            readers.setdefault((use.tensor.buffer, form), []).append(use)
+        for uses in readers.values():
+            layer = next((use for use in uses if use in layers), None)
+            found = None if layer is None else self._weights(plan, layer, layers[layer], positive)
+            if found is not None:
+                values[found[0]] = found[1]
+                keys.update(dict.fromkeys(uses, found[0]))
+        for use, form in layers.items():
+            bias = self._bias(use, form, values[keys[use]] if use in keys else None)
+            if bias is not None:
+                place = Use(use.op, self._bias_slot(use))
+                keys[place] = plan.key(place)
+                values[keys[place]] = bias
+        return derive(replace(plan, constants=replace(plan.constants, values=values, keys=keys)), self.request.ops)
+
+    def _is_layer(self, use: Use) -> bool:
+        """Whether these are the weights, and not some other constant, of a layer that takes one bias."""
+        spec = self.request.ops.get(use.op.kind)
+        if spec is None or self.request.recipe.effort(use.op, self.request.effort) == "quick":
+            return False
+        return spec.bias_slot is not None and use.slot in spec.weight_slots
+
+    def _bias_slot(self, use: Use) -> int:
+        slot = self.request.ops[use.op.kind].bias_slot
+        assert slot is not None
+        return slot
+
+    def _weights(self, plan: Plan, use: Use, form: Form, positive: set[Tensor]) -> tuple[str, Array] | None:
+        """Balanced weights with their key; one for all that read the same bytes in the same form, in any graph."""
+        tensor, source, is_integer = use.tensor, self._source(use), use.op in plan.schemes
+        if not isinstance(form, QuantParams) or form.block is not None or tensor in self.ranges.trained.constants:
+            return None
+        if is_integer and form.dtype.bits >= NARROW:
+            return None
+        nonnegative = source in positive
+        if is_integer and source is not None:
+            nonnegative = self.ranges.bounds(source)[0] >= 0
+        assert tensor.buffer is not None
+        spot = tensor.buffer, form, nonnegative
+        if spot not in self._balanced:
+            layout = self.request.ops[use.op.kind].layout
+            made = balanced_weights(use.op, layout, use.data, form, nonnegative=nonnegative)
+            self._balanced[spot] = None if made is None else (plan.key(use), made)
+        return self._balanced[spot]
+
+    def _bias(self, use: Use, form: Form, weights: Array | None) -> Array | None:
+        """The bias that takes back what the rounding of weights does to the means, where these are known."""
+        layout, source, data = self.request.ops[use.op.kind].layout, self._source(use), use.tensor.data
+        slot = self._bias_slot(use)
+        means = None if source is None else self.ranges.means(source)
+        tensor = use.op.inputs[slot] if slot < len(use.op.inputs) else None
+        bias = None if tensor is None else tensor.data
+        if layout is None or means is None or data is None or bias is None or form_type(form).is_float:
+            return None
+        if weights is not None:
+            shift = layout.mean_shift(use.op, weights - data, means)
+        elif (use, form) in self.shifts:
+            shift = self.shifts[use, form]
+        else:
+            shift = self.shifts[use, form] = layout.mean_shift(use.op, rounded(data, form) - data, means)
+        return None if shift is None else (bias - shift.reshape(bias.shape)).astype(np.float32)
+
+    def _source(self, use: Use) -> Tensor | None:
+        return next(self.request.ops[use.op.kind].read_activations(use.op), None)

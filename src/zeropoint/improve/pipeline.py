@@ -20,7 +20,7 @@ from ..plan.rewrite import build
 from ..plan.saved import save_plan
 from ..runtime import require_runnable
 from ..tflite.write import save
-from .corrections import corrected
+from .bias_correction import corrected
 
 
 @dataclass(frozen=True)
