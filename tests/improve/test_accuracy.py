@@ -102,11 +102,11 @@ def test_a_corrected_bias_leaves_no_mean_error(name: str) -> None:
     params = weight_params(only.inputs[1].data, None if name == "FULLY_CONNECTED" else 0, DType.INT4, "w")
     error = rounded(only.inputs[1].data, params) - only.inputs[1].data
     shift = OPS[only.kind].layout.mean_shift(only, error, stats.tensors["x"].channels.mean)
-    rounded = copy_model(model)
-    rounded.main.ops[0].inputs[1] = const("w2", (only.inputs[1].data + error).astype(np.float32))
-    rounded.main.ops[0].inputs[2] = const("b2", (only.inputs[2].data - shift).astype(np.float32))
-    rounded.main.tensors += rounded.main.ops[0].inputs[1:]
-    before, after = Session(model), Session(rounded)
+    copied = copy_model(model)
+    copied.main.ops[0].inputs[1] = const("w2", (only.inputs[1].data + error).astype(np.float32))
+    copied.main.ops[0].inputs[2] = const("b2", (only.inputs[2].data - shift).astype(np.float32))
+    copied.main.tensors += copied.main.ops[0].inputs[1:]
+    before, after = Session(model), Session(copied)
     difference = np.mean([after.run([x])[0] - before.run([x])[0] for x in samples], axis=0)
     means = difference.reshape(-1, difference.shape[-1]).mean(axis=0)
     assert np.abs(means).max() < 1e-4
