@@ -25,10 +25,9 @@ from zeropoint.comparison.values import Diagnosis, Finding
 from zeropoint.demo import digits as digits_data
 from zeropoint.dtypes import DType
 from zeropoint.report.page import embedded_json, page_of, render, save_report
-from zeropoint.report.page_build import Evidence, latency_bars, op_details
+from zeropoint.report.page_build import MEASURES, Evidence, Page, latency_bars, op_details
 from zeropoint.report.page_picture import layered
-from zeropoint.report.page_tensors import DRAWN_BINS, clipped_share, drawn, expected_snr, weight_ranges
-from zeropoint.report.page_values import MEASURES, Page
+from zeropoint.report.page_tensors import DRAWN_BINS, drawn, expected_errors, weight_ranges
 
 from .. import build
 from ..test_cli import refused
@@ -226,12 +225,12 @@ def graphs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
 @given(graphs())
 def test_edges_point_down_and_nothing_shares_a_place(graph):
     vertices, edges = graph
-    layout = layered(vertices, edges)
-    assert len(layout.places) == vertices
-    for (start, end), bends in zip(edges, layout.bends, strict=True):
-        layers = [layout.places[start][1], *(y for _, y in bends), layout.places[end][1]]
+    places, bends = layered(vertices, edges)
+    assert len(places) == vertices
+    for (start, end), passed in zip(edges, bends, strict=True):
+        layers = [places[start][1], *(y for _, y in passed), places[end][1]]
         assert layers == list(np.arange(layers[0], layers[0] + len(layers)))  # downwards, a bend in each layer
-    everything = [*layout.places, *(bend for bends in layout.bends for bend in bends)]
+    everything = [*places, *(bend for passed in bends for bend in passed)]
     assert len({(round(x, 3), y) for x, y in everything}) == len(everything)
 
 
@@ -259,10 +258,11 @@ def test_expected_errors_are_those_that_rounding_makes(dtype, reach):
     seen, params = stats_of(values, 0), QuantParams.from_range(-reach, reach, dtype)
     found = dequantize(to_integers(values, params), params).astype(np.float64)
     measured = 10 * np.log10(np.sum(values.astype(np.float64) ** 2) / np.sum((found - values) ** 2))
-    assert expected_snr(seen, params) == pytest.approx(measured, abs=0.2)
+    snr, clipped = expected_errors(seen, params)
+    assert snr == pytest.approx(measured, abs=0.2)
     low, high = params.range()
     beyond = np.mean((values < low - params.scale / 2) | (values > high + params.scale / 2))
-    assert clipped_share(seen, params) == pytest.approx(beyond, abs=2e-3)
+    assert clipped == pytest.approx(beyond, abs=2e-3)
 
 
 def test_weights_by_channel_lie_within_what_their_scale_allows(evidence):

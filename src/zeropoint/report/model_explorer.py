@@ -11,8 +11,7 @@ from typing import Any
 
 from ..errors import InvalidSample
 from ..files import PathLike, write_whole
-from .page_build import Evidence, op_details
-from .page_values import DECIBELS
+from .page_build import DECIBELS, Evidence, op_details
 
 COLOURS = ("#c43c33", "#ec8a58", "#f8c377", "#f3e8a8", "#cfe3c8", "#e3f1ec")
 """As in the report, from the worst level on."""

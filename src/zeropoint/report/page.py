@@ -12,10 +12,11 @@ from importlib.resources import files
 from typing import get_args
 
 from ..files import PathLike, write_whole
+from ..json_values import json_values
 from ..ops.execution import Execution
-from .page_build import Evidence, page_of
-from .page_picture import BOX_HEIGHT, BOX_WIDTH, Point, require_report, short
-from .page_values import MEASURES, OpDetail, Page
+from ..recipe import PlainRules, recipe_content
+from .page_build import DIGITS, MEASURES, Evidence, OpDetail, Page, page_of
+from .page_picture import BOX_HEIGHT, BOX_WIDTH, Point, short
 from .terminal import count_text
 
 SCRIPTS = ("view.js", "table.js", "figures.js", "page.js")
@@ -31,38 +32,33 @@ def save_report(evidence: Evidence, path: PathLike, *, overwrite: bool = False) 
 
 def render(page: Page) -> str:
     """The page as HTML. Jinja escapes every text: names come from strangers."""
-    require_report()
     from jinja2 import Environment, StrictUndefined
 
     measures = [m for m in MEASURES if any(m.key in op.levels for op in page.ops)]
-    looks = {op.id: _look(op, measures[0].key if measures else None) for op in page.ops}
+    shown = [{"key": m.key, "title": m.title, "unit": m.unit} for m in measures]
+    data = {"ops": page.ops, "tensors": page.tensors, "measures": shown, "bars": page.bars}
     template = Environment(autoescape=True, undefined=StrictUndefined)
-    template.filters["curve"] = curve
-    template.filters["look"] = looks.__getitem__
-    charts = chart_library()
-    values = page.to_json() | {"measures": [{"key": m.key, "title": m.title, "unit": m.unit} for m in measures]}
+    template.filters |= {"curve": curve, "recipe": recipe_text, "short": short}
+    chart_name, charts = chart_library()
     return template.from_string(_asset("page.html")).render(
         page=page,
         measures=measures,
         executions=[how for how in get_args(Execution) if any(op.execution == how for op in page.ops)],
-        kinds={op.id: f"{op.kind} {short(op.name)}" for op in page.ops},
+        ops={op.id: op for op in page.ops},
+        named={op.name: op for op in reversed(page.ops)},
         columns=columns_of(page),
-        has_errors=any(m.unit == "dB" for m in measures),
         box_width=BOX_WIDTH,
         box_height=BOX_HEIGHT,
         style=_asset("page.css"),
         script="\n".join(_asset(name) for name in SCRIPTS),
-        data=embedded_json({key: values[key] for key in ("ops", "tensors", "measures", "bars")}),
-        charts=charts.packed,
-        chart_name=charts.name,
+        data=embedded_json(json_values(data, DIGITS)),
+        charts=charts,
+        chart_name=chart_name,
     )
 
 
-def _look(op: OpDetail, measure: str | None) -> str:
-    """The class that colours an op's box before anybody chooses what to colour by."""
-    if measure is None:
-        return op.execution
-    return f"l{op.levels[measure]}" if measure in op.levels else ""
+def recipe_text(rules: PlainRules) -> str:
+    return json.dumps(recipe_content(rules), indent=1, ensure_ascii=False)
 
 
 def embedded_json(value: object) -> str:
@@ -85,79 +81,52 @@ def _asset(name: str) -> str:
     return files(__package__).joinpath("assets").joinpath(name).read_text("utf-8")
 
 
-@dataclass(frozen=True)
-class ChartLibrary:
-    """Plotly's script, as the installed package has it: gzip and base64 make it a third as large."""
-
-    name: str
-    packed: str
-
-
 @cache
-def chart_library() -> ChartLibrary:
+def chart_library() -> tuple[str, str]:
+    """Name and script of Plotly, as the installed package has it: gzip and base64 make it a third as large."""
     from plotly.offline import get_plotlyjs
 
     script = str(get_plotlyjs())
+    # The script begins with a comment that holds `plotly.js v4.1.1`.
+    lines = (line.strip(" */!").replace("--", "") for line in script[:400].splitlines())
+    name = next((line for line in lines if line.startswith("plotly.js")), "plotly.js")
     # No time stamp: the same page has the same bytes.
-    packed = base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
-    return ChartLibrary(_version(script), packed)
-
-
-def _version(script: str) -> str:
-    """`plotly.js v4.1.1`, from the comment that the script begins with."""
-    lines = (line.strip(" */!") for line in script[:400].splitlines())
-    return next((line.replace("--", "") for line in lines if line.startswith("plotly.js")), "plotly.js")
+    return name, base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
 
 
 # The table of ops.
-
-Value = float | str | None
-
-
-@dataclass(frozen=True)
-class Cell:
-    text: str
-    value: float | None = None  # what numbers are sorted by
-    hint: str | None = None
 
 
 @dataclass(frozen=True)
 class Column:
     key: str
     title: str
-    is_number: bool
-    read: Callable[[OpDetail], Value]
-    write: Callable[[float], str] = "{:.3g}".format
+    read: Callable[[OpDetail], float | str | None]
+    write: Callable[[float], str] | None = None  # None: a column of texts
 
-    def cell(self, op: OpDetail) -> Cell:
+    def text(self, op: OpDetail) -> str:
         value = self.read(op)
-        if value is None:
-            return Cell("")
         if isinstance(value, str):
-            first = value.split(";")[0]  # converters join the names of all that they fused
-            return Cell(f"{first}; …" if first != value else value, None, value)
-        return Cell(self.write(value), value)
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.3g}%"
+            first, *others = value.split(";")  # converters join the names of all that they fused
+            return f"{first}; …" if others else first
+        return "" if value is None or self.write is None else self.write(value)
 
 
 def columns_of(page: Page) -> Sequence[Column]:
-    types = {name: tensor.type for name, tensor in page.tensors.items()}
     position = {op.id: k for k, op in enumerate(page.ops)}
+    whole, decibels, share = "{:.0f}".format, "{:.1f}".format, lambda value: f"{100 * value:.3g}%"
     columns = (
-        Column("position", "#", True, lambda op: float(position[op.id]), "{:.0f}".format),
-        Column("kind", "Op", False, lambda op: op.kind),
-        Column("name", "Name", False, lambda op: op.name or "(no output)"),
-        Column("graph", "Graph", False, lambda op: op.graph if len(page.pictures) > 1 else None),
-        Column("execution", "Execution", False, lambda op: op.execution),
-        Column("type", "Output", False, lambda op: types[op.outputs[0]] if op.outputs else None),
-        Column("own", "Own dB", True, lambda op: op.errors.own, "{:.1f}".format),
-        Column("accumulated", "Accum. dB", True, lambda op: op.errors.accumulated, "{:.1f}".format),
-        Column("expected", "Expected dB", True, lambda op: op.errors.expected, "{:.1f}".format),
-        Column("clipped", "Clipped", True, lambda op: op.errors.clipped, _share),
-        Column("used", "Range used", True, lambda op: op.errors.used, _share),
-        Column("macs", "MACs", True, lambda op: float(op.macs) if op.macs else None, lambda n: count_text(int(n))),
+        Column("position", "#", lambda op: float(position[op.id]), whole),
+        Column("kind", "Op", lambda op: op.kind),
+        Column("name", "Name", lambda op: op.name or "(no output)"),
+        Column("graph", "Graph", lambda op: op.graph if len(page.pictures) > 1 else None),
+        Column("execution", "Execution", lambda op: op.execution),
+        Column("type", "Output", lambda op: page.tensors[op.outputs[0]].type if op.outputs else None),
+        Column("own", "Own dB", lambda op: op.errors.own, decibels),
+        Column("accumulated", "Accum. dB", lambda op: op.errors.accumulated, decibels),
+        Column("expected", "Expected dB", lambda op: op.errors.expected, decibels),
+        Column("clipped", "Clipped", lambda op: op.errors.clipped, share),
+        Column("used", "Range used", lambda op: op.errors.used, share),
+        Column("macs", "MACs", lambda op: float(op.macs) or None, lambda macs: count_text(int(macs))),
     )
     return [column for column in columns if any(column.read(op) is not None for op in page.ops)]

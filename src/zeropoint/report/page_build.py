@@ -1,27 +1,154 @@
-"""From models and what was measured of them to the values of a report."""
+"""From models and what was measured of them to the values of a report.
+
+The ops of a picture are coloured by a measure: each value falls into one of six levels, the last one the worst.
+"""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal
 
 from .. import __version__
 from ..bench.latency import Benchmark
-from ..calibration.stats import Stats
-from ..comparison.values import Comparison, Diagnosis, OpRow
+from ..calibration.stats import Stats, TensorStats
+from ..comparison.values import Comparison, Diagnosis, Finding, OpRow
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import tensor_keys
 from ..improve.pipeline import Result
-from ..recipe import PlainRules, Recipe, recipe_content
+from ..json_values import json_values
+from ..ops.execution import Execution
+from ..recipe import PlainRules, Recipe
 from ..sources.ports import entry
 from .inspection import InspectedOp, Inspection, inspect
-from .page_picture import picture_of
-from .page_tensors import clipped_share, expected_snr, tensor_detail, weight_ranges
-from .page_values import Bar, Card, FindingDetail, OpDetail, OpErrors, Page, TensorDetail, levels
+from .page_picture import Picture, picture_of, require_report
+from .page_tensors import ChannelRanges, TensorDetail, expected_errors, tensor_detail, weight_ranges
 from .quantization import step_text
 from .terminal import size_text, snr_text
+
+DIGITS = 5
+"""As many as can be seen in a picture."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One figure of the summary."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A measured duration in milliseconds with its spread."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class OpErrors:
+    """How far an op is from what it should compute. Signal-to-noise in dB; shares of values; None: not measured."""
+
+    own: float | None = None
+    accumulated: float | None = None
+    expected: float | None = None  # from the histogram: what rounding and clipping the output alone cost
+    cosine: float | None = None
+    mean_ulp: float | None = None
+    max_ulp: float | None = None
+    clipped: float | None = None
+    used: float | None = None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure that ops have. `borders` lie between the levels, in the order of the levels."""
+
+    key: str
+    title: str
+    meaning: str
+    unit: Literal["dB", "share"]
+    borders: tuple[float, ...]
+
+    def level(self, value: float) -> int:
+        if self.unit == "dB":
+            return sum(value < border for border in self.borders)
+        return sum(value > border for border in self.borders)
+
+    def legend(self) -> tuple[str, ...]:
+        """What each level stands for."""
+        texts = [f"{border:g} dB" if self.unit == "dB" else f"{100 * border:g}%" for border in self.borders]
+        first, last = ("above", "below") if self.unit == "dB" else ("up to", "above")
+        between = [f"{a} to {b}" for a, b in pairwise(texts)]
+        return (f"{first} {texts[0]}", *between, f"{last} {texts[-1]}")
+
+
+DECIBELS = (50.0, 40.0, 30.0, 20.0, 10.0)
+CLIPPED = (0.0, 1e-4, 1e-3, 1e-2, 5e-2)
+ARITHMETIC = (0.0, 1e-2, 3e-2, 1e-1, 3e-1)
+
+MEASURES = (
+    Measure("own", "Own error", "signal-to-noise of this op alone, fed with the float model's values", "dB", DECIBELS),
+    Measure("accumulated", "Accumulated error", "signal-to-noise with both models run as they are", "dB", DECIBELS),
+    Measure(
+        "expected",
+        "Expected error",
+        "signal-to-noise of rounding and clipping the output, from calibration's histogram",
+        "dB",
+        DECIBELS,
+    ),
+    Measure("clipped", "Clipped values", "share of values beyond the range", "share", CLIPPED),
+    Measure("arithmetic", "Arithmetic", "share of the model's multiply-accumulates", "share", ARITHMETIC),
+)
+
+
+@dataclass(frozen=True)
+class OpDetail:
+    """An op of the model that is reported. `levels` says how each measure colours it."""
+
+    id: str
+    graph: str
+    kind: str
+    name: str
+    execution: Execution
+    macs: int
+    inputs: tuple[str | None, ...]  # names in Page.tensors; None: an optional input that is left out
+    outputs: tuple[str, ...]
+    errors: OpErrors = OpErrors()
+    weights: tuple[ChannelRanges, ...] = ()
+    multiplier: str | None = None
+    notes: tuple[str, ...] = ()
+    levels: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole report."""
+
+    title: str
+    subtitle: str
+    cards: tuple[Card, ...]
+    pictures: tuple[Picture, ...]
+    ops: tuple[OpDetail, ...]
+    tensors: Mapping[str, TensorDetail]
+    findings: tuple[Finding, ...] | None = None  # None: nobody looked for any
+    recipe: tuple[str, ...] = ()
+    remedy: PlainRules | None = None
+    making: tuple[tuple[str, str], ...] = ()
+    remarks: tuple[str, ...] = ()
+    bars: tuple[Bar, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """With the digits that can be seen in a picture."""
+        values: dict[str, Any] = json_values(self, DIGITS)
+        return values
 
 
 @dataclass(frozen=True)
@@ -45,102 +172,107 @@ class Evidence:
     data: str | None = None
     bars: tuple[Bar, ...] = ()
 
-    @property
+    @cached_property
     def seen(self) -> Stats | None:
         return self.stats if self.stats is not None or self.result is None else self.result.stats
 
-    @property
+    @cached_property
     def compared(self) -> Comparison | None:
         return self.comparison if self.comparison is not None or self.diagnosis is None else self.diagnosis.comparison
+
+    @cached_property
+    def inspection(self) -> Inspection:
+        return inspect(self.model, self.size)
+
+    @cached_property
+    def names(self) -> Mapping[Tensor, str]:
+        """Distinct names of all tensors, by which calibration knows them too."""
+        return tensor_keys(self.model)
+
+    def stats_of(self, tensor: Tensor) -> TensorStats | None:
+        return None if self.seen is None else self.seen.tensors.get(self.names[tensor])
 
 
 def page_of(evidence: Evidence) -> Page:
     """Everything that is to be shown. Placing the ops takes most of the time: about 0.1 s for thousands of them."""
-    shown = inspect(evidence.model, evidence.size)
-    keys = tensor_keys(evidence.model)
-    details = _op_details(evidence, shown, keys)
-    remedy = None if evidence.diagnosis is None else evidence.diagnosis.remedy
-    ids = dict(zip(_all_ops(evidence.model), (op.id for op in details), strict=True))
+    require_report()
+    model, names, diagnosis, shown = evidence.model, evidence.names, evidence.diagnosis, evidence.inspection
+    details = op_details(evidence)
+    ids = dict(zip(_all_ops(model), (op.id for op in details), strict=True))
+    tensors = zip((t for graph in model.graphs for t in graph.tensors), shown.tensors, strict=True)
     return Page(
         evidence.title,
         f"{len(details)} ops, {len(shown.tensors)} tensors",
-        tuple(_cards(evidence, shown)),
-        tuple(picture_of(graph, ids, keys) for graph in evidence.model.graphs if graph.ops),
+        tuple(_cards(evidence)),
+        tuple(picture_of(graph, ids, names) for graph in model.graphs if graph.ops),
         details,
-        _tensors(evidence, shown, keys),
-        None if evidence.diagnosis is None else tuple(_findings(evidence.diagnosis, details)),
+        {names[t]: tensor_detail(names[t], t, row, evidence.stats_of(t)) for t, row in tensors},
+        None if diagnosis is None else diagnosis.findings,
         () if evidence.recipe is None else tuple(str(rule) for rule in evidence.recipe.rules),
-        None if remedy is None else _recipe(remedy.rules),
+        None if diagnosis is None or diagnosis.remedy is None else diagnosis.remedy.rules,
         tuple(_making(evidence)),
         tuple(_remarks(evidence)),
         evidence.bars,
     )
 
 
-def op_details(evidence: Evidence) -> tuple[OpDetail, ...]:
-    """The ops of all graphs, in order, with what is known of each."""
-    return _op_details(evidence, inspect(evidence.model), tensor_keys(evidence.model))
-
-
 def _all_ops(model: Model) -> list[Op]:
     return [op for graph in model.graphs for op in graph.ops]
 
 
-def _measured(evidence: Evidence) -> dict[Op, OpRow]:
-    if evidence.compared is None:
-        return {}
-    ops = entry(evidence.model).graph.ops
-    return {ops[row.position]: row for row in evidence.compared.ops}
-
-
-def _op_details(evidence: Evidence, shown: Inspection, keys: Mapping[Tensor, str]) -> tuple[OpDetail, ...]:
-    measured = _measured(evidence)
+def op_details(evidence: Evidence) -> tuple[OpDetail, ...]:
+    """The ops of all graphs, in order, with what is known of each."""
+    names, rows = evidence.names, evidence.inspection.ops
+    measured: dict[Op, OpRow] = {}
+    if evidence.compared is not None:
+        ops = entry(evidence.model).graph.ops
+        measured = {ops[row.position]: row for row in evidence.compared.ops}
     reasons = {} if evidence.result is None else {s.op.name: s.reason for s in evidence.result.skipped}
-    total = sum(row.macs for row in shown.ops)
-
-    def notes(op: Op, row: InspectedOp) -> Iterator[str]:
-        if op.name in reasons and row.execution in ("float", "hybrid"):
-            yield reasons[op.name]
-        if op in measured and measured[op].note:
-            yield measured[op].note
+    total = sum(row.macs for row in rows)
 
     def detail(number: int, op: Op, row: InspectedOp) -> OpDetail:
-        errors = _errors(op, keys, evidence.seen, measured.get(op))
+        found = measured.get(op)
+        errors = _errors(evidence, op, found)
+        values = vars(errors) | {"arithmetic": row.macs / total if total else None}
+        notes = (reasons.get(op.name) if row.execution in ("float", "hybrid") else None, found.note if found else None)
         return OpDetail(
             f"op{number}",
             row.graph,
             row.kind,
-            keys[op.outputs[0]] if op.outputs else "",
+            names[op.outputs[0]] if op.outputs else "",
             row.execution,
             row.macs,
-            tuple(None if t is None else keys[t] for t in op.inputs),
-            tuple(keys[t] for t in op.outputs),
+            tuple(None if t is None else names[t] for t in op.inputs),
+            tuple(names[t] for t in op.outputs),
             errors,
             tuple(weight_ranges(op)),
             _multiplier(row),
-            tuple(notes(op, row)),
-            levels(errors, row.macs / total if total else None),
+            tuple(filter(None, notes)),
+            {m.key: m.level(v) for m in MEASURES if (v := values[m.key]) is not None},
         )
 
-    pairs = zip(_all_ops(evidence.model), shown.ops, strict=True)
-    return tuple(detail(number, op, row) for number, (op, row) in enumerate(pairs))
+    return tuple(detail(k, op, row) for k, (op, row) in enumerate(zip(_all_ops(evidence.model), rows, strict=True)))
 
 
-def _errors(op: Op, keys: Mapping[Tensor, str], stats: Stats | None, row: OpRow | None) -> OpErrors:
+def _errors(evidence: Evidence, op: Op, row: OpRow | None) -> OpErrors:
     """What was measured, and what the histogram of the output leads to expect."""
-    errors = OpErrors()
-    tensor = op.outputs[0] if op.outputs else None
-    seen = None if stats is None or tensor is None else stats.tensors.get(keys[tensor])
-    if seen is not None and tensor is not None and tensor.params is not None:
-        errors = OpErrors(expected=expected_snr(seen, tensor.params), clipped=clipped_share(seen, tensor.params))
+    expected = clipped = None
+    if op.outputs and (params := op.outputs[0].params) and (seen := evidence.stats_of(op.outputs[0])):
+        expected, clipped = expected_errors(seen, params)
     if row is None:
-        return errors
-    if (occupancy := row.occupancy) is not None:
-        errors = replace(errors, clipped=occupancy.clipped, used=occupancy.used)
-    if (local := row.own or row.accumulated) is not None:
-        errors = replace(errors, cosine=local.cosine, mean_ulp=local.mean_ulp, max_ulp=local.max_ulp)
-    own, accumulated = (None if deviation is None else deviation.snr for deviation in (row.own, row.accumulated))
-    return replace(errors, own=own, accumulated=accumulated)
+        return OpErrors(expected=expected, clipped=clipped)
+    own, accumulated, occupancy = row.own, row.accumulated, row.occupancy
+    local = own or accumulated
+    return OpErrors(
+        own.snr if own else None,
+        accumulated.snr if accumulated else None,
+        expected,
+        local.cosine if local else None,
+        local.mean_ulp if local else None,
+        local.max_ulp if local else None,
+        occupancy.clipped if occupancy else clipped,
+        occupancy.used if occupancy else None,
+    )
 
 
 def _multiplier(row: InspectedOp) -> str | None:
@@ -151,33 +283,6 @@ def _multiplier(row: InspectedOp) -> str | None:
         return ", ".join(map(str, row.multipliers))
     reals = [m.real for m in row.multipliers]
     return f"{min(reals):.4g} .. {max(reals):.4g} in {len(reals)} channels"
-
-
-def _tensors(evidence: Evidence, shown: Inspection, keys: Mapping[Tensor, str]) -> dict[str, TensorDetail]:
-    tensors = [tensor for graph in evidence.model.graphs for tensor in graph.tensors]
-    return {
-        keys[tensor]: tensor_detail(tensor, row, keys[tensor], evidence.seen)
-        for tensor, row in zip(tensors, shown.tensors, strict=True)
-    }
-
-
-def _findings(diagnosis: Diagnosis, ops: tuple[OpDetail, ...]) -> Iterator[FindingDetail]:
-    ids = {op.name: op.id for op in reversed(ops)}
-    for finding in diagnosis.findings:
-        how = "measured" if finding.is_measured else "estimated"
-        yield FindingDetail(
-            finding.title,
-            finding.evidence,
-            finding.effect,
-            finding.advice,
-            None if finding.gain is None else f"{finding.gain:+.1f} dB {how}",
-            _recipe(finding.rules) if finding.rules else None,
-            tuple(ids[name] for name in finding.ops if name in ids),
-        )
-
-
-def _recipe(rules: PlainRules) -> str:
-    return json.dumps(recipe_content(rules), indent=1, ensure_ascii=False)
 
 
 def _making(evidence: Evidence) -> Iterator[tuple[str, str]]:
@@ -231,8 +336,8 @@ def latency_bars(benchmark: Benchmark) -> tuple[Bar, ...]:
     )
 
 
-def _cards(evidence: Evidence, shown: Inspection) -> Iterator[Card]:
-    before = evidence.size_before
+def _cards(evidence: Evidence) -> Iterator[Card]:
+    shown, before = evidence.inspection, evidence.size_before
     note = "" if not before else f"{evidence.size / before:.0%} of {size_text(before)}"
     yield Card("Size", size_text(evidence.size), note)
     yield from _latency(evidence.bars)

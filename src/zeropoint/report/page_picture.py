@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from ..errors import MissingExtra
 from ..graph.model import Graph, Op, Tensor
-from .page_values import Box, Picture
 
 Point = tuple[float, float]
 
@@ -22,6 +21,28 @@ BOX_WIDTH, BOX_HEIGHT = 168.0, 42.0
 MARGIN = 12.0
 SHORT = 26
 """Characters of a name that fit into a box."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """An op or an end of the graph in the picture, by its centre. `op` is None for ends."""
+
+    op: str | None
+    title: str
+    subtitle: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A graph with places for its ops. `lines` are the points that each edge passes."""
+
+    graph: str
+    width: float
+    height: float
+    boxes: tuple[Box, ...]
+    lines: tuple[tuple[Point, ...], ...]
 
 
 def require_report() -> None:
@@ -51,29 +72,26 @@ def picture_of(graph: Graph, ids: Mapping[Op, str], names: Mapping[Tensor, str])
     titles: list[tuple[str | None, str, str]] = [(None, "input", names[t]) for t in inputs]
     titles += [(ids[op], op.label, names[op.outputs[0]] if op.outputs else "") for op in graph.ops]
     titles += [(None, "output", names[t]) for t in outputs]
-    return _drawn(graph.name, titles, edges, layered(len(titles), edges))
 
-
-def _drawn(
-    graph: str, titles: list[tuple[str | None, str, str]], edges: list[tuple[int, int]], placement: Placement
-) -> Picture:
-    def place(point: Point) -> Point:
-        return MARGIN + BOX_WIDTH / 2 + COLUMN * point[0], MARGIN + BOX_HEIGHT / 2 + LAYER * point[1]
-
-    places = [place(point) for point in placement.places]
-    boxes = tuple(Box(op, title, short(name), *at) for (op, title, name), at in zip(titles, places, strict=True))
-    lines = tuple(
-        (_moved(places[start], BOX_HEIGHT / 2), *map(place, bends), _moved(places[end], -BOX_HEIGHT / 2))
-        for (start, end), bends in zip(edges, placement.bends, strict=True)
+    places, bends = layered(len(titles), edges)
+    boxes = tuple(
+        Box(op, title, short(name), *_pixels(at)) for (op, title, name), at in zip(titles, places, strict=True)
     )
-    points = [*places, *(point for line in lines for point in line)]
-    width = max((x for x, _ in points), default=0.0) + BOX_WIDTH / 2 + MARGIN
-    height = max((y for _, y in points), default=0.0) + BOX_HEIGHT / 2 + MARGIN
-    return Picture(graph, width, height, boxes, lines)
+    lines = tuple(
+        (
+            (boxes[start].x, boxes[start].y + BOX_HEIGHT / 2),
+            *map(_pixels, passed),
+            (boxes[end].x, boxes[end].y - BOX_HEIGHT / 2),
+        )
+        for (start, end), passed in zip(edges, bends, strict=True)
+    )
+    right, bottom = (max(along) for along in zip(*chain(places, *bends), strict=True))
+    width, height = _pixels((right, bottom))
+    return Picture(graph.name, width + BOX_WIDTH / 2 + MARGIN, height + BOX_HEIGHT / 2 + MARGIN, boxes, lines)
 
 
-def _moved(place: Point, down: float) -> Point:
-    return place[0], place[1] + down
+def _pixels(place: Point) -> Point:
+    return MARGIN + BOX_WIDTH / 2 + COLUMN * place[0], MARGIN + BOX_HEIGHT / 2 + LAYER * place[1]
 
 
 def short(name: str) -> str:
@@ -82,39 +100,28 @@ def short(name: str) -> str:
     return own if len(own) <= SHORT else f"…{own[1 - SHORT :]}"
 
 
-@dataclass(frozen=True)
-class Placement:
-    """A place for each vertex, in units of columns and layers, and the bends of each edge between its ends."""
+def layered(vertices: int, edges: Sequence[tuple[int, int]]) -> tuple[list[Point], list[list[Point]]]:
+    """A place for each vertex, in units of columns and layers, and the bends of each edge between its ends.
 
-    places: tuple[Point, ...]
-    bends: tuple[tuple[Point, ...], ...]
-
-
-def layered(vertices: int, edges: Sequence[tuple[int, int]]) -> Placement:
-    """Layers so that every edge points downwards. Edges go from a smaller number to a larger one, as ops do.
-
-    An edge that passes layers gets a vertex in each of them, so that room is left for it; those are its bends.
-    (igraph 1.0 does the same internally, but its Python interface does not say where.)
+    Every edge points downwards. Edges go from a smaller number to a larger one, as ops do. An edge that passes layers
+    gets a vertex in each of them, so that room is left for it; those are its bends. (igraph 1.0 does the same
+    internally, but its Python interface does not say where.)
     """
-    require_report()
     import igraph
 
-    if not vertices:
-        return Placement((), ())
     layers = _layers(vertices, edges)
     parts: list[tuple[int, int]] = []
-    passing: list[list[int]] = []
+    passing: list[range] = []
     for start, end in edges:
-        between = list(range(len(layers), len(layers) + layers[end] - layers[start] - 1))
+        between = range(len(layers), len(layers) + layers[end] - layers[start] - 1)
         layers += range(layers[start] + 1, layers[end])
-        way = [start, *between, end]
-        parts += pairwise(way)
+        parts += pairwise((start, *between, end))
         passing.append(between)
     graph = igraph.Graph(n=len(layers), edges=parts, directed=True)
     coordinates = graph.layout_sugiyama(layers=layers, maxiter=ROUNDS).coords
     left = min(x for x, _ in coordinates)
     places = [(float(x - left), float(layer)) for (x, _), layer in zip(coordinates, layers, strict=False)]
-    return Placement(tuple(places[:vertices]), tuple(tuple(places[k] for k in between) for between in passing))
+    return places[:vertices], [[places[k] for k in between] for between in passing]
 
 
 def _layers(vertices: int, edges: Sequence[tuple[int, int]]) -> list[int]:

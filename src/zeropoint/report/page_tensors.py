@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,12 +11,10 @@ from ..affine import QuantParams, dequantize
 from ..bench.errors import decibels
 from ..calibration.expected_error import ExpectedErrors, Grid
 from ..calibration.histogram import Histogram
-from ..calibration.stats import Stats, TensorStats
-from ..dtypes import Array
+from ..calibration.stats import TensorStats
 from ..graph.model import Op, Tensor
 from ..ops import OPS
 from .inspection import TensorRow
-from .page_values import Bins, ChannelRanges, TensorDetail
 from .terminal import type_text
 
 DRAWN_BINS = 96
@@ -23,16 +22,48 @@ DRAWN_CHANNELS = 256
 """More bars than that cannot be told apart; neighbours share one."""
 
 
-def tensor_detail(tensor: Tensor, row: TensorRow, name: str, stats: Stats | None) -> TensorDetail:
-    """`tensor`, of which `row` tells the parameters; calibration knows it by `name`."""
-    seen = None if stats is None else stats.tensors.get(name)
+@dataclass(frozen=True)
+class Bins:
+    """A histogram in few enough bins to be drawn: bin k holds [low + k width, low + (k + 1) width)."""
+
+    low: float
+    width: float
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TensorDetail:
+    """A tensor that an op reads or makes. `limits` is what its integers can represent; `seen` what calibration saw."""
+
+    name: str
+    type: str
+    formula: str | None = None
+    limits: tuple[float, float] | None = None
+    seen: tuple[float, float] | None = None
+    bins: Bins | None = None
+
+
+@dataclass(frozen=True)
+class ChannelRanges:
+    """The least and greatest weight of each channel, or of `each` neighbouring ones, and what their scale allows."""
+
+    name: str
+    axis: int
+    each: int
+    lows: tuple[float, ...]
+    highs: tuple[float, ...]
+    limits: tuple[float, ...]  # the greatest magnitude that the scale can represent
+
+
+def tensor_detail(name: str, tensor: Tensor, row: TensorRow, stats: TensorStats | None) -> TensorDetail:
+    """`tensor`, as `row` describes it and calibration saw it."""
     return TensorDetail(
         name,
-        type_text(tensor.dtype.label, tensor.shape_signature or tensor.shape),
+        type_text(row.dtype, row.shape_signature or row.shape),
         None if row.quantization is None else row.quantization.formula,
         None if tensor.params is None else tensor.params.range(),
-        None if seen is None else (seen.low.value, seen.high.value),
-        None if seen is None else drawn(seen.histogram),
+        None if stats is None else (stats.low.value, stats.high.value),
+        None if stats is None else drawn(stats.histogram),
     )
 
 
@@ -46,51 +77,32 @@ def drawn(histogram: Histogram) -> Bins | None:
     return Bins(coarse.first * coarse.width, coarse.width, tuple(map(int, coarse.counts)))
 
 
-def expected_snr(seen: TensorStats, params: QuantParams) -> float | None:
-    """Signal-to-noise in dB that rounding and clipping leaves of values spread as in the histogram."""
+def expected_errors(seen: TensorStats, params: QuantParams) -> tuple[float | None, float | None]:
+    """What rounding and clipping do to values spread as in the histogram: the signal-to-noise in dB that they leave,
+    and the share of values that lie beyond the range by more than half a step."""
     histogram = seen.histogram
     if params.axis is not None or not histogram.counts.size:
-        return None
-    power = float(histogram.counts @ histogram.centers() ** 2) / max(1, histogram.total)
+        return None, None
     low, high = params.range()
-    errors = ExpectedErrors([histogram], Grid(params.dtype.bits))
-    error = float(errors(np.array([[low]]), np.array([[high]]))[0, 0])
-    return decibels(error / power) if power > 0 and error > 0 else None
-
-
-def clipped_share(seen: TensorStats, params: QuantParams) -> float | None:
-    """The share of values that lie beyond the range by more than half a step, from the histogram."""
-    histogram = seen.histogram
-    if params.axis is not None or not histogram.counts.size:
-        return None
-    low, high = params.range()
-    centers, half = histogram.centers(), params.scale / 2
+    centers, half, total = histogram.centers(), params.scale / 2, max(1, histogram.total)
+    power = float(histogram.counts @ centers**2) / total
+    error = float(ExpectedErrors([histogram], Grid(params.dtype.bits))(np.array([[low]]), np.array([[high]]))[0, 0])
     beyond = histogram.counts[(centers < low - half) | (centers > high + half)].sum()
-    return float(beyond) / max(1, histogram.total)
+    return decibels(error / power) if power > 0 and error > 0 else None, float(beyond) / total
 
 
 def weight_ranges(op: Op) -> Iterator[ChannelRanges]:
     """The channels of each weight of `op` that is quantized along an axis."""
-    spec = OPS.get(op.kind)
-    weights = () if spec is None else (op.inputs[k] for k in spec.weight_slots if k < len(op.inputs))
-    for tensor in weights:
+    for slot in OPS[op.kind].weight_slots if op.kind in OPS else ():
+        tensor = op.inputs[slot] if slot < len(op.inputs) else None
         params, data = (None, None) if tensor is None else (tensor.params, tensor.data)
-        if tensor is not None and data is not None and data.size and params is not None and params.axis is not None:
-            yield _channels(tensor.name, dequantize(data, params), params)
-
-
-def _channels(name: str, values: Array, params: QuantParams) -> ChannelRanges:
-    assert params.axis is not None
-    rows = np.moveaxis(values, params.axis, 0).reshape(len(params.scales), -1)
-    each = -(-len(rows) // DRAWN_CHANNELS)
-    starts = np.arange(0, len(rows), each)
-    pairs = zip(params.scales, params.zero_points, strict=True)
-    limits = np.array([s * max(params.dtype.max - z, z - params.dtype.min) for s, z in pairs])
-    return ChannelRanges(
-        name,
-        params.axis,
-        each,
-        tuple(map(float, np.minimum.reduceat(rows.min(axis=1), starts))),
-        tuple(map(float, np.maximum.reduceat(rows.max(axis=1), starts))),
-        tuple(map(float, np.maximum.reduceat(limits, starts))),
-    )
+        if tensor is None or params is None or params.axis is None or data is None or not data.size:
+            continue
+        rows = np.moveaxis(dequantize(data, params), params.axis, 0).reshape(len(params.scales), -1)
+        each = -(-len(rows) // DRAWN_CHANNELS)
+        starts = np.arange(0, len(rows), each)
+        zeros = np.array(params.zero_points)
+        limits = np.array(params.scales) * np.maximum(params.dtype.max - zeros, zeros - params.dtype.min)
+        lows = np.minimum.reduceat(rows.min(axis=1), starts)
+        highs, limits = (np.maximum.reduceat(values, starts) for values in (rows.max(axis=1), limits))
+        yield ChannelRanges(tensor.name, params.axis, each, *(tuple(v.tolist()) for v in (lows, highs, limits)))
