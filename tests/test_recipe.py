@@ -209,7 +209,7 @@ def test_a_malformed_recipe_is_refused(tmp_path, text, words):
 
 def test_what_is_no_text_is_refused(tmp_path):
     (tmp_path / "recipe.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InvalidRecipe, match="is not text"):
+    with pytest.raises(InvalidRecipe, match="is not valid JSON"):
         load_recipe(tmp_path / "recipe.json")
     (tmp_path / "recipe.toml").write_text("[[rules]\n", "utf-8")
     with pytest.raises(InvalidRecipe, match="is not valid TOML"):

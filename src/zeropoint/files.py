@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .errors import OutputExists, ZeropointError
@@ -15,6 +16,19 @@ PathLike = str | os.PathLike[str]
 def describe_os_error(error: OSError) -> str:
     """What the operating system said, without its number."""
     return (error.strerror or str(error)).lower()
+
+
+@contextmanager
+def reading(path: PathLike, content: str, refusal: type[ZeropointError]) -> Iterator[None]:
+    """Raise a `refusal` if the file cannot be read or, as whatever parses it finds, is not `content`."""
+    try:
+        yield
+    except ZeropointError:
+        raise
+    except OSError as error:
+        raise refusal(f"cannot read {path}: {describe_os_error(error)}") from None
+    except Exception as error:  # parsers raise whatever they come across
+        raise refusal(f"{path} is not {content}: {str(error) or type(error).__name__}") from None
 
 
 def refuse_existing(path: PathLike, overwrite: bool) -> None:

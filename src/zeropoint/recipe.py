@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from .affine import PerBlock, PerTensor
 from .dtypes import DType
 from .errors import InvalidRecipe
-from .files import PathLike, describe_os_error
+from .files import PathLike, reading
 from .graph.model import Op
 
 Effort = Literal["quick", "standard", "high"]
@@ -177,7 +177,7 @@ BLOCKS = (32, 64, 128, 256)
 
 
 def preset(name: str, weight_bits: int = 8, **changes: Any) -> Recipe:
-    """The recipe called `name`, one of MODES, for every op that has such a kernel; `changes` are as in a rule's file."""
+    """The recipe called `name`, one of MODES, for all ops with such a kernel; `changes` are as in a rule's file."""
     if f"int{weight_bits}" not in WEIGHT_TYPES:
         raise InvalidRecipe(f"weights of {weight_bits} bits are not supported; choose 8, 4 or 2")
     if name not in MODES:
@@ -231,17 +231,9 @@ def keep_float(pattern: str) -> Rule:
 
 def load_recipe(path: PathLike) -> Recipe:
     """A recipe from JSON or TOML: `{"rules": [{"ops": "CONV_2D", "name": "head/*", "scheme": "int16x8"}, ...]}`."""
-    file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidRecipe(f"cannot read {path}: {describe_os_error(error)}") from None
-    except UnicodeDecodeError:
-        raise InvalidRecipe(f"{path} is not text") from None
-    try:
-        content = _toml(text) if file.suffix == ".toml" else json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRecipe(f"{path} is not valid {'TOML' if file.suffix == '.toml' else 'JSON'}: {error}") from None
+    kind, parse = ("TOML", _toml) if Path(path).suffix == ".toml" else ("JSON", json.loads)
+    with reading(path, f"valid {kind}", InvalidRecipe):
+        content = parse(Path(path).read_text(encoding="utf-8"))
     return recipe_from(content, str(path))
 
 

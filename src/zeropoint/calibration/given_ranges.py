@@ -12,7 +12,7 @@ from typing import Any
 from ..affine import QuantParams
 from ..dtypes import DType
 from ..errors import InvalidStats
-from ..files import PathLike, describe_os_error
+from ..files import PathLike, reading
 from ..graph.model import Model
 from ..graph.query import tensor_keys
 
@@ -47,12 +47,8 @@ class Ranges:
 
 def ranges_from_json(path: PathLike) -> Ranges:
     """`{tensor name: {"min": ..., "max": ...}}` or `{"scale": ..., "zero_point": ..., "type": "int8"}`."""
-    try:
+    with reading(path, "JSON", InvalidStats):
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidStats(f"cannot read {path}: {describe_os_error(error)}") from None
-    except ValueError as error:
-        raise InvalidStats(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise InvalidStats(f"{path} must hold an object of tensor names")
     return Ranges({name: _range(name, value, str(path)) for name, value in content.items()})

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..dtypes import Array
 from ..errors import InvalidStats
-from ..files import PathLike, describe_os_error, write_whole
+from ..files import PathLike, reading, write_whole
 from ..graph.model import Model
 from ..graph.query import fingerprint
 from .histogram import Histogram
@@ -197,15 +197,8 @@ class Stats:
 
     @classmethod
     def load(cls, path: PathLike) -> Stats:
-        try:
-            content = Path(path).read_bytes()
-        except OSError as error:
-            raise InvalidStats(f"cannot read {path}: {describe_os_error(error)}") from None
-        try:
-            return _decode(content)
-        except Exception as error:  # archives break in many ways
-            reason = str(error) or type(error).__name__
-            raise InvalidStats(f"{path} is not a statistics file, or is damaged ({reason})") from None
+        with reading(path, "a statistics file, or is damaged", InvalidStats):
+            return _decode(Path(path).read_bytes())
 
 
 def _encode(stats: Stats) -> bytes:

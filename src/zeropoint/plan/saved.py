@@ -18,7 +18,7 @@ import numpy as np
 from ..affine import PerAxis, PerBlock, PerTensor, QuantParams
 from ..dtypes import DType
 from ..errors import InvalidRecipe
-from ..files import PathLike, describe_os_error, write_whole
+from ..files import PathLike, reading, write_whole
 from ..graph.model import Model
 from ..graph.query import Use, fingerprint
 from ..recipe import PerChannel, Scheme
@@ -110,10 +110,6 @@ def save_plan(planned: Planned, path: PathLike, *, overwrite: bool = False) -> N
 
 def load_plan(path: PathLike, model: Model) -> Planned:
     """Plans that were saved, for the prepared model that they were made for."""
-    try:
+    with reading(path, "a saved plan", InvalidRecipe):
         text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidRecipe(f"cannot read {path}: {describe_os_error(error)}") from None
-    except UnicodeDecodeError:
-        raise InvalidRecipe(f"{path} is not a saved plan") from None
     return planned_from_text(text, model)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 
 from ..dtypes import Array, DType
 from ..errors import InvalidSample, ZeropointError
-from ..files import describe_os_error
+from ..files import reading
 from .conversion import require_library
 from .ports import Entry, Port
 from .samples import Samples
@@ -64,76 +63,53 @@ def load_data(spec: str, entry: Entry, normalization: Normalization | None = Non
         return _from_images(path, entry, normalization or Normalization())
     if normalization is not None:
         raise InvalidSample("--scale, --offset, --mean and --std are for folders of images")
-    if path.suffix == ".npz":
-        return _from_npz(path, entry)
-    if path.suffix == ".npy":
-        return _from_arrays({"": _read_array(path)}, entry, spec)
+    if path.suffix in (".npz", ".npy"):
+        return _from_arrays(_read_arrays(path), entry, spec)
     problem = "cannot read samples from" if path.exists() else "there is no"
     raise InvalidSample(f"{problem} {spec}; give an .npz, an .npy, a folder of images, or file.py:function")
 
 
-def _read_array(path: Path) -> Array:
-    with _reading(path, "NumPy array file"):
-        return np.lib.format.open_memmap(path, mode="r")
-
-
-def _from_npz(path: Path, entry: Entry) -> Data:
-    # Given a path, NumPy leaves the file open if it is damaged (NumPy 2.4).
-    with _reading(path, "NumPy archive"), path.open("rb") as content, np.load(content, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    return _from_arrays(arrays, entry, str(path))
-
-
-@contextmanager
-def _reading(path: Path, what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InvalidSample(f"cannot read {path}: {describe_os_error(error)}") from None
-    except Exception as error:  # NumPy's parsers raise whatever they come across
-        raise InvalidSample(f"{path} is not a {what}: {error}") from None
+def _read_arrays(path: Path) -> dict[str, Array]:
+    if path.suffix == ".npy":
+        with reading(path, "a NumPy array file", InvalidSample):
+            return {"": np.lib.format.open_memmap(path, mode="r")}
+    # Given a path, NumPy leaves the file open if it is damaged (NumPy 2.4). Pickled objects are refused by default.
+    with reading(path, "a NumPy archive", InvalidSample), path.open("rb") as content, np.load(content) as file:
+        return {name: file[name] for name in file.files}
 
 
 def _from_arrays(arrays: dict[str, Array], entry: Entry, source: str) -> Data:
     """One array for each input by name, or a single array for a single input; their first axis counts samples."""
-    named = {p.name: next((arrays[n] for n in p.names if n in arrays), None) for p in entry.ports}
-    if any(a is None for a in named.values()):
-        if len(arrays) != 1 or len(entry.ports) != 1:
-            wanted = ", ".join(str(p) for p in entry.ports)
-            has = ", ".join(repr(n) for n in arrays) or "nothing"
-            raise InvalidSample(f"{source} has {has}; name its arrays after the model's inputs: {wanted}")
-        named = {entry.ports[0].name: next(iter(arrays.values()))}
-    columns = [_Column(p, a) for p in entry.ports if (a := named[p.name]) is not None]
-    lengths = {len(c) for c in columns}
-    if len(lengths) != 1 or 0 in lengths:
-        counts = ", ".join(f"'{c.port.name}' {len(c)}" for c in columns)
+    ports = entry.ports
+    if len(arrays) == len(ports) == 1:
+        chosen = list(arrays.values())
+    else:
+        chosen = [arrays[n] for p in ports for n in [n for n in p.names if n in arrays][:1]]
+    if len(chosen) < len(ports):
+        wanted = ", ".join(str(p) for p in ports)
+        has = ", ".join(repr(n) for n in arrays) or "nothing"
+        raise InvalidSample(f"{source} has {has}; name its arrays after the model's inputs: {wanted}")
+    columns = [_by_sample(a, p) for a, p in zip(chosen, ports, strict=True)]
+    lengths = [len(c) for c in columns]
+    if len(set(lengths)) != 1 or 0 in lengths:
+        counts = ", ".join(f"'{p.name}' {n}" for p, n in zip(ports, lengths, strict=True))
         raise InvalidSample(f"{source}: the arrays must hold the same number of samples, at least one: {counts}")
-    return Data(partial(_rows, columns), len(columns[0]))
+    return Data(partial(_rows, columns), lengths[0])
 
 
-@dataclass(frozen=True)
-class _Column:
-    """Samples of one input. Rows with as many dimensions as the input has are put together to its batch size."""
-
-    port: Port
-    array: Array
-
-    @property
-    def has_batches(self) -> bool:
-        return self.array.ndim == len(self.port.shape) > 0
-
-    def __len__(self) -> int:
-        return self.array.shape[0] // (self.port.batch if self.has_batches else 1) if self.array.ndim else 0
-
-    def __getitem__(self, k: int) -> Array:
-        batch = self.port.batch
-        return self.array[k * batch : (k + 1) * batch] if self.has_batches else np.asarray(self.array[k])
+def _by_sample(array: Array, port: Port) -> Array:
+    """A view with samples along its first axis. Rows that have the input's rank are grouped to its batch size."""
+    if array.ndim == 0:
+        return array.reshape(1)[:0]
+    if array.ndim != len(port.shape):
+        return array
+    count = array.shape[0] // port.batch
+    return array[: count * port.batch].reshape(count, port.batch, *array.shape[1:])
 
 
-def _rows(columns: Sequence[_Column]) -> Iterator[tuple[Array, ...]]:
-    """Sample k of each column."""
-    for k in range(len(columns[0])):
-        yield tuple(column[k] for column in columns)
+def _rows(columns: Sequence[Array]) -> Iterator[tuple[Array, ...]]:
+    for values in zip(*columns, strict=True):
+        yield tuple(map(np.asarray, values))
 
 
 def _from_images(folder: Path, entry: Entry, normalization: Normalization) -> Data:

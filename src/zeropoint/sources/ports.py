@@ -60,17 +60,13 @@ def entries(model: Model) -> list[Entry]:
 
 def entry(model: Model, key: str | None = None) -> Entry:
     """The entry called `key`, or the only one."""
-    found = entries(model)
-    if key is None:
-        distinct = {e.graph for e in found}
-        if len(distinct) > 1:
-            keys = ", ".join(repr(e.key) for e in found)
-            raise InvalidSample(f"the model has several signatures ({keys}); give samples as {{signature: samples}}")
-        return found[0]
-    for candidate in found:
-        if candidate.key == key:
-            return candidate
-    keys = ", ".join(repr(e.key) for e in found if e.key is not None) or "none at all"
+    choices = entries(model)
+    keys = ", ".join(repr(e.key) for e in choices if e.key is not None) or "none at all"
+    if key is None and len({e.graph for e in choices}) > 1:
+        raise InvalidSample(f"the model has several signatures ({keys}); give samples as {{signature: samples}}")
+    for choice in choices:
+        if key in (None, choice.key):
+            return choice
     raise InvalidSample(f"the model has no signature {key!r}; it has {keys}")
 
 

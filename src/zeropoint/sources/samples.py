@@ -148,16 +148,13 @@ def _typed(array: Array, port: Port, number: int, notes: Notes) -> Array:
         raise InvalidSample(f"the input {port} takes {port.dtype.label}, which cannot be fed")
     if array.dtype == target:
         return array
-    if target.kind == "f" or np.can_cast(array.dtype, target, "safe"):
-        if array.dtype != np.float64:
-            notes.say(f"input '{port.name}': {array.dtype} values were converted to {target}, unscaled")
-        with np.errstate(over="ignore"):
-            return array.astype(target)
     with np.errstate(invalid="ignore", over="ignore"):
         converted = array.astype(target)
-    if not np.array_equal(converted.astype(array.dtype), array):
+        fits = target.kind == "f" or np.array_equal(converted.astype(array.dtype), array)
+    if not fits:
         raise InvalidSample(f"sample {number}, input {port}: {array.dtype} values do not fit into {target}")
-    notes.say(f"input '{port.name}': {array.dtype} values were converted to {target}")
+    if target.kind != "f" or array.dtype != np.float64:
+        notes.say(f"input '{port.name}': {array.dtype} values were converted to {target}, unscaled")
     return converted
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConversionFailed, InvalidModel
-from ..files import describe_os_error
+from ..files import reading
 from ..graph.model import Model, Op, Signature, Tensor
 from ..tflite.read import load
 from .conversion import Conversion, converting, first_relevant_line, require_library
@@ -230,11 +230,8 @@ def read_keras_file(path: Path, conversion: Conversion) -> Any:
 def _require_keras_file(path: Path) -> None:
     if not path.is_file():
         raise InvalidModel(f"there is no file {path}")
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(HDF5_START))
-    except OSError as error:
-        raise InvalidModel(f"cannot read {path}: {describe_os_error(error)}") from None
+    with reading(path, "a Keras file", InvalidModel), path.open("rb") as file:
+        start = file.read(len(HDF5_START))
     if path.suffix == ".keras" and not zipfile.is_zipfile(path):
         raise InvalidModel(f"{path} is not a Keras file: it is not the zip archive that model.save('x.keras') writes")
     if path.suffix != ".keras" and start != HDF5_START:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..dtypes import Array
 from ..errors import InvalidModel
-from ..files import PathLike, describe_os_error
+from ..files import PathLike, reading
 from ..graph.check import check
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Quantization, Record, Signature, Tensor
 from . import schema
@@ -38,7 +38,7 @@ def load(source: PathLike | bytes) -> Model:
 
 
 def _content(path: Path) -> memoryview:
-    try:
+    with reading(path, "a .tflite model", InvalidModel):
         if path.is_dir():
             raise InvalidModel(f"{path} is a folder; give a .tflite file")
         size = path.stat().st_size
@@ -50,8 +50,6 @@ def _content(path: Path) -> memoryview:
         content = np.fromfile(path, np.uint8)
         content.flags.writeable = False
         return memoryview(content)  # type: ignore[arg-type]  # NumPy's stubs hide that arrays are buffers
-    except OSError as error:
-        raise InvalidModel(f"cannot read {path}: {describe_os_error(error)}") from None
 
 
 def _identified(content: Content, name: str) -> Content:
