@@ -53,6 +53,7 @@ class Link:
     """
 
     tensor: Tensor
+    passing: tuple[Tensor, ...]  # on the way to the sinks
     makers: tuple[tuple[Use, int], ...]
     sinks: tuple[Sink, ...]
     is_free: bool
@@ -61,8 +62,8 @@ class Link:
 
 def equalize(
     model: Model, stats: Stats, keys: Mapping[Tensor, str] | None = None, ops: Mapping[str, OpSpec] = OPS
-) -> list[Tensor]:
-    """Edit `model` in place; return the tensors whose channels were scaled, which have to be measured anew.
+) -> list[Link]:
+    """Edit `model` in place; return what was scaled. The tensors of these links have to be measured anew.
 
     `keys` are the names by which `stats` knows the tensors, where the model was edited since.
     """
@@ -77,7 +78,7 @@ def equalize(
             factors = channel_factors(np.maximum(-seen.channels.low, seen.channels.high), link.is_free, link.ceiling)
             if factors is not None:
                 apply(graph, link, factors, readers)
-                changed.append(link.tensor)
+                changed.append(link)
     return changed
 
 
@@ -95,11 +96,12 @@ class _Links:
             if not makers or ceiling is None:
                 continue
             tensor = op.outputs[0]
-            sinks = self._sinks(tensor, np.broadcast_to(np.arange(tensor.shape[-1]), tensor.shape))
+            passing: list[Tensor] = []
+            sinks = self._sinks(tensor, np.broadcast_to(np.arange(tensor.shape[-1]), tensor.shape), passing)
             if sinks:
                 layouts = [self._layout(sink.weights.op) for sink in sinks]
                 is_free = all(x is not None and x.outputs == s.axis for x, s in zip(layouts, sinks, strict=True))
-                yield Link(tensor, makers, tuple(sinks), is_free, ceiling)
+                yield Link(tensor, tuple(passing), makers, tuple(sinks), is_free, ceiling)
 
     def _layout(self, op: Op) -> Layout | None:
         """How the op's weights lie, for ops with an input, weights and a bias in this order."""
@@ -137,9 +139,9 @@ class _Links:
                 return (*gain, (Use(op, 1 - k), 0)) if gain else ()
         return ()
 
-    def _sinks(self, tensor: Tensor, channels: Array) -> list[Sink] | None:
+    def _sinks(self, tensor: Tensor, channels: Array, passing: list[Tensor]) -> list[Sink] | None:
         """All that reads the tensor, of whose elements `channels` says which channel they belong to; None if scaling
-        would show somewhere."""
+        would show somewhere. Tensors on the way are added to `passing`."""
         if self.uses.is_output(tensor) or not self.uses.readers(tensor):
             return None
         found: list[Sink] = []
@@ -149,7 +151,8 @@ class _Links:
                 more = _absorbed(use.op, layout, channels)
             else:
                 passed = self._passed(use, channels)
-                more = None if passed is None else self._sinks(use.op.outputs[0], passed)
+                passing += use.op.outputs
+                more = None if passed is None else self._sinks(use.op.outputs[0], passed, passing)
             if more is None:
                 return None
             found += more

@@ -44,6 +44,9 @@ TRIAL_MACS: Mapping[Effort, float] = {"standard": 2e9, "high": 4e11}
 RANGE_PARTS = 8
 """In how many parts high effort picks the ranges of a model that is too large for that."""
 
+MEASURED_AGAIN = 128
+"""Samples on which equalized tensors are measured."""
+
 OUTLIER_RATIO = 4.0
 """From this ratio of the whole range to that of 99.99 % of the values, what lies outside counts as outliers."""
 
@@ -141,13 +144,17 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     pairs = zip(best.prepared.model.graphs, copy.graphs, strict=True)
     twins = {a: b for old, new in pairs for a, b in zip(old.tensors, new.tensors, strict=True)}
     keys = {twins[t]: key for t, key in best.prepared.keys.items() if t in twins}
-    count = len(equalize(copy, request.stats, keys, request.ops))
-    if not count:
+    links = equalize(copy, request.stats, keys, request.ops)
+    if not links:
         return
-    stats = calibrate(copy, lab.bench.rows, replace(lab.settings, limit=None), ops=request.ops)
-    prepared = Prepared(copy, tensor_keys(copy), Trained())
+    measured = calibrate(copy, lab.bench.rows[:MEASURED_AGAIN], replace(lab.settings, limit=None), ops=request.ops)
+    names = tensor_keys(copy)
+    changed = [t for link in links for t in (link.tensor, *link.passing)]
+    new = {keys[t]: measured.tensors[names[t]] for t in changed if names[t] in measured.tensors}
+    stats = replace(request.stats, tensors={**request.stats.tensors, **new})
+    prepared = Prepared(copy, keys, Trained())
     for method in dict.fromkeys((request.range_method, *TRIED[:1])):
-        yield Candidate(prepared, replace(request, stats=stats, method=method), count)
+        yield Candidate(prepared, replace(request, stats=stats, method=method), len(links))
 
 
 def clipped_outliers(lab: Lab, best: Candidate) -> Proposals:
