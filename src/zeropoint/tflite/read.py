@@ -70,7 +70,7 @@ class _Reader:
         self.file = File(content)
         self.root = self.file.root()
         self.buffers = [self._buffer(t) for t in self.root.tables(4) or ()]
-        self.codes = [_OpCode(t) for t in self.root.tables(1) or ()]
+        self.codes = [_op_code(t) for t in self.root.tables(1) or ()]
         self.graphs: list[Graph] = []
 
     def model(self) -> Model:
@@ -157,15 +157,15 @@ class _Reader:
         )
 
     def _op(self, table: Table, graph: Graph) -> Op:
-        code: _OpCode = _pick(self.codes, table.number(0, "I"), "operator code")
+        kind, version, custom_code = _pick(self.codes, table.number(0, "I"), "operator code")
         mutating = table.numbers(7, np.uint8)
         return Op(
-            code.kind,
+            kind,
             [None if k == -1 else _pick(graph.tensors, k, "tensor") for k in table.numbers(1) or ()],
             _tensors(graph, table.numbers(2)),
             self._options(table),
-            code.version,
-            code.custom_code,
+            version,
+            custom_code,
             self._custom_options(table),
             table.number(6, "b"),
             _tensors(graph, table.numbers(8)),
@@ -178,11 +178,10 @@ class _Reader:
         second = schema.union_record(table, "BuiltinOptions2", 11, 12)
         if first is not None and second is not None:
             raise InvalidModel(f"an op has both {first.type} and {second.type}")
-        found = first or second
-        if found is None:
+        options = first or second
+        if options is None:
             return None
-        calls = {k: self._called(v) for k, v in found.values.items() if schema.holds_subgraphs(k)}
-        return found.replace(**calls)
+        return options.replace(**{k: self._called(v) for k, v in options.values.items() if schema.holds_subgraphs(k)})
 
     def _called(self, index: int | tuple[int, ...] | None) -> object:
         """The graph, or several, in place of the index; no graph stays what it was."""
@@ -204,12 +203,10 @@ class _Reader:
         return Signature(table.text(2) or "", graph, named(0), named(1))
 
 
-class _OpCode:
-    def __init__(self, table: Table) -> None:
-        # Codes outgrew their byte; older files fill only the old field, newer ones both.
-        self.kind = schema.op_kind(max(table.number(0, "b"), table.number(3, "i")))
-        self.version = table.number(2, "i", 1)
-        self.custom_code = table.text(1)
+def _op_code(table: Table) -> tuple[str, int, str | None]:
+    """Kind, version and custom code. Codes outgrew their byte; older files fill only the old field, newer ones both."""
+    kind = schema.op_kind(max(table.number(0, "b"), table.number(3, "i")))
+    return kind, table.number(2, "i", 1), table.text(1)
 
 
 def _sparsity(table: Table | None) -> Record | None:

@@ -36,14 +36,19 @@ def chunks(model: Model) -> Iterator[bytes | memoryview]:
     check(model)
     writer = _Writer(model)
     head = writer.head()
-    yield head
-    position = len(head)
-    for buffer in writer.buffers:
-        padding = writer.padding_before(position)
-        yield bytes(padding) + struct.pack("<I", buffer.raw.size)
-        yield memoryview(buffer.raw)  # type: ignore[arg-type]  # NumPy's stubs hide that arrays are buffers
-        position += padding + 4 + buffer.raw.size
-    yield bytes(-position % 4)
+    pieces: list[bytes | memoryview] = []
+    end = len(head)
+    for place, buffer in zip(writer.data_offsets, writer.buffers, strict=True):
+        padding = -(end + 4) % ALIGNMENT  # puts the data, four bytes after its length, on an aligned address
+        struct.pack_into("<I", head, len(head) - place, end + padding - len(head) + place)
+        pieces.append(bytes(padding) + struct.pack("<I", buffer.raw.size))
+        pieces.append(memoryview(buffer.raw))  # type: ignore[arg-type]  # NumPy's stubs hide that arrays are buffers
+        end += padding + 4 + buffer.raw.size
+    if end > LARGEST_FILE:
+        raise InvalidModel(f"the model would take {end / 2**30:.1f} GB; a .tflite holds at most 2 GB")
+    yield bytes(head)
+    yield from pieces
+    yield bytes(-end % 4)
 
 
 class _Writer:
@@ -57,10 +62,10 @@ class _Writer:
         self.buffers: list[Buffer] = []
         self._buffer_index: dict[int, int] = {}
         self._options: dict[str, int] = {}
-        self._slots: list[int] = []  # where, from the end, each buffer's data offset is stored
+        self.data_offsets: list[int] = []  # where, from the end of the head, the offset of each buffer's data belongs
 
-    def head(self) -> bytes:
-        """Everything but the constants, with their offsets filled in."""
+    def head(self) -> bytearray:
+        """Everything but the constants and the offsets to them."""
         builder, model = self.builder, self.model
         # Buffer indices are given in this order, so tensors come before metadata, as in other writers.
         graphs = [self._graph(g) for g in model.graphs]
@@ -79,22 +84,7 @@ class _Writer:
             (8, OFFSET, self._records(model.external_buffer_groups)),
             (9, OFFSET, self._records(model.external_buffers)),
         )
-        return self._with_offsets(builder.finish(root, schema.IDENTIFIER))
-
-    def padding_before(self, position: int) -> int:
-        """Zeros that put the data, four bytes after its length, on an aligned address."""
-        return -(position + 4) % ALIGNMENT
-
-    def _with_offsets(self, head: bytearray) -> bytes:
-        position = len(head)
-        for slot, buffer in zip(self._slots, self.buffers, strict=True):
-            position += self.padding_before(position)
-            stored_at = len(head) - slot
-            struct.pack_into("<I", head, stored_at, position - stored_at)
-            position += 4 + buffer.raw.size
-        if position > LARGEST_FILE:
-            raise InvalidModel(f"the model would take {position / 2**30:.1f} GB; a .tflite holds at most 2 GB")
-        return bytes(head)
+        return builder.finish(root, schema.IDENTIFIER)
 
     def _buffer(self, buffer: Buffer | None) -> int:
         """The buffer's index in the file; 0 is the empty one that every file begins with."""
@@ -110,7 +100,7 @@ class _Writer:
             return self.builder.table()
         place = self.builder.table((0, "I", 0))
         # A table begins with the offset of its layout (4 bytes); its only field follows.
-        self._slots.append(place - 4)
+        self.data_offsets.append(place - 4)
         return place
 
     def _graph(self, graph: Graph) -> int:
