@@ -13,10 +13,10 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 
 from ..errors import InvalidModel
-from ..graph.model import Graph, Op, Tensor
+from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import CONVERSIONS
-from ..sources.ports import Entry
+from ..sources.ports import Entry, entry
 
 SUFFIX = re.compile(
     r"([/_.](?:u?int(?:8|16|32)|float(?:16|32)|quantized|dequantized?|requantized|quant|dequant)|#\d+|_\d+)$",
@@ -39,10 +39,11 @@ class Alignment:
         return (op for op in self.float.ops if op.kind not in CONVERSIONS and not found.intersection(op.outputs))
 
 
-def align(entries: tuple[Entry, Entry]) -> Alignment:
-    """Of the float entry and the quantized one."""
-    wanted, made = (entry.graph for entry in entries)
-    partner = dict(_inputs(*entries)) | dict(_outputs(wanted, made))
+def align_models(model: Model, quantized: Model, signature: str | None = None) -> Alignment:
+    """Which tensors of a float model and a quantized one hold the same."""
+    ends = entry(model, signature), entry(quantized, signature if quantized.signatures else None)
+    wanted, made = (end.graph for end in ends)
+    partner = dict(_inputs(*ends)) | dict(_outputs(wanted, made))
     taken = set(partner.values())
     for tensor, original in _by_name(wanted, made):
         if tensor not in partner and original not in taken:

@@ -21,7 +21,7 @@ from ..parallel import in_parallel
 from ..runtime.runner import Runner
 from ..sources.ports import Entry, Row, entries, entry
 from ..sources.samples import Notes, Samples, iterate, rows
-from .alignment import Alignment, align, input_order
+from .alignment import Alignment, align_models, input_order
 from .errors import Compared, ErrorSum, OpError, compared_outputs, encoded, real, worst_ops
 
 KEPT_SAMPLES, KEPT_BYTES = 256, 1 << 28
@@ -30,7 +30,7 @@ KEPT_SAMPLES, KEPT_BYTES = 256, 1 << 28
 JUDGED = 24
 """Samples on which models are compared."""
 
-TRACED = 4
+TRACED = 2
 """Samples on which the tensors inside are compared."""
 
 SHORT = 1e8
@@ -147,7 +147,7 @@ class Bench:
 
     def alignment(self, made: Model, signature: str | None = None) -> Alignment:
         """Which tensor of another version holds what a tensor of the float model holds."""
-        return align((entry(self.model, signature), entry(made, signature if made.signatures else None)))
+        return align_models(self.model, made, signature)
 
     def worst_ops(self, made: Model, model: Model | None = None) -> tuple[OpError, ...]:
         """The ops of `made` that add most to the error; `model` is the float version that it was made of."""

@@ -8,7 +8,7 @@ from itertools import chain, islice
 
 import numpy as np
 
-from ..bench.alignment import Alignment, align, computed
+from ..bench.alignment import Alignment, align_models, computed
 from ..bench.errors import encoded, real
 from ..bench.isolate import isolate
 from ..dtypes import Array
@@ -76,8 +76,7 @@ def compare_models(
     """Run both on every sample, and each op of `made` on what the float model has for its inputs."""
     options = options or ComparisonOptions()
     where, notes = entry(wanted, options.signature), Notes()
-    if alignment is None:
-        alignment = align((where, entry(made, options.signature if made.signatures else None)))
+    alignment = alignment or align_models(wanted, made, options.signature)
     numbered = islice((_defined(number, row, where) for number, row in rows(samples, where, notes)), options.limit)
     comparer = _Comparer(wanted, made, alignment, options.ops)
     first = list(islice(numbered, LOOKED_AT_FIRST))

@@ -77,21 +77,10 @@ def doctor(
     trying things out. `progress` is called with what is being done. `ops`: the op table, if it is to be another than
     the package's own.
     """
-    request = DiagnosisRequest(
-        load(model),
-        data,
-        quantized=None if quantized is None else load(quantized),
-        calibration=calibration,
-        recipe=resolve_recipe(mode, recipe, WeightOptions()),
-        range=range,
-        effort=effort,
-        limit=limit,
-        metric=named(metric),
-        seconds=seconds,
-        progress=progress,
-        ops=ops,
-    )
-    return diagnose(request).diagnosis
+    made = None if quantized is None else load(quantized)
+    rules = resolve_recipe(mode, recipe, WeightOptions())
+    request = DiagnosisRequest(load(model), data, made, calibration, rules, range, effort, limit, named(metric))
+    return diagnose(replace(request, seconds=seconds, progress=progress, ops=ops)).diagnosis
 
 
 def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
@@ -107,7 +96,7 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
     made, quantization = request.quantized, None
     if made is None:
         request.report("quantizing as asked")
-        quantization = _quantize(calibration or bench, request, request.recipe)
+        quantization = _quantize(calibration or bench, request.recipe, request.range, request.effort)
         made = quantization.model
     request.report("comparing op by op")
     alignment = bench.alignment(made)
@@ -120,17 +109,10 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
     return doctor.result()
 
 
-def _quantize(
-    bench: Bench,
-    request: DiagnosisRequest,
-    recipe: Recipe,
-    method: RangeChoice | None = None,
-    effort: Effort | None = None,
-) -> Result:
-    """Quantize on what is measured already; as the request asks, unless another method or effort is given."""
-    asked = Request(recipe, method=method or request.range, effort=effort or request.effort, ops=request.ops)
-    is_high = recipe.highest_effort(asked.effort) == "high"
-    return quantize_with(bench.judging(JUDGED_AT_HIGH_EFFORT if is_high else JUDGED), asked)
+def _quantize(bench: Bench, recipe: Recipe, method: RangeChoice, effort: Effort) -> Result:
+    """Quantize by what is measured already."""
+    judged = JUDGED_AT_HIGH_EFFORT if recipe.highest_effort(effort) == "high" else JUDGED
+    return quantize_with(bench.judging(judged), Request(recipe, method=method, effort=effort, ops=bench.ops))
 
 
 @dataclass
@@ -206,7 +188,7 @@ class _Doctor:
         before, built = score(bench, self.evidence.made, request.metric), []
         for method, effort in self._ways():
             request.report(f"building the proposed model, range {method}, effort {effort}")
-            result = _quantize(self.bench, request, recipe, method, effort)
+            result = _quantize(self.bench, recipe, method, effort)
             built.append((score(bench, result.model, request.metric), result, {"range": method, "effort": effort}))
         after, result, options = max(built, key=lambda one: one[0].snr)
         if after.snr <= before.snr:

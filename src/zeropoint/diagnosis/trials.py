@@ -26,7 +26,7 @@ from ..sources.ports import entry
 
 FEW, FEWEST, MOST = 4, 16, 256
 TRIAL_MACS = 4e9
-"""On how many samples fixes are compared: within these limits, so many that it takes this work."""
+"""On how many samples fixes are compared: from FEWEST to MOST, so many that it takes this work; sets of ops on FEW."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..comparison.sums import unit_of
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from ..ops import Rescale
@@ -173,16 +174,14 @@ def drowned_input(evidence: ModelEvidence) -> Hypothesis | None:
 def _steps(evidence: ModelEvidence, op: Op) -> Iterator[tuple[Tensor, float]]:
     """For ops whose inputs end up in one scale of 8 bits: each input with its width in steps of it."""
     spec = evidence.ops.get(op.kind)
-    if spec is None or spec.weight_slots or not (spec.tied or spec.rescale is Rescale.SUM):
+    if spec is None or spec.weight_slots or not (spec.tied or spec.rescale is Rescale.SUM) or not op.outputs:
         return  # a product has no common scale
-    result = op.outputs[0].params if op.outputs else None
-    if result is None or result.axis is not None or result.dtype.bits > 8:
-        return
-    for tensor in (t for t in op.inputs if t is not None and t.is_quantized and not t.is_constant):
-        original = evidence.alignment.partner.get(tensor)
-        seen = None if original is None else evidence.seen(original)
-        if original is not None and seen is not None and seen_span(seen) > 0:
-            yield original, seen_span(seen) / result.scale
+    scale, narrow = unit_of(op.outputs[0]), op.outputs[0].dtype.bits <= 8
+    inputs = [t for t in op.inputs if t is not None and t.is_quantized and not t.is_constant]
+    for original in (evidence.alignment.partner[t] for t in inputs if t in evidence.alignment.partner):
+        seen = evidence.seen(original)
+        if scale is not None and narrow and seen is not None and seen_span(seen) > 0:
+            yield original, seen_span(seen) / scale
 
 
 def _with_readers(evidence: ModelEvidence, found: Sequence[DrownedInput], scheme: str) -> Fix:
