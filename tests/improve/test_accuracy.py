@@ -23,7 +23,7 @@ from zeropoint.improve.gptq import compensated, output_error
 from zeropoint.improve.layerwise import Refiner
 from zeropoint.improve.pipeline import plan as plan_model
 from zeropoint.improve.pipeline import run
-from zeropoint.improve.steps import untold
+from zeropoint.improve.steps import no_progress
 from zeropoint.ops import OPS
 from zeropoint.plan.encode import rounded
 from zeropoint.plan.request import Request
@@ -298,7 +298,7 @@ def test_refined_biases_match_the_float_means_exactly() -> None:
     samples = [(x,) for x in inputs(model, 16)]
     request = Request(preset("int8"), calibrate(model, samples), method="minmax")
     planned = plan_model(model, request)
-    refiner = Refiner(planned.model, replace(request, effort="high"), samples, untold)
+    refiner = Refiner(planned.model, replace(request, effort="high"), samples, no_progress)
     (plan,) = refiner.refine(planned).plans
     (only,) = plan.graph.ops
     float_mean = np.mean([x.reshape(-1, 4).mean(axis=0) for (x,) in samples], axis=0, dtype=np.float64)

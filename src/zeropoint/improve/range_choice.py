@@ -68,7 +68,7 @@ class RangeGroup:
 
     @property
     def fine(self) -> QuantParams:
-        """A grid that nobody notices."""
+        """A grid so fine that rounding to it changes nothing."""
         peak = max(abs(end) for params in self.params.values() for end in params.range())
         return QuantParams((peak * UNSEEN,), (0,), DType.INT32)
 

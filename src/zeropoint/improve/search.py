@@ -17,7 +17,7 @@ from ..plan.planner import prepare_model, require_float_part
 from ..plan.request import Request
 from ..sources.samples import Samples
 from .pipeline import Result, Trial, carry_out, run
-from .steps import STEPS, Candidate, Lab, Stage, Step, untold
+from .steps import STEPS, Candidate, Lab, Stage, Step, no_progress
 
 JUDGED_AT_HIGH_EFFORT = 64
 
@@ -28,7 +28,7 @@ def quantize_on(
     data: Samples | Mapping[str, Samples],
     settings: Settings | None = None,
     progress: Progress | None = None,
-    stage: Stage = untold,
+    stage: Stage = no_progress,
 ) -> Result:
     """Calibrate on `data` and quantize; with standard effort and automatic ranges, in the way that works best."""
     require_float_part(model, request.recipe, request.ops)
@@ -38,7 +38,7 @@ def quantize_on(
     )
 
 
-def quantize_with(bench: Bench, request: Request, stage: Stage = untold) -> Result:
+def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) -> Result:
     """Quantize the model of `bench` by what its samples say."""
     effort = request.recipe.highest_effort(request.effort)
     start = time.perf_counter()

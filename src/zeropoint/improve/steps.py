@@ -61,8 +61,8 @@ Stage = Callable[[str, int], Progress]
 """(what, how many parts) -> who to tell about each."""
 
 
-def untold(what: str, parts: int) -> Progress:  # noqa: ARG001 - one signature for all stages
-    """The stage that nobody watches."""
+def no_progress(what: str, parts: int) -> Progress:  # noqa: ARG001 - one signature for all stages
+    """A stage that reports to nobody."""
     return lambda _: None
 
 
@@ -111,7 +111,7 @@ class Lab:
     bench: Bench
     effort: Effort
     settings: Settings = field(default_factory=Settings)
-    stage: Stage = untold
+    stage: Stage = no_progress
 
 
 @dataclass(frozen=True)
