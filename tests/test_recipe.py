@@ -181,7 +181,7 @@ MALFORMED = {
     rules({"scheme": "int8", "op": "ADD"}): "has op; known are asymmetric, block, effort, min_elements, name, ops",
     rules({"scheme": "int8", "ops": 3}): "'ops' is a text",
     rules({"scheme": "int8", "name": ["a", "b"]}): "'name' is a text",
-    rules({"scheme": "int8", "regex": "("}): "is no regular expression",
+    rules({"scheme": "int8", "regex": "("}): "is not a regular expression",
     rules({"scheme": "int8", "symmetric": "yes"}): "'symmetric' is true or false",
     rules({"scheme": "int8", "per_tensor": 1}): "'per_tensor' is true or false",
     rules({"scheme": "int8", "weights": "float16"}): "weights of type 'float16' are not supported",

@@ -89,10 +89,7 @@ class QuantParams:
     def range(self) -> tuple[float, float]:
         """The least and the greatest representable real number, over all channels."""
         pairs = list(zip(self.scales, self.zero_points, strict=True))
-        return (
-            min(s * (self.dtype.min - z) for s, z in pairs),
-            max(s * (self.dtype.max - z) for s, z in pairs),
-        )
+        return min(s * (self.dtype.min - z) for s, z in pairs), max(s * (self.dtype.max - z) for s, z in pairs)
 
     @cached_property
     def arrays(self) -> tuple[Array, Array]:

@@ -309,7 +309,9 @@ def _type_name(setting: str, value: Any) -> str:
     try:
         return str(np.dtype(value).name)
     except TypeError:
-        raise InvalidRecipe(f"{setting} is {value!r}, which is not a type; give np.int8, np.uint8 or the like") from None
+        raise InvalidRecipe(
+            f"{setting} is {value!r}, which is not a type; give np.int8, np.uint8 or the like"
+        ) from None
 
 
 # Samples.
@@ -318,32 +320,28 @@ def _type_name(setting: str, value: Any) -> str:
 def samples_of(dataset: Any, model: Model) -> Samples | Mapping[str, Samples]:
     """The samples of a representative dataset; for several signatures it gives pairs (signature, sample)."""
     source = getattr(dataset, "input_gen", dataset)
-    graphs = {e.graph for e in entries(model)}
-    if len(graphs) < 2:
-        return partial(_without_key, source)
+    if len({e.graph for e in entries(model)}) < 2:
+        return partial(_samples, source, None)
     if isinstance(source, Iterator):
         source = list(source)  # each signature takes its own from it
-    keys = list(dict.fromkeys(key for key, _ in _pairs(source)))
-    return {key: partial(_of_key, source, key) for key in keys}
+    keys = dict.fromkeys(key for key, _ in _pairs(source, required=True))
+    return {key: partial(_samples, source, key) for key in keys}
 
 
-def _without_key(source: Samples) -> Iterator[Any]:
-    return (sample[1] if _is_keyed(sample) else sample for sample in iterate(source))
+def _samples(source: Samples, key: str | None) -> Iterator[Any]:
+    """Those of the signature `key`, or all."""
+    return (sample for own, sample in _pairs(source, required=key is not None) if key in (None, own))
 
 
-def _pairs(source: Samples) -> Iterator[tuple[str, Any]]:
+def _pairs(source: Samples, required: bool) -> Iterator[tuple[str, Any]]:
+    """(signature, sample). Samples without a signature are refused if it is `required`, and else get an empty one."""
     for number, sample in enumerate(iterate(source)):
-        if not _is_keyed(sample):
+        if isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[0], str):
+            yield sample
+        elif required:
             raise InvalidSample(
                 f"sample {number} of representative_dataset names no signature, and the model has several; "
                 'yield pairs such as ("serving_default", {"input": array})'
             )
-        yield sample
-
-
-def _is_keyed(sample: Any) -> bool:
-    return isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[0], str)
-
-
-def _of_key(source: Samples, key: str) -> Iterator[Any]:
-    return (sample for name, sample in _pairs(source) if name == key)
+        else:
+            yield "", sample

@@ -260,29 +260,29 @@ _KINDS = {str: "a text", bool: "true or false", int: "a whole number"}
 
 
 def _rule(content: Any, where: str) -> Rule:
-    known = {"scheme", *_MATCHES, *_CHANGES}
+    kinds = _MATCHES | _CHANGES
     if not isinstance(content, dict) or "scheme" not in content:
         raise InvalidRecipe(f"{where} needs a 'scheme': {', '.join(PRESETS)}")
-    if unknown := set(content) - known:
-        raise InvalidRecipe(f"{where} has {', '.join(sorted(unknown))}; known are {', '.join(sorted(known))}")
-    if not isinstance(content["scheme"], str) or content["scheme"] not in PRESETS:
-        raise InvalidRecipe(f"{where} asks for the scheme {content['scheme']!r}; choose from {', '.join(PRESETS)}")
-    for key, kind in (_MATCHES | _CHANGES).items():
-        if key in content and type(content[key]) is not kind:
-            raise InvalidRecipe(f"{where}: '{key}' is {_KINDS[kind]}")
-    changes = {k: content[k] for k in _CHANGES if k in content}
-    if "weights" in changes:
-        if changes["weights"] not in WEIGHT_TYPES or content["scheme"] in ("float", "float16"):
+    scheme, asked = content["scheme"], {key: value for key, value in content.items() if key != "scheme"}
+    if unknown := asked.keys() - kinds.keys():
+        known = ", ".join(sorted({"scheme", *kinds}))
+        raise InvalidRecipe(f"{where} has {', '.join(sorted(unknown))}; known are {known}")
+    if scheme not in tuple(PRESETS):
+        raise InvalidRecipe(f"{where} asks for the scheme {scheme!r}; choose from {', '.join(PRESETS)}")
+    for key, value in asked.items():
+        if type(value) is not kinds[key]:
+            raise InvalidRecipe(f"{where}: '{key}' is {_KINDS[kinds[key]]}")
+    if (weights := asked.get("weights")) is not None:
+        if weights not in WEIGHT_TYPES or scheme in ("float", "float16"):
             choices = f"{', '.join(WEIGHT_TYPES)}, with an integer scheme"
-            raise InvalidRecipe(f"{where}: weights of type {content['weights']!r} are not supported; choose {choices}")
-        changes["weights"] = DType.parse(changes["weights"])
-    match = {k: content[k] for k in _MATCHES if k in content}
-    if "regex" in match:
-        try:
-            re.compile(match["regex"])
-        except re.error as error:
-            raise InvalidRecipe(f"{where}: {match['regex']!r} is no regular expression: {error}") from None
-    return Rule(_scheme(PRESETS[content["scheme"]], changes, where), **match)
+            raise InvalidRecipe(f"{where}: weights of type {weights!r} are not supported; choose {choices}")
+        asked["weights"] = DType.parse(weights)
+    try:
+        re.compile(asked.get("regex", ""))
+    except re.error as error:
+        raise InvalidRecipe(f"{where}: {asked['regex']!r} is not a regular expression: {error}") from None
+    match = {key: asked.pop(key) for key in _MATCHES if key in asked}
+    return Rule(_scheme(PRESETS[scheme], asked, where), **match)
 
 
 PlainRules = tuple[Mapping[str, Any], ...]

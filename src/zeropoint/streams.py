@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
 _descriptors = threading.RLock()
 """Descriptors belong to the whole process: two threads that swap them in turns would restore the wrong ones."""
@@ -62,16 +62,9 @@ def _python_to(sink: BinaryIO) -> Iterator[None]:
             out.sink = err.sink = None
 
 
-def _print_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _print_warning(message: Any, category: Any, filename: str, lineno: int, *_: object, **__: object) -> None:
     """As Python does it by default: others may have put something else in the place of that."""
-    print(warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr, end="")
+    print(warnings.formatwarning(message, category, filename, lineno), file=sys.stderr, end="")
 
 
 class _Detour(io.TextIOBase):

@@ -57,11 +57,8 @@ class PiecewiseInterpreter:
         return [self._detail(t) for t in self._graph.outputs]
 
     def _detail(self, tensor: Tensor) -> dict[str, Any]:
-        value, params = self._values[tensor], tensor.params
-        scale = (0.0, 0) if params is None or len(params.scales) != 1 else (params.scale, params.zero_point)
-        shape, signature = np.array(value.shape, np.int32), tensor.shape_signature or tensor.shape
-        detail = {"name": tensor.name, "index": self._index[tensor], "shape": shape, "dtype": value.dtype.type}
-        return detail | {"shape_signature": np.array(signature, np.int32), "quantization": scale}
+        value = self._values[tensor]
+        return {"name": tensor.name, "index": self._index[tensor], "shape": value.shape, "dtype": value.dtype.type}
 
     def resize_tensor_input(self, index: int, shape: Sequence[int], strict: bool = False) -> None:  # noqa: ARG002
         self._shapes[self._graph.tensors[index]] = tuple(shape)
@@ -80,14 +77,16 @@ class PiecewiseInterpreter:
         return lambda: self._values[self._graph.tensors[index]]
 
     def reset_all_variables(self) -> None:
-        for step in self._steps:
-            step.reset()
+        for piece in self._pieces():
+            piece.interpreter.reset_all_variables()
 
     def _get_ops_details(self) -> list[dict[str, Any]]:
         """Those of the pieces, with the indices that ops and tensors have in the whole graph."""
         places = {op: k for k, op in enumerate(self._graph.ops)}
-        pieces = (step for step in self._steps if isinstance(step, _Piece))
-        return [detail for piece in pieces for detail in piece.ops_details(places, self._index)]
+        return [detail for piece in self._pieces() for detail in piece.ops_details(places, self._index)]
+
+    def _pieces(self) -> Iterator[_Piece]:
+        return (step for step in self._steps if isinstance(step, _Piece))
 
 
 def _cut(graph: Graph) -> list[list[Op]]:
@@ -123,19 +122,16 @@ class _Piece:
 
     def run(self, values: dict[Tensor, Array]) -> None:
         details = self.interpreter.get_input_details()
-        shapes = [(d["index"], values[t].shape) for d, t in zip(details, self.graph.inputs, strict=True)]
-        if [tuple(d["shape"]) for d in details] != [shape for _, shape in shapes]:
-            for index, shape in shapes:
-                self.interpreter.resize_tensor_input(index, list(shape))
+        given = {d["index"]: values[t] for d, t in zip(details, self.graph.inputs, strict=True)}
+        if [tuple(d["shape"]) for d in details] != [value.shape for value in given.values()]:
+            for index, value in given.items():
+                self.interpreter.resize_tensor_input(index, list(value.shape))
             self.interpreter.allocate_tensors()
-        for (index, _), tensor in zip(shapes, self.graph.inputs, strict=True):
-            self.interpreter.set_tensor(index, values[tensor])
+        for index, value in given.items():
+            self.interpreter.set_tensor(index, value)
         self.interpreter.invoke()
         for detail, tensor in zip(self.interpreter.get_output_details(), self.graph.outputs, strict=True):
             values[tensor] = self.interpreter.get_tensor(detail["index"])
-
-    def reset(self) -> None:
-        self.interpreter.reset_all_variables()
 
     def ops_details(self, places: Mapping[Op, int], index: Mapping[Tensor, int]) -> Iterator[dict[str, Any]]:
         """Whatever a delegate replaced ops with is listed after them, possibly with tensors of its own."""
@@ -161,9 +157,6 @@ class _FlexOp:
         for tensor, value in zip(self.op.outputs, results, strict=True):
             values[tensor] = np.asarray(value)
 
-    def reset(self) -> None:
-        pass
-
 
 def _function(op: Op) -> Callable[..., Sequence[Any]]:
     """The op as a function of tensors."""
@@ -172,18 +165,16 @@ def _function(op: Op) -> Callable[..., Sequence[Any]]:
         from tensorflow.core.framework import graph_pb2
 
         try:
-            content = strings(op.custom_options)
-        except InvalidModel as error:
-            raise InvalidModel(f"{op.label} '{op.name}': {error}") from None
-        if len(content) != 2:
-            raise InvalidModel(f"the options of {op.label} at '{op.name}' hold no definition of it")
+            _, definition = strings(op.custom_options)
+        except (InvalidModel, ValueError) as error:
+            raise InvalidModel(f"the options of {op.label} at '{op.name}' hold no definition of it: {error}") from None
         graph = graph_pb2.GraphDef()
         present = [t for t in op.inputs if t is not None]
         for k, tensor in enumerate(present):
             node = graph.node.add(name=f"input{k}", op="Placeholder")
             node.attr["dtype"].type = tf.as_dtype(tensor.dtype.storage).as_datatype_enum
         node = graph.node.add()
-        node.ParseFromString(content[1])
+        node.ParseFromString(definition)
         node.name, node.device = "op", ""
         del node.input[:]
         node.input.extend(f"input{k}" for k in range(len(present)))
