@@ -297,7 +297,7 @@ def test_flex_ops_stay_and_the_rest_is_quantized():
         ),
         ({**DEFAULT, "supported_ops": [INT16X8, "TFLITE_BUILTINS_INT8"]}, "TFLITE_BUILTINS_INT8", INT16X8.name),
         ({"inference_input_type": np.int8}, "inference_input_type = int8", "optimizations = []"),
-        ({"supported_types": [np.float16]}, "supported_types = ['float16']", "optimizations = []"),
+        ({"supported_types": [np.float16]}, "supported_types = [float16]", "optimizations = []"),
         ({"supported_ops": [lite.OpsSet.TFLITE_BUILTINS_INT8]}, "TFLITE_BUILTINS_INT8", "optimizations = []"),
     ],
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -174,7 +175,7 @@ class TFLiteConverter:
             Conversion(select_tf_ops=select, custom_ops=self.allow_custom_ops, settings=self._settings)
         )
         mode = asked.mode(model)
-        if mode is None:
+        if mode == "float":
             return to_bytes(model)
         with_data = mode in ("int8", "int16x8") and asked.has_data
         self.result = quantize(
@@ -196,13 +197,42 @@ class TFLiteConverter:
         return to_bytes(self.result.model)
 
 
+MODES = ("int8", "int16x8", "dynamic", "float16", "float")
+"""What a model can become. Of those that all settings allow, the first is chosen."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Which modes a setting allows, and what to do if another one allows none of them."""
+
+    text: str
+    modes: frozenset[str]
+    remedy: str = "choose one of them"
+
+
+NOT_OPTIMIZED = Setting("optimizations = []", frozenset({"float"}), "set optimizations = [Optimize.DEFAULT]")
+NO_DATA = Setting(
+    "representative_dataset = None",
+    frozenset({"dynamic", "float16", "float"}),
+    "give samples, from which the ranges of tensors are known; the model holds no trained ones",
+)
+OF_TYPES = {
+    name: Setting(f"target_spec.supported_types = [{name}]", frozenset({mode}))
+    for name, mode in (("int8", "int8"), ("float16", "float16"), ("float32", "float"))
+}
+OF_OPS = {
+    ops: Setting(f"target_spec.supported_ops with {ops.name}", frozenset({mode}))
+    for ops, mode in ((INT8_OPS, "int8"), (INT16X8_OPS, "int16x8"))
+}
+
+
 @dataclass(frozen=True)
 class ConverterSettings:
     """The settings in our own terms; TensorFlow's enums and types are recognized by their names."""
 
     optimized: bool
     ops: frozenset[OpsSet]
-    types: frozenset[str]
+    types: tuple[str, ...]
     input_type: str
     output_type: str
     has_data: bool
@@ -213,80 +243,56 @@ class ConverterSettings:
         if Optimize.EXPERIMENTAL_SPARSITY in wishes:
             raise InvalidRecipe("optimizations has EXPERIMENTAL_SPARSITY, which is not supported; leave it out")
         spec = converter.target_spec
+        types = sorted({_type_name("target_spec.supported_types", t) for t in spec.supported_types})
+        if unknown := set(types) - OF_TYPES.keys():
+            raise InvalidRecipe(f"target_spec.supported_types has {', '.join(unknown)}; int8 and float16 are supported")
+        if len(types) > 1:
+            raise InvalidRecipe(f"target_spec.supported_types has {' and '.join(types)}; choose one")
         asked = cls(
             bool(wishes),
             frozenset(_member(OpsSet, "target_spec.supported_ops", o) for o in spec.supported_ops),
-            frozenset(_type_name("target_spec.supported_types", t) for t in spec.supported_types),
+            tuple(types),
             _type_name("inference_input_type", converter.inference_input_type),
             _type_name("inference_output_type", converter.inference_output_type),
             converter.representative_dataset is not None,
         )
-        asked._require_consistent()
+        _agreed(asked.settings)
         return asked
+
+    @property
+    def settings(self) -> list[Setting]:
+        """Those that restrict the mode."""
+        ends = (f"inference_input_type = {self.input_type}", f"inference_output_type = {self.output_type}")
+        return [
+            *(OF_TYPES[name] for name in self.types),
+            *(setting for ops, setting in OF_OPS.items() if ops in self.ops),
+            *(Setting(end, frozenset({"int8", "int16x8"})) for end in ends if not end.endswith(" float32")),
+            *(() if self.optimized else (NOT_OPTIMIZED,)),
+        ]
 
     @property
     def integer_only(self) -> str:
         """The setting that forbids float ops, if one does."""
-        if self.types == {"int8"}:
-            return "target_spec.supported_types = [int8]"
-        return "" if self.ops & {OpsSet.TFLITE_BUILTINS, OpsSet.SELECT_TF_OPS} else self._integer_sets
+        if self.types == ("int8",):
+            return OF_TYPES["int8"].text
+        return "" if self.ops - OF_OPS.keys() else next((OF_OPS[ops].text for ops in self.ops), "")
 
-    @property
-    def _integer_sets(self) -> str:
-        sets = self.ops & {INT8_OPS, INT16X8_OPS}
-        return _supported_ops(sets) if sets else ""
-
-    @property
-    def _integers(self) -> str:
-        """A setting that cannot be met without integer arithmetic."""
-        ends = (("input", self.input_type), ("output", self.output_type))
-        integer_ends = (f"inference_{name}_type = {type}" for name, type in ends if type != "float32")
-        return self.integer_only or self._integer_sets or next(integer_ends, "")
-
-    def _require_consistent(self) -> None:
-        if unknown := self.types - {"int8", "float16", "float32"}:
-            raise InvalidRecipe(f"target_spec.supported_types has {', '.join(unknown)}; int8 and float16 are supported")
-        if len(self.types) > 1:
-            raise InvalidRecipe(f"target_spec.supported_types has {' and '.join(sorted(self.types))}; choose one")
-        if {INT8_OPS, INT16X8_OPS} <= self.ops:
-            _disagree(_supported_ops({INT8_OPS}), _supported_ops({INT16X8_OPS}), "choose one of them")
-        if INT16X8_OPS in self.ops and self.types == {"int8"}:
-            _disagree(_supported_ops({INT16X8_OPS}), "target_spec.supported_types = [int8]", "choose one of them")
-        if "float16" in self.types and self._integers:
-            _disagree("target_spec.supported_types = [float16]", self._integers, "choose one of them")
-        quantizing = self._integers or (f"target_spec.supported_types = {sorted(self.types)}" if self.types else "")
-        if quantizing and not self.optimized:
-            _disagree(quantizing, "optimizations = []", "set optimizations = [Optimize.DEFAULT]")
-
-    def mode(self, model: Model) -> str | None:
-        """What `quantize` is asked for; None to stay float."""
-        if not self.optimized or self.types == {"float32"}:
-            self._warn_unused("optimizations is empty, so that the result is float")
-            return None
-        if self.types == {"float16"}:
-            self._warn_unused("float16 needs no samples")
-            return "float16"
-        if self.has_data or has_trained_ranges(model):
-            return "int16x8" if INT16X8_OPS in self.ops else "int8"
-        if self._integers:
-            _disagree(
-                self._integers,
-                "representative_dataset = None",
-                "give samples, from which the ranges of tensors are known; the model holds no trained ones",
-            )
-        return "dynamic"
-
-    def _warn_unused(self, why: str) -> None:
-        if self.has_data:
-            warnings.warn(f"representative_dataset is not used: {why}", stacklevel=4)
+    def mode(self, model: Model) -> str:
+        """What `quantize` is asked for, or "float"."""
+        has_ranges = self.has_data or has_trained_ranges(model)
+        mode = _agreed(self.settings if has_ranges else [*self.settings, NO_DATA])
+        if self.has_data and mode in ("float16", "float"):
+            why = "float16 needs no samples" if mode == "float16" else "the settings ask for a float model"
+            warnings.warn(f"representative_dataset is not used: {why}", stacklevel=3)
+        return mode
 
 
-def _disagree(first: str, second: str, remedy: str) -> None:
-    raise InvalidRecipe(f"{first} and {second} disagree; {remedy}")
-
-
-def _supported_ops(sets: Iterable[OpsSet]) -> str:
-    return f"target_spec.supported_ops with {' and '.join(sorted(s.name for s in sets))}"
+def _agreed(settings: Sequence[Setting]) -> str:
+    """The first mode that all settings allow; raises for two that have none in common."""
+    for one, other in combinations(settings, 2):
+        if not one.modes & other.modes:
+            raise InvalidRecipe(f"{one.text} and {other.text} disagree; {other.remedy}")
+    return next(mode for mode in MODES if all(mode in setting.modes for setting in settings))
 
 
 Kind = TypeVar("Kind", bound=Enum)
