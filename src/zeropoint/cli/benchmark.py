@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ..errors import InvalidRecipe
-from .command import Screen, flag, option
-from .options import PageOptions, load_model
+from . import shared
+from .command import Screen, argument, flag, option
 
 
 @dataclass(frozen=True)
@@ -25,11 +23,9 @@ class BenchmarkOptions:
 
 def benchmark(
     screen: Screen,
-    models: Annotated[
-        list[Path], typer.Argument(metavar="MODEL...", help="One or several models.", show_default=False)
-    ],
+    models: Annotated[list[Path], argument("MODEL...", "One or several models.")],
     options: BenchmarkOptions,
-    reports: PageOptions,
+    reports: shared.PageOptions,
 ) -> None:
     """Time models side by side: interleaved runs, median and quartiles, on one thread and on several.
 
@@ -48,13 +44,10 @@ def benchmark(
 
     reports.require(inputs=models)
     counts = (1, cores()) if options.threads is None else _counts(options.threads)
-    named = {name: load_model(path, screen) for name, path in zip(distinct(models), models, strict=True)}
+    named = {name: shared.load_model(path, screen) for name, path in zip(distinct(models), models, strict=True)}
     with progress_bar("timing", options.rounds, "rounds", screen.remarks) as progress:
         timed = measure(named, TimingOptions(tuple(dict.fromkeys(counts)), options.rounds, not options.quick), progress)
-    if options.as_json:
-        screen.json(timed.to_json())
-    else:
-        print_benchmark(screen.without_notes(timed), screen.results)
+    screen.show(timed, options.as_json, print_benchmark)
     if reports.wanted:
         from ..report.page_build import latency_bars
 

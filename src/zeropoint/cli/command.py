@@ -25,6 +25,9 @@ from ..files import describe_os_error
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..bench.latency import Benchmark
+    from ..comparison.values import Comparison, Diagnosis
+
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no summaries, no notes.")
 ]
@@ -34,7 +37,7 @@ VerboseOption = Annotated[
         "--verbose", "-v", help="Print versions, time, memory, what converters print, and tracebacks of errors."
     ),
 ]
-Noted = TypeVar("Noted")
+Shown = TypeVar("Shown", "Benchmark", "Comparison", "Diagnosis")
 
 
 class ExitCode(IntEnum):
@@ -78,19 +81,17 @@ class Screen:
         """`remarks`, on stderr if stdout carries JSON."""
         return _console(stderr=True, quiet=self.quiet) if as_json else self.remarks
 
-    def without_notes(self, result: Noted) -> Noted:
-        """`result`, a dataclass with `notes`, as --quiet wants it printed."""
-        return dataclasses.replace(result, notes=()) if self.quiet else result  # type: ignore[type-var]  # any dataclass
+    def show(self, result: Shown, as_json: bool, write: Callable[[Shown, Console], None]) -> None:
+        """Print `result` as JSON, or by `write`: without its notes if --quiet asks for that."""
+        if as_json:
+            self.json(result.to_json())
+        else:
+            write(dataclasses.replace(result, notes=()) if self.quiet else result, self.results)
 
     def json(self, value: Mapping[str, Any]) -> None:
         with tolerate_closed_pipe():
             json.dump(value, sys.stdout, indent=1, allow_nan=False)
             print()
-
-    def text(self, value: object) -> None:
-        """Exactly as it is: no colours, no wrapping."""
-        with tolerate_closed_pipe():
-            print(value)
 
 
 def _console(stderr: bool = False, quiet: bool = False) -> Console:
@@ -129,6 +130,11 @@ def add_command(app: typer.Typer, function: Callable[..., None]) -> None:
     text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
     paragraphs = "\n\n".join(re.sub(r"\s+", " ", part) for part in text.split("\n\n"))
     app.command(help=paragraphs, epilog=f"Examples:\n{textwrap.dedent(examples)}")(_with_screen(function))
+
+
+def argument(metavar: str, help: str) -> Any:
+    """An argument of a command, in Annotated."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 
 def option(default: Any, metavar: str | None, help: str, *names: str, **settings: Any) -> Any:

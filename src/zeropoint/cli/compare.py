@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ..errors import InvalidModel, InvalidRecipe
-from .command import CheckFailed, Screen, flag, option
-from .options import (
-    DATA_HELP,
-    JSON_HELP,
-    METRIC_HELP,
-    SIGNATURE_HELP,
-    ModelArgument,
-    ReportOptions,
-    SampleOptions,
-    load_model,
-)
+from . import shared
+from .command import CheckFailed, Screen, argument, flag, option
 
 if TYPE_CHECKING:
     from ..comparison.values import Comparison
@@ -59,23 +49,21 @@ class CheckOptions:
 class CompareOptions:
     """What to compare, and how much of it to show."""
 
-    data: str = option(..., "DATA", DATA_HELP)
+    data: str = option(..., "DATA", shared.DATA_HELP)
     top: int = option(10, "N", "Show the N worst ops; 0 for all.", min=0)
-    as_json: bool = flag(JSON_HELP, "--json")
-    metric: str | None = option(None, "FILE.py:FUNCTION", METRIC_HELP)
-    signature: str | None = option(None, "KEY", SIGNATURE_HELP)
+    as_json: bool = flag(shared.JSON_HELP, "--json")
+    metric: str | None = option(None, "FILE.py:FUNCTION", shared.METRIC_HELP)
+    signature: str | None = option(None, "KEY", shared.SIGNATURE_HELP)
 
 
 def compare(
     screen: Screen,
-    model: ModelArgument,
-    quantized: Annotated[
-        Path, typer.Argument(metavar="QUANTIZED", help="A quantized .tflite of it, by any tool.", show_default=False)
-    ],
+    model: shared.ModelArgument,
+    quantized: Annotated[Path, argument("QUANTIZED", "A quantized .tflite of it, by any tool.")],
     options: CompareOptions,
-    samples: SampleOptions,
+    samples: shared.SampleOptions,
     checks: CheckOptions,
-    reports: ReportOptions,
+    reports: shared.ReportOptions,
 ) -> None:
     """See where a quantized model departs from the float MODEL it was made of, op by op.
 
@@ -100,17 +88,14 @@ def compare(
         raise InvalidRecipe("--min-metric needs a score to look at; give one with --metric FILE.py:FUNCTION")
     reports.require(inputs=(model, quantized, options.data))
     metric = None if options.metric is None else load_metric(options.metric)
-    source = samples.sampled(load_model(model, screen), options.data, options.signature)
-    made = load_model(quantized, screen)
+    source = samples.sampled(shared.load_model(model, screen), options.data, options.signature)
+    made = shared.load_model(quantized, screen)
     if _in_integers(source.model) and not _in_integers(made):
         raise InvalidModel(f"{model} computes in integers and {quantized} does not; give the float model first")
     before, size = size_of(model, source.model), size_of(quantized, made)
     comparison = source.compare(made, screen.remarks, samples.limit, metric)
     comparison = replace(comparison, float_bytes=before, quantized_bytes=size)
-    if options.as_json:
-        screen.json(comparison.to_json())
-    else:
-        print_comparison(screen.without_notes(comparison), screen.results, options.top or None)
+    screen.show(comparison, options.as_json, partial(print_comparison, top=options.top or None))
     if reports.wanted:
         known = {"size_before": before, "comparison": comparison, "data": options.data}
         if reports.report is not None:  # it shows histograms

@@ -8,20 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from .command import CheckFailed, Screen, flag, option
-from .options import (
-    DATA_HELP,
-    JSON_HELP,
-    METRIC_HELP,
-    RECIPE_HELP,
-    ModelArgument,
-    ReportOptions,
-    SampleOptions,
-    SearchOptions,
-    load_model,
-)
+from . import shared
+from .command import CheckFailed, Screen, argument, flag, option
 
 if TYPE_CHECKING:
     from ..diagnosis.doctor import DiagnosisResult
@@ -57,27 +45,24 @@ class RemedyOptions:
 class DoctorOptions:
     """What to examine."""
 
-    data: str = option(..., "DATA", DATA_HELP)
+    data: str = option(..., "DATA", shared.DATA_HELP)
     calibration: str | None = option(None, "DATA", "Samples that QUANTIZED was calibrated on, if others.")
     mode: str | None = option(None, "MODE", "int8 (the default) or int16x8.")
-    recipe: Path | None = option(None, "FILE", RECIPE_HELP, show_default=False)
-    metric: str | None = option(None, "FILE.py:FUNCTION", METRIC_HELP)
-    as_json: bool = flag(JSON_HELP, "--json")
+    recipe: Path | None = option(None, "FILE", shared.RECIPE_HELP, show_default=False)
+    metric: str | None = option(None, "FILE.py:FUNCTION", shared.METRIC_HELP)
+    as_json: bool = flag(shared.JSON_HELP, "--json")
     check: bool = flag("Exit with 1 if anything is found that costs accuracy.")
 
 
 def doctor(
     screen: Screen,
-    model: ModelArgument,
+    model: shared.ModelArgument,
     options: DoctorOptions,
-    search: SearchOptions,
+    search: shared.SearchOptions,
     remedy: RemedyOptions,
-    samples: SampleOptions,
-    reports: ReportOptions,
-    quantized: Annotated[
-        Path | None,
-        typer.Argument(metavar="QUANTIZED", help="The model in question; by default one is made.", show_default=False),
-    ] = None,
+    samples: shared.SampleOptions,
+    reports: shared.ReportOptions,
+    quantized: Annotated[Path | None, argument("QUANTIZED", "The model in question; by default one is made.")] = None,
 ) -> None:
     """Find out why a quantized model lost accuracy: causes with numbers, in order of what fixing them gains.
 
@@ -108,8 +93,8 @@ def doctor(
     recipe = None if options.recipe is None else load_recipe(options.recipe)
     rules = resolve_recipe(options.mode, recipe, WeightOptions())
     metric = None if options.metric is None else load_metric(options.metric)
-    source = samples.sampled(load_model(model, screen), options.data)
-    given = None if quantized is None else load_model(quantized, screen)
+    source = samples.sampled(shared.load_model(model, screen), options.data)
+    given = None if quantized is None else shared.load_model(quantized, screen)
     other = None if options.calibration is None else samples.sampled(source.model, options.calibration)
     with progress_bar("examining", None, "", screen.remarks) as progress:
         request = DiagnosisRequest(
@@ -128,10 +113,7 @@ def doctor(
         )
         result = diagnose(request)
     diagnosis = result.diagnosis
-    if options.as_json:
-        screen.json(diagnosis.to_json())
-    else:
-        print_diagnosis(screen.without_notes(diagnosis), screen.results)
+    screen.show(diagnosis, options.as_json, print_diagnosis)
     remedy.write(result, reports.overwrite)
     if reports.wanted:
         title, size = (quantized or model).name, size_of(quantized, result.before)

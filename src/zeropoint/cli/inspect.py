@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import shared
 from .command import Screen, flag, option
-from .options import ModelArgument, load_model
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class InspectOptions:
     as_json: bool = flag("Print JSON (docs/inspect-json.md).", "--json")
 
 
-def inspect(screen: Screen, model: ModelArgument, options: InspectOptions) -> None:
+def inspect(screen: Screen, model: shared.ModelArgument, options: InspectOptions) -> None:
     """Show a model's quantization: the line people know from Netron, and the numbers the kernels use.
 
     A statistics file of `zeropoint calibrate` is shown as a table of ranges with small histograms.
@@ -39,7 +39,7 @@ def inspect(screen: Screen, model: ModelArgument, options: InspectOptions) -> No
 
         print_stats(Stats.load(model), model.name, screen.results)
         return
-    source = load_model(model, screen)
+    source = shared.load_model(model, screen)
     shown = describe(source, size_of(model, source))
     if options.filter is not None:
         shown = shown.filtered(options.filter)

@@ -7,28 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidRecipe
+from . import shared
 from .command import Screen, flag, option
-from .options import (
-    DATA_HELP,
-    RECIPE_HELP,
-    WEIGHT_BITS_HELP,
-    CalibrationOptions,
-    InterfaceOptions,
-    ModelArgument,
-    ReportOptions,
-    SearchOptions,
-    load_model,
-)
 
 if TYPE_CHECKING:
     from ..plan.request import Request
     from ..recipe import Recipe
-
-
-def _modes() -> tuple[str, ...]:
-    from ..recipe import MODES
-
-    return MODES
 
 
 @dataclass(frozen=True)
@@ -36,12 +20,12 @@ class RecipeOptions:
     """What becomes of each op and of its weights."""
 
     mode: str | None = option(
-        None, "MODE", "int8 (the default), int16x8, dynamic, weights, float16.", autocompletion=lambda: _modes()
+        None, "MODE", "int8 (the default), int16x8, dynamic, weights, float16.", autocompletion=shared.modes
     )
-    recipe: Path | None = option(None, "FILE", RECIPE_HELP, show_default=False)
+    recipe: Path | None = option(None, "FILE", shared.RECIPE_HELP, show_default=False)
     keep_float: list[str] | None = option(None, "PATTERN", "Keep ops of this kind or name in float (repeatable).")
     strict: bool = flag("Refuse if an op would stay float.")
-    weight_bits: int = option(8, "BITS", WEIGHT_BITS_HELP)
+    weight_bits: int = option(8, "BITS", shared.WEIGHT_BITS_HELP)
     block: int | None = option(None, "N", "4-bit dense layers: a scale for each 32, 64, 128 or 256 weights.")
     asymmetric: bool = flag("Mode weights: ranges of weights need not be centred on zero.")
     min_elements: int | None = option(None, "N", "Where only weights are quantized: smaller ones stay float.")
@@ -59,14 +43,14 @@ class RecipeOptions:
 class RangeOptions:
     """Where the ranges of activations come from."""
 
-    data: str | None = option(None, "DATA", DATA_HELP)
+    data: str | None = option(None, "DATA", shared.DATA_HELP)
     stats: Path | None = option(None, "STATS", "Statistics from `zeropoint calibrate`.")
     ranges: Path | None = option(None, "JSON", "Given ranges: {tensor: {min, max}}.")
 
-    def require(self, samples: CalibrationOptions) -> None:
+    def require(self, samples: shared.CalibrationOptions) -> None:
         if self.data is not None and self.stats is not None:
             raise InvalidRecipe("give --data or --stats, not both")
-        if self.data is None and samples != CalibrationOptions():
+        if self.data is None and samples != shared.CalibrationOptions():
             raise InvalidRecipe(
                 "options about samples were given, but no samples: add --data, or leave these options out"
             )
@@ -79,7 +63,7 @@ class OutputOptions:
     output: Path | None = option(None, "OUT", "Where to write the quantized .tflite.", "--output", "-o")
     dry_run: bool = flag("Print the plan and write nothing.")
 
-    def path(self, reports: ReportOptions) -> Path | None:
+    def path(self, reports: shared.ReportOptions) -> Path | None:
         """None for --dry-run."""
         if self.output is None and not self.dry_run:
             raise InvalidRecipe("say where to write the result with -o, or ask for the plan alone with --dry-run")
@@ -90,14 +74,14 @@ class OutputOptions:
 
 def quantize(
     screen: Screen,
-    model: ModelArgument,
+    model: shared.ModelArgument,
     output: OutputOptions,
     recipe: RecipeOptions,
     ranges: RangeOptions,
-    search: SearchOptions,
-    interface: InterfaceOptions,
-    samples: CalibrationOptions,
-    reports: ReportOptions,
+    search: shared.SearchOptions,
+    interface: shared.InterfaceOptions,
+    samples: shared.CalibrationOptions,
+    reports: shared.ReportOptions,
 ) -> None:
     """Make a quantized model of a float one.
 
@@ -124,7 +108,7 @@ def quantize(
         raise InvalidRecipe("--model-explorer shows how far each op is from the float model; give --data to measure it")
     ranges.require(samples)
     request = _request(recipe, ranges, search, interface)
-    source = load_model(model, screen)
+    source = shared.load_model(model, screen)
     require_float_part(source, request.recipe, request.ops)
     sampled = None if ranges.data is None else samples.sampled(source, ranges.data, samples.signature)
     if sampled is None:
@@ -133,7 +117,7 @@ def quantize(
         result = sampled.quantize(request, samples.settings(), screen.remarks)
     if path is None:
         for plan in result.plans:
-            screen.text(plan)
+            print(plan)
         return
     size, before = result.save(path, overwrite=reports.overwrite), size_of(model, source)
     print_result(result, before, size, screen.remarks)
@@ -144,18 +128,17 @@ def quantize(
 
 
 def _request(
-    recipe: RecipeOptions, ranges: RangeOptions, search: SearchOptions, interface: InterfaceOptions
+    recipe: RecipeOptions, ranges: RangeOptions, search: shared.SearchOptions, interface: shared.InterfaceOptions
 ) -> Request:
     from ..calibration import Ranges, Stats, ranges_from_json
     from ..plan.request import Request
 
-    method, effort = search.chosen_range(), search.chosen_effort()
     return Request(
         recipe.resolved(),
         None if ranges.stats is None else Stats.load(ranges.stats),
         Ranges({}) if ranges.ranges is None else ranges_from_json(ranges.ranges),
-        method,
+        search.chosen_range(),
         interface.checked(),
         recipe.strict,
-        effort,
+        search.chosen_effort(),
     )

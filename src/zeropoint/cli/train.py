@@ -6,17 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import shared
 from .command import Screen, flag, option
-from .options import (
-    DATA_HELP,
-    WEIGHT_BITS_HELP,
-    EffortOptions,
-    ImageOptions,
-    InterfaceOptions,
-    ModelArgument,
-    PageOptions,
-    load_model,
-)
 
 if TYPE_CHECKING:
     from .sampled import SampledModel
@@ -24,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """How long to train, and on what."""
+    """How long to train, and on what: fields of `train.Schedule`."""
 
     steps: int = option(500, "N", "How many batches to train on.")
     batch: int = option(32, "N", "Samples in a batch.")
@@ -48,21 +39,21 @@ class TrainOptions:
     """What to make, and of which data."""
 
     output: Path = option(..., "OUT", "Where to write the trained .tflite.", "--output", "-o")
-    data: str = option(..., "DATA", DATA_HELP)
+    data: str = option(..., "DATA", shared.DATA_HELP)
     mode: str = option("int8", "MODE", "int8 or int16x8.")
-    weight_bits: int = option(8, "BITS", WEIGHT_BITS_HELP)
+    weight_bits: int = option(8, "BITS", shared.WEIGHT_BITS_HELP)
 
 
 def train(
     screen: Screen,
-    model: ModelArgument,
+    model: shared.ModelArgument,
     options: TrainOptions,
     schedule: ScheduleOptions,
     goal: GoalOptions,
-    effort: EffortOptions,
-    interface: InterfaceOptions,
-    images: ImageOptions,
-    reports: PageOptions,
+    effort: shared.EffortOptions,
+    interface: shared.InterfaceOptions,
+    images: shared.ImageOptions,
+    reports: shared.PageOptions,
 ) -> None:
     """Quantize a model and train it to compute what the float model does. No labels are needed.
 
@@ -83,7 +74,7 @@ def train(
     reports.require(options.output, inputs=(model, options.data))
     interface.checked()
     require_keras()
-    source = images.sampled(load_model(model, screen), options.data)
+    source = images.sampled(shared.load_model(model, screen), options.data)
     start_keras()  # takes seconds: what is wrong with the model or the data is reported before
     from ..train import Goal, Schedule, distill
 
@@ -93,9 +84,7 @@ def train(
             source.data.samples,
             options.mode,
             weight_bits=options.weight_bits,
-            schedule=Schedule(
-                schedule.steps, schedule.batch, schedule.learning_rate, mirror=schedule.mirror, shift=schedule.shift
-            ),
+            schedule=Schedule(**vars(schedule)),
             goal=Goal(tuple(goal.inner or ()), loss=goal.loss, teacher=goal.teacher),
             freeze=tuple(goal.freeze or ()),
             ends=(interface.input_type, interface.output_type),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from rich.console import Console
 
 from ..bench.errors import EXACT
@@ -86,8 +84,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     for number, finding in enumerate(diagnosis.findings, 1):
         _print_finding(number, finding, printer)
     if diagnosis.remedy is not None:
-        for line in remedy_lines(diagnosis.remedy):
-            printer.line(line)
+        _print_remedy(diagnosis.remedy, printer)
     for note in diagnosis.notes:
         printer.line(("Note  ", "bold"), note)
 
@@ -102,13 +99,14 @@ def _print_finding(number: int, finding: Finding, printer: Printer) -> None:
     printer.line(f"   What to do: {finding.advice}.")
 
 
-def remedy_lines(remedy: Remedy) -> Iterator[str]:
+def _print_remedy(remedy: Remedy, printer: Printer) -> None:
     options = ", ".join(f"{name} {value}" for name, value in remedy.options.items())
-    yield ""
-    yield f"Proposed: {len(remedy.rules)} rules, {options}; {remedy.moved:.1%} of the arithmetic in more bits"
-    yield f"  before  {_score(remedy.before, remedy.float_metric)}"
-    yield f"  after   {_score(remedy.after, remedy.float_metric)}"
-    yield f"  {remedy.recovered:.0%} of the squared error of the outputs is gone"
+    proposed = f"{len(remedy.rules)} rules, {options}; {remedy.moved:.1%} of the arithmetic in more bits"
+    printer.line("")
+    printer.line(f"Proposed: {proposed}")
+    printer.line(f"  before  {_score(remedy.before, remedy.float_metric)}")
+    printer.line(f"  after   {_score(remedy.after, remedy.float_metric)}")
+    printer.line(f"  {remedy.recovered:.0%} of the squared error of the outputs is gone")
 
 
 def _score(score: Score, float_metric: float | None) -> str:

@@ -160,11 +160,10 @@ class Inspection:
 def inspect(model: Model, file_bytes: int | None = None) -> Inspection:
     """Describe `model`; `file_bytes` is the size of the file it came from, if there is one."""
     names = {graph: unique_names(graph) for graph in model.graphs}
-    buffers = {id(t.buffer): t for g in model.graphs for t in g.tensors if t.buffer is not None}
+    types = {t.buffer: t.dtype.label for g in model.graphs for t in g.tensors if t.buffer is not None}
     data: Counter[str] = Counter()
-    for tensor in buffers.values():
-        assert tensor.buffer is not None
-        data[tensor.dtype.label] += tensor.buffer.raw.size
+    for buffer, label in types.items():
+        data[label] += buffer.raw.size
     return Inspection(
         model.description,
         file_bytes,
@@ -177,14 +176,13 @@ def inspect(model: Model, file_bytes: int | None = None) -> Inspection:
 
 
 def formula(params: QuantParams) -> str:
-    """real as a function of q, as people write it: `0.012566 * (q - 3)`."""
+    """real as a function of q, as people write it: `0.012566 * (q - 3)`; of many scales, how far they spread."""
+    if params.axis is not None:
+        spread = f"{min(params.scales):.4g} .. {max(params.scales):.4g}"
+        zeros = "" if params.is_symmetric else f", zero points {min(params.zero_points)} .. {max(params.zero_points)}"
+        return f"scale {spread} * q in {len(params.scales)} channels on axis {params.axis}{zeros}"
     offset = f"(q{signed(-params.zero_point)})" if params.zero_point else "q"
     return f"{params.scale:.5g} * {offset}"
-
-
-def feed_formula(params: QuantParams) -> str:
-    """q as a function of the real number, for whoever fills an input."""
-    return f"round(x / {params.scale:.9g}){signed(params.zero_point)}"
 
 
 def signed(offset: int) -> str:
@@ -241,14 +239,8 @@ def _quant_row(tensor: Tensor) -> QuantRow | None:
         return None
     has_range = bool(stored.min) and bool(stored.max)
     low, high = (min(stored.min), max(stored.max)) if has_range else params.range()
-    if params.axis is None:
-        text = formula(params)
-    else:
-        spread = f"{min(params.scales):.4g} .. {max(params.scales):.4g}"
-        zeros = "" if params.is_symmetric else f", zero points {min(params.zero_points)} .. {max(params.zero_points)}"
-        text = f"scale {spread} * q in {len(params.scales)} channels on axis {params.axis}{zeros}"
     source: Literal["stored", "representable"] = "stored" if has_range else "representable"
-    return QuantRow(low, high, source, params.scales, params.zero_points, params.axis, text)
+    return QuantRow(low, high, source, params.scales, params.zero_points, params.axis, formula(params))
 
 
 def _values(tensor: Tensor) -> tuple[float, float] | None:
@@ -260,14 +252,13 @@ def _values(tensor: Tensor) -> tuple[float, float] | None:
 
 
 def _note(tensor: Tensor) -> str:
-    notes = []
-    if tensor.sparsity is not None:
-        notes.append("sparse")
     stored = tensor.quantization
-    if stored is not None and isinstance(stored.details, BlockScales):
-        notes.append(f"blocks of {stored.details.record.get('blockSize')}, scales in '{stored.details.scales.name}'")
-    elif stored is not None and isinstance(stored.details, Record):
-        notes.append(stored.details.type)
+    details = None if stored is None else stored.details
+    notes = [] if tensor.sparsity is None else ["sparse"]
+    if isinstance(details, BlockScales):
+        notes.append(f"blocks of {details.record.get('blockSize')}, scales in '{details.scales.name}'")
+    elif isinstance(details, Record):
+        notes.append(details.type)
     if stored is not None and stored.scales and tensor.params is None and not notes:
         notes.append("has a scale that its type does not use")
     return ", ".join(notes)
@@ -291,5 +282,5 @@ def _op_row(op: Op, graph: Graph, names: dict[Tensor, str]) -> InspectedOp:
 
 
 def _operand(tensor: Tensor, names: dict[Tensor, str]) -> Operand:
-    row = _quant_row(tensor)
-    return Operand(names[tensor], tensor.dtype.label, tensor.shape, None if row is None else row.formula)
+    shown = None if tensor.params is None else formula(tensor.params)
+    return Operand(names[tensor], tensor.dtype.label, tensor.shape, shown)

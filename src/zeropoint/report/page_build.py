@@ -27,7 +27,7 @@ from .inspection import InspectedOp, Inspection, inspect
 from .page_picture import Picture, picture_of, require_report
 from .page_tensors import ChannelRanges, TensorDetail, expected_errors, tensor_detail, weight_ranges
 from .quantization import step_text
-from .terminal import size_text, snr_text
+from .terminal import size_text, snr_text, threads_text
 
 DIGITS = 5
 """As many as can be seen in a picture."""
@@ -67,6 +67,11 @@ class OpErrors:
     used: float | None = None
 
 
+DECIBELS = (50.0, 40.0, 30.0, 20.0, 10.0)
+CLIPPED = (0.0, 1e-4, 1e-3, 1e-2, 5e-2)
+ARITHMETIC = (0.0, 1e-2, 3e-2, 1e-1, 3e-1)
+
+
 @dataclass(frozen=True)
 class Measure:
     """A figure that ops have. `borders` lie between the levels, in the order of the levels."""
@@ -74,8 +79,8 @@ class Measure:
     key: str
     title: str
     meaning: str
-    unit: Literal["dB", "share"]
-    borders: tuple[float, ...]
+    unit: Literal["dB", "share"] = "dB"
+    borders: tuple[float, ...] = DECIBELS
 
     def level(self, value: float) -> int:
         if self.unit == "dB":
@@ -90,19 +95,13 @@ class Measure:
         return (f"{first} {texts[0]}", *between, f"{last} {texts[-1]}")
 
 
-DECIBELS = (50.0, 40.0, 30.0, 20.0, 10.0)
-CLIPPED = (0.0, 1e-4, 1e-3, 1e-2, 5e-2)
-ARITHMETIC = (0.0, 1e-2, 3e-2, 1e-1, 3e-1)
-
 MEASURES = (
-    Measure("own", "Own error", "signal-to-noise of this op alone, fed with the float model's values", "dB", DECIBELS),
-    Measure("accumulated", "Accumulated error", "signal-to-noise with both models run as they are", "dB", DECIBELS),
+    Measure("own", "Own error", "signal-to-noise of this op alone, fed with the float model's values"),
+    Measure("accumulated", "Accumulated error", "signal-to-noise with both models run as they are"),
     Measure(
         "expected",
         "Expected error",
         "signal-to-noise of rounding and clipping the output, from calibration's histogram",
-        "dB",
-        DECIBELS,
     ),
     Measure("clipped", "Clipped values", "share of values beyond the range", "share", CLIPPED),
     Measure("arithmetic", "Arithmetic", "share of the model's multiply-accumulates", "share", ARITHMETIC),
@@ -325,7 +324,7 @@ def latency_bars(benchmark: Benchmark) -> tuple[Bar, ...]:
     """Every model with every number of threads, in milliseconds."""
     return tuple(
         Bar(
-            f"{timing.name}, {latency.threads} {'thread' if latency.threads == 1 else 'threads'}",
+            f"{timing.name}, {threads_text(latency.threads)}",
             1000 * latency.median,
             1000 * latency.low,
             1000 * latency.high,

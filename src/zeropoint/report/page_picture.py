@@ -127,16 +127,11 @@ def layered(vertices: int, edges: Sequence[tuple[int, int]]) -> tuple[list[Point
 def _layers(vertices: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     """The longest way from a source. Sources themselves go right above their first reader; otherwise second inputs
     and conversions of constants would all crowd the top."""
-    readers: list[list[int]] = [[] for _ in range(vertices)]
-    has_source = [False] * vertices
-    for start, end in edges:
-        readers[start].append(end)
-        has_source[end] = True
     layers = [0] * vertices
-    for vertex in range(vertices):
-        for reader in readers[vertex]:
-            layers[reader] = max(layers[reader], layers[vertex] + 1)
-    for vertex in range(vertices):
-        if not has_source[vertex] and readers[vertex]:
-            layers[vertex] = min(layers[reader] for reader in readers[vertex]) - 1
-    return layers
+    for start, end in sorted(edges):
+        layers[end] = max(layers[end], layers[start] + 1)
+    first_readers: dict[int, int] = {}
+    for start, end in edges:
+        first_readers[start] = min(layers[end], first_readers.get(start, layers[end]))
+    sources = first_readers.keys() - {end for _, end in edges}
+    return [first_readers[v] - 1 if v in sources else layer for v, layer in enumerate(layers)]

@@ -9,11 +9,10 @@ from rich.console import Console
 
 from ..bench.errors import decibels
 from ..graph.model import Buffer, Op
-from ..improve.pipeline import Result
-from ..improve.pipeline import Trial as Step
+from ..improve.pipeline import Result, Trial
 from ..plan.encode import Form, form_type, held_bytes
 from ..sources.ports import entries
-from .inspection import feed_formula, formula, inspect, signed
+from .inspection import formula, inspect, signed
 from .terminal import Printer, size_text, snr_text
 
 MOST_REASONS, MOST_REPAIRS = 12, 3
@@ -49,7 +48,7 @@ def print_result(result: Result, before: int, after: int, console: Console) -> N
         printer.line(line)
 
 
-def step_text(step: Step) -> str:
+def step_text(step: Trial) -> str:
     snr = "" if step.error is None else f", SNR of the outputs {snr_text(decibels(step.error))}"
     return f"{step.what}{snr}{'' if step.kept else ', not kept'} ({step.seconds:.1f} s)"
 
@@ -58,21 +57,17 @@ def weight_lines(result: Result) -> Iterator[str]:
     """Constants of float ops that are held in fewer bits: bytes before and after, by kind of op."""
     seen: set[tuple[Buffer | None, Form]] = set()
     ops: dict[str, set[Op]] = {}
-    sizes: dict[str, list[int]] = {}
-    for plan in result.plans:
-        for use, packed in plan.packed.items():
-            tensor = use.op.inputs[use.slot]
-            if tensor is None:
-                continue
-            how = f"{use.op.label} {form_type(packed.form).label}{', unpacked before use' if packed.unpacked else ''}"
-            ops.setdefault(how, set()).add(use.op)
-            total = sizes.setdefault(how, [0, 0])
-            if (tensor.buffer, packed.form) not in seen:
-                seen.add((tensor.buffer, packed.form))
-                total[0] += tensor.size * 4
-                total[1] += held_bytes(tensor.size, packed.form)
-    for how, (before, after) in sizes.items():
-        yield f"{len(ops[how]):4d} {how}: {size_text(before)} -> {size_text(after)}"
+    before, after = Counter[str](), Counter[str]()
+    for use, packed in (item for plan in result.plans for item in plan.packed.items()):
+        how = f"{use.op.label} {form_type(packed.form).label}{', unpacked before use' if packed.unpacked else ''}"
+        ops.setdefault(how, set()).add(use.op)
+        constant = (use.tensor.buffer, packed.form)
+        if constant not in seen:
+            seen.add(constant)
+            before[how] += use.tensor.size * 4
+            after[how] += held_bytes(use.tensor.size, packed.form)
+    for how, users in ops.items():
+        yield f"{len(users):4d} {how}: {size_text(before[how])} -> {size_text(after[how])}"
 
 
 def _print_skipped(result: Result, printer: Printer) -> None:
@@ -92,12 +87,10 @@ def usage_lines(result: Result) -> Iterator[str]:
     for index, port in enumerate(where.ports):
         if (params := port.tensor.params) is not None:
             dtype, name = params.dtype, f'interpreter.get_input_details()[{index}]["index"]'
-            rounded = f"np.round(x / {params.scale!r}){signed(params.zero_point)}"
-            yield f"Input '{port.name}' is {dtype.label}: q = {feed_formula(params)}"
-            yield (
-                f"  interpreter.set_tensor({name}, "
-                f"np.clip({rounded}, {dtype.min}, {dtype.max}).astype(np.{dtype.label}))"
-            )
+            offset = signed(params.zero_point)
+            clipped = f"np.clip(np.round(x / {params.scale!r}){offset}, {dtype.min}, {dtype.max})"
+            yield f"Input '{port.name}' is {dtype.label}: q = round(x / {params.scale:.9g}){offset}"
+            yield f"  interpreter.set_tensor({name}, {clipped}.astype(np.{dtype.label}))"
     for index, tensor in enumerate(where.graph.outputs):
         if (params := tensor.params) is not None:
             value = f'interpreter.get_tensor(interpreter.get_output_details()[{index}]["index"])'

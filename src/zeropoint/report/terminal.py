@@ -13,7 +13,7 @@ from ..bench.errors import EXACT
 from ..bench.latency import Benchmark, Timing
 from ..calibration.histogram import Histogram
 from ..calibration.stats import Stats
-from .inspection import InspectedOp, Inspection, Operand, QuantRow, TensorRow
+from .inspection import InspectedOp, Inspection, QuantRow, TensorRow
 
 BAR_WIDTH = 30
 """Columns of the longest bar of a benchmark."""
@@ -26,11 +26,7 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 
 def printable(text: str) -> str:
     """`text` with characters escaped that a terminal would interpret or could not show: names come from strangers."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class Printer:
@@ -41,10 +37,8 @@ class Printer:
         self.width = max(60, console.width) if console.is_terminal else None
 
     def line(self, *parts: tuple[str, str] | str) -> None:
-        text = Text()
-        for part in parts:
-            text.append(printable(part)) if isinstance(part, str) else text.append(printable(part[0]), style=part[1])
-        for line in self._wrapped(text):
+        clean = (printable(p) if isinstance(p, str) else (printable(p[0]), p[1]) for p in parts)
+        for line in self._wrapped(Text.assemble(*clean)):
             self.console.print(line, soft_wrap=True, highlight=False)
 
     def entry(self, label: str, *parts: tuple[str, str] | str) -> None:
@@ -62,8 +56,8 @@ class Printer:
     def fit(self, name: str, room: int) -> str:
         """`name` in at most `room` columns less than the line has."""
         name = printable(name)
-        limit = None if self.width is None else max(20, self.width - room)
-        if limit is None or len(name) <= limit:
+        limit = len(name) if self.width is None else max(20, self.width - room)
+        if len(name) <= limit:
             return name
         head = (limit - 1) // 3
         return f"{name[:head]}…{name[len(name) - (limit - 1 - head) :]}"
@@ -81,9 +75,9 @@ def size_text(size: int) -> str:
 
 def count_text(count: int) -> str:
     """`12.6 M`: large counts with a unit."""
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if count >= limit:
-            return f"{count / (limit if unit != 'k' else 1e3):.1f} {unit}"
+    for least, factor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if count >= least:
+            return f"{count / factor:.1f} {unit}"
     return f"{count:,}"
 
 
@@ -92,6 +86,10 @@ def duration_text(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds:.3g} s"
+
+
+def threads_text(count: int) -> str:
+    return f"{count} thread{'' if count == 1 else 's'}"
 
 
 def snr_text(snr: float | None, unit: str = " dB") -> str:
@@ -180,21 +178,17 @@ def _print_op(op: InspectedOp, detail: Detail, printer: Printer) -> None:
     printer.line("  ", (f"{op.kind}{fused}", "green"), f"  v{op.version}  {op.execution}{cost}")
     for side, operands in (("in ", op.inputs), ("out", op.outputs)):
         for operand in operands:
-            _print_operand(side, operand, printer)
+            if operand is None:
+                printer.line(f"    {side} (left out)")
+                continue
+            printer.line(f"    {side} ", (printer.fit(operand.name, 8), "cyan"))
+            formula = "" if operand.formula is None else f"  {operand.formula}"
+            printer.line(f"        {type_text(operand.dtype, operand.shape)}{formula}")
     shown = op.multipliers if detail.channels or len(op.multipliers) <= 3 else op.multipliers[:1]
     for multiplier in shown:
         printer.line(f"    {multiplier}  (shift {multiplier.shift})")
     if len(shown) < len(op.multipliers):
         printer.line(f"    … and {len(op.multipliers) - len(shown)} channels more (--channels shows them)")
-
-
-def _print_operand(side: str, operand: Operand | None, printer: Printer) -> None:
-    if operand is None:
-        printer.line(f"    {side} (left out)")
-        return
-    printer.line(f"    {side} ", (printer.fit(operand.name, 8), "cyan"))
-    formula = "" if operand.formula is None else f"  {operand.formula}"
-    printer.line(f"        {type_text(operand.dtype, operand.shape)}{formula}")
 
 
 def print_stats(stats: Stats, title: str, console: Console, *, brief: bool = False) -> None:
@@ -230,16 +224,15 @@ def sketch(histogram: Histogram, width: int = 24) -> str:
 def print_benchmark(timed: Benchmark, console: Console) -> None:
     """Latencies as bars, then what is known of each model."""
     printer = Printer(console)
-    longest = max((x.high for m in timed.models for x in m.latencies), default=1.0)
-    first = {x.threads: x.median for x in timed.models[0].latencies} if timed.models else {}
-    width = max((len(m.name) for m in timed.models), default=0)
-    for threads in first:
-        printer.line((f"{threads} thread{'' if threads == 1 else 's'}", "bold"), f"  (of {timed.cores} cores)")
-        for model in timed.models:
-            latency = next(x for x in model.latencies if x.threads == threads)
+    longest = max(x.high for m in timed.models for x in m.latencies)
+    width = max(len(m.name) for m in timed.models)
+    for latencies in zip(*(m.latencies for m in timed.models), strict=True):  # with the same number of threads
+        first = latencies[0]
+        printer.line((threads_text(first.threads), "bold"), f"  (of {timed.cores} cores)")
+        for model, latency in zip(timed.models, latencies, strict=True):
             bar = "█" * max(1, round(BAR_WIDTH * latency.median / longest))
             spread = "─" * max(0, round(BAR_WIDTH * latency.high / longest) - len(bar))
-            speedup = "" if model is timed.models[0] else f"  {first[threads] / latency.median:.2f}x"
+            speedup = "" if latency is first else f"  {first.median / latency.median:.2f}x"
             median, low, high = map(duration_text, (latency.median, latency.low, latency.high))
             bars = (f"{bar}{spread}".ljust(BAR_WIDTH), "cyan")
             printer.line(f"  {model.name:{width}}  ", bars, f"  {median}  ({low} .. {high}){speedup}")

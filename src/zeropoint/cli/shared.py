@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
-
 from ..errors import InvalidRecipe, InvalidSample
 from ..files import refuse_existing
-from .command import flag, option
+from .command import argument, flag, option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +30,6 @@ Choice = TypeVar("Choice", bound=str)
 DATA_HELP = "Samples: .npz, .npy, a folder of images, or file.py:function."
 JSON_HELP = "Print JSON (docs/compare.md)."
 METRIC_HELP = "A score: a function of the outputs of all samples."
-MODEL_HELP = "A .tflite file; with TensorFlow also .keras, .h5 or a SavedModel folder."
 OVERWRITE_HELP = "Replace the output file if it exists."
 RECIPE_HELP = "Rules in JSON or TOML."
 SIGNATURE_HELP = "Which signature the samples are for."
@@ -40,19 +37,27 @@ WEIGHT_BITS_HELP = "8; or 4 or 2, where LiteRT has a kernel."
 TYPES = ("float32", "int8", "uint8", "int16")
 TYPES_HELP = "float32, int8, uint8 or int16."
 
-ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
+ModelArgument = Annotated[
+    Path, argument("MODEL", "A .tflite file; with TensorFlow also .keras, .h5 or a SavedModel folder.")
+]
 
 
-def range_methods() -> tuple[RangeChoice, ...]:
+def ranges() -> tuple[str, ...]:
     from ..calibration import METHODS
 
     return ("auto", *METHODS)
 
 
-def efforts() -> tuple[Effort, ...]:
+def efforts() -> tuple[str, ...]:
     from ..recipe import EFFORTS
 
     return EFFORTS
+
+
+def modes() -> tuple[str, ...]:
+    from ..recipe import MODES
+
+    return MODES
 
 
 def known(what: str, name: str, choices: Sequence[Choice]) -> Choice:
@@ -75,23 +80,25 @@ class EffortOptions:
     """How much is tried for the sake of accuracy."""
 
     effort: str = option(
-        "standard", "EFFORT", "quick, standard or high (compensated rounding).", autocompletion=lambda: efforts()
+        "standard", "EFFORT", "quick, standard or high (compensated rounding).", autocompletion=efforts
     )
 
     def chosen_effort(self) -> Effort:
-        return known("effort", self.effort, efforts())
+        from ..recipe import EFFORTS
+
+        return known("effort", self.effort, EFFORTS)
 
 
 @dataclass(frozen=True)
 class SearchOptions(EffortOptions):
     """The same, and how ranges are chosen."""
 
-    range: str = option(
-        "auto", "METHOD", "auto, minmax, average, percentile, mse or entropy.", autocompletion=lambda: range_methods()
-    )
+    range: str = option("auto", "METHOD", "auto, minmax, average, percentile, mse or entropy.", autocompletion=ranges)
 
     def chosen_range(self) -> RangeChoice:
-        return known("range method", self.range, range_methods())
+        from ..calibration import METHODS
+
+        return known("range method", self.range, ("auto", *METHODS))
 
 
 @dataclass(frozen=True)
@@ -170,20 +177,20 @@ class PageOptions:
     overwrite: bool = flag(OVERWRITE_HELP)
 
     @property
-    def node_data(self) -> Path | None:
-        """A file for Model Explorer, where there is an option for it."""
+    def model_explorer(self) -> Path | None:
+        """Only some commands have an option for it."""
         return None
 
     @property
     def wanted(self) -> bool:
-        return self.report is not None or self.node_data is not None
+        return self.report is not None or self.model_explorer is not None
 
     def require(self, *others: Path | None, inputs: Iterable[str | Path | None]) -> None:
         """Raise before any work is done if a file could not be written in the end; `others` are written too.
 
         Nothing allows an output to replace an input: a float model overwritten by its quantized version is lost.
         """
-        outputs = [path for path in (*others, self.report, self.node_data) if path is not None]
+        outputs = [path for path in (*others, self.report, self.model_explorer) if path is not None]
         read = {Path(path).resolve() for path in inputs if path is not None}
         for path in outputs:
             if outputs.count(path) > 1:
@@ -206,9 +213,9 @@ class PageOptions:
         from ..report.terminal import Printer
 
         shown = Evidence(title, model, size, **known, command=shlex.join(["zeropoint", *sys.argv[1:]]))
-        if self.node_data is not None:
-            save_node_data(shown, self.node_data, overwrite=self.overwrite)
-            Printer(console).entry("Node data", str(self.node_data))
+        if self.model_explorer is not None:
+            save_node_data(shown, self.model_explorer, overwrite=self.overwrite)
+            Printer(console).entry("Node data", str(self.model_explorer))
         if self.report is not None:
             save_report(shown, self.report, overwrite=self.overwrite)
             Printer(console).entry("Report", str(self.report))
@@ -219,7 +226,3 @@ class ReportOptions(PageOptions):
     """The same, with a file for another viewer."""
 
     model_explorer: Path | None = option(None, "OUT.json", "Write errors by op, for Google's Model Explorer.")
-
-    @property
-    def node_data(self) -> Path | None:
-        return self.model_explorer
