@@ -8,12 +8,11 @@ from itertools import zip_longest
 import numpy as np
 
 from zeropoint.graph import Buffer, Model
-from zeropoint.graph.text import model_text
 
 
 def difference(a: Model, b: Model) -> str | None:
     """The first difference in words, or None if the models are equal: structure, names, data, sharing of buffers."""
-    for left, right in zip_longest(model_text(a).splitlines(), model_text(b).splitlines()):
+    for left, right in zip_longest(str(a).splitlines(), str(b).splitlines()):
         if left != right:
             return f"{left!r} is not {right!r}"
     for name, left_buffer, right_buffer in _paired_buffers(a, b):

@@ -24,41 +24,38 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Public name -> where it lives. Resolved on first use, so that `import zeropoint` costs next to nothing.
+# Where public names live. They are imported on first use, so that `import zeropoint` costs next to nothing.
 _HOMES = {
-    "Settings": "calibration",
-    "Stats": "calibration",
-    "Recipe": "recipe",
-    "calibrate": "calibration",
-    "load_recipe": "recipe",
-    "quantize": "quantization",
-    "DType": "dtypes",
-    "Model": "graph.model",
-    "QuantParams": "affine",
-    "ZeropointError": "errors",
-    "inspect": "report.inspection",
-    "Conversion": "sources.conversion",
-    "lite": "lite",
-    "load": "sources.models",
-    "save": "tflite.write",
-    "to_bytes": "tflite.write",
-    "compare": "comparison.compare",
-    "doctor": "diagnosis.doctor",
+    "affine": ("QuantParams",),
+    "calibration": ("Settings", "Stats", "calibrate"),
+    "comparison.compare": ("compare",),
+    "diagnosis.doctor": ("doctor",),
+    "dtypes": ("DType",),
+    "errors": ("ZeropointError",),
+    "graph.model": ("Model",),
+    "lite": ("lite",),
+    "quantization": ("quantize",),
+    "recipe": ("Recipe", "load_recipe"),
+    "report.inspection": ("inspect",),
+    "sources.conversion": ("Conversion",),
+    "sources.models": ("load",),
+    "tflite.write": ("save", "to_bytes"),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", *_HOMES]
+__all__ = ["__version__", *_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'zeropoint' has no attribute {name!r}")
-    home = import_module(f".{_HOMES[name]}", __name__)
+    home = import_module(f".{_HOME_OF[name]}", __name__)
     value = home if home.__name__ == f"{__name__}.{name}" else getattr(home, name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_HOME_OF])

@@ -85,14 +85,7 @@ DYNAMIC = Scheme(None)
 WEIGHTS = Scheme(None, unpacked=True)
 FLOAT16 = Scheme(None, DType.FLOAT16, unpacked=True, min_elements=0)
 
-PRESETS: Mapping[str, Scheme] = {
-    "int8": INT8,
-    "int16x8": INT16X8,
-    "dynamic": DYNAMIC,
-    "weights": WEIGHTS,
-    "float16": FLOAT16,
-    "float": FLOAT,
-}
+PRESETS: Mapping[str, Scheme] = {s.label: s for s in (INT8, INT16X8, DYNAMIC, WEIGHTS, FLOAT16, FLOAT)}
 MODES = tuple(name for name in PRESETS if name != "float")
 
 

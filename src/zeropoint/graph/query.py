@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from functools import cache
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -74,17 +75,15 @@ def unique_names(graph: Graph) -> dict[Tensor, str]:
     """A distinct name for each tensor: its own, with `#2`, `#3` ... on repetitions, `%k` where it has none."""
     taken = {t.name for t in graph.tensors}
     names: dict[Tensor, str] = {}
-    seen: dict[str, int] = {}
+    numbers: dict[str, Iterator[int]] = {}
     for index, tensor in enumerate(graph.tensors):
-        base = tensor.name or f"%{index}"
-        count = seen.get(base, 0) + 1
-        candidate = base if count == 1 else f"{base}#{count}"
-        while count > 1 and candidate in taken:
-            count += 1
-            candidate = f"{base}#{count}"
-        seen[base] = count
-        taken.add(candidate)
-        names[tensor] = candidate
+        name = base = tensor.name or f"%{index}"
+        if base in numbers:
+            name = next(n for k in numbers[base] if (n := f"{base}#{k}") not in taken)
+        else:
+            numbers[base] = count(2)
+        taken.add(name)
+        names[tensor] = name
     return names
 
 

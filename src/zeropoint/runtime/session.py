@@ -17,43 +17,28 @@ from ..streams import quiet_stderr
 from ..tflite import load, to_bytes
 
 Kernels = Literal["delegate", "optimized", "reference"]
+RESOLVERS = {"delegate": "AUTO", "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "reference": "BUILTIN_REF"}
 
 
 class Session:
     """A model loaded into LiteRT.
 
     `kernels`: "delegate" is what applications get by default (XNNPACK where it applies), "optimized" the builtin
-    kernels, "reference" the plain ones that define the arithmetic. `preserve`: `read` gets inner tensors as well, where
-    no delegate computes them. `checked`: these bytes come from our own writer.
+    kernels, "reference" the plain ones that define the arithmetic. `checked`: these bytes come from our own writer.
     """
 
     def __init__(
-        self,
-        model: Model | bytes,
-        *,
-        kernels: Kernels = "delegate",
-        threads: int = 1,
-        preserve: bool = False,
-        checked: bool = False,
+        self, model: Model | bytes, *, kernels: Kernels = "delegate", threads: int = 1, checked: bool = False
     ) -> None:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
         if isinstance(model, bytes) and not checked:
             load(model)  # the native code trusts offsets; nothing reaches it that our reader rejects
-        resolver = {
-            "delegate": OpResolverType.AUTO,
-            "optimized": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
-            "reference": OpResolverType.BUILTIN_REF,
-        }[kernels]
+        resolver = OpResolverType[RESOLVERS[kernels]]
         # The interpreter reads the bytes for as long as it lives.
         self._content = model if isinstance(model, bytes) else to_bytes(model)
+        make = partial(Interpreter, num_threads=threads, experimental_op_resolver_type=resolver)
         with _explained(), quiet_stderr():
-            make = partial(
-                Interpreter,
-                num_threads=threads,
-                experimental_op_resolver_type=resolver,
-                experimental_preserve_all_tensors=preserve,
-            )
             self._interpreter = self._loaded(model, lambda content: make(model_content=content))
             self._interpreter.allocate_tensors()
         self._read_details()
@@ -112,7 +97,7 @@ class Session:
         return taken
 
     def read(self, indices: Sequence[int]) -> list[Array]:
-        """Tensors after the last `invoke` by index, as copies: outputs, with `preserve` inner ones too."""
+        """Outputs of the last `invoke` by index, as copies."""
         return [self._interpreter.get_tensor(index) for index in indices]
 
     def views(self, indices: Sequence[int]) -> Iterator[Array]:

@@ -47,11 +47,8 @@ def converting(converter: str, conversion: Conversion) -> Iterator[None]:
     """Hold back what `converter` prints; turn its exceptions into ConversionFailed, with what it printed."""
     printed = Captured()
     try:
-        if conversion.verbose:
+        with contextlib.nullcontext(printed) if conversion.verbose else captured() as printed:
             yield
-        else:
-            with captured() as printed:
-                yield
     except ZeropointError:
         raise
     except Exception as error:  # whatever a framework raises

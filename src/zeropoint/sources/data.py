@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -118,46 +118,43 @@ def _from_images(folder: Path, entry: Entry, normalization: Normalization) -> Da
         raise InvalidSample(f"{folder} holds no images ({', '.join(IMAGES)})")
     if len(entry.ports) != 1:
         raise InvalidSample(f"a folder of images fits a model with one input, this one has {len(entry.ports)}")
-    shape = _ImageShape.of(entry.ports[0])
-    normalization.require(entry.ports[0], shape.channels)
-    return Data(partial(_images, files, shape, normalization), len(files))
+    (port,) = entry.ports
+    normalization.require(port, _image_layout(port).channels)
+    return Data(partial(_images, files, port, normalization), len(files))
 
 
-@dataclass(frozen=True)
-class _ImageShape:
+class _ImageLayout(NamedTuple):
     """How an input holds an image. A height or width of -1 is the image's own."""
 
-    port: Port
     height: int
     width: int
     channels: int
-    channels_first: bool
-
-    @classmethod
-    def of(cls, port: Port) -> _ImageShape:
-        shape = port.shape
-        if len(shape) == 4 and shape[3] in (1, 3):
-            return cls(port, shape[1], shape[2], shape[3], False)
-        if len(shape) == 4 and shape[1] in (1, 3):
-            return cls(port, shape[2], shape[3], shape[1], True)
-        raise InvalidSample(f"images do not fit the input {port}; it needs four dimensions with 1 or 3 channels")
+    channels_first: bool = False
 
 
-def _images(files: Sequence[Path], to: _ImageShape, normalization: Normalization) -> Iterator[Array]:
+def _image_layout(port: Port) -> _ImageLayout:
+    if len(port.shape) == 4 and port.shape[3] in (1, 3):
+        return _ImageLayout(*port.shape[1:])
+    if len(port.shape) == 4 and port.shape[1] in (1, 3):
+        return _ImageLayout(*port.shape[2:], port.shape[1], channels_first=True)
+    raise InvalidSample(f"images do not fit the input {port}; it needs four dimensions with 1 or 3 channels")
+
+
+def _images(files: Sequence[Path], port: Port, normalization: Normalization) -> Iterator[Array]:
     require_library("PIL", "reading images", "Pillow: pip install 'zeropoint[images]'")
     from PIL import Image
 
+    height, width, channels, channels_first = _image_layout(port)
     for file in files:
         try:
             with Image.open(file) as opened:
-                picture = opened.convert("L" if to.channels == 1 else "RGB")
-                width = picture.width if to.width < 0 else to.width
-                height = picture.height if to.height < 0 else to.height
-                pixels = np.asarray(picture.resize((width, height)), np.uint8).reshape(height, width, to.channels)
+                picture = opened.convert("L" if channels == 1 else "RGB")
+                size = picture.width if width < 0 else width, picture.height if height < 0 else height
+                pixels = np.asarray(picture.resize(size), np.uint8).reshape(*size[::-1], channels)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise InvalidSample(f"cannot read the image {file}: {error}") from None
-        value = pixels if to.port.dtype is DType.UINT8 else normalization.apply(pixels)
-        yield (value.transpose(2, 0, 1) if to.channels_first else value)[None]
+        value = pixels if port.dtype is DType.UINT8 else normalization.apply(pixels)
+        yield (value.transpose(2, 0, 1) if channels_first else value)[None]
 
 
 def function_in(script: Path, name: str, refusal: type[ZeropointError]) -> Callable[..., Any]:

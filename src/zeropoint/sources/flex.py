@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -89,15 +90,13 @@ class PiecewiseInterpreter:
         return (step for step in self._steps if isinstance(step, _Piece))
 
 
-def _cut(graph: Graph) -> list[list[Op]]:
+def _cut(graph: Graph) -> Iterator[list[Op]]:
     """The ops in order: each Flex op by itself, and those between two of them together."""
-    cuts: list[list[Op]] = []
-    for op in graph.ops:
-        if cuts and not is_flex(op) and not is_flex(cuts[-1][0]):
-            cuts[-1].append(op)
+    for are_flex, ops in groupby(graph.ops, is_flex):
+        if are_flex:
+            yield from ([op] for op in ops)
         else:
-            cuts.append([op])
-    return cuts
+            yield list(ops)
 
 
 @dataclass
