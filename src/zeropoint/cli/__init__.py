@@ -10,15 +10,10 @@ from typing import Annotated
 
 import typer
 
-from .benchmark import benchmark
-from .calibrate import calibrate
 from .command import QuietOption, Screen, VerboseOption, add_command, tolerate_closed_pipe
-from .compare import compare
-from .demo import demo
-from .doctor import doctor
 from .inspect import inspect
-from .quantize import quantize
-from .train import train
+from .make import calibrate, demo, quantize, train
+from .verify import benchmark, compare, doctor
 
 app = typer.Typer(
     name="zeropoint",

@@ -26,13 +26,12 @@ def save_node_data(evidence: Evidence, path: PathLike, *, overwrite: bool = Fals
 def node_data(evidence: Evidence) -> dict[str, Any]:
     """Each graph's ops by the names of their outputs. Among equal names, the worst value counts."""
     results: dict[str, dict[str, float]] = {}
-    ops = [(graph.name, op) for graph in evidence.model.graphs for op in graph.ops]
-    for (graph, op), detail in zip(ops, op_details(evidence), strict=True):
+    for op, detail in zip(evidence.ops, op_details(evidence), strict=True):
         errors = detail.errors
         known = [snr for snr in (errors.own, errors.accumulated, errors.expected) if snr is not None]
         if op.outputs and known:
             name, value = op.outputs[0].name, round(known[0], 2)  # the first is the most local
-            of_graph = results.setdefault(graph, {})
+            of_graph = results.setdefault(detail.graph, {})
             of_graph[name] = min(value, of_graph.get(name, value))
     if not results:
         raise InvalidSample(

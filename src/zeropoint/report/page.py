@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import get_args
 
 from ..files import PathLike, write_whole
@@ -68,13 +69,11 @@ def embedded_json(value: object) -> str:
 
 def curve(points: tuple[Point, ...]) -> str:
     """An SVG path through the points, which leaves and reaches each one vertically."""
-    (x, y), *rest = points
-    path = f"M{x:.0f} {y:.0f}"
-    for next_x, next_y in rest:
-        middle = (y + next_y) / 2
-        path += f"C{x:.0f} {middle:.0f} {next_x:.0f} {middle:.0f} {next_x:.0f} {next_y:.0f}"
-        x, y = next_x, next_y
-    return path
+    (x, y), *_ = points
+    curves = (
+        f"C{a:.0f} {(b + d) / 2:.0f} {c:.0f} {(b + d) / 2:.0f} {c:.0f} {d:.0f}" for (a, b), (c, d) in pairwise(points)
+    )
+    return f"M{x:.0f} {y:.0f}{''.join(curves)}"
 
 
 def _asset(name: str) -> str:

@@ -188,6 +188,10 @@ class Evidence:
         """Distinct names of all tensors, by which calibration knows them too."""
         return tensor_keys(self.model)
 
+    @property
+    def ops(self) -> list[Op]:
+        return [op for graph in self.model.graphs for op in graph.ops]
+
     def stats_of(self, tensor: Tensor) -> TensorStats | None:
         return None if self.seen is None else self.seen.tensors.get(self.names[tensor])
 
@@ -197,7 +201,7 @@ def page_of(evidence: Evidence) -> Page:
     require_report()
     model, names, diagnosis, shown = evidence.model, evidence.names, evidence.diagnosis, evidence.inspection
     details = op_details(evidence)
-    ids = dict(zip(_all_ops(model), (op.id for op in details), strict=True))
+    ids = dict(zip(evidence.ops, (op.id for op in details), strict=True))
     tensors = zip((t for graph in model.graphs for t in graph.tensors), shown.tensors, strict=True)
     return Page(
         evidence.title,
@@ -213,10 +217,6 @@ def page_of(evidence: Evidence) -> Page:
         tuple(_remarks(evidence)),
         evidence.bars,
     )
-
-
-def _all_ops(model: Model) -> list[Op]:
-    return [op for graph in model.graphs for op in graph.ops]
 
 
 def op_details(evidence: Evidence) -> tuple[OpDetail, ...]:
@@ -250,7 +250,7 @@ def op_details(evidence: Evidence) -> tuple[OpDetail, ...]:
             {m.key: m.level(v) for m in MEASURES if (v := values[m.key]) is not None},
         )
 
-    return tuple(detail(k, op, row) for k, (op, row) in enumerate(zip(_all_ops(evidence.model), rows, strict=True)))
+    return tuple(detail(k, op, row) for k, (op, row) in enumerate(zip(evidence.ops, rows, strict=True)))
 
 
 def _errors(evidence: Evidence, op: Op, row: OpRow | None) -> OpErrors:

@@ -1,0 +1,308 @@
+"""Commands that make quantized models, and the statistics they are made with: calibrate, quantize, train, demo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidRecipe
+from . import shared
+from .command import Screen, flag, option
+
+if TYPE_CHECKING:
+    from ..plan.request import Request
+    from ..recipe import Recipe
+    from .sampled import SampledModel
+
+DEMO_ROUNDS = 15
+"""How often each model of the demo is timed."""
+
+
+@dataclass(frozen=True)
+class CalibrateOptions:
+    """What is measured, and where it goes."""
+
+    data: str = option(..., "DATA", shared.DATA_HELP)
+    output: Path = option(..., "STATS", "Where to write the statistics.", "--output", "-o")
+    quick: bool = flag("Only minima and maxima, no histograms.")
+    overwrite: bool = flag(shared.OVERWRITE_HELP)
+
+
+def calibrate(
+    screen: Screen, model: shared.ModelArgument, options: CalibrateOptions, samples: shared.CalibrationOptions
+) -> None:
+    """Record the range of every tensor on representative data.
+
+    DATA is an .npz (arrays named after the inputs, or a single one), an .npy, a folder of images, or file.py:function,
+    a function that yields samples.
+
+    Examples:
+      zeropoint calibrate model.tflite --data samples.npz -o model.stats
+      zeropoint calibrate model.tflite --data photos/ --scale 0.00784 --offset -1 \\
+        -o model.stats
+    """
+    from ..report.terminal import print_stats
+
+    shared.PageOptions(overwrite=options.overwrite).require(options.output, inputs=(model, options.data))
+    source = samples.sampled(shared.load_model(model, screen), options.data, samples.signature)
+    stats = source.calibrate(samples.settings(histograms=not options.quick), screen.remarks)
+    stats.save(options.output, overwrite=options.overwrite)
+    print_stats(stats, options.output.name, screen.remarks, brief=True)
+
+
+@dataclass(frozen=True)
+class RecipeOptions:
+    """What becomes of each op and of its weights."""
+
+    mode: str | None = option(
+        None, "MODE", "int8 (the default), int16x8, dynamic, weights, float16.", autocompletion=shared.modes
+    )
+    recipe: Path | None = option(None, "FILE", shared.RECIPE_HELP, show_default=False)
+    keep_float: list[str] | None = option(None, "PATTERN", "Keep ops of this kind or name in float (repeatable).")
+    strict: bool = flag("Refuse if an op would stay float.")
+    weight_bits: int = option(8, "BITS", shared.WEIGHT_BITS_HELP)
+    block: int | None = option(None, "N", "4-bit dense layers: a scale for each 32, 64, 128 or 256 weights.")
+    asymmetric: bool = flag("Mode weights: ranges of weights need not be centred on zero.")
+    min_elements: int | None = option(None, "N", "Where only weights are quantized: smaller ones stay float.")
+
+    def resolved(self) -> Recipe:
+        from ..plan.request import WeightOptions, resolve_recipe
+        from ..recipe import keep_float, load_recipe
+
+        weights = WeightOptions(self.weight_bits, self.block, self.asymmetric, self.min_elements)
+        rules = resolve_recipe(self.mode, None if self.recipe is None else load_recipe(self.recipe), weights)
+        return rules.then(*map(keep_float, self.keep_float or ()))
+
+
+@dataclass(frozen=True)
+class RangeOptions:
+    """Where the ranges of activations come from."""
+
+    data: str | None = option(None, "DATA", shared.DATA_HELP)
+    stats: Path | None = option(None, "STATS", "Statistics from `zeropoint calibrate`.")
+    ranges: Path | None = option(None, "JSON", "Given ranges: {tensor: {min, max}}.")
+
+    def require(self, samples: shared.CalibrationOptions) -> None:
+        if self.data is not None and self.stats is not None:
+            raise InvalidRecipe("give --data or --stats, not both")
+        if self.data is None and samples != shared.CalibrationOptions():
+            raise InvalidRecipe(
+                "options about samples were given, but no samples: add --data, or leave these options out"
+            )
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where the result goes."""
+
+    output: Path | None = option(None, "OUT", "Where to write the quantized .tflite.", "--output", "-o")
+    dry_run: bool = flag("Print the plan and write nothing.")
+
+    def path(self, reports: shared.ReportOptions) -> Path | None:
+        """None for --dry-run."""
+        if self.output is None and not self.dry_run:
+            raise InvalidRecipe("say where to write the result with -o, or ask for the plan alone with --dry-run")
+        if self.dry_run and reports.wanted:
+            raise InvalidRecipe("--report and --model-explorer show the model that was made; leave out --dry-run")
+        return None if self.dry_run else self.output
+
+
+def quantize(
+    screen: Screen,
+    model: shared.ModelArgument,
+    output: OutputOptions,
+    recipe: RecipeOptions,
+    ranges: RangeOptions,
+    search: shared.SearchOptions,
+    interface: shared.InterfaceOptions,
+    samples: shared.CalibrationOptions,
+    reports: shared.ReportOptions,
+) -> None:
+    """Make a quantized model of a float one.
+
+    int8 and int16x8 compute in integers and need representative data, or statistics of it. dynamic, weights and
+    float16 quantize the weights alone and need none.
+
+    Examples:
+      zeropoint quantize model.tflite -o small.tflite --mode dynamic
+      zeropoint quantize model.tflite -o model_int8.tflite --data samples.npz
+      zeropoint quantize model.tflite -o out.tflite --mode int16x8 --stats m.stats
+      zeropoint quantize model.tflite -o out.tflite --data photos/ --scale 0.00392 \\
+        --input-type uint8 --strict
+      zeropoint quantize model.tflite --data samples.npz --dry-run \\
+        --keep-float 'head/*'
+    """
+    from ..improve.pipeline import run_without_data
+    from ..plan.planner import require_float_part
+    from ..report.quantization import print_result
+    from ..sources.models import size_of
+
+    path = output.path(reports)
+    reports.require(path, inputs=(model, ranges.data, ranges.stats, ranges.ranges, recipe.recipe))
+    if reports.model_explorer is not None and ranges.data is None:
+        raise InvalidRecipe("--model-explorer shows how far each op is from the float model; give --data to measure it")
+    ranges.require(samples)
+    request = _request(recipe, ranges, search, interface)
+    source = shared.load_model(model, screen)
+    require_float_part(source, request.recipe, request.ops)
+    sampled = None if ranges.data is None else samples.sampled(source, ranges.data, samples.signature)
+    if sampled is None:
+        result = run_without_data(source, request)
+    else:
+        result = sampled.quantize(request, samples.settings(), screen.remarks)
+    if path is None:
+        for plan in result.plans:
+            print(plan)
+        return
+    size, before = result.save(path, overwrite=reports.overwrite), size_of(model, source)
+    print_result(result, before, size, screen.remarks)
+    if reports.wanted:
+        comparison = None if sampled is None else sampled.compare_briefly(result.model, screen.remarks, samples.limit)
+        known = {"size_before": before, "result": result, "recipe": request.recipe, "data": ranges.data}
+        reports.write(screen.remarks, path.name, result.model, size, comparison=comparison, **known)
+
+
+def _request(
+    recipe: RecipeOptions, ranges: RangeOptions, search: shared.SearchOptions, interface: shared.InterfaceOptions
+) -> Request:
+    from ..calibration import Ranges, Stats, ranges_from_json
+    from ..plan.request import Request
+
+    return Request(
+        recipe.resolved(),
+        None if ranges.stats is None else Stats.load(ranges.stats),
+        Ranges({}) if ranges.ranges is None else ranges_from_json(ranges.ranges),
+        search.chosen_range(),
+        interface.checked(),
+        recipe.strict,
+        search.chosen_effort(),
+    )
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """How long to train, and on what: fields of `train.Schedule`."""
+
+    steps: int = option(500, "N", "How many batches to train on.")
+    batch: int = option(32, "N", "Samples in a batch.")
+    learning_rate: float | None = option(None, "RATE", "Relative to the size of the weights. [default: by bits]")
+    mirror: bool = flag("Images: flip half of them left to right.")
+    shift: int = option(0, None, "Images: move each by up to this many pixels.", min=0)
+
+
+@dataclass(frozen=True)
+class GoalOptions:
+    """What the trained model is to come close to."""
+
+    loss: str | None = option(None, "LOSS", "A Keras loss of labels; DATA then gives pairs (inputs, label).")
+    teacher: float = option(0.5, "SHARE", "With labels: the float model's share of the loss.")
+    inner: list[str] | None = option(None, "PATTERN", "Compare outputs of these ops as well (repeatable).")
+    freeze: list[str] | None = option(None, "PATTERN", "Do not train weights of these ops (repeatable).")
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What to make, and of which data."""
+
+    output: Path = option(..., "OUT", "Where to write the trained .tflite.", "--output", "-o")
+    data: str = option(..., "DATA", shared.DATA_HELP)
+    mode: str = option("int8", "MODE", "int8 or int16x8.")
+    weight_bits: int = option(8, "BITS", shared.WEIGHT_BITS_HELP)
+
+
+def train(
+    screen: Screen,
+    model: shared.ModelArgument,
+    options: TrainOptions,
+    schedule: ScheduleOptions,
+    goal: GoalOptions,
+    effort: shared.EffortOptions,
+    interface: shared.InterfaceOptions,
+    images: shared.ImageOptions,
+    reports: shared.PageOptions,
+) -> None:
+    """Quantize a model and train it to compute what the float model does. No labels are needed.
+
+    Some of the samples are held back to choose the best state. Ctrl-C ends training and writes the best so far.
+
+    Examples:
+      zeropoint train model.tflite -o model_int8.tflite --data samples.npz
+      zeropoint train model.tflite -o model_int4.tflite --data samples.npz \\
+        --weight-bits 4 --steps 1000
+      zeropoint train model.tflite -o out.tflite --data data.py:pairs \\
+        --loss sparse_categorical_crossentropy
+    """
+    from ..report.progress import training_bar
+    from ..report.quantization import print_result
+    from ..sources.models import size_of
+    from ..train import require_keras, start_keras
+
+    reports.require(options.output, inputs=(model, options.data))
+    interface.checked()
+    require_keras()
+    source = images.sampled(shared.load_model(model, screen), options.data)
+    start_keras()  # takes seconds: what is wrong with the model or the data is reported before
+    from ..train import Goal, Schedule, distill
+
+    with training_bar(schedule.steps, screen.remarks) as progress:
+        distilled = distill(
+            source.model,
+            source.data.samples,
+            options.mode,
+            weight_bits=options.weight_bits,
+            schedule=Schedule(**vars(schedule)),
+            goal=Goal(tuple(goal.inner or ()), loss=goal.loss, teacher=goal.teacher),
+            freeze=tuple(goal.freeze or ()),
+            ends=(interface.input_type, interface.output_type),
+            effort=effort.chosen_effort(),
+            progress=progress,
+        )
+    result = distilled.result
+    size, before = distilled.save(options.output, overwrite=reports.overwrite), size_of(model, source.model)
+    print_result(result, before, size, screen.remarks)
+    if reports.wanted:
+        unlabelled = source if goal.loss is None else _without_labels(source)
+        comparison = unlabelled.compare_briefly(result.model, screen.remarks)
+        known = {"size_before": before, "result": result, "data": options.data}
+        reports.write(screen.remarks, options.output.name, result.model, size, comparison=comparison, **known)
+
+
+def _without_labels(source: SampledModel) -> SampledModel:
+    from ..sources.samples import iterate
+
+    pairs = source.data.samples
+    return replace(source, data=replace(source.data, samples=(inputs for inputs, _ in iterate(pairs))))
+
+
+def demo(screen: Screen) -> None:
+    """Run the main job on the example that comes with the package: handwritten digits, offline.
+
+    Examples:
+      zeropoint demo
+    """
+    from ..bench.latency import TimingOptions, benchmark
+    from ..calibration import Settings
+    from ..demo import accuracy, digits, digits_model
+    from ..quantization import quantize
+    from ..recipe import MODES
+    from ..report.inspection import inspect
+    from ..report.terminal import Printer, size_text
+    from ..sources.data import Data
+    from ..tflite import load, to_bytes
+    from .sampled import SampledModel
+
+    printer = Printer(screen.results)
+    model, data = load(digits_model()), digits()
+    samples = [image[None] for image in data["calibration"]]
+    printer.line(f"A small network for handwritten digits, calibrated on {len(samples)} of them:")
+    stats = SampledModel(model, Data(samples, len(samples))).calibrate(Settings(), screen.results)
+    models = {"float32": model, **{mode: quantize(model, mode, stats=stats, min_elements=0).model for mode in MODES}}
+    timed = benchmark(models, TimingOptions(rounds=DEMO_ROUNDS, inside=False))
+    seconds = {timing.name: timing.latencies[0].fastest for timing in timed.models}
+    printer.line(("  mode       size       correct   speed   integer arithmetic", "bold"))
+    for mode, made in models.items():
+        size, speed = size_text(len(to_bytes(made))), seconds["float32"] / seconds[mode]
+        share = inspect(made).integer_share or 0.0
+        printer.line(f"  {mode:9}  {size:>8}  {accuracy(made, data):8.2%}  {speed:5.2f}x  {share:8.0%}")
+    printer.line("Yours: zeropoint quantize MODEL -o OUT --mode int8 --data SAMPLES")

@@ -1,0 +1,279 @@
+"""Commands that examine finished models: compare, doctor, benchmark."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from ..errors import InvalidModel, InvalidRecipe
+from . import shared
+from .command import CheckFailed, Screen, argument, flag, option
+
+if TYPE_CHECKING:
+    from ..comparison.values import Comparison
+    from ..diagnosis.doctor import DiagnosisResult
+    from ..graph.model import Model
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """What the quantized model is required to reach."""
+
+    min_snr: float | None = option(None, "DB", "Exit with 1 if the outputs are below this.")
+    min_agreement: float | None = option(None, "SHARE", "Exit with 1 if top-1 is the same less often.", min=0, max=1)
+    min_metric: float | None = option(None, "SCORE", "Exit with 1 if QUANTIZED scores less in --metric.")
+
+    def require(self, comparison: Comparison) -> None:
+        """Raise if the quantized model is worse than was asked for."""
+        failed = []
+        if self.min_snr is not None and comparison.snr < self.min_snr:
+            failed.append(f"outputs are at {comparison.snr:.2f} dB, --min-snr asks for {self.min_snr:g}")
+        if self.min_agreement is not None:
+            measured = [o.agreement for o in comparison.outputs if o.agreement is not None]
+            if not measured:
+                raise InvalidRecipe(
+                    "--min-agreement: no output looks like scores of classes; use --min-snr or --metric"
+                )
+            if min(measured) < self.min_agreement:
+                least = f"--min-agreement asks for {self.min_agreement:.2%}"
+                failed.append(f"top-1 is the same in {min(measured):.2%}, {least}")
+        score = comparison.metric
+        if self.min_metric is not None and score is not None and not score.after >= self.min_metric:
+            failed.append(f"{score.name} is {score.after:.6g}, --min-metric asks for {self.min_metric:g}")
+        if failed:
+            raise CheckFailed("; ".join(failed))
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """What to compare, and how much of it to show."""
+
+    data: str = option(..., "DATA", shared.DATA_HELP)
+    top: int = option(10, "N", "Show the N worst ops; 0 for all.", min=0)
+    as_json: bool = flag(shared.JSON_HELP, "--json")
+    metric: str | None = option(None, "FILE.py:FUNCTION", shared.METRIC_HELP)
+    signature: str | None = option(None, "KEY", shared.SIGNATURE_HELP)
+
+
+def compare(
+    screen: Screen,
+    model: shared.ModelArgument,
+    quantized: Annotated[Path, argument("QUANTIZED", "A quantized .tflite of it, by any tool.")],
+    options: CompareOptions,
+    samples: shared.SampleOptions,
+    checks: CheckOptions,
+    reports: shared.ReportOptions,
+) -> None:
+    """See where a quantized model departs from the float MODEL it was made of, op by op.
+
+    Both run on the same samples. "own" feeds each op with the float model's values, so that only its own rounding and
+    clipping is left; "accum." compares the models as they run.
+
+    Examples:
+      zeropoint compare model.tflite model_int8.tflite --data samples.npz
+      zeropoint compare model.tflite other.tflite --data photos/ --scale 0.00392 \\
+        --limit 100 --top 20
+      zeropoint compare model.tflite model_int8.tflite --data eval.py:samples \\
+        --metric eval.py:accuracy --json
+      zeropoint compare model.tflite model_int8.tflite --data samples.npz \\
+        --min-snr 25 --min-agreement 0.98
+    """
+    from ..calibration import Settings
+    from ..comparison.outputs import load_metric
+    from ..report.comparison import print_comparison
+    from ..sources.models import size_of
+
+    if checks.min_metric is not None and options.metric is None:
+        raise InvalidRecipe("--min-metric needs a score to look at; give one with --metric FILE.py:FUNCTION")
+    reports.require(inputs=(model, quantized, options.data))
+    metric = None if options.metric is None else load_metric(options.metric)
+    source = samples.sampled(shared.load_model(model, screen), options.data, options.signature)
+    made = shared.load_model(quantized, screen)
+    if _in_integers(source.model) and not _in_integers(made):
+        raise InvalidModel(f"{model} computes in integers and {quantized} does not; give the float model first")
+    before, size = size_of(model, source.model), size_of(quantized, made)
+    comparison = source.compare(made, screen.remarks, samples.limit, metric)
+    comparison = replace(comparison, float_bytes=before, quantized_bytes=size)
+    screen.show(comparison, options.as_json, partial(print_comparison, top=options.top or None))
+    if reports.wanted:
+        known = {"size_before": before, "comparison": comparison, "data": options.data}
+        if reports.report is not None:  # it shows histograms
+            known["stats"] = source.calibrate(Settings(samples.limit, allow_nonfinite=True), screen.remarks)
+        reports.write(screen.beside(options.as_json), quantized.name, made, size, **known)
+    checks.require(comparison)
+
+
+def _in_integers(model: Model) -> bool:
+    return any(t.is_quantized for graph in model.graphs for op in graph.ops for t in op.outputs)
+
+
+@dataclass(frozen=True)
+class RemedyOptions:
+    """What a remedy may cost, and where it is written."""
+
+    apply: Path | None = option(None, "OUT", "Write the model that the findings ask for.")
+    save_recipe: Path | None = option(None, "OUT.json", "Write its recipe, for quantize --recipe.")
+    most: float = option(0.1, "SHARE", "Arithmetic that may be given more bits.", min=0, max=1)
+    seconds: float = option(100.0, "S", "Time for trying things out; building comes after.", min=1)
+
+    def write(self, result: DiagnosisResult, overwrite: bool) -> None:
+        """Write the repaired model and its recipe where they were asked for, or say that there are none."""
+        from ..files import write_whole
+        from ..recipe import recipe_content
+
+        repaired, remedy = result.repaired, result.diagnosis.remedy
+        if self.apply is not None and repaired is not None:
+            repaired.save(self.apply, overwrite=overwrite)
+        elif self.apply is not None:
+            print("nothing to apply: no file was written", file=sys.stderr)
+        if self.save_recipe is not None and remedy is not None:
+            content = json.dumps(recipe_content(remedy.rules), indent=1) + "\n"
+            write_whole(self.save_recipe, [content.encode()], overwrite=overwrite)
+        elif self.save_recipe is not None:
+            print("nothing to mend: no recipe was written", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """What to examine."""
+
+    data: str = option(..., "DATA", shared.DATA_HELP)
+    calibration: str | None = option(None, "DATA", "Samples that QUANTIZED was calibrated on, if others.")
+    mode: str | None = option(None, "MODE", "int8 (the default) or int16x8.")
+    recipe: Path | None = option(None, "FILE", shared.RECIPE_HELP, show_default=False)
+    metric: str | None = option(None, "FILE.py:FUNCTION", shared.METRIC_HELP)
+    as_json: bool = flag(shared.JSON_HELP, "--json")
+    check: bool = flag("Exit with 1 if anything is found that costs accuracy.")
+
+
+def doctor(
+    screen: Screen,
+    model: shared.ModelArgument,
+    options: DoctorOptions,
+    search: shared.SearchOptions,
+    remedy: RemedyOptions,
+    samples: shared.SampleOptions,
+    reports: shared.ReportOptions,
+    quantized: Annotated[Path | None, argument("QUANTIZED", "The model in question; by default one is made.")] = None,
+) -> None:
+    """Find out why a quantized model lost accuracy: causes with numbers, in order of what fixing them gains.
+
+    MODEL is the float model. Every gain of a finding was measured by trying its fix on the samples, unless it says
+    "about". A healthy model has nothing to fix.
+
+    Examples:
+      zeropoint doctor model.tflite --data samples.npz
+      zeropoint doctor model.tflite model_int8.tflite --data eval.npz \\
+        --calibration calibration.npz --check
+      zeropoint doctor model.tflite --data photos/ --scale 0.00392 \\
+        --apply better_int8.tflite
+      zeropoint doctor model.tflite --data eval.py:samples \\
+        --metric eval.py:accuracy --save-recipe better.json
+    """
+    from ..comparison.outputs import load_metric
+    from ..diagnosis.doctor import diagnose
+    from ..diagnosis.evidence import DiagnosisRequest
+    from ..plan.request import WeightOptions, resolve_recipe
+    from ..recipe import load_recipe
+    from ..report.comparison import print_diagnosis
+    from ..report.progress import progress_bar
+    from ..sources.models import size_of
+
+    inputs = (model, quantized, options.data, options.calibration, options.recipe)
+    reports.require(remedy.apply, remedy.save_recipe, inputs=inputs)
+    method, effort = search.chosen_range(), search.chosen_effort()
+    recipe = None if options.recipe is None else load_recipe(options.recipe)
+    rules = resolve_recipe(options.mode, recipe, WeightOptions())
+    metric = None if options.metric is None else load_metric(options.metric)
+    source = samples.sampled(shared.load_model(model, screen), options.data)
+    given = None if quantized is None else shared.load_model(quantized, screen)
+    other = None if options.calibration is None else samples.sampled(source.model, options.calibration)
+    with progress_bar("examining", None, "", screen.remarks) as progress:
+        request = DiagnosisRequest(
+            source.model,
+            source.data.samples,
+            quantized=given,
+            calibration=None if other is None else other.data.samples,
+            recipe=rules,
+            range=method,
+            effort=effort,
+            limit=samples.limit,
+            metric=metric,
+            seconds=remedy.seconds,
+            most=remedy.most,
+            progress=lambda what: progress(0, what),
+        )
+        result = diagnose(request)
+    diagnosis = result.diagnosis
+    screen.show(diagnosis, options.as_json, print_diagnosis)
+    remedy.write(result, reports.overwrite)
+    if reports.wanted:
+        title, size = (quantized or model).name, size_of(quantized, result.before)
+        known = {"diagnosis": diagnosis, "stats": result.stats, "recipe": rules, "data": options.data}
+        known["size_before"] = size_of(model, source.model)
+        reports.write(screen.beside(options.as_json), title, result.before, size, **known)
+    costly = [finding.cause for finding in diagnosis.findings if finding.gain is not None]
+    if options.check and costly:
+        raise CheckFailed(f"accuracy is lost to {', '.join(costly)}; --apply OUT writes a better model")
+
+
+@dataclass(frozen=True)
+class BenchmarkOptions:
+    """What to time, and how it is shown."""
+
+    threads: str | None = option(None, "N[,N]", "By default 1 and one for each core.")
+    rounds: int = option(30, "N", "How often each model is timed.", min=2)
+    quick: bool = flag("Only latencies: no memory, no times by kind of op.")
+    as_json: bool = flag("Print JSON.", "--json")
+
+
+def benchmark(
+    screen: Screen,
+    models: Annotated[list[Path], argument("MODEL...", "One or several models.")],
+    options: BenchmarkOptions,
+    reports: shared.PageOptions,
+) -> None:
+    """Time models side by side: interleaved runs, median and quartiles, on one thread and on several.
+
+    Inputs are made up. Times by kind of op are estimates: LiteRT's Python interpreter does not report them.
+
+    Examples:
+      zeropoint benchmark model.tflite model_int8.tflite
+      zeropoint benchmark a.tflite b.tflite c.tflite --threads 1,4 --json
+      zeropoint benchmark model.tflite model_int8.tflite --report latency.html
+    """
+    from ..bench.latency import TimingOptions
+    from ..bench.latency import benchmark as measure
+    from ..parallel import cores
+    from ..report.progress import progress_bar
+    from ..report.terminal import print_benchmark
+
+    reports.require(inputs=models)
+    counts = (1, cores()) if options.threads is None else _counts(options.threads)
+    named = {name: shared.load_model(path, screen) for name, path in zip(distinct(models), models, strict=True)}
+    with progress_bar("timing", options.rounds, "rounds", screen.remarks) as progress:
+        timed = measure(named, TimingOptions(tuple(dict.fromkeys(counts)), options.rounds, not options.quick), progress)
+    screen.show(timed, options.as_json, print_benchmark)
+    if reports.wanted:
+        from ..report.page_build import latency_bars
+
+        first, last = timed.models[0], timed.models[-1]
+        known = {"size_before": first.bytes if len(timed.models) > 1 else None, "bars": latency_bars(timed)}
+        reports.write(screen.beside(options.as_json), last.name, named[last.name], last.bytes, **known)
+
+
+def _counts(threads: str) -> tuple[int, ...]:
+    counts = tuple(int(part) if part.strip().isdecimal() else 0 for part in threads.split(","))
+    if min(counts) < 1:
+        raise InvalidRecipe(f"--threads {threads}: give a number, or several with commas between them")
+    return counts
+
+
+def distinct(paths: list[Path]) -> list[str]:
+    """File names, with their folders where names alone are ambiguous, and numbered where one is given twice."""
+    names = [path.name if sum(p.name == path.name for p in paths) == 1 else str(path) for path in paths]
+    return [n if names.count(n) == 1 else f"{n} #{names[: k + 1].count(n)}" for k, n in enumerate(names)]
