@@ -19,11 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from zeropoint.calibration import Stats, calibrate
+from zeropoint.demo import digits, digits_model
+from zeropoint.improve.pipeline import plan as plan_model
 from zeropoint.parallel import cores
-from zeropoint.plan.pipeline import Request, plan_model
+from zeropoint.plan.request import Request
 from zeropoint.quantization import quantize
 from zeropoint.recipe import preset
-from zeropoint.demo import digits, digits_model
 from zeropoint.runtime import Session
 from zeropoint.tflite import load, save, to_bytes
 

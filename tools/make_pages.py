@@ -307,7 +307,7 @@ def public_names() -> Iterator[tuple[str, Mapping[str, str], str]]:
     trained = {name: f"zeropoint.train.{home}" for name, home in train._HOMES.items()}
     yield "zeropoint.train", trained, "Needs Keras 3, and one of its backends."
     others = {
-        "Result": "zeropoint.plan.pipeline",
+        "Result": "zeropoint.improve.pipeline",
         "Plan": "zeropoint.plan.plan",
         "Rule": "zeropoint.recipe",
         "Scheme": "zeropoint.recipe",
