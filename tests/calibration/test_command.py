@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from zeropoint.calibration import Settings, Stats, calibrate
-from zeropoint.cli.inspect import is_stats
+from zeropoint.cli.examine import is_stats
 from zeropoint.cli.sampled import SampledModel
 from zeropoint.report.progress import progress_bar
 from zeropoint.report.terminal import BLOCKS, print_stats, sketch

@@ -11,9 +11,8 @@ from typing import Annotated
 import typer
 
 from .command import QuietOption, Screen, VerboseOption, add_command, tolerate_closed_pipe
-from .inspect import inspect
+from .examine import benchmark, compare, doctor, inspect
 from .make import calibrate, demo, quantize, train
-from .verify import benchmark, compare, doctor
 
 app = typer.Typer(
     name="zeropoint",

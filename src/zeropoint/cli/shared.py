@@ -30,6 +30,7 @@ Choice = TypeVar("Choice", bound=str)
 DATA_HELP = "Samples: .npz, .npy, a folder of images, or file.py:function."
 JSON_HELP = "Print JSON (docs/compare.md)."
 METRIC_HELP = "A score: a function of the outputs of all samples."
+MODEL_HELP = "A .tflite file; with TensorFlow also .keras, .h5 or a SavedModel folder."
 OVERWRITE_HELP = "Replace the output file if it exists."
 RECIPE_HELP = "Rules in JSON or TOML."
 SIGNATURE_HELP = "Which signature the samples are for."
@@ -37,9 +38,7 @@ WEIGHT_BITS_HELP = "8; or 4 or 2, where LiteRT has a kernel."
 TYPES = ("float32", "int8", "uint8", "int16")
 TYPES_HELP = "float32, int8, uint8 or int16."
 
-ModelArgument = Annotated[
-    Path, argument("MODEL", "A .tflite file; with TensorFlow also .keras, .h5 or a SavedModel folder.")
-]
+ModelArgument = Annotated[Path, argument("MODEL", MODEL_HELP)]
 
 
 def ranges() -> tuple[str, ...]:

@@ -266,11 +266,8 @@ def _errors(evidence: Evidence, op: Op, row: OpRow | None) -> OpErrors:
         own.snr if own else None,
         accumulated.snr if accumulated else None,
         expected,
-        local.cosine if local else None,
-        local.mean_ulp if local else None,
-        local.max_ulp if local else None,
-        occupancy.clipped if occupancy else clipped,
-        occupancy.used if occupancy else None,
+        *((local.cosine, local.mean_ulp, local.max_ulp) if local else (None, None, None)),
+        *((occupancy.clipped, occupancy.used) if occupancy else (clipped, None)),
     )
 
 
@@ -323,15 +320,9 @@ def _remarks(evidence: Evidence) -> Iterator[str]:
 def latency_bars(benchmark: Benchmark) -> tuple[Bar, ...]:
     """Every model with every number of threads, in milliseconds."""
     return tuple(
-        Bar(
-            f"{timing.name}, {threads_text(latency.threads)}",
-            1000 * latency.median,
-            1000 * latency.low,
-            1000 * latency.high,
-            latency.threads,
-        )
+        Bar(f"{timing.name}, {threads_text(x.threads)}", 1000 * x.median, 1000 * x.low, 1000 * x.high, x.threads)
         for timing in benchmark.models
-        for latency in timing.latencies
+        for x in timing.latencies
     )
 
 

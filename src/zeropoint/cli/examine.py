@@ -1,4 +1,4 @@
-"""Commands that examine finished models: compare, doctor, benchmark."""
+"""Commands that examine models: inspect, compare, doctor, benchmark."""
 
 from __future__ import annotations
 
@@ -20,6 +20,60 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class InspectOptions:
+    """What to show."""
+
+    ops: bool = flag("List the ops with their fixed-point multipliers.")
+    summary: bool = flag("Only the summary.")
+    channels: bool = flag("Every channel's parameters.")
+    filter: str | None = option(None, "GLOB", "Only tensors and ops whose name or kind matches.")
+    as_json: bool = flag("Print JSON (docs/inspect-json.md).", "--json")
+
+
+def inspect(screen: Screen, model: shared.ModelArgument, options: InspectOptions) -> None:
+    """Show a model's quantization: the line people know from Netron, and the numbers the kernels use.
+
+    A statistics file of `zeropoint calibrate` is shown as a table of ranges with small histograms.
+
+    Examples:
+      zeropoint inspect model.tflite
+      zeropoint inspect model.tflite --ops --filter '*conv*'
+      zeropoint inspect model.tflite --json | jq .summary
+    """
+    from ..report.inspection import inspect as describe
+    from ..report.terminal import Detail, print_inspection, print_stats
+    from ..sources.models import size_of
+
+    if is_stats(model):
+        from ..calibration.stats import Stats
+
+        print_stats(Stats.load(model), model.name, screen.results)
+        return
+    source = shared.load_model(model, screen)
+    shown = describe(source, size_of(model, source))
+    if options.filter is not None:
+        shown = shown.filtered(options.filter)
+    if options.as_json:
+        screen.json(shown.to_json())
+    else:
+        detail = Detail(not options.summary, options.ops, options.channels)
+        print_inspection(shown, model.name, detail, screen.results)
+
+
+def is_stats(path: Path) -> bool:
+    """Whether a file looks like statistics, which are a zip archive, rather than a model. Keras files are zips too."""
+    from ..sources.tensorflow import KERAS_SUFFIXES
+
+    if path.suffix.lower() in KERAS_SUFFIXES or not path.is_file():  # opening a pipe would wait for its writer
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
 class CheckOptions:
     """What the quantized model is required to reach."""
 
@@ -29,19 +83,14 @@ class CheckOptions:
 
     def require(self, comparison: Comparison) -> None:
         """Raise if the quantized model is worse than was asked for."""
+        score, agreements = comparison.metric, [o.agreement for o in comparison.outputs if o.agreement is not None]
+        if self.min_agreement is not None and not agreements:
+            raise InvalidRecipe("--min-agreement: no output looks like scores of classes; use --min-snr or --metric")
         failed = []
         if self.min_snr is not None and comparison.snr < self.min_snr:
             failed.append(f"outputs are at {comparison.snr:.2f} dB, --min-snr asks for {self.min_snr:g}")
-        if self.min_agreement is not None:
-            measured = [o.agreement for o in comparison.outputs if o.agreement is not None]
-            if not measured:
-                raise InvalidRecipe(
-                    "--min-agreement: no output looks like scores of classes; use --min-snr or --metric"
-                )
-            if min(measured) < self.min_agreement:
-                least = f"--min-agreement asks for {self.min_agreement:.2%}"
-                failed.append(f"top-1 is the same in {min(measured):.2%}, {least}")
-        score = comparison.metric
+        if self.min_agreement is not None and (least := min(agreements)) < self.min_agreement:
+            failed.append(f"top-1 is the same in {least:.2%}, --min-agreement asks for {self.min_agreement:.2%}")
         if self.min_metric is not None and score is not None and not score.after >= self.min_metric:
             failed.append(f"{score.name} is {score.after:.6g}, --min-metric asks for {self.min_metric:g}")
         if failed:
@@ -134,7 +183,7 @@ class RemedyOptions:
             content = json.dumps(recipe_content(remedy.rules), indent=1) + "\n"
             write_whole(self.save_recipe, [content.encode()], overwrite=overwrite)
         elif self.save_recipe is not None:
-            print("nothing to mend: no recipe was written", file=sys.stderr)
+            print("nothing to repair: no recipe was written", file=sys.stderr)
 
 
 @dataclass(frozen=True)
