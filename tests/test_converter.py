@@ -187,6 +187,13 @@ def test_nothing_asked_for_is_float():
     assert converter(source).convert() == zeropoint.to_bytes(source)
 
 
+@pytest.mark.parametrize("wishes", [[], [lite.Optimize.DEFAULT]], ids=len)
+def test_float32_as_the_only_type_is_float(wishes):
+    source = network()
+    made = converter(source, optimizations=wishes, supported_types=[np.float32])
+    assert made.convert() == zeropoint.to_bytes(source)
+
+
 @pytest.mark.parametrize("wish", list(lite.Optimize)[:3], ids=lambda o: o.name)
 def test_optimized_without_data_is_dynamic_range(wish):
     model = convert(optimizations=[wish])
@@ -296,6 +303,12 @@ def test_flex_ops_stay_and_the_rest_is_quantized():
             "inference_input_type = int8",
         ),
         ({**DEFAULT, "supported_ops": [INT16X8, "TFLITE_BUILTINS_INT8"]}, "TFLITE_BUILTINS_INT8", INT16X8.name),
+        ({**DEFAULT, "supported_ops": [INT16X8], "supported_types": [np.int8]}, "[int8]", INT16X8.name),
+        (
+            {**DEFAULT, "supported_types": [np.float32], "inference_input_type": np.int8},
+            "[float32]",
+            "input_type = int8",
+        ),
         ({"inference_input_type": np.int8}, "inference_input_type = int8", "optimizations = []"),
         ({"supported_types": [np.float16]}, "supported_types = [float16]", "optimizations = []"),
         ({"supported_ops": [lite.OpsSet.TFLITE_BUILTINS_INT8]}, "TFLITE_BUILTINS_INT8", "optimizations = []"),

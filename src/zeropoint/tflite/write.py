@@ -59,10 +59,9 @@ class _Writer:
         self.builder = Builder()
         self.graph_index = {graph: k for k, graph in enumerate(model.graphs)}
         self.codes: dict[tuple[str, str | None, int], int] = {}
-        self.buffers: list[Buffer] = []
-        self._buffer_index: dict[int, int] = {}
-        self._options: dict[str, int] = {}
+        self.buffers: dict[Buffer, int] = {}  # with their index in the file
         self.data_offsets: list[int] = []  # where, from the end of the head, the offset of each buffer's data belongs
+        self._options: dict[str, int] = {}
 
     def head(self) -> bytearray:
         """Everything but the constants and the offsets to them."""
@@ -75,7 +74,7 @@ class _Writer:
         root = builder.table(
             (1, OFFSET, builder.tables([self._op_code(*key) for key in self.codes])),
             (2, OFFSET, builder.tables(graphs)),
-            (4, OFFSET, builder.tables([self._buffer_table(k) for k in range(len(self.buffers) + 1)])),
+            (4, OFFSET, self._buffer_tables()),
             (0, "I", model.version or None),
             (3, OFFSET, self._text(model.description)),
             (5, OFFSET, self._numbers(older, np.int32)),
@@ -88,20 +87,13 @@ class _Writer:
 
     def _buffer(self, buffer: Buffer | None) -> int:
         """The buffer's index in the file; 0 is the empty one that every file begins with."""
-        if buffer is None:
-            return 0
-        if id(buffer) not in self._buffer_index:
-            self.buffers.append(buffer)
-            self._buffer_index[id(buffer)] = len(self.buffers)
-        return self._buffer_index[id(buffer)]
+        return 0 if buffer is None else self.buffers.setdefault(buffer, len(self.buffers) + 1)
 
-    def _buffer_table(self, index: int) -> int:
-        if index == 0:
-            return self.builder.table()
-        place = self.builder.table((0, "I", 0))
+    def _buffer_tables(self) -> int:
+        places = [self.builder.table(), *(self.builder.table((0, "I", 0)) for _ in self.buffers)]
         # A table begins with the offset of its layout (4 bytes); its only field follows.
-        self.data_offsets.append(place - 4)
-        return place
+        self.data_offsets = [place - 4 for place in places[1:]]
+        return self.builder.tables(places)
 
     def _graph(self, graph: Graph) -> int:
         builder, index = self.builder, {tensor: k for k, tensor in enumerate(graph.tensors)}
@@ -168,13 +160,13 @@ class _Writer:
 
     def _record(self, record: Record) -> int:
         """A table that is carried as it is. Models repeat a few op options over and over, so these are cached."""
-        key = None if any(isinstance(v, Graph | tuple) for v in record.values.values()) else repr(record)
-        if key is None or key not in self._options:
-            place = self.builder.generated(schema.generated_table(record, self.graph_index))
-            if key is None:
-                return place
+        key = repr(record)
+        if key in self._options:
+            return self._options[key]
+        place = self.builder.generated(schema.generated_table(record, self.graph_index))
+        if not any(isinstance(v, Graph | tuple) for v in record.values.values()):
             self._options[key] = place
-        return self._options[key]
+        return place
 
     def _records(self, records: Sequence[Record] | None) -> int | None:
         return None if records is None else self.builder.tables([self._record(r) for r in records])
