@@ -185,24 +185,17 @@ def copy_model(model: Model) -> Model:
     def named(originals: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensors[t] for name, t in originals.items()}
 
-    def called(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(called(v) for v in value)
-        return graphs.get(value, value) if isinstance(value, Graph) else value
-
     for original, twin in graphs.items():
         twin.tensors = listed(original.tensors)
         twin.inputs, twin.outputs = listed(original.inputs), listed(original.outputs)
         for tensor in twin.tensors:
-            if tensor.quantization is not None and isinstance(blocks := tensor.quantization.details, BlockScales):
-                details = BlockScales(blocks.record, tensors[blocks.scales], tensors[blocks.zero_points])
-                tensor.quantization = replace(tensor.quantization, details=details)
+            tensor.quantization = _with_scales(tensor.quantization, tensors)
         twin.ops = [copy(op) for op in original.ops]
         for op in twin.ops:
             op.inputs, op.outputs = listed(op.inputs), listed(op.outputs)
             op.intermediates = listed(op.intermediates)
             if op.options is not None and any(op.graphs()):
-                op.options = op.options.replace(**{k: called(v) for k, v in op.options.values.items()})
+                op.options = op.options.replace(**{k: _exchanged(v, graphs) for k, v in op.options.values.items()})
     return replace(
         model,
         graphs=list(graphs.values()),
@@ -210,3 +203,18 @@ def copy_model(model: Model) -> Model:
         metadata=list(model.metadata),
         metadata_buffers=None if model.metadata_buffers is None else list(model.metadata_buffers),
     )
+
+
+def _exchanged(value: Any, graphs: Mapping[Graph, Graph]) -> Any:
+    """An option with other graphs in the places of those it refers to."""
+    if isinstance(value, tuple):
+        return tuple(_exchanged(v, graphs) for v in value)
+    return graphs.get(value, value) if isinstance(value, Graph) else value
+
+
+def _with_scales(stored: Quantization | None, tensors: Mapping[Any, Any]) -> Quantization | None:
+    """What is stored, with other tensors in the places of those that hold its block scales."""
+    if stored is None or not isinstance(blocks := stored.details, BlockScales):
+        return stored
+    scales, zero_points = tensors[blocks.scales], tensors[blocks.zero_points]
+    return replace(stored, details=BlockScales(blocks.record, scales, zero_points))

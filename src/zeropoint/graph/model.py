@@ -313,27 +313,26 @@ def _fields(value: Any, names: Names, skip: tuple[str, ...] = ()) -> str:
 
 
 def _shown(value: Any, names: Names) -> str:
-    if value is None:
-        return "-"
     if isinstance(value, Tensor):
         return names.get(value, f"?{value.name}")
     if isinstance(value, Graph):
         return f"@{value.name}"
-    if isinstance(value, Buffer | np.ndarray):
-        raw = value.raw if isinstance(value, Buffer) else value
-        return f"<{raw.size} bytes {_checksum(raw)}>"
+    if isinstance(value, Buffer):
+        return _shown(value.raw, names)
+    if isinstance(value, np.ndarray):
+        return f"<{value.size} bytes {_checksum(value)}>"
     if isinstance(value, Record):
         # Absent, zero and false are the schema's usual defaults; leaving them out keeps a line readable.
-        return f"{value.type}{{{', '.join(f'{k}={_shown(v, names)}' for k, v in value.values.items() if v)}}}"
+        return value.type + _shown({k: v for k, v in value.values.items() if v}, names)
     if is_dataclass(value):
         return f"({_fields(value, names).lstrip()})"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{k}={_shown(v, names)}' for k, v in value.items())}}}"
-    if isinstance(value, tuple) and len(value) > INLINE_ELEMENTS and isinstance(value[0], int | float):
+    if isinstance(value, tuple) and len(value) > INLINE_ELEMENTS:
         return f"<{len(value)} values {_checksum(repr(value).encode())}>"
     if isinstance(value, tuple | list):
         return f"[{', '.join(_shown(v, names) for v in value)}]"
-    return repr(value)
+    return "-" if value is None else repr(value)
 
 
 def _checksum(data: bytes | Array) -> str:
