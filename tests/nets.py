@@ -14,7 +14,7 @@ from zeropoint.affine import dequantize, quantize
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model, Op, Tensor, problems
 from zeropoint.graph.check import no_dangling_tensors
-from zeropoint.plan.pipeline import Result
+from zeropoint.improve.pipeline import Result
 from zeropoint.runtime import Kernels, Session
 
 from . import build
