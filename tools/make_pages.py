@@ -300,7 +300,7 @@ def api_page() -> str:
 
 def public_names() -> Iterator[tuple[str, Mapping[str, str], str]]:
     """Packages with their public names, and the module that each name lives in."""
-    top = {name: f"zeropoint.{home}" for name, home in zeropoint._HOMES.items() if name != "lite"}
+    top = {name: f"zeropoint.{home}" for name, home in zeropoint._HOME_OF.items() if name != "lite"}
     yield "zeropoint", top, "Names are imported when they are first used."
     names = {name: "zeropoint.converter" for name in lite.__all__ if name != "Interpreter"}
     yield "zeropoint.lite", names, "The names of `tensorflow.lite`; `Interpreter` is LiteRT's own."

@@ -16,6 +16,7 @@ from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidSample
 from zeropoint.graph import Model, Tensor
 from zeropoint.graph.edit import copy_model
+from zeropoint.ops import OPS
 from zeropoint.plan.qdq import has_trained_ranges, take_trained
 from zeropoint.runtime import Session
 
@@ -116,7 +117,7 @@ def test_fake_quantized_constants_are_what_the_kernel_makes_of_them(low, high, b
     )
     (computed,) = Session(kernel).run([data])
     prepared = copy_model(model)
-    trained = take_trained(prepared)
+    trained = take_trained(prepared, OPS)
     ((constant, grid),) = trained.constants.items()
     step = grid.scale
     if grid.is_symmetric:  # weights do without the lowest integer
@@ -134,7 +135,7 @@ def test_a_narrow_range_ends_at_the_same_distance_on_both_sides(bits):
     net = Net()
     data = np.linspace(-2, 2, 64, dtype=np.float32).reshape(4, 16)
     model = net.model(dense(net, net.input(1, 16), fake(net, data, -1, 1, numBits=bits, narrowRange=True)))
-    ((constant, grid),) = take_trained(model).constants.items()
+    ((constant, grid),) = take_trained(model, OPS).constants.items()
     assert (grid.scale, grid.zero_point) == (pytest.approx(1 / (2 ** (bits - 1) - 1)), 0)
     assert (constant.data.min(), constant.data.max()) == (pytest.approx(-1), pytest.approx(1))
 
@@ -199,7 +200,7 @@ def test_models_without_marks_have_nothing_trained():
     model = build.float_cnn()
     before = str(model)
     assert not has_trained_ranges(model)
-    trained = take_trained(model)
+    trained = take_trained(model, OPS)
     assert not trained.ranges.entries
     assert not trained.implied.entries
     assert str(model) == before
