@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zeropoint.calibration import Settings, calibrate
-from zeropoint.calibration.measured_tensors import count_unexpected
+from zeropoint.calibration.task import count_unexpected
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidSample
 from zeropoint.graph import Model

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from zeropoint.affine import QuantParams, dequantize, quantize
 from zeropoint.calibration import METHODS, Grid, choose_range, choose_ranges
-from zeropoint.calibration.expected_error import ExpectedErrors
 from zeropoint.calibration.histogram import Histogram
+from zeropoint.calibration.range_methods import ExpectedErrors
 from zeropoint.calibration.stats import TensorStats, stats_of
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidRecipe

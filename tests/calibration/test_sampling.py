@@ -7,8 +7,8 @@ import pytest
 
 from zeropoint.calibration import Settings
 from zeropoint.calibration.instrumented_graph import InstrumentedGraph, MeasureMode, instrument
-from zeropoint.calibration.measured_tensors import CalibrationTask
 from zeropoint.calibration.sampling import FEWEST, WHOLE, Pick, Positions, sampling_stride
+from zeropoint.calibration.task import CalibrationTask
 from zeropoint.dtypes import Array
 from zeropoint.graph import Model
 from zeropoint.ops import OPS

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from zeropoint.calibration import Settings, calibrate
-from zeropoint.calibration.lstm_states import lstm_cell_states, replays
+from zeropoint.calibration.inner_tensors import lstm_cell_states, replays
+from zeropoint.calibration.task import CalibrationTask
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model, Tensor
+from zeropoint.ops import OPS
 from zeropoint.runtime import Session
 
 from .. import build
@@ -163,13 +165,13 @@ def test_replayed_cell_states_are_those_of_the_runtime(case):
     model = lstm(**case)
     graph, op = model.main, model.main.ops[0]
     x = sequences(model, 1)[0]
-    states, last = lstm_cell_states(op, x)
+    states, (last_h, last_c) = lstm_cell_states(op, x)
     shown = dataclasses.replace(graph, outputs=[*graph.outputs, graph.tensor("h"), graph.tensor("c")])
     y, h, c = Session(Model([shown])).run([x])
     np.testing.assert_allclose(states[-1], c, atol=1e-5)
-    np.testing.assert_allclose(last.c, c, atol=1e-5)
-    np.testing.assert_allclose(last.h, h, atol=1e-5)
-    np.testing.assert_allclose(last.h, y[-1] if case.get("time_major") else y[:, -1], atol=1e-5)
+    np.testing.assert_allclose(last_c, c, atol=1e-5)
+    np.testing.assert_allclose(last_h, h, atol=1e-5)
+    np.testing.assert_allclose(last_h, y[-1] if case.get("time_major") else y[:, -1], atol=1e-5)
     assert len(states) == 3
 
 
@@ -192,4 +194,4 @@ def test_quantized_weights_are_not_replayed():
     model = lstm()
     weights = model.main.ops[0].inputs[2]
     model.main.ops[0].inputs[2] = build.const(weights.name, np.ones(weights.shape, np.int8))
-    assert replays(model, model.main) == []
+    assert replays(CalibrationTask(model, model.main, Settings(), OPS)) == []

@@ -1,26 +1,15 @@
 """The ranges of a model's tensors on representative data: statistics, their collection, the choice of a range."""
 
-from __future__ import annotations
-
-from .collect import Progress, calibrate
-from .expected_error import Grid
-from .given_ranges import Range, Ranges, ranges_from_json
-from .range_methods import METHODS, Method, choose_range, choose_ranges
-from .settings import Settings
-from .stats import Stats, TensorStats
-
-__all__ = [
-    "METHODS",
-    "Grid",
-    "Method",
-    "Progress",
-    "Range",
-    "Ranges",
-    "Settings",
-    "Stats",
-    "TensorStats",
-    "calibrate",
-    "choose_range",
-    "choose_ranges",
-    "ranges_from_json",
-]
+from .collect import Progress as Progress
+from .collect import calibrate as calibrate
+from .given_ranges import Range as Range
+from .given_ranges import Ranges as Ranges
+from .given_ranges import ranges_from_json as ranges_from_json
+from .range_methods import METHODS as METHODS
+from .range_methods import Grid as Grid
+from .range_methods import Method as Method
+from .range_methods import choose_range as choose_range
+from .range_methods import choose_ranges as choose_ranges
+from .stats import Stats as Stats
+from .stats import TensorStats as TensorStats
+from .task import Settings as Settings

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import queue
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from ..dtypes import DType
@@ -17,12 +17,11 @@ from ..ops import OPS
 from ..sources.models import ModelSource, load
 from ..sources.ports import Row, entry
 from ..sources.samples import Notes, Samples, rows
-from .control_flow import unmeasurable_calls
+from .inner_tensors import unmeasurable_calls
 from .instrumented_graph import MeasureMode, takes_batches
-from .measured_tensors import CalibrationTask, OpTable
 from .observer import Chunk, Observer
-from .settings import Settings
 from .stats import Stats, TensorStats, merge_tensors
+from .task import CalibrationTask, OpTable, Settings
 
 Progress = Callable[[int], None]
 """Called with the number of runs done so far."""
@@ -48,9 +47,7 @@ def calibrate(
     """
     loaded, settings, notes = load(model), settings or Settings(), Notes()
     require_float(loaded, ops)
-    given: Collection[tuple[str | None, Samples]] = (
-        samples.items() if isinstance(samples, Mapping) else [(None, samples)]
-    )
+    given: list[tuple[str | None, Samples]] = [*samples.items()] if isinstance(samples, Mapping) else [(None, samples)]
     if not given:
         raise InvalidSample("no samples were given")
     done, stats = 0, Stats("", 0, {})
@@ -88,11 +85,13 @@ def _calibrate_graph(
 ) -> Stats:
     """The statistics of one graph, still without a fingerprint."""
     # If each run goes on from where the last one stopped, there can be one at a time only, and no second look at it.
-    in_turn = task.settings.keep_state and is_stateful(task.model)
+    tensors = (t for g in task.model.graphs for t in g.tensors)
+    in_turn = task.settings.keep_state and any(t.is_variable or t.dtype is DType.RESOURCE for t in tensors)
     observer = _observer(task, MeasureMode.EXPOSED if in_turn else MeasureMode.BATCHED)
     for name in unmeasurable_calls(task.graph, task.ops):
         notes.say(f"'{name}' works on resources; tensors of the graphs it calls were not measured")
-    chunks = _chunks(itertools.islice(numbered, task.settings.limit), 1 if in_turn else observer.graph.chunk)
+    samples, size = itertools.islice(numbered, task.settings.limit), 1 if in_turn else observer.graph.chunk
+    chunks: Iterator[Chunk] = iter(lambda: list(itertools.islice(samples, size)), [])
     opening = next(chunks, None)
     if opening is None:
         raise InvalidSample("no samples were given; calibration needs at least one")
@@ -106,11 +105,6 @@ def _calibrate_graph(
         last = chunk[-1][0]
         advance(len(chunk))
     return Stats("", last + 1, {key: found[key] for key in (*observer.graph.keys, *found) if key in found})
-
-
-def is_stateful(model: Model) -> bool:
-    """Whether a run can leave something behind for the next."""
-    return any(t.is_variable or t.dtype is DType.RESOURCE for g in model.graphs for t in g.tensors)
 
 
 def _observer(task: CalibrationTask, mode: MeasureMode) -> Observer:
@@ -141,11 +135,6 @@ class _Observers:
             return chunk, observer.measure(chunk)
         finally:
             self._idle.put(observer)
-
-
-def _chunks(numbered: Iterator[tuple[int, Row]], size: int) -> Iterator[Chunk]:
-    while chunk := list(itertools.islice(numbered, size)):
-        yield chunk
 
 
 def _in_order(

@@ -43,11 +43,19 @@ class Histogram:
         bins -= first
         return cls(exponent, first, np.bincount(bins, minlength=bin_of(high, exponent) - first + 1))
 
-    def weighted(self, weight: int, once: Array) -> Histogram:
-        """With each count times `weight`, and besides the values `once`, which lie within its bins."""
-        counts = self.counts * weight
-        np.add.at(counts, _bins(once, self.exponent) - self.first, 1)
-        return Histogram(self.exponent, self.first, counts)
+    @classmethod
+    def sampled(cls, values: Array, extremes: Array, weight: int) -> Histogram:
+        """The histogram of a tensor from a sample of its `values`, each of which stands for `weight` elements.
+
+        The least and the greatest value of each run, the `extremes`, are counted once: without them a sample would hide
+        how far the rare values reach, and a range chosen by it would clip them. All are finite.
+        """
+        found = cls.of(values, float(extremes.min()), float(extremes.max()))
+        if weight == 1:
+            return found
+        counts = found.counts * weight
+        np.add.at(counts, _bins(extremes, found.exponent) - found.first, 1)
+        return cls(found.exponent, found.first, counts)
 
     @property
     def width(self) -> float:

@@ -24,8 +24,8 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import Trait, fused_activation
 from ..ops.batching import free_tensors
 from ..tflite.schema import default_options
-from .measured_tensors import CalibrationTask, OpTable, measured_tensors, reachable_graphs, weighted_activations
 from .sampling import Pick, Picker
+from .task import CalibrationTask, OpTable, measured_tensors, reachable_graphs, weighted_activations
 
 BATCH, BATCH_ELEMENTS = 16, 1 << 20
 """At most so many samples, or elements of all their tensors, are one run: what it computes stays in the cache."""
@@ -98,7 +98,7 @@ def instrument(task: CalibrationTask, mode: MeasureMode, exposed: Sequence[Tenso
     shown = tuple(dict.fromkeys((*(p.tensor for p in read), *exposed)))
     outputs = (*(t for t in (reductions, picked) if t is not None), *(p.tensor for p in sampled), *shown)
     graph.outputs = list(dict.fromkeys(outputs))
-    measured = list(measured_tensors(task.graph, task.ops))
+    measured = measured_tensors(task.graph, task.ops)
     elements = max(1, sum(t.size for t in measured))
     together = batch_size(elements)
     return InstrumentedGraph(
@@ -129,7 +129,7 @@ def takes_batches(graph: Graph, ops: OpTable) -> bool:
     Whether LiteRT can do it with this file is another question: constants may hold shapes for one sample.
     """
     free = free_tensors(graph.inputs, graph.ops, ops)
-    measured = list(measured_tensors(graph, ops))
+    measured = measured_tensors(graph, ops)
     return (
         batch_size(sum(t.size for t in measured)) > 1
         and all(t in free and _has_one_row(t) for t in (*graph.inputs, *measured))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -12,13 +13,12 @@ from ..errors import InvalidSample, RuntimeFailure
 from ..graph.model import Tensor
 from ..runtime.runner import Runner
 from ..sources.ports import Row
-from .control_flow import CalledGraphs, passed_tensors
 from .histogram import Histogram
-from .instrumented_graph import InstrumentedGraph, MeasureMode, Probe, instrument
-from .lstm_states import replays
-from .measured_tensors import CalibrationTask, count_unexpected
-from .sampling import sampled_histogram, sampling_stride
+from .inner_tensors import CalledGraphs, passed_tensors, replays
+from .instrumented_graph import InstrumentedGraph, MeasureMode, instrument
+from .sampling import sampling_stride
 from .stats import DECAY, Channels, Extreme, MovingAverage, TensorStats, stats_of
+from .task import CalibrationTask, count_unexpected
 
 Chunk = list[tuple[int, Row]]
 """Numbered samples that one thread runs without a pause: many where a run takes less time than handing it over."""
@@ -30,7 +30,7 @@ class Observer:
     def __init__(self, task: CalibrationTask, mode: MeasureMode, like: Observer | None = None) -> None:
         """`like`: an observer of the same task and mode, whose copy of the model can be shared."""
         self.task, self.mode = task, mode
-        self._replays = replays(task.model, task.graph)
+        self._replays = replays(task)
         self._called = CalledGraphs(task)
         exposed = [*passed_tensors(task.graph, task.ops), *(replay.source for replay in self._replays)]
         self.graph: InstrumentedGraph = instrument(task, mode, exposed) if like is None else like.graph
@@ -39,7 +39,12 @@ class Observer:
         self._starts = np.array([p.start for p in probes], np.intp)
         self._width = sum(p.channels for p in probes)
         self._strides = [sampling_stride(p.tensor.size) for p in self.graph.sampled]
-        self._samples = self._sample_spans()
+        # Where each probe's elements are in what is sampled of a run: what the graph picks comes first.
+        sizes = {p: pick.size for p, pick in self.graph.picks.items()}
+        sizes |= {p: -(-p.tensor.size // k) for p, k in zip(self.graph.sampled, self._strides, strict=True)}
+        ends = itertools.accumulate(sizes.values())
+        self._samples = {p: slice(end - size, end) for (p, size), end in zip(sizes.items(), ends, strict=True)}
+        self._sampled_elements = sum(sizes.values())
         self._failed: set[tuple[tuple[int, ...], ...]] = set()  # shapes of rows
 
     def another(self) -> Observer:
@@ -50,13 +55,6 @@ class Observer:
     def fallback(self) -> Observer:
         """One that reads every tensor from outside: slower, but it takes them as they come."""
         return Observer(self.task, MeasureMode.EXPOSED)
-
-    def _sample_spans(self) -> Mapping[Probe, slice]:
-        """Where each probe's elements are in what is sampled of a run: what the graph picks comes first."""
-        sizes = {p: pick.size for p, pick in self.graph.picks.items()}
-        sizes |= {p: -(-p.tensor.size // k) for p, k in zip(self.graph.sampled, self._strides, strict=True)}
-        ends = np.cumsum([*sizes.values()]).tolist()
-        return {p: slice(end - size, end) for (p, size), end in zip(sizes.items(), ends, strict=True)}
 
     def measure(self, chunk: Chunk) -> list[Mapping[str, TensorStats]]:
         """Run one batch of samples after the other; return statistics to be merged in order."""
@@ -94,15 +92,15 @@ class Observer:
     def _run(self, rows: Sequence[Row]) -> tuple[Array, Array]:
         """The reductions, and the sampled elements, of each of `rows`."""
         self._start(rows)
-        count, sampled = len(rows), self.graph.sampled
+        count = len(rows)
         if self.graph.reductions is None:
             return np.zeros((count, 0), np.float32), np.zeros((count, 0), np.float32)
         reductions = self._view(self.graph.reductions, count).copy()
-        samples = np.empty((count, sum(s.stop - s.start for s in self._samples.values())), np.float32)
+        samples = np.empty((count, self._sampled_elements), np.float32)
         if self.graph.picked is not None:
             picked = self._view(self.graph.picked, count)
             samples[:, : picked.shape[1]] = picked
-        for probe, stride in zip(sampled, self._strides, strict=True):
+        for probe, stride in zip(self.graph.sampled, self._strides, strict=True):
             samples[:, self._samples[probe]] = self._view(probe.tensor, count)[:, ::stride]
         return reductions, samples
 
@@ -117,7 +115,7 @@ class Observer:
             self._runner.restart()
             self._called.restart()
             for replay in self._replays:
-                replay.restart()
+                replay.last = None
         if len(rows) == 1 and self.graph.batch == 1:
             self._runner.invoke(rows[0])
         else:
@@ -163,7 +161,7 @@ class Observer:
                 weight_of_each = round(probe.tensor.size / values.shape[1])
                 if bad:
                     values, extremes = values[np.isfinite(values)], extremes[np.isfinite(extremes)]
-                histogram = sampled_histogram(values.reshape(-1), extremes, weight_of_each)
+                histogram = Histogram.sampled(values, extremes, weight_of_each)
             low_, high_, total_ = (values[probe.span] for values in channels)
             found[probe.key] = TensorStats(
                 runs[k],
@@ -212,8 +210,6 @@ class Observer:
         """What the graph does not reduce: tensors without a fixed shape, states of recurrent layers, control flow."""
         found: dict[str, TensorStats] = {}
         exposed = self.graph.exposed
-        if not exposed:
-            return found
 
         def observe(key: str, values: Array, by_channel: bool) -> None:
             seen = stats_of(values, number, by_channel=by_channel)
@@ -227,5 +223,5 @@ class Observer:
             observe(probe.key, values[probe.tensor], probe.keep_channels)
         for replay in self._replays:
             observe(replay.key, replay.states(values[replay.source]), False)
-        self._called.measure(values, observe)
+        self._called.measure(self.task.graph, values, observe)
         return found

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
 from ..dtypes import Array
 from ..errors import InvalidRecipe
-from .expected_error import ExpectedErrors, Grid
 from .histogram import Histogram, exponent_for
 from .stats import TensorStats
 
@@ -27,15 +27,32 @@ RARE = 1e-10
 """The least probability that it tells apart from zero."""
 
 
+@dataclass(frozen=True)
+class Grid:
+    """The integers that a range will be spread over."""
+
+    bits: int = 8
+    symmetric: bool = False
+
+    @property
+    def steps(self) -> int:
+        return (1 << self.bits) - (2 if self.symmetric else 1)
+
+
 def choose_range(stats: TensorStats, method: Method, grid: Grid, percentile: float = PERCENTILE) -> Bounds:
     """The range that `method` picks; it lies within the observed one."""
-    if method == "percentile":
-        return percentile_range(stats, percentile)
-    try:
-        chosen = _CHOICES[method]
-    except KeyError:
-        raise InvalidRecipe(f"unknown range method {method!r}; choose from {', '.join(METHODS)}") from None
-    return chosen(stats, grid)
+    match method:
+        case "minmax":
+            return stats.range
+        case "average":
+            return stats.average.range
+        case "percentile":
+            return percentile_range(stats, percentile)
+        case "mse":
+            return mse_ranges([stats], grid)[0]
+        case "entropy":
+            return entropy_range(stats, grid)
+    raise InvalidRecipe(f"unknown range method {method!r}; choose from {', '.join(METHODS)}")
 
 
 def choose_ranges(stats: Sequence[TensorStats], method: Method, grid: Grid) -> list[Bounds]:
@@ -47,21 +64,11 @@ def choose_ranges(stats: Sequence[TensorStats], method: Method, grid: Grid) -> l
     return [s.ranges[method, grid] for s in stats]
 
 
-def minmax_range(stats: TensorStats, grid: Grid) -> Bounds:  # noqa: ARG001 - one signature for all methods
-    """Everything that was seen."""
-    return stats.low.value, stats.high.value
-
-
-def average_range(stats: TensorStats, grid: Grid) -> Bounds:  # noqa: ARG001 - one signature for all methods
-    """The moving average of each run's extremes."""
-    return stats.average.range
-
-
 def percentile_range(stats: TensorStats, percentile: float = PERCENTILE) -> Bounds:
     """Cut (100 - percentile) % of the values at each end that has any beyond zero."""
     if not 50 < percentile <= 100:
         raise InvalidRecipe(f"a percentile lies above 50 and up to 100, not {percentile}")
-    low, high = stats.low.value, stats.high.value
+    low, high = stats.range
     counts = stats.histogram.counts
     if not counts.any() or percentile == 100:
         return low, high
@@ -71,7 +78,8 @@ def percentile_range(stats: TensorStats, percentile: float = PERCENTILE) -> Boun
     cut_low = float(np.interp(1 - share, below, edges)) if low < 0 else low
     cut_high = float(np.interp(share, below, edges)) if high > 0 else high
     # Where in its bin a value lies is not known, so an interpolated end may lie beyond what was seen.
-    return _within(cut_low, cut_high, (low, high))
+    cut_low = min(max(cut_low, low), high)
+    return cut_low, max(min(cut_high, high), cut_low)
 
 
 THRESHOLDS = np.geomspace(1 / 256, 1, 49)
@@ -84,7 +92,7 @@ TOGETHER = 16
 
 def mse_ranges(stats: Sequence[TensorStats], grid: Grid) -> list[Bounds]:
     """The clipping of each with the least expected squared error: a common threshold first, then each end by itself."""
-    chosen = [minmax_range(s, grid) for s in stats]
+    chosen = [s.range for s in stats]
     choice = [k for k, s in enumerate(stats) if s.histogram.counts.any() and chosen[k][0] != chosen[k][1]]
     for start in range(0, len(choice), TOGETHER):
         some = choice[start : start + TOGETHER]
@@ -95,7 +103,7 @@ def mse_ranges(stats: Sequence[TensorStats], grid: Grid) -> list[Bounds]:
 
 
 def _least_error(seen: Sequence[Bounds], errors: ExpectedErrors, grid: Grid) -> list[Bounds]:
-    full = _column(low for low, _ in seen), _column(high for _, high in seen)
+    full = np.array(seen).T[:, :, None]
     limits = np.maximum(-full[0], full[1])
 
     def least(lows: Array, highs: Array) -> tuple[Array, Array]:
@@ -112,30 +120,21 @@ def _least_error(seen: Sequence[Bounds], errors: ExpectedErrors, grid: Grid) -> 
     return list(zip(low.ravel().tolist(), high.ravel().tolist(), strict=True))
 
 
-def _column(values: Iterable[float]) -> Array:
-    return np.array(list(values))[:, None]
-
-
 def _in_turns(a: Array, b: Array) -> Array:
     return np.stack([a, b], axis=1).ravel()
 
 
-def _within(low: float, high: float, full: Bounds) -> Bounds:
-    """The part of [low, high] that was seen; never empty."""
-    low = min(max(low, full[0]), full[1])
-    return low, max(min(high, full[1]), low)
-
-
 def entropy_range(stats: TensorStats, grid: Grid) -> Bounds:
     """The symmetric clipping whose quantized distribution diverges least (Kullback-Leibler) from the clipped one."""
-    low, high = stats.low.value, stats.high.value
+    low, high = stats.range
     limit = max(-low, high)
     one_sided = low >= 0 or high <= 0
     levels = 2**grid.bits if one_sided and not grid.symmetric else 2 ** (grid.bits - 1)
     # Bins are counted from zero, where the integers start: far away from it, they need not be as fine as they are.
     exponent = exponent_for(min(low, 0.0), max(high, 0.0))
     histogram = stats.histogram.coarsened(max(stats.histogram.exponent, exponent))
-    folded = _folded(histogram)
+    bins = histogram.first + np.arange(histogram.counts.size)
+    folded = np.bincount(np.where(bins >= 0, bins, -1 - bins), weights=histogram.counts)  # by distance from zero
     if folded.size <= levels or not folded.any():
         return low, high
     # Divergence alone would clip a spike at the end of the range away with all else: keep all but KEPT of the values.
@@ -147,14 +146,6 @@ def entropy_range(stats: TensorStats, grid: Grid) -> Bounds:
     return max(low, -threshold), min(high, threshold)
 
 
-def _folded(histogram: Histogram) -> Array:
-    """Counts by distance from zero."""
-    if not histogram.counts.size:
-        return histogram.counts
-    bins = histogram.first + np.arange(histogram.counts.size)
-    return np.bincount(np.where(bins >= 0, bins, -1 - bins), weights=histogram.counts)
-
-
 def _divergences(folded: Array, bins: Array, levels: int) -> Array:
     """KL divergences between the first so many bins, with all beyond added to the last, and their quantized forms.
 
@@ -162,9 +153,8 @@ def _divergences(folded: Array, bins: Array, levels: int) -> Array:
     k bins of counts, of occupied bins and of count * log(count), that takes a look-up for each level.
     """
     counts = folded.astype(np.float64)
-    held, filled, entropy = (
-        np.concatenate([[0.0], np.cumsum(v)]) for v in (counts, counts > 0, counts * np.log(np.maximum(counts, 1.0)))
-    )
+    summed = (counts, counts > 0, _times_log(counts))
+    held, filled, entropy = (np.concatenate([[0.0], np.cumsum(values)]) for values in summed)
     kept = held[bins]
     beyond, last = held[-1] - kept, counts[bins - 1]
     borders = -(-np.arange(levels + 1) * bins[:, None] // levels)
@@ -183,9 +173,139 @@ def _times_log(counts: Array) -> Array:
     return np.asarray(counts * np.log(np.maximum(counts, 1.0)))
 
 
-_CHOICES: Mapping[str, Callable[[TensorStats, Grid], Bounds]] = {
-    "minmax": minmax_range,
-    "average": average_range,
-    "mse": lambda stats, grid: mse_ranges([stats], grid)[0],
-    "entropy": entropy_range,
-}
+# What quantization costs.
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Ranges in bins: `low` and `high`, the distance `step` of the grid, and the bins [first, end) that lie inside.
+
+    All arrays have one shape; `row` says whose ranges they are, and is a column if each row holds one tensor's.
+    """
+
+    row: Array
+    low: Array
+    high: Array
+    step: Array
+    first: Array
+    end: Array
+
+    def __getitem__(self, chosen: Array) -> _Candidates:
+        row = np.broadcast_to(self.row, self.low.shape)
+        return _Candidates(*(a[chosen] for a in (row, self.low, self.high, self.step, self.first, self.end)))
+
+
+class ExpectedErrors:
+    """The squared error that quantization is expected to make, for many ranges of some histograms and one grid.
+
+    Sums over the first k bins of a histogram, of counts, of counts * u and of counts * u**2 (u: where the bin lies),
+    give the squared distance of any stretch of bins from any point p in a few operations: Q - 2 p S + p**2 N. So an
+    error takes a look-up for each integer of the grid rather than a sum over all bins. All is measured in bins.
+    """
+
+    def __init__(self, histograms: Sequence[Histogram], grid: Grid) -> None:
+        bins = max(h.counts.size for h in histograms)
+        # Positions are small integers, so sums are exact, and adding up integers is several times as fast.
+        exact = max(h.total for h in histograms) * bins**2 < 2**63
+        counts = np.zeros((len(histograms), bins), np.int64 if exact else np.float64)
+        for row, histogram in zip(counts, histograms, strict=True):
+            row[: histogram.counts.size] = histogram.counts
+        self._steps, self._symmetric = grid.steps, grid.symmetric
+        self._bins = bins
+        self._width = np.array([[h.width] for h in histograms])
+        # The center of bin i lies at first + i + 0.5; positions are counted from that of the first one.
+        self._origin = np.array([[h.first + 0.5] for h in histograms])
+        self._last = self._origin + np.array([[h.counts.size - 1] for h in histograms])
+        position = np.arange(bins)
+        self._count = _sums(counts)
+        self._sum = _sums(counts * position)
+        self._square = _sums(counts * position**2)
+        self._total = self._count[:, -1:]
+
+    def __call__(self, lows: Array, highs: Array) -> Array:
+        """Mean squared error of quantizing with each range; row t holds ranges for histogram t.
+
+        Values beyond the range are clipped. Inside, the error of a bin is that of its center where the integer grid is
+        coarser than the bins, and step**2 / 12, the mean over a uniform distribution, where it is finer.
+        """
+        c = self._candidates(lows, highs)
+        errors = self._exact(c, self._clipping(c), coarse=c.step > 2)
+        return np.asarray(errors * self._width**2 / np.maximum(self._total, 1))
+
+    def least(self, lows: Array, highs: Array) -> Array:
+        """For each row, which of its ranges has the least error; the first of equals."""
+        c = self._candidates(lows, highs)
+        clipping = self._clipping(c)
+        coarse = c.step > 2
+        # Rounding adds at most a quarter of a squared step: what is clipped with more error than that cannot win.
+        most = np.where(coarse, clipping + c.step**2 / 4 * self._total, np.inf)
+        hopeful = coarse & (clipping <= most.min(axis=1, keepdims=True) * (1 + 1e-9))
+        # Many are the first one again, which wins a tie: ends at zero, or at the last value seen, do not move.
+        hopeful[:, 1:] &= (c.low[:, 1:] != c.low[:, :1]) | (c.high[:, 1:] != c.high[:, :1])
+        errors = self._exact(c, clipping, hopeful)
+        errors[coarse & ~hopeful] = np.inf
+        return np.asarray(np.argmin(errors, axis=1))
+
+    def _candidates(self, lows: Array, highs: Array) -> _Candidates:
+        low, high = np.minimum(lows, 0.0) / self._width, np.maximum(highs, 0.0) / self._width
+        if self._symmetric:
+            high = np.maximum(-low, high)
+            low = -high
+        first = np.clip(np.ceil(low - self._origin), 0, self._bins).astype(np.intp)
+        end = np.clip(np.floor(high - self._origin) + 1, 0, self._bins).astype(np.intp)
+        return _Candidates(np.arange(len(low))[:, None], low, high, (high - low) / self._steps, first, end)
+
+    def _clipping(self, c: _Candidates) -> Array:
+        """Squared distances of the bins outside from the range's nearer end."""
+        low, high = c.low - self._origin, c.high - self._origin
+        n, s, q = (sums[c.row, c.first] for sums in (self._count, self._sum, self._square))
+        below = q - 2 * low * s + low**2 * n
+        n, s, q = (sums[:, -1:] - sums[c.row, c.end] for sums in (self._count, self._sum, self._square))
+        return np.asarray(np.maximum(below + q - 2 * high * s + high**2 * n, 0.0))
+
+    def _exact(self, c: _Candidates, clipping: Array, coarse: Array) -> Array:
+        """`clipping` and the error of rounding: by the bins' centers where `coarse`, and by its mean elsewhere."""
+        inside = self._count[c.row, c.end] - self._count[c.row, c.first]
+        errors = np.asarray(clipping + inside * c.step**2 / 12)
+        if coarse.any():
+            errors[coarse] = clipping[coarse] + self._rounding(c[coarse])
+        return errors
+
+    def _rounding(self, c: _Candidates) -> Array:
+        """Squared distances of the bins inside from the grid, and of the ends from the grid for all that is clipped.
+
+        With grid points r(k) = k step, bins between borders b(k) = r(k) + step / 2 belong to k. Summed by parts, their
+        squared distances are what they would be from the first and the last r, and 2 step (S - b N) for each border.
+        """
+        row, step, origin = c.row, c.step, self._origin[c.row, 0]
+        nearest = [np.rint(end / step) * step - end for end in (c.low, c.high)]
+        count_first, count_end = self._count[row, c.first], self._count[row, c.end]
+        clipped = count_first * nearest[0] ** 2 + (self._total[row, 0] - count_end) * nearest[1] ** 2
+        k = np.rint(np.maximum(c.low, origin) / step)
+        borders = np.maximum(np.rint(np.minimum(c.high, self._last[row, 0]) / step) - k, 0.0)
+        first, last = k * step - origin, (k + borders) * step - origin
+        inside = self._square[row, c.end] - self._square[row, c.first]
+        inside -= 2 * (last * self._sum[row, c.end] - first * self._sum[row, c.first])
+        inside += last**2 * count_end - first**2 * count_first
+        return np.asarray(clipped + inside + 2 * step * self._at_borders(c, first + step / 2, borders))
+
+    def _at_borders(self, c: _Candidates, start: Array, borders: Array) -> Array:
+        """The sum of S - b N over `borders` positions b from `start` on, with S and N those of the bins before b."""
+        k = np.arange(float(borders.max()))
+        position = k * c.step[:, None]
+        position += start[:, None]
+        before = np.ceil(position).astype(np.intp)
+        np.minimum(np.maximum(before, c.first[:, None], out=before), c.end[:, None], out=before)
+        before += (c.row * (self._bins + 1))[:, None]
+        terms = self._count.ravel()[before]
+        terms *= position
+        np.subtract(self._sum.ravel()[before], terms, out=terms)
+        terms[k >= borders[:, None]] = 0.0
+        return np.asarray(terms.sum(axis=1))
+
+
+def _sums(values: Array) -> Array:
+    """Sums over the first 0, 1, 2 ... columns."""
+    sums = np.zeros((values.shape[0], values.shape[1] + 1))
+    sums[:, 1:] = np.cumsum(values, axis=1)
+    return sums

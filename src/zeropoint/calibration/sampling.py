@@ -18,7 +18,6 @@ from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
 from ..ops.layout import VALID
 from ..tflite.schema import default_options
-from .histogram import Histogram
 
 SAMPLED_SHARE, SAMPLED_LEAST, SAMPLED_MOST = 64, 256, 1024
 """Of a large tensor, one element in `SAMPLED_SHARE` is counted, within these limits."""
@@ -142,13 +141,3 @@ def sampling_stride(size: int) -> int:
     while math.gcd(stride, size) != 1:
         stride += 1
     return stride
-
-
-def sampled_histogram(values: Array, extremes: Array, weight: int) -> Histogram:
-    """The histogram of a tensor from a sample of its `values`, each of which stands for `weight` elements.
-
-    The least and the greatest value of each run, the `extremes`, are counted once: without them a sample would hide how
-    far the rare values reach, and a range chosen by it would clip them. All are finite.
-    """
-    found = Histogram.of(values, float(extremes.min()), float(extremes.max()))
-    return found if weight == 1 else found.weighted(weight, extremes)

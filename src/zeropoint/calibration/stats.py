@@ -94,6 +94,11 @@ class TensorStats:
     def mean(self) -> float:
         return self.total / max(1, self.count)
 
+    @property
+    def range(self) -> tuple[float, float]:
+        """Everything that was seen."""
+        return self.low.value, self.high.value
+
     @cached_property
     def ranges(self) -> dict[object, tuple[float, float]]:
         """Ranges that were chosen before, by method and grid: candidates ask for the same ones again and again."""
@@ -201,18 +206,19 @@ class Stats:
             return _decode(Path(path).read_bytes())
 
 
+PLAIN = ("runs", "count", "nonfinite", "total")
+"""Fields of TensorStats that are numbers."""
+
+
 def _encode(stats: Stats) -> bytes:
     """An .npz: one JSON header, and the arrays of all tensors end to end."""
     tensors = [
         {
             "name": name,
-            "runs": t.runs,
-            "count": t.count,
-            "nonfinite": t.nonfinite,
-            "low": [t.low.value, t.low.sample],
-            "high": [t.high.value, t.high.sample],
-            "total": t.total,
-            "average": [t.average.low, t.average.high, t.average.weight],
+            **{field: getattr(t, field) for field in PLAIN},
+            "low": dataclasses.astuple(t.low),
+            "high": dataclasses.astuple(t.high),
+            "average": dataclasses.astuple(t.average),
             "histogram": [t.histogram.exponent, t.histogram.first, t.histogram.counts.size],
             "channels": None if t.channels is None else [t.channels.low.size, t.channels.count],
         }
@@ -272,14 +278,11 @@ def _decode(content: bytes) -> Stats:
             size, each = t["channels"]
             channels = Channels(take("low", size), take("high", size), take("total", size), each)
         tensors[t["name"]] = TensorStats(
-            t["runs"],
-            t["count"],
-            Extreme(*t["low"]),
-            Extreme(*t["high"]),
-            t["total"],
-            MovingAverage(*t["average"]),
-            Histogram(exponent, first, counts),
-            channels,
-            t["nonfinite"],
+            **{field: t[field] for field in PLAIN},
+            low=Extreme(*t["low"]),
+            high=Extreme(*t["high"]),
+            average=MovingAverage(*t["average"]),
+            histogram=Histogram(exponent, first, counts),
+            channels=channels,
         )
     return Stats(header["fingerprint"], header["samples"], tensors, tuple(header["notes"]))

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..affine import QuantParams, dequantize
 from ..bench.errors import decibels
-from ..calibration.expected_error import ExpectedErrors, Grid
 from ..calibration.histogram import Histogram
+from ..calibration.range_methods import ExpectedErrors, Grid
 from ..calibration.stats import TensorStats
 from ..graph.model import Op, Tensor
 from ..ops import OPS

@@ -1,22 +1,44 @@
-"""What there is to measure in a graph: which tensors, and which of them hold infinities on purpose."""
+"""What to calibrate, and how: the settings, the tensors to measure, and which of them hold infinities on purpose."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from ..dtypes import Array, DType
+from ..errors import InvalidRecipe
 from ..graph.model import Graph, Model, Tensor
 from ..graph.query import tensor_keys
 from ..ops import UNPACKING, OpSpec
-from .settings import Settings
+from ..parallel import cores
 
 OpTable = Mapping[str, OpSpec]
 Signs = frozenset[float]
 """Of +inf and -inf, those that a tensor may hold."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to calibrate. `limit` counts runs; `workers` None is one for each core; without `histograms` only minima and
+    maxima are recorded, and of the rest only what costs nothing."""
+
+    limit: int | None = None
+    workers: int | None = None
+    histograms: bool = True
+    keep_state: bool = False
+    allow_nonfinite: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("limit", self.limit), ("workers", self.workers)):
+            if value is not None and value < 1:
+                raise InvalidRecipe(f"{name} must be at least 1, not {value}")
+
+    @property
+    def threads(self) -> int:
+        return self.workers or cores()
 
 
 @dataclass(frozen=True)
@@ -39,19 +61,15 @@ class CalibrationTask:
         return {self.keys[t]: signs for by_tensor in found for t, signs in by_tensor.items()}
 
 
-def measured_tensors(graph: Graph, ops: OpTable) -> Iterator[Tensor]:
+def measured_tensors(graph: Graph, ops: OpTable) -> list[Tensor]:
     """Float tensors that an integer kernel could read or write, in order of execution, and the graph's own ends."""
     # The range of a constant in another form, such as unpacked weights, follows from its data.
     unpacking = [op for op in graph.ops if op.kind in UNPACKING and all(t is None or t.is_constant for t in op.inputs)]
-    seen = {t for op in unpacking for t in op.outputs}
+    unpacked = {t for op in unpacking for t in op.outputs}
     quantizable = [op for op in graph.ops if (spec := ops.get(op.kind)) is not None and (spec.types or spec.hybrid)]
-    touched = (t for op in quantizable for t in (*op.inputs, *op.outputs))
-    for tensor in (*touched, *graph.inputs, *graph.outputs):
-        if tensor is None or tensor in seen or tensor.dtype is not DType.FLOAT32:
-            continue
-        if not tensor.is_constant and not tensor.is_variable:
-            seen.add(tensor)
-            yield tensor
+    touched = (t for op in quantizable for t in (*op.inputs, *op.outputs) if t is not None)
+    floats = (t for t in (*touched, *graph.inputs, *graph.outputs) if t.dtype is DType.FLOAT32 and t not in unpacked)
+    return list(dict.fromkeys(t for t in floats if not t.is_constant and not t.is_variable))
 
 
 def weighted_activations(graph: Graph, ops: OpTable) -> set[Tensor]:
@@ -62,15 +80,10 @@ def weighted_activations(graph: Graph, ops: OpTable) -> set[Tensor]:
 
 def reachable_graphs(graph: Graph) -> list[Graph]:
     """The graphs that `graph` calls, and those that they call, nearest first."""
-    found: dict[Graph, None] = {}
-    waiting = [graph]
-    while waiting:
-        for op in waiting.pop(0).ops:
-            for callee in op.graphs():
-                if callee not in found:
-                    found[callee] = None
-                    waiting.append(callee)
-    return list(found)
+    found = [graph]
+    for caller in found:  # which grows meanwhile
+        found += dict.fromkeys(callee for op in caller.ops for callee in op.graphs() if callee not in found)
+    return found[1:]
 
 
 def expected_infinities(graph: Graph, ops: OpTable) -> dict[Tensor, Signs]:
