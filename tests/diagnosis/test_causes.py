@@ -10,6 +10,7 @@ import numpy as np
 
 import zeropoint
 from zeropoint.bench import bench as bench_module
+from zeropoint.bench.alignment import align_models
 from zeropoint.bench.bench import Bench
 from zeropoint.comparison.compare import compare_models
 from zeropoint.diagnosis.causes import CAUSES, STAGES
@@ -17,7 +18,7 @@ from zeropoint.diagnosis.doctor import diagnose
 from zeropoint.diagnosis.evidence import DiagnosisRequest, ModelEvidence
 from zeropoint.diagnosis.trials import Fix, FixTrials, rule_for
 from zeropoint.graph.model import Model
-from zeropoint.improve.search import quantize_with
+from zeropoint.improve.pipeline import quantize_with
 from zeropoint.ops import OPS
 from zeropoint.plan.request import Request
 from zeropoint.recipe import preset
@@ -32,7 +33,7 @@ def evidence_of(model: Model, data: list) -> ModelEvidence:
     bench = Bench(model, data)
     result = quantize_with(bench, Request(preset("int8"), method="minmax", effort="quick"))
     trials = FixTrials(bench.judging(8, logits=False), preset("int8"), math.inf)
-    comparison, alignment = compare_models(model, result.model, data), bench.alignment(result.model)
+    comparison, alignment = compare_models(model, result.model, data), align_models(model, result.model)
     return ModelEvidence(
         DiagnosisRequest(model, data), result.model, comparison, alignment, trials, quantization=result
     )

@@ -7,7 +7,7 @@ ops of the same kind and shape that come in the same order are taken for the sam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import pairwise
@@ -49,23 +49,24 @@ def align_models(model: Model, quantized: Model, signature: str | None = None) -
         if tensor not in partner and original not in taken:
             partner[tensor] = original
             taken.add(original)
-    for tensor, original in list(_by_place(wanted, made, partner)):
-        partner[tensor] = original
-    partner.update(_through_conversions(made, partner))
+    partner |= dict(_by_place(wanted, made, partner))
+    partner |= dict(_through_conversions(made, partner))
     return Alignment(made, wanted, partner)
 
 
 def _inputs(wanted: Entry, made: Entry) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs by the names that callers use, if both models have the same; else in order."""
-    if len(wanted.ports) != len(made.ports):
-        raise InvalidModel(
-            f"the float model has {len(wanted.ports)} inputs and the quantized one {len(made.ports)}; "
-            "give two versions of one model"
-        )
+    _require_same_number("inputs", wanted.ports, made.ports)
     by_name = {port.name: port.tensor for port in wanted.ports}
     named = set(by_name) == {port.name for port in made.ports}
     for port, other in zip(made.ports, wanted.ports, strict=True):
         yield port.tensor, by_name[port.name] if named else other.tensor
+
+
+def _require_same_number(what: str, wanted: Collection[object], made: Collection[object]) -> None:
+    if len(wanted) != len(made):
+        counts = f"the float model has {len(wanted)} {what} and the quantized one {len(made)}"
+        raise InvalidModel(f"{counts}; give two versions of one model")
 
 
 def input_order(wanted: Entry, made: Entry) -> list[int]:
@@ -75,23 +76,17 @@ def input_order(wanted: Entry, made: Entry) -> list[int]:
 
 
 def _outputs(wanted: Graph, made: Graph) -> Iterator[tuple[Tensor, Tensor]]:
-    if len(wanted.outputs) != len(made.outputs):
-        raise InvalidModel(
-            f"the float model has {len(wanted.outputs)} outputs and the quantized one {len(made.outputs)}; "
-            "give two versions of one model"
-        )
-    makers = (Uses(wanted), Uses(made))
+    _require_same_number("outputs", wanted.outputs, made.outputs)
+    uses, own_uses = Uses(wanted), Uses(made)
     for tensor, original in zip(made.outputs, wanted.outputs, strict=True):
         # What counts is what an op computes, not the conversion for callers behind it.
-        yield _source(tensor, makers[1]), _source(original, makers[0])
+        yield source(tensor, own_uses), source(original, uses)
 
 
-def _source(tensor: Tensor, uses: Uses) -> Tensor:
+def source(tensor: Tensor, uses: Uses, through: Collection[str] = CONVERSIONS) -> Tensor:
     """Where the numbers of a tensor come from, before conversions."""
-    op = uses.producer(tensor)
-    while op is not None and op.kind in CONVERSIONS and op.inputs[0] is not None:
+    while (op := uses.producer(tensor)) is not None and op.kind in through and op.inputs[0] is not None:
         tensor = op.inputs[0]
-        op = uses.producer(tensor)
     return tensor
 
 
@@ -121,10 +116,8 @@ def _aliases(graph: Graph) -> dict[Tensor, list[str]]:
     uses = Uses(graph)
     names = {t: [t.name] for t in computed(graph)}
     for op in graph.ops:
-        if op.kind in CONVERSIONS:
-            source = _source(op.outputs[0], uses)
-            if source in names:
-                names[source].append(op.outputs[0].name)
+        if op.kind in CONVERSIONS and (converted := source(op.outputs[0], uses)) in names:
+            names[converted].append(op.outputs[0].name)
     return names
 
 
@@ -135,8 +128,7 @@ def _whole(name: str) -> list[str]:
 def _stripped(name: str) -> list[str]:
     found = []
     while (shorter := SUFFIX.sub("", name)) != name:
-        found.append(shorter)
-        name = shorter
+        found.append(name := shorter)
     return found or [name]
 
 
@@ -162,11 +154,9 @@ def _by_place(wanted: Graph, made: Graph, known: Mapping[Tensor, Tensor]) -> Ite
             anchors.append((place[original], k))
     anchors.append((len(ops[0]), len(ops[1])))
     for (a, b), (a_end, b_end) in pairwise(anchors):
-        yield from (
-            (tensor, original)
-            for tensor, original in _in_order(ops[0][a + 1 : a_end], ops[1][b + 1 : b_end])
-            if tensor not in known and original not in taken
-        )
+        for tensor, original in _in_order(ops[0][a + 1 : a_end], ops[1][b + 1 : b_end]):
+            if tensor not in known and original not in taken:
+                yield tensor, original
 
 
 def _in_order(wanted: Sequence[Op], made: Sequence[Op]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -180,5 +170,5 @@ def _through_conversions(made: Graph, partner: Mapping[Tensor, Tensor]) -> Itera
     """What conversions make of tensors with a counterpart has the same one."""
     uses = Uses(made)
     for op in made.ops:
-        if op.kind in CONVERSIONS and (original := partner.get(_source(op.outputs[0], uses))) is not None:
+        if op.kind in CONVERSIONS and (original := partner.get(source(op.outputs[0], uses))) is not None:
             yield op.outputs[0], original

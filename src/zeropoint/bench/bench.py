@@ -14,14 +14,13 @@ from ..calibration import Settings, Stats, calibrate
 from ..calibration.collect import Progress
 from ..dtypes import Array
 from ..graph.model import Model, Tensor
-from ..graph.query import fingerprint
 from ..ops import OPS, OpSpec
 from ..ops.execution import macs_of
 from ..parallel import in_parallel
 from ..runtime.runner import Runner
 from ..sources.ports import Entry, Row, entries, entry
 from ..sources.samples import Notes, Samples, iterate, rows
-from .alignment import Alignment, align_models, input_order
+from .alignment import input_order
 from .errors import Compared, ErrorSum, OpError, compared_outputs, encoded, real, worst_ops
 
 KEPT_SAMPLES, KEPT_BYTES = 256, 1 << 28
@@ -97,10 +96,6 @@ class Bench:
             yield sample
 
     @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint(self.model)
-
-    @cached_property
     def entry(self) -> Entry:
         return entry(self.model)
 
@@ -144,10 +139,6 @@ class Bench:
     def error(self, model: Model, without: frozenset[int] = frozenset()) -> float:
         """Relative squared error of another version's outputs, averaged over outputs; samples `without` left out."""
         return Loaded(self, model).error(without=without)
-
-    def alignment(self, made: Model, signature: str | None = None) -> Alignment:
-        """Which tensor of another version holds what a tensor of the float model holds."""
-        return align_models(self.model, made, signature)
 
     def worst_ops(self, made: Model, model: Model | None = None) -> tuple[OpError, ...]:
         """The ops of `made` that add most to the error; `model` is the float version that it was made of."""

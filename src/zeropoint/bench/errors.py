@@ -19,6 +19,7 @@ from ..graph.query import Uses
 from ..ops import CONVERSIONS, OpSpec, Probabilities
 from ..runtime.runner import Runner
 from ..sources.ports import Row, entry
+from .alignment import source
 
 EXACT = 200.0
 """Signal-to-noise in dB of values that are equal. Float32 itself ends near 150 dB."""
@@ -125,10 +126,7 @@ def compared_outputs(graph: Graph, ops: Mapping[str, OpSpec]) -> Iterator[Compar
 
 def _maker(uses: Uses, tensor: Tensor) -> Op | None:
     """What computes the tensor, behind conversions."""
-    maker = uses.producer(tensor)
-    while maker is not None and maker.kind in TRANSPARENT and maker.inputs[0] is not None:
-        maker = uses.producer(maker.inputs[0])
-    return maker
+    return uses.producer(source(tensor, uses, TRANSPARENT))
 
 
 @dataclass(frozen=True)

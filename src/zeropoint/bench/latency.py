@@ -105,10 +105,9 @@ def benchmark(
 ) -> Benchmark:
     """Time `models` by name. `progress` is called with the number of rounds done."""
     options = options or TimingOptions()
-    keys = [(name, count) for name in models for count in options.threads]
-    runners = {(name, count): Runner(models[name], threads=count) for name, count in keys}
+    runners = {(name, n): Runner(model, threads=n) for name, model in models.items() for n in options.threads}
     timers = {key: _timer(runner, sample_for(runner.model)) for key, runner in runners.items()}
-    seconds: dict[tuple[str, int], list[float]] = {key: [] for key in keys}
+    seconds: dict[tuple[str, int], list[float]] = {key: [] for key in runners}
     for done in range(1, options.rounds + 1):
         for key, timer in timers.items():
             seconds[key].append(timer())
@@ -116,7 +115,7 @@ def benchmark(
             progress(done)
     timings = []
     for name, model in models.items():
-        latencies = tuple(_latency(count, seconds[name, count]) for count in options.threads)
+        latencies = tuple(_latency(n, seconds[name, n]) for n in options.threads)
         kinds = times_by_kind(model) if options.inside else ()
         content = to_bytes(model)
         memory = peak_memory(content) if options.inside else None
@@ -145,7 +144,7 @@ def _latency(threads: int, seconds: list[float]) -> Latency:
 
 
 def sample_for(model: Model) -> list[Array]:
-    """Numbers without a pattern for inputs that are real, zeros for indices: those are valid everywhere."""
+    """Random values for inputs that hold numbers, zeros for indices: those are valid everywhere."""
     rng = np.random.default_rng(0)
     return [_filled(t, rng) for t in entry(model).graph.inputs]
 
@@ -153,7 +152,7 @@ def sample_for(model: Model) -> list[Array]:
 def _filled(tensor: Tensor, rng: np.random.Generator) -> Array:
     storage = tensor.dtype.storage
     if storage is None:
-        raise RuntimeFailure(f"the input '{tensor.name}' is {tensor.dtype.label}, which cannot be made up")
+        raise RuntimeFailure(f"no values can be made up for the input '{tensor.name}' of type {tensor.dtype.label}")
     if tensor.dtype.is_float:
         return rng.uniform(-1, 1, tensor.shape).astype(storage)
     if tensor.is_quantized:

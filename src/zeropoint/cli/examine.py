@@ -132,7 +132,7 @@ def compare(
         --min-snr 25 --min-agreement 0.98
     """
     from ..calibration import Settings
-    from ..comparison.outputs import load_metric
+    from ..comparison.compare import load_metric
     from ..report.comparison import print_comparison
     from ..sources.models import size_of
 
@@ -223,7 +223,7 @@ def doctor(
       zeropoint doctor model.tflite --data eval.py:samples \\
         --metric eval.py:accuracy --save-recipe better.json
     """
-    from ..comparison.outputs import load_metric
+    from ..comparison.compare import load_metric
     from ..diagnosis.doctor import diagnose
     from ..diagnosis.evidence import DiagnosisRequest
     from ..plan.request import WeightOptions, resolve_recipe

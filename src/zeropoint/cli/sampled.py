@@ -10,12 +10,10 @@ from rich.console import Console
 
 from ..calibration import Settings, Stats, calibrate
 from ..calibration.collect import Progress
-from ..comparison.compare import ComparisonOptions, compare_models
-from ..comparison.outputs import NamedMetric
+from ..comparison.compare import ComparisonOptions, NamedMetric, compare_models
 from ..comparison.values import Comparison
 from ..graph.model import Model
-from ..improve.pipeline import Result
-from ..improve.search import quantize_on
+from ..improve.pipeline import Result, quantize_on
 from ..plan.request import Request
 from ..report.progress import progress_bar
 from ..sources.data import Data

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
+from pathlib import Path
 
 import numpy as np
 
@@ -12,17 +13,17 @@ from ..bench.alignment import Alignment, align_models, computed
 from ..bench.errors import encoded, real
 from ..bench.isolate import isolate
 from ..dtypes import Array
-from ..errors import InvalidSample, RuntimeFailure
+from ..errors import InvalidRecipe, InvalidSample, RuntimeFailure
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import OPS, OpSpec
 from ..ops.execution import execution_of, macs_of
 from ..runtime import Runner
+from ..sources.data import function_in
 from ..sources.models import ModelSource, load
 from ..sources.ports import Entry, Row, entry
 from ..sources.samples import Notes, Samples, rows
-from .outputs import Metric, NamedMetric, OutputSums, apply_metric, named
-from .sums import ChannelGains, RelevantRange, TensorSums, relevant_ranges, scaled, unit_of
+from .sums import ChannelGains, DeviationSums, OutputSums, RelevantRange, TensorSums, relevant_ranges, scaled, unit_of
 from .values import Comparison, MetricRow, OpRow
 
 LOOKED_AT_FIRST = 4
@@ -32,6 +33,35 @@ OTHER_MODEL = 6.0
 """Own signal-to-noise in dB below which a layer does not have the float model's weights."""
 
 Progress = Callable[[int], None]
+
+Outputs = Sequence[Sequence[Array]]
+"""For each sample the outputs, as real numbers, in the model's order."""
+
+Metric = Callable[[Outputs], float]
+"""A user's own score of a model, higher is better."""
+
+NamedMetric = tuple[str, Metric]
+
+
+def named(metric: Metric | None) -> NamedMetric | None:
+    """A function with what people call it."""
+    return None if metric is None else (getattr(metric, "__name__", "metric"), metric)
+
+
+def load_metric(spec: str) -> NamedMetric:
+    """The function that `file.py:function` names: it takes the outputs of all samples and gives a number."""
+    script, colon, function = spec.rpartition(":")
+    if not colon or not script.endswith(".py") or not Path(script).is_file():
+        raise InvalidRecipe(f"--metric {spec}: give file.py:function, a function of the outputs of all samples")
+    return function, function_in(Path(script), function, InvalidRecipe)
+
+
+def apply_metric(metric: NamedMetric, outputs: Outputs) -> float:
+    """What the user's function says; its own exceptions are shown as such."""
+    try:
+        return float(metric[1](outputs))
+    except Exception as error:
+        raise InvalidRecipe(f"your metric raised {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -83,18 +113,17 @@ def compare_models(
     if not first:
         raise InvalidSample("there are no samples to compare the models on; give at least one")
     comparer.look_for_gains(first)
-    runs = 0
-    kept: tuple[list[list[Array]], list[list[Array]]] = ([], [])
+    runs, kept = 0, []
     for runs, row in enumerate(chain(first, numbered), 1):
         outputs = comparer.add(row)
         if options.metric is not None:
-            for side, arrays in zip(kept, outputs, strict=True):
-                side.append(arrays)
+            kept.append(outputs)
         if options.progress is not None:
             options.progress(runs)
     metric = None
     if options.metric is not None:
-        metric = MetricRow(options.metric[0], *(apply_metric(options.metric, side) for side in kept))
+        scores = (apply_metric(options.metric, list(side)) for side in zip(*kept, strict=True))
+        metric = MetricRow(options.metric[0], *scores)
     found = comparer.comparison(runs)
     return replace(found, metric=metric, notes=(*found.notes, *notes.lines))
 
@@ -126,7 +155,8 @@ class _Comparer:
             for t in computed(self.quantized)
             if t.size and (t.dtype.is_float or t.is_quantized) and alignment.partner.get(t) in known
         }
-        self.outputs = [OutputSums(self.exact, t, ops) for t in self.exact.outputs]
+        units = map(unit_of, self.quantized.outputs)
+        self.outputs = [OutputSums(self.exact, k, ops, DeviationSums(scale=unit)) for k, unit in enumerate(units)]
         self.runners = (
             Runner.exposing(wanted, self.exact, [*self.exact.outputs, *inner], strict=False),
             Runner.exposing(made, self.quantized, [*self.quantized.outputs, *self.sums], strict=False),
@@ -165,10 +195,9 @@ class _Comparer:
         wanted, made = self._run(row)
         exact_outputs = [np.array(wanted[t]) for t in self.exact.outputs]
         outputs = [np.array(real(made[t], t)) for t in self.quantized.outputs]
-        units = map(unit_of, self.quantized.outputs)
-        for of_output, exact, own, unit in zip(self.outputs, exact_outputs, outputs, units, strict=True):
-            of_output.add(exact, own, unit)
-        wanted |= {t: scaled(wanted[t], gains) for t, gains in self.gains.items()}
+        for sums_of_output, exact, own in zip(self.outputs, exact_outputs, outputs, strict=True):
+            sums_of_output.add(exact, own)
+        wanted |= {t: scaled(wanted[t], *gains) for t, gains in self.gains.items()}
         partner = self.alignment.partner
         for tensor, sums in self.sums.items():
             sums.add(sums.accumulated, wanted[partner[tensor]], made[tensor])

@@ -13,25 +13,24 @@ from ..bench.errors import ErrorSum, decibels, dot, real
 from ..dtypes import Array
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
-from ..ops import Activation, OpSpec
-from .values import Deviation, Occupancy
+from ..ops import Activation, OpSpec, fused_activation
+from ..ops.layout import DENSE
+from .values import Deviation, Occupancy, OutputRow
 
 
 @dataclass
 class DeviationSums(ErrorSum):
-    """Of one tensor over all samples."""
+    """Of one tensor over all samples. `scale` is the unit of the last place, None for floats."""
 
+    scale: float | None = None
     other_power: float = 0.0
     product: float = 0.0
     count: int = 0
     absolute: float = 0.0
     largest: float = 0.0
-    ulps: float = 0.0
-    ulp_count: int = 0
-    most_ulps: float = 0.0
 
-    def add(self, wanted: Array, found: Array, scale: float | None = None) -> Array:
-        """One run's real numbers. `scale` is the unit of the last place, None for floats."""
+    def add(self, wanted: Array, found: Array) -> Array:
+        """One run's real numbers."""
         flat, other = (np.asarray(a, np.float32).reshape(-1) for a in (wanted, found))
         gap = super().add(flat, other)
         self.other_power += dot(other, other)
@@ -39,13 +38,8 @@ class DeviationSums(ErrorSum):
         self.count += gap.size
         if gap.size:
             np.abs(gap, out=gap)
-            total, most = float(gap.sum(dtype=np.float64)), float(gap.max())
-            self.absolute += total
-            self.largest = max(self.largest, most)
-            if scale is not None:
-                self.ulps += total / scale
-                self.ulp_count += gap.size
-                self.most_ulps = max(self.most_ulps, most / scale)
+            self.absolute += float(gap.sum(dtype=np.float64))
+            self.largest = max(self.largest, float(gap.max()))
         return gap
 
     @property
@@ -53,14 +47,63 @@ class DeviationSums(ErrorSum):
         """Where zeros are wanted, any error is as strong as what was found."""
         return super().relative if self.power > 0 else float(self.error != 0)
 
+    @property
+    def mean(self) -> float:
+        """The mean absolute error."""
+        return self.absolute / max(1, self.count)
+
     def deviation(self) -> Deviation:
         norm = math.sqrt(self.power) * math.sqrt(self.other_power)
-        return Deviation(
-            decibels(self.relative),
-            self.product / norm if norm > 0 and math.isfinite(norm) else None,
-            self.ulps / self.ulp_count if self.ulp_count else None,
-            self.most_ulps if self.ulp_count else None,
-        )
+        cosine = self.product / norm if norm > 0 and math.isfinite(norm) else None
+        ulps = (None, None) if self.scale is None else (self.mean / self.scale, self.largest / self.scale)
+        return Deviation(decibels(self.relative), cosine, *ulps)
+
+
+@dataclass
+class OutputSums:
+    """The output at `place` of the float model's `graph`, over all samples."""
+
+    graph: Graph
+    place: int
+    ops: Mapping[str, OpSpec]
+    sums: DeviationSums = field(default_factory=DeviationSums)
+    agreeing: int = 0
+    rows: int = 0
+    is_distribution: bool = True
+
+    def add(self, wanted: Array, found: Array) -> None:
+        if wanted.shape != found.shape:
+            return
+        self.sums.add(wanted, found)
+        if wanted.ndim in (1, 2) and wanted.shape[-1] > 1:
+            table, other = (a.reshape(-1, wanted.shape[-1]) for a in (wanted, found))
+            self.agreeing += int((table.argmax(-1) == other.argmax(-1)).sum())
+            self.rows += len(table)
+            self.is_distribution &= bool(table.min() >= -1e-3 and np.all(np.abs(table.sum(-1) - 1) < 0.02))
+
+    @property
+    def agreement(self) -> float | None:
+        """The share of samples with the same largest element, where the output looks like scores of classes."""
+        means_classes = self.rows and (self.is_distribution or self._looks_like_logits())
+        return self.agreeing / self.rows if means_classes else None
+
+    def row(self) -> OutputRow:
+        sums = self.sums
+        return OutputRow(self.graph.outputs[self.place].name, sums.deviation(), sums.largest, sums.mean, self.agreement)
+
+    def _looks_like_logits(self) -> bool:
+        """Scores before a softmax, that is a dense layer with fewer outputs than inputs and no activation; or the
+        logarithms after it.
+
+        Embeddings and reconstructions have a largest element as well, but nobody asks which one it is.
+        """
+        op = Uses(self.graph).producer(self.graph.outputs[self.place])
+        spec = None if op is None else self.ops.get(op.kind)
+        if op is None or spec is None or not op.inputs or op.inputs[0] is None:
+            return False
+        is_dense = spec.layout == DENSE and fused_activation(op).name == "NONE"
+        narrows = is_dense and op.outputs[0].shape[-1] < op.inputs[0].shape[-1]
+        return spec.probabilities == "row" or narrows
 
 
 @dataclass
@@ -71,17 +114,15 @@ class IntegerUse:
     count: int = 0
     low: int = 0
     high: int = 0
-    least: int = 0
-    greatest: int = 0
+    least: float = math.inf
+    greatest: float = -math.inf
 
     def add(self, wanted: Array, integers: Array) -> None:
         if not integers.size:
             return
         bottom, top = self.params.range()
         half = self.params.scale / 2
-        least, greatest = int(integers.min()), int(integers.max())
-        self.least = min(self.least, least) if self.count else least
-        self.greatest = max(self.greatest, greatest) if self.count else greatest
+        self.least, self.greatest = min(self.least, int(integers.min())), max(self.greatest, int(integers.max()))
         self.count += wanted.size
         self.low += int(np.count_nonzero(wanted < bottom - half))
         self.high += int(np.count_nonzero(wanted > top + half))
@@ -148,14 +189,14 @@ class TensorSums:
 
     def __init__(self, tensor: Tensor, relevant: RelevantRange) -> None:
         self.tensor, self.relevant = tensor, relevant
-        self.accumulated, self.own = DeviationSums(), DeviationSums()
+        self.accumulated, self.own = (DeviationSums(scale=unit_of(tensor)) for _ in range(2))
         params = tensor.params
         self.use = None if params is None or params.axis is not None else IntegerUse(params)
 
     def add(self, sums: DeviationSums, exact: Array, found: Array) -> None:
         """One run's values, `found` as stored."""
         if exact.shape == found.shape:
-            sums.add(self.relevant.of(exact), self.relevant.of(real(found, self.tensor)), unit_of(self.tensor))
+            sums.add(self.relevant.of(exact), self.relevant.of(real(found, self.tensor)))
 
 
 def unit_of(tensor: Tensor) -> float | None:
@@ -234,10 +275,8 @@ class ChannelGains:
         return best[1], best[2].astype(np.float32)
 
 
-def scaled(values: Array, gains: tuple[int, Array] | None) -> Array:
+def scaled(values: Array, axis: int, factors: Array) -> Array:
     """`values` with the factors of `ChannelGains` applied."""
-    if gains is None:
-        return values
     shape = [1] * values.ndim
-    shape[gains[0]] = -1
-    return np.asarray(values * gains[1].reshape(shape), np.float32)
+    shape[axis] = -1
+    return np.asarray(values * factors.reshape(shape), np.float32)

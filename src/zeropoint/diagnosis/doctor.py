@@ -12,22 +12,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+
+from ..bench.alignment import align_models
 from ..bench.bench import JUDGED, KEPT_SAMPLES, Bench
 from ..bench.errors import decibels
 from ..calibration import Settings, Stats
-from ..comparison.compare import ComparisonOptions, compare_models
-from ..comparison.outputs import Metric, apply_metric, named, score
-from ..comparison.values import Diagnosis, Finding, Remedy
+from ..comparison.compare import ComparisonOptions, Metric, NamedMetric, apply_metric, compare_models, named
+from ..comparison.sums import OutputSums
+from ..comparison.values import Diagnosis, Finding, Remedy, Score
 from ..errors import InvalidRecipe
 from ..graph.model import Model
-from ..improve.pipeline import Result
-from ..improve.search import JUDGED_AT_HIGH_EFFORT, quantize_with
+from ..improve.pipeline import JUDGED_AT_HIGH_EFFORT, Result, quantize_with
 from ..improve.steps import TRIED
 from ..ops import OPS, OpSpec
 from ..plan.request import RangeChoice, Request, WeightOptions, resolve_recipe
 from ..recipe import Effort, Recipe, plain_rules
 from ..sources.models import ModelSource, load
 from ..sources.samples import Samples
+from ..tflite import to_bytes
 from .causes import CAUSES, STAGES, Cause, Stage
 from .evidence import DiagnosisRequest, Hypothesis, ModelEvidence
 from .sensitive_ops import HEALTHY
@@ -90,16 +93,14 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
     request.report("measuring the float model")
     most = min(request.limit or KEPT_SAMPLES, KEPT_SAMPLES)
     bench = Bench(request.model, request.data, Settings(most), ops=request.ops)
-    calibration = None
-    if request.calibration is not None:
-        calibration = Bench(request.model, request.calibration, ops=request.ops)
+    calibration = None if request.calibration is None else Bench(request.model, request.calibration, ops=request.ops)
     made, quantization = request.quantized, None
     if made is None:
         request.report("quantizing as asked")
         quantization = _quantize(calibration or bench, request.recipe, request.range, request.effort)
         made = quantization.model
     request.report("comparing op by op")
-    alignment = bench.alignment(made)
+    alignment = align_models(request.model, made)
     options = ComparisonOptions(min(COMPARED, len(bench.rows)), ops=request.ops)
     comparison = compare_models(request.model, made, bench.rows, options, alignment)
     judged = bench.judging(affordable_samples(request.model, request.ops), logits=False)
@@ -113,6 +114,22 @@ def _quantize(bench: Bench, recipe: Recipe, method: RangeChoice, effort: Effort)
     """Quantize by what is measured already."""
     judged = JUDGED_AT_HIGH_EFFORT if recipe.highest_effort(effort) == "high" else JUDGED
     return quantize_with(bench.judging(judged), Request(recipe, method=method, effort=effort, ops=bench.ops))
+
+
+def _score(bench: Bench, made: Model, metric: NamedMetric | None) -> Score:
+    """How good another version of a bench's model is, on all samples that are held."""
+    found = bench.outputs(made)
+    judged = {c.place: OutputSums(bench.entry.graph, c.place, bench.ops) for c in bench.compared}
+    for wanted, own in zip(bench.float_outputs, found, strict=True):
+        for place, sums in judged.items():
+            sums.add(wanted[place], own[place])
+    agreements = [sums.agreement for sums in judged.values() if sums.agreement is not None]
+    return Score(
+        decibels(float(np.mean([output.sums.relative for output in judged.values()])) if judged else 0.0),
+        None if metric is None else apply_metric(metric, found),
+        float(np.mean(agreements)) if agreements else None,
+        len(to_bytes(made)),
+    )
 
 
 @dataclass
@@ -185,11 +202,11 @@ class _Doctor:
             return None, None
         request, bench = self.request, self.evidence.trials.bench
         recipe = request.recipe.then(*self.fix.rules)
-        before, built = score(bench, self.evidence.made, request.metric), []
+        before, built = _score(bench, self.evidence.made, request.metric), []
         for method, effort in self._ways():
             request.report(f"building the proposed model, range {method}, effort {effort}")
             result = _quantize(self.bench, recipe, method, effort)
-            built.append((score(bench, result.model, request.metric), result, {"range": method, "effort": effort}))
+            built.append((_score(bench, result.model, request.metric), result, {"range": method, "effort": effort}))
         after, result, options = max(built, key=lambda one: one[0].snr)
         if after.snr <= before.snr:
             self.notes.append(f"all fixes together do not help: {after.snr:.1f} dB after {before.snr:.1f} dB")

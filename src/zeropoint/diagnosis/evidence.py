@@ -12,7 +12,7 @@ import numpy as np
 from ..affine import QuantParams
 from ..bench.alignment import Alignment
 from ..calibration import Grid, Stats, TensorStats, choose_range
-from ..comparison.outputs import NamedMetric
+from ..comparison.compare import NamedMetric
 from ..comparison.values import Comparison, Finding
 from ..dtypes import Array
 from ..graph.model import Model, Op, Tensor

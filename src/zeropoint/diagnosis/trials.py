@@ -13,7 +13,7 @@ from ..bench.bench import Bench
 from ..calibration import Method
 from ..errors import ZeropointError
 from ..graph.model import Model, Op
-from ..improve.pipeline import plan_and_correct
+from ..improve.bias_correction import plan_and_correct
 from ..improve.steps import TRIED
 from ..ops import OPS, OpSpec
 from ..ops.execution import execution_of, macs_of
