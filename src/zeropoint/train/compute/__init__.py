@@ -9,22 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...graph.model import Op, Tensor
-from . import arithmetic, convolution, movement, pooling, recurrent
+from . import arithmetic, layers, movement
 from .arithmetic import FUSED
 from .call import Call, Compute, RecurrentState
 
 __all__ = ["COMPUTE", "FUSED", "Call", "Compute", "RecurrentState", "compute"]
 
-COMPUTE: Mapping[str, Compute] = {
-    **convolution.COMPUTE,
-    **arithmetic.COMPUTE,
-    **pooling.COMPUTE,
-    **movement.COMPUTE,
-    **recurrent.COMPUTE,
-}
+COMPUTE: Mapping[str, Compute] = {**layers.COMPUTE, **arithmetic.COMPUTE, **movement.COMPUTE}
 
 
 def compute(op: Op, inputs: Sequence[Any], free: frozenset[Tensor]) -> list[Any]:
     """All outputs of an op; see `Call`."""
     made = COMPUTE[op.label](Call(op, inputs, free))
-    return made if isinstance(made, list) else [made]
+    return list(made) if isinstance(made, list | tuple) else [made]

@@ -1,4 +1,4 @@
-"""Sums, products, comparisons, functions of one value, and the normalizations along an axis."""
+"""Elementwise arithmetic, comparisons and activations; normalizations and reductions along an axis."""
 
 from __future__ import annotations
 
@@ -7,43 +7,21 @@ from typing import Any
 
 from keras import ops
 
+from ..backend import held_type
 from .call import Call, Compute
 
 
-def one(function: Callable[[Any], Any]) -> Compute:
-    """A function of the only input."""
-    return lambda call: function(call[0])
+def elementwise(function: Callable[..., Any]) -> Compute:
+    """A function of all inputs, which broadcast."""
+    return lambda call: function(*call.inputs)
 
 
-def two(function: Callable[[Any, Any], Any]) -> Compute:
-    """A function of two inputs that broadcast."""
-    return lambda call: function(call[0], call[1])
-
-
-def clipped(low: float, high: float) -> Compute:
-    return lambda call: ops.clip(call[0], low, high)
-
-
-def _gelu(call: Call) -> Any:
-    return ops.gelu(call[0], approximate=bool(call.option("approximate", False)))
-
-
-def _leaky_relu(call: Call) -> Any:
-    x = call[0]
-    return ops.where(x >= 0, x, x * float(call.option("alpha", 0.0)))
-
-
-def _prelu(call: Call) -> Any:
-    x, slope = call[0], call[1]
+def _leaky_relu(x: Any, slope: Any) -> Any:
     return ops.where(x >= 0, x, x * slope)
 
 
 def _hard_swish(x: Any) -> Any:
     return x * ops.clip(x + 3.0, 0.0, 6.0) / 6.0
-
-
-def _softmax(call: Call) -> Any:
-    return ops.softmax(call[0] * float(call.option("beta", 1.0) or 1.0), axis=-1)
 
 
 def _l2_normalize(x: Any) -> Any:
@@ -58,66 +36,29 @@ def _select(call: Call) -> Any:
     return ops.where(condition, chosen, other)
 
 
-def _squared_difference(a: Any, b: Any) -> Any:
-    return ops.square(ops.subtract(a, b))
+def reduced(function: Callable[..., Any]) -> Compute:
+    """A reduction along known axes."""
+    return lambda call: function(call[0], axis=call.axes(1), keepdims=bool(call.option("keepDims", False)))
 
 
-def _floor_mod(a: Any, b: Any) -> Any:
-    return ops.mod(a, b)
+def searched(function: Callable[..., Any]) -> Compute:
+    """The index of an extreme along a known axis."""
+
+    def compute(call: Call) -> Any:
+        (axis,) = call.axes(1)
+        return ops.cast(function(call[0], axis=axis), held_type(call.op.outputs[0].dtype))
+
+    return compute
 
 
-COMPUTE: Mapping[str, Compute] = {
-    "ADD": two(ops.add),
-    "SUB": two(ops.subtract),
-    "MUL": two(ops.multiply),
-    "DIV": two(ops.divide),
-    "FLOOR_DIV": two(ops.floor_divide),
-    "FLOOR_MOD": two(_floor_mod),
-    "POW": two(ops.power),
-    "SQUARED_DIFFERENCE": two(_squared_difference),
-    "MAXIMUM": two(ops.maximum),
-    "MINIMUM": two(ops.minimum),
-    "ATAN2": two(ops.arctan2),
-    "EQUAL": two(ops.equal),
-    "NOT_EQUAL": two(ops.not_equal),
-    "GREATER": two(ops.greater),
-    "GREATER_EQUAL": two(ops.greater_equal),
-    "LESS": two(ops.less),
-    "LESS_EQUAL": two(ops.less_equal),
-    "LOGICAL_AND": two(ops.logical_and),
-    "LOGICAL_OR": two(ops.logical_or),
-    "LOGICAL_NOT": one(ops.logical_not),
-    "SELECT": _select,
-    "SELECT_V2": _select,
-    "RELU": one(ops.relu),
-    "RELU6": clipped(0.0, 6.0),
-    "RELU_N1_TO_1": clipped(-1.0, 1.0),
-    "RELU_0_TO_1": clipped(0.0, 1.0),
-    "LEAKY_RELU": _leaky_relu,
-    "PRELU": _prelu,
-    "ELU": one(ops.elu),
-    "GELU": _gelu,
-    "HARD_SWISH": one(_hard_swish),
-    "LOGISTIC": one(ops.sigmoid),
-    "TANH": one(ops.tanh),
-    "ABS": one(ops.abs),
-    "NEG": one(ops.negative),
-    "SIGN": one(ops.sign),
-    "SQRT": one(ops.sqrt),
-    "RSQRT": one(ops.rsqrt),
-    "SQUARE": one(ops.square),
-    "EXP": one(ops.exp),
-    "LOG": one(ops.log),
-    "SIN": one(ops.sin),
-    "COS": one(ops.cos),
-    "FLOOR": one(ops.floor),
-    "CEIL": one(ops.ceil),
-    "ROUND": one(ops.round),
-    "ZEROS_LIKE": one(ops.zeros_like),
-    "SOFTMAX": _softmax,
-    "LOG_SOFTMAX": lambda call: ops.log_softmax(call[0], axis=-1),
-    "L2_NORMALIZATION": one(_l2_normalize),
-}
+def _cumulated(call: Call) -> Any:
+    x = call[0]
+    (axis,) = call.axes(1)
+    x = ops.flip(x, axis) if call.option("reverse", False) else x
+    total = ops.cumsum(x, axis=axis)
+    total = total - x if call.option("exclusive", False) else total
+    return ops.flip(total, axis) if call.option("reverse", False) else total
+
 
 FUSED: Mapping[str, Callable[[Any], Any]] = {
     "NONE": lambda x: x,
@@ -128,3 +69,66 @@ FUSED: Mapping[str, Callable[[Any], Any]] = {
     "SIGN_BIT": lambda x: ops.cast(x < 0, x.dtype),
 }
 """Activations that an op applies to its output, by name."""
+
+COMPUTE: Mapping[str, Compute] = {
+    "ADD": elementwise(ops.add),
+    "SUB": elementwise(ops.subtract),
+    "MUL": elementwise(ops.multiply),
+    "DIV": elementwise(ops.divide),
+    "FLOOR_DIV": elementwise(ops.floor_divide),
+    "FLOOR_MOD": elementwise(ops.mod),
+    "POW": elementwise(ops.power),
+    "SQUARED_DIFFERENCE": elementwise(lambda a, b: ops.square(ops.subtract(a, b))),
+    "MAXIMUM": elementwise(ops.maximum),
+    "MINIMUM": elementwise(ops.minimum),
+    "ATAN2": elementwise(ops.arctan2),
+    "EQUAL": elementwise(ops.equal),
+    "NOT_EQUAL": elementwise(ops.not_equal),
+    "GREATER": elementwise(ops.greater),
+    "GREATER_EQUAL": elementwise(ops.greater_equal),
+    "LESS": elementwise(ops.less),
+    "LESS_EQUAL": elementwise(ops.less_equal),
+    "LOGICAL_AND": elementwise(ops.logical_and),
+    "LOGICAL_OR": elementwise(ops.logical_or),
+    "LOGICAL_NOT": elementwise(ops.logical_not),
+    "SELECT": _select,
+    "SELECT_V2": _select,
+    "RELU": elementwise(ops.relu),
+    "RELU6": elementwise(FUSED["RELU6"]),
+    "RELU_N1_TO_1": elementwise(FUSED["RELU_N1_TO_1"]),
+    "RELU_0_TO_1": elementwise(lambda x: ops.clip(x, 0.0, 1.0)),
+    "LEAKY_RELU": lambda call: _leaky_relu(call[0], float(call.option("alpha", 0.0))),
+    "PRELU": elementwise(_leaky_relu),
+    "ELU": elementwise(ops.elu),
+    "GELU": lambda call: ops.gelu(call[0], approximate=bool(call.option("approximate", False))),
+    "HARD_SWISH": elementwise(_hard_swish),
+    "LOGISTIC": elementwise(ops.sigmoid),
+    "TANH": elementwise(ops.tanh),
+    "ABS": elementwise(ops.abs),
+    "NEG": elementwise(ops.negative),
+    "SIGN": elementwise(ops.sign),
+    "SQRT": elementwise(ops.sqrt),
+    "RSQRT": elementwise(ops.rsqrt),
+    "SQUARE": elementwise(ops.square),
+    "EXP": elementwise(ops.exp),
+    "LOG": elementwise(ops.log),
+    "SIN": elementwise(ops.sin),
+    "COS": elementwise(ops.cos),
+    "FLOOR": elementwise(ops.floor),
+    "CEIL": elementwise(ops.ceil),
+    "ROUND": elementwise(ops.round),
+    "ZEROS_LIKE": elementwise(ops.zeros_like),
+    "SOFTMAX": lambda call: ops.softmax(call[0] * float(call.option("beta", 1.0) or 1.0), axis=-1),
+    "LOG_SOFTMAX": lambda call: ops.log_softmax(call[0], axis=-1),
+    "L2_NORMALIZATION": lambda call: _l2_normalize(call[0]),
+    "MEAN": reduced(ops.mean),
+    "SUM": reduced(ops.sum),
+    "REDUCE_MAX": reduced(ops.max),
+    "REDUCE_MIN": reduced(ops.min),
+    "REDUCE_PROD": reduced(ops.prod),
+    "REDUCE_ANY": reduced(ops.any),
+    "REDUCE_ALL": reduced(ops.all),
+    "ARG_MAX": searched(ops.argmax),
+    "ARG_MIN": searched(ops.argmin),
+    "CUMSUM": _cumulated,
+}

@@ -61,9 +61,13 @@ class Call:
             )
         return value
 
-    def axes(self, slot: int, rank: int) -> tuple[int, ...]:
-        """A known input as axes, counted from the front."""
-        return tuple(int(a) % rank for a in self.known(slot).reshape(-1))
+    def known_integers(self, slot: int) -> list[int]:
+        """A known input as a flat list."""
+        return [int(n) for n in self.known(slot).reshape(-1)]
+
+    def axes(self, slot: int, of: int = 0) -> tuple[int, ...]:
+        """A known input as axes of the input `of`, counted from the front."""
+        return tuple(axis % len(self[of].shape) for axis in self.known_integers(slot))
 
 
 Compute: TypeAlias = Callable[[Call], Any]

@@ -17,48 +17,27 @@ def _reshape(call: Call) -> Any:
     return ops.reshape(call[0], call.output_shape())
 
 
-def _transpose(call: Call) -> Any:
-    return ops.transpose(call[0], tuple(int(a) for a in call.known(1)))
-
-
-def _pack(call: Call) -> Any:
-    return ops.stack(list(call.inputs), axis=int(call.option("axis", 0)))
-
-
-def _unpack(call: Call) -> list[Any]:
-    return list(ops.unstack(call[0], num=len(call.op.outputs), axis=int(call.option("axis", 0))))
-
-
-def _concatenate(call: Call) -> Any:
-    return ops.concatenate(list(call.inputs), axis=int(call.option("axis", 0)))
-
-
-def _split(call: Call) -> list[Any]:
-    (axis,) = call.axes(0, len(call[1].shape))
-    return list(ops.split(call[1], len(call.op.outputs), axis=axis))
-
-
 def _split_unevenly(call: Call) -> list[Any]:
-    (axis,) = call.axes(2, len(call[0].shape))
+    (axis,) = call.axes(2)
     lengths = [tensor.shape[axis] for tensor in call.op.outputs]
     return list(ops.split(call[0], np.cumsum(lengths)[:-1].tolist(), axis=axis))
 
 
 def _slice(call: Call) -> Any:
-    begin, size = call.known(1).reshape(-1), call.known(2).reshape(-1)
+    begin, size = call.known_integers(1), call.known_integers(2)
     parts = []
     for axis, (start, count) in enumerate(zip(begin, size, strict=True)):
         whole = axis == 0 and call.op.outputs[0] in call.free
-        parts.append(slice(None) if whole else slice(int(start), None if count < 0 else int(start + count)))
+        parts.append(slice(None) if whole else slice(start, None if count < 0 else start + count))
     return call[0][tuple(parts)]
 
 
 def strided_parts(call: Call) -> list[Any]:
     """STRIDED_SLICE as Python spells it: slices, numbers for dimensions that go, None for new ones, an ellipsis."""
-    begin, end, strides = (call.known(k).reshape(-1) for k in (1, 2, 3))
+    begin, end, strides = map(call.known_integers, (1, 2, 3))
     masks = {name: int(call.option(f"{name}Mask", 0)) for name in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")}
     parts: list[Any] = []
-    for k, (start, stop, step) in enumerate(zip(begin.tolist(), end.tolist(), strides.tolist(), strict=True)):
+    for k, (start, stop, step) in enumerate(zip(begin, end, strides, strict=True)):
         bit = 1 << k
         if masks["ellipsis"] & bit:
             parts.append(Ellipsis)
@@ -141,10 +120,6 @@ def _gather_nd(call: Call) -> Any:
     return ops.take(ops.reshape(x, (-1, *x.shape[depth:])), rows, axis=0)
 
 
-def _look_up(call: Call) -> Any:
-    return ops.take(call[1], call[0], axis=0)
-
-
 def _update_slice(call: Call) -> Any:
     """The update moved to its place, where it is; the operand elsewhere. Starts are clamped, as LiteRT does."""
     x, update, start = call[0], call[1], call[2]
@@ -160,22 +135,6 @@ def _update_slice(call: Call) -> Any:
     return update if inside is None else ops.where(inside, update, x)
 
 
-def _fill(call: Call) -> Any:
-    return ops.broadcast_to(call[1], call.output_shape())
-
-
-def _broadcast(call: Call) -> Any:
-    return call[0] * ops.ones(call.output_shape(), dtype=call[0].dtype)
-
-
-def _tile(call: Call) -> Any:
-    return ops.tile(call[0], tuple(int(n) for n in call.known(1)))
-
-
-def _reverse(call: Call) -> Any:
-    return ops.flip(call[0], axis=call.axes(1, len(call[0].shape)))
-
-
 def _set_diagonal(call: Call) -> Any:
     rows, columns = call.input_shape(0)[-2:]
     diagonal = call[1]
@@ -184,10 +143,9 @@ def _set_diagonal(call: Call) -> Any:
 
 
 def _dilate(call: Call) -> Any:
-    steps = call.known(1).reshape(-1)
     shape, size = call.input_shape(0), call.output_shape()
     places = np.full(size, int(np.prod(shape)), np.int32)  # the filler stands behind the last element
-    places[tuple(slice(None, None, int(s)) for s in steps)] = np.arange(np.prod(shape)).reshape(shape)
+    places[tuple(slice(None, None, step) for step in call.known_integers(1))] = np.arange(np.prod(shape)).reshape(shape)
     table = ops.concatenate([ops.reshape(call[0], (-1,)), ops.reshape(call[2], (1,))])
     return ops.take(table, places, axis=0)
 
@@ -225,7 +183,7 @@ def _depth_to_space(call: Call) -> Any:
 
 
 def _space_to_batch(call: Call) -> Any:
-    block, around = call.known(1).reshape(-1).tolist(), call.known(2)
+    block, around = call.known_integers(1), call.known(2)
     rank, spatial = len(call.input_shape(0)), len(block)
     x = ops.pad(call[0], ((0, 0), *((int(a), int(b)) for a, b in around), *((0, 0),) * (rank - 1 - spatial)))
     batch, sides, rest = x.shape[0], x.shape[1 : 1 + spatial], tuple(x.shape[1 + spatial :])
@@ -237,7 +195,7 @@ def _space_to_batch(call: Call) -> Any:
 
 
 def _batch_to_space(call: Call) -> Any:
-    block, crops = call.known(1).reshape(-1).tolist(), call.known(2)
+    block, crops = call.known_integers(1), call.known(2)
     shape, spatial = call.input_shape(0), len(block)
     sides, rest = shape[1 : 1 + spatial], shape[1 + spatial :]
     parts = ops.reshape(call[0], (*block, -1, *sides, *rest))
@@ -254,21 +212,11 @@ def _top(call: Call) -> list[Any]:
     return [values, ops.cast(indices, held_type(call.op.outputs[1].dtype))]
 
 
-def _cast(call: Call) -> Any:
-    return ops.cast(call[0], held_type(call.op.outputs[0].dtype))
-
-
 def _shape(call: Call) -> Array:
     """As recorded: what reads it in a graph for any batch does not look at the first number."""
     source = call.op.inputs[0]
     assert source is not None
     return np.array(source.shape, call.op.outputs[0].dtype.storage)
-
-
-def _rank(call: Call) -> Array:
-    source = call.op.inputs[0]
-    assert source is not None
-    return np.array(len(source.shape), np.int32)
 
 
 def _range(call: Call) -> Any:
@@ -280,11 +228,11 @@ COMPUTE: Mapping[str, Compute] = {
     "RESHAPE": _reshape,
     "SQUEEZE": _reshape,
     "EXPAND_DIMS": _reshape,
-    "TRANSPOSE": _transpose,
-    "PACK": _pack,
-    "UNPACK": _unpack,
-    "CONCATENATION": _concatenate,
-    "SPLIT": _split,
+    "TRANSPOSE": lambda call: ops.transpose(call[0], call.known_integers(1)),
+    "PACK": lambda call: ops.stack(list(call.inputs), axis=int(call.option("axis", 0))),
+    "UNPACK": lambda call: ops.unstack(call[0], num=len(call.op.outputs), axis=int(call.option("axis", 0))),
+    "CONCATENATION": lambda call: ops.concatenate(list(call.inputs), axis=int(call.option("axis", 0))),
+    "SPLIT": lambda call: ops.split(call[1], len(call.op.outputs), axis=call.axes(0, of=1)[0]),
     "SPLIT_V": _split_unevenly,
     "SLICE": _slice,
     "STRIDED_SLICE": _strided_slice,
@@ -293,12 +241,12 @@ COMPUTE: Mapping[str, Compute] = {
     "MIRROR_PAD": _mirror_pad,
     "GATHER": _gather,
     "GATHER_ND": _gather_nd,
-    "EMBEDDING_LOOKUP": _look_up,
+    "EMBEDDING_LOOKUP": lambda call: ops.take(call[1], call[0], axis=0),
     "DYNAMIC_UPDATE_SLICE": _update_slice,
-    "FILL": _fill,
-    "BROADCAST_TO": _broadcast,
-    "TILE": _tile,
-    "REVERSE_V2": _reverse,
+    "FILL": lambda call: ops.broadcast_to(call[1], call.output_shape()),
+    "BROADCAST_TO": lambda call: call[0] * ops.ones(call.output_shape(), dtype=call[0].dtype),
+    "TILE": lambda call: ops.tile(call[0], call.known_integers(1)),
+    "REVERSE_V2": lambda call: ops.flip(call[0], axis=call.axes(1)),
     "MATRIX_SET_DIAG": _set_diagonal,
     "DILATE": _dilate,
     "ONE_HOT": _one_hot,
@@ -308,8 +256,8 @@ COMPUTE: Mapping[str, Compute] = {
     "SPACE_TO_BATCH_ND": _space_to_batch,
     "BATCH_TO_SPACE_ND": _batch_to_space,
     "TOPK_V2": _top,
-    "CAST": _cast,
+    "CAST": lambda call: ops.cast(call[0], held_type(call.op.outputs[0].dtype)),
     "SHAPE": _shape,
-    "RANK": _rank,
+    "RANK": lambda call: np.array(len(call.input_shape(0)), np.int32),
     "RANGE": _range,
 }
