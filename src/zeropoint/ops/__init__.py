@@ -1,48 +1,22 @@
 """The op table: what LiteRT's kernels take and give, one row per op."""
 
-from .spec import (
-    FUSED_ACTIVATIONS,
-    Activation,
-    Bias,
-    CellState,
-    Coefficients,
-    Fixed,
-    KernelSpec,
-    Need,
-    OpSpec,
-    OutputState,
-    Probabilities,
-    Rescale,
-    Role,
-    ShapeOnly,
-    Trait,
-    Untouched,
-    Weight,
-    fused_activation,
-)
-from .table import CONVERSIONS, OPS, UNPACKED_SINCE, UNPACKING
-
-__all__ = [
-    "CONVERSIONS",
-    "FUSED_ACTIVATIONS",
-    "OPS",
-    "UNPACKED_SINCE",
-    "UNPACKING",
-    "Activation",
-    "Bias",
-    "CellState",
-    "Coefficients",
-    "Fixed",
-    "KernelSpec",
-    "Need",
-    "OpSpec",
-    "OutputState",
-    "Probabilities",
-    "Rescale",
-    "Role",
-    "ShapeOnly",
-    "Trait",
-    "Untouched",
-    "Weight",
-    "fused_activation",
-]
+from .spec import FUSED_ACTIVATIONS as FUSED_ACTIVATIONS
+from .spec import Activation as Activation
+from .spec import Bias as Bias
+from .spec import CellState as CellState
+from .spec import Coefficients as Coefficients
+from .spec import KernelSpec as KernelSpec
+from .spec import Need as Need
+from .spec import OpSpec as OpSpec
+from .spec import OutputState as OutputState
+from .spec import Probabilities as Probabilities
+from .spec import Rescale as Rescale
+from .spec import Role as Role
+from .spec import ShapeOnly as ShapeOnly
+from .spec import Trait as Trait
+from .spec import Weight as Weight
+from .spec import fused_activation as fused_activation
+from .table import CONVERSIONS as CONVERSIONS
+from .table import OPS as OPS
+from .table import UNPACKED_SINCE as UNPACKED_SINCE
+from .table import UNPACKING as UNPACKING

@@ -1,6 +1,5 @@
 """The only place that runs LiteRT."""
 
-from .runner import Runner
-from .session import Kernels, Session, interpreter_class, require_runnable, zeros_like_inputs
+from .runner import Kernels, Runner, Session, interpreter_class, require_runnable, zeros_like_inputs
 
 __all__ = ["Kernels", "Runner", "Session", "interpreter_class", "require_runnable", "zeros_like_inputs"]
