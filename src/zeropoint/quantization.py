@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from .calibration import Ranges, Settings, Stats
 from .calibration.collect import Progress
-from .improve.pipeline import Result, run_without_data
-from .improve.search import quantize_on
+from .improve.pipeline import Result, quantize_on, run_without_data
 from .ops import OPS, OpSpec
 from .plan.request import RangeChoice, Request, WeightOptions, interface_of, resolve_recipe
 from .recipe import Effort, Recipe, keep_float

@@ -19,8 +19,7 @@ from zeropoint.graph import Model
 from zeropoint.graph.edit import copy_model
 from zeropoint.graph.query import Use
 from zeropoint.improve.cross_layer_equalization import equalize
-from zeropoint.improve.gptq import compensated, output_error
-from zeropoint.improve.layerwise import Refiner
+from zeropoint.improve.gptq import Refiner, compensated, output_error
 from zeropoint.improve.pipeline import plan as plan_model
 from zeropoint.improve.pipeline import run
 from zeropoint.improve.steps import no_progress

@@ -18,31 +18,30 @@ from ..graph.query import Use
 from ..plan.derive import derive
 from ..plan.encode import Form, form_type, rounded
 from ..plan.plan import Plan, Planned
+from ..plan.planner import Prepared, plan_model, ranges_of
 from ..plan.request import Request
 from ..plan.tensor_ranges import TensorRanges
 from .squant import balanced_weights, nonnegative_tensors
-
-Shifts = dict[tuple[Use, Form], Array | None]
-"""How far rounding weights to nearest shifts the outputs of a layer, by the weights' use and form."""
 
 NARROW = 8
 """Integer layers have their weights balanced below so many bits: with 8 there is little to cancel."""
 
 
-def corrected(planned: Planned, request: Request, ranges: TensorRanges, shifts: Shifts | None = None) -> Planned:
-    """`planned` with better weights and biases, for the ops on which more than quick effort is spent.
-
-    `shifts` are those that other candidates of the same model, with the same statistics, have found.
-    """
-    corrections = _Corrections(request, ranges, {} if shifts is None else shifts)
+def plan_and_correct(prepared: Prepared, request: Request) -> Planned:
+    """Plan a prepared model, with better weights and biases for the ops on which more than quick effort is spent."""
+    ranges = ranges_of(prepared, request)
+    planned = plan_model(prepared, request, ranges)
+    corrections = _Corrections(request, ranges, prepared.shifts)
     return replace(planned, plans=tuple(map(corrections.plan, planned.plans)))
 
 
 @dataclass
 class _Corrections:
+    """`shifts` are those that other candidates of the same model, with the same statistics, have found."""
+
     request: Request
     ranges: TensorRanges
-    shifts: Shifts
+    shifts: dict[tuple[Use, Form], Array | None]
     _balanced: dict[tuple[Buffer, Form, bool], tuple[str, Array] | None] = field(default_factory=dict)
 
     def plan(self, plan: Plan) -> Plan:

@@ -1,26 +1,39 @@
-"""One model by one request: plan it, make up for rounding, build it, see that LiteRT runs it."""
+"""One model by one request: plan it, make up for rounding, build it, see that LiteRT runs it.
+
+Given data, a loop over the steps in `steps`: what is proposed is built and run, and kept if the outputs come closer to
+the float ones.
+"""
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ..affine import QuantParams
-from ..bench.errors import OpError
-from ..calibration import Stats
+from ..bench.bench import JUDGED, Bench
+from ..bench.errors import OpError, decibels
+from ..calibration import Settings, Stats
+from ..calibration.collect import Progress
 from ..files import PathLike
 from ..graph.model import Model
 from ..graph.query import Use
+from ..plan.derive import Interface
 from ..plan.encode import Form, form_type
 from ..plan.plan import Plan, Planned, Repair, Skipped
-from ..plan.planner import Prepared, plan_model, prepare_model, ranges_of
+from ..plan.planner import prepare_model, require_float_part
 from ..plan.request import FALLBACK, Request
 from ..plan.rewrite import build
 from ..plan.saved import save_plan
 from ..runtime import require_runnable
+from ..sources.samples import Samples
 from ..tflite.write import save
-from .bias_correction import corrected
+from .bias_correction import plan_and_correct
+from .steps import STEPS, Candidate, Lab, Stage, Step, no_progress
+
+JUDGED_AT_HIGH_EFFORT = 64
 
 
 @dataclass(frozen=True)
@@ -77,12 +90,6 @@ class Result:
         save_plan(self.planned, path, overwrite=overwrite)
 
 
-def plan_and_correct(prepared: Prepared, request: Request) -> Planned:
-    """Plan a prepared model, and make up for rounding as far as that needs no runs."""
-    ranges = ranges_of(prepared, request)
-    return corrected(plan_model(prepared, request, ranges), request, ranges, prepared.shifts)
-
-
 def plan(model: Model, request: Request) -> Planned:
     """Plan `model`; it is not changed."""
     return plan_and_correct(prepare_model(model, request), request)
@@ -108,7 +115,7 @@ def _left_out(request: Request) -> Iterator[str]:
         yield "biases are not corrected: that takes the means of activations (--data or --stats)"
     if effort == "high":
         yield "no compensated rounding, and no choice by the error of the outputs: high effort takes data (--data)"
-    elif request.recipe.has_integer_ops and request.method == "auto":
+    elif request.chooses_ranges:
         yield f"ranges by {FALLBACK}: choosing by the error of the outputs takes data (--data)"
 
 
@@ -141,3 +148,80 @@ def _other_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:
         yield f"{count} {label} with {made_label} weights: LiteRT has no {asked_label} kernel for it"
     for label, count in unblocked.items():
         yield f"{count} {label} with a scale for each channel: LiteRT has no kernel for such blocks of it"
+
+
+def quantize_on(
+    model: Model,
+    request: Request,
+    data: Samples | Mapping[str, Samples],
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+    stage: Stage = no_progress,
+) -> Result:
+    """Calibrate on `data` and quantize; with standard effort and automatic ranges, in the way that works best."""
+    require_float_part(model, request.recipe, request.ops)
+    judged = JUDGED_AT_HIGH_EFFORT if request.recipe.highest_effort(request.effort) == "high" else JUDGED
+    bench = Bench(model, data, settings, judged=judged, ops=request.ops, progress=progress)
+    return quantize_with(bench, request, stage)
+
+
+def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) -> Result:
+    """Quantize the model of `bench` by what its samples say."""
+    effort = request.recipe.highest_effort(request.effort)
+    start = time.perf_counter()
+    request = replace(request, stats=bench.stats)
+    calibration = Trial("calibration", time.perf_counter() - start)
+    searches = effort == "high" or (effort == "standard" and request.chooses_ranges)
+    if not searches or not bench.is_single or not bench.compared:
+        return replace(run(bench.model, request), steps=(calibration,))
+    search = _Search(Lab(bench, effort, stage), [calibration])
+    return search.result(Candidate(prepare_model(bench.model, request), request))
+
+
+@dataclass
+class _Search:
+    """Goes from one candidate to the next better one."""
+
+    lab: Lab
+    trials: list[Trial]
+
+    def result(self, first: Candidate) -> Result:
+        """Only the best candidate is built with its own inputs and outputs, and tried in LiteRT."""
+        best, error = self.best(first)
+        result = carry_out(best.planned, best.request)
+        note = f"{best}; signal-to-noise of the outputs {decibels(error):.1f} dB"
+        result = replace(result, notes=(*result.notes, note), steps=tuple(self.trials))
+        if best.request.interface != Interface():
+            return result
+        return replace(result, worst=self.lab.bench.worst_ops(result.model, best.prepared.model))
+
+    def best(self, first: Candidate) -> tuple[Candidate, float]:
+        best, error = first, math.inf
+        chooses = first.request.chooses_ranges
+        if self.lab.effort == "high" and chooses:
+            start = time.perf_counter()
+            quick = replace(first, request=replace(first.request, method="minmax", effort="quick"))
+            found = self.lab.bench.error(quick.model())  # what quick effort would give, for comparison
+            self.trials.append(Trial("nearest rounding, minmax ranges", time.perf_counter() - start, found))
+        for step in STEPS:
+            if self.lab.effort in step.efforts and (chooses or not step.ranges):
+                best, error = self._try(step, best, error)
+        return best, error
+
+    def _try(self, step: Step, best: Candidate, error: float) -> tuple[Candidate, float]:
+        """The best candidate after `step`, with its error."""
+        start, reached, before = time.perf_counter(), math.inf, error
+        proposals = step.propose(self.lab, best)
+        candidate = next(proposals, None)
+        while candidate is not None:
+            found = self.lab.bench.error(candidate.model())
+            reached = min(reached, found)
+            if found < error or before == math.inf == error:
+                best, error = candidate, found
+            try:
+                candidate = proposals.send(best)
+            except StopIteration:
+                candidate = None
+        if reached < math.inf or before == math.inf:
+            self.trials.append(Trial(step.name, time.perf_counter() - start, reached, error < before))
+        return best, error

@@ -9,11 +9,11 @@ and an entry in STEPS.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..bench.bench import Bench
-from ..calibration import Grid, Method, Settings, calibrate, choose_range
+from ..calibration import Grid, Method, calibrate, choose_range
 from ..calibration.collect import Progress
 from ..calibration.range_methods import Bounds
 from ..graph.edit import copy_model
@@ -27,9 +27,9 @@ from ..plan.qdq import Trained
 from ..plan.request import Request
 from ..plan.rewrite import build
 from ..recipe import Effort
+from .bias_correction import plan_and_correct
 from .cross_layer_equalization import equalize
-from .layerwise import Refiner
-from .pipeline import plan_and_correct
+from .gptq import Refiner
 from .range_choice import RangeTrials, affordable_samples
 
 TRIED: tuple[Method, ...] = ("mse", "minmax")
@@ -110,7 +110,6 @@ class Lab:
 
     bench: Bench
     effort: Effort
-    settings: Settings = field(default_factory=Settings)
     stage: Stage = no_progress
 
 
@@ -127,10 +126,8 @@ class Step:
 def range_methods(lab: Lab, best: Candidate) -> Proposals:  # noqa: ARG001 - one signature for all steps
     """The same method for all tensors."""
     request = best.request
-    if not request.recipe.has_integer_ops or request.method != "auto":
-        yield best
-        return
-    for method in TRIED:
+    methods = TRIED if request.chooses_ranges else (request.method,)
+    for method in methods:
         yield replace(best, request=replace(request, method=method))
 
 
@@ -147,7 +144,8 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     links = equalize(copy, request.stats, keys, request.ops)
     if not links:
         return
-    measured = calibrate(copy, lab.bench.rows[:MEASURED_AGAIN], replace(lab.settings, limit=None), ops=request.ops)
+    settings = replace(lab.bench.settings, limit=None)
+    measured = calibrate(copy, lab.bench.rows[:MEASURED_AGAIN], settings, ops=request.ops)
     names = tensor_keys(copy)
     changed = [t for link in links for t in (link.tensor, *link.passing)]
     new = {keys[t]: measured.tensors[names[t]] for t in changed if names[t] in measured.tensors}

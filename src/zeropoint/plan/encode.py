@@ -55,7 +55,7 @@ def rounded(data: Array, form: Form) -> Array:
     return dequantize(integers(data, form), form)
 
 
-EncodedAs = tuple[Buffer, Form, tuple[int, ...]]
+EncodedAs = tuple[Buffer | None, Form, tuple[int, ...]]
 """The bytes of a constant, the form that it takes, and its shape."""
 
 
@@ -71,19 +71,14 @@ class Encoder:
 
     def encode(self, tensor: Tensor, form: Form, data: Array | None = None, key: str | None = None) -> None:
         """Hold `tensor` as `form`, with the numbers `data` of this `key` in place of its own."""
-        if data is None:
-            data = tensor.data
-        assert data is not None
-        twin = tensor
-        if tensor.buffer is not None:
-            spot = tensor.buffer, form, tensor.shape
-            held = replace(tensor)  # others may edit the tensor later on
-            twin = self.known.setdefault(spot, held) if key is None else self._replaced.setdefault((spot, key), held)
-            if twin is held:
-                _give(held, data, form)
-            give_buffer(tensor, twin.buffer, twin.dtype, _own_scales(twin.quantization))
-        else:
-            _give(tensor, data, form)
+        spot = tensor.buffer, form, tensor.shape
+        new = replace(tensor)  # others may edit the tensor later on
+        held = self.known.setdefault(spot, new) if key is None else self._replaced.setdefault((spot, key), new)
+        if held is new:
+            data = tensor.data if data is None else data
+            assert data is not None
+            _give(held, data, form)
+        give_buffer(tensor, held.buffer, held.dtype, _own_scales(held.quantization))
 
 
 def _own_scales(quantization: Quantization | None) -> Quantization | None:

@@ -21,16 +21,6 @@ SHOWN = 20
 
 
 @dataclass(frozen=True)
-class Matched:
-    schemes: Mapping[Op, Scheme]
-    skipped: tuple[Skipped, ...]
-
-    def without(self, refused: Sequence[Skipped]) -> Matched:
-        gone = {s.op for s in refused}
-        return Matched({op: s for op, s in self.schemes.items() if op not in gone}, (*self.skipped, *refused))
-
-
-@dataclass(frozen=True)
 class Matcher:
     """Decides for every op of a graph. This is where the target is asked."""
 
@@ -39,7 +29,8 @@ class Matcher:
     target: Target
     ranges: TensorRanges
 
-    def match(self, graph: Graph) -> Matched:
+    def match(self, graph: Graph) -> tuple[dict[Op, Scheme], list[Skipped]]:
+        """The ops that compute in integers, with their schemes, and those that stay float."""
         schemes: dict[Op, Scheme] = {}
         skipped: list[Skipped] = []
         for op in graph.ops:
@@ -52,7 +43,7 @@ class Matcher:
                 schemes[op] = scheme
             else:
                 skipped.append(Skipped(op, refusal[1], refusal[0]))
-        return Matched(schemes, tuple(skipped))
+        return schemes, skipped
 
     def _refusals(self, op: Op, scheme: Scheme) -> Iterator[tuple[SkipCode, str]]:
         """Why `op` cannot be computed as `scheme` asks; the first is the one to tell."""

@@ -24,7 +24,7 @@ from .plan import Constants, Plan, Planned
 from .prepare import has_float_part, prepare
 from .qdq import Trained
 from .request import Request
-from .solve import solve
+from .solve import Solver
 from .tensor_ranges import TensorRanges, fused_bounds
 from .weight_only import WeightOnly, gathers_to_lookups
 from .weights import scale_axis, weight_params
@@ -141,18 +141,18 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
 
 def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, ranges: TensorRanges) -> Plan:
     ops = request.ops
-    matched = Matcher(request.recipe, ops, request.target, ranges).match(graph)
-    ranges = ranges.limited(_saturation(graph, matched.schemes, ops))
+    schemes, skipped = Matcher(request.recipe, ops, request.target, ranges).match(graph)
+    ranges = ranges.limited(_saturation(graph, schemes, ops))
     while True:  # ends, as every round but the last leaves out an op
-        grids = _weight_grids(matched.schemes, prepared, ops, ranges)
-        groups = solve(matched.schemes, ops, ranges)
-        plan, refused = settle(Plan(graph, index, matched.schemes, groups, Constants(grids=grids)), ops)
+        constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
+        plan, refused = settle(Plan(graph, index, schemes, Solver(schemes, ops, ranges).solve(), constants), ops)
         if not refused:
             break
-        matched = matched.without(refused)
+        skipped += refused
+        schemes = {op: scheme for op, scheme in schemes.items() if all(op is not s.op for s in refused)}
     order = {op: k for k, op in enumerate(graph.ops)}
-    skipped = tuple(sorted(matched.skipped, key=lambda s: order[s.op]))
-    return replace(with_interface(plan, request.interface, ranges), skipped=skipped)
+    skipped.sort(key=lambda s: order[s.op])
+    return replace(with_interface(plan, request.interface, ranges), skipped=tuple(skipped))
 
 
 def _saturation(

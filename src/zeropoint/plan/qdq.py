@@ -51,54 +51,50 @@ class _Mark:
 def has_trained_ranges(model: Model) -> bool:
     """Whether some activation has a mark."""
     return any(
-        source.data is None
+        source is not None and source.data is None
         for graph in entry_graphs(model)
-        for mark in _marks(graph)
-        if (source := _source(mark.op, Uses(graph))) is not None
+        for source in (_marked(mark.op, Uses(graph)) for mark in _marks(graph))
     )
 
 
 def take_trained(model: Model, ops: Mapping[str, OpSpec]) -> Trained:
     """Take the marks out of the entry graphs of `model`, in place."""
-    keys = tensor_keys(model)
-    taker = _Taker(keys)
+    taker = _Taker(tensor_keys(model))
     for graph in entry_graphs(model):
         for mark in list(_marks(graph)):
             taker.take(graph, mark)
-    implied: dict[str, Range] = {}
-    for graph in entry_graphs(model) if taker.ranges else ():
-        _Implied(keys, ops, taker.ranges, implied).follow(graph)
+    known = dict(taker.ranges)
+    for graph in entry_graphs(model) if known else ():
+        _follow(graph, ops, taker.keys, known)
+    implied = {key: found for key, found in known.items() if key not in taker.ranges}
     return Trained(Ranges(taker.ranges), Ranges(implied), taker.constants, taker.uses)
 
 
 def _marks(graph: Graph) -> Iterator[_Mark]:
-    """Marks in the order of the graph; of pairs, each DEQUANTIZE is one."""
+    """Marks in the order of the graph; of pairs, each DEQUANTIZE is one. Constants stay as outputs of a graph."""
     uses = Uses(graph)
     for op in graph.ops:
-        source = op.inputs[0] if op.inputs else None
-        if source is None:
-            continue
-        if op.kind == "FAKE_QUANT":
-            if source.data is None or op.outputs[0] not in graph.outputs:
-                yield _fake_quant(op)
-        elif op.kind == "DEQUANTIZE" and source.params is not None and _is_mark(op, source, graph, uses):
-            yield _Mark(op, Range(*source.params.range(), "QUANTIZE", _held(source.params)), _grid(source.params))
+        source = _marked(op, uses)
+        if source is not None and (source.data is None or op.outputs[0] not in graph.outputs):
+            yield _fake_quant(op) if op.kind == "FAKE_QUANT" else _pair(op)
 
 
-def _is_mark(op: Op, source: Tensor, graph: Graph, uses: Uses) -> bool:
-    """Whether a DEQUANTIZE only tells how its result is going to be held. Constants stay as outputs of a graph."""
-    if source.data is not None:
-        return op.outputs[0] not in graph.outputs
+def _marked(op: Op, uses: Uses) -> Tensor | None:
+    """The float tensor, or the integer constant, that a mark stands behind; None if the op is no mark.
+
+    Of QUANTIZE and DEQUANTIZE, integers must be made only to be turned back: nothing else reads them.
+    """
+    source = op.inputs[0] if op.inputs and op.kind in ("FAKE_QUANT", "DEQUANTIZE") else None
+    if source is None or op.kind == "FAKE_QUANT":
+        return source
+    if source.params is None or source.data is not None:
+        return None if source.params is None else source
     first = uses.producer(source)
-    origin = first.inputs[0] if first is not None and _is_pair(first, source, uses) else None
-    return origin is not None and (origin.data is None or op.outputs[0] not in graph.outputs)
-
-
-def _is_pair(first: Op, between: Tensor, uses: Uses) -> bool:
-    """Whether integers are made only to be turned back: a QUANTIZE of floats whose result nothing else reads."""
-    source = first.inputs[0]
-    is_float = first.kind == "QUANTIZE" and source is not None and source.dtype is DType.FLOAT32
-    return is_float and not uses.is_output(between) and all(r.op.kind == "DEQUANTIZE" for r in uses.readers(between))
+    if first is None or first.kind != "QUANTIZE" or uses.is_output(source):
+        return None
+    origin = first.inputs[0]
+    is_pair = all(r.op.kind == "DEQUANTIZE" for r in uses.readers(source))
+    return origin if is_pair and origin is not None and origin.dtype is DType.FLOAT32 else None
 
 
 def _fake_quant(op: Op) -> _Mark:
@@ -117,29 +113,18 @@ def _fake_quant(op: Op) -> _Mark:
     return _Mark(op, Range(nudged.low, nudged.high, op.kind, held), params)
 
 
-def _held(params: QuantParams) -> QuantParams | None:
-    """Parameters that activations can have: one scale, and for 16 bits no zero point."""
-    if len(params.scales) != 1 or (params.dtype is DType.INT16 and params.zero_points != (0,)):
-        return None
-    plain = QuantParams(params.scales, params.zero_points, params.dtype)
-    return plain if params.dtype in (DType.INT8, DType.UINT8, DType.INT16) else None
-
-
-def _grid(params: QuantParams) -> QuantParams | None:
-    """The same steps as int8."""
-    if params.dtype.bits > 8:
-        return None
-    shift = 128 if params.dtype is DType.UINT8 else 0
-    return QuantParams(params.scales, tuple(z - shift for z in params.zero_points), DType.INT8, params.granularity)
-
-
-def _source(op: Op, uses: Uses) -> Tensor | None:
-    """The float tensor, or the integer constant, that a mark stands behind."""
+def _pair(op: Op) -> _Mark:
+    """What the integers in front of a DEQUANTIZE say. Activations have one scale, and for 16 bits no zero point."""
     source = op.inputs[0]
-    if source is None or source.data is not None or op.kind == "FAKE_QUANT":
-        return source
-    first = uses.producer(source)
-    return None if first is None else first.inputs[0]
+    assert source is not None
+    assert source.params is not None
+    params, dtype = source.params, source.params.dtype
+    holds = dtype in (DType.INT8, DType.UINT8) or (dtype is DType.INT16 and params.is_symmetric)
+    held = QuantParams(params.scales, params.zero_points, dtype) if holds and len(params.scales) == 1 else None
+    shift = 128 if dtype is DType.UINT8 else 0
+    zero_points = tuple(z - shift for z in params.zero_points)
+    grid = QuantParams(params.scales, zero_points, DType.INT8, params.granularity) if dtype.bits <= 8 else None
+    return _Mark(op, Range(*params.range(), "QUANTIZE", held), grid)
 
 
 @dataclass
@@ -153,7 +138,7 @@ class _Taker:
 
     def take(self, graph: Graph, mark: _Mark) -> None:
         uses = Uses(graph)
-        source, result = _source(mark.op, uses), mark.op.outputs[0]
+        source, result = _marked(mark.op, uses), mark.op.outputs[0]
         if source is None:
             return
         between = mark.op.inputs[0]
@@ -204,40 +189,27 @@ def _on_grid(source: Tensor, mark: _Mark) -> Array:
 # What follows from known ranges.
 
 
-@dataclass(frozen=True)
-class _Implied:
-    """Ranges of tensors without a mark: along ops that only move values, cut them off, or have a fixed output."""
+def _follow(graph: Graph, ops: Mapping[str, OpSpec], keys: Mapping[Tensor, str], known: dict[str, Range]) -> None:
+    """Add ranges of tensors without a mark: along ops that only move values, cut them off, or have a fixed output."""
+    before = -1
+    while len(known) > before:
+        before = len(known)
+        for op in graph.ops:
+            spec = ops.get(op.kind)
+            if spec is None:
+                continue
+            sides = spec.read_activations(op), spec.made_activations(op)
+            inputs, outputs = ([keys[t] for t in side if _is_float_activation(t)] for side in sides)
+            implied = _forward(op, spec, [known.get(key) for key in inputs])
+            if implied is not None:
+                known.update({key: implied for key in outputs if key not in known})
+            after = [known[key] for key in outputs if key in known]
+            if spec.tied and after:
+                known.update({key: _merged(after) for key in inputs if key not in known})
 
-    keys: Mapping[Tensor, str]
-    ops: Mapping[str, OpSpec]
-    given: Mapping[str, Range]
-    implied: dict[str, Range]
 
-    def follow(self, graph: Graph) -> None:
-        grows = True
-        while grows:
-            before = len(self.implied)
-            for op in graph.ops:
-                spec = self.ops.get(op.kind)
-                if spec is not None:
-                    self._look_at(op, spec)
-            grows = len(self.implied) > before
-
-    def _look_at(self, op: Op, spec: OpSpec) -> None:
-        sides = spec.read_activations(op), spec.made_activations(op)
-        inputs, outputs = ([t for t in side if t.data is None and t.dtype is DType.FLOAT32] for side in sides)
-        for tensor in outputs:
-            found = _forward(op, spec, [self._known(t) for t in inputs]) if self._known(tensor) is None else None
-            if found is not None:
-                self.implied[self.keys[tensor]] = found
-        after = [r for t in outputs if (r := self._known(t)) is not None]
-        for tensor in inputs if spec.tied and after else ():
-            if self._known(tensor) is None and tensor in self.keys:
-                self.implied[self.keys[tensor]] = _merged(after)
-
-    def _known(self, tensor: Tensor) -> Range | None:
-        key = self.keys.get(tensor, "")
-        return self.given.get(key) or self.implied.get(key)
+def _is_float_activation(tensor: Tensor) -> bool:
+    return tensor.data is None and tensor.dtype is DType.FLOAT32
 
 
 def _forward(op: Op, spec: OpSpec, inputs: list[Range | None]) -> Range | None:

@@ -44,6 +44,11 @@ class Request:
         require_effort(self.effort)
 
     @property
+    def chooses_ranges(self) -> bool:
+        """Whether ranges are left to us, to be chosen by the error of the outputs if there is data."""
+        return self.recipe.has_integer_ops and self.method == "auto"
+
+    @property
     def range_method(self) -> Method:
         """How ranges of activations are chosen where nothing is tried out."""
         if self.method == "auto":

@@ -30,16 +30,14 @@ class _Class:
     """An equivalence class of nodes, while they are being merged. `pin` are parameters that it has to have."""
 
     nodes: list[Node]
+    dtype: DType
+    symmetric: bool = False
+    fixed: bool = False
     pin: QuantParams | None = None
 
 
-def solve(schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec], ranges: TensorRanges) -> tuple[Group, ...]:
-    """The groups of everything that the ops in `schemes` read and make, in the order of the graph."""
-    return _Solver(schemes, ops, ranges).solve()
-
-
 @dataclass
-class _Solver:
+class Solver:
     """Union-find over nodes, in the order of the graph, so that equal inputs give equal results."""
 
     schemes: Mapping[Op, Scheme]
@@ -47,11 +45,10 @@ class _Solver:
     ranges: TensorRanges
     _parent: dict[Node, Node] = field(default_factory=dict)
     _classes: dict[Node, _Class] = field(default_factory=dict)
-    _symmetric: set[Node] = field(default_factory=set)
-    _fixed: set[Node] = field(default_factory=set)
     _method: dict[Node, str | None] = field(default_factory=dict)
 
     def solve(self) -> tuple[Group, ...]:
+        """The groups of everything that the ops in `schemes` read and make, in the order of the graph."""
         # 1. Ties that kernels demand, and the edges from tensors to uses that may become ties.
         edges = [edge for op, scheme in self.schemes.items() for edge in self._add(op, scheme)]
         # 2. Where nothing is prescribed on either side, a use has what its tensor has.
@@ -73,7 +70,7 @@ class _Solver:
         alike: dict[tuple[DType, bool], list[_Class]] = {}
         for c in self._classes.values():
             if c.pin is None:
-                alike.setdefault((self._dtype(c), self._is_symmetric(c)), []).append(c)
+                alike.setdefault((c.dtype, c.symmetric), []).append(c)
         for (dtype, symmetric), classes in alike.items():
             bounds, names = [self._bounds(c) for c in classes], [c.nodes[0].tensor.name for c in classes]
             for c, params in zip(classes, QuantParams.each_from_range(bounds, dtype, symmetric, names), strict=True):
@@ -84,12 +81,11 @@ class _Solver:
         tensors = {n.tensor for n in c.nodes}
         ends = [self.ranges.bounded[t] for t in tensors if t in self.ranges.bounded]
         limited = len(ends) == len(tensors)
-        prescribed = any(self.ranges.is_prescribed(t) for t in tensors)
         return Group(
             (*c.nodes, *(state for n in c.nodes for state in states.get(n, ()))),
             c.pin,
-            prescribed or any(n in self._fixed for n in c.nodes),
-            self._is_symmetric(c),
+            c.fixed or any(map(self.ranges.is_prescribed, tensors)),
+            c.symmetric,
             any(isinstance(n, Use) and Need.NONNEGATIVE in self.ops[n.op.kind].kernels.needs for n in c.nodes),
             (min(low for low, _ in ends), max(high for _, high in ends)) if limited else (-math.inf, math.inf),
         )
@@ -126,52 +122,49 @@ class _Solver:
             role = spec.input_role(slot)
             if tensor is None or not isinstance(role, Activation):
                 continue
-            use, constant = Use(op, slot), tensor.data is not None
-            self._node(use, scheme, symmetric=constant and role.symmetric_constant)
+            use, is_constant = Use(op, slot), tensor.data is not None
+            c = self._node(use, dtype, scheme)
+            c.symmetric |= is_constant and role.symmetric_constant
             own.append(use)
             if not spec.tied:  # the parameters of a tied op are its output's
-                self._pin(use, self._trained(use, tensor, dtype))
-            if not constant:
-                held = Held(tensor, dtype)
-                self._node(held, scheme)
-                self._pin(held, self._given(tensor, dtype))
-                yield use, held
+                c.pin = self._trained(use, c)
+            if not is_constant:
+                self._held(tensor, dtype, scheme)
+                yield use, Held(tensor, dtype)
         for tensor in spec.made_activations(op):
-            held = Held(tensor, dtype)
-            self._node(held, scheme)
-            self._pin(held, self._given(tensor, dtype))
+            c = self._held(tensor, dtype, scheme)
             if dtype in spec.fixed:
-                self._pin(held, spec.fixed[dtype].params(dtype))
-                self._fixed.add(held)
-            own.append(held)
+                c.pin, c.fixed = spec.fixed[dtype].params(dtype), True
+            own.append(Held(tensor, dtype))
         if spec.tied:
             for node in own[1:]:
                 self._union(own[0], node)
 
-    def _node(self, node: Node, scheme: Scheme, *, symmetric: bool = False) -> None:
+    def _node(self, node: Node, dtype: DType, scheme: Scheme) -> _Class:
+        """The class of a node, which may be new."""
         if node not in self._parent:
             self._parent[node] = node
-            self._classes[node] = _Class([node])
+            self._classes[node] = _Class([node], dtype)
             self._method[node] = scheme.range
-        if symmetric or scheme.symmetric or scheme.activations is DType.INT16:
-            self._symmetric.add(node)
+        c = self._class(node)
+        c.symmetric |= scheme.symmetric or dtype is DType.INT16
+        return c
+
+    def _held(self, tensor: Tensor, dtype: DType, scheme: Scheme) -> _Class:
+        c = self._node(Held(tensor, dtype), dtype, scheme)
+        c.pin = self._given(tensor, dtype) or c.pin
+        return c
 
     def _given(self, tensor: Tensor, dtype: DType) -> QuantParams | None:
         """What a user prescribed, or training left, as far as it is of this type."""
-        params = self.ranges.params(tensor)
-        return None if params is None else _as_signed(params, dtype)
+        return _as_signed(self.ranges.params(tensor), dtype)
 
-    def _trained(self, use: Use, tensor: Tensor, dtype: DType) -> QuantParams | None:
+    def _trained(self, use: Use, c: _Class) -> QuantParams | None:
         """What this place alone was trained with: a constant's grid, or a mark beside the tensor's own."""
-        if tensor.data is None:
-            params = self.ranges.trained.uses.get(use)
-            return None if params is None else _as_signed(params, dtype)
-        grid = self._given(tensor, dtype)
-        return None if grid is None or (use in self._symmetric and not grid.is_symmetric) else grid
-
-    def _pin(self, node: Node, params: QuantParams | None) -> None:
-        if params is not None:
-            self._class(node).pin = params
+        if use.tensor.data is None:
+            return _as_signed(self.ranges.trained.uses.get(use), c.dtype)
+        grid = self._given(use.tensor, c.dtype)
+        return None if grid is None or (c.symmetric and not grid.is_symmetric) else grid
 
     def _root(self, node: Node) -> Node:
         while self._parent[node] != node:
@@ -191,6 +184,8 @@ class _Solver:
         kept = self._classes[first]
         kept.nodes += merged.nodes
         kept.pin = kept.pin or merged.pin
+        kept.symmetric |= merged.symmetric
+        kept.fixed |= merged.fixed
 
     def _agree(self, a: _Class, b: _Class) -> bool:
         """Whether two classes can share parameters without values of either being cut off."""
@@ -206,7 +201,7 @@ class _Solver:
 
     def _choices(self, c: _Class) -> Iterator[tuple[Tensor, str | None, Grid]]:
         """The ranges that make up that of the class: those that were given, if some were, or else all."""
-        grid = Grid(self._dtype(c).bits, self._is_symmetric(c))
+        grid = Grid(c.dtype.bits, c.symmetric)
         given = [n for n in c.nodes if self.ranges.is_given(n.tensor)]
         return ((n.tensor, self._method[n], grid) for n in given or c.nodes)
 
@@ -214,18 +209,11 @@ class _Solver:
         found = [self.ranges.choose(*choice) for choice in self._choices(c)]
         return min(low for low, _ in found), max(high for _, high in found)
 
-    def _is_symmetric(self, c: _Class) -> bool:
-        return any(n in self._symmetric for n in c.nodes)
 
-    def _dtype(self, c: _Class) -> DType:
-        node = c.nodes[0]
-        dtype = node.dtype if isinstance(node, Held) else self.schemes[node.op].activations
-        assert dtype is not None
-        return dtype
-
-
-def _as_signed(params: QuantParams, dtype: DType) -> QuantParams | None:
+def _as_signed(params: QuantParams | None, dtype: DType) -> QuantParams | None:
     """Parameters of `dtype`; those of uint8 can be had in int8."""
+    if params is None:
+        return None
     if params.dtype is DType.UINT8 and dtype is DType.INT8:
         return QuantParams(params.scales, (params.zero_point - 128,), DType.INT8)
     return params if params.dtype is dtype else None

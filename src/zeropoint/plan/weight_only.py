@@ -11,7 +11,7 @@ from ..calibration import Method
 from ..dtypes import Array, DType
 from ..graph.edit import recast
 from ..graph.model import Buffer, Model, Op
-from ..graph.query import Use, Uses
+from ..graph.query import Use
 from ..ops import CONVERSIONS, OpSpec, Weight, fused_activation
 from ..recipe import INT8, PerChannel, Recipe, Scheme
 from .derive import derive
@@ -50,7 +50,7 @@ class WeightOnly:
     ops: Mapping[str, OpSpec]
     method: Method | None
     """How the scales of weights are chosen; None: by the peak for 8 bits, by the squared error for fewer."""
-    _forms: dict[tuple[Buffer, int | None, Scheme], Form] = field(default_factory=dict)
+    _forms: dict[tuple[Buffer | None, int | None, Scheme], Form] = field(default_factory=dict)
 
     def add(self, plan: Plan) -> Plan:
         draft = _Additions(dict(plan.packed), list(plan.skipped), list(plan.repairs))
@@ -128,7 +128,7 @@ class WeightOnly:
         assert dtype is not None
         axis = scale_axis(use.op, spec, role, data.ndim, scheme)
         block = _block(use.op, spec, data, scheme)
-        spot = _buffer(use), axis, scheme if block else replace(scheme, granularity=PerChannel())
+        spot = use.tensor.buffer, axis, scheme if block else replace(scheme, granularity=PerChannel())
         if spot not in self._forms:
             if block is not None:
                 self._forms[spot] = block_params(data, block, dtype, self.method)
@@ -143,22 +143,20 @@ class WeightOnly:
 
         So no float copy of a quantized constant is left, except for ops that a rule keeps in float.
         """
-        forms: dict[Buffer, Packed] = {}
+        forms: dict[Buffer | None, Packed] = {}
         for plan in plans:
             for use, packed in plan.packed.items():
-                forms.setdefault(_buffer(use), Packed(packed.form, True))
+                forms.setdefault(use.tensor.buffer, Packed(packed.form, True))
         return tuple(replace(plan, packed={**plan.packed, **dict(self._unpacked(plan, forms))}) for plan in plans)
 
-    def _unpacked(self, plan: Plan, forms: Mapping[Buffer, Packed]) -> Iterator[tuple[Use, Packed]]:
-        uses = Uses(plan.graph)
-        for tensor in plan.graph.tensors:
-            if tensor.dtype is not DType.FLOAT32 or tensor.buffer is None or tensor.buffer not in forms:
+    def _unpacked(self, plan: Plan, forms: Mapping[Buffer | None, Packed]) -> Iterator[tuple[Use, Packed]]:
+        for op in plan.graph.ops:
+            rule = self.recipe.rule(op)
+            if rule is not None and rule.scheme.label == "float":
                 continue
-            for use in uses.readers(tensor):
-                rule = self.recipe.rule(use.op)
-                kept_float = rule is not None and rule.scheme.label == "float"
-                if use not in plan.packed and use not in plan.wanted and not kept_float:
-                    yield use, forms[tensor.buffer]
+            for use in _float_constants(op):
+                if use.tensor.buffer in forms and use not in plan.packed and use not in plan.wanted:
+                    yield use, forms[use.tensor.buffer]
 
 
 @dataclass
@@ -173,12 +171,6 @@ def _float_constants(op: Op) -> Iterator[Use]:
     for slot, tensor in enumerate(op.inputs):
         if tensor is not None and tensor.dtype is DType.FLOAT32 and tensor.data is not None and tensor.size:
             yield Use(op, slot)
-
-
-def _buffer(use: Use) -> Buffer:
-    buffer = use.tensor.buffer
-    assert buffer is not None
-    return buffer
 
 
 def _nothing_held(op: Op, spec: OpSpec | None, largest: int, scheme: Scheme) -> str | None:

@@ -13,8 +13,7 @@ from ..errors import InvalidModel, InvalidRecipe
 from ..files import PathLike
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
-from ..improve.pipeline import Result
-from ..improve.search import quantize_on
+from ..improve.pipeline import Result, quantize_on
 from ..ops import OPS, OpSpec, Probabilities
 from ..plan.plan import Plan, Planned
 from ..plan.request import Request

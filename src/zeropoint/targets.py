@@ -1,12 +1,15 @@
-"""What is known about a device, as a value. The planner asks it in one place: `plan/match.py`."""
+"""Devices and runtimes that models are made for: what they run, and what they refuse.
+
+A target is a value. The planner asks it in one place: `plan/match.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..graph.model import Op
-from ..recipe import Scheme
+from .graph.model import Op
+from .recipe import Scheme
 
 
 @dataclass(frozen=True)
