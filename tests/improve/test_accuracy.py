@@ -24,8 +24,8 @@ from zeropoint.improve.pipeline import plan as plan_model
 from zeropoint.improve.pipeline import run
 from zeropoint.improve.steps import no_progress
 from zeropoint.ops import OPS
-from zeropoint.plan.encode import rounded
 from zeropoint.plan.request import Request
+from zeropoint.plan.rewrite import rounded
 from zeropoint.plan.weights import weight_params
 from zeropoint.recipe import preset, recipe_from
 from zeropoint.runtime import Session

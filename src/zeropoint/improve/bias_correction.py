@@ -16,11 +16,12 @@ from ..dtypes import Array
 from ..graph.model import Buffer, Tensor
 from ..graph.query import Use
 from ..plan.derive import derive
-from ..plan.encode import Form, form_type, rounded
-from ..plan.plan import Plan, Planned
+from ..plan.plan import Form, Plan, Planned, form_type
 from ..plan.planner import Prepared, plan_model, ranges_of
 from ..plan.request import Request
+from ..plan.rewrite import rounded
 from ..plan.tensor_ranges import TensorRanges
+from ..plan.weights import bias_use
 from .squant import balanced_weights, nonnegative_tensors
 
 NARROW = 8
@@ -42,7 +43,7 @@ class _Corrections:
     request: Request
     ranges: TensorRanges
     shifts: dict[tuple[Use, Form], Array | None]
-    _balanced: dict[tuple[Buffer, Form, bool], tuple[str, Array] | None] = field(default_factory=dict)
+    _balanced: dict[tuple[Buffer | None, Form, bool], tuple[str, Array] | None] = field(default_factory=dict)
 
     def plan(self, plan: Plan) -> Plan:
         held: dict[Use, Form] = {use: plan.wanted[use] for use in plan.constants.grids}
@@ -62,11 +63,13 @@ class _Corrections:
                 values[found[0]] = found[1]
                 keys.update(dict.fromkeys(uses, found[0]))
         for use, form in layers.items():
-            bias = self._bias(use, form, values[keys[use]] if use in keys else None)
-            if bias is not None:
-                place = Use(use.op, self._bias_slot(use))
-                keys[place] = plan.key(place)
-                values[keys[place]] = bias
+            bias = bias_use(use.op, self.request.ops[use.op.kind])
+            if bias is None or bias.tensor.data is None:
+                continue
+            shift = self._shift(use, form, values[keys[use]] if use in keys else None)
+            if shift is not None:
+                keys[bias] = plan.key(bias)
+                values[keys[bias]] = (bias.data - shift.reshape(bias.data.shape)).astype(np.float32)
         return derive(replace(plan, constants=replace(plan.constants, values=values, keys=keys)), self.request.ops)
 
     def _is_layer(self, use: Use) -> bool:
@@ -75,11 +78,6 @@ class _Corrections:
         if spec is None or self.request.recipe.effort(use.op, self.request.effort) == "quick":
             return False
         return spec.bias_slot is not None and use.slot in spec.weight_slots
-
-    def _bias_slot(self, use: Use) -> int:
-        slot = self.request.ops[use.op.kind].bias_slot
-        assert slot is not None
-        return slot
 
     def _weights(self, plan: Plan, use: Use, form: Form, positive: set[Tensor]) -> tuple[str, Array] | None:
         """Balanced weights with their key; one for all that read the same bytes in the same form, in any graph."""
@@ -91,7 +89,6 @@ class _Corrections:
         nonnegative = source in positive
         if is_integer and source is not None:
             nonnegative = self.ranges.bounds(source)[0] >= 0
-        assert tensor.buffer is not None
         spot = tensor.buffer, form, nonnegative
         if spot not in self._balanced:
             layout = self.request.ops[use.op.kind].layout
@@ -99,22 +96,17 @@ class _Corrections:
             self._balanced[spot] = None if made is None else (plan.key(use), made)
         return self._balanced[spot]
 
-    def _bias(self, use: Use, form: Form, weights: Array | None) -> Array | None:
-        """The bias that takes back what the rounding of weights does to the means, where these are known."""
-        layout, source, data = self.request.ops[use.op.kind].layout, self._source(use), use.tensor.data
-        slot = self._bias_slot(use)
+    def _shift(self, use: Use, form: Form, weights: Array | None) -> Array | None:
+        """How far the rounding of weights moves the means of the outputs, where those of the inputs are known."""
+        layout, source = self.request.ops[use.op.kind].layout, self._source(use)
         means = None if source is None else self.ranges.means(source)
-        tensor = use.op.inputs[slot] if slot < len(use.op.inputs) else None
-        bias = None if tensor is None else tensor.data
-        if layout is None or means is None or data is None or bias is None or form_type(form).is_float:
+        if layout is None or means is None or form_type(form).is_float:
             return None
         if weights is not None:
-            shift = layout.mean_shift(use.op, weights - data, means)
-        elif (use, form) in self.shifts:
-            shift = self.shifts[use, form]
-        else:
-            shift = self.shifts[use, form] = layout.mean_shift(use.op, rounded(data, form) - data, means)
-        return None if shift is None else (bias - shift.reshape(bias.shape)).astype(np.float32)
+            return layout.mean_shift(use.op, weights - use.data, means)
+        if (use, form) not in self.shifts:
+            self.shifts[use, form] = layout.mean_shift(use.op, rounded(use.data, form) - use.data, means)
+        return self.shifts[use, form]
 
     def _source(self, use: Use) -> Tensor | None:
         return next(self.request.ops[use.op.kind].read_activations(use.op), None)

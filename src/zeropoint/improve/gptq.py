@@ -12,10 +12,11 @@ from the float model's. Biases then match the float layer's mean outputs exactly
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from ..plan.derive import derive
 from ..plan.plan import Plan, Planned
 from ..plan.request import Request
 from ..plan.rewrite import rewrite
-from ..plan.weights import weighted_scales, with_scales
+from ..plan.weights import bias_use, weighted_scales, with_scales
 from ..runtime.runner import Runner
 from ..sources.ports import Row
 
@@ -177,8 +178,7 @@ class RefinedLayer:
         return Use(self.op, self.layout.data)
 
 
-@dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     """E[x] and E[x x'] of a layer's input vectors x, for each group; E[f] and E[f x'], f being x in the float model."""
 
     first: Array
@@ -186,11 +186,10 @@ class Moments:
     float_first: Array
     cross: Array
 
-    def __add__(self, other: Moments) -> Moments:
-        return Moments(*(a + b for a, b in zip(self._parts, other._parts, strict=True)))
-
-    def __truediv__(self, share: float) -> Moments:
-        return Moments(*(part / share for part in self._parts))
+    @classmethod
+    def mean(cls, several: Iterable[Moments], count: int) -> Moments:
+        total = reduce(lambda sums, one: cls(*map(add, sums, one)), several)
+        return cls(*(part / count for part in total))
 
     def pair(self, has_bias: bool) -> Pair:
         """The second moments; about the means if a bias takes care of these."""
@@ -200,10 +199,6 @@ class Moments:
             self.second - self.first[:, :, None] * self.first[:, None, :],
             self.cross - self.float_first[:, :, None] * self.first[:, None, :],
         )
-
-    @property
-    def _parts(self) -> tuple[Array, ...]:
-        return self.first, self.second, self.float_first, self.cross
 
 
 @dataclass(frozen=True)
@@ -219,11 +214,11 @@ class Refiner:
         return replace(planned, plans=tuple(map(self._refined_plan, planned.plans)))
 
     def _refined_plan(self, plan: Plan) -> Plan:
-        todo = list(self._layers(plan))
-        if not todo:
+        layers = list(self._layers(plan))
+        if not layers:
             return plan
-        report = self.stage("compensating", len(todo))
-        for done, layer in enumerate(todo, 1):
+        report = self.stage("compensating", len(layers))
+        for done, layer in enumerate(layers, 1):
             plan = self._refined(plan, layer)
             report(done)
         return plan
@@ -243,9 +238,7 @@ class Refiner:
                 continue
             is_asked = self.request.recipe.effort(op, self.request.effort) == "high"
             if is_asked and len(uses.readers(weights)) == 1:
-                slot = spec.bias_slot
-                has_bias = slot is not None and slot < len(op.inputs) and op.inputs[slot] is not None
-                yield RefinedLayer(op, layout, form, Use(op, slot) if has_bias and slot is not None else None)
+                yield RefinedLayer(op, layout, form, bias_use(op, spec))
 
     def _most(self, layer: RefinedLayer) -> int:
         """How many vectors to take from each sample."""
@@ -254,7 +247,7 @@ class Refiner:
 
     def _refined(self, plan: Plan, layer: RefinedLayer) -> Plan:
         halves = self._moments_of(plan, layer)
-        moments, has_bias = reduce(add, halves) / len(halves), layer.bias is not None
+        moments, has_bias = Moments.mean(halves, len(halves)), layer.bias is not None
         whole = moments.pair(has_bias)
         weights = layer.layout.matrix(layer.op, layer.data.astype(np.float64))
         target = refitted(weights, whole, [half.pair(has_bias) for half in halves])
@@ -294,7 +287,7 @@ class Refiner:
         def observed(rows: Sequence[Row]) -> Moments:
             quantized, original = (runner.another() for runner in loaded)
             found = (self._moments(layer, real(quantized.run(row)[0], source), original.run(row)[0]) for row in rows)
-            return reduce(add, found) / len(rows)
+            return Moments.mean(found, len(rows))
 
         return in_parallel(observed, [self.samples[k::PARTS] for k in range(min(PARTS, len(self.samples)))])
 

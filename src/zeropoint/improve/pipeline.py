@@ -21,8 +21,7 @@ from ..files import PathLike
 from ..graph.model import Model
 from ..graph.query import Use
 from ..plan.derive import Interface
-from ..plan.encode import Form, form_type
-from ..plan.plan import Plan, Planned, Repair, Skipped
+from ..plan.plan import Form, Plan, Planned, Repair, Skipped, form_type
 from ..plan.planner import prepare_model, require_float_part
 from ..plan.request import FALLBACK, Request
 from ..plan.rewrite import build

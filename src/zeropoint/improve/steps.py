@@ -20,12 +20,11 @@ from ..graph.edit import copy_model
 from ..graph.model import Model
 from ..graph.query import tensor_keys
 from ..ops.execution import macs_of
-from ..plan.encode import Encoder
 from ..plan.plan import Planned
 from ..plan.planner import Prepared, plan_model
 from ..plan.qdq import Trained
 from ..plan.request import Request
-from ..plan.rewrite import build
+from ..plan.rewrite import Encoder, build
 from ..recipe import Effort
 from .bias_correction import plan_and_correct
 from .cross_layer_equalization import equalize

@@ -17,7 +17,7 @@ from ..errors import InvalidRecipe
 from ..graph.model import Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import Activation, Bias, Need, OpSpec, Rescale, Weight
-from .plan import Group, Held, Node, Plan, Repair, Skipped
+from .plan import Held, Node, Plan, Repair, Skipped
 from .tensor_ranges import TensorRanges
 from .weights import fit_bias
 
@@ -40,9 +40,9 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
                 continue
             assert scheme.activations is not None
             fitted = fit_bias(wanted[weights], values, wanted[data].scale, scheme.activations)
-            wanted[weights], wanted[use] = fitted.weights, fitted.bias
-            if fitted.raised:
-                channels = ", ".join(map(str, fitted.raised[:5])) + (" ..." if len(fitted.raised) > 5 else "")
+            wanted[weights], wanted[use], raised = fitted
+            if raised:
+                channels = ", ".join(map(str, raised[:5])) + (" ..." if len(raised) > 5 else "")
                 text = f"the bias would overflow its integers; raised the weights' scale of channel {channels}"
                 repairs.append(Repair(tensor, text, "bias_overflow"))
     kept = [r for r in plan.repairs if r.code != "bias_overflow"]
@@ -69,7 +69,7 @@ def settle(plan: Plan, ops: Mapping[str, OpSpec]) -> tuple[Plan, tuple[Skipped, 
         for node, factor in too_fine:
             if changed[groups[node]].fixed:
                 continue
-            changed[groups[node]] = _widened(changed[groups[node]], factor)
+            changed[groups[node]] = changed[groups[node]].widened(factor)
             text = f"its range is {factor:.3g} times as wide as measured, as the kernel's limits demand"
             repairs.append(Repair(node.tensor, text, "widened"))
         if not repairs:
@@ -78,12 +78,6 @@ def settle(plan: Plan, ops: Mapping[str, OpSpec]) -> tuple[Plan, tuple[Skipped, 
     makers = Uses(plan.graph)
     stuck = [makers.producer(node.tensor) for node, _ in _too_fine(plan, ops)]
     return plan, tuple(Skipped(op, TOO_FINE, "scale") for op in stuck if op is not None)
-
-
-def _widened(group: Group, factor: float) -> Group:
-    low, high = group.params.range()
-    wider = QuantParams.from_range(low * factor, high * factor, group.params.dtype, group.symmetric, name=group.name)
-    return replace(group, params=wider)
 
 
 def _refusals(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Skipped]:

@@ -14,7 +14,6 @@ from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use
 from ..recipe import Scheme
-from .encode import Packed
 
 SkipCode = Literal[
     "recipe", "custom", "subgraph", "kernel", "fused", "type", "need", "range", "infinite", "scale", "weights", "target"
@@ -48,6 +47,29 @@ class Repair:
         return f"'{self.tensor.name}': {self.text}"
 
 
+Form = QuantParams | DType
+"""Integers with their parameters, or another float type."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """How a constant is held that an op reads which computes in float.
+
+    `unpacked`: a DEQUANTIZE makes it float32 before the op reads it; else the op's kernel takes it as it is.
+    """
+
+    form: Form
+    unpacked: bool
+
+    def __str__(self) -> str:
+        shown = self.form.label if isinstance(self.form, DType) else str(self.form)
+        return f"{shown}{'  unpacked' if self.unpacked else ''}"
+
+
+def form_type(form: Form) -> DType:
+    return form if isinstance(form, DType) else form.dtype
+
+
 class Held(NamedTuple):
     """A tensor in an integer type: as its producer leaves it, or as it is after a conversion to that type."""
 
@@ -73,9 +95,11 @@ class Group:
     nonnegative: bool = False
     limits: tuple[float, float] = (-math.inf, math.inf)
 
-    @property
-    def name(self) -> str:
-        return self.nodes[0].tensor.name
+    def widened(self, factor: float) -> Group:
+        """The same with a range that is so many times as wide."""
+        (low, high), dtype, name = self.params.range(), self.params.dtype, self.nodes[0].tensor.name
+        params = QuantParams.from_range(low * factor, high * factor, dtype, self.symmetric, name=name)
+        return replace(self, params=params)
 
 
 @dataclass(frozen=True)

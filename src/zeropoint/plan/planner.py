@@ -17,17 +17,17 @@ from ..ops import Coefficients, OpSpec, Weight
 from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
 from .derive import settle, with_interface
-from .encode import EncodedAs, Form
 from .masks import limit_to_what_counts
 from .match import Matcher, require_ranges
-from .plan import Constants, Plan, Planned
+from .plan import Constants, Form, Plan, Planned
 from .prepare import has_float_part, prepare
 from .qdq import Trained
 from .request import Request
+from .rewrite import EncodedAs
 from .solve import Solver
 from .tensor_ranges import TensorRanges, fused_bounds
 from .weight_only import WeightOnly, gathers_to_lookups
-from .weights import scale_axis, weight_params
+from .weights import bias_use, scale_axis, weight_params
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _give_biases(graph: Graph, request: Request) -> None:
         slot, weights = spec.bias_slot, op.inputs[1] if len(op.inputs) > 1 else None
         if slot is None or weights is None or weights.data is None or not op.outputs[0].shape:
             continue
-        if slot >= len(op.inputs) or op.inputs[slot] is None:
+        if bias_use(op, spec) is None:
             zeros = np.zeros(op.outputs[0].shape[-1], np.float32)
             add_constant_input(graph, op, slot, Tensor.constant(f"{op.name}/bias", zeros, DType.FLOAT32))
 

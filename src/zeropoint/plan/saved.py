@@ -22,8 +22,7 @@ from ..files import PathLike, reading, write_whole
 from ..graph.model import Model
 from ..graph.query import Use, fingerprint
 from ..recipe import PerChannel, Scheme
-from .encode import Packed
-from .plan import Constants, Group, Held, Plan, Planned, Repair, Skipped
+from .plan import Constants, Group, Held, Packed, Plan, Planned, Repair, Skipped
 
 FORMAT = "zeropoint-plan-1"
 

@@ -15,9 +15,8 @@ from ..graph.query import Use
 from ..ops import CONVERSIONS, OpSpec, Weight, fused_activation
 from ..recipe import INT8, PerChannel, Recipe, Scheme
 from .derive import derive
-from .encode import Form, Packed
 from .match import nearest_type
-from .plan import Group, Held, Plan, Repair, Skipped
+from .plan import Form, Group, Held, Packed, Plan, Repair, Skipped
 from .weights import block_params, scale_axis, unpacked_params, weight_params
 
 HALF_LIMIT = float(np.finfo(np.float16).max)

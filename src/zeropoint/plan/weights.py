@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ..affine import SMALLEST_SCALE, PerAxis, PerBlock, PerTensor, QuantParams, blocks
 from ..dtypes import Array, DType
 from ..graph.model import Op
+from ..graph.query import Use
 from ..ops import OpSpec, Weight
 from ..ops.layout import Layout
 from ..parallel import in_parallel
@@ -78,17 +79,19 @@ def live_scales(scales: Array, peaks: Array) -> Array:
     return np.where(dead, scales[~dead].min() if (~dead).any() else 2.0**-7, scales)
 
 
-@dataclass(frozen=True)
-class WithBias:
-    """Parameters of weights and of the bias beside them; `raised` are channels whose scale the bias enlarged."""
-
-    weights: QuantParams
-    bias: QuantParams
-    raised: tuple[int, ...]
+def bias_use(op: Op, spec: OpSpec) -> Use | None:
+    """Where a layer reads its bias, if it has one."""
+    slot = spec.bias_slot
+    return None if slot is None or slot >= len(op.inputs) or op.inputs[slot] is None else Use(op, slot)
 
 
-def fit_bias(weights: QuantParams, bias: Array, input_scale: float, activations: DType) -> WithBias:
-    """bias scale = input scale * weight scale; a bias that would not fit raises its channel's weight scale."""
+def fit_bias(
+    weights: QuantParams, bias: Array, input_scale: float, activations: DType
+) -> tuple[QuantParams, QuantParams, list[int]]:
+    """Parameters of weights and of the bias beside them: bias scale = input scale * weight scale.
+
+    A bias that would not fit raises its channel's weight scale; these channels come third.
+    """
     scales = np.array(weights.scales, np.float64)
     values = np.abs(bias.reshape(-1).astype(np.float64))
     if scales.size == 1:
@@ -97,13 +100,9 @@ def fit_bias(weights: QuantParams, bias: Array, input_scale: float, activations:
     raised = np.flatnonzero(least > scales)
     weights = with_scales(weights, np.maximum(scales, least)) if raised.size else weights
     products = np.maximum(np.array(weights.scales) * input_scale, SMALLEST_SCALE)
-    bias_params = QuantParams(
-        (*products.astype(np.float32).tolist(),),
-        (0,) * products.size,
-        BIAS_TYPE[activations],
-        PerAxis(0) if len(weights.scales) > 1 else PerTensor(),
-    )
-    return WithBias(weights, bias_params, tuple(int(k) for k in raised))
+    stored, granularity = products.astype(np.float32).tolist(), PerAxis(0) if products.size > 1 else PerTensor()
+    bias_params = QuantParams((*stored,), (0,) * products.size, BIAS_TYPE[activations], granularity)
+    return weights, bias_params, raised.tolist()
 
 
 def with_scales(params: QuantParams, scales: Array) -> QuantParams:

@@ -10,7 +10,8 @@ from rich.console import Console
 from ..bench.errors import decibels
 from ..graph.model import Buffer, Op
 from ..improve.pipeline import Result, Trial
-from ..plan.encode import Form, form_type, held_bytes
+from ..plan.plan import Form, form_type
+from ..plan.rewrite import held_bytes
 from ..sources.ports import entries
 from .inspection import formula, inspect, signed
 from .terminal import Printer, size_text, snr_text
