@@ -162,11 +162,8 @@ class Loaded:
 
     def values(self, given: Sequence[Row]) -> list[list[Array]]:
         """By sample, the values that are compared."""
-
-        def part(runner: Runner, own: Sequence[NumberedRow]) -> list[list[Array]]:
-            return [values for _, values in self._runs(runner, own)]
-
-        return [values for found in self._in_parts(part, list(enumerate(given))) for values in found]
+        parts = self._in_parts(lambda runner, own: list(self._runs(runner, own)), list(enumerate(given)))
+        return [values for part in parts for _, values in part]
 
     def error(
         self, count: int | None = None, extra: Sequence[Array] = (), without: frozenset[int] = frozenset()
@@ -184,11 +181,8 @@ class Loaded:
         _ = bench.wanted  # before several threads ask for it
         numbers = [number for number, _ in bench.numbered_rows]
         judged = [(k, row) for k, row in enumerate(bench.judged_rows[:count]) if numbers[k] not in without]
-        first, *others = self._in_parts(part, judged)
-        for other in others:
-            for total, more in zip(first, other, strict=True):
-                total += more
-        return float(np.mean([total.relative for total in first])) if first else 0.0
+        totals = [sum(parts, ErrorSum()) for parts in zip(*self._in_parts(part, judged), strict=True)]
+        return float(np.mean([total.relative for total in totals])) if totals else 0.0
 
     def _in_parts(
         self, job: Callable[[Runner, Sequence[NumberedRow]], Found], given: Sequence[NumberedRow]

@@ -75,10 +75,8 @@ class ErrorSum:
         self.power += dot(flat, flat)
         return gap
 
-    def __iadd__(self, other: ErrorSum) -> ErrorSum:
-        self.error += other.error
-        self.power += other.power
-        return self
+    def __add__(self, other: ErrorSum) -> ErrorSum:
+        return ErrorSum(self.error + other.error, self.power + other.power)
 
     @property
     def relative(self) -> float:

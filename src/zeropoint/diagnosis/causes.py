@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..bench.latency import TimingOptions, benchmark
-from ..graph.query import Uses
+from ..graph.model import Tensor
 from ..ops import CONVERSIONS
 from ..ops.execution import execution_of, macs_of
 from .evidence import Hypothesis, ModelEvidence, numbers
@@ -76,12 +76,8 @@ def _has_integer_ops(evidence: ModelEvidence) -> bool:
 def costly_conversions(evidence: ModelEvidence) -> Hypothesis | None:
     """Conversions inside of the graph, which convert what an op has just computed for the op that reads it."""
     graph = evidence.alignment.quantized
-    uses, ends = Uses(graph), {*graph.inputs, *graph.outputs}
-    inner = []
-    for op in (op for op in graph.ops if op.kind in CONVERSIONS):
-        source = op.inputs[0]
-        if source is not None and uses.producer(source) is not None and not ends & {source, op.outputs[0]}:
-            inner.append(op)
+    between: set[Tensor | None] = {t for op in graph.ops for t in op.outputs if t not in graph.outputs}
+    inner = [op for op in graph.ops if op.kind in CONVERSIONS and between.issuperset((op.inputs[0], op.outputs[0]))]
     moved = sum(op.outputs[0].size for op in inner)
     computed = sum(t.size for op in graph.ops if op.kind not in CONVERSIONS for t in op.outputs)
     share = moved / max(1, computed)

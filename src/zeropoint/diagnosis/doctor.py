@@ -177,15 +177,14 @@ class _Doctor:
     def _proven(self, cause: Cause, hypothesis: Hypothesis) -> tuple[Finding, Fix] | None:
         """The finding with the best fix, unless that gains too little."""
         if not hypothesis.fixes or hypothesis.gain is not None:
-            fix = hypothesis.fixes[0] if hypothesis.fixes else Fix()
+            fix = next(iter(hypothesis.fixes), Fix())
             return hypothesis.finding(cause.code, hypothesis.gain, fix, is_measured=False), fix
         self.request.report(f"trying: {hypothesis.title}")
         trials, without = self.evidence.trials, frozenset[int]()
         before = trials.error() if hypothesis.in_recipe else self._given_error
-        if hypothesis.samples:
-            others = {number for number, _ in self.bench.numbered_rows} - set(hypothesis.samples)
-            if self.evidence.calibration is None and others:
-                without = frozenset(hypothesis.samples)
+        others = {number for number, _ in self.bench.numbered_rows} - set(hypothesis.samples)
+        if hypothesis.samples and others and self.evidence.calibration is None:
+            without = frozenset(hypothesis.samples)
             before = trials.bench.error(self.evidence.made, without)
         errors = {fix: trials.error(fix, without) for fix in hypothesis.fixes}
         fix = min(errors, key=errors.__getitem__)

@@ -108,11 +108,12 @@ class ModelEvidence:
             if spec is None or original is None:
                 continue
             for role, stored, exact in zip(spec.inputs, op.inputs, original.inputs, strict=False):
-                if not isinstance(role, Weight) or stored is None or exact is None or stored.shape != exact.shape:
+                if not isinstance(role, Weight) or role.axis is None or stored is None or exact is None:
                     continue
-                is_rounded = stored.params is not None and stored.data is not None and exact.dtype.is_float
-                if is_rounded and exact.data is not None:
-                    yield QuantizedWeights(op, original, stored, exact.data, role.axis)
+                is_rounded = stored.shape == exact.shape and exact.dtype.is_float
+                if is_rounded and stored.params is not None and stored.data is not None and exact.data is not None:
+                    both = (_by_channel(values, role.axis) for values in (stored.data, exact.data))
+                    yield QuantizedWeights(op, original, stored.params, *both)
 
     def original(self, op: Op) -> Op | None:
         """The float op that `op` was made of: what makes its output, or what that was fused from."""
@@ -130,20 +131,20 @@ class ModelEvidence:
         return op.name if original is None else original.name
 
 
+def _by_channel(values: Array, axis: int) -> Array:
+    """One row for each channel."""
+    return np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+
+
 @dataclass(frozen=True, eq=False)
 class QuantizedWeights:
-    """The weights of an op in both models; `axis` is that of the output channels."""
+    """The weights of an op in both models, with a row for each output channel."""
 
     op: Op
     original: Op
-    stored: Tensor
+    params: QuantParams
+    stored: Array
     exact: Array
-    axis: int | None
-
-    @property
-    def params(self) -> QuantParams:
-        assert self.stored.params is not None
-        return self.stored.params
 
     @property
     def scheme(self) -> str:
@@ -151,21 +152,13 @@ class QuantizedWeights:
         return "int8" if self.op.outputs[0].dtype.bits == 8 else "int16x8"
 
     @property
-    def channels(self) -> int:
-        return int(self.exact.shape[self.axis or 0])
-
-    @property
     def label(self) -> str:
         return f"{self.op.label} '{self.original.name}'"
-
-    def by_channel(self, values: Array) -> Array:
-        """One row for each output channel."""
-        return np.moveaxis(values, self.axis or 0, 0).reshape(values.shape[self.axis or 0], -1)
 
     @cached_property
     def peaks(self) -> Array:
         """The largest weight of each channel."""
-        return np.asarray(np.abs(self.by_channel(self.exact)).max(axis=1))
+        return np.asarray(np.abs(self.exact).max(axis=1))
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import permutations
 
 from ..affine import QuantParams
-from ..calibration import Method, TensorStats
+from ..calibration import TensorStats
 from ..calibration.range_methods import PERCENTILE
 from ..graph.model import Tensor
 from ..recipe import FLOAT, Rule
@@ -43,7 +43,7 @@ CLIPPED, STEPS = 0.001, 16.0
 SMALLEST, LARGEST = 1e-30, 1e30
 """Scales beyond these leave no room for products of two of them in float32."""
 
-CLIPPING_METHODS: tuple[Method, ...] = ("mse", "percentile", "average")
+CLIPPING_RANGES = Fix(range="mse"), Fix(range="percentile"), Fix(range="average")
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,8 @@ class CalibratedInput:
     """An input: the range it was calibrated for, and what the data show."""
 
     tensor: Tensor
-    low: float
-    high: float
+    calibrated: tuple[float, float]
     seen: TensorStats
-
-    @property
-    def name(self) -> str:
-        return self.tensor.name
 
     @property
     def data(self) -> tuple[float, float]:
@@ -66,7 +61,7 @@ class CalibratedInput:
     @property
     def factor(self) -> float:
         """How many times as wide as the data the calibrated range is; 0 if there is nothing to compare."""
-        return span(self.low, self.high) / width if (width := span(*self.data)) > 0 else 0.0
+        return span(*self.calibrated) / width if (width := span(*self.data)) > 0 else 0.0
 
     @property
     def ratio(self) -> float:
@@ -75,7 +70,7 @@ class CalibratedInput:
     @property
     def is_unnormalized(self) -> bool:
         """Whether one of calibration and data looks like pixels, the other like normalized ones."""
-        small, large = sorted(max(map(abs, ends)) for ends in ((self.low, self.high), self.data))
+        small, large = sorted(max(map(abs, ends)) for ends in (self.calibrated, self.data))
         return self.ratio >= FAR and small <= NORMALIZED and PIXELS[0] <= large <= PIXELS[1]
 
     @property
@@ -84,24 +79,35 @@ class CalibratedInput:
         histogram = self.seen.histogram
         if not histogram.total:
             return 0.0
-        centers, step = histogram.centers(), span(self.low, self.high) / 255
-        beyond = (centers < self.low - step) | (centers > self.high + step)
+        centers, step, (low, high) = histogram.centers(), span(*self.calibrated) / 255, self.calibrated
+        beyond = (centers < low - step) | (centers > high + step)
         return float(histogram.counts[beyond].sum()) / histogram.total
+
+    @property
+    def effect(self) -> str:
+        if self.outside > SHARE:
+            return f"{self.outside:.1%} of the values are clipped"
+        return f"{256 / self.factor:.1f} of 256 integers are used"
 
     def distance(self, other: CalibratedInput) -> float:
         """How far this calibrated range is from the data of `other`: 0 is equal, 1 a factor of e or a range apart."""
-        wide, narrow = span(self.low, self.high), span(*other.data)
+        wide, narrow = span(*self.calibrated), span(*other.data)
         if wide <= 0 or narrow <= 0:
             return 0.0 if wide == narrow else 10.0
-        apart = abs(self.low - other.data[0]) + abs(self.high - other.data[1])
+        apart = sum(abs(a - b) for a, b in zip(self.calibrated, other.data, strict=True))
         return abs(math.log(wide / narrow)) + apart / max(wide, narrow)
 
     def __str__(self) -> str:
-        return f"'{self.name}' was calibrated for {_ends(self.low, self.high)}, and its data are {_ends(*self.data)}"
+        name, calibrated, data = self.tensor.name, _ends(*self.calibrated), _ends(*self.data)
+        return f"'{name}' was calibrated for {calibrated}, and its data are {data}"
 
 
 def _ends(low: float, high: float) -> str:
     return f"{low:.4g} .. {high:.4g}"
+
+
+def _quoted(inputs: Iterable[CalibratedInput]) -> str:
+    return " and ".join(repr(one.tensor.name) for one in inputs)
 
 
 def _inputs(evidence: ModelEvidence) -> list[CalibratedInput]:
@@ -111,7 +117,7 @@ def _inputs(evidence: ModelEvidence) -> list[CalibratedInput]:
         seen = evidence.seen(original)
         params = next((p for _, o, p in evidence.quantized_tensors() if o is original), None)
         if seen is not None and params is not None:
-            found.append(CalibratedInput(original, *params.range(), seen))
+            found.append(CalibratedInput(original, params.range(), seen))
     return found
 
 
@@ -135,12 +141,12 @@ def swapped_inputs(evidence: ModelEvidence) -> Hypothesis | None:
         return None
     wrong = [(inputs[k], inputs[place]) for k, place in enumerate(order) if k != place]
     return Hypothesis(
-        f"the inputs {' and '.join(repr(one.name) for one, _ in wrong)} were swapped in calibration",
-        tuple(f"{one}; those of '{other.name}' are {_ends(*other.data)}" for one, other in wrong),
+        f"the inputs {_quoted(one for one, _ in wrong)} were swapped in calibration",
+        tuple(f"{one}; those of '{other.tensor.name}' are {_ends(*other.data)}" for one, other in wrong),
         "one input is clipped, and the other uses few of its integers",
         "give calibration data by input name rather than by position, and quantize again",
         numbers(inputs=len(wrong), distance=max(one.distance(one) for one, _ in wrong)),
-        tuple(one.name for one, _ in wrong),
+        tuple(one.tensor.name for one, _ in wrong),
     )
 
 
@@ -166,25 +172,15 @@ def unnormalized_input(evidence: ModelEvidence) -> Hypothesis | None:
     if not inputs:
         return None
     worst = inputs[0]
-    names = " and ".join(repr(one.name) for one in inputs)
-    if worst.factor > 1:
-        title, effect = f"calibration data of {names} look un-normalized", _integers_used(worst)
-        advice = "normalize the calibration data as the model expects it (--scale, --offset, --mean, --std)"
-    else:
-        title, effect = f"the data for {names} look un-normalized", f"{worst.outside:.1%} of the values are clipped"
-        advice = "normalize the data as in calibration (--scale, --offset, --mean, --std)"
+    low, high = worst.calibrated
     return Hypothesis(
-        title,
+        f"{'calibration data of' if worst.factor > 1 else 'the data for'} {_quoted(inputs)} look un-normalized",
         tuple(f"{one}: {one.ratio:.3g} times apart" for one in inputs),
-        effect,
-        advice,
-        numbers(factor=worst.factor, outside=worst.outside, calibrated_low=worst.low, calibrated_high=worst.high),
-        tuple(one.name for one in inputs),
+        worst.effect,
+        "normalize the data as the model expects it, the same way in calibration (--scale, --offset, --mean, --std)",
+        numbers(factor=worst.factor, outside=worst.outside, calibrated_low=low, calibrated_high=high),
+        tuple(one.tensor.name for one in inputs),
     )
-
-
-def _integers_used(one: CalibratedInput) -> str:
-    return f"{256 / one.factor:.1f} of 256 integers are used"
 
 
 def unlike_data(evidence: ModelEvidence) -> Hypothesis | None:
@@ -194,12 +190,12 @@ def unlike_data(evidence: ModelEvidence) -> Hypothesis | None:
         return None
     worst = inputs[0]
     return Hypothesis(
-        f"the data for {' and '.join(repr(one.name) for one in inputs)} do not look like the calibration data",
+        f"the data for {_quoted(inputs)} do not look like the calibration data",
         tuple(f"{one}; {one.outside:.2%} of the values lie beyond the calibrated range" for one in inputs),
-        "what lies beyond is clipped" if worst.outside > SHARE else _integers_used(worst),
+        worst.effect,
         "calibrate on data like those the model will meet, and quantize again",
         numbers(factor=worst.factor, outside=worst.outside),
-        tuple(one.name for one in inputs),
+        tuple(one.tensor.name for one in inputs),
     )
 
 
@@ -219,14 +215,10 @@ class StretchedRange:
     @property
     def samples(self) -> tuple[int, ...]:
         """Samples that had the extremes, where these are far from usual."""
-        low, high = self.seen.average.range
-        bottom, top = self.seen.low, self.seen.high
-        extremes = []
-        if bottom.value < 0 and bottom.value < STRETCHED * min(low, 0.0):
-            extremes.append(bottom.sample)
-        if top.value > 0 and top.value > STRETCHED * max(high, 0.0):
-            extremes.append(top.sample)
-        return tuple(extremes or (top.sample if top.value > -bottom.value else bottom.sample,))
+        bottom, top, (low, high) = self.seen.low, self.seen.high, self.seen.average.range
+        ends = (-bottom.value, -low, bottom.sample), (top.value, high, top.sample)
+        extremes = tuple(sample for peak, usual, sample in ends if peak > STRETCHED * max(usual, 0.0))
+        return extremes or (max(ends, key=lambda end: end[0])[2],)
 
     def __str__(self) -> str:
         return f"'{self.tensor.name}' reaches {_ends(self.seen.low.value, self.seen.high.value)}"
@@ -257,21 +249,19 @@ def outlier_samples(evidence: ModelEvidence) -> Hypothesis | None:
     votes = Counter(sample for s in found for sample in s.samples)
     samples = tuple(sorted(votes))
     most_often = ", ".join(f"{sample} ({times} tensors)" for sample, times in votes.most_common(5))
-    noun = "sample" if len(samples) == 1 else "samples"
+    usual = f"in an average sample {_ends(*worst.seen.average.range)}"
     return Hypothesis(
-        f"{len(samples)} {noun} {'stretches' if len(samples) == 1 else 'stretch'} the ranges of "
-        f"{count(len(found), 'tensor')}",
+        f"the ranges of {count(len(found), 'tensor')} are stretched by {count(len(samples), 'sample')}",
         (
-            f"{worst}, in an average sample {_ends(*worst.seen.average.range)}: its range is {worst.factor:.1f} times "
-            "as wide as usual",
+            f"{worst}, {usual}: its range is {worst.factor:.1f} times as wide as usual",
             f"samples with the extremes: {most_often}",
         ),
         f"all other samples share {256 / worst.factor:.0f} of the 256 integers of '{worst.tensor.name}'",
-        f"look at {noun} {listed(samples, 8)}; leave them out if they are not real, or choose ranges with --range mse",
+        f"leave these samples out if they are not real ({listed(samples, 8)}), or choose ranges with --range mse",
         numbers(factor=worst.factor, tensors=len(found), samples=len(samples)),
         tuple(s.tensor.name for s in found),
         samples,
-        tuple(Fix(range=method) for method in CLIPPING_METHODS),
+        CLIPPING_RANGES,
     )
 
 
@@ -291,7 +281,7 @@ def outlier_values(evidence: ModelEvidence) -> Hypothesis | None:
         "cut them off with --range mse or percentile, or compute these ops with 16 bits",
         numbers(factor=worst.factor, tensors=len(found)),
         tuple(s.tensor.name for s in found),
-        fixes=tuple(Fix(range=method) for method in CLIPPING_METHODS),
+        fixes=CLIPPING_RANGES,
     )
 
 
@@ -308,13 +298,12 @@ def clipping(evidence: ModelEvidence) -> Hypothesis | None:
     """Tensors in which a good part of the values is cut off."""
     found = []
     for row in evidence.comparison.ops:
-        steps = None if row.own is None else row.own.max_ulp
-        if row.own is None or row.occupancy is None or steps is None:
+        if row.own is None or row.own.max_ulp is None or row.occupancy is None:
             continue
-        if row.occupancy.clipped > CLIPPED and steps > STEPS:
-            original = evidence.alignment.float.ops[row.float_position].outputs[0]
-            if not evidence.has_fixed_range(original):
-                found.append((row.occupancy.clipped, steps, row.own.snr, row))
+        original = evidence.alignment.float.ops[row.float_position].outputs[0]
+        is_cut = row.occupancy.clipped > CLIPPED and row.own.max_ulp > STEPS
+        if is_cut and not evidence.has_fixed_range(original):
+            found.append((row.occupancy.clipped, row.own.max_ulp, row.own.snr, row))
     if not found:
         return None
     found.sort(key=lambda cut: -cut[0])

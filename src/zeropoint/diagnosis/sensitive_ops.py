@@ -93,79 +93,60 @@ class SensitiveOpSearch:
         return self.trials.error(widened.fix, prepared_for=Fix(widened.kind_rules))
 
     def best(self) -> WidenedOps:
-        """The best set."""
-        best, error = self._widen_light_ops(WidenedOps(), self.trials.error())
-        best, error = self._widen_layers(best, error)
-        if best.layers:
-            wide = replace(best, layer_scheme=WIDE)
-            wide_error = self.error(wide)
-            if wide_error < AS_GOOD * error:
-                best = wide
+        """The best set. Errors are measured once for each set, so that asking for them again costs nothing."""
+        best = self._widen_layers(self._widen_light_ops())
+        wide = replace(best, layer_scheme=WIDE)
+        return wide if self.error(wide) < AS_GOOD * self.error(best) else best
+
+    def _widen_light_ops(self) -> WidenedOps:
+        self.report("widening ops without multiplications")
+        kinds = tuple(dict.fromkeys(op.label for op in self.light))
+        wide, exact = WidenedOps(kinds, WIDE), WidenedOps(kinds, EXACT)
+        best = wide if self.error(wide) < AS_GOOD * self.error(exact) else exact
+        if self.error(best) > TAKEN * self.error(WidenedOps()):
+            return WidenedOps()
+        limit = SPARED * self.error(best)
+        moves = tuple(k for k in kinds if k in self.ops and self.ops[k].tied)
+        # Ops that only move data add no error, so all of them are given back at once; the others kind by kind.
+        for group in (moves, *((k,) for k in kinds if k not in moves)):
+            if group and not self.trials.is_late:
+                self.report(f"are {', '.join(group)} needed?")
+                spared = replace(best, kinds=tuple(k for k in best.kinds if k not in group))
+                best = spared if self.error(spared) <= limit else best
         return best
 
-    def _widen_light_ops(self, best: WidenedOps, error: float) -> tuple[WidenedOps, float]:
-        kinds = tuple(dict.fromkeys(op.label for op in self.light))
-        if not kinds:
-            return best, error
-        self.report(f"widening {len(self.light)} ops without multiplications")
-        tried = {scheme: replace(best, kinds=kinds, kind_scheme=scheme) for scheme in (WIDE, EXACT)}
-        errors = {scheme: self.error(widened) for scheme, widened in tried.items()}
-        scheme = WIDE if errors[WIDE] < AS_GOOD * errors[EXACT] else EXACT
-        if errors[scheme] > TAKEN * error:
-            return best, error
-        best, error = tried[scheme], errors[scheme]
-        limit = SPARED * error
-        for group in self._spared_together(kinds):
-            if self.trials.is_late:
-                break
-            self.report(f"are {', '.join(group)} needed?")
-            spared = replace(best, kinds=tuple(k for k in best.kinds if k not in group))
-            its_error = self.error(spared)
-            if its_error <= limit:
-                best, error = spared, its_error
-        return best, error
-
-    def _spared_together(self, kinds: Sequence[str]) -> list[tuple[str, ...]]:
-        """Kinds to be given back: those that only move data all at once, as they add no error; the others by kind."""
-        moves = tuple(k for k in kinds if k in self.ops and self.ops[k].tied)
-        return [*([moves] if moves else []), *((k,) for k in kinds if k not in moves)]
-
-    def _widen_layers(self, best: WidenedOps, error: float) -> tuple[WidenedOps, float]:
+    def _widen_layers(self, start: WidenedOps) -> WidenedOps:
         """Add layers one by one or two neighbours at a time, also through steps that help little by themselves."""
         alone: dict[Layers, float] = {}
         for layers in self._parts():
             if self.trials.is_late:
                 break
             self.report(f"widening {' and '.join(op.label for op in layers)}, {len(alone) + 1}")
-            alone[layers] = self.error(self._with(best, layers))
-        start = best, error
+            alone[layers] = self.error(self._with(start, layers))
+        best = start
         for is_thrifty in (True, False):
-            found, its_error = self._greedy(*start, alone, is_thrifty)
-            if its_error < WORTH * error:
-                best, error = found, its_error
-        return best, error
+            found = self._greedy(start, alone, is_thrifty)
+            if self.error(found) < WORTH * self.error(best):
+                best = found
+        return best
 
-    def _greedy(
-        self, at: WidenedOps, reached: float, alone: dict[Layers, float], is_thrifty: bool
-    ) -> tuple[WidenedOps, float]:
+    def _greedy(self, start: WidenedOps, alone: dict[Layers, float], is_thrifty: bool) -> WidenedOps:
         """Take step after step what helps most, or with `is_thrifty` what helps most for its arithmetic."""
-        best, error = at, reached
+        best = at = start
         while not self.trials.is_late:
-            errors = {layers: self.error(self._with(at, layers)) for layers in self._candidates(at, alone)}
-            errors = {layers: e for layers, e in errors.items() if e < PASSED * reached}
-            if not errors:
+            limit, worth = PASSED * self.error(at), {}
+            for layers in self._candidates(at, alone):
+                error = self.error(self._with(at, layers))
+                if error < limit:
+                    gain = math.log(limit / max(error, 1e-30))
+                    worth[layers] = gain / self._cost(layers) if is_thrifty else gain
+            if not worth:
                 break
-
-            def worth(layers: Layers) -> float:
-                gain = math.log(PASSED * reached / max(errors[layers], 1e-30))  # noqa: B023 - used at once
-                return gain / (self._cost(layers) if is_thrifty else 1)
-
-            layers = max(errors, key=worth)
-            at, reached = self._with(at, layers), errors[layers]
+            at = self._with(at, max(worth, key=worth.__getitem__))
             self.report(f"{len(at.layers)} layers widened")
-            if reached < error:
-                best, error = at, reached
-        return best, error
+            if self.error(at) < self.error(best):
+                best = at
+        return best
 
     def _cost(self, layers: Layers) -> int:
         return sum(self.macs[op] for op in layers)

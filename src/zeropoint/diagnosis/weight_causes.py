@@ -42,7 +42,7 @@ def uneven_channels(evidence: ModelEvidence) -> Hypothesis | None:
     found = []
     for layer in evidence.weights:
         peaks = layer.peaks[layer.peaks > 0]
-        if layer.params.axis is None and layer.axis is not None and peaks.size:
+        if layer.params.axis is None and peaks.size:
             share = float((peaks / layer.params.scale < FEW_STEPS).mean())
             if share >= UNEVEN_SHARE:
                 found.append((share, float(peaks.max() / np.median(peaks)), layer))
@@ -53,7 +53,7 @@ def uneven_channels(evidence: ModelEvidence) -> Hypothesis | None:
     return Hypothesis(
         f"one scale for channels of very different size in {count(len(found), 'layer')}",
         tuple(
-            f"{layer.label}: in {share:.0%} of {layer.channels} channels the largest weight is below {FEW_STEPS:.0f} "
+            f"{layer.label}: in {share:.0%} of {len(layer.peaks)} channels the largest weight is below {FEW_STEPS:.0f} "
             f"steps of the only scale; the largest channel is {spread:.3g} times the median one"
             for share, spread, layer in found[:3]
         ),
@@ -69,11 +69,10 @@ def dead_channels(evidence: ModelEvidence) -> Hypothesis | None:
     """Channels whose weights were all rounded to zero."""
     lost = {}
     for layer in evidence.weights:
-        if layer.stored.data is not None and layer.axis is not None:
-            zeros = np.array(layer.params.zero_points).reshape(-1, 1)
-            is_lost = (layer.by_channel(layer.stored.data) == zeros).all(axis=1) & (layer.peaks > 0)
-            if is_lost.any():
-                lost[layer] = np.flatnonzero(is_lost)
+        zeros = np.array(layer.params.zero_points).reshape(-1, 1)
+        is_lost = (layer.stored == zeros).all(axis=1) & (layer.peaks > 0)
+        if is_lost.any():
+            lost[layer] = np.flatnonzero(is_lost)
     if not lost:
         return None
     worst, channels = max(lost.items(), key=lambda item: len(item[1]))
@@ -81,7 +80,7 @@ def dead_channels(evidence: ModelEvidence) -> Hypothesis | None:
     return Hypothesis(
         f"rounding left nothing of {count(total, 'channel')}",
         (
-            f"{worst.label}: all weights of {len(channels)} of {worst.channels} channels are zero "
+            f"{worst.label}: all weights of {len(channels)} of {len(worst.peaks)} channels are zero "
             f"({listed(channels, 5)}), in the float model they reach {float(worst.peaks[channels].max()):.3g}",
         ),
         "these channels are constant whatever the input",
@@ -96,11 +95,11 @@ def huge_weight(evidence: ModelEvidence) -> Hypothesis | None:
     """Channels with one weight that is far larger than all others."""
     found = []
     for layer in evidence.weights:
-        rows = np.abs(layer.by_channel(layer.exact).astype(np.float64))
-        if layer.axis is None or rows.shape[1] < LEAST_WEIGHTS:
+        others = layer.exact.shape[1] - 1
+        if others + 1 < LEAST_WEIGHTS:
             continue
         peaks = layer.peaks.astype(np.float64)
-        rest = np.sqrt(np.maximum((rows**2).sum(axis=1) - peaks**2, 0) / (rows.shape[1] - 1))
+        rest = np.sqrt(np.maximum((layer.exact.astype(np.float64) ** 2).sum(axis=1) - peaks**2, 0) / others)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = np.where((rest > 0) & (peaks > 0), peaks / rest, 0.0)
         if ratios.max(initial=0) >= HUGE:
