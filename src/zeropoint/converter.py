@@ -170,10 +170,8 @@ class TFLiteConverter:
     def convert(self) -> bytes:
         """The model as the settings ask for it, in the form of a `.tflite`."""
         asked = ConverterSettings.of(self)
-        select = OpsSet.SELECT_TF_OPS in asked.ops
-        model = self._to_float(
-            Conversion(select_tf_ops=select, custom_ops=self.allow_custom_ops, settings=self._settings)
-        )
+        select, custom = OpsSet.SELECT_TF_OPS in asked.ops, self.allow_custom_ops
+        model = self._to_float(Conversion(select_tf_ops=select, custom_ops=custom, settings=self._settings))
         mode = asked.mode(model)
         if mode == "float":
             return to_bytes(model)
@@ -315,9 +313,7 @@ def _type_name(setting: str, value: Any) -> str:
     try:
         return str(np.dtype(value).name)
     except TypeError:
-        raise InvalidRecipe(
-            f"{setting} is {value!r}, which is not a type; give np.int8, np.uint8 or the like"
-        ) from None
+        raise InvalidRecipe(f"{setting} is {value!r}, which is not a type; give np.int8 or the like") from None
 
 
 # Samples.

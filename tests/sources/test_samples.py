@@ -217,7 +217,7 @@ def test_booleans_are_taken_as_they_are():
 
 
 HOLDERS: dict[str, tuple[Any, str]] = {
-    "a plain array": (IMAGES, "samples are a single array; give an iterable of samples"),
+    "a plain array": (IMAGES, "samples are a single array; give an iterable, such as"),
     "text": ("data.npz", "samples are a str; give a list, a generator"),
     "bytes": (b"data", "samples are a bytes; give a list"),
     "a number": (3, "samples are a int, which is not iterable"),

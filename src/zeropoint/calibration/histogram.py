@@ -74,10 +74,8 @@ class Histogram:
 
     def merge(self, other: Histogram) -> Histogram:
         """The histogram of both data sets."""
-        if not other.counts.size:
-            return self
-        if not self.counts.size:
-            return other
+        if not self.counts.size or not other.counts.size:
+            return self if self.counts.size else other
         exponent = max(self.exponent, other.exponent)
         a, b = self.coarsened(exponent), other.coarsened(exponent)
         while max(a.last, b.last) - min(a.first, b.first) >= BINS:

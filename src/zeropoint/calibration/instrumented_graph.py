@@ -13,7 +13,7 @@ allows it, many samples are one run, with reductions for each of them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -23,8 +23,9 @@ from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import Trait, fused_activation
 from ..ops.batching import free_tensors
+from ..ops.layout import VALID
 from ..tflite.schema import default_options
-from .sampling import Pick, Picker
+from .sampling import Pick, Positions
 from .task import CalibrationTask, OpTable, measured_tensors, reachable_graphs, weighted_activations
 
 BATCH, BATCH_ELEMENTS = 16, 1 << 20
@@ -33,6 +34,10 @@ BATCH, BATCH_ELEMENTS = 16, 1 << 20
 CHUNK, CHUNK_ELEMENTS = 48, 1 << 25
 """So many samples, or so many elements of all their tensors, are measured without a pause: handing samples over and
 adding up what they show takes time, too."""
+
+
+DILATED = 2
+"""The version of the depthwise kernel since which it supports dilation."""
 
 
 class MeasureMode(Enum):
@@ -174,40 +179,25 @@ def _insert_reductions(
     graph: Graph, probes: Sequence[Probe], mode: MeasureMode, task: CalibrationTask
 ) -> tuple[Tensor, Array]:
     """Add the reductions in place; return the tensor that holds them all, and the channels whose minima it has."""
-    producer = {t: op for op in graph.ops for t in op.outputs}
-    follow: dict[Op | None, list[Op]] = {}
+    additions = _Additions(graph)
     parts: list[Tensor] = []
-    lows: list[Array] = []
+    lows = [np.zeros(0, np.intp)]
     kept = 1 if mode is MeasureMode.BATCHED else 0  # leading axes
-    every_axis = {rank: _axes(kept, rank) for rank in {len(p.tensor.shape) for p in probes}}
     for kind, reduction in _REDUCTIONS.items():
         for probe in probes:
-            source = producer.get(probe.tensor)
-            if not task.settings.histograms and not _matters(kind, source, task.ops):
+            if not task.settings.histograms and not _matters(kind, additions.producer.get(probe.tensor), task.ops):
                 continue
             if kind == "low":
                 lows.append(probe.start + np.arange(probe.channels))
-            axes = every_axis[len(probe.tensor.shape)]
-            if not axes.size:
+            rank = len(probe.tensor.shape)
+            if rank == kept + 1:
                 parts.append(probe.tensor)  # there is one value in each channel
                 continue
-            result = Tensor(f"zeropoint/{kind}/{probe.start}", (1,) * kept + (probe.channels,), DType.FLOAT32)
-            graph.tensors.append(result)
+            axes = additions.constant(f"axes{rank}", np.arange(kept, rank - 1, dtype=np.int32))
+            result = additions.tensor(kind, (1,) * kept + (probe.channels,))
             options = default_options("ReducerOptions", keepDims=False)
-            follow.setdefault(source, []).append(Op(reduction, [probe.tensor, axes], [result], options))
-            parts.append(result)
-    graph.tensors += (axes for axes in every_axis.values() if axes.size)
-    graph.ops = _followed(graph.ops, follow)
-    width = sum(part.shape[-1] for part in parts)
-    result = Tensor("zeropoint/reductions", (1,) * kept + (width,), DType.FLOAT32)
-    graph.tensors.append(result)
-    graph.ops.append(Op("CONCATENATION", [*parts], [result], default_options("ConcatenationOptions", axis=kept)))
-    return result, np.concatenate(lows) if lows else np.zeros(0, np.intp)
-
-
-def _axes(first: int, rank: int) -> Tensor:
-    """The axes from `first` up to the last but one."""
-    return Tensor.constant(f"zeropoint/axes{rank}", np.arange(first, rank - 1, dtype=np.int32), DType.INT32)
+            parts.append(additions.add(probe.tensor, Op(reduction, [probe.tensor, axes], [result], options)))
+    return additions.join("reductions", parts), np.concatenate(lows)
 
 
 def _matters(kind: str, source: Op | None, ops: OpTable) -> bool:
@@ -225,18 +215,75 @@ def _matters(kind: str, source: Op | None, ops: OpTable) -> bool:
 
 def _insert_picks(graph: Graph, picks: Mapping[Probe, Pick]) -> Tensor:
     """Add the ops that pick elements in place; return the tensor that holds them."""
-    picker = Picker(graph)
-    producer = {t: op for op in graph.ops for t in op.outputs}
-    follow: dict[Op | None, list[Op]] = {}
-    rows = []
-    for probe, pick in picks.items():
-        ops, row = picker.pick(probe.tensor, pick)
-        follow.setdefault(producer.get(probe.tensor), []).extend(ops)
-        rows.append(row)
-    graph.ops = _followed(graph.ops, follow)
-    return picker.join(rows)
+    additions = _Additions(graph)
+    return additions.join("picked", [_pick(additions, probe.tensor, pick) for probe, pick in picks.items()])
 
 
-def _followed(ops: Iterable[Op], follow: Mapping[Op | None, Sequence[Op]]) -> list[Op]:
-    """`ops`, each with those that follow it; those that follow none come first."""
-    return [*follow.get(None, ()), *(o for op in ops for o in (op, *follow.get(op, ())))]
+def _pick(additions: _Additions, tensor: Tensor, pick: Pick) -> Tensor:
+    """What is picked of `tensor`: a row for each sample."""
+    picked = tensor
+    if any(side.stride > 1 for side in pick.sides):
+        picked = additions.add(tensor, _copy(additions, tensor, *pick.sides))
+    if len(picked.shape) == 2 and picked.shape[0] == 1:
+        return picked
+    shape = additions.constant(f"shape/{pick.size}", np.array([-1, pick.size], np.int32))
+    row = additions.tensor("row", (1, pick.size))
+    options = default_options("ReshapeOptions", newShape=(-1, pick.size))
+    return additions.add(tensor, Op("RESHAPE", [picked, shape], [row], options))
+
+
+def _copy(additions: _Additions, tensor: Tensor, rows: Positions, columns: Positions) -> Op:
+    """A depthwise convolution that copies some rows and columns."""
+    channels = tensor.shape[3]
+    one = np.zeros((1, min(2, rows.first + 1), min(2, columns.first + 1), channels), np.float32)
+    one[:, -1, -1] = 1.0
+    kernel = additions.constant(f"kernel/{one.shape}", one)
+    bias = additions.constant(f"bias/{channels}", np.zeros(channels, np.float32))
+    options = default_options(
+        "DepthwiseConv2DOptions",
+        padding=VALID,
+        strideH=rows.stride,
+        strideW=columns.stride,
+        dilationHFactor=max(1, rows.first),
+        dilationWFactor=max(1, columns.first),
+        depthMultiplier=1,
+    )
+    picked = additions.tensor("copied", (1, rows.count, columns.count, channels))
+    return Op("DEPTHWISE_CONV_2D", [tensor, kernel, bias], [picked], options, DILATED)
+
+
+class _Additions:
+    """Ops to add to a graph, each right behind the producer of the tensor that it looks at."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._constants: dict[str, Tensor] = {}
+        self._followers: dict[Op | None, list[Op]] = {}
+        self.producer = {t: op for op in graph.ops for t in op.outputs}
+
+    def tensor(self, what: str, shape: tuple[int, ...]) -> Tensor:
+        tensor = Tensor(f"zeropoint/{what}/{len(self._graph.tensors)}", shape, DType.FLOAT32)
+        self._graph.tensors.append(tensor)
+        return tensor
+
+    def constant(self, name: str, values: Array) -> Tensor:
+        if name not in self._constants:
+            dtype = DType.INT32 if values.dtype == np.int32 else DType.FLOAT32
+            self._constants[name] = Tensor.constant(f"zeropoint/{name}", values, dtype)
+            self._graph.tensors.append(self._constants[name])
+        return self._constants[name]
+
+    def add(self, looked_at: Tensor, op: Op) -> Tensor:
+        """The result of `op`, which will follow the producer of `looked_at`; without one it comes first."""
+        self._followers.setdefault(self.producer.get(looked_at), []).append(op)
+        return op.outputs[0]
+
+    def join(self, what: str, parts: Sequence[Tensor]) -> Tensor:
+        """Put the ops in their places, and at the end one that lays `parts` side by side."""
+        after = self._followers
+        self._graph.ops = [*after.get(None, ()), *(o for op in self._graph.ops for o in (op, *after.get(op, ())))]
+        *leading, _ = parts[0].shape
+        result = self.tensor(what, (*leading, sum(part.shape[-1] for part in parts)))
+        options = default_options("ConcatenationOptions", axis=len(leading))
+        self._graph.ops.append(Op("CONCATENATION", [*parts], [result], options))
+        return result

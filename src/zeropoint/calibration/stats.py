@@ -182,19 +182,13 @@ class Stats:
             raise InvalidStats("these statistics are of two different models; calibrate one model on both data sets")
         merged = dict(self.tensors)
         merge_tensors(merged, {name: stats.shifted(self.samples) for name, stats in other.tensors.items()})
-        return Stats(
-            self.fingerprint,
-            self.samples + other.samples,
-            merged,
-            tuple(dict.fromkeys((*self.notes, *other.notes))),
-        )
+        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        return Stats(self.fingerprint, self.samples + other.samples, merged, notes)
 
     def require(self, model: Model) -> None:
         """Raise unless these are statistics of `model`."""
         if self.fingerprint != fingerprint(model):
-            raise InvalidStats(
-                "these statistics were collected on another model (its fingerprint differs); calibrate this one"
-            )
+            raise InvalidStats("these statistics were collected on another model; calibrate this one")
 
     def save(self, path: PathLike, *, overwrite: bool = False) -> None:
         """Write one file, whole or not at all."""
@@ -225,18 +219,14 @@ def _encode(stats: Stats) -> bytes:
         for name, t in stats.tensors.items()
     ]
     channels = [t.channels for t in stats.tensors.values() if t.channels is not None]
-    header = {
-        "format": FORMAT,
-        "fingerprint": stats.fingerprint,
-        "samples": stats.samples,
-        "notes": stats.notes,
-        "tensors": tensors,
-    }
+    # In as few bytes as hold them: packing and unpacking takes time by the byte.
+    counts = _joined([t.histogram.counts for t in stats.tensors.values()], np.int64)
+    header = {"format": FORMAT, **vars(stats), "tensors": tensors}
     file = io.BytesIO()
     np.savez_compressed(
         file,
         header=np.frombuffer(json.dumps(header).encode(), np.uint8),
-        counts=_narrowed(_joined([t.histogram.counts for t in stats.tensors.values()], np.int64)),
+        counts=counts.astype(np.min_scalar_type(int(counts.max(initial=0)))),
         low=_joined([c.low for c in channels], np.float32),
         high=_joined([c.high for c in channels], np.float32),
         total=_joined([c.total for c in channels], np.float64),
@@ -246,11 +236,6 @@ def _encode(stats: Stats) -> bytes:
 
 def _joined(arrays: list[Array], dtype: Any) -> Array:
     return np.concatenate(arrays).astype(dtype) if arrays else np.zeros(0, dtype)
-
-
-def _narrowed(counts: Array) -> Array:
-    """In as few bytes as hold them: packing and unpacking takes time by the byte."""
-    return counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
 
 
 def _decode(content: bytes) -> Stats:

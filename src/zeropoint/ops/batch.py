@@ -22,14 +22,12 @@ def by_sample(op: Op, free: Set[Tensor]) -> bool:  # noqa: ARG001 - one signatur
 def broadcasts(op: Op, free: Set[Tensor]) -> bool:
     """Operands that go with the batch lead with it alike; others are the same for every row."""
     output = op.outputs[0].shape
-    for tensor in op.inputs:
-        assert tensor is not None
-        has_rows = len(tensor.shape) == len(output) and tensor.shape[0] == output[0]
-        if tensor in free and not has_rows:
-            return False
-        if tensor not in free and len(tensor.shape) == len(output) and tensor.shape[0] != 1:
-            return False
-    return True
+
+    def fits(tensor: Tensor) -> bool:
+        same_rank = len(tensor.shape) == len(output)
+        return same_rank and tensor.shape[0] == output[0] if tensor in free else not same_rank or tensor.shape[0] == 1
+
+    return all(fits(t) for t in op.inputs if t is not None)
 
 
 def only(slot: int) -> BatchRule:

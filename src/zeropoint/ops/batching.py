@@ -19,11 +19,10 @@ Free = frozenset[Tensor]
 
 def free_tensors(inputs: Sequence[Tensor], sequence: Sequence[Op], ops: Mapping[str, OpSpec] = OPS) -> Free:
     """The tensors whose first dimension goes with the batch; none if the batch has to stay as recorded."""
-    leading = {t.shape[0] if t.shape else None for t in inputs}
-    if len(leading) != 1 or None in leading:
+    leading = {t.shape[:1] for t in inputs}
+    if len(leading) != 1 or () in leading:
         return frozenset()
-    (batch,) = leading
-    assert batch is not None
+    ((batch,),) = leading
     walk = _Walk(ops, batch, set(inputs))
     return frozenset(walk.free) if all(walk.takes(op) for op in sequence) else frozenset()
 

@@ -10,26 +10,11 @@ import math
 from collections.abc import Mapping
 
 from ..dtypes import DType
-from . import batch
+from . import batch, spec
 from .batch import along, broadcasts, by_sample, joined, only
 from .layout import CONVOLUTION, DENSE, DEPTHWISE, MATRIX_PRODUCT, TRANSPOSED
 from .recurrent import LSTM
-from .spec import (
-    Activation,
-    Bias,
-    CellState,
-    Coefficients,
-    Fixed,
-    KernelSpec,
-    Need,
-    OpSpec,
-    OutputState,
-    Rescale,
-    ShapeOnly,
-    Trait,
-    Untouched,
-    Weight,
-)
+from .spec import Activation, Bias, Fixed, KernelSpec, Need, OpSpec, Rescale, Trait, Weight
 
 INT8, INT16, INT4, INT2 = DType.INT8, DType.INT16, DType.INT4, DType.INT2
 BOTH = (INT8, INT16)
@@ -37,7 +22,7 @@ PRODUCT, RATIO, SUM = Rescale.PRODUCT, Rescale.RATIO, Rescale.SUM
 VARIADIC, TIED, AVERAGES, FUSES = Trait.VARIADIC, Trait.TIED, Trait.AVERAGES, Trait.FUSES
 HOMOGENEOUS, HAS_POLES, RANKS, RECURRENT = Trait.HOMOGENEOUS, Trait.HAS_POLES, Trait.RANKS, Trait.RECURRENT
 
-ACT, INDEX, MATRIX = Activation(), Untouched(), Weight(axis=None)
+ACT, INDEX, MATRIX, COEFFICIENTS = Activation(), spec.Untouched(), Weight(axis=None), spec.Coefficients()
 ONE, TWO = (ACT,), (ACT, ACT)
 Options = Mapping[DType, Mapping[str, object]]
 
@@ -63,7 +48,7 @@ def ends(low: float, high: float) -> Mapping[DType, tuple[float, float]]:
 
 
 # The weights of one direction of a recurrent layer: of the gates on input and state; peepholes; biases; projection.
-DIRECTION = (*(MATRIX,) * 8, *(Coefficients(),) * 3, *(INDEX,) * 4, MATRIX, INDEX)
+DIRECTION = (*(MATRIX,) * 8, *(COEFFICIENTS,) * 3, *(INDEX,) * 4, MATRIX, INDEX)
 
 # Hybrid kernels then round their inputs to all of [-128, 127], which halves the error.
 ASYMMETRIC_INPUTS: Options = {DType.FLOAT32: {"asymmetricQuantizeInputs": True}}
@@ -111,8 +96,8 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("BATCH_MATMUL", (ACT, Activation(symmetric_constant=True, constant=Weight(axis=-1, swapped="adjY"))), MATRIX_KERNELS,
            layout=MATRIX_PRODUCT, batch=batch.matrix_product, rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
     # Recurrent: the input; weights of the gates i, f, c, o on it and on the state; peepholes; biases; projection; states.
-    OpSpec(LSTM, (ACT, *(MATRIX,) * 8, *(Coefficients(),) * 3, Bias((0, 1)), Bias((0, 2)), Bias((0, 3)), Bias((0, 4)),
-                  MATRIX, INDEX, OutputState(), CellState(least=-15, greatest=-9)),
+    OpSpec(LSTM, (ACT, *(MATRIX,) * 8, *(COEFFICIENTS,) * 3, Bias((0, 1)), Bias((0, 2)), Bias((0, 3)), Bias((0, 4)),
+                  MATRIX, INDEX, spec.OutputState(), spec.CellState(least=-15, greatest=-9)),
            LSTM_KERNELS, RECURRENT, batch=batch.steps_second, own_activation="TANH"),
     # The same forwards and backwards; then four states, a second input and its weights.
     OpSpec("BIDIRECTIONAL_SEQUENCE_LSTM", (ACT, *DIRECTION, *DIRECTION, *(INDEX,) * 4, ACT, *(MATRIX,) * 8),
@@ -147,15 +132,8 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("SQRT", ONE, since(2, 2, Need.NONNEGATIVE), HAS_POLES, batch=by_sample),
     OpSpec("EXP", ONE, since(2, 2), batch=by_sample),
     OpSpec("LOG", ONE, since(2, 2), HAS_POLES, batch=by_sample),
-    OpSpec("NEG", ONE, batch=by_sample),
-    OpSpec("SIGN", ONE, batch=by_sample),
-    OpSpec("SQUARE", ONE, batch=by_sample),
-    OpSpec("SIN", ONE, batch=by_sample),
-    OpSpec("COS", ONE, batch=by_sample),
-    OpSpec("FLOOR", ONE, batch=by_sample),
-    OpSpec("CEIL", ONE, batch=by_sample),
-    OpSpec("ROUND", ONE, batch=by_sample),
-    OpSpec("CAST", ONE, batch=by_sample),
+    *(OpSpec(kind, ONE, batch=by_sample)
+      for kind in ("NEG", "SIGN", "SQUARE", "SIN", "COS", "FLOOR", "CEIL", "ROUND", "CAST")),
     # Normalizations.
     OpSpec("SOFTMAX", ONE, since(2, 3), batch=along(batch.last_axis), fixed=UNIT, negligible=20.0, probabilities="row"),
     OpSpec("LOG_SOFTMAX", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(16 / 256, 127)}, probabilities="row"),
@@ -225,8 +203,8 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("LOGICAL_OR", (INDEX, INDEX), outputs=(INDEX,), batch=broadcasts),
     OpSpec("LOGICAL_NOT", (INDEX,), outputs=(INDEX,), batch=by_sample),
     # Only a shape is read: any type will do, and no value is quantized.
-    OpSpec("SHAPE", (ShapeOnly(),), outputs=(INDEX,)),
-    OpSpec("RANK", (ShapeOnly(),), outputs=(INDEX,)),
+    OpSpec("SHAPE", (spec.ShapeOnly(),), outputs=(INDEX,)),
+    OpSpec("RANK", (spec.ShapeOnly(),), outputs=(INDEX,)),
     # MediaPipe's, of which only the float arithmetic is known.
     OpSpec("Convolution2DTransposeBias", (ACT, ACT, ACT), batch=only(0)),
 )
@@ -240,13 +218,5 @@ UNPACKING = frozenset({"DEQUANTIZE", "DENSIFY"})
 CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE"})
 """Ops that only change how numbers are stored."""
 
-UNPACKED_SINCE: Mapping[str, int] = {
-    "uint8": 1,
-    "int8": 2,
-    "int16": 3,
-    "float16": 3,
-    "per_axis": 5,
-    "int4": 6,
-    "int2": 7,
-}
+UNPACKED_SINCE = {"uint8": 1, "int8": 2, "int16": 3, "float16": 3, "per_axis": 5, "int4": 6, "int2": 7}
 """The lowest version of DEQUANTIZE that takes a type, or a scale for each channel."""

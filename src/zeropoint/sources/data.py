@@ -94,7 +94,7 @@ def _from_arrays(arrays: dict[str, Array], entry: Entry, source: str) -> Data:
     if len(set(lengths)) != 1 or 0 in lengths:
         counts = ", ".join(f"'{p.name}' {n}" for p, n in zip(ports, lengths, strict=True))
         raise InvalidSample(f"{source}: the arrays must hold the same number of samples, at least one: {counts}")
-    return Data(partial(_rows, columns), lengths[0])
+    return Data(lambda: (tuple(map(np.asarray, row)) for row in zip(*columns, strict=True)), lengths[0])
 
 
 def _by_sample(array: Array, port: Port) -> Array:
@@ -105,11 +105,6 @@ def _by_sample(array: Array, port: Port) -> Array:
         return array
     count = array.shape[0] // port.batch
     return array[: count * port.batch].reshape(count, port.batch, *array.shape[1:])
-
-
-def _rows(columns: Sequence[Array]) -> Iterator[tuple[Array, ...]]:
-    for values in zip(*columns, strict=True):
-        yield tuple(map(np.asarray, values))
 
 
 def _from_images(folder: Path, entry: Entry, normalization: Normalization) -> Data:

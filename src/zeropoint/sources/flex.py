@@ -92,11 +92,9 @@ class PiecewiseInterpreter:
 
 def _cut(graph: Graph) -> Iterator[list[Op]]:
     """The ops in order: each Flex op by itself, and those between two of them together."""
-    for are_flex, ops in groupby(graph.ops, is_flex):
-        if are_flex:
-            yield from ([op] for op in ops)
-        else:
-            yield list(ops)
+    for are_flex, group in groupby(graph.ops, is_flex):
+        ops = list(group)
+        yield from ([op] for op in ops) if are_flex else [ops]
 
 
 @dataclass

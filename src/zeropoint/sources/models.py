@@ -33,7 +33,12 @@ def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion 
         return load_tflite(bytes(source))
     asked = conversion or Conversion()
     if hasattr(source, "__fspath__") or isinstance(source, str):
-        return _from_path(Path(source), asked)
+        path = Path(source)
+        if path.is_dir():
+            return from_saved_model(path, asked)
+        if path.suffix.lower() in KERAS_SUFFIXES:
+            return from_keras_model(read_keras_file(path, asked), asked)
+        return load_tflite(path)
     functions = source if isinstance(source, list | tuple) else [source]
     frameworks = {_framework(f) for f in functions}
     if frameworks == {"function"}:
@@ -44,14 +49,6 @@ def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion 
         return from_torch(source, sample_inputs, asked)
     advice = "give a tf.function of it with an input_signature" if frameworks == {"tensorflow"} else f"give {KINDS}"
     raise InvalidModel(f"an object of type {type(source).__name__} is not a model that can be read; {advice}")
-
-
-def _from_path(path: Path, conversion: Conversion) -> Model:
-    if path.is_dir():
-        return from_saved_model(path, conversion)
-    if path.suffix.lower() in KERAS_SUFFIXES:
-        return from_keras_model(read_keras_file(path, conversion), conversion)
-    return load_tflite(path)
 
 
 def _framework(value: Any) -> str | None:
@@ -81,14 +78,10 @@ def from_torch(module: Any, sample_inputs: Any, conversion: Conversion) -> Model
     if sample_inputs is None and hasattr(module, "example_inputs"):
         placed, named = module.example_inputs or (None, None)
         if placed and named:
-            raise InvalidModel(
-                "the exported program takes arguments by position and by name; export it with only one kind"
-            )
+            raise InvalidModel("the exported program takes arguments by position and by name; choose one of these")
         sample_inputs = named or placed
     if sample_inputs is None:
-        raise InvalidModel(
-            "a PyTorch module is traced on sample inputs; give them: zeropoint.load(module, sample_inputs=(x,))"
-        )
+        raise InvalidModel("a PyTorch module needs inputs to be traced on: zeropoint.load(module, sample_inputs=(x,))")
     if isinstance(sample_inputs, Mapping):
         inputs: tuple[Any, Any] = (None, dict(sample_inputs))
     else:
@@ -105,5 +98,5 @@ def from_torch(module: Any, sample_inputs: Any, conversion: Conversion) -> Model
         finally:
             if was_training:
                 module.train()
-        is_new = hasattr(converted, "model_content")
-        return load_tflite(converted.model_content() if is_new else converted.tflite_model())
+        content = getattr(converted, "model_content", None) or converted.tflite_model  # the older name
+        return load_tflite(content())

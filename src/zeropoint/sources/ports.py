@@ -78,6 +78,5 @@ def entry_graphs(model: Model) -> list[Graph]:
 def _ports(graph: Graph, named: dict[str, Tensor]) -> tuple[Port, ...]:
     unique = unique_names(graph)
     aliases = {tensor: name for name, tensor in named.items()}
-    return tuple(
-        Port(t, tuple(dict.fromkeys(n for n in (aliases.get(t), unique[t], t.name) if n))) for t in graph.inputs
-    )
+    choices = ((t, (aliases.get(t), unique[t], t.name)) for t in graph.inputs)
+    return tuple(Port(t, tuple(dict.fromkeys(n for n in names if n))) for t, names in choices)

@@ -57,9 +57,7 @@ def _numbered(samples: Samples) -> Iterator[tuple[int, Any]]:
 
 def iterate(samples: Samples) -> Iterator[Any]:
     if isinstance(samples, np.ndarray):
-        raise InvalidSample(
-            "samples are a single array; give an iterable of samples, such as a list with one array for each run"
-        )
+        raise InvalidSample("samples are a single array; give an iterable, such as a list with one array for each run")
     if isinstance(samples, str | bytes | Mapping):
         raise InvalidSample(f"samples are a {type(samples).__name__}; give a list, a generator or a generator function")
     source = samples() if callable(samples) and not hasattr(samples, "__getitem__") else samples

@@ -25,9 +25,8 @@ HDF5_START = b"\x89HDF\r\n\x1a\n"
 
 def require_tensorflow(what: str) -> Any:
     """The module, imported. `what` needs it."""
-    return require_library(
-        "tensorflow", what, "TensorFlow: pip install 'zeropoint[tensorflow]'. A .tflite does not need it"
-    )
+    remedy = "TensorFlow: pip install 'zeropoint[tensorflow]'. A .tflite does not need it"
+    return require_library("tensorflow", what, remedy)
 
 
 def from_keras_model(model: Any, conversion: Conversion) -> Model:
@@ -133,9 +132,8 @@ def from_saved_model(folder: Path, conversion: Conversion, tags: Sequence[str] =
             if len(keys) > 1:
                 raise
             # It restores Keras objects first, and fails at those of Keras 2 (TensorFlow 2.21). The graph is enough.
-            old = tf.compat.v1.lite.TFLiteConverter.from_saved_model(
-                str(folder), tag_set=set(tags), signature_key=keys[0]
-            )
+            old_converter = tf.compat.v1.lite.TFLiteConverter
+            old = old_converter.from_saved_model(str(folder), tag_set=set(tags), signature_key=keys[0])
             return _with_signature(_convert(old, conversion), keys[0], offered[keys[0]])
         made = _convert(converter, conversion)
         return made if not unwritten(made) else _restored(tf, folder, keys, conversion, tags)
