@@ -183,12 +183,11 @@ class Op:
                 yield tensor
                 yield from attached(tensor)
 
-    def graphs(self) -> Iterator[Graph]:
+    def graphs(self) -> list[Graph]:
         """The graphs it calls."""
-        if self.options is not None:
-            for value in self.options.values.values():
-                several = value if isinstance(value, tuple) else (value,)
-                yield from (v for v in several if isinstance(v, Graph))
+        values = () if self.options is None else self.options.values.values()
+        found = [value for value in values if isinstance(value, Graph)]
+        return found + [v for value in values if isinstance(value, tuple) for v in value if isinstance(v, Graph)]
 
     def __repr__(self) -> str:
         return f"<{self.label} {self.name!r}>"
