@@ -10,7 +10,7 @@ import pytest
 import zeropoint
 from zeropoint.bench.isolate import isolate
 from zeropoint.comparison.sums import RelevantRange, relevant_ranges
-from zeropoint.diagnosis.trials import wide_share
+from zeropoint.diagnosis.evidence import wide_share
 from zeropoint.ops import OPS
 from zeropoint.recipe import MODES, keep_float, plain_rules, preset, recipe_content, recipe_from
 from zeropoint.runtime import Session

@@ -85,10 +85,7 @@ class Benchmark:
         return {"schema": 1, **json_values(self), "conversions": json_values(shares)}
 
 
-NO_OP_TIMES = (
-    "LiteRT's Python interpreter does not tell the time of single ops; the times by kind are estimates, from running "
-    "the ops of each kind by themselves with one thread"
-)
+NO_OP_TIMES = "LiteRT does not tell the time of single ops; times by kind are estimates from running such ops alone"
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ class _Comparer:
         self.gains = {t: factors for t, gains in seen.items() if (factors := gains.factors()) is not None}
         if self.gains:
             self.notes.append(
-                f"channels of {len(self.gains)} tensors were scaled before quantizing; that is taken out here"
+                f"channels of {len(self.gains)} tensors were scaled on purpose, which is not counted as error"
             )
 
     def _look_at_channels(self, row: Row, seen: dict[Tensor, ChannelGains]) -> None:
@@ -226,10 +226,7 @@ class _Comparer:
                 compared.append(self._row(op, self.sums[tensor], position, positions[maker]))
         layers = [row.own.snr for row in compared if row.macs and row.own is not None]
         if sum(snr < OTHER_MODEL for snr in layers) > len(layers) / 2:
-            self.notes.append(
-                f"most layers are below {OTHER_MODEL:.0f} dB by themselves, which no rounding does: was the quantized "
-                "model made from this float model?"
-            )
+            self.notes.append("most layers are too far off: was the quantized model made from this float model?")
         unaligned = tuple(f"{op.label} '{op.name}'" for op in self.alignment.unaligned())
         outputs = tuple(sums.row() for sums in self.outputs if sums.sums.count)
         return Comparison(samples, tuple(compared), outputs, None, unaligned, tuple(self.notes))

@@ -137,7 +137,7 @@ class Finding:
     arguments of `quantize` that do. Samples are numbered as in the data.
     """
 
-    cause: str  # a code of `diagnosis.causes.CAUSES`; docs/compare.md explains each
+    cause: str  # the name of a function in `diagnosis.causes.CAUSES`; docs/compare.md explains each
     title: str
     evidence: tuple[str, ...]
     effect: str

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from ..bench.latency import TimingOptions, benchmark
 from ..graph.model import Tensor
 from ..ops import CONVERSIONS
 from ..ops.execution import execution_of, macs_of
+from . import range_causes, weight_causes
 from .evidence import Hypothesis, ModelEvidence, numbers
-from .range_causes import (
-    clipping,
-    extreme_scale,
-    outlier_samples,
-    outlier_values,
-    swapped_inputs,
-    unlike_data,
-    unnormalized_input,
-)
 from .sensitive_ops import coarse_weights, sensitive_ops
-from .weight_causes import bias_overflow, dead_channels, drowned_input, huge_weight, uneven_channels
 
 MUCH = 0.05
 """The share of the arithmetic in float, or of the elements converted, from which on it is worth saying."""
@@ -32,17 +22,7 @@ LEAST_SECONDS = 0.001
 """Models that take less are not compared: the clock is too coarse on a busy machine."""
 
 Stage = Literal["faults", "precision", "speed"]
-STAGES: tuple[Stage, ...] = ("faults", "precision", "speed")
-"""Faults are looked for in the model as it is, a lack of precision in what their fixes leave; speed comes last."""
-
-
-@dataclass(frozen=True)
-class Cause:
-    """A way in which a quantized model can be bad, and how to find out whether this one is."""
-
-    code: str
-    find: Callable[[ModelEvidence], Hypothesis | None]
-    stage: Stage = "faults"
+FindCause = Callable[[ModelEvidence], Hypothesis | None]
 
 
 def float_fallback(evidence: ModelEvidence) -> Hypothesis | None:
@@ -118,22 +98,23 @@ def undelegated_ops(evidence: ModelEvidence) -> Hypothesis | None:
     )
 
 
-CAUSES: tuple[Cause, ...] = (
-    Cause("swapped_inputs", swapped_inputs),
-    Cause("unnormalized_input", unnormalized_input),
-    Cause("unlike_data", unlike_data),
-    Cause("uneven_channels", uneven_channels),
-    Cause("dead_channels", dead_channels),
-    Cause("huge_weight", huge_weight),
-    Cause("drowned_input", drowned_input),
-    Cause("bias_overflow", bias_overflow),
-    Cause("outlier_samples", outlier_samples),
-    Cause("outlier_values", outlier_values),
-    Cause("clipping", clipping),
-    Cause("extreme_scale", extreme_scale),
-    Cause("sensitive_ops", sensitive_ops, "precision"),
-    Cause("coarse_weights", coarse_weights, "precision"),
-    Cause("float_fallback", float_fallback, "speed"),
-    Cause("costly_conversions", costly_conversions, "speed"),
-    Cause("undelegated_ops", undelegated_ops, "speed"),
-)
+CAUSES: Mapping[Stage, tuple[FindCause, ...]] = {
+    "faults": (
+        range_causes.swapped_inputs,
+        range_causes.unnormalized_input,
+        range_causes.unlike_data,
+        weight_causes.uneven_channels,
+        weight_causes.dead_channels,
+        weight_causes.huge_weight,
+        weight_causes.drowned_input,
+        weight_causes.bias_overflow,
+        range_causes.outlier_samples,
+        range_causes.outlier_values,
+        range_causes.clipping,
+        range_causes.extreme_scale,
+    ),
+    "precision": (sensitive_ops, coarse_weights),
+    "speed": (float_fallback, costly_conversions, undelegated_ops),
+}
+"""Ways in which a quantized model can be bad; the name of each function is the code of the cause it finds. Faults are
+looked for in the model as it is, a lack of precision in what their fixes leave; speed comes last."""

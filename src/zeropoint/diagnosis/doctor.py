@@ -31,10 +31,9 @@ from ..recipe import Effort, Recipe, plain_rules
 from ..sources.models import ModelSource, load
 from ..sources.samples import Samples
 from ..tflite import to_bytes
-from .causes import CAUSES, STAGES, Cause, Stage
-from .evidence import DiagnosisRequest, Hypothesis, ModelEvidence
+from .causes import CAUSES, Stage
+from .evidence import DiagnosisRequest, Fix, FixTrials, Hypothesis, ModelEvidence, affordable_samples, wide_share
 from .sensitive_ops import HEALTHY
-from .trials import Fix, FixTrials, affordable_samples, wide_share
 
 COMPARED = 32
 """Samples on which inner tensors are compared."""
@@ -147,7 +146,7 @@ class _Doctor:
 
     def result(self) -> DiagnosisResult:
         findings: list[Finding] = []
-        for stage in STAGES:
+        for stage in CAUSES:
             if stage == "speed" or self.evidence.comparison.snr < HEALTHY + 10:
                 findings += self._findings(stage)
         repaired, remedy = self._remedy(findings)
@@ -158,12 +157,12 @@ class _Doctor:
     def _findings(self, stage: Stage) -> list[Finding]:
         """The causes of one stage that hold. What comes after is tried on top of their fixes."""
         found = []
-        for cause in (cause for cause in CAUSES if cause.stage == stage):
+        for find in CAUSES[stage]:
             if stage != "speed" and self.evidence.trials.is_late:
                 self.notes.append("time ran out before everything was tried; allow more with --seconds")
                 break
-            hypothesis = cause.find(self.evidence)
-            if hypothesis is not None and (proven := self._proven(cause, hypothesis)) is not None:
+            hypothesis = find(self.evidence)
+            if hypothesis is not None and (proven := self._proven(find.__name__, hypothesis)) is not None:
                 found.append(proven)
         found.sort(key=lambda pair: pair[0].gain or 0.0)
         together = Fix()
@@ -174,11 +173,11 @@ class _Doctor:
             self.evidence = replace(self.evidence, trials=self.evidence.trials.after(together))
         return [finding for finding, _ in found]
 
-    def _proven(self, cause: Cause, hypothesis: Hypothesis) -> tuple[Finding, Fix] | None:
+    def _proven(self, code: str, hypothesis: Hypothesis) -> tuple[Finding, Fix] | None:
         """The finding with the best fix, unless that gains too little."""
         if not hypothesis.fixes or hypothesis.gain is not None:
             fix = next(iter(hypothesis.fixes), Fix())
-            return hypothesis.finding(cause.code, hypothesis.gain, fix, is_measured=False), fix
+            return hypothesis.finding(code, hypothesis.gain, fix, is_measured=False), fix
         self.request.report(f"trying: {hypothesis.title}")
         trials, without = self.evidence.trials, frozenset[int]()
         before = trials.error() if hypothesis.in_recipe else self._given_error
@@ -189,7 +188,7 @@ class _Doctor:
         errors = {fix: trials.error(fix, without) for fix in hypothesis.fixes}
         fix = min(errors, key=errors.__getitem__)
         gain = decibels(errors[fix]) - decibels(before)
-        return None if gain < LEAST_GAIN else (hypothesis.finding(cause.code, gain, fix, is_measured=True), fix)
+        return None if gain < LEAST_GAIN else (hypothesis.finding(code, gain, fix, is_measured=True), fix)
 
     @cached_property
     def _given_error(self) -> float:

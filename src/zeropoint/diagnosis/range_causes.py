@@ -13,8 +13,7 @@ from ..calibration import TensorStats
 from ..calibration.range_methods import PERCENTILE
 from ..graph.model import Tensor
 from ..recipe import FLOAT, Rule
-from .evidence import Hypothesis, ModelEvidence, count, listed, numbers, percentile_span, seen_span, span
-from .trials import Fix
+from .evidence import Fix, Hypothesis, ModelEvidence, count, listed, numbers, percentile_span, seen_span, span
 
 FAR = 4.0
 """Ranges that differ by this factor are not of the same data."""

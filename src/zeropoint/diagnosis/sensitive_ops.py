@@ -18,8 +18,7 @@ from ..graph.model import Op
 from ..graph.query import Uses
 from ..ops.execution import macs_of
 from ..recipe import INT16X8, PRESETS, Rule
-from .evidence import Hypothesis, ModelEvidence, listed, numbers
-from .trials import Fix, rule_for
+from .evidence import Fix, Hypothesis, ModelEvidence, listed, numbers, rule_for
 
 HEALTHY = 30.0
 """Signal-to-noise of the outputs in dB from which on no op is called sensitive: nobody sees such an error."""

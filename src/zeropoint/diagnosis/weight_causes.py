@@ -12,8 +12,7 @@ from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from ..ops import Rescale
 from ..recipe import PRESETS, Rule
-from .evidence import Hypothesis, ModelEvidence, QuantizedWeights, count, listed, numbers, seen_span
-from .trials import Fix, rule_for
+from .evidence import Fix, Hypothesis, ModelEvidence, QuantizedWeights, count, listed, numbers, rule_for, seen_span
 
 FEW_STEPS = 16.0
 """A channel whose largest weight is so few steps of the scale has lost half of its eight bits."""
@@ -153,9 +152,8 @@ def drowned_input(evidence: ModelEvidence) -> Hypothesis | None:
         return None
     found.sort(key=lambda drowned: -drowned.ratio)
     worst, names = found[0], [evidence.name(drowned.op) for drowned in found]
-    others = f" and {len(found) - 1} more ops drown" if len(found) > 1 else " drowns"
     return Hypothesis(
-        f"{worst.op.label} '{names[0]}'{others} one of the inputs",
+        f"'{worst.small.name}' drowns in {worst.op.label} '{names[0]}'",
         tuple(
             f"{d.op.label} '{name}': '{d.small.name}' takes {d.fewest:.1f} steps of the output's scale, "
             f"'{d.large.name}' {d.most:.0f} ({d.ratio:.0f} times as many)"
