@@ -48,17 +48,11 @@ def quantize(
     as `OPS | {"MY_OP": spec}`.
     """
     source = load(model)
-    rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits, block, asymmetric, min_elements))
-    request = Request(
-        rules.then(*map(keep_float, (keep,) if isinstance(keep, str) else keep)),
-        stats,
-        ranges or Ranges({}),
-        range,
-        interface_of(input_type, output_type),
-        strict,
-        effort,
-        ops,
-    )
+    weights = WeightOptions(weight_bits, block, asymmetric, min_elements)
+    kept = map(keep_float, (keep,) if isinstance(keep, str) else keep)
+    rules = resolve_recipe(mode, recipe, weights).then(*kept)
+    interface = interface_of(input_type, output_type)
+    request = Request(rules, stats, ranges or Ranges({}), range, interface, strict, effort, ops)
     if data is None or stats is not None:
         return run_without_data(source, request)
     return quantize_on(source, request, data, settings, progress)

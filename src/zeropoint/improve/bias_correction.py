@@ -92,7 +92,7 @@ class _Corrections:
         spot = tensor.buffer, form, nonnegative
         if spot not in self._balanced:
             layout = self.request.ops[use.op.kind].layout
-            made = balanced_weights(use.op, layout, use.data, form, nonnegative=nonnegative)
+            made = balanced_weights(use, layout, form, nonnegative=nonnegative)
             self._balanced[spot] = None if made is None else (plan.key(use), made)
         return self._balanced[spot]
 

@@ -27,6 +27,7 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses, tensor_keys
 from ..ops import OPS, OpSpec, Trait, fused_activation
 from ..ops.layout import Layout, MatrixProduct
+from ..plan.weights import bias_use
 
 LARGEST_FACTOR = 64.0
 """Channels that are almost always zero are scaled by no more than this: the data say little about them."""
@@ -37,27 +38,30 @@ HEADROOM = 2.0
 
 @dataclass(frozen=True)
 class Sink:
-    """Weights that meet the channels along `axis`; `order` says which channel at each place."""
+    """Weights that meet the channels along `axis`; `order` says which channel at each place.
+
+    With `is_free` they have a scale for each of these channels, as those of depthwise layers do: large factors then
+    cost nothing.
+    """
 
     weights: Use
     axis: int
     order: tuple[int, ...]
+    is_free: bool
 
 
 @dataclass(frozen=True)
 class Link:
     """A tensor whose channels can be scaled: constants that make them, with their axes, and weights that meet them.
 
-    With `is_free` the readers have a scale for each of these channels, as depthwise layers do: large factors then cost
-    nothing. `ceiling` is where a fused activation cuts all channels off.
+    `ceiling` is where a fused activation cuts all channels off.
     """
 
     tensor: Tensor
     passing: tuple[Tensor, ...]  # on the way to the sinks
     makers: tuple[tuple[Use, int], ...]
     sinks: tuple[Sink, ...]
-    is_free: bool
-    ceiling: float = math.inf
+    ceiling: float
 
 
 def equalize(
@@ -75,9 +79,13 @@ def equalize(
             seen = stats.tensors.get(keys[link.tensor])
             if seen is None or seen.channels is None:
                 continue
-            factors = channel_factors(np.maximum(-seen.channels.low, seen.channels.high), link.is_free, link.ceiling)
+            peaks, is_free = np.maximum(-seen.channels.low, seen.channels.high), all(s.is_free for s in link.sinks)
+            factors = channel_factors(peaks, is_free, link.ceiling)
             if factors is not None:
-                apply(graph, link, factors, readers)
+                for use, axis in link.makers:
+                    _scale(graph, use, axis, 1 / factors, readers)
+                for sink in link.sinks:
+                    _scale(graph, sink.weights, sink.axis, factors[list(sink.order)], readers)
                 changed.append(link)
     return changed
 
@@ -99,9 +107,7 @@ class _Links:
             passing: list[Tensor] = []
             sinks = self._sinks(tensor, np.broadcast_to(np.arange(tensor.shape[-1]), tensor.shape), passing)
             if sinks:
-                layouts = [self._layout(sink.weights.op) for sink in sinks]
-                is_free = all(x is not None and x.outputs == s.axis for x, s in zip(layouts, sinks, strict=True))
-                yield Link(tensor, tuple(passing), makers, tuple(sinks), is_free, ceiling)
+                yield Link(tensor, tuple(passing), makers, tuple(sinks), ceiling)
 
     def _layout(self, op: Op) -> Layout | None:
         """How the op's weights lie, for ops with an input, weights and a bias in this order."""
@@ -118,10 +124,9 @@ class _Links:
             return ()
         layout = self._layout(op)
         if layout is not None:
-            has_bias = len(op.inputs) > 2 and op.inputs[2] is not None
-            biases = ((Use(op, 2), 0),) if has_bias else ()
+            bias = bias_use(op, self.ops[op.kind])
             fits = _fits(op, layout.outputs, op.outputs[0].shape[-1])
-            return ((Use(op, layout.weights), layout.outputs), *biases) if fits else ()
+            return ((Use(op, layout.weights), layout.outputs), *(((bias, 0),) if bias else ())) if fits else ()
         if self._has(op, Trait.MULTIPLIES):
             return tuple((Use(op, k), 0) for k in (0, 1) if _is_per_channel(op.inputs[k], op.outputs[0]))[:1]
         return self._gain_and_offset(op) if self._has(op, Trait.ADDS) else ()
@@ -210,7 +215,8 @@ def _absorbed(op: Op, layout: Layout, channels: Array) -> list[Sink] | None:
     last = _along_last_axis(channels)
     if last is None or not _fits(op, layout.inputs, last.size):
         return None
-    return [Sink(Use(op, layout.weights), layout.inputs, tuple(map(int, last)))]
+    is_free = layout.outputs == layout.inputs
+    return [Sink(Use(op, layout.weights), layout.inputs, tuple(map(int, last)), is_free)]
 
 
 def _passed_by_product(use: Use, channels: Array, result: tuple[int, ...]) -> Array | None:
@@ -242,27 +248,15 @@ def channel_factors(peaks: Array, free: bool, ceiling: float = math.inf) -> Arra
     return np.asarray(np.clip(ratio, 1 / LARGEST_FACTOR, LARGEST_FACTOR) ** power, np.float32)
 
 
-def apply(graph: Graph, link: Link, factors: Array, readers: Counter[Tensor]) -> None:
-    """Divide what makes the channels by the factors and multiply the weights that meet them.
+def _scale(graph: Graph, use: Use, axis: int, factors: Array, readers: Counter[Tensor]) -> None:
+    """Multiply the constant at `use`, along `axis`, by the factors.
 
     `readers` counts who reads a tensor, and is kept up to date: counting anew for each link would take time that grows
     with the square of the graph.
     """
-    for use, axis in link.makers:
-        _scale(graph, use, axis, 1 / factors, readers)
-    for sink in link.sinks:
-        _scale(graph, sink.weights, sink.axis, factors[list(sink.order)], readers)
-
-
-def _scale(graph: Graph, use: Use, axis: int, factors: Array, readers: Counter[Tensor]) -> None:
-    tensor = use.op.inputs[use.slot]
-    assert tensor is not None
-    if readers[tensor] > 1:  # shared with another op that must not change
-        readers[tensor] -= 1
-        tensor = duplicate_constant(graph, tensor, [use], "equalized")
-        readers[tensor] = 1
-    data = tensor.data
-    assert data is not None
-    shape = [1] * data.ndim
+    if readers[use.tensor] > 1:  # shared with another op that must not change
+        readers[use.tensor] -= 1
+        readers[duplicate_constant(graph, use.tensor, [use], "equalized")] = 1
+    shape = [1] * use.data.ndim
     shape[axis] = -1
-    set_constant(tensor, data * factors.reshape(shape), DType.FLOAT32)
+    set_constant(use.tensor, use.data * factors.reshape(shape), DType.FLOAT32)

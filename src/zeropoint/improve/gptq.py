@@ -170,10 +170,6 @@ class RefinedLayer:
         return Use(self.op, self.layout.weights)
 
     @property
-    def data(self) -> Array:
-        return self.weights.data
-
-    @property
     def source(self) -> Use:
         return Use(self.op, self.layout.data)
 
@@ -195,10 +191,8 @@ class Moments(NamedTuple):
         """The second moments; about the means if a bias takes care of these."""
         if not has_bias:
             return Pair(self.second, self.cross)
-        return Pair(
-            self.second - self.first[:, :, None] * self.first[:, None, :],
-            self.cross - self.float_first[:, :, None] * self.first[:, None, :],
-        )
+        means = self.first[:, None, :]
+        return Pair(self.second - self.first[:, :, None] * means, self.cross - self.float_first[:, :, None] * means)
 
 
 @dataclass(frozen=True)
@@ -240,16 +234,11 @@ class Refiner:
             if is_asked and len(uses.readers(weights)) == 1:
                 yield RefinedLayer(op, layout, form, bias_use(op, spec))
 
-    def _most(self, layer: RefinedLayer) -> int:
-        """How many vectors to take from each sample."""
-        inputs = layer.data.size // max(1, layer.op.outputs[0].shape[-1])
-        return max(1, -(-max(VECTORS, 4 * inputs) // len(self.samples)))
-
     def _refined(self, plan: Plan, layer: RefinedLayer) -> Plan:
         halves = self._moments_of(plan, layer)
         moments, has_bias = Moments.mean(halves, len(halves)), layer.bias is not None
         whole = moments.pair(has_bias)
-        weights = layer.layout.matrix(layer.op, layer.data.astype(np.float64))
+        weights = layer.layout.matrix(layer.op, layer.weights.data.astype(np.float64))
         target = refitted(weights, whole, [half.pair(has_bias) for half in halves])
         form = _scaled(layer, target, whole.second)
         steps = _steps(form, weights)
@@ -261,12 +250,9 @@ class Refiner:
         return self._with(plan, layer, form, new)
 
     def _with(self, plan: Plan, layer: RefinedLayer, form: QuantParams, new: dict[Use, Array]) -> Plan:
-        keys = {use: plan.key(use) for use in new}
-        constants = replace(
-            plan.constants,
-            values={**plan.constants.values, **{keys[use]: value for use, value in new.items()}},
-            keys={**plan.constants.keys, **keys},
-        )
+        values = {**plan.constants.values, **{plan.key(use): value for use, value in new.items()}}
+        keys = {**plan.constants.keys, **{use: plan.key(use) for use in new}}
+        constants = replace(plan.constants, values=values, keys=keys)
         if layer.weights in plan.packed:
             packed = replace(plan.packed[layer.weights], form=form)
             return replace(plan, constants=constants, packed={**plan.packed, layer.weights: packed})
@@ -293,7 +279,9 @@ class Refiner:
 
     def _moments(self, layer: RefinedLayer, x: Array, float_x: Array) -> Moments:
         """The moments of one sample."""
-        seen, wanted = (layer.layout.patches(layer.op, values, self._most(layer)) for values in (x, float_x))
+        inputs = layer.weights.data.size // max(1, layer.op.outputs[0].shape[-1])
+        most = max(1, -(-max(VECTORS, 4 * inputs) // len(self.samples)))  # vectors to take from each sample
+        seen, wanted = (layer.layout.patches(layer.op, values, most) for values in (x, float_x))
         return Moments(
             seen.mean(axis=1, dtype=np.float64),
             seen.transpose(0, 2, 1) @ seen / seen.shape[1],

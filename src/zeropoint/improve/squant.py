@@ -14,24 +14,23 @@ import numpy as np
 
 from ..affine import QuantParams, dequantize, round_half_away
 from ..dtypes import Array, DType
-from ..graph.model import Graph, Op, Tensor
+from ..graph.model import Graph, Tensor
+from ..graph.query import Use
 from ..ops import FUSED_ACTIVATIONS, OpSpec, Rescale, fused_activation
 from ..ops.layout import Layout
 
 
-def balanced_weights(
-    op: Op, layout: Layout | None, data: Array, params: QuantParams, *, nonnegative: bool
-) -> Array | None:
-    """Weights that `params` represent exactly, in place of `data`; None if rounding to nearest is just as good.
+def balanced_weights(use: Use, layout: Layout | None, params: QuantParams, *, nonnegative: bool) -> Array | None:
+    """Weights that `params` represent exactly, in place of those read; None if rounding to nearest is just as good.
 
     `nonnegative`: the op's input never goes below zero.
     """
-    weights = None if layout is None else layout.by_input(op, data)
+    weights = None if layout is None else layout.by_input(use.op, use.data)
     if layout is None or weights is None or not params.is_symmetric or (weights.shape[2] == 1 and not nonnegative):
         return None
     steps = np.broadcast_to(params.arrays[0].astype(np.float64), weights.shape[:1])
     q = balanced(weights, steps, params.dtype.max, rows=nonnegative)
-    return dequantize(layout.from_inputs(op, q), params)
+    return dequantize(layout.from_inputs(use.op, q), params)
 
 
 def nonnegative_tensors(graph: Graph, ops: Mapping[str, OpSpec]) -> set[Tensor]:

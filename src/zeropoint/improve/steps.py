@@ -167,7 +167,8 @@ def clipped_outliers(lab: Lab, best: Candidate) -> Proposals:
     report = lab.stage("cutting off outliers", len(groups))
     for done, group in enumerate(groups, 1):
         for factor in OUTLIER_FACTORS:
-            limits = {key: _wider(kinds[kind][key], factor) for kind in group for key in kinds[kind]}
+            inner = {key: bounds for kind in group for key, bounds in kinds[kind].items()}
+            limits = {key: (low * factor, high * factor) for key, (low, high) in inner.items()}
             # A histogram that spans the outliers is too coarse for any choice among the other values.
             whole: dict[str, Method] = dict.fromkeys(limits, "minmax")
             asked = best.request
@@ -190,10 +191,6 @@ def outliers(candidate: Candidate) -> dict[str, dict[str, Bounds]]:
             if high > low and seen.high.value - seen.low.value > OUTLIER_RATIO * (high - low):
                 found.setdefault(kind, {})[keys[tensor]] = (low, high)
     return found
-
-
-def _wider(bounds: Bounds, factor: float) -> Bounds:
-    return bounds[0] * factor, bounds[1] * factor
 
 
 def ranges_of_each_tensor(lab: Lab, best: Candidate) -> Proposals:

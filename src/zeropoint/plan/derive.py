@@ -33,10 +33,13 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
     wanted = {use: p for use, p in params.items() if isinstance(use, Use)} | dict(plan.constants.grids)
     repairs = []
     for op, scheme in plan.schemes.items():
-        for use, role in _biases(op, ops[op.kind]):
-            data, weights = Use(op, role.of[0]), Use(op, role.of[1])
-            values, tensor = plan.constants.at(use), op.inputs[use.slot]
-            if values is None or tensor is None or weights not in wanted:  # coupled gates lack some weights
+        for slot, tensor in enumerate(op.inputs):
+            role, use = ops[op.kind].input_role(slot), Use(op, slot)
+            if tensor is None or not isinstance(role, Bias):
+                continue
+            data, weights = (Use(op, k) for k in role.of)
+            values = plan.constants.at(use)
+            if values is None or weights not in wanted:  # coupled gates lack some weights
                 continue
             assert scheme.activations is not None
             fitted = fit_bias(wanted[weights], values, wanted[data].scale, scheme.activations)
@@ -47,13 +50,6 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
                 repairs.append(Repair(tensor, text, "bias_overflow"))
     kept = [r for r in plan.repairs if r.code != "bias_overflow"]
     return replace(plan, stored={**stored, **plan.inputs}, wanted=wanted, repairs=tuple(dict.fromkeys(kept + repairs)))
-
-
-def _biases(op: Op, spec: OpSpec) -> Iterator[tuple[Use, Bias]]:
-    for slot in range(len(op.inputs)):
-        role = spec.input_role(slot)
-        if isinstance(role, Bias):
-            yield Use(op, slot), role
 
 
 def settle(plan: Plan, ops: Mapping[str, OpSpec]) -> tuple[Plan, tuple[Skipped, ...]]:
@@ -104,11 +100,8 @@ def _too_fine(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[tuple[Node, flo
 
 def _numerator(op: Op, spec: OpSpec, wanted: Mapping[Use, QuantParams]) -> float:
     """The largest product or input scale that the kernel divides by the output's scale."""
-    scales = [
-        max(wanted[use].scales)
-        for slot in range(len(op.inputs))
-        if isinstance(spec.input_role(slot), Activation | Weight) and (use := Use(op, slot)) in wanted
-    ]
+    operands = [Use(op, k) for k in range(len(op.inputs)) if isinstance(spec.input_role(k), Activation | Weight)]
+    scales = [max(wanted[use].scales) for use in operands if use in wanted]
     return scales[0] * scales[1] if spec.rescale is Rescale.PRODUCT else max(scales)
 
 
@@ -139,9 +132,8 @@ def with_interface(plan: Plan, interface: Interface, ranges: TensorRanges | None
                     "choose int8, int16 or float32"
                 )
             outputs[tensor] = _external(plan, tensor, interface.output, held, ranges)
-    return replace(
-        plan, stored=stored, inputs={t: stored[t] for t in plan.graph.inputs if t in stored}, outputs=outputs
-    )
+    inputs = {t: stored[t] for t in plan.graph.inputs if t in stored}
+    return replace(plan, stored=stored, inputs=inputs, outputs=outputs)
 
 
 def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:

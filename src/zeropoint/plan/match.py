@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ..dtypes import DType
 from ..errors import InvalidSample
 from ..graph.model import Graph, Op, Tensor
+from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, CellState, Need, OpSpec, ShapeOnly, Weight, fused_activation
 from ..ops.recurrent import Gate, LstmSlot
 from ..recipe import Recipe, Scheme
@@ -115,13 +116,13 @@ def is_arithmetic(op: Op, ops: Mapping[str, OpSpec]) -> bool:
     """Whether float data flow through it: not conversions, not side computations on indices and shapes."""
     if op.kind in CONVERSIONS:
         return False
-    spec = ops.get(op.kind)
-    read = [
-        t
-        for k, t in enumerate(op.inputs)
-        if t is not None and (spec is None or not isinstance(spec.input_role(k), ShapeOnly))
-    ]
+    read = [t for k, t in enumerate(op.inputs) if t is not None and not reads_only_shape(Use(op, k), ops)]
     return any(t.dtype is DType.FLOAT32 for t in (*read, *op.outputs))
+
+
+def reads_only_shape(use: Use, ops: Mapping[str, OpSpec]) -> bool:
+    spec = ops.get(use.op.kind)
+    return spec is not None and isinstance(spec.input_role(use.slot), ShapeOnly)
 
 
 def flowing_tensors(op: Op, spec: OpSpec) -> Iterator[Tensor]:

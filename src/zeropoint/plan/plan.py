@@ -162,9 +162,8 @@ class Plan:
 
     def with_float_ends(self) -> Plan:
         """The same, with float inputs and outputs for the caller."""
-        return replace(
-            self, inputs={}, outputs={}, stored={t: p for t, p in self.stored.items() if t not in self.inputs}
-        )
+        stored = {t: p for t, p in self.stored.items() if t not in self.inputs}
+        return replace(self, inputs={}, outputs={}, stored=stored)
 
     def on(self, twin: Graph) -> Plan:
         """The same plan for an exact copy of the graph."""

@@ -107,15 +107,10 @@ def ranges_of(prepared: Prepared, request: Request) -> TensorRanges:
             "nothing tells the ranges of the tensors; give representative data (--data), statistics of it (--stats), "
             "or the ranges themselves (--ranges)"
         )
+    prescribed = frozenset(name for name, entry in request.ranges.entries.items() if entry.params is not None)
+    method, bounded = request.range_method, fused_bounds(prepared.model)
     ranges = TensorRanges(
-        prepared.keys,
-        request.stats,
-        given,
-        request.range_method,
-        fused_bounds(prepared.model),
-        prepared.trained,
-        request.methods,
-        frozenset(name for name, entry in request.ranges.entries.items() if entry.params is not None),
+        prepared.keys, request.stats, given, method, bounded, prepared.trained, request.methods, prescribed
     )
     ranges = ranges.limited({t: request.limits[key] for t, key in prepared.keys.items() if key in request.limits})
     return limit_to_what_counts(prepared.model, ranges, request.ops)

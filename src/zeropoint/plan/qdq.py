@@ -107,10 +107,9 @@ def _fake_quant(op: Op) -> _Mark:
     # In float32, as the kernel: a zero in the middle between two integers is common.
     scale = float(np.float32(high - low) / np.float32(greatest - least))
     zero = min(max(math.floor(least - np.float32(low) / np.float32(scale) + np.float32(0.5)), least), greatest)
-    nudged = Range(scale * (least - zero), scale * (greatest - zero), op.kind)
+    low, high = scale * (least - zero), scale * (greatest - zero)
     params = QuantParams((scale,), (zero - 2 ** (bits - 1),), DType.INT8) if bits <= 8 else None
-    held = params if bits == 8 else None
-    return _Mark(op, Range(nudged.low, nudged.high, op.kind, held), params)
+    return _Mark(op, Range(low, high, op.kind, params if bits == 8 else None), params)
 
 
 def _pair(op: Op) -> _Mark:
@@ -156,8 +155,7 @@ class _Taker:
 
     def _take_constant(self, graph: Graph, mark: _Mark, source: Tensor) -> None:
         """The constant's values on the grid of the mark, in place of the mark's result."""
-        result = mark.op.outputs[0]
-        values = _on_grid(source, mark)
+        result, values = mark.op.outputs[0], _on_grid(source, mark)
         result.shape = values.shape  # TensorFlow leaves out the shape of what it makes of constants (2.21)
         constant = Tensor.constant(result.name, values, DType.FLOAT32)
         fold_into_constant(graph, mark.op, constant)

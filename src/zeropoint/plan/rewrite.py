@@ -12,20 +12,12 @@ import numpy as np
 
 from ..affine import QuantParams, dequantize, quantize
 from ..dtypes import Array, DType
-from ..graph.edit import (
-    copy_model,
-    drop_unused,
-    duplicate_constant,
-    give_buffer,
-    insert_after,
-    retype,
-    signatures_follow,
-    unused_name,
-)
+from ..graph import edit
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Quantization, Tensor, attached, buffer_of
 from ..graph.query import Use, Uses
-from ..ops import UNPACKED_SINCE, OpSpec, ShapeOnly
+from ..ops import UNPACKED_SINCE, OpSpec
 from ..tflite.schema import default_options
+from .match import reads_only_shape
 from .plan import Form, Plan, Planned, form_type
 
 
@@ -72,7 +64,7 @@ class Encoder:
             data = tensor.data if data is None else data
             assert data is not None
             _give(held, data, form)
-        give_buffer(tensor, held.buffer, held.dtype, _own_scales(held.quantization))
+        edit.give_buffer(tensor, held.buffer, held.dtype, _own_scales(held.quantization))
 
 
 def _own_scales(quantization: Quantization | None) -> Quantization | None:
@@ -85,10 +77,10 @@ def _own_scales(quantization: Quantization | None) -> Quantization | None:
 
 def _give(tensor: Tensor, data: Array, form: Form) -> None:
     if isinstance(form, DType):
-        give_buffer(tensor, buffer_of(data, form), form, None)
+        edit.give_buffer(tensor, buffer_of(data, form), form, None)
         return
     quantization = _in_blocks(tensor, form) if form.block is not None else Quantization.of(form)
-    give_buffer(tensor, buffer_of(integers(data, form), form.dtype), form.dtype, quantization)
+    edit.give_buffer(tensor, buffer_of(integers(data, form), form.dtype), form.dtype, quantization)
 
 
 def _in_blocks(tensor: Tensor, params: QuantParams) -> Quantization:
@@ -101,8 +93,8 @@ def _in_blocks(tensor: Tensor, params: QuantParams) -> Quantization:
 
 def build(planned: Planned, ops: Mapping[str, OpSpec], encoder: Encoder | None = None) -> Model:
     """The model that was planned; the prepared one is not changed."""
-    made, encoder = copy_model(planned.model), encoder or Encoder()
-    with signatures_follow(made):
+    made, encoder = edit.copy_model(planned.model), encoder or Encoder()
+    with edit.signatures_follow(made):
         for plan in planned.plans:
             rewrite(plan.on(made.graphs[plan.index]), ops, encoder)
     return made
@@ -125,7 +117,7 @@ def rewrite(plan: Plan, ops: Mapping[str, OpSpec], encoder: Encoder | None = Non
         _retarget(graph, op, scheme.activations, ops[op.kind], plan)
     for op in dict.fromkeys(use.op for use, packed in plan.packed.items() if not packed.unpacked):
         _retarget_hybrid(op, ops[op.kind], plan)
-    drop_unused(graph)
+    edit.drop_unused(graph)
 
 
 @dataclass(frozen=True)
@@ -146,15 +138,15 @@ class _Constants:
         stays = self.uses.is_output(tensor) or bool(unchanged)
         original = replace(tensor)
         for (form, key), readers in variants.items():
-            target = duplicate_constant(graph, original, readers, _label(form)) if stays else tensor
+            target = edit.duplicate_constant(graph, original, readers, _label(form)) if stays else tensor
             stays = True  # the first form takes the constant's own place, others get copies
             self.encoder.encode(target, form or DType.FLOAT32, plan.constants.at(readers[0]), key)
             graph.tensors += [t for t in attached(target) if t not in graph.tensors]
             if unpacked := [use for use in readers if use in plan.packed and plan.packed[use].unpacked]:
-                insert_after(graph, target, _conversion(target, _form_tensor(graph, target, None)), unpacked)
+                edit.insert_after(graph, target, _conversion(target, _form_tensor(graph, target, None)), unpacked)
         if (output := plan.outputs.get(tensor)) is not None:
             if unchanged:
-                duplicate_constant(graph, original, unchanged, "float32")
+                edit.duplicate_constant(graph, original, unchanged, "float32")
             self.encoder.encode(tensor, output)
 
     def _form(self, use: Use) -> Form | None:
@@ -165,17 +157,17 @@ class _Constants:
 def _rewrite_activation(tensor: Tensor, plan: Plan, uses: Uses, ops: Mapping[str, OpSpec]) -> None:
     """Store the tensor as planned, and convert it once for each other form in which it is wanted."""
     graph, stored = plan.graph, plan.stored.get(tensor)
-    readers = [use for use in uses.readers(tensor) if not _takes_any_form(use, ops)]
     forms: dict[QuantParams | None, list[Use]] = {}
-    for use in readers:
-        forms.setdefault(plan.wanted.get(use), []).append(use)
+    for use in uses.readers(tensor):
+        if not reads_only_shape(use, ops):  # such ops take the tensor as it is
+            forms.setdefault(plan.wanted.get(use), []).append(use)
     output = plan.outputs.get(tensor) if uses.is_output(tensor) else stored
     if uses.is_output(tensor):
         forms.setdefault(output, [])
     is_input = tensor in graph.inputs
     name = tensor.name
     if stored is not None:
-        retype(tensor, stored.dtype, stored)
+        edit.retype(tensor, stored.dtype, stored)
     for form, wanting in forms.items():
         if form == stored:
             continue
@@ -183,24 +175,14 @@ def _rewrite_activation(tensor: Tensor, plan: Plan, uses: Uses, ops: Mapping[str
         converted = _form_tensor(graph, tensor, form)
         if serves_output and not is_input:
             # Callers know outputs by name, so the name goes with the form they see.
-            converted.name, tensor.name = name, unused_name(graph, f"{name}/{_label(stored)}")
-        insert_after(graph, tensor, _conversion(tensor, converted), wanting, as_output=serves_output)
-
-
-def _takes_any_form(use: Use, ops: Mapping[str, OpSpec]) -> bool:
-    """Ops that only read a shape take the tensor as it is."""
-    spec = ops.get(use.op.kind)
-    return spec is not None and isinstance(spec.input_role(use.slot), ShapeOnly)
+            converted.name, tensor.name = name, edit.unused_name(graph, f"{name}/{_label(stored)}")
+        edit.insert_after(graph, tensor, _conversion(tensor, converted), wanting, as_output=serves_output)
 
 
 def _form_tensor(graph: Graph, tensor: Tensor, form: QuantParams | None) -> Tensor:
-    return Tensor(
-        unused_name(graph, f"{tensor.name}/{_label(form)}"),
-        tensor.shape,
-        DType.FLOAT32 if form is None else form.dtype,
-        quantization=None if form is None else Quantization.of(form),
-        shape_signature=tensor.shape_signature,
-    )
+    name = edit.unused_name(graph, f"{tensor.name}/{_label(form)}")
+    dtype, quantization = (DType.FLOAT32, None) if form is None else (form.dtype, Quantization.of(form))
+    return Tensor(name, tensor.shape, dtype, quantization=quantization, shape_signature=tensor.shape_signature)
 
 
 def _label(form: Form | None) -> str:

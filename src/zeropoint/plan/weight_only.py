@@ -55,23 +55,18 @@ class WeightOnly:
         draft = _Additions(dict(plan.packed), list(plan.skipped), list(plan.repairs))
         for op in plan.graph.ops:
             scheme = self.recipe.scheme(op)
-            if op in plan.schemes or scheme.activations is not None or scheme.weights is None:
-                continue
-            if op.kind in CONVERSIONS:
+            has_float_data = op not in plan.schemes and op.kind not in CONVERSIONS and scheme.activations is None
+            if not has_float_data or scheme.weights is None:
                 continue
             if scheme.weights is DType.FLOAT16:
                 self._add_half(op, scheme, draft)
             else:
                 self._add_integers(op, scheme, draft)
-        made = replace(
-            plan,
-            packed=draft.packed,
-            schemes={**plan.schemes, **dict.fromkeys(draft.lookups, INT8)},
-            groups=(*plan.groups, *draft.lookups.values()),
-            skipped=tuple(draft.skipped),
-            repairs=tuple(draft.repairs),
-        )
-        return derive(made, self.ops) if draft.lookups else made
+        plan = replace(plan, packed=draft.packed, skipped=tuple(draft.skipped), repairs=tuple(draft.repairs))
+        if not draft.lookups:
+            return plan
+        schemes = {**plan.schemes, **dict.fromkeys(draft.lookups, INT8)}
+        return derive(replace(plan, schemes=schemes, groups=(*plan.groups, *draft.lookups.values())), self.ops)
 
     def _add_half(self, op: Op, scheme: Scheme, draft: _Additions) -> None:
         for use in _float_constants(op):
@@ -106,9 +101,8 @@ class WeightOnly:
             return self._add_lookup(op, spec, next(iter(held)), draft) if is_lookup else reason
         if not scheme.unpacked:
             scheme = replace(scheme, weights=nearest_type(spec.hybrid, scheme.weights))
-        draft.packed |= {
-            use: Packed(self._form(use, spec, role, scheme), scheme.unpacked) for use, role in held.items()
-        }
+        for use, role in held.items():
+            draft.packed[use] = Packed(self._form(use, spec, role, scheme), scheme.unpacked)
         return None
 
     def _add_lookup(self, op: Op, spec: OpSpec, use: Use, draft: _Additions) -> str | None:
