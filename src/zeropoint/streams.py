@@ -27,26 +27,18 @@ def quiet_stderr() -> Iterator[None]:
         yield
 
 
-class Captured:
-    """What was printed, once it is over."""
-
-    text: str = ""
-
-    def lines(self) -> list[str]:
-        return [line.rstrip() for line in self.text.splitlines() if line.strip()]
-
-
 @contextlib.contextmanager
-def captured() -> Iterator[Captured]:
-    """Collect all that is printed meanwhile: by Python, as warnings, and by native code."""
-    found = Captured()
+def captured() -> Iterator[list[str]]:
+    """A list that, at the end, holds the lines printed meanwhile: by Python, as warnings, and by native code."""
+    lines: list[str] = []
     with _descriptors, tempfile.TemporaryFile() as sink:
         try:
             with _redirected(sink, 1, 2), _python_to(sink):
-                yield found
+                yield lines
         finally:
             sink.seek(0)
-            found.text = sink.read().decode("utf-8", "replace")
+            text = sink.read().decode("utf-8", "replace")
+            lines += (line.rstrip() for line in text.splitlines() if line.strip())
 
 
 @contextlib.contextmanager

@@ -194,5 +194,4 @@ def _data(op: Op, slot: int) -> Array | None:
 
 
 def _sigmoid(x: Array) -> Array:
-    result: Array = 0.5 * (np.tanh(0.5 * x) + 1)
-    return result
+    return np.asarray(0.5 * (np.tanh(0.5 * x) + 1))

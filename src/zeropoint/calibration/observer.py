@@ -34,7 +34,8 @@ class Observer:
         self._called = CalledGraphs(task)
         exposed = [*passed_tensors(task.graph, task.ops), *(replay.source for replay in self._replays)]
         self.graph: InstrumentedGraph = instrument(task, mode, exposed) if like is None else like.graph
-        self._runner: Runner = Runner(self.graph.model) if like is None else like._runner.another()
+        alone = self.graph.batch == 1  # else a run has another shape than the file says
+        self._runner: Runner = Runner(self.graph.model, strict=alone) if like is None else like._runner.another()
         probes = self.graph.probes
         self._starts = np.array([p.start for p in probes], np.intp)
         self._width = sum(p.channels for p in probes)
@@ -116,10 +117,8 @@ class Observer:
             self._called.restart()
             for replay in self._replays:
                 replay.last = None
-        if len(rows) == 1 and self.graph.batch == 1:
-            self._runner.invoke(rows[0])
-        else:
-            self._runner.invoke([np.concatenate(arrays) for arrays in zip(*rows, strict=True)], strict=False)
+        together = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
+        self._runner.invoke(rows[0] if self.graph.batch == 1 else [*together])
 
     def _from_outside(self, number: int, row: Row) -> Mapping[str, TensorStats]:
         """Statistics of one run, with all tensors read from outside."""

@@ -51,11 +51,8 @@ def kernel_factors(op: Op, ops: Mapping[str, OpSpec] = OPS) -> Iterator[tuple[st
     spec, result = ops.get(op.kind), op.outputs[0].params if op.outputs else None
     if spec is None or spec.rescale is Rescale.NONE or result is None or result.axis is not None:
         return
-    data = [
-        t.params
-        for k, t in enumerate(op.inputs)
-        if t is not None and t.params is not None and isinstance(spec.input_role(k), Activation | Weight)
-    ]
+    read = (t for k, t in enumerate(op.inputs) if isinstance(spec.input_role(k), Activation | Weight))
+    data = [t.params for t in read if t is not None and t.params is not None]
     if len(data) >= (1 if spec.rescale is Rescale.RATIO else 2) and result.scale != 0:
         yield from ((what, real) for what, real in _FACTORS[spec.rescale](data, result) if 0 <= real < math.inf)
 

@@ -223,10 +223,8 @@ class Convolution(Layout):
     def _coverage(self, op: Op) -> Array:
         source = _operand(op, self.data)
         signature = source.shape_signature or source.shape  # of an image of any size, next to nothing is padding
-        high, wide = (
-            np.ones(w.taps) if signature[axis] < 0 else w.coverage()
-            for axis, w in enumerate(convolution_windows(op), 1)
-        )
+        sides = zip(signature[1:3], convolution_windows(op), strict=True)
+        high, wide = (np.ones(window.taps) if size < 0 else window.coverage() for size, window in sides)
         return np.outer(high, wide).reshape(-1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from ..graph.model import Op
 
@@ -20,37 +20,23 @@ class LstmSlot(IntEnum):
     CELL_STATE = 19
 
 
-class Gate(IntEnum):
-    """A gate of an LSTM; the properties are the slots of what it reads."""
+class Gate(Enum):
+    """A gate of an LSTM, and the slots of what it reads.
 
-    INPUT = 0
-    FORGET = 1
-    CELL = 2
-    OUTPUT = 3
+    `weights` are on the layer's input, `recurrent_weights` on the output of the step before, `peephole` on the cell
+    state, which the new cell value itself does not look at; `normalization` is the gain of its layer normalization.
+    """
 
-    @property
-    def weights(self) -> int:
-        """On the layer's input."""
-        return 1 + self
+    INPUT = (1, 5, 9, 12, 20)
+    FORGET = (2, 6, 10, 13, 21)
+    CELL = (3, 7, None, 14, 22)
+    OUTPUT = (4, 8, 11, 15, 23)
 
-    @property
-    def recurrent_weights(self) -> int:
-        """On the output of the step before."""
-        return 5 + self
-
-    @property
-    def peephole(self) -> int | None:
-        """On the cell state, which the new cell value itself does not look at."""
-        return {Gate.INPUT: 9, Gate.FORGET: 10, Gate.OUTPUT: 11}.get(self)
-
-    @property
-    def bias(self) -> int:
-        return 12 + self
-
-    @property
-    def normalization(self) -> int:
-        """The gain of its layer normalization."""
-        return 20 + self
+    def __init__(
+        self, weights: int, recurrent_weights: int, peephole: int | None, bias: int, normalization: int
+    ) -> None:
+        self.weights, self.recurrent_weights = weights, recurrent_weights
+        self.peephole, self.bias, self.normalization = peephole, bias, normalization
 
 
 def macs_recurrent(op: Op) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -162,18 +163,9 @@ class Runner:
     shape in each run; with `strict`, only in dimensions that the model leaves open.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        content: bytes | None = None,
-        *,
-        kernels: Kernels = "delegate",
-        threads: int = 1,
-        strict: bool = True,
-    ) -> None:
-        """`content`: the model as a file, where that exists already."""
+    def __init__(self, model: Model, *, kernels: Kernels = "delegate", threads: int = 1, strict: bool = True) -> None:
         self.model, self.outputs = model, tuple(model.main.outputs)
-        self._content = content or loadable(model)
+        self._content = loadable(model)
         self._kernels, self._threads, self._strict = kernels, threads, strict
         self._slots: tuple[int, ...] | None = None
         tensors = [t for g in model.graphs for t in g.tensors]
@@ -199,8 +191,8 @@ class Runner:
 
     def another(self) -> Runner:
         """The same model loaded once more, for another thread."""
-        runner = Runner(self.model, self._content, kernels=self._kernels, threads=self._threads, strict=self._strict)
-        runner._slots = self._slots
+        runner = copy.copy(self)
+        runner.reload()
         return runner
 
     def reload(self) -> None:
@@ -217,12 +209,12 @@ class Runner:
         elif self._has_variables:
             self.session.reset()
 
-    def invoke(self, row: Sequence[Array], *, strict: bool | None = None) -> None:
+    def invoke(self, row: Sequence[Array]) -> None:
         """Run the graph from its present state; `views` and `read` then give the outputs."""
         given = row if self._slots is None else [row[k] for k in self._slots]
         shapes = [a.shape for a in given]
         if shapes != self._shapes:
-            self.session.resize(shapes, strict=self._strict if strict is None else strict)
+            self.session.resize(shapes, strict=self._strict)
             self._shapes = shapes
         self._is_used = True
         self.session.invoke(given)

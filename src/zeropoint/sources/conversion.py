@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import ConversionFailed, MissingExtra, ZeropointError
-from ..streams import Captured, captured
+from ..streams import captured
 
 SHOWN_LINES, LONGEST_LINE = 12, 300
 """Of what a converter printed before it failed, and of its error message."""
@@ -45,7 +45,7 @@ def require_library(name: str, what: str, remedy: str) -> Any:
 @contextlib.contextmanager
 def converting(converter: str, conversion: Conversion) -> Iterator[None]:
     """Hold back what `converter` prints; turn its exceptions into ConversionFailed, with what it printed."""
-    printed = Captured()
+    printed: list[str] = []
     try:
         with contextlib.nullcontext(printed) if conversion.verbose else captured() as printed:
             yield
@@ -55,15 +55,15 @@ def converting(converter: str, conversion: Conversion) -> Iterator[None]:
         raise ConversionFailed(*_explanation(converter, error, printed)) from error
 
 
-def _explanation(converter: str, error: Exception, printed: Captured) -> Iterator[str]:
+def _explanation(converter: str, error: Exception, printed: list[str]) -> Iterator[str]:
     text = str(error)
     yield f"{converter} refused the model: {first_relevant_line(error)}"
     for what, remedy in ADVICE.items():
         if (listed := re.search(rf"^{what} ops: (.+)$", text, re.MULTILINE)) is not None:
             yield f"  {listed[1].strip()}: {remedy}"
-    if lines := printed.lines():
+    if printed:
         yield "  it printed:"
-        yield from (f"    {_short(line)}" for line in lines[-SHOWN_LINES:])
+        yield from (f"    {_short(line)}" for line in printed[-SHOWN_LINES:])
 
 
 ADVICE = {

@@ -41,8 +41,7 @@ class Normalization:
 
     def apply(self, pixels: Array) -> Array:
         value = pixels.astype(np.float32) * np.float32(self.scale) + np.float32(self.offset)
-        result: Array = (value - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
-        return result
+        return np.asarray((value - np.array(self.mean, np.float32)) / np.array(self.std, np.float32))
 
 
 @dataclass(frozen=True)
