@@ -177,18 +177,13 @@ class _Comparer:
             self._look_at_channels(row, seen)
         self.gains = {t: factors for t, gains in seen.items() if (factors := gains.factors()) is not None}
         if self.gains:
-            self.notes.append(
-                f"channels of {len(self.gains)} tensors were scaled on purpose, which is not counted as error"
-            )
+            self.notes.append(f"channels of {len(self.gains)} tensors were scaled on purpose, which is no error")
 
     def _look_at_channels(self, row: Row, seen: dict[Tensor, ChannelGains]) -> None:
         wanted, made = self._run(row)
         for tensor, sums in self.sums.items():
             original = self.alignment.partner[tensor]
-            exact, found = wanted[original], made[tensor]
-            if exact.shape == found.shape:
-                gains = seen.setdefault(original, ChannelGains())
-                gains.add(sums.relevant.of(exact), sums.relevant.of(real(found, tensor)))
+            sums.add(seen.setdefault(original, ChannelGains()), wanted[original], made[tensor])
 
     def add(self, row: Row) -> tuple[list[Array], list[Array]]:
         """Take in one sample; the outputs of both models as real numbers."""

@@ -193,7 +193,7 @@ class TensorSums:
         params = tensor.params
         self.use = None if params is None or params.axis is not None else IntegerUse(params)
 
-    def add(self, sums: DeviationSums, exact: Array, found: Array) -> None:
+    def add(self, sums: DeviationSums | ChannelGains, exact: Array, found: Array) -> None:
         """One run's values, `found` as stored."""
         if exact.shape == found.shape:
             sums.add(self.relevant.of(exact), self.relevant.of(real(found, self.tensor)))

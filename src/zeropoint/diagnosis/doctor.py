@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 
@@ -165,9 +165,8 @@ class _Doctor:
             if hypothesis is not None and (proven := self._proven(find.__name__, hypothesis)) is not None:
                 found.append(proven)
         found.sort(key=lambda pair: pair[0].gain or 0.0)
-        together = Fix()
-        for _, fix in found:  # where fixes disagree, the one that gains most counts
-            together = together.and_then(fix)
+        # Where fixes disagree, the one that gains most counts.
+        together = reduce(Fix.and_then, (fix for _, fix in found), Fix())
         if together != Fix():
             self.fix = self.fix.and_then(together)
             self.evidence = replace(self.evidence, trials=self.evidence.trials.after(together))

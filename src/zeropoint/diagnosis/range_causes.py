@@ -135,8 +135,7 @@ def _swapped_order(inputs: list[CalibratedInput]) -> tuple[int, ...] | None:
 
 def swapped_inputs(evidence: ModelEvidence) -> Hypothesis | None:
     inputs = _inputs(evidence)
-    order = _swapped_order(inputs)
-    if order is None:
+    if (order := _swapped_order(inputs)) is None:
         return None
     wrong = [(inputs[k], inputs[place]) for k, place in enumerate(order) if k != place]
     return Hypothesis(
@@ -160,15 +159,13 @@ def _unlike_inputs(evidence: ModelEvidence) -> list[CalibratedInput]:
 
 def _is_usual(evidence: ModelEvidence, one: CalibratedInput) -> bool:
     """Whether most samples of the calibration were like the data: then a few others are to blame, not all of them."""
-    calibrated = None if evidence.calibration is None else evidence.seen(one.tensor, calibrated=True)
-    if calibrated is None:
+    if evidence.calibration is None or (calibrated := evidence.seen(one.tensor, calibrated=True)) is None:
         return False
     return 2 / FAR < percentile_span(calibrated, 95.0) / max(percentile_span(one.seen, 95.0), 1e-30) < FAR / 2
 
 
 def unnormalized_input(evidence: ModelEvidence) -> Hypothesis | None:
-    inputs = [one for one in _unlike_inputs(evidence) if one.is_unnormalized]
-    if not inputs:
+    if not (inputs := [one for one in _unlike_inputs(evidence) if one.is_unnormalized]):
         return None
     worst = inputs[0]
     low, high = worst.calibrated
@@ -241,8 +238,7 @@ def _stretched(evidence: ModelEvidence, *, by_samples: bool) -> list[StretchedRa
 
 
 def outlier_samples(evidence: ModelEvidence) -> Hypothesis | None:
-    found = _stretched(evidence, by_samples=True)
-    if not found:
+    if not (found := _stretched(evidence, by_samples=True)):
         return None
     worst = found[0]
     votes = Counter(sample for s in found for sample in s.samples)
@@ -265,8 +261,7 @@ def outlier_samples(evidence: ModelEvidence) -> Hypothesis | None:
 
 
 def outlier_values(evidence: ModelEvidence) -> Hypothesis | None:
-    found = _stretched(evidence, by_samples=False)
-    if not found:
+    if not (found := _stretched(evidence, by_samples=False)):
         return None
     worst = found[0]
     return Hypothesis(

@@ -52,8 +52,8 @@ def uneven_channels(evidence: ModelEvidence) -> Hypothesis | None:
     return Hypothesis(
         f"one scale for channels of very different size in {count(len(found), 'layer')}",
         tuple(
-            f"{layer.label}: in {share:.0%} of {len(layer.peaks)} channels the largest weight is below {FEW_STEPS:.0f} "
-            f"steps of the only scale; the largest channel is {spread:.3g} times the median one"
+            f"{layer.label}: {share:.0%} of {len(layer.peaks)} channels stay below {FEW_STEPS:.0f} steps of the scale; "
+            f"the largest is {spread:.3g} times the median one"
             for share, spread, layer in found[:3]
         ),
         "weights of the small channels are rounded to a few integers",
@@ -78,11 +78,8 @@ def dead_channels(evidence: ModelEvidence) -> Hypothesis | None:
     total = sum(map(len, lost.values()))
     return Hypothesis(
         f"rounding left nothing of {count(total, 'channel')}",
-        (
-            f"{worst.label}: all weights of {len(channels)} of {len(worst.peaks)} channels are zero "
-            f"({listed(channels, 5)}), in the float model they reach {float(worst.peaks[channels].max()):.3g}",
-        ),
-        "these channels are constant whatever the input",
+        (f"{worst.label}: {len(channels)} of {len(worst.peaks)} channels hold only zeros ({listed(channels, 5)})",),
+        f"these channels are constant, though their weights reach {float(worst.peaks[channels].max()):.3g} in float",
         "give each channel a scale of its own, and quantize again",
         numbers(channels=total, layers=len(lost)),
         tuple(layer.original.name for layer in lost),
@@ -94,11 +91,11 @@ def huge_weight(evidence: ModelEvidence) -> Hypothesis | None:
     """Channels with one weight that is far larger than all others."""
     found = []
     for layer in evidence.weights:
-        others = layer.exact.shape[1] - 1
-        if others + 1 < LEAST_WEIGHTS:
+        size = layer.exact.shape[1]
+        if size < LEAST_WEIGHTS:
             continue
         peaks = layer.peaks.astype(np.float64)
-        rest = np.sqrt(np.maximum((layer.exact.astype(np.float64) ** 2).sum(axis=1) - peaks**2, 0) / others)
+        rest = np.sqrt(np.maximum((layer.exact.astype(np.float64) ** 2).sum(axis=1) - peaks**2, 0) / (size - 1))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = np.where((rest > 0) & (peaks > 0), peaks / rest, 0.0)
         if ratios.max(initial=0) >= HUGE:
@@ -111,8 +108,7 @@ def huge_weight(evidence: ModelEvidence) -> Hypothesis | None:
     return Hypothesis(
         f"single huge weights in {count(len(found), 'layer')}",
         tuple(
-            f"{layer.label} channel {channel}: one weight is {times:.0f} times the root mean square of the others "
-            f"({count(alike, 'such channel')})"
+            f"{layer.label} channel {channel}: a weight {times:.0f} times the RMS of the others ({alike} such channels)"
             for times, channel, alike, layer in found[:3]
         ),
         f"the other weights of the channel are rounded to about {127 / ratio * 2:.0f} integers either side of zero",
