@@ -152,25 +152,30 @@ def _errors_by_name(model: Model, made: Model, rows: Sequence[Row]) -> dict[str,
 
     They are compared where LiteRT holds them, sample by sample, so that memory is that of one run of each model.
     """
-    graphs = entry(model).graph, entry(made).graph
-    named = [{t.name: t for op in graph.ops for t in op.outputs if t.shape} for graph in graphs]
-    both = [n for n, t in named[0].items() if n in named[1] and t.dtype is DType.FLOAT32]
-    tensors = [[own[n] for n in both] for own in named]
-    sums = [ErrorSum() for _ in both]
-    runners = [Runner.exposing(m, g, t) for m, g, t in zip((model, made), graphs, tensors, strict=True) if both]
-    for row in rows if both else ():
-        _add_run(row, runners, tensors, sums)
-    return {n: total.relative for n, total in zip(both, sums, strict=True)}
+    graphs = [(m, entry(m).graph) for m in (model, made)]
+    named = [{t.name: t for op in graph.ops for t in op.outputs if t.shape} for _, graph in graphs]
+    sums = {n: ErrorSum() for n, t in named[0].items() if n in named[1] and t.dtype is DType.FLOAT32}
+    if sums:
+        tensors = ([own[n] for n in sums] for own in named)
+        runners = [Runner.exposing(*graph, own) for graph, own in zip(graphs, tensors, strict=True)]
+        for row in rows:
+            _add_run(row, runners, named, sums)
+    return {name: total.relative for name, total in sums.items()}
 
 
 def _add_run(
-    row: Row, runners: Sequence[Runner], tensors: Sequence[Sequence[Tensor]], sums: Sequence[ErrorSum]
+    row: Row, runners: Sequence[Runner], named: Sequence[Mapping[str, Tensor]], sums: Mapping[str, ErrorSum]
 ) -> None:
     """One run of both models. The views of LiteRT's memory are gone when this returns, as the next run demands."""
-    for runner in runners:
-        runner.restart()
-        runner.invoke(row)
-    views = (runner.views(own) for runner, own in zip(runners, tensors, strict=True))
-    for total, tensor, wanted, found in zip(sums, tensors[1], *views, strict=True):
-        if wanted.shape == found.shape:
-            total.add(wanted, real(found, tensor))
+    wanted, found = (views(runner, row) for runner in runners)
+    for name, total in sums.items():
+        exact, tensor = wanted[named[0][name]], named[1][name]
+        if exact.shape == found[tensor].shape:
+            total.add(exact, real(found[tensor], tensor))
+
+
+def views(runner: Runner, row: Sequence[Array]) -> dict[Tensor, Array]:
+    """What a runner computes from the initial state, by tensor, in the runtime's own memory."""
+    runner.restart()
+    runner.invoke(row)
+    return dict(zip(runner.outputs, runner.views(runner.outputs), strict=True))

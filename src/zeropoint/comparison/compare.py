@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..bench.alignment import Alignment, align_models, computed
-from ..bench.errors import encoded, real
+from ..bench.errors import encoded, real, views
 from ..bench.isolate import isolate
 from ..dtypes import Array
 from ..errors import InvalidRecipe, InvalidSample, RuntimeFailure
@@ -200,7 +200,7 @@ class _Comparer:
                 sums.use.add(sums.relevant.of(wanted[partner[tensor]]), made[tensor])
         if self.alone is not None:
             fed = [encoded(wanted[partner[t]], t) for t in self.isolated.fed]
-            for tensor, found in _views(self.alone, fed).items():
+            for tensor, found in views(self.alone, fed).items():
                 if tensor in self.sums:
                     self.sums[tensor].add(self.sums[tensor].own, wanted[partner[tensor]], found)
         return exact_outputs, outputs
@@ -209,7 +209,7 @@ class _Comparer:
         """The values of both models by their own tensors."""
         given = dict(zip(self.exact.inputs, row, strict=True))
         own = [encoded(given[self.alignment.partner[t]], t) for t in self.quantized.inputs]
-        return given | _views(self.runners[0], row), _views(self.runners[1], own)
+        return given | views(self.runners[0], row), views(self.runners[1], own)
 
     def comparison(self, samples: int) -> Comparison:
         makers, positions = Uses(self.exact), {op: k for k, op in enumerate(self.exact.ops)}
@@ -244,10 +244,3 @@ class _Comparer:
             None if tensor.params is None else str(tensor.params),
             "an input of it has no counterpart in the float model" if no_counterpart else "",
         )
-
-
-def _views(runner: Runner, row: Sequence[Array]) -> dict[Tensor, Array]:
-    """What a runner computes from the initial state, by tensor, in the runtime's own memory."""
-    runner.restart()
-    runner.invoke(row)
-    return dict(zip(runner.outputs, runner.views(runner.outputs), strict=True))
