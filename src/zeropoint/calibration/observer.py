@@ -17,7 +17,7 @@ from .histogram import Histogram
 from .inner_tensors import CalledGraphs, passed_tensors, replays
 from .instrumented_graph import InstrumentedGraph, MeasureMode, instrument
 from .sampling import sampling_stride
-from .stats import DECAY, Channels, Extreme, MovingAverage, TensorStats, stats_of
+from .stats import DECAY, Channels, Extreme, MovingAverage, TensorStats, finite_channels, stats_of
 from .task import CalibrationTask, count_unexpected
 
 Chunk = list[tuple[int, Row]]
@@ -189,11 +189,9 @@ class Observer:
             nonfinite[place] = finite.size - int(finite.sum())
             if nonfinite[place]:
                 self._refuse_unexpected(probe.key, values, number)
-            by_channel, where = values.reshape(-1, probe.channels), finite.reshape(-1, probe.channels)
-            high[probe.span] = np.max(by_channel, axis=0, where=where, initial=-np.inf)
-            low[probe.span] = np.min(by_channel, axis=0, where=where, initial=np.inf)
+            low[probe.span], high[probe.span], sums = finite_channels(values, finite)
             if total is not None:
-                total[probe.span] = np.sum(by_channel, axis=0, where=where, dtype=np.float64)
+                total[probe.span] = sums
         return nonfinite
 
     def _refuse_unexpected(self, key: str, values: Array, number: int) -> None:

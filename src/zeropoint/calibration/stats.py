@@ -141,13 +141,7 @@ def stats_of(values: Array, number: int, *, by_channel: bool = False) -> TensorS
     low, high = float(flat.min()), float(flat.max())
     channels = None
     if by_channel and values.ndim:
-        rows, where = values.reshape(-1, values.shape[-1]), finite.reshape(-1, values.shape[-1])
-        channels = Channels(
-            np.min(rows, axis=0, where=where, initial=np.inf).astype(np.float32),
-            np.max(rows, axis=0, where=where, initial=-np.inf).astype(np.float32),
-            np.asarray(np.sum(rows, axis=0, where=where, dtype=np.float64)),
-            flat.size // values.shape[-1],
-        )
+        channels = Channels(*finite_channels(values, finite), flat.size // values.shape[-1])
     return TensorStats(
         1,
         flat.size,
@@ -159,6 +153,14 @@ def stats_of(values: Array, number: int, *, by_channel: bool = False) -> TensorS
         channels,
         values.size - flat.size,
     )
+
+
+def finite_channels(values: Array, finite: Array) -> tuple[Array, Array, Array]:
+    """The least, the greatest and the summed value of each slice along the last axis, of those that are `finite`."""
+    rows, where = (array.reshape(-1, values.shape[-1]) for array in (values, finite))
+    low, high = np.min(rows, 0, where=where, initial=np.inf), np.max(rows, 0, where=where, initial=-np.inf)
+    total = np.sum(rows, 0, where=where, dtype=np.float64)
+    return low.astype(np.float32), high.astype(np.float32), np.asarray(total)
 
 
 def merge_tensors(total: dict[str, TensorStats], more: Mapping[str, TensorStats]) -> None:
