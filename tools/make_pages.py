@@ -304,7 +304,7 @@ def public_names() -> Iterator[tuple[str, Mapping[str, str], str]]:
     yield "zeropoint", top, "Names are imported when they are first used."
     names = {name: "zeropoint.converter" for name in lite.__all__ if name != "Interpreter"}
     yield "zeropoint.lite", names, "The names of `tensorflow.lite`; `Interpreter` is LiteRT's own."
-    trained = {name: f"zeropoint.train.{home}" for name, home in train._HOMES.items()}
+    trained = {name: f"zeropoint.train.{home}" for name, home in train._HOME_OF.items()}
     yield "zeropoint.train", trained, "Needs Keras 3, and one of its backends."
     others = {
         "Result": "zeropoint.improve.pipeline",

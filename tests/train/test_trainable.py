@@ -163,7 +163,7 @@ def test_fit_lowers_the_loss_and_weights_can_be_saved(model, stats, images, tmp_
 
 
 def ends_of(net):
-    return np.stack([array_of(v) for v in net.ranges.ends(net.step)])
+    return np.stack([array_of(v) for v in net.graph.ranges.ends(net.step)])
 
 
 def test_ranges_freeze_when_told_and_at_a_step():
@@ -220,12 +220,12 @@ def test_averages_follow_the_batches():
 
 def test_frozen_weights_stay(model, stats, images):
     net = trainable(model, "int8", stats, freeze=["CONV_2D"])
-    held = {c.tensor.name: c.value for c in net.constants if any(u.op.kind == "CONV_2D" for u in c.uses)}
+    held = {c.tensor.name: c.value for c in net.graph.constants if any(u.op.kind == "CONV_2D" for u in c.uses)}
     trained_a_little(net, images["calibration"][:32])
-    now = {c.tensor.name: c.value for c in net.constants}
+    now = {c.tensor.name: c.value for c in net.graph.constants}
     assert held
     assert all(np.array_equal(value, now[name]) for name, value in held.items())
-    assert any(not np.array_equal(c.value, c.tensor.data) for c in net.constants if c.tensor.name not in held)
+    assert any(not np.array_equal(c.value, c.tensor.data) for c in net.graph.constants if c.tensor.name not in held)
 
 
 @pytest.mark.parametrize(("input_type", "output_type"), [("int8", "int8"), ("uint8", "float32"), ("float32", "uint8")])
@@ -291,15 +291,15 @@ def test_what_kernels_cannot_hold_is_widened_on_export():
     model = layer()
     stats = zeropoint.calibrate(model, samples_for(model, 8))
     narrow = trainable(model, "int8", stats)
-    multiples = array_of(narrow.ranges.multiples)
-    made = [k for k, g in enumerate(narrow.ranges.groups) if g.name == narrow.blueprint.outputs[0].name]
+    multiples = array_of(narrow.graph.ranges.multiples)
+    made = [k for k, g in enumerate(narrow.graph.ranges.groups) if g.name == narrow.blueprint.outputs[0].name]
     multiples[:, made] *= 2.0**-11
-    narrow.ranges.multiples.assign(multiples)
-    (weights,) = [c for c in narrow.constants if c.value.ndim == 2]
+    narrow.graph.ranges.multiples.assign(multiples)
+    (weights,) = [c for c in narrow.graph.constants if c.value.ndim == 2]
     weights.variable.assign(64 * array_of(weights.variable))
     assert {repair.code for repair in export(narrow).repairs} == {"widened"}
     steep = trainable(model, "int8", stats)
-    (bias,) = [c for c in steep.constants if c.value.ndim == 1]
+    (bias,) = [c for c in steep.graph.constants if c.value.ndim == 1]
     bias.variable.assign(array_of(bias.variable) + 1e9)
     result = export(steep)
     assert {repair.code for repair in result.repairs} == {"bias_overflow"}
@@ -314,7 +314,7 @@ def test_a_range_that_cannot_be_widened_is_refused():
     given = Ranges({output: Range(*params.range(), "the user", params)})
     net = trainable(model, "int8", zeropoint.calibrate(model, samples_for(model, 8)), ranges=given)
     assert export(net).plan.stored[net.blueprint.outputs[0]] == params
-    (weights,) = [c for c in net.constants if c.value.ndim == 2]
+    (weights,) = [c for c in net.graph.constants if c.value.ndim == 2]
     weights.variable.assign(1e5 * array_of(weights.variable))
     with pytest.raises(UnsupportedOp, match="ranges that were learned"):
         export(net)
@@ -329,7 +329,7 @@ def test_places_that_share_parameters_share_a_range():
         assert plan.groups[graph.stored(tensor)].params == params
     for use, params in plan.wanted.items():
         if use not in plan.constants.grids and use.op.inputs[use.slot] in plan.stored:
-            assert plan.groups[graph.used(use)].params == params
+            assert plan.groups[graph.groups[use]].params == params
     (image,) = plan.graph.inputs
     assert graph.stored(image) is None  # callers give floats
 

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ..errors import MissingExtra
 
 if TYPE_CHECKING:
-    from .building import quantize_model as quantize_model
-    from .building import trainable as trainable
     from .deployment import Parity as Parity
     from .deployment import export as export
     from .deployment import parity as parity
@@ -26,36 +24,32 @@ if TYPE_CHECKING:
     from .loop import Schedule as Schedule
     from .network import FreezeRanges as FreezeRanges
     from .network import Trainable as Trainable
+    from .network import quantize_model as quantize_model
+    from .network import trainable as trainable
 
+# Where public names live.
 _HOMES = {
-    "Distilled": "distillation",
-    "FreezeRanges": "network",
-    "Goal": "distillation",
-    "Parity": "deployment",
-    "QuantSettings": "fake_quant",
-    "Schedule": "loop",
-    "Trainable": "network",
-    "distill": "distillation",
-    "export": "deployment",
-    "parity": "deployment",
-    "quantize_model": "building",
-    "trainable": "building",
+    "deployment": ("Parity", "export", "parity"),
+    "distillation": ("Distilled", "Goal", "distill"),
+    "fake_quant": ("QuantSettings",),
+    "loop": ("Schedule",),
+    "network": ("FreezeRanges", "Trainable", "quantize_model", "trainable"),
 }
-"""Public name -> the module it lives in."""
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 BACKENDS = ("tensorflow", "jax", "torch")
 """Of what is installed, the first is used unless KERAS_BACKEND says otherwise: the quickest on a CPU comes first."""
 
-__all__ = [*_HOMES]
+__all__ = [*_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'zeropoint.train' has no attribute {name!r}")
     require_keras()
-    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    value = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
     globals()[name] = value
     return value
 

@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from ..affine import SMALLEST_SCALE, QuantParams
-from ..dtypes import Array
+from ..dtypes import Array, DType
 from ..plan.plan import Group
 from .backend import AddWeight, array_of, new_variable
 from .fake_quant import NudgedRange, QuantSettings, nudge
@@ -29,34 +29,29 @@ NARROWEST = 2.0**-12
 
 @dataclass(frozen=True)
 class GroupVectors:
-    """What the plan says of its groups, one element for each. `low` and `high` are where ranges start."""
+    """What the plan says of its groups, a column for each: `ends` are the low and high that ranges start from."""
 
-    low: Array
-    high: Array
+    ends: Array
+    limits: Array
     unit: Array
     steps: Array
     symmetric: Array
     movable: Array
     nonnegative: Array
-    least: Array
-    greatest: Array
 
     @classmethod
     def of(cls, groups: Sequence[Group]) -> GroupVectors:
-        ends = np.array([g.params.range() for g in groups], np.float32).reshape(-1, 2)
-        size = np.maximum(np.abs(ends).max(axis=1, initial=0.0), SMALLEST_SCALE * 2.0**20)
-        unit = np.exp2(np.round(np.log2(size * SLOWNESS))).astype(np.float32)  # powers of two: multiples are exact
-        limits = np.clip(np.array([g.limits for g in groups], np.float64), -3e38, 3e38).reshape(-1, 2)
+        ends = np.array([g.params.range() for g in groups], np.float32).reshape(-1, 2).T
+        limits = np.clip(np.array([g.limits for g in groups], np.float64), -3e38, 3e38).reshape(-1, 2).T
+        size = np.maximum(np.abs(ends).max(axis=0, initial=0.0), SMALLEST_SCALE * 2.0**20)
         return cls(
-            ends[:, 0],
-            ends[:, 1],
-            unit,
+            ends,
+            limits.astype(np.float32),
+            np.exp2(np.round(np.log2(size * SLOWNESS))).astype(np.float32),  # powers of two: multiples are exact
             np.array([2.0**g.params.dtype.bits - 1 for g in groups], np.float32),
             np.array([g.symmetric and not g.fixed for g in groups], bool),
             np.array([not g.fixed for g in groups], bool),
             np.array([g.nonnegative for g in groups], bool),
-            limits[:, 0].astype(np.float32),
-            limits[:, 1].astype(np.float32),
         )
 
     def tensors(self) -> GroupVectors:
@@ -69,23 +64,21 @@ class ActivationRanges:
 
     def __init__(self, groups: Sequence[Group], settings: QuantSettings, add_weight: AddWeight) -> None:
         self.groups, self.settings = tuple(groups), settings
-        known = self.known = GroupVectors.of(groups)
+        self.known = GroupVectors.of(groups)
         self.learned = settings.ranges == "learned"
-        # What is used once frozen, and what averages and last values are kept in.
-        self.low = new_variable(add_weight, "range_low", known.low)
-        self.high = new_variable(add_weight, "range_high", known.high)
+        # What is used once frozen, and what averages and last values are kept in: lows and highs.
+        self.tracked = new_variable(add_weight, "range_ends", self.known.ends)
         self.frozen = new_variable(add_weight, "ranges_frozen", np.zeros((), np.float32))
         self.updates = new_variable(add_weight, "range_updates", np.zeros((), np.float32))
         self.multiples: Any = None
         if self.learned and groups:
-            multiples = np.stack([known.low / known.unit, known.high / known.unit])
+            multiples = self.known.ends / self.known.unit
             self.multiples = new_variable(add_weight, "range_multiples", multiples, trainable=True)
 
     def freeze(self) -> None:
         """From now on ranges stay as they are."""
         if self.multiples is not None:
-            for variable, end in zip((self.low, self.high), self._learned_ends(), strict=True):
-                variable.assign(array_of(end))
+            self.tracked.assign(array_of(self._learned_ends()))
         self.frozen.assign(np.float32(1.0))
 
     def is_frozen(self, step: Any) -> Any:
@@ -96,26 +89,24 @@ class ActivationRanges:
 
     def ends(self, step: Any) -> tuple[Any, Any]:
         """Low and high of each group at this step, before zero is put on the grid."""
-        low, high = ops.convert_to_tensor(self.low), ops.convert_to_tensor(self.high)
+        ends = ops.convert_to_tensor(self.tracked)
         if self.multiples is not None:
-            frozen, (learned_low, learned_high) = self.is_frozen(step) > 0, self._learned_ends()
-            low, high = ops.where(frozen, low, learned_low), ops.where(frozen, high, learned_high)
-        return self._legal(low, high)
+            ends = ops.where(self.is_frozen(step) > 0, ends, self._learned_ends())
+        return self._legal(ends[0], ends[1])
 
-    def _learned_ends(self) -> tuple[Any, Any]:
-        multiples, unit = ops.convert_to_tensor(self.multiples), ops.convert_to_tensor(self.known.unit)
-        return multiples[0] * unit, multiples[1] * unit
+    def _learned_ends(self) -> Any:
+        return ops.multiply(ops.convert_to_tensor(self.multiples), ops.convert_to_tensor(self.known.unit))
 
     def _legal(self, low: Any, high: Any) -> tuple[Any, Any]:
         """Zero in the range, symmetric ones symmetric, fixed ones as prescribed, none without a width."""
         known = self.known.tensors()
-        low = ops.where(known.nonnegative, 0.0, ops.minimum(ops.maximum(low, known.least), 0.0))
-        high = ops.maximum(ops.minimum(high, known.greatest), 0.0)
+        low = ops.where(known.nonnegative, 0.0, ops.minimum(ops.maximum(low, known.limits[0]), 0.0))
+        high = ops.maximum(ops.minimum(high, known.limits[1]), 0.0)
         peak = ops.maximum(high, -low)
         below = (known.steps + 1.0) / (known.steps - 1.0)  # 128 / 127 in 8 bits
         low, high = ops.where(known.symmetric, -peak * below, low), ops.where(known.symmetric, peak, high)
         high = ops.maximum(high, low + known.unit * (NARROWEST / SLOWNESS))
-        return ops.where(known.movable, low, known.low), ops.where(known.movable, high, known.high)
+        return ops.where(known.movable, low, known.ends[0]), ops.where(known.movable, high, known.ends[1])
 
     def nudged(self, step: Any) -> list[NudgedRange]:
         """The grid of each group at this step."""
@@ -125,19 +116,13 @@ class ActivationRanges:
         parts = (ops.unstack(v, num=len(self.groups)) for v in (all_groups.scale, all_groups.low, all_groups.high))
         return [NudgedRange(*of_group) for of_group in zip(*parts, strict=True)]
 
-    def update(self, lows: Sequence[Any], highs: Sequence[Any], step: Any) -> None:
-        """After a training step: `lows` and `highs` are the extremes of each group in this batch."""
+    def update(self, extremes: Sequence[Any], step: Any) -> None:
+        """After a training step: `extremes` are the low and high of each group in this batch."""
         if not self.groups:
             return
-        frozen = self.is_frozen(step)
-        old_low, old_high = ops.convert_to_tensor(self.low), ops.convert_to_tensor(self.high)
-        if self.learned:
-            low, high = self._learned_ends()
-        else:
-            low, high = ops.stack(list(lows)), ops.stack(list(highs))
-            low, high = self._averaged(old_low, low), self._averaged(old_high, high)
-        self.low.assign(ops.where(frozen > 0, old_low, low))
-        self.high.assign(ops.where(frozen > 0, old_high, high))
+        frozen, before = self.is_frozen(step), ops.convert_to_tensor(self.tracked)
+        now = self._learned_ends() if self.learned else self._averaged(before, ops.stack(list(extremes), axis=1))
+        self.tracked.assign(ops.where(frozen > 0, before, now))
         self.updates.assign(self.updates + 1.0 - frozen)
 
     def _averaged(self, before: Any, now: Any) -> Any:
@@ -146,8 +131,7 @@ class ActivationRanges:
             return now
         share = 1.0 - self.settings.decay
         if self.settings.debias:
-            count = self.updates + 1.0
-            share = (1.0 - self.settings.decay) / (1.0 - ops.power(self.settings.decay, count))
+            share = share / (1.0 - ops.power(self.settings.decay, self.updates + 1.0))
         return before + (now - before) * share
 
     def deployed(self, step: Any) -> list[QuantParams]:
@@ -155,16 +139,14 @@ class ActivationRanges:
 
         A range that has not moved has those that it started with, to the last bit.
         """
-        if not self.groups:
-            return []
-        made = []
-        low, high = (array_of(end) for end in self.ends(step))
-        moved = (low != self.known.low) | (high != self.known.high)
-        for group, nudged, has_moved in zip(self.groups, self.nudged(step), moved, strict=True):
-            if group.fixed or not has_moved:
-                made.append(group.params)
-                continue
-            dtype, scale = group.params.dtype, max(float(array_of(nudged.scale)), SMALLEST_SCALE)
-            below = round(-float(array_of(nudged.low)) / scale)
-            made.append(QuantParams((scale,), (min(max(dtype.min + below, dtype.min), dtype.max),), dtype))
-        return made
+        moved = (np.stack([array_of(end) for end in self.ends(step)]) != self.known.ends).any(axis=0)
+        return [
+            _deployed_params(grid, group.params.dtype) if has_moved and not group.fixed else group.params
+            for group, grid, has_moved in zip(self.groups, self.nudged(step), moved, strict=True)
+        ]
+
+
+def _deployed_params(grid: NudgedRange, dtype: DType) -> QuantParams:
+    scale = max(float(array_of(grid.scale)), SMALLEST_SCALE)
+    zero_point = dtype.min + round(-float(array_of(grid.low)) / scale)
+    return QuantParams((scale,), (min(max(zero_point, dtype.min), dtype.max),), dtype)

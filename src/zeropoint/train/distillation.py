@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import keras
@@ -20,12 +21,11 @@ from ..plan.request import Request
 from ..recipe import Effort, Recipe, keep_float
 from ..sources.models import ModelSource, load
 from ..sources.samples import Samples
-from .building import build, entry_plan, logits_of, recipe_of
 from .deployment import export
 from .fake_quant import QuantSettings
 from .fake_quant_graph import Blueprint
 from .loop import Progress, Schedule, TrainingData, TrainingLoop, TrainingSummary
-from .network import Trainable
+from .network import Trainable, entry_plan, logits_of, recipe_of
 
 SMALLEST = 1e-12
 
@@ -118,7 +118,7 @@ class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
         """Student and teacher of one blueprint, with the outputs that `goal` compares."""
         graph = blueprint.plan.graph
         compared = compared_tensors(graph, goal, blueprint.specs)
-        student = build(replace(blueprint, outputs=tuple(c.tensor for c in compared)))
+        student = Trainable(replace(blueprint, outputs=tuple(c.tensor for c in compared)))
         teacher = Trainable(replace(student.blueprint, plan=Plan(graph), quantize=False))
         teacher.trainable = False
         return cls(student, teacher, compared, goal)
@@ -149,13 +149,11 @@ def label_loss(name: str | None, head: Probabilities | None) -> Callable[[Any, A
     if name is None:
         return None
     try:
-        loss = keras.losses.get(name)
+        loss: Callable[..., Any] = keras.losses.get(name)
     except ValueError:
         raise InvalidRecipe(f"Keras has no loss {name!r}; try sparse_categorical_crossentropy or mse") from None
-    entropy = "crossentropy" in name.lower().replace("_", "")
-    if not entropy or head is None:
-        return lambda labels, found: loss(labels, found)
-    return lambda labels, found: loss(labels, found, from_logits=True)
+    takes_logits = head is not None and "crossentropy" in name.lower().replace("_", "")
+    return partial(loss, from_logits=True) if takes_logits else loss
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -34,7 +34,7 @@ EMA_DECAY = 0.99
 class Schedule:
     """`steps` of Adam on batches of `batch` samples. The learning rate, None for one that suits the weights' bits,
     rises over the first twentieth and then falls along a cosine. A share of the samples is held back; on these the
-    loss is taken `checks` times. `mirror` turns half of the images of a batch round, left to right; `shift` moves each
+    loss is taken `checks` times. `mirror` flips half of the images of a batch left to right; `shift` moves each
     by up to so many pixels, with the border repeated.
     """
 
@@ -81,27 +81,19 @@ class TrainingData:
 
     @classmethod
     def of(cls, model: Model, samples: Samples, *, labelled: bool) -> TrainingData:
-        where, notes = entry(model), Notes()
-        if not labelled:
-            found = tuple(row for _, row in rows(samples, where, notes))
-            labels = None
-        else:
-            pairs = [
-                pair for number, sample in enumerate(iterate(samples)) for pair in _labelled(sample, where, number)
-            ]
+        where = entry(model)
+        if labelled:
+            pairs = [pair for k, sample in enumerate(iterate(samples)) for pair in _labelled(sample, where, k)]
             found, labels = tuple(row for row, _ in pairs), tuple(label for _, label in pairs)
+        else:
+            found, labels = tuple(row for _, row in rows(samples, where, Notes())), None
         if len(found) < 2:
             raise InvalidSample(f"training needs at least two samples, one of them to check with, not {len(found)}")
         return cls(found, labels)
 
-    def part(self, chosen: Sequence[int]) -> TrainingData:
-        labels = None if self.labels is None else tuple(self.labels[k] for k in chosen)
-        return TrainingData(tuple(self.rows[k] for k in chosen), labels)
-
     def batch(self, chosen: Sequence[int]) -> tuple[list[Array], Array | None]:
-        part = self.part(chosen)
-        inputs = [np.concatenate(column) for column in zip(*part.rows, strict=True)]
-        return inputs, None if part.labels is None else np.concatenate(part.labels)
+        inputs = [np.concatenate(column) for column in zip(*(self.rows[k] for k in chosen), strict=True)]
+        return inputs, None if self.labels is None else np.concatenate([self.labels[k] for k in chosen])
 
 
 def _labelled(sample: Any, where: Any, number: int) -> list[tuple[Row, Array]]:
@@ -144,34 +136,33 @@ class TrainingLoop:
     schedule: Schedule
     data: TrainingData
     progress: Progress | None = None
-    _history: list[tuple[int, float]] = field(default_factory=list)
 
     def run(self) -> TrainingSummary:
         schedule = self.schedule
         self._compile()
         kept, held = self._split()
-        best_step, best, state = 0, self._check(held), self._state()
-        self._history = [(0, best)]
-        before, every, interrupted, step = best, max(1, schedule.steps // schedule.checks), False, 0
-        average = WeightEma(state)
+        state = self._state()
+        average, history = WeightEma(state), [(0, self._check(state, held))]
+        best_step, best = history[0]
+        every, interrupted, step = max(1, schedule.steps // schedule.checks), False, 0
         try:
             for step, (inputs, labels) in enumerate(self._batches(kept), start=1):
                 loss = _number(self.distiller.train_on_batch(inputs, labels))
-                average.add(self._state())
+                present = self._state()
+                average.add(present)
                 if self.progress is not None:
                     self.progress(step, loss)
                 if step % every and step != schedule.steps:
                     continue
-                present = self._state()
-                tried = [(self._check_state(candidate, held), candidate) for candidate in (average.state, present)]
+                tried = [(self._check(candidate, held), candidate) for candidate in (average.state, present)]
                 found, candidate = min(tried, key=lambda pair: pair[0])
-                self._history.append((step, found))
+                history.append((step, found))
                 if found < best:
                     best_step, best, state = step, found, candidate
         except KeyboardInterrupt:
             interrupted = True
         self._restore(state)
-        return TrainingSummary(step, before, best, best_step, tuple(self._history), interrupted)
+        return TrainingSummary(step, history[0][1], best, best_step, tuple(history), interrupted)
 
     def _state(self) -> list[Array]:
         return [array_of(variable) for variable in self.distiller.student.weights]
@@ -180,20 +171,11 @@ class TrainingLoop:
         for variable, value in zip(self.distiller.student.weights, state, strict=True):
             variable.assign(value)
 
-    def _check_state(self, state: Sequence[Array], held: Sequence[int]) -> float:
-        """The loss on held-back samples in that state, in which training then goes on if it is the present one."""
-        self._restore(state)
-        return self._check(held)
-
     def _compile(self) -> None:
         schedule = self.schedule
         warmup, peak = max(1, schedule.steps // 20), schedule.rate(self.distiller.student.least_bits)
         rate = keras.optimizers.schedules.CosineDecay(
-            peak / 10,
-            max(1, schedule.steps - warmup),
-            alpha=0.01,
-            warmup_target=peak,
-            warmup_steps=warmup,
+            peak / 10, max(1, schedule.steps - warmup), alpha=0.01, warmup_target=peak, warmup_steps=warmup
         )
         # XLA on a CPU makes steps of convolutional networks slower, not faster.
         jit = False if keras.backend.backend() == "tensorflow" else "auto"
@@ -220,7 +202,7 @@ class TrainingLoop:
             yield [self._varied(array, rng) for array in inputs], labels
 
     def _varied(self, array: Array, rng: np.random.Generator) -> Array:
-        """Images as they might have been as well."""
+        """Images mirrored and shifted at random, if the schedule says so."""
         if not self.schedule.mirror and not self.schedule.shift:
             return array
         if array.ndim != 4:
@@ -231,10 +213,10 @@ class TrainingLoop:
     def _batch_size(self) -> int:
         return self.schedule.batch if self.distiller.student.takes_any_batch else 1
 
-    def _check(self, held: Sequence[int]) -> float:
-        """The mean loss on held-back samples, without training."""
-        size = self._batch_size()
-        total = 0.0
+    def _check(self, state: Sequence[Array], held: Sequence[int]) -> float:
+        """The mean loss on held-back samples in that state, which the student is left in."""
+        self._restore(state)
+        size, total = self._batch_size(), 0.0
         for start in range(0, len(held), size):
             chosen = held[start : start + size]
             inputs, labels = self.data.batch(chosen)

@@ -1,19 +1,33 @@
-"""The trainable graph: a Plan executed in `keras.ops`, with fake quantization where the Plan stores integers."""
+"""The trainable graph as a Keras model, and how one is made of a `.tflite` or of another Keras model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
-from ..errors import InvalidRecipe, InvalidSample
-from ..sources.ports import Port
-from .activation_ranges import ActivationRanges
+from ..calibration import Ranges, Stats, calibrate
+from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp
+from ..graph.edit import copy_model
+from ..graph.model import Graph, Model, Tensor
+from ..graph.query import Uses
+from ..improve.pipeline import plan as plan_model
+from ..ops import OPS, OpSpec, Probabilities
+from ..plan.plan import Plan, Planned
+from ..plan.prepare import prepare
+from ..plan.request import Request
+from ..recipe import FLOAT, Recipe, Rule, preset
+from ..sources.models import ModelSource, load
+from ..sources.ports import Port, Row, entry, entry_graphs
+from ..sources.samples import Samples
 from .backend import array_of
-from .fake_quant_graph import Blueprint, FakeQuantGraph
-from .forward import ForwardPass
-from .weights import TrainableConstant
+from .fake_quant import QuantSettings
+from .fake_quant_graph import Blueprint, FakeQuantGraph, ForwardPass
+from .weights import unmatched
+
+NOISE_RUNS = 8
 
 
 class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
@@ -23,7 +37,12 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
     """
 
     def __init__(self, blueprint: Blueprint) -> None:
+        if blueprint.plan.packed:
+            raise InvalidRecipe("the recipe only stores weights in fewer bits; training is for integer arithmetic")
+        if unknown := unmatched(blueprint.freeze, blueprint.plan.graph):
+            raise InvalidRecipe(f"nothing fits the pattern {unknown[0]!r}; `zeropoint inspect --ops` lists names")
         super().__init__(name="trainable")
+        self.blueprint, self.ports = blueprint, entry(blueprint.planned.model).ports
         self.graph = FakeQuantGraph.of(blueprint, self.add_weight)
         self._steps = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="steps")
         self.built = True
@@ -32,18 +51,9 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
         """All variables exist already."""
 
     @property
-    def blueprint(self) -> Blueprint:
-        return self.graph.blueprint
-
-    @property
     def takes_any_batch(self) -> bool:
         """Whether it can be run with any number of samples at a time, or only with as many as the file says."""
         return bool(self.graph.free)
-
-    @property
-    def ports(self) -> tuple[Port, ...]:
-        """The inputs, with the names that they go by."""
-        return self.graph.ports
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         forward = ForwardPass(self.graph, self._steps, bool(training))
@@ -65,15 +75,7 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
 
     def freeze_ranges(self) -> None:
         """From now on ranges stay as they are; weights go on being trained."""
-        self.ranges.freeze()
-
-    @property
-    def constants(self) -> tuple[TrainableConstant, ...]:
-        return self.graph.constants
-
-    @property
-    def ranges(self) -> ActivationRanges:
-        return self.graph.ranges
+        self.graph.ranges.freeze()
 
     @property
     def step(self) -> int:
@@ -99,3 +101,115 @@ class FreezeRanges(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
             if not isinstance(self.model, Trainable):
                 raise InvalidRecipe("FreezeRanges is for models that zeropoint.train.trainable made")
             self.model.freeze_ranges()
+
+
+def trainable(
+    model: ModelSource,
+    recipe: Recipe | str = "int8",
+    stats: Stats | None = None,
+    *,
+    ranges: Ranges | None = None,
+    weight_bits: int = 8,
+    settings: QuantSettings | None = None,
+    freeze: Sequence[str] = (),
+    outputs: Sequence[str] | None = None,
+    logits: bool = False,
+    quantize: bool = True,
+    ops: Mapping[str, OpSpec] = OPS,
+) -> Trainable:
+    """`model` as a Keras model that computes what its quantized form will, ready for `compile` and `fit`.
+
+    `recipe` is a mode ("int8", "int16x8") or rules; `stats` of a calibration, or `ranges`, tell where ranges start.
+    `freeze` are patterns of op kinds, op names or constants that are not trained. `outputs` names inner tensors to
+    compute instead of the model's own; `logits` stops in front of a final softmax or sigmoid, where losses are
+    steadier. Without `quantize` it is the float model. `ops` is the op table.
+    """
+    source = load(model)
+    if quantize:
+        request = Request(recipe_of(recipe, weight_bits), stats, ranges or Ranges({}), ops=ops)
+        planned = plan_model(source, request)
+    else:
+        request = Request(Recipe((Rule(FLOAT),)), ops=ops)
+        planned = float_plan(source, request)
+    plan = entry_plan(planned)
+    graph, uses = plan.graph, Uses(plan.graph)
+    ends = graph.outputs if outputs is None else [_tensor(graph, name) for name in outputs]
+    if logits:
+        ends = [logits_of(tensor, uses, ops)[0] for tensor in ends]
+    settings = settings or QuantSettings()
+    return Trainable(Blueprint(planned, plan, request, tuple(ends), settings, tuple(freeze), quantize))
+
+
+def recipe_of(recipe: Recipe | str, weight_bits: int) -> Recipe:
+    """A recipe as it is, or that of a mode with weights of so many bits."""
+    if isinstance(recipe, str):
+        return preset(recipe, weight_bits)
+    if weight_bits != 8:
+        raise InvalidRecipe("give a recipe, or a mode and the bits of the weights, not both")
+    return recipe
+
+
+def float_plan(model: Model, request: Request) -> Planned:
+    """A plan that quantizes nothing, for a copy of the model whose weights are plainly float."""
+    copy = copy_model(model)
+    prepare(copy, request.recipe, request.ops)
+    return Planned(copy, tuple(Plan(graph) for graph in entry_graphs(copy)))
+
+
+def entry_plan(planned: Planned) -> Plan:
+    """The plan of the only graph that callers run."""
+    graph = entry(planned.model).graph  # raises where there are several
+    for plan in planned.plans:
+        if plan.graph is graph:
+            return plan
+    raise UnsupportedOp(f"the graph '{graph.name}' is run by other graphs and cannot be trained by itself")
+
+
+def _tensor(graph: Graph, name: str) -> Tensor:
+    try:
+        return graph.tensor(name)
+    except KeyError:
+        raise InvalidModel(f"the model has no tensor {name!r} to train for; `zeropoint inspect` lists them") from None
+
+
+def logits_of(tensor: Tensor, uses: Uses, ops: Mapping[str, OpSpec]) -> tuple[Tensor, Probabilities | None]:
+    """What a softmax or sigmoid makes `tensor` of, and which probabilities it makes; without one, `tensor` itself."""
+    producer = uses.producer(tensor)
+    spec = None if producer is None else ops.get(producer.kind)
+    before = None if producer is None or spec is None or spec.probabilities is None else producer.inputs[0]
+    return (tensor, None) if before is None or spec is None else (before, spec.probabilities)
+
+
+def quantize_model(
+    keras_model: Any,
+    samples: Samples | None = None,
+    recipe: Recipe | str = "int8",
+    *,
+    weight_bits: int = 8,
+    settings: QuantSettings | None = None,
+    logits: bool = False,
+    ops: Mapping[str, OpSpec] = OPS,
+) -> Trainable:
+    """A Keras model as a trainable quantized graph. Batch normalization is folded into the layers.
+
+    With `samples` ranges start from what these give. Without, they start from the first batches of training, so that a
+    few should be run before its result means anything. The model is converted by TensorFlow, whatever Keras computes
+    with afterwards.
+    """
+    model = load(keras_model)
+    if samples is None:
+        settings = settings or QuantSettings(ranges="average", debias=True)
+    stats = calibrate(model, _noise(model) if samples is None else samples, ops=ops)
+    return trainable(model, recipe, stats, weight_bits=weight_bits, settings=settings, logits=logits, ops=ops)
+
+
+def _noise(model: Model) -> list[Row]:
+    """Something to run the model on; its ranges are gone after the first batch."""
+    rng = np.random.default_rng(0)
+    return [tuple(_values(port, rng) for port in entry(model).ports) for _ in range(NOISE_RUNS)]
+
+
+def _values(port: Port, rng: np.random.Generator) -> Any:
+    shape = tuple(max(1, n) for n in port.shape)
+    drawn = rng.standard_normal(shape) if port.dtype.is_float else np.zeros(shape)
+    return drawn.astype(port.dtype.storage)

@@ -18,10 +18,10 @@ from ..plan.plan import Plan
 from ..plan.weights import live_scales
 from ..recipe import keep_float
 from .backend import AddWeight, array_of, new_variable
-from .fake_quant import QuantLevels, QuantSettings, symmetric_scale, symmetric_steps
+from .fake_quant import QuantLevels, QuantSettings, symmetric_scale
 
 LEAST_SIZE = 2.0**-10
-"""Channels whose weights are smaller than this share of the others' hardly take part; they move as the others do."""
+"""Channels whose weights are smaller than this share of the others' hardly contribute; they move as the others do."""
 
 BIAS_STEPS = 8
 """A bias moves in multiples of so many steps of the output."""
@@ -145,10 +145,6 @@ class WeightQuantizer:
         others = ops.min(ops.where(alive, scale, 3e38))
         return ops.where(alive, scale, ops.where(others < 3e38, others, 2.0**-7))
 
-    def steps(self, weights: Any, scale: Any, slope: Any = None) -> Any:
-        """The weights as whole multiples of the scale, or nearly whole ones: see `fake_quant.soft_round`."""
-        return symmetric_steps(weights, scale, self.levels, slope)
-
     def params(self, weights: Array) -> QuantParams:
         """What the weights are deployed with: `scale`, computed to the last bit as without training."""
         others = None if self.start.axis is None else tuple(k for k in range(weights.ndim) if k != self.start.axis)
@@ -173,9 +169,7 @@ def fitted_scales(data: Array, axis: int | None, levels: QuantLevels) -> Array:
     rows = data.reshape(1, -1) if axis is None else np.moveaxis(data, axis, 0).reshape(data.shape[axis], -1)
     most = levels.steps // 2
     peaks = np.maximum(np.abs(rows).max(axis=1, keepdims=True), SMALLEST_SCALE)
-    best, least = peaks / most, np.full((rows.shape[0], 1), np.inf)
-    for share in np.linspace(0.2, 1.0, 41):
-        scale = share * peaks / most
-        error = ((np.clip(np.round(rows / scale), -most, most) * scale - rows) ** 2).sum(axis=1, keepdims=True)
-        best, least = np.where(error < least, scale, best), np.minimum(error, least)
-    return np.asarray(best.reshape(-1), np.float32)
+    scales = [share * peaks / most for share in np.linspace(0.2, 1.0, 41)]
+    errors = [((np.clip(np.round(rows / s), -most, most) * s - rows) ** 2).sum(axis=1) for s in scales]
+    best = np.argmin(errors, axis=0)
+    return np.asarray(np.hstack(scales)[np.arange(len(rows)), best], np.float32)

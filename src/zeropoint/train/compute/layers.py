@@ -42,13 +42,13 @@ def _apply(call: Call, kernel: Any, convolution: Any) -> Any:
     if not unequal and (max(dilation) == 1 or max(strides) == 1):
         return convolution(call[0], kernel, strides=strides, padding=PADDING[call.option("padding")], **options)
     # Backends do not combine such strides (with dilation, or unequal ones): every position, then the wanted ones.
-    every = convolution(_padded(call[0], high, wide), kernel, strides=(1, 1), padding="valid", **options)
+    every = convolution(_padded(call[0], (high, wide)), kernel, strides=(1, 1), padding="valid", **options)
     return every[:, :: high.stride, :: wide.stride][:, : high.outputs, : wide.outputs]
 
 
-def _padded(x: Any, high: Window, wide: Window) -> Any:
-    sides = [(max(0, w.before), max(0, w.after)) for w in (high, wide)]
-    return ops.pad(x, ((0, 0), *sides, (0, 0))) if any(map(any, sides)) else x
+def _padded(x: Any, windows: tuple[Window, Window], filler: float = 0.0) -> Any:
+    sides = [(max(0, w.before), max(0, w.after)) for w in windows]
+    return ops.pad(x, ((0, 0), *sides, (0, 0)), constant_values=filler) if any(map(any, sides)) else x
 
 
 def _with_bias(y: Any, bias: Any) -> Any:
@@ -73,11 +73,10 @@ def _convolve_transposed_with_bias(call: Call) -> Any:
 def _spread(call: Call, slot: int, strides: tuple[int, int], same: bool) -> Any:
     """A transposed convolution as a plain one: zeros between the input's pixels, and the kernel turned round."""
     image, taps, outputs = call.input_shape(slot)[1:3], call.input_shape(1)[1:3], call.output_shape()[1:3]
-    high, wide = transposed_windows(image, taps, outputs, strides, same=same)
+    windows = transposed_windows(image, taps, outputs, strides, same=same)
     spaced = _with_gaps(_with_gaps(call[slot], 1, strides[0]), 2, strides[1])
     turned = ops.transpose(ops.flip(call[1], axis=(1, 2)), (1, 2, 3, 0))
-    padded = _padded(spaced, high, wide)
-    y = ops.conv(padded, turned, strides=1, padding="valid", data_format="channels_last")
+    y = ops.conv(_padded(spaced, windows), turned, strides=1, padding="valid", data_format="channels_last")
     return y[:, : outputs[0], : outputs[1]]
 
 
@@ -118,13 +117,9 @@ def _window(call: Call, axis: int, side: str, name: str) -> Window:
 
 
 def _pooled(call: Call, pool: Callable[..., Any], filler: float) -> Any:
-    high, wide = _windows(call)
-    x = call[0]
-    if high.before or high.after or wide.before or wide.after:
-        around = ((0, 0), (high.before, high.after), (wide.before, wide.after), (0, 0))
-        x = ops.pad(x, around, constant_values=filler)
+    high, wide = windows = _windows(call)
     size, strides = (high.taps, wide.taps), (high.stride, wide.stride)
-    return pool(x, size, strides=strides, padding="valid", data_format="channels_last")
+    return pool(_padded(call[0], windows, filler), size, strides=strides, padding="valid", data_format="channels_last")
 
 
 def _average_pool(call: Call) -> Any:
@@ -173,8 +168,8 @@ def _positions(length: int, outputs: int, call: Call) -> Array:
     return np.asarray((np.arange(outputs, dtype=np.float32) + _half_pixel(call)) * scale)
 
 
-def _half_pixel(call: Call) -> np.float32:
-    return np.float32(0.5 if call.option("halfPixelCenters", False) else 0.0)
+def _half_pixel(call: Call) -> float:
+    return 0.5 if call.option("halfPixelCenters", False) else 0.0
 
 
 def _resize_nearest(call: Call) -> Any:
@@ -186,7 +181,7 @@ def _resize_nearest(call: Call) -> Any:
 def _nearest(length: int, outputs: int, call: Call) -> Array:
     at = _positions(length, outputs, call)
     corners = call.option("alignCorners", False) and outputs > 1
-    whole = np.floor(at + np.float32(0.5)) if corners else np.floor(at)
+    whole = np.floor(at + 0.5) if corners else np.floor(at)
     return np.asarray(np.clip(whole, 0, length - 1), np.int32)
 
 

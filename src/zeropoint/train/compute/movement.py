@@ -75,9 +75,8 @@ def _pad(call: Call) -> Any:
     filler = call[2]
     if filler is None:
         return ops.pad(call[0], around)
-    shape = [1] * len(around)
     inside = ops.pad(ops.ones_like(call[0]), around)
-    return ops.pad(call[0], around) + (1.0 - inside) * ops.reshape(filler, shape)
+    return ops.pad(call[0], around) + (1.0 - inside) * ops.reshape(filler, [1] * len(around))
 
 
 def _mirror_pad(call: Call) -> Any:
@@ -91,24 +90,17 @@ def _mirror_pad(call: Call) -> Any:
 
 def _gather(call: Call) -> Any:
     x, indices = call[0], call[1]
-    rank = len(x.shape)
-    axis, batch = int(call.option("axis", 0)) % rank, int(call.option("batchDims", 0))
+    axis, batch = int(call.option("axis", 0)) % len(x.shape), int(call.option("batchDims", 0))
     if batch == 0:
         return ops.take(x, indices, axis=axis)
     # [batch, before, axis, after] -> rows of one long table, one for each batch and position on the axis.
-    order = [*range(batch), axis, *(k for k in range(batch, rank) if k != axis)]
-    moved = ops.transpose(x, order)
-    sizes, places = x.shape[axis], tuple(indices.shape[batch:])
-    rest = tuple(moved.shape[batch + 1 :])
+    moved = ops.moveaxis(x, axis, batch)
+    places, rest = tuple(indices.shape[batch:]), tuple(moved.shape[batch + 1 :])
     flat = ops.reshape(indices, (-1, int(np.prod(places))))
-    starts = ops.arange(ops.shape(flat)[0], dtype=flat.dtype) * sizes
+    starts = ops.arange(ops.shape(flat)[0], dtype=flat.dtype) * x.shape[axis]
     rows = ops.take(ops.reshape(moved, (-1, *rest)), flat + ops.expand_dims(starts, 1), axis=0)
-    lead = (-1, *x.shape[1:batch])
-    spread = ops.reshape(rows, (*lead, *places, *rest))
-    before = axis - batch
-    ahead = [batch + len(places) + k for k in range(before)]
-    behind = range(batch + len(places) + before, len(spread.shape))
-    return ops.transpose(spread, [*range(batch), *ahead, *range(batch, batch + len(places)), *behind])
+    spread = ops.reshape(rows, (-1, *x.shape[1:batch], *places, *rest))
+    return ops.moveaxis(spread, [batch + k for k in range(len(places))], [axis + k for k in range(len(places))])
 
 
 def _gather_nd(call: Call) -> Any:
@@ -171,7 +163,7 @@ def _space_to_depth(call: Call) -> Any:
     _, height, width, channels = call.input_shape(0)
     parts = ops.reshape(call[0], (-1, height // block, block, width // block, block, channels))
     moved = ops.transpose(parts, (0, 1, 3, 2, 4, 5))
-    return ops.reshape(moved, (-1, height // block, width // block, block * block * channels))
+    return ops.reshape(moved, call.output_shape())
 
 
 def _depth_to_space(call: Call) -> Any:
@@ -179,7 +171,7 @@ def _depth_to_space(call: Call) -> Any:
     _, height, width, channels = call.input_shape(0)
     parts = ops.reshape(call[0], (-1, height, width, block, block, channels // block**2))
     moved = ops.transpose(parts, (0, 1, 3, 2, 4, 5))
-    return ops.reshape(moved, (-1, height * block, width * block, channels // block**2))
+    return ops.reshape(moved, call.output_shape())
 
 
 def _space_to_batch(call: Call) -> Any:
