@@ -175,12 +175,11 @@ def preset(name: str, weight_bits: int = 8, **changes: Any) -> Recipe:
         raise InvalidRecipe(f"weights of {weight_bits} bits are not supported; choose 8, 4 or 2")
     if name not in MODES:
         raise InvalidRecipe(f"unknown mode {name!r}; choose from {', '.join(MODES)}")
-    scheme = PRESETS[name]
     if name != "float16":
         changes["weights"] = DType.parse(f"int{weight_bits}")
     elif weight_bits != 8:
         raise InvalidRecipe("float16 has no integer weights; leave out the bits of the weights, or choose mode weights")
-    return Recipe((Rule(_scheme(scheme, changes, f"mode {name}")),))
+    return Recipe((Rule(_scheme(PRESETS[name], changes, f"mode {name}")),))
 
 
 def _scheme(scheme: Scheme, changes: dict[str, Any], where: str) -> Scheme:
@@ -296,10 +295,8 @@ def _plain(rule: Rule) -> Iterator[Mapping[str, Any]]:
     content: dict[str, Any] = {"scheme": scheme.label}
     content |= {"ops": rule.ops} if rule.ops != "*" else {}
     content |= {key: value for key in ("name", "regex", "scope") if (value := getattr(rule, key)) is not None}
-    for name in _CHANGES:
-        value = getattr(scheme, name)
-        if value != getattr(usual, name):
-            content[name] = value.label if isinstance(value, DType) else value
+    changes = {name: getattr(scheme, name) for name in _CHANGES if getattr(scheme, name) != getattr(usual, name)}
+    content |= {name: value.label if isinstance(value, DType) else value for name, value in changes.items()}
     if rule.either is None:
         yield content
     else:  # a kind or a name: files know either by itself

@@ -21,7 +21,7 @@ from .inner_tensors import unmeasurable_calls
 from .instrumented_graph import MeasureMode, takes_batches
 from .observer import Chunk, Observer
 from .stats import Stats, TensorStats, merge_tensors
-from .task import CalibrationTask, OpTable, Settings
+from .task import CalibrationTask, OpTable, Settings, measured_tensors
 
 Progress = Callable[[int], None]
 """Called with the number of runs done so far."""
@@ -104,7 +104,8 @@ def _calibrate_graph(
             merge_tensors(found, part)
         last = chunk[-1][0]
         advance(len(chunk))
-    return Stats("", last + 1, {key: found[key] for key in (*observer.graph.keys, *found) if key in found})
+    in_order = dict.fromkeys((*(task.keys[t] for t in measured_tensors(task.graph, task.ops)), *found))
+    return Stats("", last + 1, {key: found[key] for key in in_order if key in found})
 
 
 def _observer(task: CalibrationTask, mode: MeasureMode) -> Observer:

@@ -71,12 +71,11 @@ class InstrumentedGraph:
     sums; without histograms, the least of the channels `lows` only, and sums that need not be looked at unless they are
     NaN. If there are to be histograms, the output `picked` holds the `picks` of some probes, and the tensors of the
     others, `sampled`, are outputs themselves. `exposed`: tensors that are wanted whole: those of `read`, which cannot
-    be reduced in the graph, and whatever the caller asked for. `keys`: all measured tensors. `batch`: how many samples
-    are one run. `chunk`: how many samples to hand to a thread at once, many of a small model and one of a large.
+    be reduced in the graph, and whatever the caller asked for. `batch`: how many samples are one run. `chunk`: how many
+    samples to hand to a thread at once, many of a small model and one of a large.
     """
 
     model: Model
-    keys: tuple[str, ...]
     probes: tuple[Probe, ...]
     reductions: Tensor | None
     lows: Array
@@ -103,13 +102,11 @@ def instrument(task: CalibrationTask, mode: MeasureMode, exposed: Sequence[Tenso
     shown = tuple(dict.fromkeys((*(p.tensor for p in read), *exposed)))
     outputs = (*(t for t in (reductions, picked) if t is not None), *(p.tensor for p in sampled), *shown)
     graph.outputs = list(dict.fromkeys(outputs))
-    measured = measured_tensors(task.graph, task.ops)
-    elements = max(1, sum(t.size for t in measured))
+    elements = max(1, sum(t.size for t in measured_tensors(task.graph, task.ops)))
     together = batch_size(elements)
     return InstrumentedGraph(
         # Signatures would fix the outputs, so there are none.
         dataclasses.replace(task.model, graphs=[graph, *reachable_graphs(graph)], signatures=[]),
-        tuple(task.keys[t] for t in measured),
         tuple(probes),
         reductions,
         lows,

@@ -36,9 +36,8 @@ class Observer:
         self.graph: InstrumentedGraph = instrument(task, mode, exposed) if like is None else like.graph
         alone = self.graph.batch == 1  # else a run has another shape than the file says
         self._runner: Runner = Runner(self.graph.model, strict=alone) if like is None else like._runner.another()
-        probes = self.graph.probes
-        self._starts = np.array([p.start for p in probes], np.intp)
-        self._width = sum(p.channels for p in probes)
+        self._starts = np.array([p.start for p in self.graph.probes], np.intp)
+        self._width = sum(p.channels for p in self.graph.probes)
         self._strides = [sampling_stride(p.tensor.size) for p in self.graph.sampled]
         # Where each probe's elements are in what is sampled of a run: what the graph picks comes first.
         sizes = {p: pick.size for p, pick in self.graph.picks.items()}

@@ -127,9 +127,8 @@ def _explained() -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         text = "; ".join(lines[:2]) or "no reason given"
-        if "custom op" in text.lower() or "select tensorflow" in text.lower():
-            raise UnsupportedOp(f"LiteRT cannot run this model: {text}") from None
-        raise RuntimeFailure(f"LiteRT cannot run this model: {text}") from None
+        lacks_ops = "custom op" in text.lower() or "select tensorflow" in text.lower()
+        raise (UnsupportedOp if lacks_ops else RuntimeFailure)(f"LiteRT cannot run this model: {text}") from None
 
 
 def require_runnable(model: Model) -> None:

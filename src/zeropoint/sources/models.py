@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -90,13 +91,10 @@ def from_torch(module: Any, sample_inputs: Any, conversion: Conversion) -> Model
     with converting("litert-torch", conversion):
         litert_torch = require_library("litert_torch", "converting a PyTorch module", remedy)
         callee = module.module() if hasattr(module, "graph_module") else module  # an exported program
-        was_training = getattr(module, "training", False)
-        if was_training:
-            module.eval()
-        try:
+        with contextlib.ExitStack() as stack:
+            if getattr(module, "training", False):
+                module.eval()
+                stack.callback(module.train)
             converted = litert_torch.convert(callee, *inputs)
-        finally:
-            if was_training:
-                module.train()
         content = getattr(converted, "model_content", None) or converted.tflite_model  # the older name
         return load_tflite(content())
