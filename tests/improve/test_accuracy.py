@@ -291,6 +291,15 @@ def test_more_effort_is_never_worse_on_the_data_and_always_the_same(effort: str)
     assert output_power(first.model, samples, model) <= 1.01 * output_power(quick.model, samples, model)
 
 
+def test_weights_are_refined_alike_whatever_types_callers_give() -> None:
+    """The samples are float, also where the model is going to take integers."""
+    model, samples = chain(), inputs(chain(), 24)
+    plain = zeropoint.quantize(model, data=samples, effort="high", weight_bits=4)
+    integers = zeropoint.quantize(model, data=samples, effort="high", weight_bits=4, input_type="uint8")
+    assert [s.error for s in integers.steps] == [s.error for s in plain.steps]
+    assert integers.model.main.inputs[0].dtype is DType.UINT8
+
+
 def test_refined_biases_match_the_float_means_exactly() -> None:
     """Of the layer's own inputs, as the quantized part produces them."""
     model = layer("pointwise")

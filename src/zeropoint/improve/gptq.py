@@ -226,8 +226,7 @@ class Refiner:
             if spec is None or layout is None or not layout.applies_to(op):
                 continue
             use = Use(op, layout.weights)
-            packed, weights = plan.packed.get(use), op.inputs[use.slot]
-            form = plan.wanted.get(use) if packed is None else packed.form
+            form, weights = plan.form(use), op.inputs[use.slot]
             if not isinstance(form, QuantParams) or not form.is_symmetric or weights is None or weights.data is None:
                 continue
             is_asked = self.request.recipe.effort(op, self.request.effort) == "high"
@@ -266,7 +265,7 @@ class Refiner:
         made = copy_model(self.model)
         graph = made.graphs[plan.index]
         twin = graph.ops[plan.graph.ops.index(layer.op)]
-        rewrite(plan.on(graph), self.request.ops)
+        rewrite(plan.with_float_ends().on(graph), self.request.ops)
         source, float_source = Use(twin, layer.source.slot).tensor, layer.source.tensor
         loaded = Runner.exposing(made, graph, [source]), Runner.exposing(self.model, plan.graph, [float_source])
 

@@ -138,8 +138,8 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
         return
     copy = copy_model(best.prepared.model)
     pairs = zip(best.prepared.model.graphs, copy.graphs, strict=True)
-    twins = {a: b for old, new in pairs for a, b in zip(old.tensors, new.tensors, strict=True)}
-    keys = {twins[t]: key for t, key in best.prepared.keys.items() if t in twins}
+    twins = [pair for old, new in pairs for pair in zip(old.tensors, new.tensors, strict=True)]
+    keys = {twin: best.prepared.keys[t] for t, twin in twins if t in best.prepared.keys}
     links = equalize(copy, request.stats, keys, request.ops)
     if not links:
         return

@@ -152,6 +152,10 @@ class Plan:
     def params(self, node: Node) -> QuantParams | None:
         return next((group.params for group in self.groups if node in group.nodes), None)
 
+    def form(self, use: Use) -> Form | None:
+        """What the numbers at `use` are held in; None if they are float."""
+        return self.packed[use].form if use in self.packed else self.wanted.get(use)
+
     def key(self, use: Use) -> str:
         """A name for the numbers at `use`, unlike that of any other use in the model."""
         return f"{self.index}:{self._positions[use.op]}:{use.slot}"
@@ -213,21 +217,16 @@ class Plan:
         reasons = {s.op: s.reason for s in self.skipped}
         for op in self.graph.ops:
             yield f"  {op.label} {labels[op]}  '{op.name}'"
-            yield from self._about(op, reasons.get(op))
+            if op in reasons:
+                yield f"      because {reasons[op]}"
+            uses = [Use(op, slot) for slot, tensor in enumerate(op.inputs) if tensor is not None]
+            yield from (f"      in  {self._use(use)}" for use in uses if use.tensor.dtype.is_float)
+            made = [tensor for tensor in op.outputs if tensor.dtype.is_float]
+            yield from (f"      out {self.stored.get(tensor) or 'float32'}" for tensor in made)
         for tensor in self.graph.outputs:
             yield f"  output '{tensor.name}' given as {self.outputs.get(tensor) or 'float32'}"
         for repair in self.repairs:
             yield f"  repaired {repair}"
-
-    def _about(self, op: Op, reason: str | None) -> Iterator[str]:
-        if reason is not None:
-            yield f"      because {reason}"
-        for slot, tensor in enumerate(op.inputs):
-            if tensor is not None and tensor.dtype.is_float:
-                yield f"      in  {self._use(tensor, Use(op, slot))}"
-        for tensor in op.outputs:
-            if tensor.dtype.is_float:
-                yield f"      out {self.stored.get(tensor) or 'float32'}"
 
     def _label(self, op: Op) -> str:
         if op in self.schemes:
@@ -237,12 +236,11 @@ class Plan:
             return "float"
         return "float, weights unpacked" if all(p.unpacked for p in held) else "hybrid"
 
-    def _use(self, tensor: Tensor, use: Use) -> str:
-        wanted = self.wanted.get(use)
+    def _use(self, use: Use) -> str:
+        wanted, stored = self.wanted.get(use), self.stored.get(use.tensor)
         shown = str(wanted or "float32")
-        if tensor.is_constant:
+        if use.tensor.is_constant:
             return f"{self.packed.get(use, shown)}  constant"
-        stored = self.stored.get(tensor)
         return shown if stored == wanted else f"{shown}  converted from {stored or 'float32'}"
 
 

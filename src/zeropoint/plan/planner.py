@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..affine import QuantParams
+from ..calibration.range_methods import Bounds
 from ..dtypes import Array, DType
 from ..errors import InvalidModel, InvalidSample, UnsupportedOp
 from ..graph.edit import add_constant_input, copy_model, signatures_follow
@@ -150,19 +151,15 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
     return replace(with_interface(plan, request.interface, ranges), skipped=tuple(skipped))
 
 
-def _saturation(
-    graph: Graph, schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec]
-) -> dict[Tensor, tuple[float, float]]:
+def _saturation(graph: Graph, schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec]) -> dict[Tensor, Bounds]:
     """What only saturating integer ops read need not be told apart beyond their ends."""
+    ends = {op: ops[op.kind].saturates.get(scheme.activations or DType.FLOAT32) for op, scheme in schemes.items()}
     uses, found = Uses(graph), {}
     for tensor in graph.tensors:
-        ends = []
-        for use in uses.readers(tensor):
-            dtype = schemes[use.op].activations if use.op in schemes else None
-            ends.append(None if dtype is None else ops[use.op.kind].saturates.get(dtype))
-        intervals = [e for e in ends if e is not None]
-        if intervals and len(intervals) == len(ends) and not uses.is_output(tensor):
-            found[tensor] = min(low for low, _ in intervals), max(high for _, high in intervals)
+        intervals = [ends.get(use.op) for use in uses.readers(tensor)]
+        known = [interval for interval in intervals if interval is not None]
+        if known and len(known) == len(intervals) and not uses.is_output(tensor):
+            found[tensor] = min(low for low, _ in known), max(high for _, high in known)
     return found
 
 

@@ -102,14 +102,12 @@ def build(planned: Planned, ops: Mapping[str, OpSpec], encoder: Encoder | None =
 
 def rewrite(plan: Plan, ops: Mapping[str, OpSpec], encoder: Encoder | None = None) -> None:
     """Edit the plan's graph in place. With one `encoder` for all graphs, constants that share bytes go on doing so."""
-    graph = plan.graph
-    uses = Uses(graph)
-    constants = _Constants(plan, uses, encoder or Encoder())
+    graph, uses, encoder = plan.graph, Uses(plan.graph), encoder or Encoder()
     for tensor in list(graph.tensors):
         if tensor.dtype is not DType.FLOAT32:
             continue
         if tensor.data is not None:
-            constants.rewrite(tensor)
+            _rewrite_constant(tensor, plan, uses, encoder)
         else:
             _rewrite_activation(tensor, plan, uses, ops)
     for op, scheme in plan.schemes.items():
@@ -120,38 +118,26 @@ def rewrite(plan: Plan, ops: Mapping[str, OpSpec], encoder: Encoder | None = Non
     edit.drop_unused(graph)
 
 
-@dataclass(frozen=True)
-class _Constants:
-    """The constants of one graph."""
-
-    plan: Plan
-    uses: Uses
-    encoder: Encoder
-
-    def rewrite(self, tensor: Tensor) -> None:
-        """Hold a constant once for each form in which it is wanted."""
-        plan, graph = self.plan, self.plan.graph
-        variants: dict[tuple[Form | None, str | None], list[Use]] = {}
-        for use in self.uses.readers(tensor):
-            variants.setdefault((self._form(use), plan.constants.keys.get(use)), []).append(use)
-        unchanged = variants.pop((None, None), [])
-        stays = self.uses.is_output(tensor) or bool(unchanged)
-        original = replace(tensor)
-        for (form, key), readers in variants.items():
-            target = edit.duplicate_constant(graph, original, readers, _label(form)) if stays else tensor
-            stays = True  # the first form takes the constant's own place, others get copies
-            self.encoder.encode(target, form or DType.FLOAT32, plan.constants.at(readers[0]), key)
-            graph.tensors += [t for t in attached(target) if t not in graph.tensors]
-            if unpacked := [use for use in readers if use in plan.packed and plan.packed[use].unpacked]:
-                edit.insert_after(graph, target, _conversion(target, _form_tensor(graph, target, None)), unpacked)
-        if (output := plan.outputs.get(tensor)) is not None:
-            if unchanged:
-                edit.duplicate_constant(graph, original, unchanged, "float32")
-            self.encoder.encode(tensor, output)
-
-    def _form(self, use: Use) -> Form | None:
-        packed = self.plan.packed.get(use)
-        return self.plan.wanted.get(use) if packed is None else packed.form
+def _rewrite_constant(tensor: Tensor, plan: Plan, uses: Uses, encoder: Encoder) -> None:
+    """Hold a constant once for each form in which it is wanted."""
+    graph = plan.graph
+    variants: dict[tuple[Form | None, str | None], list[Use]] = {}
+    for use in uses.readers(tensor):
+        variants.setdefault((plan.form(use), plan.constants.keys.get(use)), []).append(use)
+    unchanged = variants.pop((None, None), [])
+    stays = uses.is_output(tensor) or bool(unchanged)
+    original = replace(tensor)
+    for (form, key), readers in variants.items():
+        target = edit.duplicate_constant(graph, original, readers, _label(form)) if stays else tensor
+        stays = True  # the first form takes the constant's own place, others get copies
+        encoder.encode(target, form or DType.FLOAT32, plan.constants.at(readers[0]), key)
+        graph.tensors += [t for t in attached(target) if t not in graph.tensors]
+        if unpacked := [use for use in readers if use in plan.packed and plan.packed[use].unpacked]:
+            edit.insert_after(graph, target, _conversion(target, _form_tensor(graph, target, None)), unpacked)
+    if (output := plan.outputs.get(tensor)) is not None:
+        if unchanged:
+            edit.duplicate_constant(graph, original, unchanged, "float32")
+        encoder.encode(tensor, output)
 
 
 def _rewrite_activation(tensor: Tensor, plan: Plan, uses: Uses, ops: Mapping[str, OpSpec]) -> None:
@@ -180,9 +166,15 @@ def _rewrite_activation(tensor: Tensor, plan: Plan, uses: Uses, ops: Mapping[str
 
 
 def _form_tensor(graph: Graph, tensor: Tensor, form: QuantParams | None) -> Tensor:
-    name = edit.unused_name(graph, f"{tensor.name}/{_label(form)}")
-    dtype, quantization = (DType.FLOAT32, None) if form is None else (form.dtype, Quantization.of(form))
-    return Tensor(name, tensor.shape, dtype, quantization=quantization, shape_signature=tensor.shape_signature)
+    made = _tensor_of(form, edit.unused_name(graph, f"{tensor.name}/{_label(form)}"), tensor.shape)
+    made.shape_signature = tensor.shape_signature
+    return made
+
+
+def _tensor_of(form: QuantParams | None, name: str, shape: tuple[int, ...]) -> Tensor:
+    if form is None:
+        return Tensor(name, shape, DType.FLOAT32)
+    return Tensor(name, shape, form.dtype, quantization=Quantization.of(form))
 
 
 def _label(form: Form | None) -> str:
@@ -211,7 +203,8 @@ def _retarget(graph: Graph, op: Op, activations: DType, spec: OpSpec, plan: Plan
         op.options = op.options.replace(**changes)
     if spec.kernels.intermediates:
         output = plan.stored[op.outputs[0]]
-        op.intermediates = [_intermediate(op, k, kind, output) for k, kind in enumerate(spec.kernels.intermediates)]
+        forms = [output if kind == "output" else None for kind in spec.kernels.intermediates]
+        op.intermediates = [_tensor_of(form, f"{op.name}/intermediate{k}", (0,)) for k, form in enumerate(forms)]
         graph.tensors += op.intermediates
 
 
@@ -221,10 +214,3 @@ def _retarget_hybrid(op: Op, spec: OpSpec, plan: Plan) -> None:
     op.version = max(op.version, *(spec.kernels.versions.get(name, 1) for name in ("hybrid", *types)))
     if op.options is not None:
         op.options = op.options.replace(**spec.kernels.options.get(DType.FLOAT32, {}))
-
-
-def _intermediate(op: Op, k: int, kind: str, output: QuantParams) -> Tensor:
-    name = f"{op.name}/intermediate{k}"
-    if kind == "output":
-        return Tensor(name, (0,), output.dtype, quantization=Quantization.of(output))
-    return Tensor(name, (0,), DType.FLOAT32)
