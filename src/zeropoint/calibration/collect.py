@@ -85,8 +85,7 @@ def _calibrate_graph(
 ) -> Stats:
     """The statistics of one graph, still without a fingerprint."""
     # If each run goes on from where the last one stopped, there can be one at a time only, and no second look at it.
-    tensors = (t for g in task.model.graphs for t in g.tensors)
-    in_turn = task.settings.keep_state and any(t.is_variable or t.dtype is DType.RESOURCE for t in tensors)
+    in_turn = task.settings.keep_state and _is_stateful(task.model)
     observer = _observer(task, MeasureMode.EXPOSED if in_turn else MeasureMode.BATCHED)
     for name in unmeasurable_calls(task.graph, task.ops):
         notes.say(f"'{name}' works on resources; tensors of the graphs it calls were not measured")
@@ -106,6 +105,11 @@ def _calibrate_graph(
         advance(len(chunk))
     in_order = dict.fromkeys((*(task.keys[t] for t in measured_tensors(task.graph, task.ops)), *found))
     return Stats("", last + 1, {key: found[key] for key in in_order if key in found})
+
+
+def _is_stateful(model: Model) -> bool:
+    """Whether a run can leave something behind for the next."""
+    return any(t.is_variable or t.dtype is DType.RESOURCE for g in model.graphs for t in g.tensors)
 
 
 def _observer(task: CalibrationTask, mode: MeasureMode) -> Observer:

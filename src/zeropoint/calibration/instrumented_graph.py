@@ -176,13 +176,13 @@ def _insert_reductions(
     graph: Graph, probes: Sequence[Probe], mode: MeasureMode, task: CalibrationTask
 ) -> tuple[Tensor, Array]:
     """Add the reductions in place; return the tensor that holds them all, and the channels whose minima it has."""
-    additions = _Additions(graph)
+    insertions = _Insertions(graph)
     parts: list[Tensor] = []
     lows = [np.zeros(0, np.intp)]
     kept = 1 if mode is MeasureMode.BATCHED else 0  # leading axes
     for kind, reduction in _REDUCTIONS.items():
         for probe in probes:
-            if not task.settings.histograms and not _matters(kind, additions.producer.get(probe.tensor), task.ops):
+            if not task.settings.histograms and not _matters(kind, insertions.producer.get(probe.tensor), task.ops):
                 continue
             if kind == "low":
                 lows.append(probe.start + np.arange(probe.channels))
@@ -190,11 +190,11 @@ def _insert_reductions(
             if rank == kept + 1:
                 parts.append(probe.tensor)  # there is one value in each channel
                 continue
-            axes = additions.constant(f"axes{rank}", np.arange(kept, rank - 1, dtype=np.int32))
-            result = additions.tensor(kind, (1,) * kept + (probe.channels,))
+            axes = insertions.constant(f"axes{rank}", np.arange(kept, rank - 1, dtype=np.int32))
+            result = insertions.tensor(kind, (1,) * kept + (probe.channels,))
             options = default_options("ReducerOptions", keepDims=False)
-            parts.append(additions.add(probe.tensor, Op(reduction, [probe.tensor, axes], [result], options)))
-    return additions.join("reductions", parts), np.concatenate(lows)
+            parts.append(insertions.add(probe.tensor, Op(reduction, [probe.tensor, axes], [result], options)))
+    return insertions.join("reductions", parts), np.concatenate(lows)
 
 
 def _matters(kind: str, source: Op | None, ops: OpTable) -> bool:
@@ -212,30 +212,30 @@ def _matters(kind: str, source: Op | None, ops: OpTable) -> bool:
 
 def _insert_picks(graph: Graph, picks: Mapping[Probe, Pick]) -> Tensor:
     """Add the ops that pick elements in place; return the tensor that holds them."""
-    additions = _Additions(graph)
-    return additions.join("picked", [_pick(additions, probe.tensor, pick) for probe, pick in picks.items()])
+    insertions = _Insertions(graph)
+    return insertions.join("picked", [_pick(insertions, probe.tensor, pick) for probe, pick in picks.items()])
 
 
-def _pick(additions: _Additions, tensor: Tensor, pick: Pick) -> Tensor:
+def _pick(insertions: _Insertions, tensor: Tensor, pick: Pick) -> Tensor:
     """What is picked of `tensor`: a row for each sample."""
     picked = tensor
     if any(side.stride > 1 for side in pick.sides):
-        picked = additions.add(tensor, _copy(additions, tensor, *pick.sides))
+        picked = insertions.add(tensor, _copy(insertions, tensor, *pick.sides))
     if len(picked.shape) == 2 and picked.shape[0] == 1:
         return picked
-    shape = additions.constant(f"shape/{pick.size}", np.array([-1, pick.size], np.int32))
-    row = additions.tensor("row", (1, pick.size))
+    shape = insertions.constant(f"shape/{pick.size}", np.array([-1, pick.size], np.int32))
+    row = insertions.tensor("row", (1, pick.size))
     options = default_options("ReshapeOptions", newShape=(-1, pick.size))
-    return additions.add(tensor, Op("RESHAPE", [picked, shape], [row], options))
+    return insertions.add(tensor, Op("RESHAPE", [picked, shape], [row], options))
 
 
-def _copy(additions: _Additions, tensor: Tensor, rows: Positions, columns: Positions) -> Op:
+def _copy(insertions: _Insertions, tensor: Tensor, rows: Positions, columns: Positions) -> Op:
     """A depthwise convolution that copies some rows and columns."""
     channels = tensor.shape[3]
     one = np.zeros((1, min(2, rows.first + 1), min(2, columns.first + 1), channels), np.float32)
     one[:, -1, -1] = 1.0
-    kernel = additions.constant(f"kernel/{one.shape}", one)
-    bias = additions.constant(f"bias/{channels}", np.zeros(channels, np.float32))
+    kernel = insertions.constant(f"kernel/{one.shape}", one)
+    bias = insertions.constant(f"bias/{channels}", np.zeros(channels, np.float32))
     options = default_options(
         "DepthwiseConv2DOptions",
         padding=VALID,
@@ -245,12 +245,12 @@ def _copy(additions: _Additions, tensor: Tensor, rows: Positions, columns: Posit
         dilationWFactor=max(1, columns.first),
         depthMultiplier=1,
     )
-    picked = additions.tensor("copied", (1, rows.count, columns.count, channels))
+    picked = insertions.tensor("copied", (1, rows.count, columns.count, channels))
     return Op("DEPTHWISE_CONV_2D", [tensor, kernel, bias], [picked], options, DILATED)
 
 
-class _Additions:
-    """Ops to add to a graph, each right behind the producer of the tensor that it looks at."""
+class _Insertions:
+    """Ops to insert into a graph, each right behind the producer of the tensor that it looks at."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
