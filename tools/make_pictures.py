@@ -22,7 +22,7 @@ import zeropoint
 from zeropoint import DType, QuantParams
 from zeropoint.affine import dequantize, quantize
 from zeropoint.calibration import Grid, TensorStats, choose_range
-from zeropoint.calibration.expected_error import ExpectedErrors
+from zeropoint.calibration.range_methods import ExpectedErrors
 from zeropoint.calibration.stats import stats_of
 from zeropoint.demo import digits, digits_model
 from zeropoint.dtypes import Array
