@@ -33,11 +33,7 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
     wanted = {use: p for use, p in params.items() if isinstance(use, Use)} | dict(plan.constants.grids)
     repairs = []
     for op, scheme in plan.schemes.items():
-        for slot, tensor in enumerate(op.inputs):
-            role, use = ops[op.kind].input_role(slot), Use(op, slot)
-            if tensor is None or not isinstance(role, Bias):
-                continue
-            data, weights = (Use(op, k) for k in role.of)
+        for use, data, weights in _biases(op, ops[op.kind]):
             values = plan.constants.at(use)
             if values is None or weights not in wanted:  # coupled gates lack some weights
                 continue
@@ -47,9 +43,17 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
             if raised:
                 channels = ", ".join(map(str, raised[:5])) + (" ..." if len(raised) > 5 else "")
                 text = f"the bias would overflow its integers; raised the weights' scale of channel {channels}"
-                repairs.append(Repair(tensor, text, "bias_overflow"))
+                repairs.append(Repair(use.tensor, text, "bias_overflow"))
     kept = [r for r in plan.repairs if r.code != "bias_overflow"]
     return replace(plan, stored={**stored, **plan.inputs}, wanted=wanted, repairs=tuple(dict.fromkeys(kept + repairs)))
+
+
+def _biases(op: Op, spec: OpSpec) -> Iterator[tuple[Use, Use, Use]]:
+    """Where the op reads biases, each with the data and the weights whose products it is added to."""
+    for slot, tensor in enumerate(op.inputs):
+        role = spec.input_role(slot)
+        if tensor is not None and isinstance(role, Bias):
+            yield Use(op, slot), Use(op, role.of[0]), Use(op, role.of[1])
 
 
 def settle(plan: Plan, ops: Mapping[str, OpSpec]) -> tuple[Plan, tuple[Skipped, ...]]:
