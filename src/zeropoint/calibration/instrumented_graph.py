@@ -31,9 +31,9 @@ from .task import CalibrationTask, OpTable, measured_tensors, reachable_graphs, 
 BATCH, BATCH_ELEMENTS = 16, 1 << 20
 """At most so many samples, or elements of all their tensors, are one run: what it computes stays in the cache."""
 
-CHUNK, CHUNK_ELEMENTS = 48, 1 << 25
+FEWEST, MOST, CHUNK_ELEMENTS = 8, 48, 1 << 25
 """So many samples, or so many elements of all their tensors, are measured without a pause: handing samples over and
-adding up what they show takes time, too."""
+merging what they show takes time, too."""
 
 
 DILATED = 2
@@ -116,7 +116,7 @@ def instrument(task: CalibrationTask, mode: MeasureMode, exposed: Sequence[Tenso
         tuple(read),
         shown,
         together if mode is MeasureMode.BATCHED else 1,
-        together * max(1, min(CHUNK, CHUNK_ELEMENTS // elements) // together),
+        together * max(1, max(FEWEST, min(MOST, CHUNK_ELEMENTS // elements)) // together),
     )
 
 

@@ -26,7 +26,7 @@ from ..plan.plan import Plan
 from ..sources.ports import entry
 from ..tflite.schema import default_options
 
-FEWEST_SAMPLES, MOST_SAMPLES = 2, 6
+FEWEST_SAMPLES, MOST_SAMPLES = 2, 4
 """On how many samples the ranges of a tensor are compared. The same ones for all, so that few are enough."""
 
 ALIKE = 1.05

@@ -240,7 +240,11 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
     unseen = rows[judged:]
     used = (unseen if len(unseen) >= REFINED[0] else rows)[: _refining_samples(best)]
     refiner = Refiner(best.prepared.model, best.request, used, lab.stage)
-    yield replace(best, refined=refiner.refine(best.planned))
+    request, cut = best.request, best.request.limits
+    # Ranges chosen tensor by tensor suit weights that are rounded by themselves: try it without them, too.
+    plain = replace(best, request=replace(request, methods={k: m for k, m in request.methods.items() if k in cut}))
+    for candidate in (best, plain) if plain.request != request else (best,):
+        yield replace(candidate, refined=refiner.refine(candidate.planned))
 
 
 def _refining_samples(candidate: Candidate) -> int:
