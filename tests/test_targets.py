@@ -1,0 +1,25 @@
+"""A target is asked about every op that would compute in integers, and what it refuses stays float with its reason."""
+
+from __future__ import annotations
+
+import zeropoint
+from zeropoint.improve.pipeline import run
+from zeropoint.plan.request import Request
+from zeropoint.recipe import preset
+from zeropoint.targets import LITERT, Refusal, Target
+
+from .nets import Net, normal, samples_for
+
+
+def test_what_a_target_refuses_stays_float() -> None:
+    net = Net()
+    hidden = net.dense(net.input(1, 8), normal(6, 8), name="first")
+    model = net.model(net.dense(net("TANH", [hidden], name="bend"), normal(4, 6), name="last"))
+    stats = zeropoint.calibrate(model, samples_for(model, 8))
+    picky = Target("picky", (Refusal("this device has no TANH", lambda op, _: op.kind == "TANH"),))
+    for target, refused in ((LITERT, []), (picky, [("bend", "target", "this device has no TANH")])):
+        result = run(model, Request(preset("int8"), stats, target=target))
+        assert [(s.op.name, s.code, s.reason) for s in result.skipped] == refused
+        kinds = {op.kind: op.outputs[0].dtype.label for op in result.model.main.ops}
+        assert kinds["TANH"] == ("float32" if refused else "int8")
+        assert kinds["FULLY_CONNECTED"] == "int8"
