@@ -292,7 +292,8 @@ def test_what_kernels_cannot_hold_is_widened_on_export():
     stats = zeropoint.calibrate(model, samples_for(model, 8))
     narrow = trainable(model, "int8", stats)
     multiples = array_of(narrow.graph.ranges.multiples)
-    made = [k for k, g in enumerate(narrow.graph.ranges.groups) if g.name == narrow.blueprint.outputs[0].name]
+    output = narrow.blueprint.outputs[0]
+    made = [k for k, g in enumerate(narrow.graph.ranges.groups) if output in {node.tensor for node in g.nodes}]
     multiples[:, made] *= 2.0**-11
     narrow.graph.ranges.multiples.assign(multiples)
     (weights,) = [c for c in narrow.graph.constants if c.value.ndim == 2]

@@ -14,6 +14,7 @@ from .spec import Rescale as Rescale
 from .spec import Role as Role
 from .spec import ShapeOnly as ShapeOnly
 from .spec import Trait as Trait
+from .spec import Untouched as Untouched
 from .spec import Weight as Weight
 from .spec import fused_activation as fused_activation
 from .table import CONVERSIONS as CONVERSIONS
