@@ -60,3 +60,18 @@ def test_outputs_are_real_numbers():
     assert len(found) == len(bench.float_outputs) == 6
     for exact, own in zip(bench.float_outputs, found, strict=True):
         np.testing.assert_allclose(own[0], exact[0], atol=0.2)
+
+
+@pytest.mark.parametrize(("effort", "held"), [("quick", 0), ("standard", 12)])
+def test_samples_are_held_only_where_they_are_run_again(effort, held, monkeypatch):
+    """A generator of large samples must not fill the memory for nothing."""
+    made: list[Bench] = []
+
+    class Watched(Bench):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            made.append(self)
+
+    monkeypatch.setattr("zeropoint.improve.pipeline.Bench", Watched)
+    zeropoint.quantize(conv_net(), "int8", data=lambda: iter(images(12)), effort=effort)
+    assert [len(bench.rows) for bench in made] == [held]

@@ -15,6 +15,7 @@ from tests.ops.test_layout import layer
 from zeropoint.affine import round_half_away
 from zeropoint.calibration import calibrate
 from zeropoint.dtypes import Array, DType
+from zeropoint.errors import InvalidStats
 from zeropoint.graph import Model
 from zeropoint.graph.edit import copy_model
 from zeropoint.graph.query import Use
@@ -279,6 +280,8 @@ def test_the_search_finds_what_equalization_gains() -> None:
     quick = zeropoint.quantize(model, data=samples, effort="quick")
     best = zeropoint.quantize(model, data=samples)
     assert any("equalized" in note for note in best.notes)
+    with pytest.raises(InvalidStats, match="another model"):  # some are of the equalized tensors
+        best.stats.require(model)
     assert output_power(best.model, samples, model) < 0.7 * output_power(quick.model, samples, model)
 
 

@@ -45,8 +45,8 @@ Found = TypeVar("Found")
 class Bench:
     """Runs a float model, and other versions of it, on samples.
 
-    `samples` may be anything that calibration takes, read once; the first of them are held. For models with several
-    signatures nothing but statistics can be had.
+    `samples` may be anything that calibration takes, read once; the first of them are held, unless none are `judged`.
+    For models with several signatures nothing but statistics can be had.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Bench:
     @cached_property
     def stats(self) -> Stats:
         """Statistics of every tensor on all samples."""
-        samples = self._holding(self._samples) if self.is_single else self._samples
+        samples = self._holding(self._samples) if self.is_single and self._judged else self._samples
         return calibrate(self.model, samples, self.settings, progress=self._progress, ops=self.ops)
 
     @property

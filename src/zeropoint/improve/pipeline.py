@@ -159,22 +159,27 @@ def quantize_on(
 ) -> Result:
     """Calibrate on `data` and quantize; with standard effort and automatic ranges, in the way that works best."""
     require_float_part(model, request.recipe, request.ops)
-    judged = JUDGED_AT_HIGH_EFFORT if request.recipe.highest_effort(request.effort) == "high" else JUDGED
+    effort = request.recipe.highest_effort(request.effort)
+    judged = JUDGED_AT_HIGH_EFFORT if effort == "high" else JUDGED if _searches(request) else 0
     bench = Bench(model, data, settings, judged=judged, ops=request.ops, progress=progress)
     return quantize_with(bench, request, stage)
 
 
 def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) -> Result:
     """Quantize the model of `bench` by what its samples say."""
-    effort = request.recipe.highest_effort(request.effort)
     start = time.perf_counter()
     request = replace(request, stats=bench.stats)
     calibration = Trial("calibration", time.perf_counter() - start)
-    searches = effort == "high" or (effort == "standard" and request.chooses_ranges)
-    if not searches or not bench.is_single or not bench.compared:
+    if not _searches(request) or not bench.is_single or not bench.compared:
         return replace(run(bench.model, request), steps=(calibration,))
-    search = _Search(Lab(bench, effort, stage), [calibration])
+    search = _Search(Lab(bench, request.recipe.highest_effort(request.effort), stage), [calibration])
     return search.result(Candidate(prepare_model(bench.model, request), request))
+
+
+def _searches(request: Request) -> bool:
+    """Whether several candidates are compared on the samples."""
+    effort = request.recipe.highest_effort(request.effort)
+    return effort == "high" or (effort == "standard" and request.chooses_ranges)
 
 
 @dataclass
@@ -188,7 +193,7 @@ class _Search:
         """Only the best candidate is built with its own inputs and outputs, and tried in LiteRT."""
         best, error = self.best(first)
         result = carry_out(best.planned, best.request)
-        note = f"{best}; signal-to-noise of the outputs {decibels(error):.1f} dB"
+        note = f"{best}; SNR of the outputs {decibels(error):.1f} dB"
         result = replace(result, notes=(*result.notes, note), steps=tuple(self.trials))
         if best.request.interface != Interface():
             return result

@@ -148,7 +148,8 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     names = tensor_keys(copy)
     changed = [t for link in links for t in (link.tensor, *link.passing)]
     new = {keys[t]: measured.tensors[names[t]] for t in changed if names[t] in measured.tensors}
-    stats = replace(request.stats, tensors={**request.stats.tensors, **new})
+    tensors = {**request.stats.tensors, **new}
+    stats = replace(request.stats, fingerprint=measured.fingerprint, tensors=tensors)  # no longer the given model's
     prepared = Prepared(copy, keys, Trained())
     for method in dict.fromkeys((request.range_method, *TRIED[:1])):
         yield Candidate(prepared, replace(request, stats=stats, method=method), len(links))
