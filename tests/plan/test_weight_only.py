@@ -200,6 +200,57 @@ def test_what_float16_cannot_hold_stays_float32_and_is_named() -> None:
     assert [t.name for t in constants(result.model.main, DType.FLOAT32)] == ["b"]
 
 
+def by_element(kind: str, options: str, values: Any) -> Model:
+    return build.one_op(kind, [build.act("x", 1, 4), build.const("c", values)], build.act("y", 1, 4), options=options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "text"),
+    [
+        ("ADD", np.float32(1e-12), "float16 would make 0 of 1e-12"),
+        ("DIV", np.float32(1e-9), "float16 would make 0 of 1e-09"),
+        ("DIV", np.float32([1.0, 1e-9, 1.0, 2.0]), "float16 would make 0 of 1e-09"),
+        ("MUL", np.float32([1.0, 1e-6, 1.0, 2.0]), "float16 would make 1.01e-06 of 1e-06"),
+    ],
+)
+def test_small_numbers_that_float16_would_lose_stay_float32(kind: str, values: Any, text: str) -> None:
+    """An epsilon becomes 0 otherwise, and what is divided by it NaN or infinity."""
+    model = by_element(kind, f"{kind.title()}Options", values)
+    result = zeropoint.quantize(model, "float16")
+    assert [(str(r), r.code) for r in result.repairs] == [(f"'c': stays float32: {text}", "float16_precision")]
+    assert f"repaired 'c': stays float32: {text}" in str(result.plan)
+    zeros = [np.zeros((1, 4), np.float32)]
+    np.testing.assert_array_equal(Session(result.model).run(zeros)[0], Session(model).run(zeros)[0])
+
+
+def test_small_numbers_among_weights_do_not_keep_them_from_float16() -> None:
+    """They are added up with larger ones. Weights that are small throughout stay float32."""
+    model = one_layer()
+    weights = model.main.ops[0].inputs[1]
+    assert weights is not None
+    data = np.array(weights.data)
+    data[0, :5] = 1e-9
+    model.main.ops[0].inputs[1] = build.const("w", data)
+    model.main.tensors = list(dict.fromkeys(t for op in model.main.ops for t in op.tensors()))
+    result = zeropoint.quantize(model, "float16")
+    assert result.repairs == ()
+    assert constants(result.model.main, DType.FLOAT16)
+    model.main.ops[0].inputs[1] = build.const("w", data * np.float32(1e-7))
+    model.main.tensors = list(dict.fromkeys(t for op in model.main.ops for t in op.tensors()))
+    (repair,) = zeropoint.quantize(model, "float16").repairs
+    assert (repair.tensor.name, repair.code) == ("w", "float16_precision")
+
+
+def test_a_use_that_float16_would_harm_keeps_float32_beside_one_that_it_does_not() -> None:
+    """The same numbers as a bias, where they count as a whole, and as divisors, where each counts."""
+    x, shared = build.act("x", 3, 40), build.const("c", np.r_[np.float32(1e-9), np.ones(39, np.float32)])
+    layer = dense(x, kernel(), "y", shared)
+    divided = build.op("DIV", [layer.outputs[0], shared], build.act("z", 3, 40), options="DivOptions")
+    result = zeropoint.quantize(Model([build.graph("main", [x], [divided.outputs[0]], layer, divided)]), "float16")
+    assert [t.name for t in constants(result.model.main, DType.FLOAT32)] == ["c"]
+    assert len(constants(result.model.main, DType.FLOAT16)) == 2
+
+
 def test_a_float16_model_can_be_made_smaller_still() -> None:
     halves = zeropoint.quantize(one_layer(), "float16").model
     result = zeropoint.quantize(halves, "dynamic")

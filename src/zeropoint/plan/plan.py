@@ -20,7 +20,7 @@ SkipCode = Literal[
 ]
 """Why an op stays float, for programs; what a message says can change."""
 
-RepairCode = Literal["bias_overflow", "widened", "float16_range"]
+RepairCode = Literal["bias_overflow", "widened", "float16_range", "float16_precision"]
 
 
 @dataclass(frozen=True)

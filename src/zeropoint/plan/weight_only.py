@@ -12,14 +12,16 @@ from ..dtypes import Array, DType
 from ..graph.edit import recast
 from ..graph.model import Buffer, Model, Op
 from ..graph.query import Use
-from ..ops import CONVERSIONS, OpSpec, Weight, fused_activation
-from ..recipe import INT8, PerChannel, Recipe, Scheme
+from ..ops import CONVERSIONS, Activation, Bias, OpSpec, Weight, fused_activation
+from ..recipe import INT8, SMALLEST, PerChannel, Recipe, Scheme
 from .derive import derive
 from .match import nearest_type
 from .plan import Form, Group, Held, Packed, Plan, Repair, Skipped
 from .weights import block_params, scale_axis, unpacked_params, weight_params
 
 HALF_LIMIT = float(np.finfo(np.float16).max)
+HALF_LOSS = 2.0**-8
+"""The relative error of a constant from which it stays float32; from 6.1e-5 up, float16 makes one of 2**-11 at most."""
 
 
 def gathers_to_lookups(model: Model, recipe: Recipe) -> None:
@@ -62,7 +64,8 @@ class WeightOnly:
                 self._add_half(op, scheme, draft)
             else:
                 self._add_integers(op, scheme, draft)
-        plan = replace(plan, packed=draft.packed, skipped=tuple(draft.skipped), repairs=tuple(draft.repairs))
+        repairs = tuple(dict.fromkeys(draft.repairs))  # many ops may share an epsilon
+        plan = replace(plan, packed=draft.packed, skipped=tuple(draft.skipped), repairs=repairs)
         if not draft.lookups:
             return plan
         schemes = {**plan.schemes, **dict.fromkeys(draft.lookups, INT8)}
@@ -70,14 +73,23 @@ class WeightOnly:
 
     def _add_half(self, op: Op, scheme: Scheme, draft: _Additions) -> None:
         for use in _float_constants(op):
-            finite = use.data[np.isfinite(use.data)]
             if use.data.size < scheme.min_elements:
                 continue
+            finite = use.data[np.isfinite(use.data)].astype(np.float64)
             if finite.size and np.abs(finite).max() > HALF_LIMIT:
                 text = f"stays float32: it reaches beyond float16's {HALF_LIMIT:g}"
                 draft.repairs.append(Repair(use.tensor, text, "float16_range"))
+            elif (lost := _lost_in_half(finite, alone=self._counts_alone(use))) is not None:
+                text = f"stays float32: float16 would make {float(np.float16(lost)) + 0.0:.3g} of {lost:.3g}"
+                draft.repairs.append(Repair(use.tensor, text, "float16_precision"))
             else:
                 draft.packed[use] = Packed(DType.FLOAT16, True)
+
+    def _counts_alone(self, use: Use) -> bool:
+        """Whether each element matters by itself, as of an epsilon or a divisor; weights and tables do as a whole."""
+        spec = self.ops.get(use.op.kind)
+        role = Activation() if spec is None else spec.held(use.slot) or spec.input_role(use.slot)
+        return use.data.size < SMALLEST and not isinstance(role, Weight | Bias)
 
     def _add_integers(self, op: Op, scheme: Scheme, draft: _Additions) -> None:
         spec, constants = self.ops.get(op.kind), list(_float_constants(op))
@@ -143,12 +155,13 @@ class WeightOnly:
         return tuple(replace(plan, packed={**plan.packed, **dict(self._unpacked(plan, forms))}) for plan in plans)
 
     def _unpacked(self, plan: Plan, forms: Mapping[Buffer | None, Packed]) -> Iterator[tuple[Use, Packed]]:
+        kept = {repair.tensor for repair in plan.repairs if repair.code == "float16_precision"}
         for op in plan.graph.ops:
             rule = self.recipe.rule(op)
             if rule is not None and rule.scheme.label == "float":
                 continue
             for use in _float_constants(op):
-                if use.tensor.buffer in forms and use not in plan.packed and use not in plan.wanted:
+                if use.tensor.buffer in forms and not (use in plan.packed or use in plan.wanted or use.tensor in kept):
                     yield use, forms[use.tensor.buffer]
 
 
@@ -158,6 +171,18 @@ class _Additions:
     skipped: list[Skipped]
     repairs: list[Repair]
     lookups: dict[Op, Group] = field(default_factory=dict)
+
+
+def _lost_in_half(values: Array, *, alone: bool) -> float | None:
+    """The number that suffers most in float16, if that is too much: any `alone`, or all of them together."""
+    values = values[values != 0]
+    errors = np.abs(values.astype(np.float16) - values)
+    loses = bool((errors > HALF_LOSS * np.abs(values)).any()) if alone else _norm(errors) > HALF_LOSS * _norm(values)
+    return float(values[np.argmax(errors / np.abs(values))]) if loses else None
+
+
+def _norm(values: Array) -> float:
+    return float(np.sqrt(np.square(values).sum()))
 
 
 def _float_constants(op: Op) -> Iterator[Use]:
