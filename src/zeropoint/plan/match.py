@@ -13,7 +13,7 @@ from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, CellState, Need, OpSpec, ShapeOnly, Weight, fused_activation
 from ..ops.recurrent import Gate, LstmSlot
 from ..recipe import Recipe, Scheme
-from ..targets import Target
+from ..targets import Target, TypedOp
 from .plan import Plan, SkipCode, Skipped
 from .tensor_ranges import TensorRanges
 
@@ -78,9 +78,9 @@ class Matcher:
                 yield "range", f"the range of '{tensor.name}' is not known"
             elif self.ranges.is_unbounded(tensor):  # some kernels end the process at such scales
                 yield "infinite", f"'{tensor.name}' reaches values that stand for infinity"
-        refusal = self.target.refusal(op, scheme)
-        if refusal is not None:
-            yield "target", refusal
+        verdict = self.target.verdict(TypedOp.of_scheme(op, scheme, self.ops))
+        if verdict.speed == "refused":
+            yield "target", f"{self.target.name} refuses it: it {verdict.reason}"
 
     def _is_met(self, need: Need, op: Op, spec: OpSpec, kind: DType) -> bool:
         source = op.inputs[0]

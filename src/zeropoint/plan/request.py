@@ -12,7 +12,7 @@ from ..dtypes import DType
 from ..errors import InvalidRecipe
 from ..ops import OPS, OpSpec
 from ..recipe import Effort, Recipe, preset, require_effort
-from ..targets import LITERT, Target
+from ..targets import INTEGER, Target
 from .derive import Interface
 
 RangeChoice = Method | Literal["auto"]
@@ -38,7 +38,7 @@ class Request:
     ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS)
     methods: Mapping[str, Method] = field(default_factory=dict)  # by tensor, in place of `method`
     limits: Mapping[str, Bounds] = field(default_factory=dict)  # by tensor: what lies beyond is cut off
-    target: Target = LITERT
+    target: Target = INTEGER
 
     def __post_init__(self) -> None:
         require_effort(self.effort)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zeropoint
+from zeropoint.dtypes import DType
 from zeropoint.improve.pipeline import run
 from zeropoint.plan.request import Request
 from zeropoint.recipe import preset
-from zeropoint.targets import LITERT, Refusal, Target
+from zeropoint.targets import INTEGER, LITERT, Rule, Target
 
-from .nets import Net, normal, samples_for
+from ..nets import Net, normal, samples_for
 
 
 def test_what_a_target_refuses_stays_float() -> None:
@@ -16,8 +17,9 @@ def test_what_a_target_refuses_stays_float() -> None:
     hidden = net.dense(net.input(1, 8), normal(6, 8), name="first")
     model = net.model(net.dense(net("TANH", [hidden], name="bend"), normal(4, 6), name="last"))
     stats = zeropoint.calibrate(model, samples_for(model, 8))
-    picky = Target("picky", (Refusal("this device has no TANH", lambda op, _: op.kind == "TANH"),))
-    for target, refused in ((LITERT, []), (picky, [("bend", "target", "this device has no TANH")])):
+    no_tanh = Rule(("TANH",), (DType.INT8,), speed="refused", reason="has no table here")
+    picky = Target("picky", "", "the device", (no_tanh,), source="", fallback=LITERT)
+    for target, refused in ((INTEGER, []), (picky, [("bend", "target", "picky refuses it: it has no table here")])):
         result = run(model, Request(preset("int8"), stats, target=target))
         assert [(s.op.name, s.code, s.reason) for s in result.skipped] == refused
         kinds = {op.kind: op.outputs[0].dtype.label for op in result.model.main.ops}

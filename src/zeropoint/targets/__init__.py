@@ -1,0 +1,29 @@
+"""What models are made for: one table of facts for each target."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from ..errors import InvalidRecipe
+from .litert import INTEGER as INTEGER
+from .litert import LITERT as LITERT
+from .target import Rewrite as Rewrite
+from .target import Rule as Rule
+from .target import Speed as Speed
+from .target import Target as Target
+from .target import Verdict as Verdict
+from .typed_op import Operand as Operand
+from .typed_op import TypedOp as TypedOp
+
+TARGETS: Mapping[str, Target] = {target.name: target for target in (INTEGER,)}
+"""By name, as users ask for them."""
+
+
+def target_named(name: str) -> Target:
+    """The target that users call by this name."""
+    if name not in TARGETS:
+        near = difflib.get_close_matches(name.lower(), TARGETS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(TARGETS)}"
+        raise InvalidRecipe(f"there is no target {name!r}; {hint} `zeropoint targets` lists them all")
+    return TARGETS[name]

@@ -1,0 +1,224 @@
+"""What a target demands of an op's operands and options, as small values: facts in its table name them.
+
+A condition says what is `broken`, and its `remedy` what would mend that. Parameters that are not chosen yet break
+nothing: the planner makes them fit, and asks again.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from ..affine import QuantParams
+from .typed_op import TypedOp
+
+
+class Condition(ABC):
+    """Something that an op has to meet."""
+
+    @abstractmethod
+    def broken(self, op: TypedOp) -> str | None:
+        """What is wrong with `op`, as the end of a sentence about it; None if nothing is."""
+
+    @property
+    @abstractmethod
+    def remedy(self) -> str:
+        """What it would take to meet it."""
+
+
+@dataclass(frozen=True)
+class StaticShape(Condition):
+    """All dimensions are known before the model runs."""
+
+    remedy = "give the model's inputs fixed shapes"
+
+    def broken(self, op: TypedOp) -> str | None:
+        return "has a shape that is known only when it runs" if any(o.is_open for o in op.operands) else None
+
+
+@dataclass(frozen=True)
+class ConstantOperand(Condition):
+    """The input at `slot` is a constant."""
+
+    slot: int
+    remedy = "make it a constant of the model"
+
+    def broken(self, op: TypedOp) -> str | None:
+        operand = op.input(self.slot)
+        return None if operand is None or operand.constant is not None else f"computes its input {self.slot}"
+
+
+@dataclass(frozen=True)
+class PresentOperand(Condition):
+    """The input at `slot` is not left out."""
+
+    slot: int
+    name: str = "bias"
+
+    @property
+    def remedy(self) -> str:
+        return f"give it a {self.name} of zeros"
+
+    def broken(self, op: TypedOp) -> str | None:
+        return f"has no {self.name}" if op.input(self.slot) is None else None
+
+
+@dataclass(frozen=True)
+class SymmetricOperand(Condition):
+    """The integers at input `slot` have the zero point 0."""
+
+    slot: int
+    remedy = "quantize it symmetrically"
+
+    def broken(self, op: TypedOp) -> str | None:
+        operand = op.input(self.slot)
+        params = None if operand is None else operand.params
+        if params is None or params.is_symmetric:
+            return None
+        return f"has the zero point {params.zero_points[0]} at input {self.slot}, which has to be 0"
+
+
+@dataclass(frozen=True)
+class ScaleRatio(Condition):
+    """low <= (product of the scales of inputs `of`) / (the output's scale) < high."""
+
+    low: float
+    high: float
+    of: tuple[int, ...] = (0,)
+    remedy = "widen the range of its output, or of an input"
+
+    def ratios(self, op: TypedOp) -> tuple[float, ...]:
+        """One for each channel; none as long as the parameters are not known."""
+        read = [None if (o := op.input(slot)) is None else o.params for slot in self.of]
+        made = op.outputs[0].params if op.outputs else None
+        if made is None or len(made.scales) != 1 or made.scale == 0:
+            return ()
+        return tuple(product / made.scale for product in _products(read))
+
+    def broken(self, op: TypedOp) -> str | None:
+        for ratio in self.ratios(op):
+            if not self.low <= ratio < self.high:
+                what = "scale" if len(self.of) == 1 else "product of scales"
+                return f"has a {what} {ratio:.3g} times that of its output; {self.low:.3g} to {self.high:.3g} are taken"
+        return None
+
+
+def _products(params: list[QuantParams | None]) -> tuple[float, ...]:
+    """Products of scales, channel by channel where one has several."""
+    scales = [p.scales for p in params if p is not None]
+    if len(scales) < len(params):
+        return ()
+    several = [s for s in scales if len(s) > 1]
+    if len(several) > 1:
+        return ()
+    single = math.prod(s[0] for s in scales if len(s) == 1)
+    return tuple(single * scale for scale in (several[0] if several else (1.0,)))
+
+
+@dataclass(frozen=True)
+class SameParameters(Condition):
+    """All integers that flow through it have one scale and zero point."""
+
+    remedy = "give its inputs and outputs one range"
+
+    def broken(self, op: TypedOp) -> str | None:
+        flowing = [o.params for o in op.operands if o.params is not None and o.constant is None]
+        return "changes the scale of what it moves" if len(set(flowing)) > 1 else None
+
+
+@dataclass(frozen=True)
+class InputCount(Condition):
+    """So many inputs at least and at most."""
+
+    least: int
+    most: int
+    remedy = "join in several steps"
+
+    def broken(self, op: TypedOp) -> str | None:
+        n = len(op.inputs)
+        return None if self.least <= n <= self.most else f"has {n} inputs; {self.least} to {self.most} are taken"
+
+
+@dataclass(frozen=True)
+class OutputCount(Condition):
+    """So many outputs at least and at most."""
+
+    least: int
+    most: int
+    remedy = "split in several steps"
+
+    def broken(self, op: TypedOp) -> str | None:
+        n = len(op.outputs)
+        return None if self.least <= n <= self.most else f"has {n} outputs; {self.least} to {self.most} are taken"
+
+
+@dataclass(frozen=True)
+class PerTensorOnly(Condition):
+    """The weights have one scale, not one for each channel or block."""
+
+    remedy = "quantize its weights with one scale (per_tensor in a recipe)"
+
+    def broken(self, op: TypedOp) -> str | None:
+        params = None if op.weights is None else op.weights.params
+        return None if params is None or len(params.scales) == 1 else "has a scale for each channel of its weights"
+
+
+@dataclass(frozen=True)
+class WeightBits(Condition):
+    """The weights are integers of one of these widths."""
+
+    bits: tuple[int, ...]
+
+    @property
+    def remedy(self) -> str:
+        return f"give it weights of {' or '.join(map(str, self.bits))} bits"
+
+    def broken(self, op: TypedOp) -> str | None:
+        if op.weights is None or (op.weights.dtype.is_integer and op.weights.dtype.bits in self.bits):
+            return None
+        return f"has {op.weights.dtype.label} weights"
+
+
+@dataclass(frozen=True)
+class OptionIn(Condition):
+    """An option of the op has one of these values; `default` is what it has where the file says nothing."""
+
+    name: str
+    values: tuple[object, ...]
+    default: object = None
+
+    @property
+    def remedy(self) -> str:
+        return f"{self.name} has to be {' or '.join(map(str, self.values))}"
+
+    def broken(self, op: TypedOp) -> str | None:
+        value = op.option(self.name, self.default)
+        return None if value in self.values else f"has {self.name} {value}"
+
+
+@dataclass(frozen=True)
+class Fused(Condition):
+    """The activation function that it applies to its output is one of these."""
+
+    names: tuple[str, ...]
+    remedy = "let an op of its own apply the activation function"
+
+    def broken(self, op: TypedOp) -> str | None:
+        return None if op.fused in self.names else f"applies {op.fused} to its output"
+
+
+@dataclass(frozen=True)
+class Rank(Condition):
+    """The first input has so many dimensions at least and at most."""
+
+    least: int
+    most: int
+    slot: int = 0
+    remedy = "reshape its input"
+
+    def broken(self, op: TypedOp) -> str | None:
+        operand = op.input(self.slot)
+        if operand is None or self.least <= len(operand.shape) <= self.most:
+            return None
+        return f"has {len(operand.shape)} dimensions at input {self.slot}; {self.least} to {self.most} are taken"

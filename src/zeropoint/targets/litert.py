@@ -1,0 +1,28 @@
+"""LiteRT without a delegate: every op that has a kernel, in integers or not."""
+
+from __future__ import annotations
+
+from ..dtypes import DType
+from .target import Rule, Target
+
+NO_FLOATS = tuple(dtype for dtype in DType if not dtype.is_float)
+
+LITERT = Target(
+    "litert",
+    "LiteRT's own kernels",
+    "LiteRT's plain kernels",
+    (Rule(),),
+    source="the op table, which tests/conformance runs in LiteRT",
+    version="ai-edge-litert 2.3",
+)
+"""Whatever LiteRT loads: the op table says what that is."""
+
+INTEGER = Target(
+    "integer",
+    "integers wherever LiteRT has a kernel for them, on no device in particular; with --strict nothing else",
+    "integer kernels",
+    (Rule(activations=NO_FLOATS),),
+    source=LITERT.source,
+    version=LITERT.version,
+    fallback=LITERT,
+)

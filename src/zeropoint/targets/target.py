@@ -1,0 +1,104 @@
+"""Devices and runtimes that models are made for: where each op runs, why, and what would move it.
+
+A target is a value, its facts are rows. The planner asks it in one place: `plan/match.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Literal
+
+from ..dtypes import DType
+from .conditions import Condition
+from .typed_op import TypedOp
+
+Speed = Literal["fast", "slow", "refused"]
+"""fast: as the target is meant to run it; slow: it runs, but elsewhere; refused: a model with it does not run."""
+
+
+class Rewrite(Enum):
+    """A change that makes a model fit a target; `plan/prepare.py` carries them out before anything is planned."""
+
+    ZERO_BIASES = "layers that lack a bias get one of zeros"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Where an op runs: how fast and on what (`place`). If it is not fast, why not, and what would move it."""
+
+    speed: Speed
+    place: str
+    reason: str = ""
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.speed}, {self.place}" if self.place else self.speed
+        reason = f": it {self.reason}" if self.reason else ""
+        return f"{text}{reason}{f'; {self.remedy}' if self.remedy else ''}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A row: ops of these `kinds`, computing in these types, run with this `speed` if all conditions are met.
+
+    `activations` and `weights` are the types that the row is about, none of them standing for any; float `weights`
+    tell float arithmetic from that with integer weights. Rows for ops that are not fast say the `reason`.
+    """
+
+    kinds: tuple[str, ...] = ()
+    activations: tuple[DType, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    weights: tuple[DType, ...] = ()
+    speed: Speed = "fast"
+    reason: str = ""
+    remedy: str = ""
+
+    def is_about(self, op: TypedOp) -> bool:
+        if self.kinds and op.kind not in self.kinds:
+            return False
+        if self.activations and op.activations not in self.activations:
+            return False
+        return not self.weights or op.weights is None or op.weights.dtype in self.weights
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device or runtime: `rules` say what runs at `place`; the first that is about an op and met decides.
+
+    What no rule takes runs on the `fallback`, slowly; without one it is refused. `about` is what the target means to
+    users, `source` where the facts come from, `version` of what they hold. `rewrites` are what it wants changed first.
+    """
+
+    name: str
+    about: str
+    place: str
+    rules: tuple[Rule, ...]
+    source: str
+    version: str = ""
+    fallback: Target | None = None
+    rewrites: tuple[Rewrite, ...] = ()
+
+    def verdict(self, op: TypedOp) -> Verdict:
+        """Where `op` runs."""
+        broken: Verdict | None = None
+        for rule in (rule for rule in self.rules if rule.is_about(op)):
+            found = next(((why, c.remedy) for c in rule.conditions if (why := c.broken(op)) is not None), None)
+            if found is None:
+                return Verdict(rule.speed, "" if rule.speed == "refused" else self.place, rule.reason, rule.remedy)
+            broken = broken or Verdict("refused", "", *found)
+        unknown = broken or Verdict("refused", "", *self._unknown(op))
+        elsewhere = None if self.fallback is None else self.fallback.verdict(op)
+        if elsewhere is None or elsewhere.speed == "refused":
+            return elsewhere or unknown
+        return replace(unknown, speed="slow", place=elsewhere.place)
+
+    def _unknown(self, op: TypedOp) -> tuple[str, str]:
+        """What to say of an op that no rule is about: the reason, and the types in which there is a rule for it."""
+        known = [rule for rule in self.rules if op.kind in rule.kinds and rule.speed == "fast"]
+        types = {t.label: t for rule in known for t in rule.activations}
+        if not types:
+            return f"is not among the ops of {self.place}", ""
+        weights = "" if op.weights is None else f" with {op.weights.dtype.label} weights"
+        held = "" if op.activations is None else f"computes in {op.activations.label}{weights}"
+        return f"{held}, for which {self.place} has no {op.kind}", f"{self.place} has it in {' and '.join(types)}"

@@ -1,0 +1,143 @@
+"""An op with the types and parameters of its operands: what a target is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ..affine import QuantParams
+from ..dtypes import Array, DType
+from ..graph.model import BlockScales, Op, Tensor
+from ..graph.query import Use
+from ..ops import OPS, Activation, Bias, OpSpec, Untouched, Weight, fused_activation
+from ..recipe import Scheme
+
+Form = DType | QuantParams
+"""A type, with parameters once these are chosen."""
+
+BIASES = {DType.INT8: DType.INT32, DType.INT16: DType.INT64}
+"""What biases are held in beside activations of a type."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor as an op reads or makes it.
+
+    `params` are None for floats, and for integers as long as none are chosen; `block` is how many elements share a
+    scale, if these are blocks. `is_open`: a dimension is left to the caller. The numbers of a `constant` are those of
+    its tensor: floats where a plan will make integers of them.
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    params: QuantParams | None = None
+    block: int | None = None
+    is_open: bool = False
+    constant: Tensor | None = None
+
+    @classmethod
+    def of(cls, tensor: Tensor, form: Form | None = None) -> Operand:
+        """A tensor as it stands in a file, or as it will be in this form."""
+        if form is None:
+            dtype, params, details = tensor.dtype, tensor.params, tensor.quantization and tensor.quantization.details
+            block = details.record.get("blockSize") if isinstance(details, BlockScales) else None
+        else:
+            dtype, params = (form, None) if isinstance(form, DType) else (form.dtype, form)
+            block = None if params is None else params.block
+        is_open = any(d < 0 for d in tensor.shape_signature or tensor.shape)
+        return cls(dtype, tensor.shape, params, block, is_open, tensor if tensor.is_constant else None)
+
+    @property
+    def data(self) -> Array | None:
+        return None if self.constant is None else self.constant.data
+
+
+@dataclass(frozen=True)
+class TypedOp:
+    """An op of a file, or one that is planned: its kind and options, and its operands in the types they will have."""
+
+    op: Op
+    inputs: tuple[Operand | None, ...]
+    outputs: tuple[Operand, ...]
+    spec: OpSpec | None = None
+
+    @classmethod
+    def of_file(cls, op: Op, ops: Mapping[str, OpSpec] = OPS) -> TypedOp:
+        """An op as it stands in a file."""
+        read = tuple(None if t is None else Operand.of(t) for t in op.inputs)
+        return cls(op, read, tuple(map(Operand.of, op.outputs)), ops.get(op.kind))
+
+    @classmethod
+    def of_scheme(cls, op: Op, scheme: Scheme, ops: Mapping[str, OpSpec] = OPS) -> TypedOp:
+        """A float op that is to compute as `scheme` asks, before parameters are chosen."""
+        spec = ops.get(op.kind)
+        flow = scheme.activations or DType.FLOAT32
+        weights = DType.FLOAT32 if scheme.unpacked else scheme.weights or DType.FLOAT32
+
+        def read(use: Use) -> Form:
+            role = Untouched() if spec is None else spec.input_role(use.slot)
+            if isinstance(role, Weight):
+                return weights
+            return BIASES.get(flow, flow) if isinstance(role, Bias) else flow
+
+        return cls.of_plan(op, read, lambda _: flow, ops)
+
+    @classmethod
+    def of_plan(
+        cls, op: Op, read: Callable[[Use], Form], made: Callable[[Tensor], Form], ops: Mapping[str, OpSpec] = OPS
+    ) -> TypedOp:
+        """A float op whose operands will have these forms. What is no float stays as it is."""
+        inputs = [
+            None if t is None else Operand.of(t, read(Use(op, slot)) if t.dtype is DType.FLOAT32 else None)
+            for slot, t in enumerate(op.inputs)
+        ]
+        outputs = [Operand.of(t, made(t) if t.dtype is DType.FLOAT32 else None) for t in op.outputs]
+        return cls(op, tuple(inputs), tuple(outputs), ops.get(op.kind))
+
+    @property
+    def kind(self) -> str:
+        return self.op.kind
+
+    @cached_property
+    def activations(self) -> DType | None:
+        """The type of the data that flow through it; of conversions, that of what they read."""
+        read = [o for k, o in enumerate(self.inputs) if o is not None and self._flows(k)]
+        made = [o for k, o in enumerate(self.outputs) if self.spec is None or self._is_made(k)]
+        flowing = [*(o for o in read if o.constant is None), *made, *read, *self.operands]
+        return flowing[0].dtype if flowing else None
+
+    def _flows(self, slot: int) -> bool:
+        return self.spec is None or isinstance(self.spec.input_role(slot), Activation)
+
+    def _is_made(self, slot: int) -> bool:
+        return self.spec is not None and isinstance(self.spec.output_role(slot), Activation)
+
+    @cached_property
+    def weights(self) -> Operand | None:
+        """The operand that holds trained parameters, if the op multiplies with some."""
+        for slot, operand in enumerate(self.inputs):
+            role = None if self.spec is None else self.spec.input_role(slot)
+            if operand is not None and (isinstance(role, Weight) or self._is_held(role, operand)):
+                return operand
+        return None
+
+    @staticmethod
+    def _is_held(role: object, operand: Operand) -> bool:
+        return operand.constant is not None and isinstance(role, Activation) and role.constant is not None
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        return (*(o for o in self.inputs if o is not None), *self.outputs)
+
+    def input(self, slot: int) -> Operand | None:
+        return self.inputs[slot] if slot < len(self.inputs) else None
+
+    @property
+    def fused(self) -> str:
+        """The activation function that it applies to its output: NONE, RELU ..."""
+        return fused_activation(self.op).name
+
+    def option(self, name: str, default: Any = None) -> Any:
+        return self.op.option(name, default)
