@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel
 from zeropoint.graph import Graph, Model, Quantization, check, problems
-from zeropoint.graph.check import GRAPH_INVARIANTS, MODEL_INVARIANTS, no_dangling_tensors
-from zeropoint.tflite import to_bytes
+from zeropoint.graph.check import GRAPH_INVARIANTS, MODEL_INVARIANTS, check_runnable, no_dangling_tensors
+from zeropoint.report.inspection import inspect
+from zeropoint.runtime import Runner, Session
+from zeropoint.tflite import load, to_bytes
 
 from .. import build
 
@@ -145,6 +148,39 @@ def test_a_broken_model_is_reported_in_words(name, make, damage, words):
 def test_every_invariant_is_broken_above():
     known = {f.__name__ for f in (*GRAPH_INVARIANTS, *MODEL_INVARIANTS, no_dangling_tensors)}
     assert {name for name, *_ in BROKEN} == known
+
+
+def test_a_model_that_reads_what_nothing_fills_is_carried_but_not_run():
+    """Compiled models read scratch memory; parts of models read what the rest would have made."""
+    model = build.float_cnn()
+    model.main.inputs.clear()
+    model.signatures.clear()
+    same = load(to_bytes(model))
+    with pytest.raises(InvalidModel, match=r"CONV_2D 'stem' reads 'image', which nothing fills; .* not run"):
+        check_runnable(same)
+    for content in (same, to_bytes(same)):
+        with pytest.raises(InvalidModel, match="nothing fills"):
+            Session(content)
+    with pytest.raises(InvalidModel, match="nothing fills"):
+        Runner(same)
+    assert inspect(same).remarks == (
+        "CONV_2D 'stem' reads 'image', which nothing fills: the model can be inspected, but not run here",
+    )
+
+
+def test_a_vector_has_no_choice_of_an_axis():
+    """TOCO gave biases the axis of their weights. LiteRT refuses that since; what is written names the only axis."""
+    model = build.quantized_cnn()
+    bias = model.main.tensor("conv/b")
+    expected = to_bytes(model)
+    assert bias.quantization is not None
+    bias.quantization = replace(bias.quantization, axis=3)
+    check(model)
+    assert bias.params is not None
+    assert bias.params.axis == 0
+    assert inspect(model).remarks == ("'conv/b' is quantized along axis 3, which a vector does not have; taken as 0",)
+    assert to_bytes(model) == expected
+    Session(model)
 
 
 def test_a_model_needs_a_graph():

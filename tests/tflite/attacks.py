@@ -111,7 +111,7 @@ def complaints(n: int) -> bytes:
     """Every op breaks a rule, and every sentence about it repeats the graph's long name."""
     f = Forge()
     name, tensor = f.builder.CreateString("n" * 4 * n), f.table("Tensor", Shape=f.numbers(1))
-    op = f.table("Operator", Inputs=f.numbers(0))
+    op = f.table("Operator", Outputs=f.numbers(0))
     return f.model({"Name": name, "Tensors": f.tables(tensor), "Operators": f.tables(op, n // 2)})
 
 
@@ -134,6 +134,6 @@ ATTACKS: dict[str, tuple[Callable[[int], bytes], str]] = {
     "sparsity": (sparsity, "more dimensions"),
     "options": (options, AGAIN),
     "mutating": (mutating, AGAIN),
-    "complaints": (complaints, "before anything has produced"),
+    "complaints": (complaints, "but already an output of"),
     "signatures": (signatures, AGAIN),
 }

@@ -7,14 +7,24 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 
 from ..errors import InvalidModel
-from .model import Graph, Model
+from .model import Graph, Model, Tensor
 
 
 def check(model: Model) -> None:
     """Raise InvalidModel with the first few problems, if there are any."""
-    found = list(islice(problems(model), 4))  # a damaged file may have millions
-    if found:
-        raise InvalidModel("; ".join(found[:3]) + (" (and more)" if len(found) > 3 else ""))
+    _refuse(problems(model), "")
+
+
+def check_runnable(model: Model) -> None:
+    """Raise InvalidModel if LiteRT would read memory that nothing has filled."""
+    found = (text for graph in model.graphs for text in inputs_are_filled(graph))
+    _refuse(found, "; such a model can be inspected, but not run")
+
+
+def _refuse(found: Iterator[str], consequence: str) -> None:
+    shown = list(islice(found, 4))  # a damaged file may have millions
+    if shown:
+        raise InvalidModel("; ".join(shown[:3]) + (" (and more)" if len(shown) > 3 else "") + consequence)
 
 
 def problems(model: Model) -> Iterator[str]:
@@ -54,16 +64,32 @@ def one_producer(graph: Graph) -> Iterator[str]:
 
 
 def producers_first(graph: Graph) -> Iterator[str]:
-    """Ops read only what is there by then: execution order is topological, and nothing comes from nowhere."""
-    there = {t for t in graph.tensors if t.is_constant or t.is_variable or t.size == 0} | set(graph.inputs)
+    """Ops read nothing that a later op makes, and every output is made."""
+    there = _filled(graph)
+    later = {t for op in graph.ops for t in op.outputs} - there
     for op in graph.ops:
         for tensor in op.inputs:
-            if tensor is not None and tensor not in there:
+            if tensor in later:
                 yield f"{op.label} '{op.name}' reads '{tensor.name}' before anything has produced it"
+        later.difference_update(op.outputs)
         there.update(op.outputs)
     for tensor in graph.outputs:
         if tensor not in there:
             yield f"the output '{tensor.name}' is never produced"
+
+
+def _filled(graph: Graph) -> set[Tensor]:
+    """Tensors that hold something before any op has run."""
+    return {t for t in graph.tensors if t.is_constant or t.is_variable or t.size == 0} | set(graph.inputs)
+
+
+def inputs_are_filled(graph: Graph) -> Iterator[str]:
+    """Whatever an op reads, something fills. Files for other runtimes break this: scratch memory, parts of models."""
+    there = _filled(graph).union(*(op.outputs for op in graph.ops))
+    for op in graph.ops:
+        for tensor in op.inputs:
+            if tensor is not None and tensor not in there:
+                yield f"{op.label} '{op.name}' reads '{tensor.name}', which nothing fills"
 
 
 def shapes_are_sane(graph: Graph) -> Iterator[str]:
@@ -86,10 +112,12 @@ def data_fits(graph: Graph) -> Iterator[str]:
 
 
 def parameters_fit(graph: Graph) -> Iterator[str]:
-    """Per-axis parameters name an axis that exists and has that many slices."""
+    """Per-axis parameters name an axis that exists and has that many slices. Vectors have no choice of an axis."""
     for tensor in graph.tensors:
         stored = tensor.quantization
         if stored is None or len(stored.scales) <= 1 or stored.details is not None:
+            continue
+        if tensor.shape == (len(stored.scales),):  # TOCO gave biases the axis of their weights
             continue
         if not 0 <= stored.axis < len(tensor.shape):
             yield f"'{tensor.name}' is quantized along axis {stored.axis} but has {len(tensor.shape)} dimensions"
@@ -138,6 +166,7 @@ def calls_end(model: Model) -> Iterator[str]:
         yield f"the graph '{error.args[1][0].name}' calls itself, directly or through others"
 
 
+# `inputs_are_filled` is asked for only where a model is run.
 GRAPH_INVARIANTS: tuple[Callable[[Graph], Iterator[str]], ...] = (
     tensors_belong,
     one_producer,

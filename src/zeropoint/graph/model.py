@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -108,7 +108,10 @@ class Tensor:
 
     @property
     def params(self) -> QuantParams | None:
-        return None if self.quantization is None else self.quantization.params(self.dtype)
+        params = None if self.quantization is None else self.quantization.params(self.dtype)
+        if params is None or not params.axis or len(self.shape) != 1:
+            return params
+        return replace(params, granularity=PerAxis(0))  # whatever axis the file names, a vector has no other
 
     @property
     def is_quantized(self) -> bool:
@@ -254,6 +257,7 @@ class Model:
     metadata_buffers: list[Buffer | None] | None = None  # an older place for the same thing
     external_buffer_groups: tuple[Record, ...] | None = None
     external_buffers: tuple[Record, ...] | None = None
+    packed_files: Buffer | None = None  # a zip archive, which files have behind the flatbuffer
 
     @property
     def main(self) -> Graph:

@@ -16,6 +16,7 @@ from ..graph import edit
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Quantization, Tensor, attached, buffer_of
 from ..graph.query import Use, Uses
 from ..ops import UNPACKED_SINCE, OpSpec
+from ..tflite.metadata import restated
 from ..tflite.schema import default_options
 from .match import reads_only_shape
 from .plan import Form, Plan, Planned, form_type
@@ -97,6 +98,7 @@ def build(planned: Planned, ops: Mapping[str, OpSpec], encoder: Encoder | None =
     with edit.signatures_follow(made):
         for plan in planned.plans:
             rewrite(plan.on(made.graphs[plan.index]), ops, encoder)
+    made.metadata = restated(planned.model, made)
     return made
 
 

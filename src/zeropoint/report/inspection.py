@@ -13,11 +13,13 @@ import numpy as np
 
 from ..affine import QuantParams
 from ..fixedpoint import to_fixed_point
+from ..graph.check import inputs_are_filled
 from ..graph.model import BlockScales, Graph, Model, Op, Record, Tensor
 from ..graph.query import unique_names
 from ..json_values import json_values
 from ..ops import fused_activation
 from ..ops.execution import Execution, execution_of, kernel_factors, macs_of
+from ..tflite.packed_files import PackedFile, packed_files
 
 SCHEMA_VERSION = 1
 """Of `Inspection.to_json`; documented in docs/inspect-json.md."""
@@ -115,6 +117,8 @@ class Inspection:
     other_bytes: int | None
     tensors: tuple[TensorRow, ...]
     ops: tuple[InspectedOp, ...]
+    packed_files: tuple[PackedFile, ...] = ()
+    remarks: tuple[str, ...] = ()  # why LiteRT would not run it, or what it has to overlook
 
     @property
     def ops_by_kind(self) -> dict[str, Counter[Execution]]:
@@ -172,7 +176,25 @@ def inspect(model: Model, file_bytes: int | None = None) -> Inspection:
         None if file_bytes is None else file_bytes - data.total(),
         tuple(_tensor_row(t, g, names[g][t]) for g in model.graphs for t in g.tensors),
         tuple(_op_row(op, g, names[g]) for g in model.graphs for op in g.ops),
+        tuple(packed_files(model)),
+        tuple(_remarks(model)),
     )
+
+
+def _remarks(model: Model) -> Iterator[str]:
+    """What is unusual about a file that can be read all the same."""
+    pairs = [(t.name, t.params, t.quantization) for g in model.graphs for t in g.tensors]
+    if unknown := [(n, q.axis) for n, p, q in pairs if p and q and p.axis not in (None, q.axis)]:
+        (name, axis), more = unknown[0], _and_more(len(unknown) - 1)
+        yield f"'{name}' is quantized along axis {axis}, which a vector does not have{more}; taken as 0"
+    if unfilled := [text for graph in model.graphs for text in inputs_are_filled(graph)]:
+        yield f"{unfilled[0]}{_and_more(len(unfilled) - 1)}: the model can be inspected, but not run here"
+    if custom := sorted({op.label for g in model.graphs for op in g.ops if op.kind == "CUSTOM"}):
+        yield f"custom ops run only where their kernels are installed: {', '.join(custom)}"
+
+
+def _and_more(count: int) -> str:
+    return f" (and {count} more)" if count else ""
 
 
 def formula(params: QuantParams) -> str:

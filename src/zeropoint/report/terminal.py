@@ -140,6 +140,11 @@ def _print_summary(shown: Inspection, title: str, printer: Printer) -> None:
     data = ", ".join(f"{dtype} {size_text(n)}" for dtype, n in shown.data_bytes.items())
     rest = "" if shown.other_bytes is None else f"; structure {size_text(shown.other_bytes)}"
     printer.line(("Data  ", "bold"), (data or "none") + rest)
+    if shown.packed_files:
+        packed = (f"{file.name} {size_text(file.size)}" for file in shown.packed_files)
+        printer.line(("Packed files  ", "bold"), ", ".join(packed))
+    for remark in shown.remarks:
+        printer.line(("Remark  ", "bold"), remark)
     printer.line(("Ops", "bold"))
     for kind, counts in sorted(shown.ops_by_kind.items(), key=lambda item: -item[1].total()):
         how = ", ".join(f"{n} {execution}" for execution, n in counts.most_common())

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..dtypes import Array, DType
 from ..errors import RuntimeFailure, UnsupportedOp
+from ..graph.check import check_runnable
 from ..graph.edit import copy_model, cut_model
 from ..graph.model import Graph, Model, Tensor
 from ..parallel import cores
@@ -34,8 +35,8 @@ class Session:
     ) -> None:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-        if isinstance(model, bytes) and not checked:
-            load(model)  # the native code trusts offsets; nothing reaches it that our reader rejects
+        if not checked:  # the native code trusts offsets; nothing reaches it that our reader rejects
+            check_runnable(load(model) if isinstance(model, bytes) else model)
         resolver = OpResolverType[RESOLVERS[kernels]]
         # The interpreter reads the bytes for as long as it lives.
         self._content = model if isinstance(model, bytes) else to_bytes(model)
@@ -148,6 +149,7 @@ def zeros_like_inputs(session: Session) -> list[Array]:
 
 def loadable(model: Model) -> bytes:
     """The model as a file. LiteRT's Python API fails on output names that are not valid text, so those are replaced."""
+    check_runnable(model)
     if any(t.name != t.name.encode(errors="replace").decode() for t in model.main.outputs):
         model = copy_model(model)
         for tensor in model.main.outputs:

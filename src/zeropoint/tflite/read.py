@@ -15,6 +15,7 @@ from ..graph.check import check
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Quantization, Record, Signature, Tensor
 from . import schema
 from .flatbuffer import Content, File, Table
+from .packed_files import cut_archive
 
 LARGEST_FILE = (1 << 31) - 1
 """Offsets in a flatbuffer are 32 bits wide and signed in places."""
@@ -90,6 +91,7 @@ class _Reader:
             None if older is None else [_pick(self.buffers, k, "buffer") for k in older],
             _records(root.tables(8), "ExternalBufferGroup"),
             _records(root.tables(9), "ExternalBuffer"),
+            cut_archive(self.file.bytes),
         )
         check(model)
         return model

@@ -18,6 +18,7 @@ from ..graph.check import check
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Quantization, Record, Signature, Tensor
 from . import schema
 from .builder import ALIGNMENT, OFFSET, Builder
+from .packed_files import archive_at
 from .read import LARGEST_FILE
 
 
@@ -44,11 +45,16 @@ def chunks(model: Model) -> Iterator[bytes | memoryview]:
         pieces.append(bytes(padding) + struct.pack("<I", buffer.raw.size))
         pieces.append(memoryview(buffer.raw))  # type: ignore[arg-type]  # NumPy's stubs hide that arrays are buffers
         end += padding + 4 + buffer.raw.size
+    pieces.append(bytes(-end % 4))
+    end += -end % 4
+    if model.packed_files is not None:
+        archive = archive_at(model.packed_files, end)
+        pieces.append(memoryview(archive))  # type: ignore[arg-type]  # as above
+        end += archive.size
     if end > LARGEST_FILE:
         raise InvalidModel(f"the model would take {end / 2**30:.1f} GB; a .tflite holds at most 2 GB")
     yield bytes(head)
     yield from pieces
-    yield bytes(-end % 4)
 
 
 class _Writer:
@@ -116,20 +122,21 @@ class _Writer:
             (5, "B", int(tensor.is_variable) or None),
             (8, "B", int(tensor.has_rank) or None),
             (10, "I", tensor.external_buffer or None),
-            (4, OFFSET, None if stored is None else self._quantization(stored, index)),
+            (4, OFFSET, None if stored is None else self._quantization(stored, tensor, index)),
             (6, OFFSET, None if tensor.sparsity is None else self._record(tensor.sparsity)),
             (7, OFFSET, self._numbers(tensor.shape_signature, np.int32)),
             (9, OFFSET, self._records(tensor.variants)),
         )
 
-    def _quantization(self, stored: Quantization, index: dict[Tensor, int]) -> int:
+    def _quantization(self, stored: Quantization, tensor: Tensor, index: dict[Tensor, int]) -> int:
+        axis = 0 if len(tensor.shape) == 1 else stored.axis  # LiteRT refuses an axis that does not exist
         details = None if stored.details is None else self._block_record(stored.details, index)
         return self.builder.table(
             (0, OFFSET, self._numbers(stored.min or None, np.float32)),
             (1, OFFSET, self._numbers(stored.max or None, np.float32)),
             (2, OFFSET, self._numbers(stored.scales or None, np.float32)),
             (3, OFFSET, self._numbers(stored.zero_points or None, np.int64)),
-            (6, "i", stored.axis or None),
+            (6, "i", axis or None),
             (4, "B", None if details is None else schema.details_code(details.type)),
             (5, OFFSET, None if details is None else self._record(details)),
         )
