@@ -6,8 +6,10 @@ import difflib
 from collections.abc import Mapping
 
 from ..errors import InvalidRecipe
+from .cpu import CPU as CPU
 from .litert import INTEGER as INTEGER
 from .litert import LITERT as LITERT
+from .target import Costs as Costs
 from .target import Rewrite as Rewrite
 from .target import Rule as Rule
 from .target import Speed as Speed
@@ -16,7 +18,7 @@ from .target import Verdict as Verdict
 from .typed_op import Operand as Operand
 from .typed_op import TypedOp as TypedOp
 
-TARGETS: Mapping[str, Target] = {target.name: target for target in (INTEGER,)}
+TARGETS: Mapping[str, Target] = {target.name: target for target in (CPU, INTEGER)}
 """By name, as users ask for them."""
 
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from ..affine import QuantParams
+from ..dtypes import DType
 from .typed_op import TypedOp
 
 
@@ -81,11 +82,12 @@ class SymmetricOperand(Condition):
 
 @dataclass(frozen=True)
 class ScaleRatio(Condition):
-    """low <= (product of the scales of inputs `of`) / (the output's scale) < high."""
+    """low <= (product of the scales of inputs `of`) / (the output's scale) < high; or <= high if it is `closed`."""
 
     low: float
     high: float
     of: tuple[int, ...] = (0,)
+    closed: bool = False
     remedy = "widen the range of its output, or of an input"
 
     def ratios(self, op: TypedOp) -> tuple[float, ...]:
@@ -98,7 +100,7 @@ class ScaleRatio(Condition):
 
     def broken(self, op: TypedOp) -> str | None:
         for ratio in self.ratios(op):
-            if not self.low <= ratio < self.high:
+            if not (self.low <= ratio < self.high or (self.closed and ratio == self.high)):
                 what = "scale" if len(self.of) == 1 else "product of scales"
                 return f"has a {what} {ratio:.3g} times that of its output; {self.low:.3g} to {self.high:.3g} are taken"
         return None
@@ -117,6 +119,22 @@ def _products(params: list[QuantParams | None]) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
+class SlopeRatio(Condition):
+    """The same of negative values, which LEAKY_RELU multiplies with alpha."""
+
+    low: float
+    high: float
+    remedy = "widen the range of its output, or of its input"
+
+    def broken(self, op: TypedOp) -> str | None:
+        for ratio in ScaleRatio(self.low, self.high).ratios(op):
+            slope = abs(ratio * float(op.option("alpha", 0.0)))
+            if not self.low <= slope <= self.high:
+                return f"multiplies negative integers with {slope:.3g}; {self.low:.3g} to {self.high:.3g} are taken"
+        return None
+
+
+@dataclass(frozen=True)
 class SameParameters(Condition):
     """All integers that flow through it have one scale and zero point."""
 
@@ -125,6 +143,48 @@ class SameParameters(Condition):
     def broken(self, op: TypedOp) -> str | None:
         flowing = [o.params for o in op.operands if o.params is not None and o.constant is None]
         return "changes the scale of what it moves" if len(set(flowing)) > 1 else None
+
+
+@dataclass(frozen=True)
+class Not(Condition):
+    """The other condition is broken: for rows about what goes wrong then."""
+
+    condition: Condition
+    remedy = ""
+
+    def broken(self, op: TypedOp) -> str | None:
+        return "is fine" if self.condition.broken(op) is None else None
+
+
+@dataclass(frozen=True)
+class OutputTypes(Condition):
+    """The output has one of these types."""
+
+    types: tuple[DType, ...]
+
+    @property
+    def remedy(self) -> str:
+        return f"convert to {' or '.join(t.label for t in self.types)}"
+
+    def broken(self, op: TypedOp) -> str | None:
+        made = op.outputs[0].dtype if op.outputs else None
+        return None if made is None or made in self.types else f"makes {made.label}"
+
+
+@dataclass(frozen=True)
+class OperandTypes(Condition):
+    """The input at `slot` has one of these types."""
+
+    slot: int
+    types: tuple[DType, ...]
+
+    @property
+    def remedy(self) -> str:
+        return f"hold it as {' or '.join(t.label for t in self.types)}"
+
+    def broken(self, op: TypedOp) -> str | None:
+        operand = op.input(self.slot)
+        return None if operand is None or operand.dtype in self.types else f"reads {operand.dtype.label} at {self.slot}"
 
 
 @dataclass(frozen=True)
@@ -222,3 +282,56 @@ class Rank(Condition):
         if operand is None or self.least <= len(operand.shape) <= self.most:
             return None
         return f"has {len(operand.shape)} dimensions at input {self.slot}; {self.least} to {self.most} are taken"
+
+
+@dataclass(frozen=True)
+class DimensionMultiple(Condition):
+    """The dimension `axis` of the input at `slot` is a multiple of `of`."""
+
+    slot: int
+    axis: int
+    of: int
+
+    @property
+    def remedy(self) -> str:
+        return f"make it a multiple of {self.of}"
+
+    def broken(self, op: TypedOp) -> str | None:
+        operand = op.input(self.slot)
+        if operand is None or not operand.shape or operand.shape[self.axis] % self.of == 0:
+            return None
+        return f"has {operand.shape[self.axis]} elements along axis {self.axis} of input {self.slot}"
+
+
+@dataclass(frozen=True)
+class Values(Condition):
+    """The numbers of the constant at `slot` lie between these."""
+
+    slot: int
+    least: float
+    most: float
+    name: str
+
+    @property
+    def remedy(self) -> str:
+        return f"{self.name}s have to be {self.least:g}{'' if self.most == self.least else ' or more'}"
+
+    def broken(self, op: TypedOp) -> str | None:
+        operand = op.input(self.slot)
+        data = None if operand is None else operand.data
+        if data is None or not data.size or (data.min() >= self.least and data.max() <= self.most):
+            return None
+        return f"has the {self.name} {next(v for v in data.ravel() if not self.least <= v <= self.most):g}"
+
+
+@dataclass(frozen=True)
+class PoolCoversStride(Condition):
+    """The window of a pooling is no smaller than its steps."""
+
+    remedy = "slice before pooling"
+
+    def broken(self, op: TypedOp) -> str | None:
+        fits = all(
+            op.option(f"filter{s}", 1) >= op.option(f"stride{d}", 1) for s, d in (("Height", "H"), ("Width", "W"))
+        )
+        return None if fits else "skips values between its windows"

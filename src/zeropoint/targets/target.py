@@ -21,6 +21,7 @@ class Rewrite(Enum):
     """A change that makes a model fit a target; `plan/prepare.py` carries them out before anything is planned."""
 
     ZERO_BIASES = "layers that lack a bias get one of zeros"
+    SHORT_CONCATENATIONS = "concatenations of more inputs than the target takes are made in several steps"
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,31 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class Costs:
+    """What time goes into, in units of one float that passes through a fast op. Ratios of orders of magnitude.
+
+    They are medians over x86 with AVX2, where integers multiply as slowly as floats, and processors that have
+    instructions for products of bytes (VNNI, dot product on ARM), where they are four times as fast.
+    """
+
+    float_mac: float = 0.1
+    integer_mac: float = 0.04
+    slow_integer_mac: float = 0.4
+    integer: float = 0.75
+    moved_integer: float = 0.3
+    conversion: float = 0.5
+    slow: float = 20.0
+    call: float = 500.0
+    slow_call: float = 5000.0
+
+
+@dataclass(frozen=True)
 class Target:
     """A device or runtime: `rules` say what runs at `place`; the first that is about an op and met decides.
 
     What no rule takes runs on the `fallback`, slowly; without one it is refused. `about` is what the target means to
     users, `source` where the facts come from, `version` of what they hold. `rewrites` are what it wants changed first.
+    With `costs`, ops that it does not run fast in integers are left float where that takes less time.
     """
 
     name: str
@@ -78,6 +99,7 @@ class Target:
     version: str = ""
     fallback: Target | None = None
     rewrites: tuple[Rewrite, ...] = ()
+    costs: Costs | None = None
 
     def verdict(self, op: TypedOp) -> Verdict:
         """Where `op` runs."""

@@ -1,0 +1,99 @@
+"""Phones, desktops and servers: LiteRT with XNNPACK, the delegate that applications get by default.
+
+tests/targets/test_cpu.py asks the delegate about a one-op model for every row and condition, so that a new LiteRT tells
+what has changed.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..dtypes import DType
+from .conditions import (
+    ConstantOperand,
+    DimensionMultiple,
+    InputCount,
+    Not,
+    OperandTypes,
+    OptionIn,
+    OutputCount,
+    OutputTypes,
+    PoolCoversStride,
+    PresentOperand,
+    Rank,
+    SameParameters,
+    ScaleRatio,
+    SlopeRatio,
+    SymmetricOperand,
+    Values,
+)
+from .litert import LITERT
+from .target import Costs, Rewrite, Rule, Target
+
+FLOAT, INT8, UINT8 = (DType.FLOAT32,), (DType.INT8,), (DType.UINT8,)
+EITHER = FLOAT + INT8
+NARROW = (DType.INT4, DType.INT2)
+INDICES = (DType.INT32,)
+
+CONSTANT_LAYER = (ConstantOperand(1), PresentOperand(2), ConstantOperand(2))
+SMALL = Rank(0, 6)
+UNIT_STEPS = Values(3, 1, 1, "step")
+KEEPS_AXES = (OptionIn("ellipsisMask", (0,), 0), OptionIn("newAxisMask", (0,), 0), OptionIn("shrinkAxisMask", (0,), 0))
+
+# fmt: off
+XNNPACK = (
+    # One scale throughout, or the delegate takes the op and then fails to load the model.
+    Rule(("CONCATENATION", "MAX_POOL_2D"), INT8, (Not(SameParameters()),),
+         speed="refused", reason="has other scales for its inputs than for its output", remedy=SameParameters.remedy),
+    # Layers.
+    Rule(("CONV_2D",), FLOAT, CONSTANT_LAYER, weights=FLOAT + INT8),
+    Rule(("CONV_2D", "DEPTHWISE_CONV_2D"), INT8, CONSTANT_LAYER, weights=INT8),
+    Rule(("DEPTHWISE_CONV_2D",), FLOAT, CONSTANT_LAYER, weights=FLOAT),
+    Rule(("TRANSPOSE_CONV",), EITHER, (ConstantOperand(1),), weights=FLOAT + INT8),
+    Rule(("FULLY_CONNECTED",), EITHER, weights=FLOAT + INT8),
+    Rule(("FULLY_CONNECTED",), EITHER, (DimensionMultiple(1, -1, 2),), weights=NARROW),
+    Rule(("BATCH_MATMUL",), FLOAT, (Rank(2, 6),), weights=FLOAT + INT8),
+    Rule(("BATCH_MATMUL",), INT8, (Rank(2, 6), SymmetricOperand(1))),
+    # Arithmetic.
+    Rule(("ADD", "SUB"), INT8, (SMALL, ScaleRatio(2**-10, 2**8, (0,)), ScaleRatio(2**-10, 2**8, (1,)))),
+    Rule(("MUL",), INT8, (SMALL, ScaleRatio(2**-16, 2**8, (0, 1)))),
+    Rule(("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE"), FLOAT, (SMALL,)),
+    Rule(("PRELU",), FLOAT, (SMALL, ConstantOperand(1)), weights=FLOAT),
+    # Functions of one value.
+    Rule(("LOGISTIC", "TANH", "ELU"), EITHER, (SMALL,)),
+    Rule(("LEAKY_RELU",), INT8, (SMALL, ScaleRatio(2**-8, 2**7, closed=True), SlopeRatio(2**-8, 2**7))),
+    Rule(("LEAKY_RELU", "RELU", "RELU6", "RELU_N1_TO_1", "HARD_SWISH", "GELU", "ABS", "NEG", "SQUARE", "SQRT", "RSQRT",
+          "EXP", "LOG", "SIN", "COS", "FLOOR", "CEIL", "ROUND"), FLOAT, (SMALL,)),
+    Rule(("SOFTMAX",), FLOAT, (OptionIn("beta", (1.0,)),)),
+    # Reductions, pooling and resizing.
+    Rule(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN"), EITHER, (ConstantOperand(1),)),
+    Rule(("AVERAGE_POOL_2D",), FLOAT, (PoolCoversStride(),)),
+    Rule(("MAX_POOL_2D",), EITHER, (PoolCoversStride(),)),
+    Rule(("RESIZE_BILINEAR",), EITHER, (ConstantOperand(1),)),
+    # Moving data.
+    Rule(("RESHAPE", "TRANSPOSE"), EITHER, (SMALL,)),
+    Rule(("PAD",), EITHER, (ConstantOperand(1), OperandTypes(1, INDICES), SMALL)),
+    Rule(("CONCATENATION",), EITHER, (InputCount(2, 5),)),
+    Rule(("SPLIT",), EITHER, (ConstantOperand(0), OutputCount(2, 4))),
+    Rule(("SLICE",), EITHER, (ConstantOperand(1), ConstantOperand(2), Values(2, 0, math.inf, "size"))),
+    Rule(("STRIDED_SLICE",), EITHER, (*(ConstantOperand(k) for k in (1, 2, 3)), UNIT_STEPS, *KEEPS_AXES)),
+    Rule(("SPACE_TO_DEPTH", "DEPTH_TO_SPACE"), EITHER),
+    # Conversions.
+    Rule(("QUANTIZE",), FLOAT, (OutputTypes(INT8 + UINT8),)),
+    Rule(("QUANTIZE",), INT8, (OutputTypes(INT8), ScaleRatio(2**-8, 2**7, closed=True))),
+    Rule(("QUANTIZE",), UINT8, (OutputTypes(UINT8), ScaleRatio(2**-8, 2**7, closed=True))),
+    Rule(("DEQUANTIZE",), INT8 + UINT8),
+)
+# fmt: on
+
+CPU = Target(
+    "cpu",
+    "phones, desktops and servers: LiteRT with XNNPACK; ops that it lacks in integers stay float where that is quicker",
+    "XNNPACK",
+    XNNPACK,
+    source="the delegate itself, asked op by op by tests/targets/test_cpu.py",
+    version="ai-edge-litert 2.3",
+    fallback=LITERT,
+    rewrites=(Rewrite.ZERO_BIASES, Rewrite.SHORT_CONCATENATIONS),
+    costs=Costs(),
+)
