@@ -32,7 +32,7 @@ JUDGED = 24
 TRACED = 2
 """Samples on which the tensors inside are compared."""
 
-SHORT = 1e8
+SHORT = 4e8
 """Multiply-accumulates that take less time than starting threads."""
 
 PARTS = 2

@@ -43,7 +43,7 @@ TRIAL_MACS: Mapping[Effort, float] = {"standard": 2e9, "high": 4e11}
 RANGE_PARTS = 8
 """In how many parts high effort picks the ranges of a model that is too large for that."""
 
-MEASURED_AGAIN = 128
+MEASURED_AGAIN = 48
 """Samples on which equalized tensors are measured."""
 
 OUTLIER_RATIO = 4.0
