@@ -38,6 +38,8 @@ OPTIONS = {
     "LOGISTIC": "",
     "CUSTOM": "",
     "SIN": "",
+    "LOG": "",
+    "MINIMUM": "MaximumMinimumOptions",
 }
 """Names of options tables that do not follow from the op's."""
 

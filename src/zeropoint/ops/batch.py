@@ -19,8 +19,13 @@ def by_sample(op: Op, free: Set[Tensor]) -> bool:  # noqa: ARG001 - one signatur
     return True
 
 
+def pointwise(op: Op, free: Set[Tensor]) -> bool:  # noqa: ARG001 - one signature
+    """Always: the op does not look beyond one element."""
+    return True
+
+
 def broadcasts(op: Op, free: Set[Tensor]) -> bool:
-    """Operands that go with the batch lead with it alike; others are the same for every row."""
+    """Element by element; operands that go with the batch lead with it alike, others are the same for every row."""
     output = op.outputs[0].shape
 
     def fits(tensor: Tensor) -> bool:

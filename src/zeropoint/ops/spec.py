@@ -11,7 +11,7 @@ from typing import Literal
 from ..affine import QuantParams
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
-from .batch import BatchRule
+from .batch import BatchRule, broadcasts, pointwise
 from .layout import Layout
 from .recurrent import macs_recurrent
 
@@ -228,6 +228,11 @@ class OpSpec:
         """Where a layer takes its bias: an op that multiplies data with one tensor of weights and adds it."""
         found = [k for k, role in enumerate(self.inputs) if isinstance(role, Bias)]
         return found[0] if len(found) == 1 and len(self.weight_slots) == 1 else None
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each element of its output comes of the elements of its inputs at the same place."""
+        return self.batch in (pointwise, broadcasts)
 
     @property
     def reads_shapes_only(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from ..dtypes import DType
 from . import batch, spec
-from .batch import along, broadcasts, by_sample, joined, only
+from .batch import along, broadcasts, by_sample, joined, only, pointwise
 from .layout import CONVOLUTION, DENSE, DEPTHWISE, MATRIX_PRODUCT, TRANSPOSED
 from .recurrent import LSTM
 from .spec import Activation, Bias, Fixed, KernelSpec, Need, OpSpec, Rescale, Trait, Weight
@@ -116,23 +116,23 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("POW", TWO, traits=HAS_POLES, batch=broadcasts),
     OpSpec("ATAN2", TWO, batch=broadcasts),
     # Functions of one value.
-    OpSpec("RELU", ONE, since(2, 3), HOMOGENEOUS, batch=by_sample, rescale=RATIO, saturates=ends(0, math.inf)),
-    OpSpec("RELU6", ONE, since(2, 3), batch=by_sample, rescale=RATIO, saturates=ends(0, 6)),
-    OpSpec("RELU_N1_TO_1", ONE, since(1), batch=by_sample, rescale=RATIO, saturates=ends(-1, 1)),
-    OpSpec("RELU_0_TO_1", ONE, since(1), batch=by_sample, rescale=RATIO, saturates=ends(0, 1)),
-    OpSpec("LEAKY_RELU", ONE, since(2, 2), HOMOGENEOUS, batch=by_sample, rescale=RATIO),
+    OpSpec("RELU", ONE, since(2, 3), HOMOGENEOUS, batch=pointwise, rescale=RATIO, saturates=ends(0, math.inf)),
+    OpSpec("RELU6", ONE, since(2, 3), batch=pointwise, rescale=RATIO, saturates=ends(0, 6)),
+    OpSpec("RELU_N1_TO_1", ONE, since(1), batch=pointwise, rescale=RATIO, saturates=ends(-1, 1)),
+    OpSpec("RELU_0_TO_1", ONE, since(1), batch=pointwise, rescale=RATIO, saturates=ends(0, 1)),
+    OpSpec("LEAKY_RELU", ONE, since(2, 2), HOMOGENEOUS, batch=pointwise, rescale=RATIO),
     OpSpec("PRELU", (ACT, MATRIX), KernelSpec(BOTH, INT8_WEIGHTS, needs=CONSTANT), HOMOGENEOUS, batch=only(0)),
-    OpSpec("ELU", ONE, since(1), batch=by_sample, saturates=ends(-8, math.inf)),
-    OpSpec("GELU", ONE, since(2, 2), batch=by_sample, saturates=ends(-6, math.inf)),
-    OpSpec("HARD_SWISH", ONE, since(1), batch=by_sample, rescale=RATIO, max_rescale=128.0, saturates=ends(-3, math.inf)),
-    OpSpec("LOGISTIC", ONE, since(2, 3), batch=by_sample, fixed=UNIT, saturates=SIGMOID_ENDS, probabilities="each"),
-    OpSpec("TANH", ONE, since(2, 3), batch=by_sample, fixed=SIGNED_UNIT, saturates=TANH_ENDS),
-    OpSpec("ABS", ONE, since(2, 3), HOMOGENEOUS, batch=by_sample, rescale=RATIO),
-    OpSpec("RSQRT", ONE, since(2, 3, Need.NONNEGATIVE), HAS_POLES, batch=by_sample),
-    OpSpec("SQRT", ONE, since(2, 2, Need.NONNEGATIVE), HAS_POLES, batch=by_sample),
-    OpSpec("EXP", ONE, since(2, 2), batch=by_sample),
-    OpSpec("LOG", ONE, since(2, 2), HAS_POLES, batch=by_sample),
-    *(OpSpec(kind, ONE, batch=by_sample)
+    OpSpec("ELU", ONE, since(1), batch=pointwise, saturates=ends(-8, math.inf)),
+    OpSpec("GELU", ONE, since(2, 2), batch=pointwise, saturates=ends(-6, math.inf)),
+    OpSpec("HARD_SWISH", ONE, since(1), batch=pointwise, rescale=RATIO, max_rescale=128.0, saturates=ends(-3, math.inf)),
+    OpSpec("LOGISTIC", ONE, since(2, 3), batch=pointwise, fixed=UNIT, saturates=SIGMOID_ENDS, probabilities="each"),
+    OpSpec("TANH", ONE, since(2, 3), batch=pointwise, fixed=SIGNED_UNIT, saturates=TANH_ENDS),
+    OpSpec("ABS", ONE, since(2, 3), HOMOGENEOUS, batch=pointwise, rescale=RATIO),
+    OpSpec("RSQRT", ONE, since(2, 3, Need.NONNEGATIVE), HAS_POLES, batch=pointwise),
+    OpSpec("SQRT", ONE, since(2, 2, Need.NONNEGATIVE), HAS_POLES, batch=pointwise),
+    OpSpec("EXP", ONE, since(2, 2), batch=pointwise),
+    OpSpec("LOG", ONE, since(2, 2), HAS_POLES, batch=pointwise),
+    *(OpSpec(kind, ONE, batch=pointwise)
       for kind in ("NEG", "SIGN", "SQUARE", "SIN", "COS", "FLOOR", "CEIL", "ROUND", "CAST")),
     # Normalizations.
     OpSpec("SOFTMAX", ONE, since(2, 3), batch=along(batch.last_axis), fixed=UNIT, negligible=20.0, probabilities="row"),

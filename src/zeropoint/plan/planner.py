@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..affine import QuantParams
-from ..calibration.range_methods import Bounds
 from ..dtypes import Array, DType
 from ..errors import InvalidModel, InvalidSample, UnsupportedOp
 from ..graph.edit import add_constant_input, copy_model, signatures_follow
 from ..graph.model import Graph, Model, Op, Tensor
-from ..graph.query import Use, Uses, called_graphs, constants, tensor_keys
+from ..graph.query import Use, called_graphs, constants, tensor_keys
 from ..ops import Coefficients, OpSpec, Weight
 from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
@@ -25,6 +24,7 @@ from .prepare import has_float_part, prepare
 from .qdq import Trained
 from .request import Request
 from .rewrite import EncodedAs
+from .saturation import Curve, curves, saturation
 from .solve import Solver
 from .tensor_ranges import TensorRanges, fused_bounds
 from .weight_only import WeightOnly, gathers_to_lookups
@@ -37,7 +37,8 @@ class Prepared:
 
     `keys` are the names by which statistics know the tensors, from before the model was edited; `trained` is what
     training left in it. Candidates with other ranges share it, and what was computed of its constants: the parameters
-    of weights (`grids`), how far their rounding shifts the outputs (`shifts`), their integers (`integers`).
+    of weights (`grids`), how far their rounding shifts the outputs (`shifts`), their integers (`integers`); and the
+    `functions` that its graphs compute.
     """
 
     model: Model
@@ -46,6 +47,7 @@ class Prepared:
     grids: dict[tuple[Tensor, int | None, DType], QuantParams] = field(default_factory=dict, compare=False, repr=False)
     shifts: dict[tuple[Use, Form], Array | None] = field(default_factory=dict, compare=False, repr=False)
     integers: dict[EncodedAs, Tensor] = field(default_factory=dict, compare=False, repr=False)
+    functions: dict[Graph, tuple[Curve, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def grid(self, tensor: Tensor, axis: int | None, dtype: DType) -> QuantParams:
         """The parameters of a constant that is used as weights."""
@@ -54,6 +56,12 @@ class Prepared:
             assert tensor.data is not None
             self.grids[key] = weight_params(tensor.data, axis, dtype, tensor.name)
         return self.grids[key]
+
+    def curves(self, graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[Curve, ...]:
+        """The functions of one tensor that a graph computes."""
+        if graph not in self.functions:
+            self.functions[graph] = curves(graph, ops)
+        return self.functions[graph]
 
 
 def prepare_model(model: Model, request: Request) -> Prepared:
@@ -138,7 +146,7 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
 def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, ranges: TensorRanges) -> Plan:
     ops = request.ops
     schemes, skipped = Matcher(request.recipe, ops, request.target, ranges).match(graph)
-    ranges = ranges.limited(_saturation(graph, schemes, ops))
+    ranges = ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
     while True:  # ends, as every round but the last leaves out an op
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
         plan, refused = settle(Plan(graph, index, schemes, Solver(schemes, ops, ranges).solve(), constants), ops)
@@ -149,18 +157,6 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
     order = {op: k for k, op in enumerate(graph.ops)}
     skipped.sort(key=lambda s: order[s.op])
     return replace(with_interface(plan, request.interface, ranges), skipped=tuple(skipped))
-
-
-def _saturation(graph: Graph, schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec]) -> dict[Tensor, Bounds]:
-    """What only saturating integer ops read need not be told apart beyond their ends."""
-    ends = {op: ops[op.kind].saturates.get(scheme.activations or DType.FLOAT32) for op, scheme in schemes.items()}
-    uses, found = Uses(graph), {}
-    for tensor in graph.tensors:
-        intervals = [ends.get(use.op) for use in uses.readers(tensor)]
-        known = [interval for interval in intervals if interval is not None]
-        if known and len(known) == len(intervals) and not uses.is_output(tensor):
-            found[tensor] = min(low for low, _ in known), max(high for _, high in known)
-    return found
 
 
 def _weight_grids(

@@ -1,0 +1,178 @@
+"""Where the readers of a tensor stop telling its values apart, so that no integers need be spent beyond.
+
+The op table says so of single kernels (`OpSpec.saturates`). Networks compute most such functions with several ops: SiLU
+is LOGISTIC and MUL, GELU and Mish are written out in many ways, and a convolution in front of one may reach -46 though
+nothing below -6 counts. So functions of one tensor are found in the graph, whatever they are made of, and sampled in
+LiteRT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..calibration.range_methods import Bounds
+from ..dtypes import Array, DType
+from ..graph.model import Graph, Model, Op, Tensor
+from ..graph.query import Uses
+from ..ops import OpSpec, Trait, fused_activation
+from ..recipe import Scheme
+from ..runtime.runner import Runner
+from .tensor_ranges import TensorRanges
+
+LONGEST = 16
+"""Ops that a function is made of, at most."""
+
+POINTS = np.sinh(np.linspace(-10.0, 10.0, 8193)).astype(np.float32)
+"""Where functions are sampled: densely around zero, out to about ±11,000."""
+
+TOLERANCE = 0.25
+"""Of a unit of the result: what makes less of a difference is not told apart."""
+
+WORTH = 0.95
+"""Part of the range that may remain: the rest has to be worth it."""
+
+LINEAR = Trait.ADDS | Trait.SUBTRACTS | Trait.MULTIPLIES
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A function of `tensor` alone: the tensors that it `made`, in order, with their values at POINTS.
+
+    All that reads the tensor goes through one of `results`, the last tensor of such a stretch.
+    """
+
+    tensor: Tensor
+    made: Mapping[Tensor, Array]
+    results: tuple[Tensor, ...]
+
+    def limits(self, seen: Mapping[Tensor, Bounds], bits: int) -> dict[Tensor, Bounds]:
+        """What needs to be told apart of the tensor, and of those between it and a result that no longer changes.
+
+        `seen` are the values that tensors take; `bits` are those of integers that could hold the result.
+        """
+        low, high = seen[self.tensor]
+        first, end = np.searchsorted(POINTS, (low, high))
+        for result in (t for t in reversed(self.results) if t in seen):
+            step = TOLERANCE * (seen[result][1] - seen[result][0]) / (2**bits - 1)
+            left, right = flat_ends(self.made[result][first:end], step)
+            least = float(POINTS[first + left]) if left else low
+            most = float(POINTS[end - right - 1]) if right else high
+            if most - least < WORTH * (high - low):
+                # One point more at each end, so that no value of a tensor on the way is left out.
+                kept = slice(max(0, first + left - 1), end - right + 1)
+                between = list(self.made)[: list(self.made).index(result)]
+                passed = {t: (float(self.made[t][kept].min()), float(self.made[t][kept].max())) for t in between}
+                return {self.tensor: (least, most), **passed}
+        return {}
+
+
+def flat_ends(values: Array, step: float) -> tuple[int, int]:
+    """How many points before one near the beginning, and after one near the end, are within a step of its value."""
+    if not values.size or not np.isfinite(values).all():
+        return 0, 0
+
+    def flat(ahead: Array) -> int:
+        spread = np.maximum(np.maximum.accumulate(ahead) - ahead, ahead - np.minimum.accumulate(ahead))
+        return int(np.flatnonzero(spread <= step)[-1])
+
+    left, right = flat(values), flat(values[::-1])
+    return (left, right) if left + right < len(values) - 1 else (0, 0)
+
+
+def curves(graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[Curve, ...]:
+    """The functions of one tensor that the graph computes, those of the longest reach for each tensor."""
+    uses, sampled, found = Uses(graph), dict[str, list[Array]](), []
+    for tensor in graph.tensors:
+        if tensor.data is not None or tensor.dtype is not DType.FLOAT32 or uses.is_output(tensor):
+            continue
+        part = _Function(graph, uses, ops, tensor)
+        if not part.results or all(map(part.is_linear, part.ops)):
+            continue
+        model = part.model()
+        key = str(model)
+        if key not in sampled:
+            sampled[key] = [values.reshape(-1) for values in Runner(model).run([POINTS])]
+        made = [op.outputs[0] for op in part.ops]
+        found.append(Curve(tensor, dict(zip(made, sampled[key], strict=True)), tuple(part.results)))
+    return tuple(found)
+
+
+class _Function:
+    """The ops that compute functions of one tensor and constants, element by element, up to the last `results`."""
+
+    def __init__(self, graph: Graph, uses: Uses, ops: Mapping[str, OpSpec], tensor: Tensor) -> None:
+        self.table, self.uses, self.tensor = ops, uses, tensor
+        self.ops: list[Op] = []
+        self.results: list[Tensor] = []
+        reached, waiting = {tensor}, [use.op for use in uses.readers(tensor)]
+        order = {op: k for k, op in enumerate(graph.ops)}
+        while waiting and len(self.ops) < LONGEST:
+            op = min(waiting, key=order.__getitem__)
+            if not self._extends(op, reached):
+                break
+            self.ops.append(op)
+            reached.add(op.outputs[0])
+            waiting = [use.op for t in reached for use in uses.readers(t) if use.op not in self.ops]
+            if self._is_closed(reached - {op.outputs[0]}):
+                self.results.append(op.outputs[0])
+        while self.ops and self.ops[-1].outputs[0] not in self.results:
+            self.ops.pop()
+
+    def _extends(self, op: Op, reached: set[Tensor]) -> bool:
+        spec = self.table.get(op.kind)
+        operands = [t for t in op.inputs if t is not None]
+        is_scalar = all(t in reached or (t.data is not None and t.size == 1) for t in operands)
+        is_float = all(t.dtype is DType.FLOAT32 for t in (*operands, *op.outputs))
+        return spec is not None and spec.is_pointwise and is_scalar and is_float and len(op.outputs) == 1
+
+    def _is_closed(self, inner: set[Tensor]) -> bool:
+        readers = (use.op for t in inner for use in self.uses.readers(t))
+        return not any(map(self.uses.is_output, inner)) and all(op in self.ops for op in readers)
+
+    def is_linear(self, op: Op) -> bool:
+        has_constant = any(t is not None and t.data is not None for t in op.inputs)
+        is_plain = fused_activation(op).name == "NONE"
+        return has_constant and is_plain and bool(self.table[op.kind].traits & LINEAR)
+
+    def model(self) -> Model:
+        """Its ops alone, on a vector; names do not matter, so that equal functions are equal as text."""
+        twins = {self.tensor: Tensor("x", POINTS.shape, DType.FLOAT32)}
+        outputs = [Tensor(f"y{k}", POINTS.shape, DType.FLOAT32) for k in range(len(self.ops))]
+        for op, made in zip(self.ops, outputs, strict=True):
+            twins[op.outputs[0]] = made
+            for tensor in op.inputs:
+                if tensor is not None and tensor.data is not None:
+                    twins[tensor] = Tensor.constant(f"c{len(twins)}", tensor.data.reshape(()), tensor.dtype)
+        ops = [
+            replace(op, inputs=[None if t is None else twins[t] for t in op.inputs], outputs=[twins[op.outputs[0]]])
+            for op in self.ops
+        ]
+        return Model([Graph("function", list(twins.values()), ops, [twins[self.tensor]], outputs)])
+
+
+def saturation(
+    graph: Graph, schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec], known: Sequence[Curve], ranges: TensorRanges
+) -> dict[Tensor, Bounds]:
+    """The interval of each tensor beyond which its values need not be told apart.
+
+    Whether its readers compute in integers makes no difference: what they do not tell apart is the same.
+    """
+    uses, found = Uses(graph), dict[Tensor, Bounds]()
+    for tensor in graph.tensors:
+        around = (uses.producer(tensor), *(use.op for use in uses.readers(tensor)))
+        types = [scheme.activations for op in around if op is not None and (scheme := schemes.get(op)) is not None]
+        if not types or types[0] is None or uses.is_output(tensor):
+            continue
+        rows = [ops.get(use.op.kind) for use in uses.readers(tensor)]
+        ends = [row.saturates.get(types[0]) for row in rows if row is not None]
+        intervals = [interval for interval in ends if interval is not None]
+        if intervals and len(intervals) == len(rows):
+            found[tensor] = min(low for low, _ in intervals), max(high for _, high in intervals)
+            continue
+        for curve in (c for c in known if c.tensor is tensor and ranges.knows(tensor)):
+            seen = {t: ranges.bounds(t) for t in (tensor, *curve.results) if ranges.knows(t)}
+            found |= curve.limits(seen, types[0].bits)
+    return found
