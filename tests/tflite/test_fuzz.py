@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from tools.soak.mutations import damage
 from zeropoint.errors import InvalidModel
 from zeropoint.report.inspection import inspect
 from zeropoint.tflite import load, to_bytes
@@ -24,56 +24,6 @@ MUTATIONS = 1200
 SECONDS = 25
 """After which a slow machine has tried enough."""
 
-Random = np.random.Generator
-SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 16, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000)
-NASTY = (*SIZES, *(0xFFFFFFFF - k for k in (0, 1, 3, 7, 255)))
-
-
-def flip(content: bytearray, rng: Random) -> None:
-    for _ in range(rng.integers(1, 9)):
-        content[somewhere(content, rng)] ^= 1 << rng.integers(8)
-
-
-def set_bytes(content: bytearray, rng: Random) -> None:
-    for _ in range(rng.integers(1, 5)):
-        content[somewhere(content, rng)] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.integers(256)])
-
-
-def overwrite_offset(content: bytearray, rng: Random) -> None:
-    for _ in range(rng.integers(1, 4)):
-        at = somewhere(content, rng) // 4 * 4
-        near = (len(content), len(content) - at, at, int(rng.integers(len(content))))
-        value = int(rng.choice([*NASTY, *(int(n + d) % 2**32 for n in near for d in (-4, -1, 0, 1, 4))]))
-        content[at : at + 4] = struct.pack("<I", value)[: len(content) - at]
-
-
-def truncate(content: bytearray, rng: Random) -> None:
-    del content[int(rng.integers(len(content))) :]
-
-
-def splice(content: bytearray, rng: Random) -> None:
-    start, length = somewhere(content, rng), int(rng.integers(1, 200))
-    piece = content[start : start + length]
-    at = somewhere(content, rng)
-    content[at : at + (len(piece) if rng.integers(2) else 0)] = piece
-
-
-def cut(content: bytearray, rng: Random) -> None:
-    at = somewhere(content, rng)
-    del content[at : at + int(rng.integers(1, 64))]
-
-
-def noise(content: bytearray, rng: Random) -> None:
-    content[8:] = rng.bytes(int(rng.integers(0, 400)))
-
-
-def somewhere(content: bytearray, rng: Random) -> int:
-    """Anywhere, but more often in the first part, where the structure is."""
-    return int(rng.integers(len(content) if rng.integers(4) == 0 else min(len(content), 3000)))
-
-
-KINDS = (flip, set_bytes, overwrite_offset, overwrite_offset, truncate, splice, cut, noise)
-
 
 def mutants(content: bytes, seed: int) -> Iterator[bytes]:
     rng = np.random.default_rng(seed)
@@ -81,9 +31,7 @@ def mutants(content: bytes, seed: int) -> Iterator[bytes]:
     for k in range(MUTATIONS):
         if time.monotonic() > deadline:
             return
-        mutant = bytearray(content)
-        KINDS[k % len(KINDS)](mutant, rng)
-        yield bytes(mutant)
+        yield damage(content, k, rng)
 
 
 def many_features() -> bytes:

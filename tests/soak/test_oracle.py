@@ -1,0 +1,56 @@
+"""The oracle finds an op that is wrong, and only that."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import zeropoint
+from tools.soak.oracle import KERNELS, wrong_ops
+from zeropoint.affine import QuantParams
+from zeropoint.dtypes import DType
+from zeropoint.graph import Model
+
+from .. import build
+from ..nets import normal, samples_for
+
+kernels = pytest.mark.parametrize("kernels", KERNELS)
+
+
+@kernels
+@pytest.mark.parametrize("mode", ["int8", "int16x8", "dynamic", "weights", "float16"])
+def test_a_right_model_has_no_wrong_op(mode, kernels):
+    model = build.float_cnn()
+    samples = samples_for(model, 4)
+    options = {"min_elements": 1} if mode in ("dynamic", "weights") else {}
+    result = zeropoint.quantize(model, mode, samples, effort="quick", **options)
+    assert wrong_ops(result.model, samples, kernels) == []
+
+
+def misread() -> Model:
+    """RESHAPE copies integers, and here they stand for numbers twice as large afterwards."""
+    once, twice = (QuantParams((scale,), (0,), DType.INT8) for scale in (0.01, 0.02))
+    x, y = (build.act(name, 6, dtype=DType.INT8, params=p) for name, p in (("x", once), ("y", twice)))
+    z = build.act("z", 6, dtype=DType.INT8, params=twice)
+    ops = [
+        build.op("RESHAPE", [x, build.const("shape", [6])], y, options="ReshapeOptions"),
+        build.op("ABS", [y], z, options="AbsOptions"),
+    ]
+    return Model([build.graph("main", [x], [z], *ops)])
+
+
+@kernels
+def test_an_op_that_is_wrong_is_named(kernels):
+    (wrong,) = wrong_ops(misread(), [(normal(6),)], kernels)
+    assert wrong.op.kind == "RESHAPE"
+    assert wrong.units > 10
+    assert f"'y' is {wrong.units:.4g} units off with the {kernels} kernels" in str(wrong)
+
+
+def test_an_index_is_judged_by_the_integers():
+    """All but the first of these numbers are beyond what the integers hold: to the op they are equally great."""
+    params = QuantParams((0.01,), (0,), DType.INT8)
+    inputs = [build.act("x", 1, 4, dtype=DType.INT8, params=params), build.const("axis", np.int32(-1))]
+    index = build.act("y", 1, dtype=DType.INT32)
+    model = build.one_op("ARG_MAX", inputs, index, options="ArgMaxOptions", outputType=2)
+    assert wrong_ops(model, [(np.float32([[0.5, 7, 9, 8]]),)], "optimized") == []

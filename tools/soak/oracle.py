@@ -1,0 +1,174 @@
+"""Whether a quantized model computes what it should: op by op, under every set of LiteRT's kernels.
+
+How much eight bits cost is a matter of the model. That an op makes of its integers what the float op makes of the
+numbers that these stand for, to a unit or so in the last place, is not: an op that does not is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tests.conformance.samples import LOOSE, tolerance
+from zeropoint.affine import dequantize
+from zeropoint.bench.errors import encoded, real
+from zeropoint.bench.isolate import constant_parts
+from zeropoint.dtypes import Array, DType
+from zeropoint.graph import Graph, Model, Op, Tensor
+from zeropoint.ops import CONVERSIONS, OPS, Trait
+from zeropoint.runtime import Kernels, Runner
+
+KERNELS: tuple[Kernels, ...] = ("delegate", "optimized", "reference")
+
+SLACK = 0.05
+"""In units of the last place: what float32 loses on the way to int16 and back."""
+
+FLOAT_ERROR = 1e-4
+"""What float kernels may differ by, relative to the largest number: they add up in different orders."""
+
+CONVERTED = {True: 1.0, False: 0.5}
+"""Units that QUANTIZE may be off, by whether it starts from integers, which it rescales, or from floats."""
+
+AS_EIGHT_BITS = 1.5 * 257
+"""Units of int16 that are one and a half of int8: where a table is interpolated, int16 may be as coarse as that."""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """An op whose output is too far from what its inputs say: in units of its last place, or of what is allowed."""
+
+    op: Op
+    kernels: Kernels
+    units: float
+
+    def __str__(self) -> str:
+        kind = f"{self.op.outputs[0].dtype.label} {self.op.label} '{self.op.name}'"
+        return f"{kind} is {self.units:.4g} units off with the {self.kernels} kernels"
+
+
+class FloatTwins:
+    """For each op of a graph with integer operands the same op in float, fed with what the integers stand for."""
+
+    def __init__(self, graph: Graph) -> None:
+        constant = constant_parts(graph)
+        self.ops = [op for op in graph.ops if has_twin(op)]
+        self.outputs: dict[Tensor, Tensor] = {}
+        fed: dict[Tensor, Tensor] = {}
+        held: dict[Tensor, Tensor] = {}
+        twins = []
+        for op in self.ops:
+            for tensor in filter(None, op.inputs):
+                is_held = tensor in constant and tensor.data is not None
+                made = as_float_constant if is_held else as_float
+                (held if is_held else fed).setdefault(tensor, made(tensor))
+            self.outputs |= {t: as_float(t) for t in op.outputs}
+            inputs = [None if t is None else held.get(t) or fed[t] for t in op.inputs]
+            twins.append(replace(op, inputs=inputs, outputs=[self.outputs[t] for t in op.outputs], intermediates=[]))
+        self.fed = list(fed)
+        tensors = dict.fromkeys((*fed.values(), *(t for op in twins for t in op.tensors())))
+        main = Graph("main", list(tensors), twins, list(fed.values()), list(self.outputs.values()))
+        self.runner = Runner(Model([main]), kernels="optimized") if twins else None
+
+    def values(self, found: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
+        """What the float ops make of the values `found` in the quantized model, by tensor of that model."""
+        if self.runner is None:
+            return {}
+        made = self.runner.values([real(found[t], t) for t in self.fed])
+        return {t: made[twin] for t, twin in self.outputs.items()}
+
+
+def has_twin(op: Op) -> bool:
+    spec = OPS.get(op.kind)
+    has_integers = any(t is not None and t.is_quantized for t in (*op.inputs, *op.outputs))
+    return spec is not None and has_integers and op.kind not in CONVERSIONS and Trait.RECURRENT not in spec.traits
+
+
+def as_float(tensor: Tensor) -> Tensor:
+    return replace(tensor, dtype=DType.FLOAT32, quantization=None) if tensor.is_quantized else replace(tensor)
+
+
+def as_float_constant(tensor: Tensor) -> Tensor:
+    if tensor.params is None or not tensor.is_quantized:
+        return tensor
+    assert tensor.data is not None
+    return Tensor.constant(tensor.name, dequantize(tensor.data, tensor.params), DType.FLOAT32)
+
+
+def wrong_ops(
+    model: Model, rows: Sequence[Sequence[Array]], kernels: Kernels, twins: FloatTwins | None = None
+) -> list[Wrong]:
+    """Ops of the first graph that compute something else than their float twins do, each with its worst result."""
+    graph, twins = model.main, twins or FloatTwins(model.main)
+    made = list(dict.fromkeys(t for op in graph.ops for t in op.outputs if t.size))
+    runner = Runner.exposing(model, graph, made, kernels=kernels)
+    constant = {t: t.data for op in graph.ops for t in op.inputs if t is not None and t.data is not None}
+    worst: dict[Op, float] = {}
+    for row in rows:
+        given = [encoded(v, t) for v, t in zip(row, graph.inputs, strict=True)]
+        found = constant | dict(zip(graph.inputs, given, strict=True)) | dict(zip(made, runner.run(given), strict=True))
+        for op, off in _distances(graph, found, twins.values(found)):
+            if kernels == "delegate" and op.inputs[0] in constant:
+                continue  # the delegate unpacks constants as it loads them, and writes nothing where others would look
+            worst[op] = max(worst.get(op, 0.0), off)
+    return [Wrong(op, kernels, units) for op, units in worst.items() if units > 0]
+
+
+def _distances(
+    graph: Graph, found: Mapping[Tensor, Array], wanted: Mapping[Tensor, Array]
+) -> Iterator[tuple[Op, float]]:
+    """For each op that can be judged how far it is off, 0 where that is within what its kernel may be."""
+    for op in graph.ops:
+        for tensor in op.outputs:
+            if tensor in wanted and tensor in found:
+                yield op, _distance(op, tensor, found, wanted[tensor])
+            elif op.kind in CONVERSIONS and (source := op.inputs[0]) in found and source is not None:
+                yield op, _conversion_distance(source, tensor, found)
+
+
+def _distance(op: Op, tensor: Tensor, found: Mapping[Tensor, Array], wanted: Array) -> float:
+    params, got = tensor.params, found[tensor]
+    if got.shape != wanted.shape:
+        return np.inf
+    if params is not None and tensor.is_quantized:
+        loose = AS_EIGHT_BITS if (op.kind, params.dtype) in LOOSE else 0.0
+        return _units(tensor, got, wanted, max(loose, tolerance(OPS[op.kind], params.dtype)))
+    if not tensor.dtype.is_float:  # indices and truth values are right, or all wrong
+        return 0.0 if np.array_equal(got, wanted) else np.inf
+    allowed = hybrid_error(op, found) + FLOAT_ERROR * float(np.abs(wanted).max(initial=0.0))
+    off = float(np.abs(got.astype(np.float64) - wanted).max(initial=0.0))
+    return 0.0 if off <= allowed else off / max(allowed, np.finfo(np.float64).tiny)
+
+
+def _conversion_distance(source: Tensor, tensor: Tensor, found: Mapping[Tensor, Array]) -> float:
+    wanted = np.asarray(real(found[source], source), np.float32)
+    if tensor.params is not None:
+        return _units(tensor, found[tensor], wanted, CONVERTED[source.is_quantized])
+    return 0.0 if np.allclose(found[tensor], wanted, rtol=1e-5, atol=0) else np.inf
+
+
+def _units(tensor: Tensor, got: Array, wanted: Array, allowed: float) -> float:
+    """The distance in units of the last place from what is wanted, or from the nearest that the integers can hold."""
+    assert tensor.params is not None
+    held = np.clip(wanted.astype(np.float64), *tensor.params.range())
+    off = np.abs(dequantize(got, tensor.params) - held) / tensor.params.scale
+    return float((off * (off > allowed + SLACK + 1e-5 * np.abs(held) / tensor.params.scale)).max(initial=0.0))
+
+
+def hybrid_error(op: Op, found: Mapping[Tensor, Array]) -> float:
+    """What a float op with integer weights may be off: it rounds its input to 8 bits first.
+
+    |error| <= step * sum |w|, for the output channel in which the sum is greatest.
+    """
+    spec = OPS[op.kind]
+    for slot, tensor in enumerate(op.inputs):
+        role = None if tensor is None else spec.held(slot)
+        if tensor is None or role is None or not tensor.is_quantized or spec.layout is None:
+            continue
+        flowing = [t for t in op.inputs if t is not None and t.dtype is DType.FLOAT32 and t in found and t.data is None]
+        step = max(float(np.abs(found[t]).max(initial=0.0)) for t in flowing) / 127
+        weights = np.abs(real(found[tensor], tensor).astype(np.float64))
+        axis = role.axis_of(op, weights.ndim)
+        return 1.1 * step * float(weights.sum(axis=tuple(k for k in range(weights.ndim) if k != axis)).max())
+    return 0.0

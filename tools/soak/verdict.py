@@ -1,0 +1,148 @@
+"""A random graph in one mode: right, refused in words, or what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+import zeropoint
+from tests.plan.laws import broken_laws
+from zeropoint.affine import dequantize
+from zeropoint.bench.errors import ErrorSum, decibels, encoded, real
+from zeropoint.calibration import Stats
+from zeropoint.dtypes import Array, DType
+from zeropoint.errors import RuntimeFailure, UnsupportedOp, ZeropointError
+from zeropoint.graph import Model, Tensor
+from zeropoint.improve.pipeline import Result
+from zeropoint.runtime import Kernels, Runner
+
+from .graphs import RandomGraph, random_graph
+from .oracle import KERNELS, FloatTwins, wrong_ops
+
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "int8": {"mode": "int8"},
+    "int16x8": {"mode": "int16x8"},
+    "int8, 4-bit weights": {"mode": "int8", "weight_bits": 4},
+    "int8, uint8 to int8": {"mode": "int8", "input_type": "uint8", "output_type": "int8"},
+    "int8, strict": {"mode": "int8", "strict": True},
+    "dynamic": {"mode": "dynamic", "min_elements": 1},
+    "weights": {"mode": "weights", "min_elements": 1},
+    "float16": {"mode": "float16"},
+}
+"""Weights of any size are quantized: these graphs have small ones only."""
+
+RUN = 3
+"""Samples that are run op by op."""
+
+CLAIMED, REACHED = 20.0, 10.0
+"""Signal-to-noise in dB: whoever is told the first must find the second."""
+
+HALF_LOSS = 2.0**-8
+"""The relative error that constants may have in float16; those that would have more stay float32."""
+
+Verdict = tuple[str, str]
+
+
+@lru_cache(maxsize=2)
+def prepared(seed: int, ops: tuple[int, int]) -> tuple[RandomGraph, Stats]:
+    """A graph and its statistics, for all modes in turn."""
+    graph = random_graph(seed, ops)
+    return graph, zeropoint.calibrate(graph.model, graph.samples)
+
+
+def judge(seed: int, ops: tuple[int, int], mode: str, effort: str) -> Verdict:
+    """Quantize the graph, and look at what comes of it."""
+    try:
+        graph, stats = prepared(seed, ops)
+        given = {"stats": stats} if effort == "quick" else {"data": graph.samples}
+        result = zeropoint.quantize(graph.model, effort=effort, **MODES[mode], **given)
+    except RuntimeFailure as error:
+        return "raw refusal", f"{mode}: {error}"  # LiteRT refused what we made, or never saw before it was ours
+    except ZeropointError as error:
+        is_right = isinstance(error, UnsupportedOp) or "strict" not in mode
+        return ("refused" if is_right else "foreign exception"), f"{mode}: {error}"
+    except Exception as error:
+        return "foreign exception", f"{mode}: {type(error).__name__}: {error}"
+    losses = list(silent_losses(graph, result, effort))
+    return ("silent loss", f"{mode}: {'; '.join(losses[:4])}") if losses else ("right", "")
+
+
+def silent_losses(graph: RandomGraph, result: Result, effort: str) -> Iterator[str]:
+    """What is wrong with a quantized model although nobody said so."""
+    if result.plan.schemes:
+        yield from broken_laws(result)
+    if effort == "quick":  # rounding is to the nearest, and weights are those of the file
+        yield from distant_constants(graph.model, result.model)
+    wanted = outputs(graph.model, graph.samples, "optimized")
+    twins = FloatTwins(result.model.main)
+    for kernels in KERNELS:
+        if not runs(graph.model, kernels):
+            continue  # LiteRT lacks a few ops in its reference kernels, in float as well
+        yield from map(str, wrong_ops(result.model, graph.samples[:RUN], kernels, twins))
+        found = outputs(result.model, graph.samples, kernels)
+        yield from (f"{text} with the {kernels} kernels" for text in different_ends(wanted, found))
+        if kernels == "delegate":
+            yield from false_claims(result, wanted, found)
+
+
+def runs(model: Model, kernels: Kernels) -> bool:
+    try:
+        Runner(model, kernels=kernels)
+    except ZeropointError:
+        return False
+    return True
+
+
+def outputs(model: Model, samples: Sequence[Sequence[Array]], kernels: Kernels) -> list[list[Array]]:
+    """By sample, as real numbers."""
+    runner = Runner(model, kernels=kernels)
+    ends = model.main.inputs
+    rows = (runner.run([encoded(v, t) for v, t in zip(row, ends, strict=True)]) for row in samples)
+    return [[real(v, t) for v, t in zip(row, model.main.outputs, strict=True)] for row in rows]
+
+
+def different_ends(wanted: list[list[Array]], found: list[list[Array]]) -> Iterator[str]:
+    for k, (exact, made) in enumerate(zip(zip(*wanted, strict=True), zip(*found, strict=True), strict=True)):
+        if any(a.shape != b.shape for a, b in zip(exact, made, strict=True)):
+            yield f"output {k} has another shape"
+        elif not all(np.isfinite(v).all() for v in made):
+            yield f"output {k} is not finite"
+
+
+def false_claims(result: Result, wanted: list[list[Array]], found: list[list[Array]]) -> Iterator[str]:
+    """What the result says about its outputs, against what they are."""
+    said = [float(m[1]) for note in result.notes if (m := re.search(r"SNR of the outputs (-?[\d.]+) dB", note))]
+    floats = [k for k, v in enumerate(wanted[0]) if v.dtype == np.float32]
+    sums = {k: ErrorSum() for k in floats}
+    for exact, made in zip(wanted, found, strict=True):
+        for k in floats:
+            sums[k].add(exact[k].astype(np.float64), made[k].astype(np.float64))
+    reached = decibels(float(np.mean([s.relative for s in sums.values()]))) if sums else np.inf
+    if said and said[0] > CLAIMED and reached < REACHED:
+        yield f"the outputs have an SNR of {reached:.1f} dB, and {said[0]:.1f} dB is claimed"
+
+
+def distant_constants(model: Model, made: Model) -> Iterator[str]:
+    """Constants that are further from those of the file than rounding to their own unit explains."""
+    exact = {t.name: t.data for t in model.main.tensors if t.data is not None and t.dtype is DType.FLOAT32}
+    for tensor in made.main.tensors:
+        source = exact.get(tensor.name.partition("/")[0])
+        if tensor.data is None or source is None or source.shape != tensor.shape or "reciprocal" in tensor.name:
+            continue
+        if _lost(source.astype(np.float64), tensor):
+            yield f"'{tensor.name}' ({tensor.dtype.label}) differs from the file's by more than rounding"
+
+
+def _lost(source: Array, tensor: Tensor) -> bool:
+    assert tensor.data is not None
+    if tensor.params is None:
+        return bool(np.linalg.norm(tensor.data - source) > HALF_LOSS * np.linalg.norm(source))
+    scales = tensor.params.along(source.ndim)[0].astype(np.float64)
+    if tensor.params.dtype.is_packed:  # clipped on purpose where that loses less
+        source = np.clip(source, -scales * tensor.params.dtype.max, scales * tensor.params.dtype.max)
+    off = np.abs(dequantize(tensor.data, tensor.params) - source)
+    return bool((off > scales * 0.501 + np.abs(source) * 1e-6).any())
