@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, TypeVar
 
 Part = TypeVar("Part")
 Found = TypeVar("Found")
@@ -17,9 +18,16 @@ def cores() -> int:
     return available or 1
 
 
+class Threads(ThreadPoolExecutor):
+    """Threads in which context variables are what they were where a job was handed over."""
+
+    def submit(self, job: Callable[..., Found], /, *given: Any, **named: Any) -> Future[Found]:
+        return super().submit(copy_context().run, job, *given, **named)
+
+
 def in_parallel(job: Callable[[Part], Found], parts: Sequence[Part]) -> list[Found]:
     """The results of `job` on all parts, in order."""
     if len(parts) < 2 or cores() < 2:
         return [job(part) for part in parts]
-    with ThreadPoolExecutor(min(len(parts), cores())) as pool:
+    with Threads(min(len(parts), cores())) as pool:
         return list(pool.map(job, parts))

@@ -10,6 +10,7 @@ from .improve.pipeline import Result, quantize_on, run_without_data
 from .ops import OPS, OpSpec
 from .plan.request import RangeChoice, Request, WeightOptions, interface_of, resolve_recipe
 from .recipe import Effort, Recipe, keep_float
+from .runtime import trusting
 from .sources.models import ModelSource, load
 from .sources.samples import Samples
 
@@ -35,6 +36,7 @@ def quantize(
     settings: Settings | None = None,
     progress: Progress | None = None,
     ops: Mapping[str, OpSpec] = OPS,
+    trusted: bool = True,
 ) -> Result:
     """Quantize a float model.
 
@@ -45,7 +47,7 @@ def quantize(
     data. `effort` is "quick", "standard" or "high" (minutes). `weight_bits` is 8, 4 or 2; `block` the number of 4-bit
     weights that share a scale; weights below `min_elements` stay float where only weights are quantized. `keep` are
     patterns of op kinds or names that stay float; `strict` refuses if anything has to. `ops` is another op table, such
-    as `OPS | {"MY_OP": spec}`.
+    as `OPS | {"MY_OP": spec}`. A model that is not `trusted` runs in a child process, which it cannot escape from.
     """
     source = load(model)
     weights = WeightOptions(weight_bits, block, asymmetric, min_elements)
@@ -53,6 +55,7 @@ def quantize(
     rules = resolve_recipe(mode, recipe, weights).then(*kept)
     interface = interface_of(input_type, output_type)
     request = Request(rules, stats, ranges or Ranges({}), range, interface, strict, effort, ops)
-    if data is None or stats is not None:
-        return run_without_data(source, request)
-    return quantize_on(source, request, data, settings, progress)
+    with trusting(trusted):
+        if data is None or stats is not None:
+            return run_without_data(source, request)
+        return quantize_on(source, request, data, settings, progress)

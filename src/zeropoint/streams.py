@@ -17,14 +17,35 @@ _descriptors = threading.RLock()
 """Descriptors belong to the whole process: two threads that swap them in turns would restore the wrong ones."""
 
 
+def _forget_other_threads() -> None:
+    """A thread that held the lock does not exist in a forked process, and would never let go of it there."""
+    global _descriptors
+    _descriptors = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget_other_threads)
+
+
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Hold back what native code prints while loading a model ("INFO: Created TensorFlow Lite XNNPACK delegate ...").
-
-    It writes to the file descriptor and offers no switch (ai-edge-litert 2.3).
-    """
+    """Hold back whatever is printed while a framework is loaded, by other threads too: not for work in threads."""
     with _descriptors, Path(os.devnull).open("wb") as sink, _redirected(sink, 2):
         yield
+
+
+@contextlib.contextmanager
+def without_lines(remark: str) -> Iterator[None]:
+    """Hold back lines on standard error that hold `remark`. All others, of any thread, are passed on at the end."""
+    with _descriptors, tempfile.TemporaryFile() as sink:
+        try:
+            with _redirected(sink, 2):
+                yield
+        finally:
+            sink.seek(0)
+            others = b"".join(line for line in sink if remark.encode() not in line)
+            with contextlib.suppress(OSError):  # closed, so nothing is seen of it anyway
+                os.write(2, others)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..json_values import json_values
 from ..ops import CONVERSIONS
 from ..parallel import cores
-from ..runtime import Runner
+from ..runtime import Runner, time_limit
 from ..sources.ports import entry
 from ..tflite import to_bytes
 from .isolate import constant_parts, flowing_inputs, isolate
@@ -125,10 +124,7 @@ def _timer(runner: Runner, sample: Sequence[Array]) -> Callable[[], float]:
     """Warm the model up. Each call then measures one run in seconds, repeated so often that it can be measured."""
 
     def seconds(runs: int) -> float:
-        start = time.perf_counter()
-        for _ in range(runs):
-            runner.session.repeat()
-        return (time.perf_counter() - start) / runs
+        return runner.session.seconds(runs) / runs
 
     runner.invoke(sample)
     runs = max(1, min(1000, round(SHORTEST / max(seconds(WARM_UPS), 1e-9))))
@@ -199,6 +195,9 @@ def undelegated(runner: Runner) -> dict[str, int]:
 def peak_memory(content: bytes) -> int | None:
     """Bytes that a fresh process needs to load and run a model, beyond Python, LiteRT and the file itself."""
     command = [sys.executable, "-m", f"{__package__}.memory"]
-    done = subprocess.run(command, input=content, capture_output=True, check=False)
+    try:
+        done = subprocess.run(command, input=content, capture_output=True, check=False, timeout=time_limit())
+    except subprocess.TimeoutExpired:
+        return None
     text = done.stdout.decode(errors="replace").strip()
     return int(text) if done.returncode == 0 and text.isdigit() else None

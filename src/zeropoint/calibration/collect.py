@@ -7,13 +7,15 @@ import itertools
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from ..dtypes import DType
 from ..errors import InvalidModel, InvalidSample, RuntimeFailure
 from ..graph.model import Model
 from ..graph.query import fingerprint
 from ..ops import OPS
+from ..parallel import Threads
+from ..runtime import trusting
 from ..sources.models import ModelSource, load
 from ..sources.ports import Row, entry
 from ..sources.samples import Notes, Samples, rows
@@ -37,13 +39,14 @@ def calibrate(
     *,
     progress: Progress | None = None,
     ops: OpTable = OPS,
+    trusted: bool = True,
 ) -> Stats:
     """The statistics of every float tensor of `model` on `samples`.
 
     `samples`: an iterable (list, generator, data loader), or a function that returns one, of samples; each an array,
     a tuple in input order, or a dict by input name. For a model with several signatures: `{signature: samples}`.
     `progress` is called with the number of runs done so far. `ops`: the op table, if it is to be another than the
-    package's own.
+    package's own. A model that is not `trusted` runs in a child process, which it cannot escape from.
     """
     loaded, settings, notes = load(model), settings or Settings(), Notes()
     require_float(loaded, ops)
@@ -58,7 +61,7 @@ def calibrate(
         if progress is not None:
             progress(done)
 
-    with ThreadPoolExecutor(settings.threads) as pool:
+    with trusting(trusted), Threads(settings.threads) as pool:
         mark = pool.submit(fingerprint, loaded)
         for key, source in given:
             where = entry(loaded, key)
@@ -79,7 +82,7 @@ def require_float(model: Model, ops: OpTable = OPS) -> None:
 def _calibrate_graph(
     task: CalibrationTask,
     numbered: Iterator[tuple[int, Row]],
-    pool: ThreadPoolExecutor,
+    pool: Threads,
     notes: Notes,
     advance: Progress,
 ) -> Stats:
@@ -143,7 +146,7 @@ class _Observers:
 
 
 def _in_order(
-    pool: ThreadPoolExecutor, work: Callable[[Chunk], Measured], chunks: Iterable[Chunk], ahead: int
+    pool: Threads, work: Callable[[Chunk], Measured], chunks: Iterable[Chunk], ahead: int
 ) -> Iterator[Measured]:
     """Results in the order of the chunks, with at most `ahead` more of them in memory."""
     pending: deque[Future[Measured]] = deque()

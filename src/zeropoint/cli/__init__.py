@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 
 for command in (inspect, calibrate, quantize, train, compare, doctor, benchmark, demo):
-    add_command(app, command)
+    add_command(app, command, runs_models=command not in (inspect, demo))
 
 
 def _version(show: bool) -> None:

@@ -37,6 +37,16 @@ VerboseOption = Annotated[
         "--verbose", "-v", help="Print versions, time, memory, what converters print, and tracebacks of errors."
     ),
 ]
+TrustedOption = Annotated[
+    bool,
+    typer.Option("--trusted", help="Run the model in this process: a little faster, but a damaged file can end it."),
+]
+TimeLimitOption = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit", metavar="SECONDS", help="Unless --trusted: how long one run may take. [default: 60]", min=0.1
+    ),
+]
 Shown = TypeVar("Shown", "Benchmark", "Comparison", "Diagnosis")
 
 
@@ -125,11 +135,14 @@ def _discard_stdout() -> None:
     os.close(nothing)
 
 
-def add_command(app: typer.Typer, function: Callable[..., None]) -> None:
-    """Make `function` a command. Its docstring ends with "Examples:", one to a line."""
+def add_command(app: typer.Typer, function: Callable[..., None], *, runs_models: bool = False) -> None:
+    """Make `function` a command. Its docstring ends with "Examples:", one to a line.
+
+    One that `runs_models` which users give it runs them in child processes, unless they are --trusted.
+    """
     text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
     paragraphs = "\n\n".join(re.sub(r"\s+", " ", part) for part in text.split("\n\n"))
-    app.command(help=paragraphs, epilog=f"Examples:\n{textwrap.dedent(examples)}")(_with_screen(function))
+    app.command(help=paragraphs, epilog=f"Examples:\n{textwrap.dedent(examples)}")(_with_screen(function, runs_models))
 
 
 def argument(metavar: str, help: str) -> Any:
@@ -148,7 +161,7 @@ def flag(help: str, *names: str) -> Any:
     return option(False, None, help, *names)
 
 
-def _with_screen(function: Callable[..., None]) -> Callable[..., None]:
+def _with_screen(function: Callable[..., None], runs_models: bool) -> Callable[..., None]:
     """`function` with --quiet and --verbose in place of its first parameter, the screen that follows from them.
 
     Typer reads options from signatures, so this makes one, and no command repeats them. A parameter whose type is a
@@ -158,18 +171,34 @@ def _with_screen(function: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, Any] = {p.name: p.annotation for p in own if dataclasses.is_dataclass(p.annotation)}
 
     @functools.wraps(function)
-    def run(context: typer.Context, quiet: bool, verbose: bool, **options: Any) -> None:
+    def run(
+        context: typer.Context,
+        quiet: bool,
+        verbose: bool,
+        trusted: bool = True,
+        time_limit: float | None = None,
+        **options: Any,
+    ) -> None:
         common: Screen = context.obj
         for name, group in groups.items():
             options[name] = group(**{f.name: options.pop(f.name) for f in dataclasses.fields(group)})
         with _exit_codes(common.verbose or verbose):
             screen = common.also(quiet, verbose)
-            with _versions_and_time(screen):
+            with _versions_and_time(screen), _isolation(trusted, time_limit):
                 function(screen, **options)
 
     def shared(context: typer.Context, quiet: QuietOption = False, verbose: VerboseOption = False) -> None: ...
 
-    context, *flags = inspect.signature(shared, eval_str=True).parameters.values()
+    def running(
+        context: typer.Context,
+        trusted: TrustedOption = False,
+        time_limit: TimeLimitOption = None,
+        quiet: QuietOption = False,
+        verbose: VerboseOption = False,
+    ) -> None: ...
+
+    kind = running if runs_models else shared
+    context, *flags = inspect.signature(kind, eval_str=True).parameters.values()
     options = [q for p in own for q in (_fields(p.annotation) if p.name in groups else [p])]
     # Keyword-only, so that those without a default may come after others.
     keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*options, *flags)]
@@ -186,6 +215,14 @@ def _fields(group: type) -> Iterator[inspect.Parameter]:
         names = field.metadata["names"] or (f"--{field.name.replace('_', '-')}",)
         settings = {name: value for name, value in field.metadata.items() if name != "names"}
         yield parameter.replace(annotation=Annotated[types[field.name], typer.Option(*names, **settings)])
+
+
+def _isolation(trusted: bool, seconds: float | None) -> contextlib.AbstractContextManager[None]:
+    if trusted:
+        return contextlib.nullcontext()
+    from ..runtime import isolated
+
+    return isolated(seconds)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from ..graph.model import Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import OPS, OpSpec
 from ..ops.execution import execution_of, macs_of
-from ..runtime import Runner
+from ..runtime import Runner, trusting
 from ..sources.data import function_in
 from ..sources.models import ModelSource, load
 from ..sources.ports import Entry, Row, entry
@@ -85,15 +85,17 @@ def compare(
     signature: str | None = None,
     progress: Progress | None = None,
     ops: Mapping[str, OpSpec] = OPS,
+    trusted: bool = True,
 ) -> Comparison:
     """Where a quantized model departs from the float `model` it was made of, op by op, on the samples of `data`.
 
     At most `limit` runs are made. `metric` is a function of the outputs (a list, for each sample a list of arrays) that
     gives a score. `progress` is called with the number of samples done. `ops`: the op table, if it is to be another
-    than the package's own.
+    than the package's own. Models that are not `trusted` run in a child process, which they cannot escape from.
     """
     options = ComparisonOptions(limit, named(metric), progress, signature, ops)
-    return compare_models(load(model), load(quantized), data, options)
+    with trusting(trusted):
+        return compare_models(load(model), load(quantized), data, options)
 
 
 def compare_models(

@@ -28,6 +28,7 @@ from ..improve.steps import TRIED
 from ..ops import OPS, OpSpec
 from ..plan.request import RangeChoice, Request, WeightOptions, resolve_recipe
 from ..recipe import Effort, Recipe, plain_rules
+from ..runtime import trusting
 from ..sources.models import ModelSource, load
 from ..sources.samples import Samples
 from ..tflite import to_bytes
@@ -70,6 +71,7 @@ def doctor(
     seconds: float = 100.0,
     progress: Callable[[str], None] | None = None,
     ops: Mapping[str, OpSpec] = OPS,
+    trusted: bool = True,
 ) -> Diagnosis:
     """What costs a quantized model its accuracy, with numbers and with a recipe that repairs it.
 
@@ -77,12 +79,13 @@ def doctor(
     `quantize` does. `calibration` are the samples its ranges came from, if these are others than `data`. `metric` is a
     function of the outputs of all samples (for each a list of arrays) that gives a score. `seconds` limits the time for
     trying things out. `progress` is called with what is being done. `ops`: the op table, if it is to be another than
-    the package's own.
+    the package's own. Models that are not `trusted` run in a child process, which they cannot escape from.
     """
     made = None if quantized is None else load(quantized)
     rules = resolve_recipe(mode, recipe, WeightOptions())
     request = DiagnosisRequest(load(model), data, made, calibration, rules, range, effort, limit, named(metric))
-    return diagnose(replace(request, seconds=seconds, progress=progress, ops=ops)).diagnosis
+    with trusting(trusted):
+        return diagnose(replace(request, seconds=seconds, progress=progress, ops=ops)).diagnosis
 
 
 def diagnose(request: DiagnosisRequest) -> DiagnosisResult:

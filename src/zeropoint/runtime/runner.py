@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +15,9 @@ from ..graph.check import check_runnable
 from ..graph.edit import copy_model, cut_model
 from ..graph.model import Graph, Model, Tensor
 from ..parallel import cores
-from ..streams import quiet_stderr
 from ..tflite import load, to_bytes
-
-Kernels = Literal["delegate", "optimized", "reference"]
-RESOLVERS = {"delegate": "AUTO", "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "reference": "BUILTIN_REF"}
+from .child import ChildInterpreter, time_limit
+from .interpreter import Kernels, open_interpreter, timed
 
 
 class Session:
@@ -33,28 +30,21 @@ class Session:
     def __init__(
         self, model: Model | bytes, *, kernels: Kernels = "delegate", threads: int = 1, checked: bool = False
     ) -> None:
-        from ai_edge_litert.interpreter import Interpreter, OpResolverType
-
         if not checked:  # the native code trusts offsets; nothing reaches it that our reader rejects
             check_runnable(load(model) if isinstance(model, bytes) else model)
-        resolver = OpResolverType[RESOLVERS[kernels]]
         # The interpreter reads the bytes for as long as it lives.
         self._content = model if isinstance(model, bytes) else to_bytes(model)
-        make = partial(Interpreter, num_threads=threads, experimental_op_resolver_type=resolver)
-        with _explained(), quiet_stderr():
-            self._interpreter = self._loaded(model, lambda content: make(model_content=content))
+        with _explained():
+            self._interpreter = self._loaded(kernels, threads)
             self._interpreter.allocate_tensors()
-        self._read_details()
+            self._read_details()
 
-    def _loaded(self, model: Model | bytes, make: Callable[[bytes], Any]) -> Any:
-        """An interpreter of the whole model, or one that goes from piece to piece where LiteRT lacks ops."""
-        if b"Flex" in self._content:
-            from ..sources.flex import PiecewiseInterpreter, has_flex_ops
-
-            source = load(model) if isinstance(model, bytes) else model
-            if has_flex_ops(source):
-                return PiecewiseInterpreter(source, make)
-        return make(self._content)
+    def _loaded(self, kernels: Kernels, threads: int) -> Any:
+        """The interpreter in this process, or in a child where files are not trusted."""
+        seconds = time_limit()
+        if seconds is None:
+            return open_interpreter(self._content, kernels, threads)
+        return ChildInterpreter(self._content, kernels, threads, seconds)
 
     def _read_details(self) -> None:
         self.inputs: list[dict[str, Any]] = self._interpreter.get_input_details()
@@ -62,7 +52,7 @@ class Session:
 
     def resize(self, shapes: Sequence[tuple[int, ...]], *, strict: bool = True) -> None:
         """Give the inputs other shapes; with `strict`, in dimensions only that the model leaves open."""
-        with _explained(), quiet_stderr():
+        with _explained():
             for detail, shape in zip(self.inputs, shapes, strict=True):
                 self._interpreter.resize_tensor_input(detail["index"], list(shape), strict=strict)
             self._interpreter.allocate_tensors()
@@ -80,10 +70,12 @@ class Session:
                 self._interpreter.set_tensor(detail["index"], value)
             self._interpreter.invoke()
 
-    def repeat(self) -> None:
-        """Run again on what the inputs hold: nothing but the model takes time."""
+    def seconds(self, runs: int) -> float:
+        """What `runs` further runs on what the inputs hold take. Nothing but the model takes time."""
         with _explained():
-            self._interpreter.invoke()
+            if isinstance(self._interpreter, ChildInterpreter):
+                return self._interpreter.timed(runs)
+            return timed(self._interpreter, runs)
 
     def delegated(self) -> set[int]:
         """Places of the first graph's ops that a delegate took over: those between its inputs and its outputs."""
@@ -110,14 +102,8 @@ class Session:
 
     def reset(self) -> None:
         """Zero the state of variable tensors."""
-        self._interpreter.reset_all_variables()
-
-
-def interpreter_class() -> Any:
-    """LiteRT's own interpreter, for whoever runs models by hand."""
-    from ai_edge_litert.interpreter import Interpreter
-
-    return Interpreter
+        with _explained():
+            self._interpreter.reset_all_variables()
 
 
 @contextlib.contextmanager
