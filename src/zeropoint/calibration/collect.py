@@ -13,6 +13,7 @@ from ..dtypes import DType
 from ..errors import InvalidModel, InvalidSample, RuntimeFailure
 from ..graph.model import Model
 from ..graph.query import fingerprint
+from ..graph.sparse import with_dense_constants
 from ..ops import OPS
 from ..parallel import Threads
 from ..runtime import trusting
@@ -61,11 +62,12 @@ def calibrate(
         if progress is not None:
             progress(done)
 
+    dense = with_dense_constants(loaded)
     with trusting(trusted), Threads(settings.threads) as pool:
         mark = pool.submit(fingerprint, loaded)
         for key, source in given:
-            where = entry(loaded, key)
-            task = CalibrationTask(loaded, where.graph, settings, ops)
+            where = entry(dense, key)
+            task = CalibrationTask(dense, where.graph, settings, ops)
             stats = stats.merge(_calibrate_graph(task, rows(source, where, notes), pool, notes, advance))
     return dataclasses.replace(stats, fingerprint=mark.result(), notes=tuple(notes.lines))
 

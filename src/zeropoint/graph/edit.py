@@ -127,6 +127,12 @@ def add_constant_input(graph: Graph, op: Op, slot: int, constant: Tensor) -> Non
     graph.tensors.append(constant)
 
 
+def replace_input(graph: Graph, op: Op, slot: int, tensor: Tensor) -> None:
+    """Let `op` read another tensor at `slot`."""
+    op.inputs[slot] = tensor
+    _admit(graph, [tensor])
+
+
 def duplicate_constant(graph: Graph, tensor: Tensor, uses: Sequence[Use], suffix: str = "copy") -> Tensor:
     """A constant of its own for `uses`, at first with the same bytes."""
     twin = replace(tensor, name=unused_name(graph, f"{tensor.name}/{suffix}"))

@@ -82,7 +82,10 @@ class _Corrections:
     def _weights(self, plan: Plan, use: Use, form: Form, positive: set[Tensor]) -> tuple[str, Array] | None:
         """Balanced weights with their key; one for all that read the same bytes in the same form, in any graph."""
         tensor, source, is_integer = use.tensor, self._source(use), use.op in plan.schemes
-        if not isinstance(form, QuantParams) or form.block is not None or tensor in self.ranges.trained.constants:
+        if not isinstance(form, QuantParams) or form.block is not None:
+            return None
+        grid = self.ranges.trained.constants.get(tensor)
+        if grid is not None and grid.scales == form.scales:  # the weights lie on it
             return None
         if is_integer and form.dtype.bits >= NARROW:
             return None

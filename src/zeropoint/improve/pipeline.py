@@ -126,7 +126,7 @@ def carry_out(planned: Planned, request: Request) -> Result:
         warnings.append("nothing was quantized")
     made = build(planned, request.ops)
     require_runnable(made)
-    notes = tuple(_other_weights(planned.plans, request))
+    notes = (*planned.notes, *_other_weights(planned.plans, request))
     return Result(made, planned.plans, tuple(warnings), notes, prepared=planned.model, stats=request.stats)
 
 

@@ -150,7 +150,8 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     new = {keys[t]: measured.tensors[names[t]] for t in changed if names[t] in measured.tensors}
     tensors = {**request.stats.tensors, **new}
     stats = replace(request.stats, fingerprint=measured.fingerprint, tensors=tensors)  # no longer the given model's
-    prepared = Prepared(copy, keys, Trained())
+    kept = {twin: trained.packed[t] for t, twin in twins if t in trained.packed and twin.buffer is t.buffer}
+    prepared = Prepared(copy, keys, Trained(packed=kept))
     for method in dict.fromkeys((request.range_method, *TRIED[:1])):
         yield Candidate(prepared, replace(request, stats=stats, method=method), len(links))
 

@@ -246,10 +246,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Planned:
-    """A float model, prepared, and what is to be done with its graphs."""
+    """A float model, prepared, and what is to be done with its graphs; `notes` are for whoever asked for it."""
 
     model: Model
     plans: tuple[Plan, ...]
+    notes: tuple[str, ...] = ()
 
     def with_float_ends(self) -> Planned:
         return replace(self, plans=tuple(plan.with_float_ends() for plan in self.plans))

@@ -27,7 +27,7 @@ from .rewrite import EncodedAs
 from .saturation import Curve, curves, saturation
 from .solve import Solver
 from .tensor_ranges import TensorRanges, fused_bounds
-from .weight_only import WeightOnly, gathers_to_lookups
+from .weight_only import WeightOnly, gathers_to_lookups, reuse_notes
 from .weights import bias_use, scale_axis, weight_params
 
 
@@ -135,9 +135,10 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
     plans += [Plan(graph, k) for graph, k in index.items() if graph not in whole]
     if request.stats is None:
         require_ranges(plans, request.ops, ranges)
-    weights = WeightOnly(request.recipe, request.ops, request.weight_method)
+    weights = WeightOnly(request.recipe, request.ops, request.weight_method, prepared.trained.packed)
     made = weights.share([weights.add(plan) for plan in plans])
-    planned = Planned(model, tuple(p for p in made if p.graph in whole or p.does_anything or p.skipped))
+    notes = tuple(reuse_notes(prepared.trained.packed, made))
+    planned = Planned(model, tuple(p for p in made if p.graph in whole or p.does_anything or p.skipped), notes)
     if request.strict:
         refuse_float(planned)
     return planned

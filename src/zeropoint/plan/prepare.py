@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ..affine import PerBlock, QuantParams, dequantize
 from ..dtypes import DType
-from ..graph.edit import absorb, drop_unused, fold_into_constant, recast
-from ..graph.model import Graph, Model, Op, Tensor
+from ..graph.edit import absorb, drop_unused, fold_into_constant, recast, replace_input
+from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Tensor
 from ..graph.query import Uses
-from ..ops import CONVERSIONS, FUSED_ACTIVATIONS, OPS, OpSpec, Trait, Weight
+from ..graph.sparse import fold_densify
+from ..ops import CONVERSIONS, FUSED_ACTIVATIONS, OPS, OpSpec, Trait
+from ..ops.execution import execution_of
 from ..ops.layout import VALID
 from ..recipe import Recipe
 from ..sources.ports import entry_graphs
 from ..tflite.schema import default_options
+from .plan import Packed
 from .qdq import Trained, take_trained
 
 
 def prepare(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec] = OPS) -> Trained:
-    """Edit `model` in place; return what training left in it. Ops that `recipe` tells apart stay apart."""
-    trained = take_trained(model, ops)
+    """Edit `model` in place; return what training left in it, and how its constants were held.
+
+    Ops that `recipe` tells apart stay apart.
+    """
     for graph in entry_graphs(model):  # others stay as they are
+        _fold_sparse(graph, recipe)
+    trained = take_trained(model, ops)
+    unpacked = _Unpacked(dict(trained.constants), dict(trained.packed))
+    for graph in entry_graphs(model):
         for op in list(graph.ops):
             if op.kind in CONVERSIONS:
-                _fold_float16(graph, op)
+                unpacked.fold_float16(graph, op)
+            elif execution_of(op, ops) == "hybrid" and (spec := ops.get(op.kind)) is not None:
+                unpacked.take_weights(graph, op, spec)
         _fuse_activations(graph, recipe, ops)
         for op in graph.ops:
             if recipe.scheme(op).activations is not None:
                 _quotient_to_product(graph, op)
                 _global_pool_to_mean(graph, op)
         drop_unused(graph)
-    return trained
+    return replace(trained, constants=unpacked.grids, packed=unpacked.packed)
 
 
 def _fuse_activations(graph: Graph, recipe: Recipe, ops: Mapping[str, OpSpec]) -> None:
@@ -80,14 +93,72 @@ def _global_pool_to_mean(graph: Graph, op: Op) -> None:
         recast(graph, op, "MEAN", [source, axes], default_options("ReducerOptions", keepDims=True))
 
 
-def _fold_float16(graph: Graph, op: Op) -> None:
-    """A constant that is kept in float16 and unpacked for float arithmetic becomes a float32 constant."""
-    source = op.inputs[0]
-    if source is None or source.dtype is not DType.FLOAT16 or source.data is None:
-        return
-    if op.outputs[0] not in graph.outputs:
-        values = source.data.astype(np.float32)
-        fold_into_constant(graph, op, Tensor.constant(op.outputs[0].name, values, DType.FLOAT32))
+@dataclass
+class _Unpacked:
+    """Makes constants float32 that the file holds in fewer bits, and remembers their parameters and their form.
+
+    The numbers are those that the float kernels compute with: rounding them by the same parameters loses nothing.
+    """
+
+    grids: dict[Tensor, QuantParams]
+    packed: dict[Tensor, Packed]
+    _floats: dict[Tensor, Tensor] = field(default_factory=dict)
+    _buffers: dict[tuple[Buffer | None, QuantParams, tuple[int, ...]], Buffer | None] = field(default_factory=dict)
+
+    def fold_float16(self, graph: Graph, op: Op) -> None:
+        """A constant that is kept in float16 and unpacked for float arithmetic."""
+        source = op.inputs[0]
+        if source is None or source.dtype is not DType.FLOAT16 or source.data is None:
+            return
+        if op.outputs[0] not in graph.outputs:
+            values = source.data.astype(np.float32)
+            constant = Tensor.constant(op.outputs[0].name, values, DType.FLOAT32)
+            fold_into_constant(graph, op, constant)
+            self.packed[constant] = Packed(DType.FLOAT16, True)
+
+    def take_weights(self, graph: Graph, op: Op, spec: OpSpec) -> None:
+        """The integer weights of an op that computes with float activations."""
+        for slot, tensor in enumerate(op.inputs):
+            params = None if tensor is None or spec.held(slot) is None else _stored_params(tensor)
+            if tensor is None or tensor.data is None or params is None:
+                continue
+            if tensor not in self._floats:
+                constant = Tensor.constant(tensor.name, dequantize(tensor.data, params), DType.FLOAT32)
+                spot = tensor.buffer, params, tensor.shape  # what shared its bytes goes on sharing them
+                constant.buffer = self._buffers.setdefault(spot, constant.buffer)
+                self._floats[tensor], self.packed[constant] = constant, Packed(params, False)
+                if params.block is None:
+                    self.grids[constant] = params
+            replace_input(graph, op, slot, self._floats[tensor])
+
+
+def _stored_params(tensor: Tensor) -> QuantParams | None:
+    """How the integers of a constant stand for reals, if that is understood and fits its shape."""
+    stored = tensor.quantization
+    if stored is not None and isinstance(stored.details, BlockScales):
+        scales, zeros = stored.details.scales.data, stored.details.zero_points
+        size = int(stored.details.record["blockSize"])
+        if scales is None or size < 1 or scales.size * size != tensor.size or tensor.shape[-1] % size:
+            return None
+        if zeros is not None and (zeros.data is None or zeros.data.any()):
+            return None
+        spread = scales.reshape(-1).astype(float).tolist()
+        return QuantParams((*spread,), (0,) * len(spread), tensor.dtype, PerBlock(len(tensor.shape) - 1, size))
+    params = tensor.params
+    if params is None or params.axis is None:
+        return params
+    fits = 0 <= params.axis < len(tensor.shape) and tensor.shape[params.axis] == len(params.scales)
+    return params if fits else None
+
+
+def _fold_sparse(graph: Graph, recipe: Recipe) -> None:
+    """A sparse constant becomes a dense one where integer kernels are to read it, which take no other."""
+    uses = Uses(graph)
+    for op in [op for op in graph.ops if op.kind == "DENSIFY"]:
+        readers = [use.op for use in uses.readers(op.outputs[0])]
+        behind = [use.op for reader in readers if reader.kind in CONVERSIONS for use in uses.readers(reader.outputs[0])]
+        if any(recipe.scheme(reader).activations is not None for reader in behind or readers):
+            fold_densify(graph, op)
 
 
 def has_float_part(model: Model, ops: Mapping[str, OpSpec] = OPS) -> bool:
@@ -97,8 +168,6 @@ def has_float_part(model: Model, ops: Mapping[str, OpSpec] = OPS) -> bool:
             spec = ops.get(op.kind)
             if spec is None or not spec.types:
                 continue
-            roles = [(spec.input_role(k), t) for k, t in enumerate(op.inputs) if t is not None]
-            hybrid = any(isinstance(role, Weight) and t.is_quantized for role, t in roles)
-            if not hybrid and any(t.dtype is DType.FLOAT32 for t in (*(t for _, t in roles), *op.outputs)):
+            if any(t is not None and t.dtype is DType.FLOAT32 for t in (*op.inputs, *op.outputs)):
                 return True
     return False

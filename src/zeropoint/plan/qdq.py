@@ -20,6 +20,7 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses, tensor_keys
 from ..ops import FUSED_ACTIVATIONS, OpSpec
 from ..sources.ports import entry_graphs
+from .plan import Packed
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,15 @@ class Trained:
     """`ranges` are those of activations with a mark, `implied` those that follow from them where nothing was measured.
 
     `constants` have the parameters of marked constants, whose values lie on that grid. `uses` are places that read a
-    tensor through a mark of their own, other than the tensor's first.
+    tensor through a mark of their own, other than the tensor's first. `packed` says how the file held constants that it
+    had in fewer bits than float32.
     """
 
     ranges: Ranges = field(default_factory=lambda: Ranges({}))
     implied: Ranges = field(default_factory=lambda: Ranges({}))
     constants: Mapping[Tensor, QuantParams] = field(default_factory=dict)
     uses: Mapping[Use, QuantParams] = field(default_factory=dict)
+    packed: Mapping[Tensor, Packed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def take_trained(model: Model, ops: Mapping[str, OpSpec]) -> Trained:
     for graph in entry_graphs(model) if known else ():
         _follow(graph, ops, taker.keys, known)
     implied = {key: found for key, found in known.items() if key not in taker.ranges}
-    return Trained(Ranges(taker.ranges), Ranges(implied), taker.constants, taker.uses)
+    return Trained(Ranges(taker.ranges), Ranges(implied), taker.constants, taker.uses, taker.packed)
 
 
 def _marks(graph: Graph) -> Iterator[_Mark]:
@@ -134,6 +137,7 @@ class _Taker:
     ranges: dict[str, Range] = field(default_factory=dict)
     constants: dict[Tensor, QuantParams] = field(default_factory=dict)
     uses: dict[Use, QuantParams] = field(default_factory=dict)
+    packed: dict[Tensor, Packed] = field(default_factory=dict)
 
     def take(self, graph: Graph, mark: _Mark) -> None:
         uses = Uses(graph)
@@ -161,6 +165,8 @@ class _Taker:
         fold_into_constant(graph, mark.op, constant)
         if mark.grid is not None:
             self.constants[constant] = mark.grid
+        if source.params is not None:
+            self.packed[constant] = Packed(source.params, True)
 
     def _take_activation(self, uses: Uses, mark: _Mark, source: Tensor) -> None:
         """The first mark is the tensor's own; another one holds only for those who read through it."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ..affine import QuantParams
 from ..calibration import Method
 from ..dtypes import Array, DType
 from ..graph.edit import recast
-from ..graph.model import Buffer, Model, Op
+from ..graph.model import Buffer, Model, Op, Tensor
 from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, OpSpec, Weight, fused_activation
 from ..recipe import INT8, SMALLEST, PerChannel, Recipe, Scheme
@@ -51,6 +53,8 @@ class WeightOnly:
     ops: Mapping[str, OpSpec]
     method: Method | None
     """How the scales of weights are chosen; None: by the peak for 8 bits, by the squared error for fewer."""
+    before: Mapping[Tensor, Packed] = field(default_factory=dict)
+    """How the file held constants that it had in fewer bits."""
     _forms: dict[tuple[Buffer | None, int | None, Scheme], Form] = field(default_factory=dict)
 
     def add(self, plan: Plan) -> Plan:
@@ -58,12 +62,13 @@ class WeightOnly:
         for op in plan.graph.ops:
             scheme = self.recipe.scheme(op)
             has_float_data = op not in plan.schemes and op.kind not in CONVERSIONS and scheme.activations is None
-            if not has_float_data or scheme.weights is None:
+            if not has_float_data or scheme.weights is None or self._is_hybrid_already(op, scheme):
                 continue
             if scheme.weights is DType.FLOAT16:
                 self._add_half(op, scheme, draft)
             else:
                 self._add_integers(op, scheme, draft)
+        draft.packed.update(self._as_in_the_file(plan, draft))
         repairs = tuple(dict.fromkeys(draft.repairs))  # many ops may share an epsilon
         plan = replace(plan, packed=draft.packed, skipped=tuple(draft.skipped), repairs=repairs)
         if not draft.lookups:
@@ -71,9 +76,34 @@ class WeightOnly:
         schemes = {**plan.schemes, **dict.fromkeys(draft.lookups, INT8)}
         return derive(replace(plan, schemes=schemes, groups=(*plan.groups, *draft.lookups.values())), self.ops)
 
+    def _as_in_the_file(self, plan: Plan, draft: _Additions) -> Iterator[tuple[Use, Packed]]:
+        """Constants that ops go on reading as floats, held as the file held them: it must not grow."""
+        hybrid = {use.op for use, packed in draft.packed.items() if not packed.unpacked}
+        for op in plan.graph.ops:
+            if op in plan.schemes or op in draft.lookups:
+                continue
+            for use in _float_constants(op):
+                packed = self.before.get(use.tensor)
+                # A bias that is unpacked first would keep the delegate from taking a hybrid op.
+                if packed is not None and use not in draft.packed and not (packed.unpacked and op in hybrid):
+                    yield use, packed
+
+    def _kept(self, use: Use, scheme: Scheme) -> QuantParams | None:
+        """The integers that the file has, if they are no wider than what is asked for."""
+        packed = self.before.get(use.tensor)
+        if packed is None or not isinstance(packed.form, QuantParams) or scheme.weights is None:
+            return None
+        return packed.form if packed.form.dtype.bits <= scheme.weights.bits else None
+
+    def _is_hybrid_already(self, op: Op, scheme: Scheme) -> bool:
+        """Whether its kernel takes integer weights in the file as well, as narrow as the scheme asks for."""
+        packed = [(use, self.before.get(use.tensor)) for use in _float_constants(op)]
+        hybrid = [use for use, before in packed if before is not None and not before.unpacked]
+        return bool(hybrid) and all(self._kept(use, scheme) is not None for use in hybrid)
+
     def _add_half(self, op: Op, scheme: Scheme, draft: _Additions) -> None:
         for use in _float_constants(op):
-            if use.data.size < scheme.min_elements:
+            if use.data.size < scheme.min_elements or self._kept(use, scheme) is not None:
                 continue
             finite = use.data[np.isfinite(use.data)].astype(np.float64)
             if finite.size and np.abs(finite).max() > HALF_LIMIT:
@@ -96,7 +126,7 @@ class WeightOnly:
         held = {use: role for use in constants if spec is not None and (role := spec.held(use.slot)) is not None}
         if spec is None or not held:
             reason = _nothing_held(op, spec, max((use.data.size for use in constants), default=0), scheme)
-        elif sum(use.data.size for use in held) < scheme.min_elements:
+        elif sum(use.data.size for use in held) < scheme.min_elements and not any(self._kept(u, scheme) for u in held):
             reason = f"its weights have fewer than {scheme.min_elements} elements"
         elif not all(np.isfinite(use.data).all() for use in held):
             reason = "its weights are not all finite"
@@ -133,6 +163,9 @@ class WeightOnly:
         assert dtype is not None
         axis = scale_axis(use.op, spec, role, data.ndim, scheme)
         block = _block(use.op, spec, data, scheme)
+        kept = self._kept(use, scheme)
+        if kept is not None and (scheme.unpacked or _is_taken(kept, axis, block)):
+            return kept if scheme.unpacked else replace(kept, dtype=dtype)
         spot = use.tensor.buffer, axis, scheme if block else replace(scheme, granularity=PerChannel())
         if spot not in self._forms:
             if block is not None:
@@ -165,6 +198,23 @@ class WeightOnly:
                     yield use, forms[use.tensor.buffer]
 
 
+def reuse_notes(before: Mapping[Tensor, Packed], plans: Iterable[Plan]) -> Iterator[str]:
+    """What becomes of constants that the file held as integers."""
+    kept: dict[Tensor, bool] = {}
+    labels: dict[Tensor, str] = {}
+    for plan in plans:
+        for use in (use for op in plan.graph.ops for use in _float_constants(op) if use.tensor in before):
+            old, new = before[use.tensor].form, plan.form(use)
+            if isinstance(old, QuantParams):
+                same = isinstance(new, QuantParams) and (new.scales, new.zero_points) == (old.scales, old.zero_points)
+                kept[use.tensor] = kept.get(use.tensor, True) and same
+                labels[use.tensor] = old.dtype.label
+    for label, count in Counter(labels.values()).items():
+        again = sum(not same for tensor, same in kept.items() if labels[tensor] == label)
+        fate = f"{again} of them are rounded once more" if again else "they keep their integers"
+        yield f"{count} {'constant is' if count == 1 else 'constants are'} {label} in the file already: {fate}"
+
+
 @dataclass
 class _Additions:
     packed: dict[Use, Packed]
@@ -183,6 +233,11 @@ def _lost_in_half(values: Array, *, alone: bool) -> float | None:
 
 def _norm(values: Array) -> float:
     return float(np.sqrt(np.square(values).sum()))
+
+
+def _is_taken(params: QuantParams, axis: int | None, block: int | None) -> bool:
+    """Whether a hybrid kernel takes weights with these parameters where it would have such an axis, or such blocks."""
+    return params.is_symmetric and params.axis in (None, axis) and params.block in (None, block)
 
 
 def _float_constants(op: Op) -> Iterator[Use]:
