@@ -8,6 +8,7 @@ import pytest
 import zeropoint
 from zeropoint.bench import bench as bench_module
 from zeropoint.bench.bench import Bench
+from zeropoint.bench.errors import channel_scales
 from zeropoint.calibration import Settings
 from zeropoint.graph.edit import copy_model
 
@@ -75,3 +76,23 @@ def test_samples_are_held_only_where_they_are_run_again(effort, held, monkeypatc
     monkeypatch.setattr("zeropoint.improve.pipeline.Bench", Watched)
     zeropoint.quantize(conv_net(), "int8", data=lambda: iter(images(12)), effort=effort)
     assert [len(bench.rows) for bench in made] == [held]
+
+
+def test_channels_of_different_kinds_are_judged_each_by_its_own_power():
+    rng = np.random.default_rng(0)
+    values = [(rng.standard_normal((1, 20, 3)) * (100, 2, 0.1)).astype(np.float32) for _ in range(4)]
+    scales = channel_scales(values)
+    assert scales is not None
+    power = sum(((v * scales) ** 2).sum(axis=(0, 1)) for v in values)
+    assert power[:2] == pytest.approx(np.ones(2), rel=1e-3)
+    assert power[2] < 0.2  # hardly ever used, so it counts less
+
+
+@pytest.mark.parametrize("shape", [(1, 10), (1, 1, 200), (1, 20, 300)], ids=str)
+def test_what_is_no_channel_is_judged_by_its_power(shape):
+    spread = np.geomspace(1e-3, 1e3, shape[-1])
+    assert channel_scales([(normal(*shape) * spread).astype(np.float32)]) is None
+
+
+def test_channels_of_one_kind_are_judged_together():
+    assert channel_scales([normal(1, 20, 3)]) is None

@@ -21,7 +21,7 @@ from ..runtime.runner import Runner
 from ..sources.ports import Entry, Row, entries, entry
 from ..sources.samples import Notes, Samples, iterate, rows
 from .alignment import input_order
-from .errors import Compared, ErrorSum, OpError, compared_outputs, encoded, real, worst_ops
+from .errors import Compared, ErrorSum, OpError, channel_scales, compared_outputs, encoded, real, worst_ops
 
 KEPT_SAMPLES, KEPT_BYTES = 256, 1 << 28
 """How much of the data is held in memory, to be run again."""
@@ -72,7 +72,7 @@ class Bench:
         _ = self.stats, self.numbered_rows  # measured once for both
         other = copy(self)
         other._judged, other._logits = judged, logits
-        for name in ("compared", "wanted"):
+        for name in ("compared", "wanted", "scales"):
             other.__dict__.pop(name, None)
         return other
 
@@ -128,6 +128,11 @@ class Bench:
         return Loaded(self, self.model).values(self.judged_rows)
 
     @cached_property
+    def scales(self) -> list[Array | None]:
+        """What each of `compared` is multiplied with before it is judged, where its channels differ in kind."""
+        return [channel_scales([values[k] for values in self.wanted]) for k in range(len(self.compared))]
+
+    @cached_property
     def float_outputs(self) -> list[list[Array]]:
         return self.outputs(self.model)
 
@@ -174,11 +179,11 @@ class Loaded:
         def part(runner: Runner, own: Sequence[NumberedRow]) -> list[ErrorSum]:
             sums = [ErrorSum() for _ in self._compared]
             for place, values in self._runs(runner, own, extra):
-                for total, wanted, value in zip(sums, bench.wanted[place], values, strict=True):
-                    total.add(wanted, value)
+                for total, scale, wanted, value in zip(sums, bench.scales, bench.wanted[place], values, strict=True):
+                    total.add(*((wanted, value) if scale is None else (wanted * scale, value * scale)))
             return sums
 
-        _ = bench.wanted  # before several threads ask for it
+        _ = bench.scales  # before several threads ask for it
         numbers = [number for number, _ in bench.numbered_rows]
         judged = [(k, row) for k, row in enumerate(bench.judged_rows[:count]) if numbers[k] not in without]
         totals = [sum(parts, ErrorSum()) for parts in zip(*self._in_parts(part, judged), strict=True)]

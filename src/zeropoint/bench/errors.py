@@ -28,6 +28,15 @@ SQUASHED = 8.0
 """What is so much below the greatest input of a softmax, or so far from zero before a sigmoid, makes no difference: a
 probability of 0.0003."""
 
+FEWEST_ROWS, MOST_CHANNELS = 8, 256
+"""What the last axis of an output must be like to be one of channels, each with a meaning of its own."""
+
+IN_KIND = 100.0
+"""From this ratio of their powers on, channels are of different kinds."""
+
+WEAKEST = 1e-4
+"""Power of a channel, beside the strongest, below which it counts less: it is hardly ever used."""
+
 TRANSPARENT = (*CONVERSIONS, "FAKE_QUANT")
 """Ops whose output holds the numbers of their input."""
 
@@ -110,6 +119,21 @@ class Compared:
         # What all inputs have in common, a softmax does not see.
         below = np.maximum(values.astype(np.float64) - values.max(axis=-1, keepdims=True), -SQUASHED)
         return np.asarray(below - below.mean(axis=-1, keepdims=True))
+
+
+def channel_scales(values: Sequence[Array]) -> Array | None:
+    """Factors that give the channels of an output the same power, if they differ in kind; None if they do not.
+
+    A detector puts coordinates, scores and classes side by side: by their power the coordinates alone would count.
+    """
+    shape = values[0].shape if values else ()
+    if len(shape) < 3 or not 2 <= shape[-1] <= MOST_CHANNELS or math.prod(shape[:-1]) < FEWEST_ROWS:
+        return None
+    rows = [np.asarray(v, np.float64).reshape(-1, shape[-1]) for v in values]
+    power = np.asarray(sum((r**2).sum(axis=0) for r in rows))
+    if not np.isfinite(power).all() or power.max() < IN_KIND * power.min():
+        return None
+    return np.asarray(1 / np.sqrt(np.maximum(power, WEAKEST * power.max())), np.float32)
 
 
 def compared_outputs(graph: Graph, ops: Mapping[str, OpSpec]) -> Iterator[Compared]:

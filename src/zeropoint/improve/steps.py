@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..bench.bench import Bench
+from ..bench.errors import decibels
 from ..calibration import Grid, Method, calibrate, choose_range
 from ..calibration.collect import Progress
 from ..calibration.range_methods import Bounds
 from ..graph.edit import copy_model
-from ..graph.model import Model
+from ..graph.model import Model, Op
 from ..graph.query import tensor_keys
 from ..ops.execution import macs_of
 from ..plan.plan import Planned
@@ -28,6 +29,7 @@ from ..plan.rewrite import Encoder, build
 from ..recipe import Effort
 from .bias_correction import plan_and_correct
 from .cross_layer_equalization import equalize
+from .float_islands import GOOD_ENOUGH, STRETCHES, find_island
 from .gptq import Refiner
 from .range_choice import RangeTrials, affordable_samples
 
@@ -51,6 +53,9 @@ OUTLIER_RATIO = 4.0
 
 OUTLIER_FACTORS = (1.0, 4.0, 8.0)
 """Multiples of the range of 99.99 % of the values that are tried."""
+
+ISLAND_SAMPLES, MOST_ISLANDS = 8, 2
+"""On how many samples ops to leave float are searched for, and how often."""
 
 REFINED = 32, 128
 REFINING_MACS = 7e11
@@ -96,7 +101,14 @@ class Candidate:
             text += f", outliers of {len(self.request.limits)} tensors cut off"
         if self.equalized:
             text += f", channels of {self.equalized} tensors equalized"
+        if self.request.islands:
+            text += f", {len(self.request.islands)} ops left float"
         return text + ("" if self.refined is None else ", weights rounded with compensation")
+
+    def without(self, ops: Sequence[Op], why: str) -> Candidate:
+        """The same with these ops in float."""
+        names = {self.prepared.keys[op.outputs[0]]: why for op in ops if op.outputs[0] in self.prepared.keys}
+        return replace(self, request=replace(self.request, islands={**self.request.islands, **names}))
 
 
 Proposals = Generator[Candidate, Candidate, None]
@@ -235,6 +247,31 @@ def _trials(lab: Lab, best: Candidate) -> tuple[RangeTrials | None, int]:
     return trials, affordable_samples(model, trials.count, work, request.ops)
 
 
+def float_islands(lab: Lab, best: Candidate) -> Proposals:
+    """The few ops that do most of the harm left in float, where the target runs float as well."""
+    request, samples = best.request, lab.bench.judging(ISLAND_SAMPLES)
+    if request.strict or request.target.costs is None or not request.recipe.has_integer_ops:
+        return
+    for _ in range(MOST_ISLANDS):
+
+        def snr(left: Sequence[Op], best: Candidate = best) -> float:
+            return decibels(samples.error(best.without(left, "").model()))
+
+        before, plan = snr(()), best.planned.plans[0]
+        work = {op: macs_of(op, request.ops) for op in plan.graph.ops if op in plan.schemes}
+        report = lab.stage("looking for ops to leave float", 2 * STRETCHES)
+        island = find_island(work, snr, before, report) if before < GOOD_ENOUGH else ()
+        if not island:
+            return
+        after, others = snr(island), f" with {len(island) - 1} others" if len(island) > 1 else ""
+        candidate = best.without(
+            island, f"left float{others}: the SNR of the outputs rises from {before:.1f} to {after:.1f} dB"
+        )
+        best = yield candidate
+        if best is not candidate:
+            return
+
+
 def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
     """Weights that make up for each other's rounding, layer by layer (GPTQ), and for what the layers before lost."""
     rows, judged = lab.bench.rows, len(lab.bench.judged_rows)
@@ -265,5 +302,6 @@ STEPS: Sequence[Step] = (
     Step("cutting off outliers", BOTH, clipped_outliers),
     Step("ranges of each tensor", BOTH, ranges_of_each_tensor),
     Step("ranges of parts", ("high",), ranges_of_parts),
+    Step("float islands", BOTH, float_islands, ranges=False),
     Step("compensated rounding", ("high",), compensated_rounding, ranges=False),
 )

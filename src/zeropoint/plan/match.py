@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..dtypes import DType
 from ..errors import InvalidSample
@@ -29,6 +29,7 @@ class Matcher:
     ops: Mapping[str, OpSpec]
     target: Target
     ranges: TensorRanges
+    islands: Mapping[str, str] = field(default_factory=dict)
 
     def match(self, graph: Graph) -> tuple[dict[Op, Scheme], list[Skipped]]:
         """The ops that compute in integers, with their schemes, and those that stay float."""
@@ -51,6 +52,8 @@ class Matcher:
         kind, spec = scheme.activations, self.ops.get(op.kind)
         if kind is None:
             yield "recipe", "the recipe keeps it in float"
+        elif op.outputs and (island := self.islands.get(self.ranges.keys.get(op.outputs[0], ""))) is not None:
+            yield "island", island
         elif op.kind == "CUSTOM":
             yield "custom", f"{op.label} is a custom op, which only its author can quantize"
         elif any(op.graphs()):

@@ -16,7 +16,19 @@ from ..graph.query import Use
 from ..recipe import Scheme
 
 SkipCode = Literal[
-    "recipe", "custom", "subgraph", "kernel", "fused", "type", "need", "range", "infinite", "scale", "weights", "target"
+    "recipe",
+    "custom",
+    "subgraph",
+    "kernel",
+    "fused",
+    "type",
+    "need",
+    "range",
+    "infinite",
+    "scale",
+    "weights",
+    "target",
+    "island",
 ]
 """Why an op stays float, for programs; what a message says can change."""
 

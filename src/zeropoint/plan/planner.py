@@ -146,7 +146,7 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
 
 def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, ranges: TensorRanges) -> Plan:
     ops = request.ops
-    schemes, skipped = Matcher(request.recipe, ops, request.target, ranges).match(graph)
+    schemes, skipped = Matcher(request.recipe, ops, request.target, ranges, request.islands).match(graph)
     ranges = ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
     while True:  # ends, as every round but the last leaves out an op
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))

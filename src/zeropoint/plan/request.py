@@ -39,6 +39,7 @@ class Request:
     methods: Mapping[str, Method] = field(default_factory=dict)  # by tensor, in place of `method`
     limits: Mapping[str, Bounds] = field(default_factory=dict)  # by tensor: what lies beyond is cut off
     target: Target = INTEGER
+    islands: Mapping[str, str] = field(default_factory=dict)  # ops left float, by their first output's key, and why
 
     def __post_init__(self) -> None:
         require_effort(self.effort)

@@ -1,0 +1,97 @@
+"""Ops that do most of the harm are found and left float, where the target runs float at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from zeropoint.graph import Op
+from zeropoint.improve.float_islands import MOST_WORK, find_island
+from zeropoint.improve.pipeline import quantize_on
+from zeropoint.plan.request import Request
+from zeropoint.recipe import preset
+from zeropoint.targets import CPU, INTEGER
+
+from ..nets import Net, normal, samples_for
+
+OPS = tuple(Op("ADD", [], []) for _ in range(40))
+
+
+def search(harm: dict[int, float], work: dict[int, int] | None = None, before: float = 5.0) -> list[int]:
+    """Which ops are left float if each does so much harm, in dB that leaving it float brings."""
+
+    def snr(left):
+        return before + sum(gain for k, gain in harm.items() if OPS[k] in left)
+
+    amounts = {op: (work or {}).get(k, 1) for k, op in enumerate(OPS)}
+    return [OPS.index(op) for op in find_island(amounts, snr, before, lambda _: None)]
+
+
+@pytest.mark.parametrize("culprit", [0, 7, 20, 39])
+def test_one_op_is_found_with_few_beside_it(culprit):
+    found = search({culprit: 10.0})
+    assert culprit in found
+    assert len(found) <= 3
+
+
+def test_a_stretch_is_kept_whole_if_its_halves_bring_less():
+    assert search({0: 5.0, 4: 5.0}) == [0, 1, 2, 3, 4]
+
+
+def test_nothing_is_left_float_for_a_small_gain():
+    assert search({3: 1.0}) == []
+
+
+def test_ops_that_compute_nothing_are_left_float_together_if_the_harm_is_everywhere():
+    layers = dict.fromkeys(range(0, 40, 4), 100)
+    work = {k: layers.get(k, 0) for k in range(40)}
+    harm = {k: 0.5 for k in range(40) if k not in layers}
+    assert search(harm, work) == [k for k in range(40) if k not in layers]
+
+
+def test_most_of_the_work_stays_in_integers():
+    work = {k: 1000 if k < 5 else 1 for k in range(40)}
+    assert MOST_WORK * sum(work.values()) < 5 * 1000
+    assert search(dict.fromkeys(range(5), 4.0), work) == []
+
+
+def fragile_model():
+    """Its first sum swamps small numbers with large ones, which the next op takes away again."""
+    net = Net()
+    x = net.input(1, 8, 8, 4)
+    offset = np.float32(100) * np.sign(normal(1, 8, 8, 4, seed=3))
+    small = net("SUB", [net("ADD", [x, offset]), offset])
+    for k in range(6):
+        small = net("RELU", [net.conv(small, normal(4, 1, 1, 4, seed=k))])
+    return net.model(small)
+
+
+def quantize(model, **changes):
+    request = replace(Request(preset("int8"), target=CPU), **changes)
+    return quantize_on(model, request, samples_for(model))
+
+
+def test_the_outputs_come_closer_and_the_summary_says_by_which_ops():
+    model = fragile_model()
+    result = quantize(model)
+    left = [s for s in result.skipped if s.code == "island"]
+    assert {"ADD", "SUB"} <= {s.op.kind for s in left}
+    assert not any(s.op.kind == "CONV_2D" for s in left[3:])
+    assert "the SNR of the outputs rises from" in left[0].reason
+    step = next(s for s in result.steps if s.what == "float islands")
+    assert step.kept
+    assert f"{len(left)} ops left float" in result.notes[-1]
+
+
+@pytest.mark.parametrize("changes", [{"target": INTEGER}, {"effort": "quick"}])
+def test_all_stays_in_integers_if_that_is_asked_for(changes):
+    result = quantize(fragile_model(), **changes)
+    assert not [s for s in result.skipped if s.code == "island"]
+
+
+def test_good_models_are_left_alone():
+    net = Net()
+    model = net.model(net.conv(net.input(1, 8, 8, 4), normal(4, 1, 1, 4)))
+    assert not [s for s in quantize(model).skipped if s.code == "island"]
