@@ -41,6 +41,8 @@ PLACES = {
     "keras": {"train", "sources"},
     "tensorflow": {"sources"},
     "litert_torch": {"sources"},
+    "tflite_micro": {"runtime"},
+    "ethosu": {"runtime"},
 }
 """Where an outside module, or anything below it, may be imported."""
 

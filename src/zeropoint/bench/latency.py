@@ -14,14 +14,15 @@ import numpy as np
 
 from ..dtypes import Array
 from ..errors import RuntimeFailure, ZeropointError
-from ..graph.model import Graph, Model, Op, Tensor
+from ..graph.model import Model, Op, Tensor
 from ..json_values import json_values
 from ..ops import CONVERSIONS
 from ..parallel import cores
-from ..runtime import Runner, time_limit
+from ..runtime import Runner, Runtime, time_limit
+from ..runtime.tflm import measure_arena
 from ..sources.ports import entry
 from ..tflite import to_bytes
-from .isolate import constant_parts, flowing_inputs, isolate
+from .isolate import IsolatedOps, constant_parts, flowing_inputs, isolate
 
 SHORTEST = 0.004
 """Seconds for which a model is run before the clock is read again; many small ones run several times."""
@@ -55,8 +56,9 @@ class KindTime:
 
 @dataclass(frozen=True)
 class Timing:
-    """One model. `peak_memory` are bytes that loading and running took beyond the file, None where the system does not
-    tell; `undelegated` counts ops by kind that LiteRT's delegate left to plain kernels."""
+    """One model. `peak_memory` are bytes that loading and running took beyond the file (in TensorFlow Lite Micro the
+    arena), None where the system does not tell; `undelegated` counts ops by kind that LiteRT's delegate left to plain
+    kernels."""
 
     name: str
     bytes: int
@@ -84,7 +86,8 @@ class Benchmark:
         return {"schema": 1, **json_values(self), "conversions": json_values(shares)}
 
 
-NO_OP_TIMES = "LiteRT does not tell the time of single ops; times by kind are estimates from running such ops alone"
+NO_OP_TIMES = "no runtime tells the time of single ops; times by kind are estimates from running such ops alone"
+NOT_THE_DEVICE = "these are portable kernels on this machine: they tell models apart, but not how long a device takes"
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ class TimingOptions:
     threads: tuple[int, ...] = (1,)
     rounds: int = 30
     inside: bool = True
+    runtime: Runtime = "delegate"
 
 
 def benchmark(
@@ -101,7 +105,11 @@ def benchmark(
 ) -> Benchmark:
     """Time `models` by name. `progress` is called with the number of rounds done."""
     options = options or TimingOptions()
-    runners = {(name, n): Runner(model, threads=n) for name, model in models.items() for n in options.threads}
+    runners = {
+        (name, n): Runner(model, kernels=options.runtime, threads=n)
+        for name, model in models.items()
+        for n in options.threads
+    }
     timers = {key: _timer(runner, sample_for(runner.model)) for key, runner in runners.items()}
     seconds: dict[tuple[str, int], list[float]] = {key: [] for key in runners}
     for done in range(1, options.rounds + 1):
@@ -112,12 +120,14 @@ def benchmark(
     timings = []
     for name, model in models.items():
         latencies = tuple(_latency(n, seconds[name, n]) for n in options.threads)
-        kinds = times_by_kind(model) if options.inside else ()
+        kinds = times_by_kind(model, options.runtime) if options.inside else ()
         content = to_bytes(model)
-        memory = peak_memory(content) if options.inside else None
-        left = undelegated(runners[name, options.threads[0]])
+        measure = measure_arena if options.runtime == "tflm" else peak_memory
+        memory = measure(content) if options.inside else None
+        left = {} if options.runtime == "tflm" else undelegated(runners[name, options.threads[0]])
         timings.append(Timing(name, len(content), latencies, memory, kinds, left))
-    return Benchmark(tuple(timings), cores(), (NO_OP_TIMES,) if options.inside else ())
+    notes = [NO_OP_TIMES] * options.inside + [NOT_THE_DEVICE] * (options.runtime == "tflm")
+    return Benchmark(tuple(timings), cores(), tuple(notes))
 
 
 def _timer(runner: Runner, sample: Sequence[Array]) -> Callable[[], float]:
@@ -153,7 +163,7 @@ def _filled(tensor: Tensor, rng: np.random.Generator) -> Array:
     return np.zeros(tensor.shape, storage)
 
 
-def times_by_kind(model: Model) -> tuple[KindTime, ...]:
+def times_by_kind(model: Model, runtime: Runtime = "delegate") -> tuple[KindTime, ...]:
     """What the ops of each kind take by themselves, the longest first. Empty where inner values cannot be had."""
     graph = entry(model).graph
     constant = constant_parts(graph)
@@ -168,18 +178,20 @@ def times_by_kind(model: Model) -> tuple[KindTime, ...]:
     for op in graph.ops:
         if not constant.issuperset(op.outputs):  # what follows from constants is computed once
             groups.setdefault(op.label, []).append(op)
-    seconds = {kind: _time_alone(model, graph, ops, values) for kind, ops in groups.items()}
+    seconds = {}
+    for kind, ops in groups.items():
+        alone = isolate(model, graph, ops, lambda t: t in values)
+        seconds[kind] = _time_alone(alone, [values[t] for t in alone.fed], runtime)
     total = sum(s for s in seconds.values() if s is not None) or 1.0
     measured = [KindTime(k, len(groups[k]), s, s / total) for k, s in seconds.items() if s is not None]
     return tuple(sorted(measured, key=lambda k: -k.seconds))
 
 
-def _time_alone(model: Model, graph: Graph, ops: list[Op], values: Mapping[Tensor, Array]) -> float | None:
-    alone = isolate(model, graph, ops, lambda t: t in values)
+def _time_alone(alone: IsolatedOps, sample: list[Array], runtime: Runtime) -> float | None:
     if not alone.ops:
         return None
     try:
-        timer = _timer(Runner(alone.model, strict=False), [values[t] for t in alone.fed])
+        timer = _timer(Runner(alone.model, kernels=runtime, strict=False), sample)
         return statistics.median(timer() for _ in range(KIND_ROUNDS))
     except ZeropointError:  # an op that runs only in its place, such as one with states
         return None

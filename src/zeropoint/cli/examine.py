@@ -106,6 +106,7 @@ class CompareOptions:
     as_json: bool = flag(shared.JSON_HELP, "--json")
     metric: str | None = option(None, "FILE.py:FUNCTION", shared.METRIC_HELP)
     signature: str | None = option(None, "KEY", shared.SIGNATURE_HELP)
+    runtime: str = shared.runtime_option()
 
 
 def compare(
@@ -130,6 +131,7 @@ def compare(
         --metric eval.py:accuracy --json
       zeropoint compare model.tflite model_int8.tflite --data samples.npz \\
         --min-snr 25 --min-agreement 0.98
+      zeropoint compare model.tflite model_int8.tflite --data samples.npz --runtime tflm
     """
     from ..calibration import Settings
     from ..comparison.compare import load_metric
@@ -140,12 +142,14 @@ def compare(
         raise InvalidRecipe("--min-metric needs a score to look at; give one with --metric FILE.py:FUNCTION")
     reports.require(inputs=(model, quantized, options.data))
     metric = None if options.metric is None else load_metric(options.metric)
+    runtime = shared.known_runtime(options.runtime)
     source = samples.sampled(shared.load_model(model, screen), options.data, options.signature)
     made = shared.load_model(quantized, screen)
+    shared.require_runtime(runtime, made)
     if _in_integers(source.model) and not _in_integers(made):
         raise InvalidModel(f"{model} computes in integers and {quantized} does not; give the float model first")
     before, size = size_of(model, source.model), size_of(quantized, made)
-    comparison = source.compare(made, screen.remarks, samples.limit, metric)
+    comparison = source.compare(made, screen.remarks, samples.limit, metric, runtime)
     comparison = replace(comparison, float_bytes=before, quantized_bytes=size)
     screen.show(comparison, options.as_json, partial(print_comparison, top=options.top or None))
     if reports.wanted:
@@ -277,6 +281,7 @@ class BenchmarkOptions:
     threads: str | None = option(None, "N[,N]", "By default 1 and one for each core.")
     rounds: int = option(30, "N", "How often each model is timed.", min=2)
     quick: bool = flag("Only latencies: no memory, no times by kind of op.")
+    runtime: str = shared.runtime_option()
     as_json: bool = flag("Print JSON.", "--json")
 
 
@@ -288,12 +293,14 @@ def benchmark(
 ) -> None:
     """Time models side by side: interleaved runs, median and quartiles, on one thread and on several.
 
-    Inputs are made up. Times by kind of op are estimates: LiteRT's Python interpreter does not report them.
+    Inputs are made up. Times by kind of op are estimates: LiteRT's Python interpreter does not report them. With
+    --runtime tflm the memory is the size of the arena that TensorFlow Lite Micro needs.
 
     Examples:
       zeropoint benchmark model.tflite model_int8.tflite
       zeropoint benchmark a.tflite b.tflite c.tflite --threads 1,4 --json
       zeropoint benchmark model.tflite model_int8.tflite --report latency.html
+      zeropoint benchmark model_int8.tflite --runtime tflm
     """
     from ..bench.latency import TimingOptions
     from ..bench.latency import benchmark as measure
@@ -302,10 +309,17 @@ def benchmark(
     from ..report.terminal import print_benchmark
 
     reports.require(inputs=models)
-    counts = (1, cores()) if options.threads is None else _counts(options.threads)
+    runtime = shared.known_runtime(options.runtime)
+    if runtime == "tflm" and options.threads not in (None, "1"):
+        raise InvalidRecipe(f"--threads {options.threads}: TensorFlow Lite Micro has one thread; leave the option out")
+    several = (1,) if runtime == "tflm" else (1, cores())
+    counts = several if options.threads is None else _counts(options.threads)
     named = {name: shared.load_model(path, screen) for name, path in zip(distinct(models), models, strict=True)}
+    for model in named.values():
+        shared.require_runtime(runtime, model)
     with progress_bar("timing", options.rounds, "rounds", screen.remarks) as progress:
-        timed = measure(named, TimingOptions(tuple(dict.fromkeys(counts)), options.rounds, not options.quick), progress)
+        wanted = TimingOptions(tuple(dict.fromkeys(counts)), options.rounds, not options.quick, runtime)
+        timed = measure(named, wanted, progress)
     screen.show(timed, options.as_json, print_benchmark)
     if reports.wanted:
         from ..report.page_build import latency_bars

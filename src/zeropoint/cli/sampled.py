@@ -16,6 +16,7 @@ from ..graph.model import Model
 from ..improve.pipeline import Result, quantize_on
 from ..plan.request import Request
 from ..report.progress import progress_bar
+from ..runtime import Runtime
 from ..sources.data import Data
 from ..sources.samples import Samples
 
@@ -54,10 +55,15 @@ class SampledModel:
             return quantize_on(self.model, request, self.samples, settings, progress, next_bar)
 
     def compare(
-        self, quantized: Model, console: Console, limit: int | None = None, metric: NamedMetric | None = None
+        self,
+        quantized: Model,
+        console: Console,
+        limit: int | None = None,
+        metric: NamedMetric | None = None,
+        runtime: Runtime = "delegate",
     ) -> Comparison:
         with progress_bar("comparing", self.total(limit), "samples", console) as progress:
-            options = ComparisonOptions(limit, metric, progress, self.signature)
+            options = ComparisonOptions(limit, metric, progress, self.signature, runtime=runtime)
             return compare_models(self.model, quantized, self.data.samples, options)
 
     def compare_briefly(self, quantized: Model, console: Console, limit: int | None = None) -> Comparison:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..plan.derive import Interface
     from ..plan.request import RangeChoice
     from ..recipe import Effort
+    from ..runtime import Runtime
     from ..sources.data import Normalization
     from .command import Screen
     from .sampled import SampledModel
@@ -72,6 +73,27 @@ def load_model(path: Path, screen: Screen) -> Model:
     from ..sources.models import load
 
     return load(path, conversion=Conversion(verbose=screen.verbose))
+
+
+RUNTIMES: dict[str, Runtime] = {"litert": "delegate", "tflm": "tflm"}
+
+
+def runtime_option() -> Any:
+    """What runs the quantized model."""
+    return option("litert", "NAME", "litert, or tflm: TensorFlow Lite Micro.", autocompletion=lambda: tuple(RUNTIMES))
+
+
+def known_runtime(name: str) -> Runtime:
+    return RUNTIMES[known("runtime", name, tuple(RUNTIMES))]
+
+
+def require_runtime(runtime: Runtime, model: Model) -> None:
+    """Raise unless the runtime takes `model`. A file that ends its process is tried in another one first."""
+    if runtime == "tflm":
+        from ..runtime.tflm import measure_arena
+        from ..tflite import to_bytes
+
+        measure_arena(to_bytes(model))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ..graph.model import Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import OPS, OpSpec
 from ..ops.execution import execution_of, macs_of
-from ..runtime import Runner, trusting
+from ..runtime import Runner, Runtime, trusting
 from ..sources.data import function_in
 from ..sources.models import ModelSource, load
 from ..sources.ports import Entry, Row, entry
@@ -66,13 +66,15 @@ def apply_metric(metric: NamedMetric, outputs: Outputs) -> float:
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """At most `limit` runs are made; `progress` is called with the number of samples done."""
+    """At most `limit` runs are made; `progress` is called with the number of samples done. `runtime` runs the quantized
+    model."""
 
     limit: int | None = None
     metric: NamedMetric | None = None
     progress: Progress | None = None
     signature: str | None = None
     ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS)
+    runtime: Runtime = "delegate"
 
 
 def compare(
@@ -86,14 +88,16 @@ def compare(
     progress: Progress | None = None,
     ops: Mapping[str, OpSpec] = OPS,
     trusted: bool = True,
+    runtime: Runtime = "delegate",
 ) -> Comparison:
     """Where a quantized model departs from the float `model` it was made of, op by op, on the samples of `data`.
 
     At most `limit` runs are made. `metric` is a function of the outputs (a list, for each sample a list of arrays) that
     gives a score. `progress` is called with the number of samples done. `ops`: the op table, if it is to be another
     than the package's own. Models that are not `trusted` run in a child process, which they cannot escape from.
+    `runtime` runs the quantized model: "tflm" is TensorFlow Lite Micro.
     """
-    options = ComparisonOptions(limit, named(metric), progress, signature, ops)
+    options = ComparisonOptions(limit, named(metric), progress, signature, ops, runtime)
     with trusting(trusted):
         return compare_models(load(model), load(quantized), data, options)
 
@@ -110,7 +114,7 @@ def compare_models(
     where, notes = entry(wanted, options.signature), Notes()
     alignment = alignment or align_models(wanted, made, options.signature)
     numbered = islice((_defined(number, row, where) for number, row in rows(samples, where, notes)), options.limit)
-    comparer = _Comparer(wanted, made, alignment, options.ops)
+    comparer = _Comparer(wanted, made, alignment, options)
     first = list(islice(numbered, LOOKED_AT_FIRST))
     if not first:
         raise InvalidSample("there are no samples to compare the models on; give at least one")
@@ -144,8 +148,9 @@ class _Comparer:
     Tensors are read where LiteRT holds them: nothing may refer to them when the next sample is run.
     """
 
-    def __init__(self, wanted: Model, made: Model, alignment: Alignment, ops: Mapping[str, OpSpec]) -> None:
-        self.ops, self.alignment = ops, alignment
+    def __init__(self, wanted: Model, made: Model, alignment: Alignment, options: ComparisonOptions) -> None:
+        self.ops, self.alignment = options.ops, alignment
+        ops, kernels = options.ops, options.runtime
         self.exact, self.quantized = alignment.float, alignment.quantized
         self.gains: dict[Tensor, tuple[int, Array]] = {}  # by tensor of the float model
         self.notes: list[str] = []
@@ -161,14 +166,14 @@ class _Comparer:
         self.outputs = [OutputSums(self.exact, k, ops, DeviationSums(scale=unit)) for k, unit in enumerate(units)]
         self.runners = (
             Runner.exposing(wanted, self.exact, [*self.exact.outputs, *inner], strict=False),
-            Runner.exposing(made, self.quantized, [*self.quantized.outputs, *self.sums], strict=False),
+            Runner.exposing(made, self.quantized, [*self.quantized.outputs, *self.sums], kernels=kernels, strict=False),
         )
         measured = [op for op in self.quantized.ops if any(t in self.sums for t in op.outputs)]
         self.isolated = isolate(made, self.quantized, measured, lambda t: alignment.partner.get(t) in known)
         self.alone = None
         if self.isolated.ops:
             try:
-                self.alone = Runner(self.isolated.model, strict=False)
+                self.alone = Runner(self.isolated.model, kernels=kernels, strict=False)
             except RuntimeFailure as error:
                 self.notes.append(f"own errors were not measured: {error}")
 

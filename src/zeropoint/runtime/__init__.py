@@ -1,12 +1,13 @@
-"""The only place that runs LiteRT."""
+"""The only place that runs models: in LiteRT, and in TensorFlow Lite Micro."""
 
 from .child import isolated, time_limit, trusting
 from .interpreter import Kernels, interpreter_class
-from .runner import Runner, Session, require_runnable, zeros_like_inputs
+from .runner import Runner, Runtime, Session, require_runnable, zeros_like_inputs
 
 __all__ = [
     "Kernels",
     "Runner",
+    "Runtime",
     "Session",
     "interpreter_class",
     "isolated",

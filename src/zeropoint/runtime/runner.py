@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from ..parallel import cores
 from ..tflite import load, to_bytes
 from .child import ChildInterpreter, time_limit
 from .interpreter import Kernels, open_interpreter, timed
+from .tflm import MicroSession
+
+Runtime = Literal["delegate", "optimized", "reference", "tflm"]
+"""LiteRT with one of its sets of kernels, or TensorFlow Lite Micro."""
 
 
 class Session:
@@ -150,7 +154,9 @@ class Runner:
     shape in each run; with `strict`, only in dimensions that the model leaves open.
     """
 
-    def __init__(self, model: Model, *, kernels: Kernels = "delegate", threads: int = 1, strict: bool = True) -> None:
+    session: Session | MicroSession
+
+    def __init__(self, model: Model, *, kernels: Runtime = "delegate", threads: int = 1, strict: bool = True) -> None:
         self.model, self.outputs = model, tuple(model.main.outputs)
         self._content = loadable(model)
         self._kernels, self._threads, self._strict = kernels, threads, strict
@@ -167,7 +173,7 @@ class Runner:
         graph: Graph,
         tensors: Sequence[Tensor],
         *,
-        kernels: Kernels = "delegate",
+        kernels: Runtime = "delegate",
         strict: bool = True,
     ) -> Runner:
         """A runner that computes `tensors` of `graph` and nothing else. Rows still hold all of the graph's inputs."""
@@ -184,7 +190,10 @@ class Runner:
 
     def reload(self) -> None:
         """Load the file again: the state that a failed run leaves behind is unknown."""
-        self.session = Session(self._content, kernels=self._kernels, threads=self._threads, checked=True)
+        if self._kernels == "tflm":
+            self.session = MicroSession(self._content)
+        else:
+            self.session = Session(self._content, kernels=self._kernels, threads=self._threads, checked=True)
         self._shapes = [tuple(d["shape"]) for d in self.session.inputs]
         self._index = {t: d["index"] for t, d in zip(self.outputs, self.session.outputs, strict=True)}
         self._is_used = False

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..affine import QuantParams
 from ..dtypes import DType
+from ..dtypes import DType
 from .typed_op import TypedOp
 
 
@@ -335,3 +336,47 @@ class PoolCoversStride(Condition):
             op.option(f"filter{s}", 1) >= op.option(f"stride{d}", 1) for s, d in (("Height", "H"), ("Width", "W"))
         )
         return None if fits else "skips values between its windows"
+
+
+@dataclass(frozen=True)
+class OutputTypes(Condition):
+    """What it makes has one of these types."""
+
+    types: tuple[DType, ...]
+
+    @property
+    def remedy(self) -> str:
+        return f"let it make {' or '.join(t.label for t in self.types)}"
+
+    def broken(self, op: TypedOp) -> str | None:
+        other = [o.dtype.label for o in op.outputs if o.dtype not in self.types]
+        return f"makes {other[0]}" if other else None
+
+
+@dataclass(frozen=True)
+class ZeroOperand(Condition):
+    """The constant at input `slot`, called `name`, holds nothing but zeros."""
+
+    slot: int
+    name: str
+
+    @property
+    def remedy(self) -> str:
+        return f"do its {self.name} with an op before it"
+
+    def broken(self, op: TypedOp) -> str | None:
+        operand = op.input(self.slot)
+        values = None if operand is None else operand.data
+        return None if values is not None and not values.any() else f"has a {self.name}"
+
+
+@dataclass(frozen=True)
+class AbsentOperand(Condition):
+    """None of the inputs `slots`, which make a variant called `name`, is there."""
+
+    slots: tuple[int, ...]
+    name: str
+    remedy = "train the model without it"
+
+    def broken(self, op: TypedOp) -> str | None:
+        return f"has {self.name}" if any(op.input(slot) is not None for slot in self.slots) else None

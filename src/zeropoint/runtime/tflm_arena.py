@@ -1,0 +1,26 @@
+"""Run as a process of its own: a model on standard input, the bytes of arena that TensorFlow Lite Micro takes as output.
+
+If it does not run there, the output says why.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from ..errors import RuntimeFailure
+from .tflm import MicroSession
+
+
+def main() -> None:
+    try:
+        session = MicroSession(sys.stdin.buffer.read())
+        session.invoke([np.zeros(d["shape"], d["dtype"]) for d in session.inputs])
+        print(session.arena_bytes)
+    except RuntimeFailure as error:
+        print(error)
+
+
+if __name__ == "__main__":
+    main()
