@@ -1,4 +1,4 @@
-"""TensorFlow Lite Micro as a second runtime: what it computes, what it needs, and what it says of what it cannot run."""
+"""TensorFlow Lite Micro as a second runtime: what it computes, what it needs, what it says of models it cannot run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_it_computes_what_litert_does(int8):
 def test_runs_repeat_although_inputs_share_memory_with_what_is_computed(int8):
     session = MicroSession(to_bytes(int8))
     first = session.run([image(int8)])[0]
-    session.repeat()
+    assert session.seconds(2) > 0
     np.testing.assert_array_equal(session.read([0])[0], first)
     assert version().startswith("tflite-micro 0.")
 

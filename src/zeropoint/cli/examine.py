@@ -131,7 +131,8 @@ def compare(
         --metric eval.py:accuracy --json
       zeropoint compare model.tflite model_int8.tflite --data samples.npz \\
         --min-snr 25 --min-agreement 0.98
-      zeropoint compare model.tflite model_int8.tflite --data samples.npz --runtime tflm
+      zeropoint compare model.tflite model_int8.tflite --data samples.npz \\
+        --runtime tflm
     """
     from ..calibration import Settings
     from ..comparison.compare import load_metric

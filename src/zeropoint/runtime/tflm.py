@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -51,14 +52,21 @@ class MicroSession:
         raise RuntimeFailure(f"TensorFlow Lite Micro cannot change shapes: this model takes {made}, not {list(shapes)}")
 
     def invoke(self, sample: Sequence[Array]) -> None:
-        self._sample = [np.ascontiguousarray(value) for value in sample]
-        _explained(self.repeat)
+        self._sample = [np.asarray(value, order="C") for value in sample]
+        _explained(self._repeat)
 
-    def repeat(self) -> None:
-        """Run again on the same inputs, which share their memory with what is computed later."""
+    def _repeat(self) -> None:
+        """Inputs share their memory with what is computed later, so that they are needed again for each run."""
         for place, value in enumerate(self._sample):
             self._interpreter.set_input(value, place)
         self._interpreter.invoke()
+
+    def seconds(self, runs: int) -> float:
+        """What `runs` further runs on the same inputs take."""
+        start = time.perf_counter()
+        for _ in range(runs):
+            self._repeat()
+        return time.perf_counter() - start
 
     def read(self, indices: Sequence[int]) -> list[Array]:
         return [self._interpreter.get_output(place) for place in indices]

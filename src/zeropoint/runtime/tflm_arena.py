@@ -1,6 +1,6 @@
-"""Run as a process of its own: a model on standard input, the bytes of arena that TensorFlow Lite Micro takes as output.
+"""Run as a process of its own: a model on standard input, the bytes of arena that it takes as output.
 
-If it does not run there, the output says why.
+If it does not run in TensorFlow Lite Micro, the output says why.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from ..affine import QuantParams
 from ..dtypes import DType
-from ..dtypes import DType
 from .typed_op import TypedOp
 
 
@@ -336,21 +335,6 @@ class PoolCoversStride(Condition):
             op.option(f"filter{s}", 1) >= op.option(f"stride{d}", 1) for s, d in (("Height", "H"), ("Width", "W"))
         )
         return None if fits else "skips values between its windows"
-
-
-@dataclass(frozen=True)
-class OutputTypes(Condition):
-    """What it makes has one of these types."""
-
-    types: tuple[DType, ...]
-
-    @property
-    def remedy(self) -> str:
-        return f"let it make {' or '.join(t.label for t in self.types)}"
-
-    def broken(self, op: TypedOp) -> str | None:
-        other = [o.dtype.label for o in op.outputs if o.dtype not in self.types]
-        return f"makes {other[0]}" if other else None
 
 
 @dataclass(frozen=True)

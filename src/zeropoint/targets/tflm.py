@@ -20,7 +20,7 @@ from .conditions import (
     Rank,
     ZeroOperand,
 )
-from .target import Rewrite, Rule, Target
+from .target import Rule, Target
 
 FLOAT, INT8, INT16, INT32, INT64 = DType.FLOAT32, DType.INT8, DType.INT16, DType.INT32, DType.INT64
 BOOL, UINT8, INT4 = DType.BOOL, DType.UINT8, DType.INT4
@@ -29,11 +29,10 @@ NUMBERS = (FLOAT, INT8, INT16, INT32, BOOL)
 """Types that CAST goes between."""
 
 SOFTWARE = "computes in float, which microcontrollers without a float unit do in software"
-HAS_ALL_GATES = PresentOperand(LstmSlot.INPUT_WEIGHTS + Gate.INPUT, "input gate")
 PLAIN_LSTM = (
     InputCount(24, 24),
-    HAS_ALL_GATES,
-    AbsentOperand(tuple(gate.peephole for gate in Gate if gate is not Gate.CELL), "peepholes"),
+    PresentOperand(Gate.INPUT.weights, "input gate"),
+    AbsentOperand(tuple(gate.peephole for gate in Gate if gate.peephole is not None), "peepholes"),
     AbsentOperand((LstmSlot.PROJECTION, LstmSlot.PROJECTION_BIAS), "a projection"),
     AbsentOperand(tuple(gate.normalization for gate in Gate), "layer normalization"),
 )
@@ -84,7 +83,8 @@ RULES = (
     *rows("SLICE", (FLOAT, INT8, INT16, INT32, BOOL), Rank(0, 5)),
     *rows("STRIDED_SLICE", (FLOAT, INT8, INT16, INT32, BOOL), Rank(0, 4), *map(ConstantOperand, (1, 2, 3))),
     *rows("PAD PADV2", (FLOAT, INT8, INT16, INT32), Rank(0, 5), ConstantOperand(1)),
-    *rows("MIRROR_PAD GATHER GATHER_ND EMBEDDING_LOOKUP SPACE_TO_DEPTH DEPTH_TO_SPACE BATCH_TO_SPACE_ND", (FLOAT, INT8)),
+    *rows("MIRROR_PAD GATHER GATHER_ND EMBEDDING_LOOKUP", (FLOAT, INT8)),
+    *rows("SPACE_TO_DEPTH DEPTH_TO_SPACE BATCH_TO_SPACE_ND", (FLOAT, INT8)),
     *rows("SPACE_TO_BATCH_ND", (FLOAT,)),
     *rows("SPACE_TO_BATCH_ND", (INT8,), ZeroOperand(2, "padding")),  # it pads with integers 0, whatever the zero point
     *rows("DYNAMIC_UPDATE_SLICE", (FLOAT, INT8, INT16, INT32)),
