@@ -40,6 +40,8 @@ OPTIONS = {
     "SIN": "",
     "LOG": "",
     "MINIMUM": "MaximumMinimumOptions",
+    "RSQRT": "",
+    "BATCH_MATMUL": "BatchMatMulOptions",
 }
 """Names of options tables that do not follow from the op's."""
 

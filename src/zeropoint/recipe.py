@@ -115,6 +115,11 @@ class Rule:
             and (self.scope is None or _any_below(parts, self.scope))
         )
 
+    @property
+    def is_general(self) -> bool:
+        """Whether it is about all ops, not about some that it names."""
+        return self.ops == "*" and self.name is self.regex is self.scope is self.either is None
+
     def __str__(self) -> str:
         asked = {"ops": self.ops if self.ops != "*" else None, "name": self.name, "regex": self.regex}
         asked |= {"scope": self.scope, "kind or name": self.either}

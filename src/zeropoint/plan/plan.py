@@ -140,8 +140,9 @@ class Plan:
 
     `schemes` are the ops that compute in integers, `groups` and `constants` what their parameters follow from (see
     `derive`): `stored` has an entry for every activation that is not float, `wanted` one for every use that is not
-    float, of activations and of constants. `packed` says how constants are held that float ops read. `inputs` and
-    `outputs` are what the graph's own are for the caller. `index` is the graph's place in its model.
+    float, of activations and of constants. `packed` says how constants are held that float ops read, `dynamic` for
+    which of these ops the target is the reason. `inputs` and `outputs` are what the graph's own are for the caller.
+    `index` is the graph's place in its model.
     """
 
     graph: Graph
@@ -156,6 +157,7 @@ class Plan:
     packed: Mapping[Use, Packed] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
     repairs: tuple[Repair, ...] = ()
+    dynamic: Mapping[Op, Scheme] = field(default_factory=dict)
 
     @property
     def does_anything(self) -> bool:
@@ -214,6 +216,7 @@ class Plan:
             {use(u): p for u, p in self.packed.items()},
             tuple(replace(s, op=op(s.op)) for s in self.skipped),
             tuple(replace(r, tensor=tensor(r.tensor)) for r in self.repairs),
+            {op(o): scheme for o, scheme in self.dynamic.items()},
         )
 
     def __str__(self) -> str:

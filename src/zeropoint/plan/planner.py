@@ -16,9 +16,11 @@ from ..graph.query import Use, called_graphs, constants, tensor_keys
 from ..ops import Coefficients, OpSpec, Weight
 from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
-from .derive import settle, with_interface
+from .derive import with_interface
+from .fit import fit_scales, symmetric_uses
 from .masks import limit_to_what_counts
 from .match import Matcher, require_ranges
+from .placement import Placement
 from .plan import Constants, Form, Plan, Planned
 from .prepare import has_float_part, prepare
 from .qdq import Trained
@@ -147,10 +149,17 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
 def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, ranges: TensorRanges) -> Plan:
     ops = request.ops
     schemes, skipped = Matcher(request.recipe, ops, request.target, ranges, request.islands).match(graph)
+    dynamic: dict[Op, Scheme] = {}
+    if not request.strict:
+        left, told = Placement(graph, schemes, ops, request.target).choose(request.recipe, request.interface)
+        schemes = {op: scheme for op, scheme in schemes.items() if op not in left}
+        dynamic = {op: scheme for op, scheme in left.items() if scheme.weights is not None}
+        skipped += told
     ranges = ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
     while True:  # ends, as every round but the last leaves out an op
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
-        plan, refused = settle(Plan(graph, index, schemes, Solver(schemes, ops, ranges).solve(), constants), ops)
+        groups = Solver(schemes, ops, ranges, symmetric_uses(schemes, ops, request.target)).solve()
+        plan, refused = fit_scales(Plan(graph, index, schemes, groups, constants, dynamic=dynamic), ops, request.target)
         if not refused:
             break
         skipped += refused

@@ -9,7 +9,7 @@ conversion appears between the two.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..affine import QuantParams
@@ -38,11 +38,15 @@ class _Class:
 
 @dataclass
 class Solver:
-    """Union-find over nodes, in the order of the graph, so that equal inputs give equal results."""
+    """Union-find over nodes, in the order of the graph, so that equal inputs give equal results.
+
+    `symmetric` are uses that the target wants with the zero point 0.
+    """
 
     schemes: Mapping[Op, Scheme]
     ops: Mapping[str, OpSpec]
     ranges: TensorRanges
+    symmetric: Collection[Use] = ()
     _parent: dict[Node, Node] = field(default_factory=dict)
     _classes: dict[Node, _Class] = field(default_factory=dict)
     _method: dict[Node, str | None] = field(default_factory=dict)
@@ -124,7 +128,7 @@ class Solver:
                 continue
             use, is_constant = Use(op, slot), tensor.data is not None
             c = self._node(use, dtype, scheme)
-            c.symmetric |= is_constant and role.symmetric_constant
+            c.symmetric |= (is_constant and role.symmetric_constant) or use in self.symmetric
             own.append(use)
             if not spec.tied:  # the parameters of a tied op are its output's
                 c.pin = self._trained(use, c)
@@ -195,6 +199,8 @@ class Solver:
             return a.pin == b.pin
         pin, other = (a.pin, b) if a.pin is not None else (b.pin, a)
         assert pin is not None
+        if other.symmetric and not pin.is_symmetric:
+            return False
         low, high = self._bounds(other)
         least, greatest = pin.range()
         return least - pin.scale <= min(low, 0.0) and max(high, 0.0) <= greatest + pin.scale

@@ -60,7 +60,7 @@ class WeightOnly:
     def add(self, plan: Plan) -> Plan:
         draft = _Additions(dict(plan.packed), list(plan.skipped), list(plan.repairs))
         for op in plan.graph.ops:
-            scheme = self.recipe.scheme(op)
+            scheme = plan.dynamic.get(op) or self.recipe.scheme(op)
             has_float_data = op not in plan.schemes and op.kind not in CONVERSIONS and scheme.activations is None
             if not has_float_data or scheme.weights is None or self._is_hybrid_already(op, scheme):
                 continue

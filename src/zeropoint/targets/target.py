@@ -5,8 +5,10 @@ A target is a value, its facts are rows. The planner asks it in one place: `plan
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import Literal
 
 from ..dtypes import DType
@@ -74,9 +76,10 @@ class Costs:
     float_mac: float = 0.1
     integer_mac: float = 0.04
     slow_integer_mac: float = 0.4
-    integer: float = 0.75
+    integer: float = 1.0
     moved_integer: float = 0.3
-    conversion: float = 0.5
+    conversion: float = 0.75
+    rounding: float = 0.5
     slow: float = 20.0
     call: float = 500.0
     slow_call: float = 5000.0
@@ -104,7 +107,7 @@ class Target:
     def verdict(self, op: TypedOp) -> Verdict:
         """Where `op` runs."""
         broken: Verdict | None = None
-        for rule in (rule for rule in self.rules if rule.is_about(op)):
+        for rule in self._about(op):
             found = next(((why, c.remedy) for c in rule.conditions if (why := c.broken(op)) is not None), None)
             if found is None:
                 return Verdict(rule.speed, "" if rule.speed == "refused" else self.place, rule.reason, rule.remedy)
@@ -115,9 +118,27 @@ class Target:
             return elsewhere or unknown
         return replace(unknown, speed="slow", place=elsewhere.place)
 
+    def conditions(self, op: TypedOp) -> tuple[Condition, ...]:
+        """What the target demands of `op` to run it fast."""
+        return next((rule.conditions for rule in self._about(op) if rule.speed == "fast"), ())
+
+    def _about(self, op: TypedOp) -> Iterator[Rule]:
+        return (rule for rule in self._by_kind.get(op.kind, self._general) if rule.is_about(op))
+
+    @cached_property
+    def _general(self) -> tuple[Rule, ...]:
+        """Rules about whatever op."""
+        return tuple(rule for rule in self.rules if not rule.kinds)
+
+    @cached_property
+    def _by_kind(self) -> Mapping[str, tuple[Rule, ...]]:
+        """Rules about each kind, in their order, general ones included."""
+        kinds = {kind for rule in self.rules for kind in rule.kinds}
+        return {kind: tuple(r for r in self.rules if not r.kinds or kind in r.kinds) for kind in kinds}
+
     def _unknown(self, op: TypedOp) -> tuple[str, str]:
         """What to say of an op that no rule is about: the reason, and the types in which there is a rule for it."""
-        known = [rule for rule in self.rules if op.kind in rule.kinds and rule.speed == "fast"]
+        known = [rule for rule in self._by_kind.get(op.kind, ()) if rule.kinds and rule.speed == "fast"]
         types = {t.label: t for rule in known for t in rule.activations}
         if not types:
             return f"is not among the ops of {self.place}", ""

@@ -78,7 +78,7 @@ class TypedOp:
 
         def read(use: Use) -> Form:
             role = Untouched() if spec is None else spec.input_role(use.slot)
-            if isinstance(role, Weight):
+            if isinstance(role, Weight) or (flow is DType.FLOAT32 and cls._is_held(role, Operand.of(use.tensor))):
                 return weights
             return BIASES.get(flow, flow) if isinstance(role, Bias) else flow
 

@@ -1,0 +1,80 @@
+"""Minimum cut: split the nodes of a network in two, so that the edges from the first part to the second cost least."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Generic, TypeVar
+
+N = TypeVar("N", bound=Hashable)
+
+FORBIDDEN = 1 << 60
+"""The capacity of an edge that is never cut."""
+
+
+@dataclass
+class Network(Generic[N]):
+    """Edges with capacities between a source and a sink. Whole numbers, so that equal networks have equal cuts."""
+
+    source: N
+    sink: N
+    _edges: dict[N, dict[N, int]] = field(default_factory=dict)
+
+    def add(self, start: N, end: N, capacity: int) -> None:
+        """An edge; a second one between the same nodes adds to it."""
+        self._edges.setdefault(start, {})
+        self._edges.setdefault(end, {})
+        self._edges[start][end] = self._edges[start].get(end, 0) + capacity
+        self._edges[end].setdefault(start, 0)
+
+    def cut(self) -> set[N]:
+        """The side of the source, as large as a minimum cut allows. The network is used up."""
+        while (levels := self._levels()) is not None:
+            self._block(levels)
+        reaching, waiting = {self.sink}, deque([self.sink])
+        while waiting:  # whatever still reaches the sink is on its side
+            end = waiting.popleft()
+            for start in self._edges.get(end, {}):
+                if start not in reaching and self._edges[start][end] > 0:
+                    reaching.add(start)
+                    waiting.append(start)
+        return self._edges.keys() - reaching
+
+    def _levels(self) -> dict[N, int] | None:
+        """The distance of each node from the source, over edges that are not full; None if the sink is out of reach."""
+        levels, waiting = {self.source: 0}, deque([self.source])
+        while waiting:
+            node = waiting.popleft()
+            for end, capacity in self._edges.get(node, {}).items():
+                if capacity > 0 and end not in levels:
+                    levels[end] = levels[node] + 1
+                    waiting.append(end)
+        return levels if self.sink in levels else None
+
+    def _block(self, levels: dict[N, int]) -> None:
+        """Push as much as the shortest paths take (Dinic's algorithm)."""
+        left = {node: list(ends) for node, ends in self._edges.items()}  # where a path may still go from each node
+        path = [self.source]
+        while path:
+            node = path[-1]
+            if node == self.sink:
+                path = self._push(path)
+            elif not left[node]:
+                path.pop()
+                if path:
+                    left[path[-1]].pop()
+            elif self._edges[node][left[node][-1]] > 0 and levels.get(left[node][-1]) == levels[node] + 1:
+                path.append(left[node][-1])
+            else:
+                left[node].pop()
+
+    def _push(self, path: list[N]) -> list[N]:
+        """Fill a path; what is left of it up to the first edge that is full now."""
+        steps = list(pairwise(path))
+        least = min(self._edges[a][b] for a, b in steps)
+        for a, b in steps:
+            self._edges[a][b] -= least
+            self._edges[b][a] += least
+        return path[: 1 + next(k for k, (a, b) in enumerate(steps) if self._edges[a][b] == 0)]

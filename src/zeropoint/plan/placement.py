@@ -1,0 +1,152 @@
+"""Which ops stay float because the target is quicker that way: a minimum cut between integers and floats.
+
+An op that the target runs slowly in integers may be quicker in float, but then numbers are converted before and after
+it, and perhaps it pays to leave its neighbours float as well. Each op has a cost on either side, each tensor one if it
+has to be converted, and a minimum cut finds the split that costs least in all. Nothing is timed: costs follow from
+sizes, multiplications and the target's table (`Costs`), so that the same model gives the same plan everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..dtypes import DType
+from ..graph.model import Graph, Op, Tensor
+from ..graph.query import Use, Uses
+from ..ops import Activation, OpSpec, Trait
+from ..ops.execution import macs_of
+from ..ops.layout import Convolution
+from ..recipe import FLOAT, Recipe, Scheme
+from ..targets import Costs, Target, TypedOp, Verdict
+from .derive import Interface
+from .minimum_cut import FORBIDDEN, Network
+from .plan import Skipped
+
+INTEGERS, FLOATS = "integers", "floats"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Decides for the ops of one graph that could compute in integers, `schemes`."""
+
+    graph: Graph
+    schemes: Mapping[Op, Scheme]
+    ops: Mapping[str, OpSpec]
+    target: Target
+
+    def choose(self, recipe: Recipe, interface: Interface) -> tuple[dict[Op, Scheme], list[Skipped]]:
+        """The schemes of ops that leave integers, dynamic or float, and what to tell about those that are float."""
+        costs = self.target.costs
+        if costs is None or not any(self._slow(op) for op in self.schemes):
+            return {}, []
+        network: Network[object] = Network(INTEGERS, FLOATS)
+        for op, scheme in self.schemes.items():
+            if scheme.activations is not DType.INT8 or self._is_bound(op, recipe):
+                network.add(INTEGERS, op, FORBIDDEN)
+                continue
+            network.add(op, FLOATS, round(self._integer_cost(op, costs)))
+            network.add(INTEGERS, op, round(self._float_cost(op, costs)))
+        for tensor in self.graph.tensors:
+            if tensor.dtype is DType.FLOAT32 and tensor.data is None:
+                self._connect(network, tensor, interface, round(costs.call + costs.conversion * tensor.size))
+        kept = network.cut()
+        left = [op for op in self.schemes if op not in kept]
+        chosen = {op: self._dynamic(op) or FLOAT for op in left}
+        return chosen, [self._told(op) for op, scheme in chosen.items() if scheme is FLOAT]
+
+    def _connect(self, network: Network[object], tensor: Tensor, interface: Interface, cost: int) -> None:
+        """Converting a tensor costs once, however many read it in the other form."""
+        producer = self._uses.producer(tensor)
+        maker = self._side(producer, interface.input)
+        readers = {self._side(use.op, interface.input) for use in self._uses.readers(tensor) if self._flows(use)}
+        if self._uses.is_output(tensor):
+            readers.add(self._side(None, interface.output))
+        ordered = sorted(readers, key=lambda side: self._places.get(side, -1))
+        for reader in ordered:
+            network.add((tensor, "to float"), reader, FORBIDDEN)
+            network.add(reader, (tensor, "to integers"), FORBIDDEN)
+        if readers:
+            network.add(maker, (tensor, "to float"), cost)
+            network.add((tensor, "to integers"), maker, cost)
+
+    def _side(self, op: Op | None, ends: DType) -> object:
+        """The node of an op; of others than those to decide about, the side that they are on."""
+        if op is None:
+            return FLOATS if ends is DType.FLOAT32 else INTEGERS
+        return op if op in self.schemes else FLOATS
+
+    def _flows(self, use: Use) -> bool:
+        spec = self.ops.get(use.op.kind)
+        return spec is None or isinstance(spec.input_role(use.slot), Activation)
+
+    @cached_property
+    def _uses(self) -> Uses:
+        return Uses(self.graph)
+
+    @cached_property
+    def _places(self) -> dict[object, int]:
+        return {op: k for k, op in enumerate(self.graph.ops)}
+
+    def _is_bound(self, op: Op, recipe: Recipe) -> bool:
+        """Whether integers were asked for by name, or float would make the file much larger."""
+        rule = recipe.rule(op)
+        if rule is not None and not rule.is_general:
+            return True
+        is_large = sum(t.size for t in self._weights(op) if t.data is not None) >= self.schemes[op].min_elements
+        return is_large and self._dynamic(op) is None
+
+    def _weights(self, op: Op) -> list[Tensor]:
+        """Operands that are trained parameters if they are constant."""
+        return [t for k, t in enumerate(op.inputs) if t is not None and self.ops[op.kind].held(k) is not None]
+
+    def _dynamic(self, op: Op) -> Scheme | None:
+        """Float activations beside integer weights, if the target has that for a dense or recurrent layer."""
+        spec, scheme, weights = self.ops[op.kind], self.schemes[op], self._weights(op)
+        if spec.macs is None or isinstance(spec.layout, Convolution) or scheme.weights not in spec.hybrid:
+            return None
+        if any(t.data is None for t in weights) or sum(t.size for t in weights) < scheme.min_elements:
+            return None
+        made = replace(scheme, activations=None)
+        is_fast = self._verdict(op, made).speed == "fast"
+        return made if is_fast or self._slow(op) else None
+
+    def _verdict(self, op: Op, scheme: Scheme) -> Verdict:
+        return self.target.verdict(TypedOp.of_scheme(op, scheme, self.ops))
+
+    def _slow(self, op: Op) -> bool:
+        return self._verdict(op, self.schemes[op]).speed != "fast"
+
+    def _integer_cost(self, op: Op, costs: Costs) -> float:
+        if self._slow(op):
+            each = costs.moved_integer if self._moves(op) else costs.slow
+            return costs.slow_call + costs.slow_integer_mac * macs_of(op, self.ops) + each * self._size(op)
+        each = costs.moved_integer if self._moves(op) else costs.integer
+        return costs.call + costs.integer_mac * macs_of(op, self.ops) + each * self._size(op)
+
+    def _float_cost(self, op: Op, costs: Costs) -> float:
+        dynamic, macs = self._dynamic(op), macs_of(op, self.ops)
+        is_slow = self._verdict(op, dynamic or FLOAT).speed != "fast"
+        call = costs.slow_call if is_slow else costs.call
+        if dynamic is not None:  # rounds its input as it runs
+            source = next(self.ops[op.kind].read_activations(op))
+            return call + costs.call + costs.integer_mac * macs + self._size(op) + costs.rounding * source.size
+        each = costs.slow if is_slow and not self._moves(op) else 1.0
+        return call + costs.float_mac * macs + each * self._size(op)
+
+    def _moves(self, op: Op) -> bool:
+        """Whether values pass through unchanged."""
+        spec = self.ops[op.kind]
+        return spec.tied and Trait.AVERAGES not in spec.traits
+
+    def _size(self, op: Op) -> int:
+        """Of the largest tensor that flows through it."""
+        spec = self.ops[op.kind]
+        return max((t.size for t in (*spec.read_activations(op), *spec.made_activations(op))), default=0)
+
+    def _told(self, op: Op) -> Skipped:
+        verdict = self._verdict(op, self.schemes[op])
+        if verdict.speed != "fast":
+            return Skipped(op, f"float is quicker for {self.target.name}: it {verdict.reason}", "target")
+        return Skipped(op, f"float is quicker for {self.target.name}: so are its neighbours", "target")

@@ -1,0 +1,56 @@
+"""Operands fit what the target demands of them, so that the delegate takes every op."""
+
+from __future__ import annotations
+
+import zeropoint
+from zeropoint.graph import Model
+from zeropoint.improve.pipeline import Result, run
+from zeropoint.plan.request import Request
+from zeropoint.recipe import preset
+from zeropoint.runtime import Session
+from zeropoint.targets import CPU, INTEGER, Target
+
+from ..nets import Net, normal, outputs_of, samples_for, worst
+
+
+def made(model: Model, target: Target) -> tuple[Result, list[str]]:
+    """The result, and the ops that the delegate leaves to plain kernels."""
+    samples = samples_for(model, 8)
+    stats = zeropoint.calibrate(model, samples)
+    result = run(model, Request(preset("int8"), stats, method="minmax", effort="quick", target=target))
+    assert worst(outputs_of(model, samples), outputs_of(result.model, samples)) < 0.05
+    taken = Session(result.model).delegated()
+    return result, [op.kind for k, op in enumerate(result.model.main.ops) if k not in taken]
+
+
+def products() -> Model:
+    net = Net()
+    left, right = net.input(2, 16, 32), net.input(2, 32, 24)
+    shifted = net("ADD", [right, normal(24) + 2])
+    return net.model(net("BATCH_MATMUL", [left, shifted], (2, 16, 24)))
+
+
+def sums(small: float) -> Model:
+    """A sum of large and very small numbers, of which another op reads the latter as well."""
+    net = Net()
+    x, y = net.input(1, 8, 8, 16), net.input(1, 8, 8, 16)
+    tiny = net("MUL", [y, [small]])
+    return net.model(net("ADD", [net("MUL", [x, [300.0]]), tiny]), net("MUL", [tiny, [7.0]]))
+
+
+def test_the_right_side_of_a_product_is_symmetric() -> None:
+    plain, left = made(products(), INTEGER)
+    assert left == ["BATCH_MATMUL"]
+    fitted, left = made(products(), CPU)
+    assert left == []
+    (product,) = [op for op in fitted.plan.schemes if op.kind == "BATCH_MATMUL"]
+    assert fitted.plan.stored[product.inputs[1]].is_symmetric
+    assert not plain.plan.stored[plain.plan.graph.ops[0].outputs[0]].is_symmetric
+
+
+def test_scales_of_a_sum_are_brought_together() -> None:
+    _, left = made(sums(0.01), INTEGER)
+    assert left == ["ADD"]
+    result, left = made(sums(0.01), CPU)
+    assert left == []
+    assert ["XNNPACK" in repair.text for repair in result.repairs] == [True]
