@@ -30,6 +30,7 @@ REASONS = {
     "a drawing": 1,
     "needs a zoo of models, other tools and half an hour": 1,
     "takes a minute": 1,
+    "takes hours": 1,
 }
 """Why a block may go unrun, and how many blocks may say so: a new one is a decision, made here."""
 

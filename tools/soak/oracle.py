@@ -17,8 +17,10 @@ from zeropoint.bench.errors import encoded, real
 from zeropoint.bench.isolate import constant_parts
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Graph, Model, Op, Tensor
+from zeropoint.graph.edit import cut_model
 from zeropoint.ops import CONVERSIONS, OPS, Trait
-from zeropoint.runtime import Kernels, Runner
+from zeropoint.runtime import Kernels, Runner, Session
+from zeropoint.tflite import to_bytes
 
 KERNELS: tuple[Kernels, ...] = ("delegate", "optimized", "reference")
 
@@ -96,23 +98,42 @@ def as_float_constant(tensor: Tensor) -> Tensor:
     return Tensor.constant(tensor.name, dequantize(tensor.data, tensor.params), DType.FLOAT32)
 
 
-def wrong_ops(
-    model: Model, rows: Sequence[Sequence[Array]], kernels: Kernels, twins: FloatTwins | None = None
-) -> list[Wrong]:
-    """Ops of the first graph that compute something else than their float twins do, each with its worst result."""
-    graph, twins = model.main, twins or FloatTwins(model.main)
-    made = list(dict.fromkeys(t for op in graph.ops for t in op.outputs if t.size))
-    runner = Runner.exposing(model, graph, made, kernels=kernels)
-    constant = {t: t.data for op in graph.ops for t in op.inputs if t is not None and t.data is not None}
-    worst: dict[Op, float] = {}
-    for row in rows:
-        given = [encoded(v, t) for v, t in zip(row, graph.inputs, strict=True)]
-        found = constant | dict(zip(graph.inputs, given, strict=True)) | dict(zip(made, runner.run(given), strict=True))
-        for op, off in _distances(graph, found, twins.values(found)):
-            if kernels == "delegate" and op.inputs[0] in constant:
-                continue  # the delegate unpacks constants as it loads them, and writes nothing where others would look
-            worst[op] = max(worst.get(op, 0.0), off)
-    return [Wrong(op, kernels, units) for op, units in worst.items() if units > 0]
+class Opened:
+    """The first graph of a quantized model with all its activations to be seen, and its float twins."""
+
+    def __init__(self, model: Model) -> None:
+        self.graph = model.main
+        self.twins = FloatTwins(self.graph)
+        self.made = list(dict.fromkeys(t for op in self.graph.ops for t in op.outputs if t.size))
+        cut, needed = cut_model(model, self.graph, self.made)
+        self.content = to_bytes(cut)
+        self.places = [k for k, t in enumerate(self.graph.inputs) if t in needed]
+        tensors = (t for op in self.graph.ops for t in op.inputs)
+        self.constants = {t: t.data for t in tensors if t is not None and t.data is not None}
+
+    def values(self, rows: Sequence[Sequence[Array]], kernels: Kernels) -> Iterator[dict[Tensor, Array]]:
+        """For each row of inputs, what these kernels make of it, by tensor; constants are there as well."""
+        session = Session(self.content, kernels=kernels, checked=True)
+        for row in rows:
+            given = [encoded(v, t) for v, t in zip(row, self.graph.inputs, strict=True)]
+            session.reset()
+            made = session.run([given[k] for k in self.places])
+            inputs = dict(zip(self.graph.inputs, given, strict=True))
+            yield self.constants | inputs | dict(zip(self.made, made, strict=True))
+
+    def wrong_ops(self, rows: Sequence[Sequence[Array]], kernels: Kernels) -> list[Wrong]:
+        """Ops that compute something else than their float twins do, each with its worst result."""
+        worst: dict[Op, float] = {}
+        for found in self.values(rows, kernels):
+            for op, off in _distances(self.graph, found, self.twins.values(found)):
+                if kernels == "delegate" and op.inputs[0] in self.constants:
+                    continue  # the delegate unpacks constants as it loads them, and writes nothing where others look
+                worst[op] = max(worst.get(op, 0.0), off)
+        return [Wrong(op, kernels, units) for op, units in worst.items() if units > 0]
+
+
+def wrong_ops(model: Model, rows: Sequence[Sequence[Array]], kernels: Kernels) -> list[Wrong]:
+    return Opened(model).wrong_ops(rows, kernels)
 
 
 def _distances(
@@ -133,7 +154,8 @@ def _distance(op: Op, tensor: Tensor, found: Mapping[Tensor, Array], wanted: Arr
         return np.inf
     if params is not None and tensor.is_quantized:
         loose = AS_EIGHT_BITS if (op.kind, params.dtype) in LOOSE else 0.0
-        return _units(tensor, got, wanted, max(loose, tolerance(OPS[op.kind], params.dtype)))
+        allowed = max(loose, tolerance(OPS[op.kind], params.dtype)) + fixed_point_error(op, wanted) / params.scale
+        return _units(tensor, got, wanted, allowed)
     if not tensor.dtype.is_float:  # indices and truth values are right, or all wrong
         return 0.0 if np.array_equal(got, wanted) else np.inf
     allowed = hybrid_error(op, found) + FLOAT_ERROR * float(np.abs(wanted).max(initial=0.0))
@@ -145,10 +167,23 @@ def _conversion_distance(source: Tensor, tensor: Tensor, found: Mapping[Tensor, 
     wanted = np.asarray(real(found[source], source), np.float32)
     if tensor.params is not None:
         return _units(tensor, found[tensor], wanted, CONVERTED[source.is_quantized])
-    return 0.0 if np.allclose(found[tensor], wanted, rtol=1e-5, atol=0) else np.inf
+    unit = 0.0 if source.params is None or source.params.axis is not None else source.params.scale
+    return 0.0 if np.allclose(found[tensor], wanted, rtol=1e-5, atol=1e-3 * unit) else np.inf
 
 
-def _units(tensor: Tensor, got: Array, wanted: Array, allowed: float) -> float:
+def fixed_point_error(op: Op, wanted: Array) -> Array | float:
+    """What a kernel loses by computing in few bits, as a real number, where that may exceed a unit of its output.
+
+    SQUARED_DIFFERENCE has 7 bits below twice the greater unit of its inputs, so that d = a - b is off by a 64th of it:
+    much less than what rounding the inputs costs. |error of d * d| = 2 |d| * unit / 64.
+    """
+    if op.kind != "SQUARED_DIFFERENCE":
+        return 0.0
+    unit = max(t.params.scale for t in op.inputs if t is not None and t.params is not None)
+    return np.asarray(2 * np.sqrt(np.abs(wanted)) * unit / 64 + (unit / 64) ** 2)
+
+
+def _units(tensor: Tensor, got: Array, wanted: Array, allowed: Array | float) -> float:
     """The distance in units of the last place from what is wanted, or from the nearest that the integers can hold."""
     assert tensor.params is not None
     held = np.clip(wanted.astype(np.float64), *tensor.params.range())

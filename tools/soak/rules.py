@@ -400,7 +400,9 @@ def blocks(g: Growing) -> None:
         if g.chance(0.5):
             g.add("SPACE_TO_DEPTH", [x], (n, h // 2, w // 2, 4 * c), blockSize=2)
         else:
-            g.add("SPACE_TO_BATCH_ND", [x, [2, 2], [[0, 0], [0, 0]]], (4 * n, h // 2, w // 2, c))
+            apart = g.add("SPACE_TO_BATCH_ND", [x, [2, 2], [[0, 0], [0, 0]]], (4 * n, h // 2, w // 2, c))
+            if g.chance(0.5):
+                g.add("BATCH_TO_SPACE_ND", [apart, [2, 2], [[0, 0], [0, 0]]], x.shape)
     elif c % 4 == 0:
         g.add("DEPTH_TO_SPACE", [x], (n, 2 * h, 2 * w, c // 4), blockSize=2)
     elif n % 4 == 0:

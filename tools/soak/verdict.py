@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +22,7 @@ from zeropoint.improve.pipeline import Result
 from zeropoint.runtime import Kernels, Runner
 
 from .graphs import RandomGraph, random_graph
-from .oracle import KERNELS, FloatTwins, wrong_ops
+from .oracle import KERNELS, Opened
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "int8": {"mode": "int8"},
@@ -47,46 +48,23 @@ HALF_LOSS = 2.0**-8
 Verdict = tuple[str, str]
 
 
+@dataclass(frozen=True)
+class Subject:
+    """A graph with what all modes need: its statistics, its outputs, the sets of kernels that run it in float."""
+
+    graph: RandomGraph
+    stats: Stats
+    wanted: list[list[Array]]
+    kernels: tuple[Kernels, ...]
+
+
 @lru_cache(maxsize=2)
-def prepared(seed: int, ops: tuple[int, int]) -> tuple[RandomGraph, Stats]:
-    """A graph and its statistics, for all modes in turn."""
+def subject(seed: int, ops: tuple[int, int]) -> Subject:
     graph = random_graph(seed, ops)
-    return graph, zeropoint.calibrate(graph.model, graph.samples)
-
-
-def judge(seed: int, ops: tuple[int, int], mode: str, effort: str) -> Verdict:
-    """Quantize the graph, and look at what comes of it."""
-    try:
-        graph, stats = prepared(seed, ops)
-        given = {"stats": stats} if effort == "quick" else {"data": graph.samples}
-        result = zeropoint.quantize(graph.model, effort=effort, **MODES[mode], **given)
-    except RuntimeFailure as error:
-        return "raw refusal", f"{mode}: {error}"  # LiteRT refused what we made, or never saw before it was ours
-    except ZeropointError as error:
-        is_right = isinstance(error, UnsupportedOp) or "strict" not in mode
-        return ("refused" if is_right else "foreign exception"), f"{mode}: {error}"
-    except Exception as error:
-        return "foreign exception", f"{mode}: {type(error).__name__}: {error}"
-    losses = list(silent_losses(graph, result, effort))
-    return ("silent loss", f"{mode}: {'; '.join(losses[:4])}") if losses else ("right", "")
-
-
-def silent_losses(graph: RandomGraph, result: Result, effort: str) -> Iterator[str]:
-    """What is wrong with a quantized model although nobody said so."""
-    if result.plan.schemes:
-        yield from broken_laws(result)
-    if effort == "quick":  # rounding is to the nearest, and weights are those of the file
-        yield from distant_constants(graph.model, result.model)
-    wanted = outputs(graph.model, graph.samples, "optimized")
-    twins = FloatTwins(result.model.main)
-    for kernels in KERNELS:
-        if not runs(graph.model, kernels):
-            continue  # LiteRT lacks a few ops in its reference kernels, in float as well
-        yield from map(str, wrong_ops(result.model, graph.samples[:RUN], kernels, twins))
-        found = outputs(result.model, graph.samples, kernels)
-        yield from (f"{text} with the {kernels} kernels" for text in different_ends(wanted, found))
-        if kernels == "delegate":
-            yield from false_claims(result, wanted, found)
+    # LiteRT lacks a few ops in its reference kernels.
+    able = tuple(kernels for kernels in KERNELS if runs(graph.model, kernels))
+    stats = zeropoint.calibrate(graph.model, graph.samples)
+    return Subject(graph, stats, outputs(graph.model, graph.samples, "optimized"), able)
 
 
 def runs(model: Model, kernels: Kernels) -> bool:
@@ -95,6 +73,39 @@ def runs(model: Model, kernels: Kernels) -> bool:
     except ZeropointError:
         return False
     return True
+
+
+def judge(seed: int, ops: tuple[int, int], mode: str, effort: str) -> Verdict:
+    """Quantize the graph, and look at what comes of it."""
+    try:
+        given = subject(seed, ops)
+        source = {"stats": given.stats} if effort == "quick" else {"data": given.graph.samples}
+        result = zeropoint.quantize(given.graph.model, effort=effort, **MODES[mode], **source)
+    except RuntimeFailure as error:
+        return "raw refusal", f"{mode}: {error}"  # LiteRT refused what we made: we should have refused before
+    except UnsupportedOp as error:
+        return ("refused" if "strict" in mode else "raw refusal"), f"{mode}: {error}"
+    except ZeropointError as error:
+        return "refused", f"{mode}: {error}"
+    except Exception as error:
+        return "foreign exception", f"{mode}: {type(error).__name__}: {error}"
+    losses = list(silent_losses(given, result, effort))
+    return ("silent loss", f"{mode}: {'; '.join(losses[:4])}") if losses else ("right", "")
+
+
+def silent_losses(given: Subject, result: Result, effort: str) -> Iterator[str]:
+    """What is wrong with a quantized model although nobody said so."""
+    if result.plan.schemes:
+        yield from broken_laws(result)
+    if effort == "quick":  # rounding is to the nearest, and weights are those of the file
+        yield from distant_constants(given.graph.model, result.model)
+    opened = Opened(result.model)
+    for kernels in given.kernels:
+        yield from map(str, opened.wrong_ops(given.graph.samples[:RUN], kernels))
+    # As an application runs it: with all activations in sight, the delegate may compute in another way.
+    found = outputs(result.model, given.graph.samples, "delegate")
+    yield from different_ends(given.wanted, found)
+    yield from false_claims(result, given.wanted, found)
 
 
 def outputs(model: Model, samples: Sequence[Sequence[Array]], kernels: Kernels) -> list[list[Array]]:

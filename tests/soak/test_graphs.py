@@ -1,0 +1,43 @@
+"""Random graphs: the generator keeps its word."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tools.soak.graphs import random_graph
+from zeropoint.graph import problems
+from zeropoint.ops import OPS
+from zeropoint.tflite import to_bytes
+
+NOT_GROWN = {
+    "DILATE",
+    "DYNAMIC_UPDATE_SLICE",
+    "EMBEDDING_LOOKUP",
+    "FILL",
+    "GATHER_ND",
+    "MATRIX_SET_DIAG",
+    "ONE_HOT",
+    "SELECT",
+    "SPARSE_TO_DENSE",
+}
+"""Ops with integer kernels that no rule grows: they only choose among their inputs, and conformance tests run them."""
+
+
+def test_a_seed_gives_the_same_graph_each_time():
+    for seed in range(5):
+        first, second = random_graph(seed), random_graph(seed)
+        assert to_bytes(first.model) == to_bytes(second.model)
+        for rows in zip(first.samples, second.samples, strict=True):
+            assert all((a == b).all() for a, b in zip(*rows, strict=True))
+
+
+def test_graphs_are_valid_and_hold_every_kind_of_op():
+    kinds, sizes = Counter[str](), []
+    for seed in range(150):
+        model = random_graph(seed).model
+        assert not list(problems(model))
+        sizes.append(len(model.main.ops))
+        kinds.update(op.kind for op in model.main.ops)
+    assert max(sizes) >= 50
+    assert sum(size >= 5 for size in sizes) >= 140
+    assert {kind for kind, spec in OPS.items() if spec.types} - kinds.keys() <= NOT_GROWN
