@@ -111,7 +111,7 @@ def test_the_wheel_alone_runs(wheel, tmp_path):
 
 def test_the_command_is_installed(wheel):
     (name,) = (name for name in wheel.namelist() if name.endswith("/entry_points.txt"))
-    assert "zeropoint = zeropoint.cli:main" in wheel.read(name).decode()
+    assert "zeropoint = zeropoint.__main__:run" in wheel.read(name).decode()
 
 
 # One version.

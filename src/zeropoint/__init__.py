@@ -1,8 +1,11 @@
 """zeropoint quantizes neural networks for LiteRT (TensorFlow Lite): `.tflite` in, `.tflite` out."""
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+TYPE_CHECKING = False  # that of `typing`, without importing it: until commands begin, Ctrl-C shows a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from . import lite as lite
     from .affine import QuantParams as QuantParams
     from .calibration import Settings as Settings

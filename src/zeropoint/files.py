@@ -23,7 +23,7 @@ def reading(path: PathLike, content: str, refusal: type[ZeropointError]) -> Iter
     """Raise a `refusal` if the file cannot be read or, as whatever parses it finds, is not `content`."""
     try:
         yield
-    except ZeropointError:
+    except (ZeropointError, MemoryError):
         raise
     except OSError as error:
         raise refusal(f"cannot read {path}: {describe_os_error(error)}") from None
@@ -50,7 +50,7 @@ def write_whole(path: PathLike, chunks: Iterable[bytes | memoryview], *, overwri
     """Write `chunks` to `path` in one step, so that a reader sees the old file or the new one; return the size."""
     refuse_existing(path, overwrite)
     target = Path(path)
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    partial = target.with_name(f".{secrets.token_hex(8)}.part")  # a name that is never too long
     size = 0
     try:
         with partial.open("xb") as file:
@@ -58,9 +58,33 @@ def write_whole(path: PathLike, chunks: Iterable[bytes | memoryview], *, overwri
                 size += file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(target)
+        if overwrite:
+            partial.replace(target)
+        else:
+            _rename_to_new(partial, target)
+    except FileExistsError:  # since this began; the first one wins
+        refuse_existing(path, overwrite)
+        raise
     except OSError as error:
         raise ZeropointError(f"cannot write {target}: {describe_os_error(error)}") from None
     finally:
-        partial.unlink(missing_ok=True)
+        try:  # noqa: SIM105  # anything in front of the call would be a place for an interrupt
+            os.unlink(partial)  # noqa: PTH108
+        except FileNotFoundError:  # renamed, or never made
+            pass
     return size
+
+
+def _rename_to_new(partial: Path, target: Path) -> None:
+    """Raise FileExistsError rather than replace another writer's file."""
+    try:
+        os.link(partial, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links: claim the name
+        target.touch(exist_ok=False)
+        try:
+            partial.replace(target)
+        except BaseException:
+            target.unlink()
+            raise

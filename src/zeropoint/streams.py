@@ -49,6 +49,17 @@ def without_lines(remark: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def unredirected() -> Iterator[None]:
+    """For what has to be seen: wait until no other thread holds back what is printed, though not for ever."""
+    is_ours = _descriptors.acquire(timeout=1)
+    try:
+        yield
+    finally:
+        if is_ours:
+            _descriptors.release()
+
+
+@contextlib.contextmanager
 def captured() -> Iterator[list[str]]:
     """A list that, at the end, holds the lines printed meanwhile: by Python, as warnings, and by native code."""
     lines: list[str] = []

@@ -10,14 +10,15 @@ from typing import Annotated
 
 import typer
 
-from .command import QuietOption, Screen, VerboseOption, add_command, tolerate_closed_pipe
+from .command import QuietOption, Screen, VerboseOption, add_command, causes, tolerate_closed_pipe
 from .examine import benchmark, compare, doctor, inspect
 from .make import calibrate, demo, quantize, train
+from .signals import orderly_end
 
 app = typer.Typer(
     name="zeropoint",
     help="Quantize neural networks for LiteRT (TensorFlow Lite), and see why they are as accurate as they are.",
-    epilog="Exit codes: 0 fine, 1 a check failed, 2 bad use or input, 130 interrupted.",
+    epilog="Exit codes: 0 fine, 1 a check failed, 2 bad use or input, 130 interrupted, 143 terminated.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -56,10 +57,13 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a pipe may not know ≤, nor names that are no text
             stream.reconfigure(errors="backslashreplace")
-    try:
-        with tolerate_closed_pipe():
-            app()
-    except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # Rich exits with 1 when help is piped to `head` (Rich 15)
-            sys.exit(0)
-        raise
+    with orderly_end():
+        try:
+            with tolerate_closed_pipe():
+                app()
+        except SystemExit as end:
+            if isinstance(end.__context__, BrokenPipeError):  # Rich exits with 1 when help is piped to `head` (Rich 15)
+                sys.exit(0)
+            if any(isinstance(e, KeyboardInterrupt) for e in causes(end.__context__)):  # while parsing: Typer is silent
+                raise KeyboardInterrupt from None
+            raise

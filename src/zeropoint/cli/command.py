@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from ..errors import InvalidRecipe, ZeropointError
+from ..errors import InvalidRecipe, RuntimeFailure, ZeropointError
 from ..files import describe_os_error
+from ..streams import unredirected
+from .signals import ignore_interrupts, import_numpy
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -229,32 +231,42 @@ def _isolation(trusted: bool, seconds: float | None) -> contextlib.AbstractConte
 def _exit_codes(verbose: bool) -> Iterator[None]:
     """Turn whatever ends a command early into a line on stderr and an exit code."""
     try:
+        import_numpy()
         with tolerate_closed_pipe():
             yield
     except (typer.Exit, typer.Abort):
         raise
     except (Exception, KeyboardInterrupt) as error:
         message, code = _verdict(error)
+        if code is ExitCode.INTERRUPTED:
+            ignore_interrupts()
         shown = error.__cause__ if isinstance(error, ZeropointError) else error
         if verbose and code in (ExitCode.BAD_USE, ExitCode.INTERNAL) and shown is not None:
             traceback.print_exception(shown)
         elif code is ExitCode.INTERNAL:
             message += "; --verbose shows where"
-        print(message, file=sys.stderr)
+        with unredirected():
+            print(message, file=sys.stderr, flush=True)
         raise typer.Exit(code) from None
 
 
 def _verdict(error: BaseException) -> tuple[str, ExitCode]:
     if isinstance(error, CheckFailed):
         return f"check failed: {error}", ExitCode.CHECK_FAILED
-    if any(isinstance(e, KeyboardInterrupt) for e in _causes(error)):
+    if any(isinstance(e, KeyboardInterrupt) for e in causes(error)):
         return "interrupted; no file was left half-written", ExitCode.INTERRUPTED
+    limit = memory_limit()
+    no_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    if isinstance(error, MemoryError) or no_thread or (limit and isinstance(error, ImportError | SystemError)):
+        most = "" if limit is None else f": this process may take {limit / 1e6:,.0f} MB (ulimit -v)"
+        return f"error: not enough memory{most}; try fewer --workers or a smaller --limit", ExitCode.BAD_USE
     if isinstance(error, ZeropointError):
         from ..report.terminal import printable
 
-        return "error: " + "\n".join(printable(str(line)) for line in error.args), ExitCode.BAD_USE
-    if isinstance(error, MemoryError):
-        return "error: not enough memory; try fewer --workers or a smaller --limit", ExitCode.BAD_USE
+        lines = [printable(str(line)) for line in error.args]
+        if limit and isinstance(error, RuntimeFailure):  # LiteRT does not say what it lacked
+            lines.append(f"  maybe for lack of memory: this process may take {limit / 1e6:,.0f} MB (ulimit -v)")
+        return "error: " + "\n".join(lines), ExitCode.BAD_USE
     if isinstance(error, OSError):  # a full disk or too many open files are not bugs
         where = "" if error.filename is None else f"{error.filename}: "
         return f"error: {where}{describe_os_error(error)}", ExitCode.BAD_USE
@@ -262,7 +274,7 @@ def _verdict(error: BaseException) -> tuple[str, ExitCode]:
     return f"internal error: {first_line}\nThis is a bug in zeropoint, please report it", ExitCode.INTERNAL
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
     """An error and those behind it: native modules that are interrupted while loading raise an ImportError."""
     while error is not None:
         yield error
@@ -294,6 +306,16 @@ def _versions() -> str:
         with contextlib.suppress(PackageNotFoundError):
             versions.append(f"{name} {version(name)}")
     return ", ".join([*versions, f"{platform.system()} {platform.machine()}"])
+
+
+def memory_limit() -> int | None:
+    """Bytes that this process may ask for, if somebody has set a limit."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if most == resource.RLIM_INFINITY else most
 
 
 def _memory() -> str:
