@@ -11,7 +11,8 @@ import pytest
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel
 from zeropoint.graph import Graph, Model, Quantization, check, problems
-from zeropoint.graph.check import GRAPH_INVARIANTS, MODEL_INVARIANTS, check_runnable, no_dangling_tensors
+from zeropoint.graph.check import GRAPH_INVARIANTS, MODEL_INVARIANTS, no_dangling_tensors
+from zeropoint.ops.check import check_runnable
 from zeropoint.report.inspection import inspect
 from zeropoint.runtime import Runner, Session
 from zeropoint.tflite import load, to_bytes

@@ -15,6 +15,7 @@ from ..graph.model import Model
 from ..graph.query import fingerprint
 from ..graph.sparse import with_dense_constants
 from ..ops import OPS
+from ..ops.check import check_runnable
 from ..parallel import Threads
 from ..runtime import trusting
 from ..sources.models import ModelSource, load
@@ -50,6 +51,7 @@ def calibrate(
     package's own. A model that is not `trusted` runs in a child process, which it cannot escape from.
     """
     loaded, settings, notes = load(model), settings or Settings(), Notes()
+    check_runnable(loaded)
     require_float(loaded, ops)
     given: list[tuple[str | None, Samples]] = [*samples.items()] if isinstance(samples, Mapping) else [(None, samples)]
     if not given:

@@ -17,6 +17,7 @@ from ..errors import InvalidRecipe, InvalidSample, RuntimeFailure
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import OPS, OpSpec
+from ..ops.check import check_runnable
 from ..ops.execution import execution_of, macs_of
 from ..runtime import Runner, Runtime, trusting
 from ..sources.data import function_in
@@ -111,6 +112,8 @@ def compare_models(
 ) -> Comparison:
     """Run both on every sample, and each op of `made` on what the float model has for its inputs."""
     options = options or ComparisonOptions()
+    for model in (wanted, made):
+        check_runnable(model)
     where, notes = entry(wanted, options.signature), Notes()
     alignment = alignment or align_models(wanted, made, options.signature)
     numbered = islice((_defined(number, row, where) for number, row in rows(samples, where, notes)), options.limit)

@@ -75,7 +75,7 @@ class OutputSums:
         if wanted.shape != found.shape:
             return
         self.sums.add(wanted, found)
-        if wanted.ndim in (1, 2) and wanted.shape[-1] > 1:
+        if wanted.ndim in (1, 2) and wanted.shape[-1] > 1 and wanted.size:
             table, other = (a.reshape(-1, wanted.shape[-1]) for a in (wanted, found))
             self.agreeing += int((table.argmax(-1) == other.argmax(-1)).sum())
             self.rows += len(table)
@@ -102,7 +102,7 @@ class OutputSums:
         if op is None or spec is None or not op.inputs or op.inputs[0] is None:
             return False
         is_dense = spec.layout == DENSE and fused_activation(op).name == "NONE"
-        narrows = is_dense and op.outputs[0].shape[-1] < op.inputs[0].shape[-1]
+        narrows = is_dense and op.outputs[0].shape[-1:] < op.inputs[0].shape[-1:]
         return spec.probabilities == "row" or narrows
 
 

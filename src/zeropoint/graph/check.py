@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
-from itertools import islice
+from itertools import islice, pairwise
 
 from ..errors import InvalidModel
-from .model import Graph, Model, Tensor
+from .model import Graph, Model, Record, Tensor
 
 
 def check(model: Model) -> None:
     """Raise InvalidModel with the first few problems, if there are any."""
-    _refuse(problems(model), "")
+    refuse(problems(model))
 
 
-def check_runnable(model: Model) -> None:
-    """Raise InvalidModel if LiteRT would read memory that nothing has filled."""
-    found = (text for graph in model.graphs for text in inputs_are_filled(graph))
-    _refuse(found, "; such a model can be inspected, but not run")
-
-
-def _refuse(found: Iterator[str], consequence: str) -> None:
+def refuse(found: Iterator[str], consequence: str = "") -> None:
+    """Raise InvalidModel with the first few of `found`, if there are any."""
     shown = list(islice(found, 4))  # a damaged file may have millions
     if shown:
         raise InvalidModel("; ".join(shown[:3]) + (" (and more)" if len(shown) > 3 else "") + consequence)
@@ -111,6 +106,50 @@ def data_fits(graph: Graph) -> Iterator[str]:
             yield f"the constant {tensor!r} has {tensor.buffer.raw.size} bytes where {needed} are needed"
 
 
+def sparsity_fits(graph: Graph) -> Iterator[str]:
+    """The index of a sparse constant leads to as many places as it has values, all of them inside."""
+    for tensor in graph.tensors:
+        if tensor.sparsity is not None and not _is_sparse_index(tensor, tensor.sparsity):
+            yield f"the index of the sparse constant {tensor!r} is damaged"
+
+
+def _is_sparse_index(tensor: Tensor, index: Record) -> bool:
+    """Level by level: a dense one has all places of a dimension, a compressed one those that it lists."""
+    order, blocked = index["traversalOrder"] or (), index["blockMap"] or ()
+    levels: Sequence[Record] = index["dimMetadata"] or ()
+    rank = len(tensor.shape)
+    if sorted(order) != list(range(rank + len(blocked))) or len(levels) != len(order):
+        return False
+    if any(not 0 <= d < rank for d in blocked):
+        return False
+    sizes = list(tensor.shape)
+    for k, dimension in enumerate(blocked):
+        block = levels[order.index(rank + k)]["denseSize"]
+        if block <= 0 or sizes[dimension] % block:
+            return False
+        sizes[dimension] //= block
+        sizes.append(block)
+    places = 1
+    for dimension, level in zip(order, levels, strict=True):
+        if not level["format"]:  # dense
+            if level["denseSize"] != sizes[dimension]:
+                return False
+            places *= sizes[dimension]
+            continue
+        ends, inside = (tuple((level[name] or {"values": ()})["values"] or ()) for name in COMPRESSED)
+        is_rising = all(a <= b for a, b in pairwise(ends))
+        if len(ends) != places + 1 or ends[0] != 0 or not is_rising or ends[-1] != len(inside):
+            return False
+        if any(not 0 <= place < sizes[dimension] for place in inside):
+            return False
+        places = len(inside)
+    return tensor.buffer is not None and tensor.buffer.raw.size == tensor.dtype.nbytes(places)
+
+
+COMPRESSED = ("arraySegments", "arrayIndices")
+"""Where the elements of each row begin, and which places they have in it."""
+
+
 def parameters_fit(graph: Graph) -> Iterator[str]:
     """Per-axis parameters name an axis that exists and has that many slices. Vectors have no choice of an axis."""
     for tensor in graph.tensors:
@@ -166,7 +205,6 @@ def calls_end(model: Model) -> Iterator[str]:
         yield f"the graph '{error.args[1][0].name}' calls itself, directly or through others"
 
 
-# `inputs_are_filled` is asked for only where a model is run.
 GRAPH_INVARIANTS: tuple[Callable[[Graph], Iterator[str]], ...] = (
     tensors_belong,
     one_producer,
@@ -176,3 +214,6 @@ GRAPH_INVARIANTS: tuple[Callable[[Graph], Iterator[str]], ...] = (
     parameters_fit,
 )
 MODEL_INVARIANTS: tuple[Callable[[Model], Iterator[str]], ...] = (signatures_fit, calls_stay_inside, calls_end)
+
+RUNNABLE_INVARIANTS: tuple[Callable[[Graph], Iterator[str]], ...] = (inputs_are_filled, sparsity_fits)
+"""What is asked for only where a model is run."""

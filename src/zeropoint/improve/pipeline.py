@@ -20,6 +20,7 @@ from ..calibration.collect import Progress
 from ..files import PathLike
 from ..graph.model import Model
 from ..graph.query import Use
+from ..ops.check import check_runnable
 from ..plan.derive import Interface
 from ..plan.plan import Form, Plan, Planned, Repair, Skipped, form_type
 from ..plan.planner import prepare_model, require_float_part
@@ -101,6 +102,7 @@ def run(model: Model, request: Request) -> Result:
 
 def run_without_data(model: Model, request: Request) -> Result:
     """`run`, and a note about what could not be done because there is nothing to run the model on."""
+    check_runnable(model)
     result = run(model, request)
     return replace(result, notes=(*result.notes, *_left_out(request)))
 
@@ -158,6 +160,7 @@ def quantize_on(
     stage: Stage = no_progress,
 ) -> Result:
     """Calibrate on `data` and quantize; with standard effort and automatic ranges, in the way that works best."""
+    check_runnable(model)
     require_float_part(model, request.recipe, request.ops)
     effort = request.recipe.highest_effort(request.effort)
     judged = JUDGED_AT_HIGH_EFFORT if effort == "high" else JUDGED if _searches(request) else 0

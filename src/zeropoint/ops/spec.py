@@ -135,6 +135,7 @@ class Trait(Flag):
     MULTIPLIES = auto()
     RANKS = auto()  # only the order of its inputs counts, not how far apart they are
     RECURRENT = auto()  # computes step by step, keeping a state
+    CASTS = auto()  # gives numbers another type
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,8 @@ class OpSpec:
     reaches `max_rescale`. `saturates` is the interval of inputs outside of which the integer result no longer changes,
     by type. Inputs that lie further than `negligible` below the greatest leave no trace in the result. `own_activation`
     is a fused activation that is part of what the op computes anyway. `probabilities` are what the op makes of its
-    inputs: of "each" by itself, or of a whole "row" along the last axis (perhaps their logarithms).
+    inputs: of "each" by itself, or of a whole "row" along the last axis (perhaps their logarithms). `optional` are the
+    inputs that may be left out, besides biases.
     """
 
     kind: str
@@ -187,6 +189,7 @@ class OpSpec:
     negligible: float | None = None
     own_activation: str = "NONE"
     probabilities: Probabilities | None = None
+    optional: tuple[int, ...] = ()
 
     def input_role(self, slot: int) -> Role:
         return self._role(self.inputs, slot)
@@ -198,6 +201,10 @@ class OpSpec:
         if slot < len(roles):
             return roles[slot]
         return roles[-1] if Trait.VARIADIC in self.traits and roles else Untouched()
+
+    def is_optional(self, slot: int) -> bool:
+        """Whether an input may be left out. Further ones than those with a role may."""
+        return slot in self.optional or isinstance(self.input_role(slot), Bias)
 
     def rescale_limit(self, dtype: DType) -> float:
         """`max_rescale` for an activation type."""

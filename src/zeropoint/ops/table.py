@@ -49,6 +49,9 @@ def ends(low: float, high: float) -> Mapping[DType, tuple[float, float]]:
 
 # The weights of one direction of a recurrent layer: of the gates on input and state; peepholes; biases; projection.
 DIRECTION = (*(MATRIX,) * 8, *(COEFFICIENTS,) * 3, *(INDEX,) * 4, MATRIX, INDEX)
+# Those that it may lack: all of the input gate, peepholes, the projection. Then the weights of a second input.
+SPARE = (0, 4, 8, 9, 10, 11, 15, 16)
+SPARE_BOTH_WAYS = (*(1 + k for k in SPARE), *(18 + k for k in SPARE), *range(39, 48))
 
 # Hybrid kernels then round their inputs to all of [-128, 127], which halves the error.
 ASYMMETRIC_INPUTS: Options = {DType.FLOAT32: {"asymmetricQuantizeInputs": True}}
@@ -98,11 +101,11 @@ ROWS: tuple[OpSpec, ...] = (
     # Recurrent: the input; weights of the gates i, f, c, o on it and on the state; peepholes; biases; projection; states.
     OpSpec(LSTM, (ACT, *(MATRIX,) * 8, *(COEFFICIENTS,) * 3, Bias((0, 1)), Bias((0, 2)), Bias((0, 3)), Bias((0, 4)),
                   MATRIX, INDEX, spec.OutputState(), spec.CellState(least=-15, greatest=-9)),
-           LSTM_KERNELS, RECURRENT, batch=batch.steps_second, own_activation="TANH"),
+           LSTM_KERNELS, RECURRENT, batch=batch.steps_second, own_activation="TANH", optional=tuple(1 + k for k in SPARE)),
     # The same forwards and backwards; then four states, a second input and its weights.
     OpSpec("BIDIRECTIONAL_SEQUENCE_LSTM", (ACT, *DIRECTION, *DIRECTION, *(INDEX,) * 4, ACT, *(MATRIX,) * 8),
-           BOTH_WAYS_KERNELS, RECURRENT, outputs=TWO),
-    OpSpec("SVDF", (ACT, MATRIX, MATRIX, INDEX, INDEX), SVDF_KERNELS, RECURRENT),
+           BOTH_WAYS_KERNELS, RECURRENT, outputs=TWO, optional=SPARE_BOTH_WAYS),
+    OpSpec("SVDF", (ACT, MATRIX, MATRIX, INDEX, INDEX), SVDF_KERNELS, RECURRENT, optional=(3,)),
     # Arithmetic.
     OpSpec("ADD", TWO, since(2, 3, options=ANY_SCALE), FUSES | Trait.ADDS, batch=broadcasts, rescale=SUM, max_rescale=SUM_LIMIT),
     OpSpec("SUB", TWO, since(2, 5, options=ANY_SCALE), FUSES | Trait.SUBTRACTS, batch=broadcasts, rescale=SUM, max_rescale=SUM_LIMIT),
@@ -133,7 +136,8 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("EXP", ONE, since(2, 2), batch=pointwise),
     OpSpec("LOG", ONE, since(2, 2), HAS_POLES, batch=pointwise),
     *(OpSpec(kind, ONE, batch=pointwise)
-      for kind in ("NEG", "SIGN", "SQUARE", "SIN", "COS", "FLOOR", "CEIL", "ROUND", "CAST")),
+      for kind in ("NEG", "SIGN", "SQUARE", "SIN", "COS", "FLOOR", "CEIL", "ROUND")),
+    OpSpec("CAST", ONE, traits=Trait.CASTS, batch=pointwise),
     # Normalizations.
     OpSpec("SOFTMAX", ONE, since(2, 3), batch=along(batch.last_axis), fixed=UNIT, negligible=20.0, probabilities="row"),
     OpSpec("LOG_SOFTMAX", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(16 / 256, 127)}, probabilities="row"),
@@ -158,7 +162,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("RESIZE_BILINEAR", (ACT, INDEX), since(2, 4), TIED | HOMOGENEOUS | AVERAGES, batch=only(0)),
     OpSpec("RESIZE_NEAREST_NEIGHBOR", (ACT, INDEX), since(2, 4), TIED | HOMOGENEOUS, batch=only(0)),
     # Moving data.
-    OpSpec("RESHAPE", (ACT, INDEX), since(1, 1), TIED, batch=by_sample),
+    OpSpec("RESHAPE", (ACT, INDEX), since(1, 1), TIED, batch=by_sample, optional=(1,)),
     OpSpec("TRANSPOSE", (ACT, INDEX), since(2, 5), TIED, batch=along(batch.transposed)),
     OpSpec("EXPAND_DIMS", (ACT, INDEX), since(1, 1), TIED, batch=along(batch.inserted)),
     OpSpec("SQUEEZE", ONE, since(1, 1), TIED, batch=along(batch.squeezed)),

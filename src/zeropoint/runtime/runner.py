@@ -11,9 +11,9 @@ import numpy as np
 
 from ..dtypes import Array, DType
 from ..errors import RuntimeFailure, UnsupportedOp
-from ..graph.check import check_runnable
 from ..graph.edit import copy_model, cut_model
 from ..graph.model import Graph, Model, Tensor
+from ..ops.check import check_runnable
 from ..parallel import cores
 from ..tflite import load, to_bytes
 from .child import ChildInterpreter, time_limit
@@ -34,10 +34,10 @@ class Session:
     def __init__(
         self, model: Model | bytes, *, kernels: Kernels = "delegate", threads: int = 1, checked: bool = False
     ) -> None:
-        if not checked:  # the native code trusts offsets; nothing reaches it that our reader rejects
-            check_runnable(load(model) if isinstance(model, bytes) else model)
+        if isinstance(model, bytes) and not checked:  # the native code trusts offsets
+            check_runnable(load(model))
         # The interpreter reads the bytes for as long as it lives.
-        self._content = model if isinstance(model, bytes) else to_bytes(model)
+        self._content = model if isinstance(model, bytes) else loadable(model)
         with _explained():
             self._interpreter = self._loaded(kernels, threads)
             self._interpreter.allocate_tensors()
@@ -138,13 +138,17 @@ def zeros_like_inputs(session: Session) -> list[Array]:
 
 
 def loadable(model: Model) -> bytes:
-    """The model as a file. LiteRT's Python API fails on output names that are not valid text, so those are replaced."""
+    """The model as a file. LiteRT's Python API fails on names that are not valid text, so those are replaced."""
     check_runnable(model)
-    if any(t.name != t.name.encode(errors="replace").decode() for t in model.main.outputs):
+    if not all(_is_text(t.name) for t in (*model.main.inputs, *model.main.outputs)):
         model = copy_model(model)
-        for tensor in model.main.outputs:
-            tensor.name = ascii(tensor.name)
+        for tensor in (*model.main.inputs, *model.main.outputs):
+            tensor.name = tensor.name if _is_text(tensor.name) else ascii(tensor.name)
     return to_bytes(model)
+
+
+def _is_text(name: str) -> bool:
+    return name == name.encode(errors="replace").decode()
 
 
 class Runner:

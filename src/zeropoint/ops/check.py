@@ -1,0 +1,157 @@
+"""What LiteRT's kernels rely on without looking, by the rows of the op table: a model that breaks it is not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from ..dtypes import DType
+from ..graph.check import RUNNABLE_INVARIANTS, refuse
+from ..graph.model import Graph, Model, Op, Tensor
+from .spec import OpSpec, Trait, Untouched, Weight
+from .table import CONVERSIONS, OPS, UNPACKING
+
+
+class Passed(Enum):
+    """What goes into a graph that an op calls, or comes out of it."""
+
+    NOTHING = auto()
+    ALL = auto()  # all inputs, or outputs, of the op
+    ALL_BUT_FIRST = auto()
+    CONDITION = auto()  # a truth value
+
+
+@dataclass(frozen=True)
+class Call:
+    """The graph at an option of an op: what it takes and gives."""
+
+    option: str
+    takes: Passed = Passed.ALL
+    gives: Passed = Passed.ALL
+
+
+LOOP = (Call("condSubgraphIndex", gives=Passed.CONDITION), Call("bodySubgraphIndex"))
+CALLS: dict[str, tuple[Call, ...]] = {
+    "IF": tuple(Call(f"{branch}SubgraphIndex", takes=Passed.ALL_BUT_FIRST) for branch in ("then", "else")),
+    "WHILE": LOOP,
+    "STABLEHLO_WHILE": LOOP,
+    "STABLEHLO_COMPOSITE": (Call("decompositionSubgraphIndex"),),
+    "CALL_ONCE": (Call("initSubgraphIndex", Passed.NOTHING, Passed.NOTHING),),
+}
+
+
+def check_runnable(model: Model) -> None:
+    """Raise InvalidModel if LiteRT would read memory that is not there, or that nothing has filled."""
+    found = (text for graph in model.graphs for text in _problems(graph))
+    refuse(found, "; such a model can be inspected, but not run")
+
+
+def _problems(graph: Graph) -> Iterator[str]:
+    for invariant in RUNNABLE_INVARIANTS:
+        yield from invariant(graph)
+    for op in graph.ops:
+        for op_invariant in OP_INVARIANTS:
+            yield from (f"{op.label} '{op.name}' {text}" for text in op_invariant(op))
+
+
+def has_operands(op: Op) -> Iterator[str]:
+    """No operand is left out, except for those that may be."""
+    spec = OPS.get(op.kind)
+    if op.kind in CONVERSIONS | UNPACKING:
+        spec = OpSpec(op.kind, (Untouched(),))
+    if spec is None:
+        return
+    count = max(len(spec.inputs), len(op.inputs)) if Trait.VARIADIC in spec.traits else len(spec.inputs)
+    for slot in range(count):
+        if not spec.is_optional(slot) and (slot >= len(op.inputs) or op.inputs[slot] is None):
+            yield f"lacks its input {slot}"
+    if spec.outputs and not op.outputs:
+        yield "has no output"
+
+
+def types_agree(op: Op) -> Iterator[str]:
+    """Real numbers stay real numbers, and where data are only moved about they keep their type."""
+    spec = OPS.get(op.kind)
+    if spec is None or Trait.CASTS in spec.traits:
+        return
+    flowing = [t for t in (*spec.read_activations(op), *spec.made_activations(op)) if not _is_unpacked(t, spec)]
+    if not flowing:
+        return
+    first, *others = flowing
+    for other in others:
+        differs = other.dtype is not first.dtype if spec.tied else other.dtype.is_float != first.dtype.is_float
+        if differs:
+            yield f"has {first.dtype.label} '{first.name}' beside {other.dtype.label} '{other.name}'"
+
+
+def _is_unpacked(tensor: Tensor, spec: OpSpec) -> bool:
+    """Whether a kernel makes float numbers of a constant by itself."""
+    return tensor.is_constant and bool(spec.hybrid)
+
+
+def channels_fit(op: Op) -> Iterator[str]:
+    """A layer has a bias, and an output, for each channel of its weights."""
+    spec = OPS.get(op.kind)
+    slot = None if spec is None else spec.bias_slot
+    if spec is None or slot is None:
+        return
+    (place,) = spec.weight_slots
+    weights, role = op.inputs[place] if place < len(op.inputs) else None, spec.inputs[place]
+    if weights is None or not weights.is_constant or not isinstance(role, Weight) or role.axis is None:
+        return
+    if role.axis >= len(weights.shape):
+        yield f"has weights '{weights.name}' of {len(weights.shape)} dimensions"
+        return
+    channels, bias = weights.shape[role.axis], op.inputs[slot] if slot < len(op.inputs) else None
+    if bias is not None and bias.size != channels:
+        yield f"has {bias.size} biases for {channels} channels"
+    for made in op.outputs[:1]:
+        if made.shape and -1 not in (made.shape_signature or ())[-1:] and made.shape[-1] != channels:
+            yield f"has {channels} channels where its output has {made.shape[-1]}"
+
+
+def unpacks_in_shape(op: Op) -> Iterator[str]:
+    """What is unpacked has the shape of what it is unpacked from."""
+    if op.kind in UNPACKING:
+        for packed, made in zip(op.inputs[:1], op.outputs[:1], strict=False):
+            if packed is not None and packed.is_constant and packed.shape != made.shape:
+                yield f"makes {list(made.shape)} of {list(packed.shape)}"
+
+
+def calls_fit(op: Op) -> Iterator[str]:
+    """The graphs that an op calls take what it passes to them, and give what it makes."""
+    if op.kind in CALLS and None in op.inputs:
+        yield "lacks one of its inputs"
+    for call in CALLS.get(op.kind, ()):
+        callee = op.option(call.option)
+        if not isinstance(callee, Graph):
+            yield "calls no graph"
+            continue
+        for what, passed, side, own in (
+            ("inputs", call.takes, op.inputs, callee.inputs),
+            ("outputs", call.gives, op.outputs, callee.outputs),
+        ):
+            wanted, found = _passed_types(passed, side), [t.dtype.label for t in own]
+            if wanted != found:
+                yield f"calls '{callee.name}', whose {what} are {_listed(found)} where {_listed(wanted)} belong"
+
+
+def _passed_types(passed: Passed, side: list[Tensor | None] | list[Tensor]) -> list[str]:
+    if passed is Passed.CONDITION:
+        return [DType.BOOL.label]
+    tensors = {Passed.NOTHING: side[:0], Passed.ALL: side, Passed.ALL_BUT_FIRST: side[1:]}[passed]
+    return ["nothing" if t is None else t.dtype.label for t in tensors]
+
+
+def _listed(types: list[str]) -> str:
+    return f"[{', '.join(types)}]"
+
+
+OP_INVARIANTS: tuple[Callable[[Op], Iterator[str]], ...] = (
+    has_operands,
+    types_agree,
+    channels_fit,
+    unpacks_in_shape,
+    calls_fit,
+)
