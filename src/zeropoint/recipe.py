@@ -158,6 +158,11 @@ class Recipe:
         """Whether some rule asks for integer arithmetic, which takes the ranges of activations."""
         return any(rule.scheme.activations is not None for rule in self.rules)
 
+    @property
+    def least_bits(self) -> int:
+        """Bits of the narrowest weights that some rule asks for."""
+        return min((rule.scheme.weights.bits for rule in self.rules if rule.scheme.weights is not None), default=32)
+
     def effort(self, op: Op, usual: Effort) -> Effort:
         """What is spent on `op`, where `usual` is spent on those that no rule names one for."""
         return self.scheme(op).effort or usual

@@ -270,6 +270,17 @@ def test_steps_say_what_was_gained_and_how_long_it_took() -> None:
     assert steps[-1].error < steps[1].error
 
 
+@pytest.mark.parametrize("mode", ["int8", "dynamic"])
+def test_few_bits_are_rounded_with_compensation_by_default(mode: str) -> None:
+    model, samples = chain(), [np.abs(s) for s in inputs(chain(), 60)]
+    options = {"mode": mode, "data": samples, **({} if mode == "int8" else {"min_elements": 0})}
+    quick = zeropoint.quantize(model, weight_bits=4, effort="quick", **options)
+    usual = zeropoint.quantize(model, weight_bits=4, **options)
+    assert usual.steps[-1].what == "compensated rounding"
+    assert output_power(usual.model, samples, model) < 0.8 * output_power(quick.model, samples, model)
+    assert all(s.what != "compensated rounding" for s in zeropoint.quantize(model, **options).steps)
+
+
 def output_power(model: Model, samples: list[Array], reference: Model) -> float:
     one, other = Session(reference), Session(model)
     return float(np.mean([(other.run([x])[0] - one.run([x])[0]) ** 2 for x in samples]))
@@ -309,7 +320,7 @@ def test_refined_biases_match_the_float_means_exactly() -> None:
     samples = [(x,) for x in inputs(model, 16)]
     request = Request(preset("int8"), calibrate(model, samples), method="minmax")
     planned = plan_model(model, request)
-    refiner = Refiner(planned.model, replace(request, effort="high"), samples, no_progress)
+    refiner = Refiner(planned.model, replace(request, effort="high"), samples, no_progress, vectors=8192)
     (plan,) = refiner.refine(planned).plans
     (only,) = plan.graph.ops
     float_mean = np.mean([x.reshape(-1, 4).mean(axis=0) for (x,) in samples], axis=0, dtype=np.float64)

@@ -38,9 +38,6 @@ from ..plan.weights import bias_use, weighted_scales, with_scales
 from ..runtime.runner import Runner
 from ..sources.ports import Row
 
-VECTORS = 8192
-"""About how many input vectors a layer's moments are taken from; more for layers with more inputs."""
-
 DAMPINGS = (0.01, 0.1, 1.0)
 """Shares of the mean diagonal that are added to it, until the moments can be inverted."""
 
@@ -197,12 +194,16 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class Refiner:
-    """Refines the plans of a prepared model on some samples."""
+    """Refines the plans of a prepared model on some samples.
+
+    A layer's moments are taken from about so many `vectors`; more for layers with more inputs.
+    """
 
     model: Model
     request: Request
     samples: Sequence[Row]
     stage: Callable[[str, int], Progress]
+    vectors: int
 
     def refine(self, planned: Planned) -> Planned:
         return replace(planned, plans=tuple(map(self._refined_plan, planned.plans)))
@@ -229,7 +230,8 @@ class Refiner:
             form, weights = plan.form(use), op.inputs[use.slot]
             if not isinstance(form, QuantParams) or not form.is_symmetric or weights is None or weights.data is None:
                 continue
-            is_asked = self.request.recipe.effort(op, self.request.effort) == "high"
+            effort = self.request.recipe.effort(op, self.request.effort)
+            is_asked = effort == "high" or (effort == "standard" and form.dtype.bits < 8)
             if is_asked and len(uses.readers(weights)) == 1:
                 yield RefinedLayer(op, layout, form, bias_use(op, spec))
 
@@ -279,7 +281,7 @@ class Refiner:
     def _moments(self, layer: RefinedLayer, x: Array, float_x: Array) -> Moments:
         """The moments of one sample."""
         inputs = layer.weights.data.size // max(1, layer.op.outputs[0].shape[-1])
-        most = max(1, -(-max(VECTORS, 4 * inputs) // len(self.samples)))  # vectors to take from each sample
+        most = max(1, -(-max(self.vectors, 4 * inputs) // len(self.samples)))  # vectors to take from each sample
         seen, wanted = (layer.layout.patches(layer.op, values, most) for values in (x, float_x))
         return Moments(
             seen.mean(axis=1, dtype=np.float64),

@@ -182,7 +182,8 @@ def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) ->
 def _searches(request: Request) -> bool:
     """Whether several candidates are compared on the samples."""
     effort = request.recipe.highest_effort(request.effort)
-    return effort == "high" or (effort == "standard" and request.chooses_ranges)
+    is_worth_it = request.chooses_ranges or request.recipe.least_bits < 8
+    return effort == "high" or (effort == "standard" and is_worth_it)
 
 
 @dataclass

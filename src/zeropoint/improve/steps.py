@@ -12,6 +12,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from ..bench.bench import Bench
 from ..bench.errors import decibels
 from ..calibration import Grid, Method, calibrate, choose_range
@@ -57,9 +59,13 @@ OUTLIER_FACTORS = (1.0, 4.0, 8.0)
 ISLAND_SAMPLES, MOST_ISLANDS = 8, 2
 """On how many samples ops to leave float are searched for, and how often."""
 
-REFINED = 32, 128
-REFINING_MACS = 7e11
-"""On how many samples weights are refined: within these limits, so many that it takes this work."""
+REFINED = 32, 256
+REFINING_MACS: Mapping[Effort, float] = {"standard": 4e10, "high": 7e11}
+"""On how many samples weights are refined: within these limits, so many that it takes this work. At standard effort it
+is for weights of fewer than 8 bits, which hold badly otherwise, if the work suffices for the fewest samples."""
+
+VECTORS: Mapping[Effort, int] = {"standard": 2048, "high": 8192}
+"""About how many inputs of a layer its weights are refined for; more for layers with more weights."""
 
 Stage = Callable[[str, int], Progress]
 """(what, how many parts) -> who to tell about each."""
@@ -277,21 +283,25 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
     rows, judged = lab.bench.rows, len(lab.bench.judged_rows)
     # Weights are fitted to other samples than they are judged by, if there are enough.
     unseen = rows[judged:]
-    used = (unseen if len(unseen) >= REFINED[0] else rows)[: _refining_samples(best)]
-    refiner = Refiner(best.prepared.model, best.request, used, lab.stage)
+    used = (unseen if len(unseen) >= REFINED[0] else rows)[: _refining_samples(best, lab.effort)]
+    if not used:
+        return
+    refiner = Refiner(best.prepared.model, best.request, used, lab.stage, VECTORS[lab.effort])
     request, cut = best.request, best.request.limits
     # Ranges chosen tensor by tensor suit weights that are rounded by themselves: try it without them, too.
     plain = replace(best, request=replace(request, methods={k: m for k, m in request.methods.items() if k in cut}))
-    for candidate in (best, plain) if plain.request != request else (best,):
+    for candidate in (best, plain) if plain.request != request and lab.effort == "high" else (best,):
         yield replace(candidate, refined=refiner.refine(candidate.planned))
 
 
-def _refining_samples(candidate: Candidate) -> int:
-    """As every layer needs runs of all before it, fewer for large models."""
-    ops = candidate.request.ops
-    layers = [macs for op in candidate.prepared.model.main.ops if (macs := macs_of(op, ops))]
-    fewest, most = REFINED
-    return int(max(fewest, min(most, REFINING_MACS // max(1, len(layers) * sum(layers)))))
+def _refining_samples(candidate: Candidate, effort: Effort) -> int:
+    """As every layer needs runs of all before it, fewer for large models; none where standard effort is too little."""
+    request = candidate.request
+    layers = [macs for op in candidate.prepared.model.main.ops if (macs := macs_of(op, request.ops))]
+    work = max(1, len(layers) * sum(layers))
+    if effort == "standard" and (request.recipe.least_bits >= 8 or REFINED[0] * work > REFINING_MACS["standard"]):
+        return 0
+    return int(np.clip(REFINING_MACS[effort] // work, *REFINED))
 
 
 BOTH: tuple[Effort, ...] = ("standard", "high")
@@ -303,5 +313,5 @@ STEPS: Sequence[Step] = (
     Step("ranges of each tensor", BOTH, ranges_of_each_tensor),
     Step("ranges of parts", ("high",), ranges_of_parts),
     Step("float islands", BOTH, float_islands, ranges=False),
-    Step("compensated rounding", ("high",), compensated_rounding, ranges=False),
+    Step("compensated rounding", BOTH, compensated_rounding, ranges=False),
 )
