@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -194,3 +195,40 @@ def test_version_and_help(run):
     code, out, _ = run("--help")
     assert code == 0
     assert "inspect" in out
+
+
+# What is neither a file nor a folder.
+
+NO_FILES = {
+    "model": ["inspect", "{}"],
+    "data": ["calibrate", "model.tflite", "-o", "out", "--data", "{}.npz"],
+    "array": ["calibrate", "model.tflite", "-o", "out", "--data", "{}.npy"],
+    "script": ["calibrate", "model.tflite", "-o", "out", "--data", "{}.py:f"],
+    "stats": ["quantize", "model.tflite", "-o", "out", "--stats", "{}"],
+    "ranges": ["quantize", "model.tflite", "-o", "out", "--ranges", "{}"],
+    "recipe": ["quantize", "model.tflite", "-o", "out", "--recipe", "{}.json"],
+}
+
+
+@pytest.mark.parametrize("line", NO_FILES.values(), ids=NO_FILES)
+def test_a_pipe_or_a_device_is_not_opened(run, tmp_path, digits, monkeypatch, line):
+    """A pipe would wait for its writer, and a device may have no end."""
+    monkeypatch.chdir(tmp_path)
+    Path("model.tflite").write_bytes(digits)
+    for suffix in ("", ".npz", ".npy", ".py", ".json"):
+        os.mkfifo(f"pipe{suffix}")
+        Path(f"device{suffix}").symlink_to("/dev/zero")
+    signal.alarm(60)  # rather than waiting for ever, should this be wrong
+    try:
+        for name in ("pipe", "device"):
+            refused(run(*(word.format(name) for word in line)))
+    finally:
+        signal.alarm(0)
+
+
+def test_images_that_are_pipes_are_left_out(run, tmp_path, digits, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("model.tflite").write_bytes(digits)
+    Path("photos").mkdir()
+    os.mkfifo("photos/a.png")
+    assert "holds no images" in refused(run("calibrate", "model.tflite", "-o", "out", "--data", "photos"))

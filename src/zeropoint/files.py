@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from .errors import OutputExists, ZeropointError
+
+if TYPE_CHECKING:
+    from .dtypes import Array
 
 PathLike = str | os.PathLike[str]
 
@@ -20,15 +26,50 @@ def describe_os_error(error: OSError) -> str:
 
 @contextmanager
 def reading(path: PathLike, content: str, refusal: type[ZeropointError]) -> Iterator[None]:
-    """Raise a `refusal` if the file cannot be read or, as whatever parses it finds, is not `content`."""
+    """Raise a `refusal` if the file cannot be read or, as whatever parses it finds, is not `content`.
+
+    What is neither a file nor a folder is not even opened: a device may have no end, a pipe no writer.
+    """
+    if Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()):
+        raise refusal(f"{path} is not a regular file; write what it gives into one, and give that")
     try:
         yield
     except (ZeropointError, MemoryError):
         raise
+    except TooLarge as error:
+        raise refusal(f"{path} {error}") from None
     except OSError as error:
         raise refusal(f"cannot read {path}: {describe_os_error(error)}") from None
     except Exception as error:  # parsers raise whatever they come across
         raise refusal(f"{path} is not {content}: {str(error) or type(error).__name__}") from None
+
+
+class TooLarge(Exception):
+    """A file unpacks to more than is read. `reading` puts its name in front of that."""
+
+
+def read_arrays(file: BinaryIO, most: int, advice: str = "") -> dict[str, Array]:
+    """The arrays of an `.npz` by name, if they take at most so many bytes. Objects, which could run code, are refused.
+
+    A zip archive says beforehand what each of its files unpacks to, and its reader gives no more than that.
+    """
+    import numpy as np  # here, because help is quick without it
+
+    with zipfile.ZipFile(file) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+        if size > most:
+            raise TooLarge(f"unpacks to {size / 2**30:,.1f} GB, and at most {most / 2**30:g} GB are read{advice}")
+        arrays = {}
+        for entry in archive.infolist():
+            with archive.open(entry) as content:
+                version = np.lib.format.read_magic(content)
+                read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
+                shape, _, dtype = read_header(content)
+            if math.prod(shape) * dtype.itemsize > entry.file_size:
+                raise ValueError(f"{entry.filename} is shorter than it says")
+            with archive.open(entry) as content:
+                arrays[entry.filename.removesuffix(".npy")] = np.lib.format.read_array(content, allow_pickle=False)
+        return arrays
 
 
 def refuse_existing(path: PathLike, overwrite: bool) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,6 +165,27 @@ def archive(content: bytes, **changes: object) -> bytes:
     return result.getvalue()
 
 
+def changed(content: bytes, field: str, value: object) -> bytes:
+    """The file with another value of a field of its first tensor."""
+    with np.load(io.BytesIO(content)) as file:
+        tensors = json.loads(file["header"].tobytes())["tensors"]
+    tensors[0][field] = value(tensors[0][field]) if callable(value) else value
+    return archive(content, tensors=tensors)
+
+
+def deep(content: bytes) -> bytes:
+    return with_arrays(content, header=lambda _: np.frombuffer(b"[" * 10**6, np.uint8))
+
+
+def with_arrays(content: bytes, **changes: Callable[[Any], Any]) -> bytes:
+    """The file with other arrays."""
+    with np.load(io.BytesIO(content)) as file:
+        arrays = dict(file)
+    result = io.BytesIO()
+    np.savez_compressed(result, **(arrays | {name: change(arrays.get(name)) for name, change in changes.items()}))
+    return result.getvalue()
+
+
 def zipped(**files: bytes) -> bytes:
     result = io.BytesIO()
     with zipfile.ZipFile(result, "w") as file:
@@ -184,7 +207,32 @@ DAMAGES = {
     ),
     "another format": lambda content: archive(content, format="zeropoint-stats-9"),
     "no format": lambda content: archive(content, format=None),
-    "no tensors": lambda content: archive(content, tensors=7),
+    "tensors that are none": lambda content: archive(content, tensors=7),
+    "no tensors": lambda content: archive(content, tensors=[]),
+    "samples": lambda content: archive(content, samples=-1),
+    "a number of text": lambda content: archive(content, samples="3"),
+    "notes": lambda content: archive(content, notes=[1]),
+    "deep": lambda content: deep(content),
+    "lengths": lambda content: changed(content, "histogram", [0, 0, -5]),
+    "counts": lambda content: changed(content, "count", -1),
+    "no counts": lambda content: changed(content, "count", 0),
+    "runs": lambda content: changed(content, "runs", 0),
+    "true": lambda content: changed(content, "runs", True),
+    "nothing finite": lambda content: changed(content, "nonfinite", -3),
+    "total": lambda content: changed(content, "total", float("nan")),
+    "low": lambda content: changed(content, "low", [float("-inf"), 0]),
+    "low above high": lambda content: changed(content, "low", [1e30, 0]),
+    "a value of text": lambda content: changed(content, "low", ["1", 0]),
+    "sample": lambda content: changed(content, "high", [100.0, -1]),
+    "weight": lambda content: changed(content, "average", [0.0, 0.0, 0.0]),
+    "average": lambda content: changed(content, "average", [2.0, 1.0, 1.0]),
+    "exponent": lambda content: changed(content, "histogram", lambda h: [10**9, *h[1:]]),
+    "first bin": lambda content: changed(content, "histogram", lambda h: [h[0], 10**40, h[2]]),
+    "other bins": lambda content: changed(content, "histogram", lambda h: [h[0], h[1] + 10**6, h[2]]),
+    "negative counts": lambda content: with_arrays(content, counts=lambda a: -a.astype(np.int64)),
+    "broken counts": lambda content: with_arrays(content, counts=lambda a: a + 0.5),
+    "channels": lambda content: with_arrays(content, low=lambda a: a * np.float32("nan")),
+    "means": lambda content: with_arrays(content, total=lambda a: a * np.inf),
     "too many tensors": lambda content: archive(content, tensors=[{"name": "x", "histogram": [0, 0, 10**9]}]),
 }
 
@@ -195,6 +243,13 @@ def test_a_damaged_file_is_refused(content, damage, tmp_path):
     path.write_bytes(damage(content))
     with pytest.raises(InvalidStats, match=r"damaged\.stats is not a statistics file, or is damaged"):
         Stats.load(path)
+
+
+def test_a_bomb_stops_at_a_stated_size(content, tmp_path, monkeypatch):
+    (tmp_path / "bomb").write_bytes(content)
+    monkeypatch.setattr("zeropoint.calibration.stats.LARGEST", 1 << 8)
+    with pytest.raises(InvalidStats, match=r"bomb unpacks to 0\.0 GB, and at most .* GB are read"):
+        Stats.load(tmp_path / "bomb")
 
 
 def test_the_format_is_named(content, tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,6 +108,21 @@ ARCHIVES: dict[str, tuple[dict[str, Array], str]] = {
 def test_a_bad_archive_is_refused(tmp_path, arrays, message):
     np.savez(tmp_path / "a.npz", **arrays)
     refused(tmp_path / "a.npz", two_inputs(), message)
+
+
+def test_a_bomb_stops_at_a_stated_size(tmp_path, monkeypatch):
+    """A zip archive that says what it unpacks to, and an array that says more than the archive holds of it."""
+    np.savez_compressed(tmp_path / "a.npz", np.zeros((10**6, 1), np.float32))
+    monkeypatch.setattr("zeropoint.sources.data.LARGEST_ARCHIVE", 10**6)
+    refused(
+        tmp_path / "a.npz", build.float_cnn(), r"a\.npz unpacks to 0\.0 GB, and at most .* GB are read; give an \.npy"
+    )
+    np.lib.format.write_array_header_1_0(
+        header := io.BytesIO(), {"descr": "<f4", "fortran_order": False, "shape": (10**12,)}
+    )
+    with zipfile.ZipFile(tmp_path / "b.npz", "w") as archive:
+        archive.writestr("x.npy", header.getvalue())
+    refused(tmp_path / "b.npz", build.float_cnn(), r"b\.npz is not a NumPy archive: x\.npy is shorter than it says")
 
 
 @pytest.mark.parametrize("suffix", ["npz", "npy"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +16,18 @@ import numpy as np
 
 from ..dtypes import Array
 from ..errors import InvalidStats
-from ..files import PathLike, reading, write_whole
+from ..files import PathLike, read_arrays, reading, write_whole
 from ..graph.model import Model
 from ..graph.query import fingerprint
-from .histogram import Histogram
+from .histogram import BINS, FINEST, Histogram
 
 FORMAT = "zeropoint-stats-1"
+LARGEST = 1 << 30
+"""Bytes that a statistics file may unpack to."""
+
+COARSEST = 128
+"""Exponent of a histogram that spans all of float32."""
+
 DECAY = 0.99
 """Of the moving average. It is debiased, so that few samples count alike."""
 
@@ -199,7 +206,7 @@ class Stats:
     @classmethod
     def load(cls, path: PathLike) -> Stats:
         with reading(path, "a statistics file, or is damaged", InvalidStats):
-            return _decode(Path(path).read_bytes())
+            return _decode(Path(path))
 
 
 PLAIN = ("runs", "count", "nonfinite", "total")
@@ -240,36 +247,92 @@ def _joined(arrays: list[Array], dtype: Any) -> Array:
     return np.concatenate(arrays).astype(dtype) if arrays else np.zeros(0, dtype)
 
 
-def _decode(content: bytes) -> Stats:
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        arrays = {name: file[name] for name in ("header", "counts", "low", "high", "total")}
-    arrays["counts"] = arrays["counts"].astype(np.int64, copy=False)
+def _decode(path: Path) -> Stats:
+    with path.open("rb") as file:
+        arrays = read_arrays(file, LARGEST)
+    arrays["counts"] = arrays["counts"].astype(np.int64, casting="safe", copy=False)
     header = json.loads(arrays["header"].tobytes())
     if header["format"] != FORMAT:
         raise ValueError(f"its format is {header['format']!r}, this version reads {FORMAT!r}")
     at = dict.fromkeys(arrays, 0)
 
-    def take(name: str, size: int) -> Array:
+    def take(name: str, size: Any) -> Array:
         """The next `size` elements."""
-        part: Array = arrays[name][at[name] : at[name] + size]
-        at[name] += size
-        if part.size != size:
+        end = at[name] + _count(size)
+        part: Array = arrays[name][at[name] : end]
+        at[name] = end
+        if part.shape != (size,):
             raise ValueError("arrays are shorter than the header says")
         return part
 
-    tensors = {}
-    for t in header["tensors"]:
-        exponent, first, bins = t["histogram"]
-        counts, channels = take("counts", bins), None
-        if t["channels"] is not None:
-            size, each = t["channels"]
-            channels = Channels(take("low", size), take("high", size), take("total", size), each)
-        tensors[t["name"]] = TensorStats(
-            **{field: t[field] for field in PLAIN},
-            low=Extreme(*t["low"]),
-            high=Extreme(*t["high"]),
-            average=MovingAverage(*t["average"]),
-            histogram=Histogram(exponent, first, counts),
-            channels=channels,
-        )
-    return Stats(header["fingerprint"], header["samples"], tensors, tuple(header["notes"]))
+    tensors = {_text(t["name"]): _decoded(t, take) for t in header["tensors"]}
+    if len(tensors) != len(header["tensors"]) or not tensors:
+        raise ValueError("it has no tensors, or one of them twice")
+    notes = tuple(map(_text, header["notes"]))
+    return Stats(_text(header["fingerprint"]), _count(header["samples"]), tensors, notes)
+
+
+def _decoded(t: Mapping[str, Any], take: Callable[[str, Any], Array]) -> TensorStats:
+    exponent, first, bins = t["histogram"]
+    counts, channels = take("counts", bins), None
+    if t["channels"] is not None:
+        size, each = t["channels"]
+        channels = Channels(take("low", size), take("high", size), take("total", size), _count(each))
+    low, high = (Extreme(_finite(value), _count(sample)) for value, sample in (t["low"], t["high"]))
+    found = TensorStats(
+        _count(t["runs"]),
+        _count(t["count"]),
+        low,
+        high,
+        _finite(t["total"]),
+        MovingAverage(*map(_finite, t["average"])),
+        Histogram(_whole(exponent), _whole(first), counts),
+        channels,
+        _count(t["nonfinite"]),
+    )
+    if problem := next(_inconsistencies(found), None):
+        raise ValueError(f"of '{t['name']}', {problem}")
+    return found
+
+
+def _inconsistencies(t: TensorStats) -> Iterator[str]:
+    """What cannot be in statistics of any data."""
+    h, c = t.histogram, t.channels
+    if not t.runs or not t.count or t.average.weight <= 0:
+        yield "nothing was seen"
+    if t.low.value > t.high.value or t.average.low > t.average.high:
+        yield "the least value is above the greatest"
+    if not FINEST <= h.exponent <= COARSEST or abs(h.first) > 1 << 31 or h.counts.size > BINS:
+        yield "the histogram is of no float32 values"
+    elif (h.counts < 0).any():
+        yield "values were counted less than never"
+    elif h.counts.size and not (h.edges()[0] <= t.low.value and t.high.value <= h.edges()[-1]):
+        yield "the histogram ends before the values do"
+    if c is not None and not (c.low.size and (c.low == c.low).all() and (c.high == c.high).all()):
+        yield "a channel's range is not a number"
+    if c is not None and not np.isfinite(c.total).all():
+        yield "a channel's mean is not a number"
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:  # True is an int, too
+        raise ValueError(f"{value!r} is where an integer belongs")
+    return value
+
+
+def _count(value: Any) -> int:
+    if _whole(value) < 0:
+        raise ValueError(f"{value} is where a count belongs")
+    return int(value)
+
+
+def _finite(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is where a number belongs")
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is where a text belongs")
+    return value

@@ -13,10 +13,13 @@ import numpy as np
 
 from ..dtypes import Array, DType
 from ..errors import InvalidSample, ZeropointError
-from ..files import reading
+from ..files import read_arrays, reading
 from .conversion import require_library
 from .ports import Entry, Port
 from .samples import Samples
+
+LARGEST_ARCHIVE = 4 << 30
+"""Bytes that an .npz may unpack to."""
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
@@ -72,9 +75,8 @@ def _read_arrays(path: Path) -> dict[str, Array]:
     if path.suffix == ".npy":
         with reading(path, "a NumPy array file", InvalidSample):
             return {"": np.lib.format.open_memmap(path, mode="r")}
-    # Given a path, NumPy leaves the file open if it is damaged (NumPy 2.4). Pickled objects are refused by default.
-    with reading(path, "a NumPy archive", InvalidSample), path.open("rb") as content, np.load(content) as file:
-        return {name: file[name] for name in file.files}
+    with reading(path, "a NumPy archive", InvalidSample), path.open("rb") as content:
+        return read_arrays(content, LARGEST_ARCHIVE, "; give an .npy, which may have any size, or file.py:function")
 
 
 def _from_arrays(arrays: dict[str, Array], entry: Entry, source: str) -> Data:
@@ -107,7 +109,7 @@ def _by_sample(array: Array, port: Port) -> Array:
 
 
 def _from_images(folder: Path, entry: Entry, normalization: Normalization) -> Data:
-    files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in IMAGES)
+    files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in IMAGES and f.is_file())
     if not files:
         raise InvalidSample(f"{folder} holds no images ({', '.join(IMAGES)})")
     if len(entry.ports) != 1:
