@@ -9,10 +9,13 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from zeropoint.errors import ZeropointError
+from zeropoint.streams import captured
 
 
 def ask_all(function: Any, items: Sequence[Any]) -> list[Any]:
@@ -36,6 +39,25 @@ def outputs_in_tflm(item: tuple[bytes, list[tuple[Any, ...]]]) -> list[list[Any]
         return made
     except (ZeropointError, ValueError) as error:
         return str(error)
+
+
+def left_by_vela(item: tuple[str, bytes]) -> list[str] | str:
+    """The outputs of ops that Vela leaves to the CPU, or what it says as it fails."""
+    from ethosu.vela import vela
+
+    from zeropoint.runtime.vela import LEFT
+
+    accelerator, content = item
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "m.tflite").write_bytes(content)
+        try:
+            with captured() as printed:
+                vela.main(["--accelerator-config", accelerator, "--output-dir", folder, f"{folder}/m.tflite"])
+        except (Exception, SystemExit) as error:
+            return f"{error} {' '.join(printed[-2:])}"
+        if not (Path(folder) / "m_vela.tflite").exists():
+            return " ".join(printed[-2:])
+    return [output.removesuffix("_act") for _, output, _ in LEFT.findall("\n".join(printed))]
 
 
 def _apart(function: Any, item: Any) -> Any:

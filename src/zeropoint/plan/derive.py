@@ -38,7 +38,7 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
             if values is None or weights not in wanted:  # coupled gates lack some weights
                 continue
             assert scheme.activations is not None
-            fitted = fit_bias(wanted[weights], values, wanted[data].scale, scheme.activations)
+            fitted = fit_bias(wanted[weights], values, wanted[data].scale, scheme.activations, plan.bias_limit)
             wanted[weights], wanted[use], raised = fitted
             if raised:
                 channels = ", ".join(map(str, raised[:5])) + (" ..." if len(raised) > 5 else "")

@@ -39,13 +39,27 @@ class Matcher:
             asked = self.recipe.scheme(op)
             if not is_arithmetic(op, self.ops) or (asked.activations is None and asked.weights is not None):
                 continue  # of the latter only constants are quantized: weight_only.py
-            scheme = _with_kernel(asked, self.ops.get(op.kind))
+            scheme = self._with_kernel(op, asked)
             refusal = next(self._refusals(op, scheme), None)
             if refusal is None:
                 schemes[op] = scheme
             else:
                 skipped.append(Skipped(op, refusal[1], refusal[0]))
         return schemes, skipped
+
+    def _with_kernel(self, op: Op, scheme: Scheme) -> Scheme:
+        """Weights of fewer than 8 bits are a wish: where kernel or target lack them, the next wider ones are taken."""
+        spec = self.ops.get(op.kind)
+        if spec is None or scheme.activations is None or not spec.weight_slots:
+            return scheme
+        known = spec.weights.get(scheme.activations, ())
+        nearest = nearest_type(known, scheme.weights)
+        wider = [t for t in known if nearest is not None and t.bits >= nearest.bits]
+        for weights in sorted(wider, key=lambda t: t.bits):
+            widened = replace(scheme, weights=weights)
+            if self.target.verdict(TypedOp.of_scheme(op, widened, self.ops)).speed != "refused":
+                return widened
+        return replace(scheme, weights=nearest)
 
     def _refusals(self, op: Op, scheme: Scheme) -> Iterator[tuple[SkipCode, str]]:
         """Why `op` cannot be computed as `scheme` asks; the first is the one to tell."""
@@ -100,13 +114,6 @@ class Matcher:
             terms = 0 if source is None else source.size // max(1, op.outputs[0].size)
             return math.log2(max(1, terms)) + kind.bits - 1 < 31
         return False  # CONSTANT_DIVISOR: divisions that can be products have become so by now
-
-
-def _with_kernel(scheme: Scheme, spec: OpSpec | None) -> Scheme:
-    """Weights of fewer than 8 bits are a wish: an op whose kernel lacks them takes the next wider it has."""
-    if spec is None or scheme.activations is None or not spec.weight_slots:
-        return scheme
-    return replace(scheme, weights=nearest_type(spec.weights.get(scheme.activations, ()), scheme.weights))
 
 
 def nearest_type(known: Sequence[DType], asked: DType | None) -> DType | None:

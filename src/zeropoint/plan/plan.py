@@ -142,7 +142,7 @@ class Plan:
     `derive`): `stored` has an entry for every activation that is not float, `wanted` one for every use that is not
     float, of activations and of constants. `packed` says how constants are held that float ops read, `dynamic` for
     which of these ops the target is the reason. `inputs` and `outputs` are what the graph's own are for the caller.
-    `index` is the graph's place in its model.
+    `index` is the graph's place in its model. `bias_limit` is the greatest integer that the target takes in a bias.
     """
 
     graph: Graph
@@ -158,6 +158,7 @@ class Plan:
     skipped: tuple[Skipped, ...] = ()
     repairs: tuple[Repair, ...] = ()
     dynamic: Mapping[Op, Scheme] = field(default_factory=dict)
+    bias_limit: float | None = None
 
     @property
     def does_anything(self) -> bool:
@@ -217,6 +218,7 @@ class Plan:
             tuple(replace(s, op=op(s.op)) for s in self.skipped),
             tuple(replace(r, tensor=tensor(r.tensor)) for r in self.repairs),
             {op(o): scheme for o, scheme in self.dynamic.items()},
+            self.bias_limit,
         )
 
     def __str__(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..affine import QuantParams
+from ..calibration import Ranges
 from ..dtypes import Array, DType
 from ..errors import InvalidModel, InvalidSample, UnsupportedOp
 from ..graph.edit import add_constant_input, copy_model, signatures_follow
@@ -28,6 +29,7 @@ from .request import Request
 from .rewrite import EncodedAs
 from .saturation import Curve, curves, saturation
 from .solve import Solver
+from .target_rewrites import fit_to_target, fuse_clamps
 from .tensor_ranges import TensorRanges, fused_bounds
 from .weight_only import WeightOnly, gathers_to_lookups, reuse_notes
 from .weights import bias_use, scale_axis, weight_params
@@ -76,12 +78,15 @@ def prepare_model(model: Model, request: Request) -> Prepared:
     copy = copy_model(model)
     keys = tensor_keys(copy)  # as in the statistics: preparing takes tensors away, and names repeat
     with signatures_follow(copy):
+        made = fit_to_target(copy, request.target, request.ops)
         trained = prepare(copy, request.recipe, request.ops)
+        fuse_clamps(copy, request.target)
         gathers_to_lookups(copy, request.recipe)
         if request.stats is not None:
             for graph in entry_graphs(copy):
                 _give_biases(graph, request)
-    return Prepared(copy, keys, trained)
+    implied = trained.implied.merge(Ranges({t.name: r for t, r in made.items()}))
+    return Prepared(copy, keys | {t: t.name for t in made}, replace(trained, implied=implied))
 
 
 def require_float_part(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec]) -> None:
@@ -159,7 +164,8 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
     while True:  # ends, as every round but the last leaves out an op
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
         groups = Solver(schemes, ops, ranges, symmetric_uses(schemes, ops, request.target)).solve()
-        plan, refused = fit_scales(Plan(graph, index, schemes, groups, constants, dynamic=dynamic), ops, request.target)
+        plan = Plan(graph, index, schemes, groups, constants, dynamic=dynamic, bias_limit=request.target.bias_limit)
+        plan, refused = fit_scales(plan, ops, request.target)
         if not refused:
             break
         skipped += refused

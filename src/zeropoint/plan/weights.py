@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -86,17 +87,18 @@ def bias_use(op: Op, spec: OpSpec) -> Use | None:
 
 
 def fit_bias(
-    weights: QuantParams, bias: Array, input_scale: float, activations: DType
+    weights: QuantParams, bias: Array, input_scale: float, activations: DType, limit: float | None = None
 ) -> tuple[QuantParams, QuantParams, list[int]]:
     """Parameters of weights and of the bias beside them: bias scale = input scale * weight scale.
 
-    A bias that would not fit raises its channel's weight scale; these channels come third.
+    A bias that would not fit, or exceeds a target's `limit`, raises its channel's weight scale; these channels come
+    third.
     """
     scales = np.array(weights.scales, np.float64)
     values = np.abs(bias.reshape(-1).astype(np.float64))
     if scales.size == 1:
         values = values.max(initial=0.0, keepdims=True)
-    least = values / (input_scale * BIAS_LIMIT[activations])
+    least = values / (input_scale * min(BIAS_LIMIT[activations], limit or math.inf))
     raised = np.flatnonzero(least > scales)
     weights = with_scales(weights, np.maximum(scales, least)) if raised.size else weights
     products = np.maximum(np.array(weights.scales) * input_scale, SMALLEST_SCALE)

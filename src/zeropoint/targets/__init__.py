@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from ..errors import InvalidRecipe
 from .cpu import CPU as CPU
+from .edgetpu import EDGETPU as EDGETPU
+from .ethos_u import ETHOS_U as ETHOS_U
 from .litert import INTEGER as INTEGER
 from .litert import LITERT as LITERT
 from .target import Costs as Costs
@@ -15,10 +17,11 @@ from .target import Rule as Rule
 from .target import Speed as Speed
 from .target import Target as Target
 from .target import Verdict as Verdict
+from .tflm import TFLM as TFLM
 from .typed_op import Operand as Operand
 from .typed_op import TypedOp as TypedOp
 
-TARGETS: Mapping[str, Target] = {target.name: target for target in (CPU, INTEGER)}
+TARGETS: Mapping[str, Target] = {target.name: target for target in (CPU, INTEGER, TFLM, *ETHOS_U, EDGETPU)}
 """By name, as users ask for them."""
 
 

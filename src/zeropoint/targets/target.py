@@ -13,6 +13,7 @@ from typing import Literal
 
 from ..dtypes import DType
 from .conditions import Condition
+from .device_conditions import BiasBelow
 from .typed_op import TypedOp
 
 Speed = Literal["fast", "slow", "refused"]
@@ -24,6 +25,10 @@ class Rewrite(Enum):
 
     ZERO_BIASES = "layers that lack a bias get one of zeros"
     SHORT_CONCATENATIONS = "concatenations of more inputs than the target takes are made in several steps"
+    FIXED_SHAPES = "open dimensions are fixed, and what is computed from shapes alone becomes constant"
+    PLAIN_CLAMPS = "RELU_0_TO_1 and RELU_N1_TO_1 become ops that are clamped as they are fused"
+    SELECT_V2 = "SELECT becomes SELECT_V2 where both compute the same"
+    LONG_LSTM = "LSTM layers name all 24 inputs, absent ones too"
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,8 @@ class Target:
 
     What no rule takes runs on the `fallback`, slowly; without one it is refused. `about` is what the target means to
     users, `source` where the facts come from, `version` of what they hold. `rewrites` are what it wants changed first.
-    With `costs`, ops that it does not run fast in integers are left float where that takes less time.
+    With `costs`, ops that it does not run fast in integers are left float where that takes less time. `tool` is the
+    device's own, which has the last word: `runtime/device_tools.py` runs it.
     """
 
     name: str
@@ -103,6 +109,7 @@ class Target:
     fallback: Target | None = None
     rewrites: tuple[Rewrite, ...] = ()
     costs: Costs | None = None
+    tool: Literal["tflm", "vela"] | None = None
 
     def verdict(self, op: TypedOp) -> Verdict:
         """Where `op` runs."""
@@ -111,12 +118,19 @@ class Target:
             found = next(((why, c.remedy) for c in rule.conditions if (why := c.broken(op)) is not None), None)
             if found is None:
                 return Verdict(rule.speed, "" if rule.speed == "refused" else self.place, rule.reason, rule.remedy)
-            broken = broken or Verdict("refused", "", *found)
+            if rule.speed != "refused":  # to be about what goes wrong, and not met, is no reason
+                broken = broken or Verdict("refused", "", *found)
         unknown = broken or Verdict("refused", "", *self._unknown(op))
         elsewhere = None if self.fallback is None else self.fallback.verdict(op)
         if elsewhere is None or elsewhere.speed == "refused":
             return elsewhere or unknown
         return replace(unknown, speed="slow", place=elsewhere.place)
+
+    @cached_property
+    def bias_limit(self) -> float | None:
+        """The greatest integer in a bias that it takes in every layer, with a bit to spare."""
+        conditions = (c for rule in self.rules for c in rule.conditions if isinstance(c, BiasBelow))
+        return min((c.limit / 2 for c in conditions), default=None)
 
     def conditions(self, op: TypedOp) -> tuple[Condition, ...]:
         """What the target demands of `op` to run it fast."""

@@ -15,12 +15,12 @@ from .conditions import (
     ConstantOperand,
     InputCount,
     OutputTypes,
-    PerTensorOnly,
     PresentOperand,
     Rank,
     ZeroOperand,
 )
-from .target import Rule, Target
+from .device_conditions import KnownToHaveOneScale
+from .target import Rewrite, Rule, Target
 
 FLOAT, INT8, INT16, INT32, INT64 = DType.FLOAT32, DType.INT8, DType.INT16, DType.INT32, DType.INT64
 BOOL, UINT8, INT4 = DType.BOOL, DType.UINT8, DType.INT4
@@ -54,7 +54,7 @@ RULES = (
     *rows("CONV_2D", (FLOAT, INT8), weights=(INT8, INT4)),
     *rows("CONV_2D", (INT16,), weights=(INT8,)),
     *rows("DEPTHWISE_CONV_2D TRANSPOSE_CONV FULLY_CONNECTED PRELU", (FLOAT, INT8, INT16), weights=(INT8,)),
-    *rows("FULLY_CONNECTED", (INT8,), PerTensorOnly(), weights=(INT4,)),
+    *rows("FULLY_CONNECTED", (INT8,), KnownToHaveOneScale(), weights=(INT4,)),
     *rows("BATCH_MATMUL", (FLOAT, INT8, INT16), Rank(2, 5), weights=BOTH),
     *rows("UNIDIRECTIONAL_SEQUENCE_LSTM", (FLOAT, INT8), *PLAIN_LSTM, weights=(INT8,)),
     # Arithmetic and functions.
@@ -105,6 +105,8 @@ RULES = (
 )
 # fmt: on
 
+TFLM_REWRITES = (Rewrite.FIXED_SHAPES, Rewrite.PLAIN_CLAMPS, Rewrite.SELECT_V2, Rewrite.LONG_LSTM)
+
 TFLM = Target(
     "tflm",
     "TensorFlow Lite Micro on a microcontroller: integers, shapes that never change, no hybrid arithmetic",
@@ -112,4 +114,6 @@ TFLM = Target(
     RULES,
     source="its interpreter, asked op by op by tests/targets/test_tflm.py",
     version="tflite-micro of October 2026",
+    rewrites=TFLM_REWRITES,
+    tool="tflm",
 )

@@ -1,0 +1,105 @@
+"""Changes that let a target take a model, made before anything is planned: it computes the same as before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ..calibration import Range
+from ..dtypes import DType
+from ..errors import InvalidModel
+from ..graph.edit import fold_into_constant, insert_after, recast, unused_name
+from ..graph.model import Graph, Model, Op, Tensor
+from ..ops import FUSED_ACTIVATIONS, OpSpec
+from ..ops.recurrent import LSTM, Gate
+from ..runtime import Runner
+from ..sources.ports import entry_graphs
+from ..targets import Rewrite, Target
+from ..tflite.schema import default_options
+
+N1_TO_1 = next(code for code, f in enumerate(FUSED_ACTIVATIONS) if f.name == "RELU_N1_TO_1")
+
+
+def fit_to_target(model: Model, target: Target, ops: Mapping[str, OpSpec]) -> dict[Tensor, Range]:
+    """Edit `model` in place; the ranges of tensors that are new in it."""
+    made: dict[Tensor, Range] = {}
+    if Rewrite.FIXED_SHAPES in target.rewrites:
+        _fix_shapes(model, target)
+    for graph in entry_graphs(model):
+        if Rewrite.FIXED_SHAPES in target.rewrites:
+            _fold_shapes(model, graph, ops)
+        for op in list(graph.ops):
+            if Rewrite.PLAIN_CLAMPS in target.rewrites and op.kind == "RELU_0_TO_1":
+                made[_split_clamp(graph, op)] = Range(-1.0, 1.0, "what RELU_N1_TO_1 gives")
+            if Rewrite.SELECT_V2 in target.rewrites and op.kind == "SELECT":
+                _select_by_element(graph, op)
+            if Rewrite.LONG_LSTM in target.rewrites and op.kind == LSTM:
+                op.inputs += [None] * (Gate.OUTPUT.normalization + 1 - len(op.inputs))
+    return made
+
+
+def fuse_clamps(model: Model, target: Target) -> None:
+    """Let a product with 1 apply the RELU_N1_TO_1 that no other op could."""
+    if Rewrite.PLAIN_CLAMPS not in target.rewrites:
+        return
+    for graph in entry_graphs(model):
+        for op in graph.ops:
+            source = op.inputs[0] if op.kind == "RELU_N1_TO_1" else None
+            if source is not None and source.dtype is DType.FLOAT32:
+                one = Tensor.constant(f"{op.name}/one", np.array(1, np.float32), DType.FLOAT32)
+                recast(graph, op, "MUL", [source, one], default_options("MulOptions", fusedActivationFunction=N1_TO_1))
+
+
+def _fix_shapes(model: Model, target: Target) -> None:
+    """Take the batch that the file names as the only one. Which image or sequence is meant cannot be guessed."""
+    for graph in entry_graphs(model):
+        for tensor in graph.inputs:
+            if any(d < 0 for d in (tensor.shape_signature or ())[1:]):
+                shape = list(tensor.shape_signature or ())
+                raise InvalidModel(
+                    f"the input '{tensor.name}' has open dimensions {shape}, and {target.name} needs to know them; "
+                    "export the model with fixed shapes"
+                )
+    for tensor in (t for graph in model.graphs for t in graph.tensors):
+        tensor.shape_signature = None
+
+
+def _fold_shapes(model: Model, graph: Graph, ops: Mapping[str, OpSpec]) -> None:
+    """What follows from shapes and constants alone becomes constant: LiteRT itself computes it."""
+    known = {t for t in graph.tensors if t.is_constant}
+    folded: list[Op] = []
+    for op in graph.ops:
+        spec = ops.get(op.kind)
+        reads_shapes = spec is not None and spec.reads_shapes_only
+        follows = any(t in known and not t.is_constant for t in op.inputs if t is not None)
+        if (reads_shapes or (follows and all(t is None or t in known for t in op.inputs))) and len(op.outputs) == 1:
+            folded.append(op)
+            known.update(op.outputs)
+    folded = [op for op in folded if op.outputs[0] not in graph.outputs]
+    if not folded:
+        return
+    runner = Runner.exposing(model, graph, [op.outputs[0] for op in folded])
+    values = runner.values([np.zeros(t.shape, t.dtype.storage) for t in graph.inputs])
+    made = dict(zip((op.outputs[0] for op in folded), values.values(), strict=True))
+    for op in folded:
+        result = op.outputs[0]
+        result.shape = made[result].shape
+        fold_into_constant(graph, op, Tensor.constant(result.name, made[result], result.dtype))
+
+
+def _split_clamp(graph: Graph, op: Op) -> Tensor:
+    """RELU_0_TO_1(x) = RELU(RELU_N1_TO_1(x)), exactly; the tensor between the two."""
+    result = op.outputs[0]
+    between = replace(result, name=unused_name(graph, f"{result.name}/clamped"))
+    op.kind, op.version, op.outputs[0] = "RELU_N1_TO_1", 1, between
+    insert_after(graph, between, Op("RELU", [between], [result]), [])
+    return between
+
+
+def _select_by_element(graph: Graph, op: Op) -> None:
+    """SELECT with a condition for each element, or one for all, is what SELECT_V2 does too."""
+    condition, chosen, other = op.inputs
+    if condition is not None and chosen is not None and other is not None and condition.shape in ((), chosen.shape):
+        recast(graph, op, "SELECT_V2", [condition, chosen, other], default_options("SelectV2Options"))
