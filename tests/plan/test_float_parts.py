@@ -11,6 +11,7 @@ from zeropoint.calibration import calibrate
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel
 from zeropoint.graph import Model, Op, Tensor
+from zeropoint.runtime import Session
 
 from .. import build
 from ..calibration.test_state import counter
@@ -211,3 +212,18 @@ def test_tensors_without_names_keep_their_ranges(name):
         tensor.name = name
     made = quantized(model).model
     assert kinds(made) == steps(*["FULLY_CONNECTED"] * 4, "ADD")
+
+
+@pytest.mark.parametrize("kind", ["LOG", "RSQRT"])
+@pytest.mark.parametrize(("low", "stays"), [(1e-3, True), (5e-3, True), (0.02, False)])
+def test_near_a_pole_int16_kernels_are_not_used(kind: str, low: float, stays: bool) -> None:
+    """They interpolate between results at 256 points above zero: where the function is steep that is far off."""
+    net = Net()
+    model = net.model(net(kind, [net("ADD", [net.input(1, 64), np.float32(low)])]))
+    rng = np.random.default_rng(0)
+    samples = [(rng.uniform(0, 1, (1, 64)) ** 6).astype(np.float32) for _ in range(16)]
+    result = zeropoint.quantize(model, "int16x8", data=samples)
+    assert [(s.op.kind, s.code) for s in result.skipped] == ([(kind, "need")] if stays else [])
+    wanted, got = (np.concatenate([Session(m).run([x])[0] for x in samples]) for m in (model, result.model))
+    assert np.square(got - wanted).sum() < 1e-3 * np.square(wanted).sum()
+    assert kind not in {s.op.kind for s in zeropoint.quantize(model, "int8", data=samples).skipped}

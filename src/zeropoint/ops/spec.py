@@ -103,6 +103,7 @@ class Need(Enum):
     CONSTANT_DIVISOR = "its integer kernel garbles small numbers; only a constant without zeros makes it a product"
     CONSTANT_WEIGHTS = "its weights are not constant"
     NO_NORMALIZATION = "layer normalization and projection inside the op are not supported in integers"
+    FAR_FROM_POLE = "its int16 kernel interpolates between 256 points above zero, and the input goes below the fourth"
     SUM_FITS = "its int16 kernel adds up in 32 bits, which so many elements overflow"
 
 

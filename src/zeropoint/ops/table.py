@@ -131,10 +131,10 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("LOGISTIC", ONE, since(2, 3), batch=pointwise, fixed=UNIT, saturates=SIGMOID_ENDS, probabilities="each"),
     OpSpec("TANH", ONE, since(2, 3), batch=pointwise, fixed=SIGNED_UNIT, saturates=TANH_ENDS),
     OpSpec("ABS", ONE, since(2, 3), HOMOGENEOUS, batch=pointwise, rescale=RATIO),
-    OpSpec("RSQRT", ONE, since(2, 3, Need.NONNEGATIVE), HAS_POLES, batch=pointwise),
+    OpSpec("RSQRT", ONE, since(2, 3, Need.NONNEGATIVE, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise),
     OpSpec("SQRT", ONE, since(2, 2, Need.NONNEGATIVE), HAS_POLES, batch=pointwise),
     OpSpec("EXP", ONE, since(2, 2), batch=pointwise),
-    OpSpec("LOG", ONE, since(2, 2), HAS_POLES, batch=pointwise),
+    OpSpec("LOG", ONE, since(2, 2, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise),
     *(OpSpec(kind, ONE, batch=pointwise)
       for kind in ("NEG", "SIGN", "SQUARE", "SIN", "COS", "FLOOR", "CEIL", "ROUND")),
     OpSpec("CAST", ONE, traits=Trait.CASTS, batch=pointwise),

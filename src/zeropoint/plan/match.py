@@ -110,6 +110,9 @@ class Matcher:
             slots = (LstmSlot.PROJECTION, LstmSlot.PROJECTION_BIAS, *(gate.normalization for gate in Gate))
             has_states = len(op.inputs) > LstmSlot.CELL_STATE
             return has_states and all(op.inputs[k] is None for k in slots if k < len(op.inputs))
+        if need is Need.FAR_FROM_POLE:
+            low, high = self.ranges.bounds(source) if source is not None and self.ranges.knows(source) else (0.0, 0.0)
+            return kind is not DType.INT16 or low >= max(abs(low), abs(high)) / 64
         if need is Need.SUM_FITS:
             terms = 0 if source is None else source.size // max(1, op.outputs[0].size)
             return math.log2(max(1, terms)) + kind.bits - 1 < 31
