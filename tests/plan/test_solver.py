@@ -185,3 +185,29 @@ if __name__ == "__main__":
     from importlib.resources import files
 
     GOLDEN.write_text(plan_text(files("zeropoint").joinpath("data/digits.tflite").read_bytes()), "utf-8")
+
+
+# Ties between tensors of very different size.
+
+
+def state_and_sum(*, read_twice: bool) -> Model:
+    """A value of about 1 that is joined with one of about 1000 and, if `read_twice`, goes into a layer as well."""
+    net = Net()
+    x, large = net.input(1, WIDTH), net.input(1, WIDTH)
+    small = net("RELU", [x])
+    joined = net("CONCATENATION", [small, net("ABS", [large])], (1, 2 * WIDTH), axis=1)
+    outputs = [joined, net.dense(small, normal(4, WIDTH, seed=3), name="dense")] if read_twice else [joined]
+    return net.model(*outputs)
+
+
+@pytest.mark.parametrize("read_twice", [False, True])
+def test_a_small_tensor_is_not_drowned_where_others_read_it(read_twice):
+    model = state_and_sum(read_twice=read_twice)
+    samples = [(normal(1, WIDTH, seed=k), normal(1, WIDTH, seed=50 + k, spread=1000.0)) for k in range(8)]
+    result = zeropoint.quantize(model, "int8", stats=calibrate(model, samples))
+    assert broken_laws(result) == []
+    inner = [op for op in result.model.main.ops if op.kind == "QUANTIZE" and op.inputs[0].is_quantized]
+    assert len(inner) == read_twice
+    if read_twice:
+        wanted, got = (outputs_of(m, samples)[1] for m in (model, result.model))
+        assert np.abs(wanted - got).max() < 0.05 * np.abs(wanted).max()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -160,9 +161,10 @@ SECONDS = 20.0
 
 
 def _values(tensor: Any, rng: np.random.Generator) -> Any:
-    if tensor.size > 1 << 20 or tensor.dtype.storage is None:
+    shape = [max(1, d) for d in tensor.shape]
+    if math.prod(shape) > 1 << 20 or tensor.dtype.storage is None:
         raise InvalidModel("an input as large as this, or of this type, is nothing to draw samples for")
-    drawn = rng.standard_normal([max(1, d) for d in tensor.shape])
+    drawn = rng.standard_normal(shape)
     return drawn.astype(tensor.dtype.storage) if tensor.dtype.storage != np.bool_ else drawn > 0
 
 

@@ -163,7 +163,8 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
     ranges = ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
     while True:  # ends, as every round but the last leaves out an op
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
-        groups = Solver(schemes, ops, ranges, symmetric_uses(schemes, ops, request.target)).solve()
+        exposed = {*graph.outputs, *(t for op in graph.ops if op not in schemes for t in op.inputs if t is not None)}
+        groups = Solver(schemes, ops, ranges, symmetric_uses(schemes, ops, request.target), exposed).solve()
         plan = Plan(graph, index, schemes, groups, constants, dynamic=dynamic, bias_limit=request.target.bias_limit)
         plan, refused = fit_scales(plan, ops, request.target)
         if not refused:

@@ -2,8 +2,8 @@
 
 Every place where numbers are held is a node: a tensor in an activation type (as its producer leaves it, or as it is
 once converted to that type), and each use of it. An op that needs one scale for all its operands ties their nodes
-together for good. A use is tied to its tensor unless that would force parameters on it that do not fit; then a
-conversion appears between the two.
+together for good. A use is tied to its tensor unless that would force parameters on it that do not fit, or that leave
+hardly a step to values which are read elsewhere as well; then a conversion appears between the two.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from .plan import Group, Held, Node
 from .tensor_ranges import TensorRanges
 from .weights import state_params
 
+FEWEST_STEPS = 16
+"""A tensor that others read as well is not put into a scale that leaves its values fewer steps than this."""
+
 
 @dataclass
 class _Class:
@@ -36,17 +39,23 @@ class _Class:
     pin: QuantParams | None = None
 
 
+Edge = tuple[Use, Held]
+"""Between a place where a tensor is read and the tensor."""
+
+
 @dataclass
 class Solver:
     """Union-find over nodes, in the order of the graph, so that equal inputs give equal results.
 
-    `symmetric` are uses that the target wants with the zero point 0.
+    `symmetric` are uses that the target wants with the zero point 0. `exposed` are tensors that are outputs or are
+    read by ops which are not in `schemes`.
     """
 
     schemes: Mapping[Op, Scheme]
     ops: Mapping[str, OpSpec]
     ranges: TensorRanges
     symmetric: Collection[Use] = ()
+    exposed: Collection[Tensor] = ()
     _parent: dict[Node, Node] = field(default_factory=dict)
     _classes: dict[Node, _Class] = field(default_factory=dict)
     _method: dict[Node, str | None] = field(default_factory=dict)
@@ -57,17 +66,48 @@ class Solver:
         edges = [edge for op, scheme in self.schemes.items() for edge in self._add(op, scheme)]
         # 2. Where nothing is prescribed on either side, a use has what its tensor has.
         free = [(use, held) for use, held in edges if not (self._class(use).pin or self._class(held).pin)]
-        for use, held in free:
-            self._union(use, held)
+        split = self._merge(free)
         unpinned = (c for c in self._classes.values() if c.pin is None)
         self.ranges.anticipate(choice for c in unpinned for choice in self._choices(c))
         # 3. Elsewhere only if the prescribed parameters fit the other side.
-        for use, held in edges:
+        for use, held in (edge for edge in edges if edge not in split):
             if self._agree(self._class(use), self._class(held)):
                 self._union(use, held)
         self._settle()
         states = self._states()
         return (*(self._group(c, states) for c in self._classes.values()), *self._cells())
+
+    def _merge(self, edges: Sequence[Edge]) -> set[Edge]:
+        """Tie uses to their tensors; those edges are left where that would take the values from other readers."""
+        later = []
+        for use, held in edges:
+            if self._is_drowned(held, by=use):
+                later.append((use, held))
+            else:
+                self._union(use, held)
+        split = set()
+        for use, held in later:
+            if self._is_drowned(held, by=use) and self._is_read_elsewhere(self._class(held)):
+                split.add((use, held))
+            else:
+                self._union(use, held)
+        return split
+
+    def _is_drowned(self, held: Held, by: Use) -> bool:
+        """Whether the tied operands of an op reach so far that next to nothing of this tensor would remain."""
+        if not self.ops[by.op.kind].tied or self._root(held) == self._root(by):
+            return False
+        own, other = self._span(self._class(held)), self._span(self._class(by))
+        return own > 0 and other * FEWEST_STEPS > own * 2.0**held.dtype.bits
+
+    def _is_read_elsewhere(self, c: _Class) -> bool:
+        """Whether something computes with these values, or gets to see them."""
+        uses = (n for n in c.nodes if isinstance(n, Use))
+        return any(n.tensor in self.exposed for n in c.nodes) or any(not self.ops[n.op.kind].tied for n in uses)
+
+    def _span(self, c: _Class) -> float:
+        ends = [self.ranges.bounds(n.tensor) for n in c.nodes]
+        return max(0.0, *(high for _, high in ends)) - min(0.0, *(low for low, _ in ends))
 
     def _settle(self) -> None:
         """Parameters from ranges for classes that have none yet."""
@@ -117,7 +157,7 @@ class Solver:
                     assert scheme.activations is not None
                     yield op, slot, tensor, scheme.activations
 
-    def _add(self, op: Op, scheme: Scheme) -> Iterator[tuple[Node, Node]]:
+    def _add(self, op: Op, scheme: Scheme) -> Iterator[Edge]:
         """Make the op's nodes and its own ties; give the edges between its uses and the tensors they read."""
         spec, dtype = self.ops[op.kind], scheme.activations
         assert dtype is not None
