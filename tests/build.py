@@ -256,6 +256,20 @@ def dynamic() -> Model:
     return model
 
 
+def open_sides() -> Model:
+    """Two convolutions without padding over images of any height and width: they do not run at the 1x1 of the file."""
+    x, h, y = act("x", 1, 1, 1, 3), act("h", 1, 1, 1, 8), act("y", 1, 1, 1, 4)
+    for tensor in (x, h, y):
+        tensor.shape_signature = (1, -1, -1, tensor.shape[-1])
+    ops = []
+    for seed, (source, result) in enumerate([(x, h), (h, y)]):
+        kernel = const(f"w{seed}", weights(result.shape[-1], 3, 3, source.shape[-1], seed=seed))
+        bias = const(f"b{seed}", np.zeros(result.shape[-1], np.float32))
+        sides = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+        ops.append(op("CONV_2D", [source, kernel, bias], result, options="Conv2DOptions", **sides))
+    return Model([graph("main", [x], [y], *ops)])
+
+
 def blockwise() -> Model:
     """Parameters beyond one scale and zero point: blocks, and details that only their author understands."""
     kernel = Tensor.constant("w", np.arange(-8, 8, dtype=np.int8).reshape(2, 8), DType.INT4)

@@ -76,6 +76,7 @@ def test_the_file_holds_what_python_measures(run, folder):
         (["--workers", 1], Settings(workers=1)),
         (["--quick"], Settings(histograms=False)),
         (["--keep-state", "--allow-nonfinite"], Settings(keep_state=True, allow_nonfinite=True)),
+        (["--reset-state"], Settings(keep_state=False)),
         (["--signature", "serving_default"], Settings()),
     ],
     ids=str,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import zeropoint
 from zeropoint.calibration import Settings, calibrate
 from zeropoint.calibration.stats import Stats
 from zeropoint.dtypes import DType
@@ -156,3 +157,46 @@ def test_graphs_that_work_on_resources_are_left_out_with_a_note():
     model = choosing(reader, branch("mul", "MUL"), build.act("value", 1, 2))
     stats = calibrate(model, [(np.bool_(True), np.float32([[1, 2]]))])
     assert stats.notes == ("'y' works on resources; tensors of the graphs it calls were not measured",)
+
+
+def without_shapes(model: Model, graph: Graph) -> None:
+    """As converters leave the tensors of a body whose shapes they do not know."""
+    for tensor in (t for t in graph.tensors if not t.is_constant):
+        tensor.shape = ()
+    for call in model.main.ops:
+        for tensor in call.outputs:
+            tensor.shape = ()
+
+
+@pytest.mark.parametrize("make", ["IF", "WHILE"])
+def test_bodies_without_shapes_are_run_as_they_come(make):
+    """What they compute stays float; what follows, which has no shape in the file either, does not have to."""
+    body = branch("body", "ADD")
+    model = choosing(body, branch("mul", "MUL"), build.act("value", 1, 2)) if make == "IF" else counting(body, 2)
+    called, result = model.graphs[1 if make == "IF" else 2], model.main.outputs[-1]
+    without_shapes(model, called)
+    wide, weights = build.act("wide"), build.const("weights", build.weights(3, 2))
+    model.main.ops.append(build.op("FULLY_CONNECTED", [result, weights], wide, options="FullyConnectedOptions"))
+    model.main.tensors += [weights, wide]
+    model.main.outputs = [wide]
+    values = [np.float32([[k, -k]]) for k in range(1, 9)]
+    samples = [(np.bool_(k % 2), x) if make == "IF" else (np.int32(0), x) for k, x in enumerate(values)]
+    for effort in ("quick", "standard", "high"):
+        made = zeropoint.quantize(model, "int8", samples, effort=effort)
+        assert [s.op.kind for s in made.skipped] == [make]
+        assert "runs other graphs" in made.skipped[0].reason
+        assert zeropoint.compare(model, made.model, samples).snr > 30
+    reasons = [s.reason for s in zeropoint.quantize(model, "dynamic", min_elements=1).skipped]
+    assert any("no shape in the file" in reason for reason in reasons)
+
+
+def test_bodies_that_compute_nothing_at_first_are_measured():
+    """A slice of no elements has no extremes, and LiteRT's Python API does not give it."""
+    x, nothing, double = build.act("body/x", 1, 2), build.act("body/nothing"), build.act("body/double", 1, 2)
+    start, size = build.const("start", np.int32([0, 0])), build.const("size", np.int32([0, 0]))
+    cut = build.op("SLICE", [x, start, size], nothing, options="SliceOptions")
+    body = build.graph("body", [x], [double], cut, build.op("ADD", [x, x], double, options="AddOptions"))
+    samples = [(np.int32(0), np.float32([[1, -1]]))]
+    found = calibrate(counting(body, 2), samples)
+    assert extremes(found, "body::body/double") == (-4, 4, 1)
+    assert "body::body/nothing" not in found.tensors

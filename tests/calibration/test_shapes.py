@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import zeropoint
+from zeropoint.bench.latency import TimingOptions, benchmark
 from zeropoint.calibration import Settings, calibrate
 from zeropoint.graph import Model
 
@@ -93,3 +95,26 @@ def test_workers_agree_where_some_samples_do_not_fit_the_file():
         found = calibrate(model, samples, Settings(workers=workers))
         assert exact(found) == exact(alone)
         assert sums(found) == sums(alone)
+
+
+def images(*sizes: tuple[int, int]) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(1, *size, 3)).astype(np.float32) for size in sizes]
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8", "dynamic", "weights", "float16"])
+@pytest.mark.parametrize("effort", ["quick", "standard", "high"])
+def test_images_of_any_size_are_quantized_and_compared(mode, effort):
+    """The model does not run at the size that stands in the file for an open one."""
+    model, samples = build.open_sides(), images((9, 9), (9, 9), (12, 7), (20, 20))
+    result = zeropoint.quantize(model, mode, samples, effort=effort, min_elements=None if "int" in mode else 1)
+    (x,), (y,) = result.model.main.inputs, result.model.main.outputs
+    assert (x.shape_signature, y.shape_signature) == ((1, -1, -1, 3), (1, -1, -1, 4))
+    assert zeropoint.compare(model, result.model, samples).snr > 28
+
+
+def test_images_of_any_size_are_diagnosed_and_timed():
+    model, samples = build.open_sides(), images((9, 9), (12, 7))
+    assert zeropoint.doctor(model, samples, seconds=5).comparison.snr > 28
+    found = benchmark({"open": model}, TimingOptions(rounds=1))
+    assert found.notes[0] == "open was run with input 'x' of shape [1, 8, 8, 3]: the file leaves it open"

@@ -1,4 +1,5 @@
-"""Models that remember: every sample starts anew unless asked otherwise, and hidden states are computed again."""
+"""Models that remember: those that run step by step are kept running, others start every sample anew, unless asked
+otherwise; hidden states are computed again."""
 
 from __future__ import annotations
 
@@ -7,12 +8,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from zeropoint.calibration import Settings, calibrate
+import zeropoint
+from zeropoint.calibration import Range, Ranges, Settings, calibrate
+from zeropoint.calibration.collect import IN_SEQUENCE, never_used, unknown_states
 from zeropoint.calibration.inner_tensors import lstm_cell_states, replays
 from zeropoint.calibration.task import CalibrationTask
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model, Tensor
 from zeropoint.ops import OPS
+from zeropoint.ops.states import has_state, initial_reads, is_streaming
 from zeropoint.runtime import Session
 
 from .. import build
@@ -74,7 +78,7 @@ def lstm(
     clip: float = 0.0,
     time_major: bool = False,
 ) -> Model:
-    """UNIDIRECTIONAL_SEQUENCE_LSTM: two sequences of three steps of four values, five cells."""
+    """UNIDIRECTIONAL_SEQUENCE_LSTM: two sequences of three steps of two values, five cells."""
     size, cells, outputs = 4, 5, 3 if projection else 5
     seeds = iter(range(100))
 
@@ -112,9 +116,9 @@ def sequences(model: Model, count: int) -> list[Array]:
 
 @pytest.mark.parametrize("model", [recurrent(), counter()], ids=["variable", "resource"])
 @pytest.mark.parametrize("histograms", [True, False])
-def test_every_sample_starts_anew(model, histograms):
+def test_every_sample_starts_anew_if_asked(model, histograms):
     samples = sequences(model, 9)
-    settings = Settings(histograms=histograms)
+    settings = Settings(histograms=histograms, keep_state=False)
     together = calibrate(model, samples, settings)
     alone = [calibrate(model, [sample], settings) for sample in samples]
     merged = alone[0]
@@ -129,7 +133,6 @@ def test_state_is_kept_if_asked():
     found = calibrate(model, samples, Settings(keep_state=True, workers=4)).tensors["y"]
     sums = np.cumsum(samples, axis=0, dtype=np.float32)
     assert (found.low.value, found.high.value) == (sums.min(), sums.max())
-    assert calibrate(model, samples).tensors["y"].high.value == np.max(samples)
 
 
 def test_state_is_kept_where_values_are_not_finite():
@@ -188,6 +191,122 @@ def test_cell_states_are_recorded(keep_state, histograms):
     assert stats.tensors["c"].low.value == np.min(states)
     assert stats.tensors["c"].high.value == np.max(states)
     assert stats.tensors["c"].runs == 6
+
+
+def one_step() -> Model:
+    """The recurrent layer, one step in each run."""
+    model = recurrent()
+    for tensor in (*model.main.inputs, *model.main.outputs, model.main.tensor("y")):
+        tensor.shape = (1, 1, 2)
+    return model
+
+
+def unassigned() -> Model:
+    """A variable that is initialized and read, and never changes."""
+    model = counter()
+    model.main.ops = [op for op in model.main.ops if op.kind != "ASSIGN_VARIABLE"]
+    return model
+
+
+def assigned_first() -> Model:
+    """A variable that every run overwrites before it reads it."""
+    model = counter()
+    model.main.ops.sort(key=lambda op: op.kind == "ADD")
+    *start, read, assign, add = model.main.ops
+    add.inputs = [add.inputs[0], read.outputs[0]]
+    assign.inputs = [assign.inputs[0], model.main.inputs[0]]
+    model.main.ops = [*start, assign, read, add]
+    return model
+
+
+KINDS = {
+    "a variable": (counter(), True, True),
+    "one step": (one_step(), True, True),
+    "several steps": (recurrent(), True, False),
+    "a constant variable": (unassigned(), False, False),
+    "a variable for one run": (assigned_first(), True, False),
+    "none": (build.float_cnn(), False, False),
+}
+
+
+@pytest.mark.parametrize(("model", "remembers", "streams"), KINDS.values(), ids=KINDS)
+def test_what_runs_step_by_step_is_kept_running(model, remembers, streams):
+    assert (has_state(model.main), is_streaming(model.main)) == (remembers, streams)
+    samples = sequences(model, 4)
+    default, kept, reset = (calibrate(model, samples, Settings(keep_state=keep)) for keep in (None, True, False))
+    assert exact(default) == exact(kept if streams else reset)
+    assert (default.notes == (IN_SEQUENCE,)) == streams
+    assert not kept.notes
+
+
+def test_a_state_that_was_never_used_has_no_range():
+    """Zero in every run, it would be given a scale of 1."""
+    model = counter()
+    (before,) = initial_reads(model.main)
+    assert before.name == "before"
+    for samples, keep in ((sequences(model, 5), False), (sequences(model, 1), True)):
+        found = calibrate(model, samples, Settings(keep_state=keep))
+        assert found.tensors.keys() == {"x"}  # y is their sum
+        assert found.notes == (never_used("before"),)
+        assert unknown_states(model, found) == ["before"]
+    assert initial_reads(unassigned().main) == []
+    assert initial_reads(assigned_first().main) == []
+
+
+def test_a_stream_is_quantized_and_judged_as_it_runs():
+    model, samples = streaming_net()
+    for effort in ("quick", "standard", "high"):
+        made = zeropoint.quantize(model, "int8", samples, effort=effort)
+        assert made.notes[-1] == IN_SEQUENCE
+        assert not made.warnings
+        compared = zeropoint.compare(model, made.model, samples)
+        assert compared.snr > 30
+        assert compared.notes == ("the samples were run as one sequence: each run goes on from the state of the last",)
+    judged = next(trial.error for trial in reversed(made.steps) if trial.kept and trial.error is not None)
+    assert -10 * np.log10(judged) == pytest.approx(compared.snr, abs=1)
+    assert zeropoint.doctor(model, samples, seconds=5).comparison.snr > 30
+
+
+def test_a_state_without_a_range_stays_float():
+    model, samples = streaming_net()
+    made = zeropoint.quantize(model, "int8", samples, settings=Settings(keep_state=False))
+    assert made.warnings == (never_used("before"),)
+    assert "the range of 'before' is not known" in {s.reason for s in made.skipped}
+    assert zeropoint.compare(model, made.model, samples).snr > 30
+    stats = calibrate(model, samples, Settings(keep_state=False))
+    assert zeropoint.quantize(model, stats=stats).warnings == (never_used("before"),)
+    given = Ranges({"before": Range(-1.0, 1.0, "given")})
+    assert not zeropoint.quantize(model, stats=stats, ranges=given).warnings
+
+
+def streaming_net() -> tuple[Model, list[Array]]:
+    """h = tanh(W x + 2 h), with h in a variable: far from zero but in the first run."""
+    model = counter()
+    for tensor in (*model.main.tensors, *model.graphs[1].tensors):
+        if tensor.dtype is DType.FLOAT32 and not tensor.is_constant:
+            tensor.shape = (1, 8)
+    zeros = build.const("zeros", np.zeros((1, 8), np.float32))
+    model.graphs[1].ops[1].inputs[1] = zeros
+    model.graphs[1].tensors = [*(t for t in model.graphs[1].tensors if t.name != "zeros"), zeros]
+    once, handle, read, add, assign = model.main.ops
+    x, before, y = model.main.inputs[0], read.outputs[0], add.outputs[0]
+    dense, scaled, h = build.act("dense", 1, 8), build.act("scaled", 1, 8), build.act("h", 1, 8)
+    weights, two = build.const("weights", build.weights(8, 8)), build.const("two", np.float32([2.0]))
+    add.inputs, assign.inputs = [dense, scaled], [assign.inputs[0], h]
+    model.main.ops = [
+        once,
+        handle,
+        read,
+        build.op("FULLY_CONNECTED", [x, weights], dense, options="FullyConnectedOptions"),
+        build.op("MUL", [before, two], scaled, options="MulOptions"),
+        add,
+        build.op("TANH", [y], h),
+        assign,
+    ]
+    model.main.tensors += [dense, scaled, h, weights, two]
+    model.main.outputs = [h]
+    rng = np.random.default_rng(0)
+    return model, [rng.normal(size=(1, 8)).astype(np.float32) for _ in range(40)]
 
 
 def test_quantized_weights_are_not_replayed():

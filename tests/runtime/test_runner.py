@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from zeropoint.dtypes import DType
 from zeropoint.errors import RuntimeFailure
 from zeropoint.graph import Model
-from zeropoint.runtime import Runner, Session
+from zeropoint.runtime import Runner, Session, require_runnable, run_on_zeros
 from zeropoint.tflite import load
 
 from .. import build
@@ -76,6 +77,47 @@ def test_other_shapes_need_permission():
     other.invoke(wide)
     (view, _) = other.views(other.outputs)
     assert view.shape == (3, 4)
+
+
+def test_open_sides_wait_for_a_sample():
+    model = build.open_sides()
+    runner = Runner(model)
+    for height, width in ((9, 9), (5, 20)):
+        image = np.ones((1, height, width, 3), np.float32)
+        assert runner.run([image])[0].shape == (1, height - 4, width - 4, 4)
+        assert Session(model).run([image])[0].shape == (1, height - 4, width - 4, 4)
+
+
+def test_without_a_sample_a_size_is_found_that_runs():
+    model = build.open_sides()
+    require_runnable(model)
+    assert run_on_zeros(Session(model)) == [(1, 8, 8, 3)]
+    assert run_on_zeros(Session(build.dynamic())) == [(1, 3)]  # as recorded, where that runs
+    with pytest.raises(RuntimeFailure):
+        run_on_zeros(Session(two_inputs_of_different_sizes()))
+
+
+def two_inputs_of_different_sizes() -> Model:
+    """A sum of what cannot be summed, whatever the open dimension is."""
+    x, y, total = build.act("x", 1, 3), build.act("y", 1, 4), build.act("sum", 1, 4)
+    x.shape_signature, y.shape_signature = (-1, 3), (-1, 4)
+    return Model([build.graph("main", [x, y], [total], build.op("ADD", [x, y], total, options="AddOptions"))])
+
+
+def test_empty_results_are_read():
+    """LiteRT's Python API refuses to give them."""
+    x, start, size = (
+        build.act("x", 4),
+        build.act("start", 1, dtype=DType.INT32),
+        build.act("size", 1, dtype=DType.INT32),
+    )
+    y = build.act("y", 4)
+    y.shape_signature = (-1,)
+    model = build.one_op("SLICE", [x, start, size], y, options="SliceOptions")
+    row = [np.ones(4, np.float32), np.int32([1]), np.int32([0])]
+    runner = Runner(model)
+    assert runner.run(row)[0].shape == (0,)
+    assert next(runner.views(runner.outputs)).shape == (0,)
 
 
 def test_it_agrees_with_a_session(digits):

@@ -19,6 +19,7 @@ from zeropoint.ops import OPS, KernelSpec
 from zeropoint.train import FreezeRanges, QuantSettings, export, parity, trainable
 from zeropoint.train.backend import array_of
 
+from ..calibration.test_state import counter, lstm
 from ..conformance.samples import SAMPLES
 from ..nets import Net, normal, samples_for
 
@@ -272,6 +273,18 @@ def test_refusals_say_what_to_do(model, stats):
         QuantSettings(ranges="guessed")
     with pytest.raises(zeropoint.ZeropointError, match="no tensor"):
         trainable(model, "int8", stats, outputs=["nonesuch"])
+
+
+def test_models_that_run_step_by_step_are_refused():
+    """Every sample would start from a state that is zero, as it never is in use."""
+    model = lstm()
+    assert trainable(model, quantize=False)
+    for tensor in (*model.main.inputs, *model.main.outputs):
+        tensor.shape = (2, 1, tensor.shape[2])
+    with pytest.raises(UnsupportedOp, match=r"one step at a time.*takes whole sequences"):
+        trainable(model, quantize=False)
+    with pytest.raises(UnsupportedOp, match="nothing comes before them"):
+        trainable(counter(), quantize=False)
 
 
 def test_types_that_the_graph_does_not_have_are_refused(model, stats):

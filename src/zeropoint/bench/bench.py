@@ -100,6 +100,11 @@ class Bench:
         return entry(self.model)
 
     @cached_property
+    def in_sequence(self) -> bool:
+        """Whether each run goes on from the state that the last one left, in calibration and in comparison alike."""
+        return self.settings.in_sequence(self.entry.graph)
+
+    @cached_property
     def numbered_rows(self) -> list[NumberedRow]:
         """The samples that are held, as inputs of single runs, each with the number of its sample."""
         if not self.is_single:
@@ -147,7 +152,7 @@ class Bench:
 
     def worst_ops(self, made: Model, model: Model | None = None) -> tuple[OpError, ...]:
         """The ops of `made` that add most to the error; `model` is the float version that it was made of."""
-        return worst_ops(model or self.model, made, self.judged_rows[:TRACED])
+        return worst_ops(model or self.model, made, self.judged_rows[:TRACED], in_sequence=self.in_sequence)
 
 
 class Loaded:
@@ -162,7 +167,7 @@ class Loaded:
         self._inputs = where.graph.inputs
         self._order = input_order(bench.entry, where)
         self._tensors: list[Tensor] = [c.tensor(where.graph) for c in self._compared]
-        self._runners = [Runner.exposing(model, where.graph, self._tensors)]
+        self._runners = [Runner.exposing(model, where.graph, self._tensors).keeping_state(bench.in_sequence)]
         self._macs = sum(macs_of(op, bench.ops) for op in where.graph.ops)
 
     def values(self, given: Sequence[Row]) -> list[list[Array]]:
@@ -179,22 +184,26 @@ class Loaded:
         def part(runner: Runner, own: Sequence[NumberedRow]) -> list[ErrorSum]:
             sums = [ErrorSum() for _ in self._compared]
             for place, values in self._runs(runner, own, extra):
+                if numbers[place] in without:
+                    continue
                 for total, scale, wanted, value in zip(sums, bench.scales, bench.wanted[place], values, strict=True):
                     total.add(*((wanted, value) if scale is None else (wanted * scale, value * scale)))
             return sums
 
         _ = bench.scales  # before several threads ask for it
         numbers = [number for number, _ in bench.numbered_rows]
-        judged = [(k, row) for k, row in enumerate(bench.judged_rows[:count]) if numbers[k] not in without]
+        judged = list(enumerate(bench.judged_rows[:count]))
+        if not bench.in_sequence:  # else the others go on from these
+            judged = [(k, row) for k, row in judged if numbers[k] not in without]
         totals = [sum(parts, ErrorSum()) for parts in zip(*self._in_parts(part, judged), strict=True)]
         return float(np.mean([total.relative for total in totals])) if totals else 0.0
 
     def _in_parts(
         self, job: Callable[[Runner, Sequence[NumberedRow]], Found], given: Sequence[NumberedRow]
     ) -> list[Found]:
-        """The results of `job` on parts of the samples, each with a runner of its own."""
+        """The results of `job` on parts of the samples, each with a runner of its own; a sequence stays whole."""
         parts = [given]
-        if len(given) * self._macs >= SHORT:
+        if len(given) * self._macs >= SHORT and not self._bench.in_sequence:
             half = -(-len(given) // PARTS)
             parts = [given[k : k + half] for k in range(0, len(given), half)]
             self._runners += [self._runners[0].another() for _ in parts[len(self._runners) :]]
@@ -204,9 +213,10 @@ class Loaded:
         self, runner: Runner, own: Sequence[NumberedRow], extra: Sequence[Array] = ()
     ) -> Iterator[tuple[int, list[Array]]]:
         """The place of each sample, with the values that are compared."""
+        runner.restart()
         for place, row in own:
             ordered = (*(row[k] for k in self._order), *extra)
-            runner.restart()
+            runner.begin()
             runner.invoke([encoded(values, tensor) for values, tensor in zip(ordered, self._inputs, strict=True)])
             found = zip(self._compared, self._tensors, runner.read(self._tensors), strict=True)
             yield place, [compared.judged(real(values, tensor)) for compared, tensor, values in found]

@@ -37,6 +37,9 @@ IN_KIND = 100.0
 WEAKEST = 1e-4
 """Power of a channel, beside the strongest, below which it counts less: it is hardly ever used."""
 
+WORST = 3
+"""So many ops are named as the worst."""
+
 TRANSPARENT = (*CONVERSIONS, "FAKE_QUANT")
 """Ops whose output holds the numbers of their input."""
 
@@ -161,17 +164,17 @@ class OpError:
     before: float
 
 
-def worst_ops(model: Model, made: Model, rows: Sequence[Row], most: int = 3) -> tuple[OpError, ...]:
+def worst_ops(model: Model, made: Model, rows: Sequence[Row], *, in_sequence: bool = False) -> tuple[OpError, ...]:
     """The ops of `made` whose outputs are furthest from those in `model`, beyond what their inputs already are."""
-    errors, added = _errors_by_name(model, made, rows), []
+    errors, added = _errors_by_name(model, made, rows, in_sequence), []
     for op in entry(model).graph.ops:
         if op.outputs and op.outputs[0].name in errors:
             before = max((errors.get(t.name, 0.0) for t in op.inputs if t is not None), default=0.0)
             added.append(OpError(op.label, op.name, errors[op.outputs[0].name], before))
-    return tuple(sorted(added, key=lambda e: e.before - e.error)[:most])
+    return tuple(sorted(added, key=lambda e: e.before - e.error)[:WORST])
 
 
-def _errors_by_name(model: Model, made: Model, rows: Sequence[Row]) -> dict[str, float]:
+def _errors_by_name(model: Model, made: Model, rows: Sequence[Row], in_sequence: bool) -> dict[str, float]:
     """The relative squared errors of tensors that have the same name in both models.
 
     They are compared where LiteRT holds them, sample by sample, so that memory is that of one run of each model.
@@ -181,7 +184,8 @@ def _errors_by_name(model: Model, made: Model, rows: Sequence[Row]) -> dict[str,
     sums = {n: ErrorSum() for n, t in named[0].items() if n in named[1] and t.dtype is DType.FLOAT32}
     if sums:
         tensors = ([own[n] for n in sums] for own in named)
-        runners = [Runner.exposing(*graph, own) for graph, own in zip(graphs, tensors, strict=True)]
+        loaded = (Runner.exposing(*graph, own) for graph, own in zip(graphs, tensors, strict=True))
+        runners = [runner.keeping_state(in_sequence) for runner in loaded]
         for row in rows:
             _add_run(row, runners, named, sums)
     return {name: total.relative for name, total in sums.items()}
@@ -199,7 +203,7 @@ def _add_run(
 
 
 def views(runner: Runner, row: Sequence[Array]) -> dict[Tensor, Array]:
-    """What a runner computes from the initial state, by tensor, in the runtime's own memory."""
-    runner.restart()
+    """What a runner computes for a sample, by tensor, in the runtime's own memory."""
+    runner.begin()
     runner.invoke(row)
     return dict(zip(runner.outputs, runner.views(runner.outputs), strict=True))

@@ -6,7 +6,7 @@ import statistics
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..graph.model import Model, Op, Tensor
 from ..json_values import json_values
 from ..ops import CONVERSIONS
 from ..parallel import cores
-from ..runtime import Runner, Runtime, time_limit
+from ..runtime import Runner, Runtime, Session, run_on_zeros, time_limit
 from ..runtime.tflm import measure_arena
 from ..sources.ports import entry
 from ..tflite import to_bytes
@@ -126,7 +126,7 @@ def benchmark(
         memory = measure(content) if options.inside else None
         left = {} if options.runtime == "tflm" else undelegated(runners[name, options.threads[0]])
         timings.append(Timing(name, len(content), latencies, memory, kinds, left))
-    notes = [NO_OP_TIMES] * options.inside + [NOT_THE_DEVICE] * (options.runtime == "tflm")
+    notes = [*_assumed(models)] + [NO_OP_TIMES] * options.inside + [NOT_THE_DEVICE] * (options.runtime == "tflm")
     return Benchmark(tuple(timings), cores(), tuple(notes))
 
 
@@ -149,18 +149,37 @@ def _latency(threads: int, seconds: list[float]) -> Latency:
 def sample_for(model: Model) -> list[Array]:
     """Random values for inputs that hold numbers, zeros for indices: those are valid everywhere."""
     rng = np.random.default_rng(0)
-    return [_filled(t, rng) for t in entry(model).graph.inputs]
+    return [_filled(tensor, shape, rng) for tensor, shape in input_shapes(model).items()]
 
 
-def _filled(tensor: Tensor, rng: np.random.Generator) -> Array:
+def input_shapes(model: Model) -> dict[Tensor, tuple[int, ...]]:
+    """The shapes of the inputs, with sizes that the model runs with where the file leaves dimensions open."""
+    inputs = entry(model).graph.inputs
+    is_open = any(_is_open(t) for t in inputs)
+    shapes = run_on_zeros(Session(model)) if is_open else [t.shape for t in inputs]
+    return dict(zip(inputs, shapes, strict=True))
+
+
+def _is_open(tensor: Tensor) -> bool:
+    return -1 in (tensor.shape_signature or ())
+
+
+def _assumed(models: Mapping[str, Model]) -> Iterator[str]:
+    for name, model in models.items():
+        for tensor, shape in input_shapes(model).items():
+            if _is_open(tensor):
+                yield f"{name} was run with input '{tensor.name}' of shape {list(shape)}: the file leaves it open"
+
+
+def _filled(tensor: Tensor, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     storage = tensor.dtype.storage
     if storage is None:
         raise RuntimeFailure(f"no values can be made up for the input '{tensor.name}' of type {tensor.dtype.label}")
     if tensor.dtype.is_float:
-        return rng.uniform(-1, 1, tensor.shape).astype(storage)
+        return rng.uniform(-1, 1, shape).astype(storage)
     if tensor.is_quantized:
-        return rng.integers(tensor.dtype.min, tensor.dtype.max, tensor.shape, endpoint=True).astype(storage)
-    return np.zeros(tensor.shape, storage)
+        return rng.integers(tensor.dtype.min, tensor.dtype.max, shape, endpoint=True).astype(storage)
+    return np.zeros(shape, storage)
 
 
 def times_by_kind(model: Model, runtime: Runtime = "delegate") -> tuple[KindTime, ...]:
@@ -171,7 +190,8 @@ def times_by_kind(model: Model, runtime: Runtime = "delegate") -> tuple[KindTime
     try:
         sample = sample_for(model)
         values = dict(zip(graph.inputs, sample, strict=True))
-        values |= Runner.exposing(model, graph, [t for t in wanted if t not in values and t.size]).values(sample)
+        inner = [t for t in wanted if t not in values and t.size and t.dtype.storage is not None]  # no handles
+        values |= Runner.exposing(model, graph, inner).values(sample)
     except ZeropointError:
         return ()
     groups: dict[str, list[Op]] = {}

@@ -17,14 +17,14 @@ def kilobytes(name: str) -> int:
 
 
 def main() -> None:
-    from ..runtime import Session, interpreter_class, zeros_like_inputs
+    from ..runtime import Session, interpreter_class, run_on_zeros
 
     content = sys.stdin.buffer.read()
     interpreter_class()
     (PROCESS / "clear_refs").write_text("5")  # the peak counts from here
     before = kilobytes("VmRSS")
     session = Session(content)
-    session.invoke(zeros_like_inputs(session))
+    run_on_zeros(session)
     session.seconds(1)
     print(max(0, kilobytes("VmHWM") - before) * 1024)
 

@@ -11,15 +11,16 @@ from concurrent.futures import Future
 
 from ..dtypes import DType
 from ..errors import InvalidModel, InvalidSample, RuntimeFailure
-from ..graph.model import Model
-from ..graph.query import fingerprint
+from ..graph.model import Model, Tensor
+from ..graph.query import fingerprint, tensor_keys
 from ..graph.sparse import with_dense_constants
 from ..ops import OPS
 from ..ops.check import check_runnable
+from ..ops.states import dependent_tensors, initial_reads
 from ..parallel import Threads
 from ..runtime import trusting
 from ..sources.models import ModelSource, load
-from ..sources.ports import Row, entry
+from ..sources.ports import Row, entry, entry_graphs
 from ..sources.samples import Notes, Samples, rows
 from .inner_tensors import unmeasurable_calls
 from .instrumented_graph import MeasureMode, takes_batches
@@ -92,7 +93,7 @@ def _calibrate_graph(
 ) -> Stats:
     """The statistics of one graph, still without a fingerprint."""
     # If each run goes on from where the last one stopped, there can be one at a time only, and no second look at it.
-    in_turn = task.settings.keep_state and _is_stateful(task.model)
+    in_turn = task.in_sequence
     observer = _observer(task, MeasureMode.EXPOSED if in_turn else MeasureMode.BATCHED)
     for name in unmeasurable_calls(task.graph, task.ops):
         notes.say(f"'{name}' works on resources; tensors of the graphs it calls were not measured")
@@ -110,13 +111,39 @@ def _calibrate_graph(
             merge_tensors(found, part)
         last = chunk[-1][0]
         advance(len(chunk))
+    if in_turn and task.settings.keep_state is None:
+        notes.say(IN_SEQUENCE)
+    for state in _unseen_states(task, found):
+        notes.say(never_used(task.keys[state]))
+        for tensor in (state, *dependent_tensors(task.graph, state)):
+            found.pop(task.keys[tensor], None)
     in_order = dict.fromkeys((*(task.keys[t] for t in measured_tensors(task.graph, task.ops)), *found))
     return Stats("", last + 1, {key: found[key] for key in in_order if key in found})
 
 
-def _is_stateful(model: Model) -> bool:
-    """Whether a run can leave something behind for the next."""
-    return any(t.is_variable or t.dtype is DType.RESOURCE for g in model.graphs for t in g.tensors)
+IN_SEQUENCE = (
+    "the model goes on from the state that the run before left, so the samples were run as one sequence, in their "
+    "order; if each of them starts anew, say so (--reset-state)"
+)
+
+
+def never_used(state: str) -> str:
+    return (
+        f"the state '{state}' had its initial value in every run, which tells no range: what depends on it stays "
+        "float; give samples in the order of a sequence, and do not reset the state"
+    )
+
+
+def _unseen_states(task: CalibrationTask, found: Mapping[str, TensorStats]) -> list[Tensor]:
+    """States of which nothing but the initial value was seen."""
+    stats = {t: found[task.keys[t]] for t in initial_reads(task.graph) if task.keys[t] in found}
+    return [t for t, one in stats.items() if not task.in_sequence or one.low.value == one.high.value]
+
+
+def unknown_states(model: Model, stats: Stats) -> list[str]:
+    """States of which statistics do not tell the range."""
+    keys, read = tensor_keys(model), (t for graph in entry_graphs(model) for t in initial_reads(graph))
+    return [keys[t] for t in read if t.dtype is DType.FLOAT32 and keys[t] not in stats.tensors]
 
 
 def _observer(task: CalibrationTask, mode: MeasureMode) -> Observer:

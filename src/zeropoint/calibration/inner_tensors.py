@@ -19,10 +19,11 @@ import numpy as np
 
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
+from ..graph.query import reachable_graphs
 from ..ops.recurrent import LSTM, Gate, LstmSlot
 from ..runtime.runner import Runner
 from .instrumented_graph import InstrumentedGraph, MeasureMode, instrument
-from .task import CalibrationTask, OpTable, measured_tensors, reachable_graphs
+from .task import CalibrationTask, OpTable, measured_tensors
 
 Observe = Callable[[str, Array, bool], None]
 """Called with a tensor's name, its values, and whether each channel counts."""
@@ -68,7 +69,8 @@ class CalledGraphs:
         for callee in dict.fromkeys(g for op in calls(task.graph, task.ops) for g in _callees(op)):
             exposed = [*callee.outputs, *passed_tensors(callee, task.ops)]
             instrumented = instrument(dataclasses.replace(task, graph=callee), MeasureMode.EXPOSED, exposed)
-            self._loaded[callee] = instrumented, Runner(instrumented.model)
+            # What is passed to it may have other shapes than its file says, or be without any there.
+            self._loaded[callee] = instrumented, Runner(instrumented.model, strict=False)
 
     def restart(self) -> None:
         for _, runner in self._loaded.values():

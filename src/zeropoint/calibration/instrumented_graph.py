@@ -21,12 +21,13 @@ import numpy as np
 
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
+from ..graph.query import reachable_graphs
 from ..ops import Trait, fused_activation
 from ..ops.batching import free_tensors
 from ..ops.layout import VALID
 from ..tflite.schema import default_options
 from .sampling import Pick, Positions
-from .task import CalibrationTask, OpTable, measured_tensors, reachable_graphs, weighted_activations
+from .task import CalibrationTask, OpTable, measured_tensors, weighted_activations
 
 BATCH, BATCH_ELEMENTS = 16, 1 << 20
 """At most so many samples, or elements of all their tensors, are one run: what it computes stays in the cache."""

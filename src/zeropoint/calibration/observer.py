@@ -111,7 +111,7 @@ class Observer:
         return values.reshape(rows, -1)
 
     def _start(self, rows: Sequence[Row]) -> None:
-        if not self.task.settings.keep_state:
+        if not self.task.in_sequence:
             self._runner.restart()
             self._called.restart()
             for replay in self._replays:

@@ -13,6 +13,7 @@ from ..errors import InvalidRecipe
 from ..graph.model import Graph, Model, Tensor
 from ..graph.query import tensor_keys
 from ..ops import UNPACKING, OpSpec
+from ..ops.states import has_state, is_streaming
 from ..parallel import cores
 
 OpTable = Mapping[str, OpSpec]
@@ -23,12 +24,14 @@ Signs = frozenset[float]
 @dataclass(frozen=True)
 class Settings:
     """How to calibrate. `limit` counts runs; `workers` None is one for each core; without `histograms` only minima and
-    maxima are recorded, and of the rest only what costs nothing."""
+    maxima are recorded, and of the rest only what costs nothing. With `keep_state` each run goes on from the state that
+    the last one left, without it each starts from the initial one; None leaves it to the model: what runs step by step
+    is kept running."""
 
     limit: int | None = None
     workers: int | None = None
     histograms: bool = True
-    keep_state: bool = False
+    keep_state: bool | None = None
     allow_nonfinite: bool = False
 
     def __post_init__(self) -> None:
@@ -39,6 +42,10 @@ class Settings:
     @property
     def threads(self) -> int:
         return self.workers or cores()
+
+    def in_sequence(self, graph: Graph) -> bool:
+        """Whether the samples of `graph` are one sequence, each run going on from the state that the last one left."""
+        return has_state(graph) and (is_streaming(graph) if self.keep_state is None else self.keep_state)
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,10 @@ class CalibrationTask:
     @cached_property
     def keys(self) -> Mapping[Tensor, str]:
         return tensor_keys(self.model)
+
+    @cached_property
+    def in_sequence(self) -> bool:
+        return self.settings.in_sequence(self.graph)
 
     @cached_property
     def infinities(self) -> Mapping[str, Signs]:
@@ -76,14 +87,6 @@ def weighted_activations(graph: Graph, ops: OpTable) -> set[Tensor]:
     """Activations that enter or leave ops with weights: later steps need their channels one by one."""
     weighted = [op for op in graph.ops if (spec := ops.get(op.kind)) is not None and spec.macs is not None]
     return {t for op in weighted for t in (*op.inputs, *op.outputs) if t is not None and not t.is_constant}
-
-
-def reachable_graphs(graph: Graph) -> list[Graph]:
-    """The graphs that `graph` calls, and those that they call, nearest first."""
-    found = [graph]
-    for caller in found:  # which grows meanwhile
-        found += dict.fromkeys(callee for op in caller.ops for callee in op.graphs() if callee not in found)
-    return found[1:]
 
 
 def expected_infinities(graph: Graph, ops: OpTable) -> dict[Tensor, Signs]:

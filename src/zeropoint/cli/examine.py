@@ -150,13 +150,14 @@ def compare(
     if _in_integers(source.model) and not _in_integers(made):
         raise InvalidModel(f"{model} computes in integers and {quantized} does not; give the float model first")
     before, size = size_of(model, source.model), size_of(quantized, made)
-    comparison = source.compare(made, screen.remarks, samples.limit, metric, runtime)
+    settings = Settings(samples.limit, keep_state=samples.keep_state)
+    comparison = source.compare(made, screen.remarks, settings, metric, runtime)
     comparison = replace(comparison, float_bytes=before, quantized_bytes=size)
     screen.show(comparison, options.as_json, partial(print_comparison, top=options.top or None))
     if reports.wanted:
         known = {"size_before": before, "comparison": comparison, "data": options.data}
         if reports.report is not None:  # it shows histograms
-            known["stats"] = source.calibrate(Settings(samples.limit, allow_nonfinite=True), screen.remarks)
+            known["stats"] = source.calibrate(replace(settings, allow_nonfinite=True), screen.remarks)
         reports.write(screen.beside(options.as_json), quantized.name, made, size, **known)
     checks.require(comparison)
 
@@ -260,6 +261,7 @@ def doctor(
             seconds=remedy.seconds,
             most=remedy.most,
             progress=lambda what: progress(0, what),
+            keep_state=samples.keep_state,
         )
         result = diagnose(request)
     diagnosis = result.diagnosis

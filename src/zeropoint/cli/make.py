@@ -158,7 +158,9 @@ def quantize(
     size, before = result.save(path, overwrite=reports.overwrite), size_of(model, source)
     print_result(result, before, size, screen.remarks)
     if reports.wanted:
-        comparison = None if sampled is None else sampled.compare_briefly(result.model, screen.remarks, samples.limit)
+        comparison = (
+            None if sampled is None else sampled.compare_briefly(result.model, screen.remarks, samples.settings())
+        )
         known = {"size_before": before, "result": result, "recipe": request.recipe, "data": ranges.data}
         reports.write(screen.remarks, path.name, result.model, size, comparison=comparison, **known)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
@@ -58,14 +58,16 @@ class SampledModel:
         self,
         quantized: Model,
         console: Console,
-        limit: int | None = None,
+        settings: Settings,
         metric: NamedMetric | None = None,
         runtime: Runtime = "delegate",
     ) -> Comparison:
+        limit = settings.limit
         with progress_bar("comparing", self.total(limit), "samples", console) as progress:
-            options = ComparisonOptions(limit, metric, progress, self.signature, runtime=runtime)
+            options = ComparisonOptions(limit, metric, progress, self.signature, settings.keep_state, runtime=runtime)
             return compare_models(self.model, quantized, self.data.samples, options)
 
-    def compare_briefly(self, quantized: Model, console: Console, limit: int | None = None) -> Comparison:
+    def compare_briefly(self, quantized: Model, console: Console, settings: Settings | None = None) -> Comparison:
         """For a report, where the command itself compares nothing."""
-        return self.compare(quantized, console, COMPARED if limit is None else min(limit, COMPARED))
+        settings = settings or Settings()
+        return self.compare(quantized, console, replace(settings, limit=min(settings.limit or COMPARED, COMPARED)))

@@ -168,11 +168,15 @@ def _channels(text: str | None) -> tuple[float, ...] | None:
         raise InvalidSample(f"{text!r} is not a number, or numbers with commas between them") from None
 
 
+STATE_HELP = "Whether each sample goes on from the state that the last one left. [default: as the model needs it]"
+
+
 @dataclass(frozen=True)
 class SampleOptions(ImageOptions):
     """Which samples are run."""
 
     limit: int | None = option(None, "N", "Use at most N samples.", min=1)
+    keep_state: bool | None = option(None, None, STATE_HELP, "--keep-state/--reset-state")
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,6 @@ class CalibrationOptions(SampleOptions):
 
     workers: int | None = option(None, "N", "Threads; by default one for each core.", min=1)
     signature: str | None = option(None, "KEY", SIGNATURE_HELP)
-    keep_state: bool = flag("Recurrent models: do not reset the state before each sample.")
     allow_nonfinite: bool = flag("Ignore values that are NaN or infinite.")
 
     def settings(self, histograms: bool = True) -> Settings:

@@ -12,6 +12,7 @@ import numpy as np
 from ..bench.alignment import Alignment, align_models, computed
 from ..bench.errors import encoded, real, views
 from ..bench.isolate import isolate
+from ..calibration import Settings
 from ..dtypes import Array
 from ..errors import InvalidRecipe, InvalidSample, RuntimeFailure
 from ..graph.model import Model, Op, Tensor
@@ -67,13 +68,15 @@ def apply_metric(metric: NamedMetric, outputs: Outputs) -> float:
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """At most `limit` runs are made; `progress` is called with the number of samples done. `runtime` runs the quantized
-    model."""
+    """At most `limit` runs are made; `progress` is called with the number of samples done. `keep_state` as in the
+    settings of calibration: whether each run goes on from the state that the last one left. `runtime` runs the
+    quantized model."""
 
     limit: int | None = None
     metric: NamedMetric | None = None
     progress: Progress | None = None
     signature: str | None = None
+    keep_state: bool | None = None
     ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS)
     runtime: Runtime = "delegate"
 
@@ -86,6 +89,7 @@ def compare(
     limit: int | None = None,
     metric: Metric | None = None,
     signature: str | None = None,
+    keep_state: bool | None = None,
     progress: Progress | None = None,
     ops: Mapping[str, OpSpec] = OPS,
     trusted: bool = True,
@@ -94,11 +98,12 @@ def compare(
     """Where a quantized model departs from the float `model` it was made of, op by op, on the samples of `data`.
 
     At most `limit` runs are made. `metric` is a function of the outputs (a list, for each sample a list of arrays) that
-    gives a score. `progress` is called with the number of samples done. `ops`: the op table, if it is to be another
-    than the package's own. Models that are not `trusted` run in a child process, which they cannot escape from.
-    `runtime` runs the quantized model: "tflm" is TensorFlow Lite Micro.
+    gives a score. With `keep_state` each run goes on from the state that the last one left, without it each starts
+    anew; None leaves it to the model, as in calibration. `progress` is called with the number of samples done. `ops`:
+    the op table, if it is to be another than the package's own. Models that are not `trusted` run in a child process,
+    which they cannot escape from. `runtime` runs the quantized model: "tflm" is TensorFlow Lite Micro.
     """
-    options = ComparisonOptions(limit, named(metric), progress, signature, ops, runtime)
+    options = ComparisonOptions(limit, named(metric), progress, signature, keep_state, ops, runtime)
     with trusting(trusted):
         return compare_models(load(model), load(quantized), data, options)
 
@@ -153,20 +158,21 @@ class _Comparer:
 
     def __init__(self, wanted: Model, made: Model, alignment: Alignment, options: ComparisonOptions) -> None:
         self.ops, self.alignment = options.ops, alignment
-        ops, kernels = options.ops, options.runtime
+        kernels = options.runtime
         self.exact, self.quantized = alignment.float, alignment.quantized
         self.gains: dict[Tensor, tuple[int, Array]] = {}  # by tensor of the float model
         self.notes: list[str] = []
-        inner = [t for t in alignment.partner.values() if t not in self.exact.inputs and t.size]
+        flowing = [t for t in alignment.partner.values() if t.size and t.dtype.storage is not None]  # no handles
+        inner = [t for t in flowing if t not in self.exact.inputs]
         known = {*self.exact.inputs, *self.exact.outputs, *inner}
-        relevant = relevant_ranges(self.quantized, ops)
+        relevant = relevant_ranges(self.quantized, self.ops)
         self.sums = {
             t: TensorSums(t, relevant.get(t, RelevantRange()))
             for t in computed(self.quantized)
             if t.size and (t.dtype.is_float or t.is_quantized) and alignment.partner.get(t) in known
         }
         units = map(unit_of, self.quantized.outputs)
-        self.outputs = [OutputSums(self.exact, k, ops, DeviationSums(scale=unit)) for k, unit in enumerate(units)]
+        self.outputs = [OutputSums(self.exact, k, self.ops, DeviationSums(scale=unit)) for k, unit in enumerate(units)]
         self.runners = (
             Runner.exposing(wanted, self.exact, [*self.exact.outputs, *inner], strict=False),
             Runner.exposing(made, self.quantized, [*self.quantized.outputs, *self.sums], kernels=kernels, strict=False),
@@ -179,12 +185,19 @@ class _Comparer:
                 self.alone = Runner(self.isolated.model, kernels=kernels, strict=False)
             except RuntimeFailure as error:
                 self.notes.append(f"own errors were not measured: {error}")
+        self.in_sequence = Settings(keep_state=options.keep_state).in_sequence(self.exact)
+        if self.in_sequence:
+            self.notes.append("the samples were run as one sequence: each run goes on from the state of the last")
+        for runner in (*self.runners, *(() if self.alone is None else (self.alone,))):
+            runner.keeping_state(self.in_sequence)
 
     def look_for_gains(self, samples: Sequence[Row]) -> None:
         """Find tensors whose channels the quantizer scaled; from then on they are compared with that taken out."""
         seen: dict[Tensor, ChannelGains] = {}
         for row in samples:
             self._look_at_channels(row, seen)
+        for runner in self.runners:
+            runner.restart()
         self.gains = {t: factors for t, gains in seen.items() if (factors := gains.factors()) is not None}
         if self.gains:
             self.notes.append(f"channels of {len(self.gains)} tensors were scaled on purpose, which is no error")
@@ -209,11 +222,20 @@ class _Comparer:
             if sums.use is not None:
                 sums.use.add(sums.relevant.of(wanted[partner[tensor]]), made[tensor])
         if self.alone is not None:
-            fed = [encoded(wanted[partner[t]], t) for t in self.isolated.fed]
-            for tensor, found in views(self.alone, fed).items():
-                if tensor in self.sums:
-                    self.sums[tensor].add(self.sums[tensor].own, wanted[partner[tensor]], found)
+            try:
+                self._add_alone(self.alone, wanted)
+            except RuntimeFailure as error:
+                self.alone = None
+                self.notes.append(f"own errors were not measured: {error}")
         return exact_outputs, outputs
+
+    def _add_alone(self, runner: Runner, wanted: Mapping[Tensor, Array]) -> None:
+        """Run each op of the quantized model on what the float model has for its inputs."""
+        partner = self.alignment.partner
+        fed = [encoded(wanted[partner[t]], t) for t in self.isolated.fed]
+        for tensor, found in views(runner, fed).items():
+            if tensor in self.sums:
+                self.sums[tensor].add(self.sums[tensor].own, wanted[partner[tensor]], found)
 
     def _run(self, row: Row) -> tuple[dict[Tensor, Array], dict[Tensor, Array]]:
         """The values of both models by their own tensors."""

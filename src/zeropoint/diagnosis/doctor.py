@@ -69,6 +69,7 @@ def doctor(
     limit: int | None = None,
     metric: Metric | None = None,
     seconds: float = 100.0,
+    keep_state: bool | None = None,
     progress: Callable[[str], None] | None = None,
     ops: Mapping[str, OpSpec] = OPS,
     trusted: bool = True,
@@ -78,14 +79,16 @@ def doctor(
     `quantized` is the model in question; without it, one is made by `recipe` or `mode`, `range` and `effort`, as
     `quantize` does. `calibration` are the samples its ranges came from, if these are others than `data`. `metric` is a
     function of the outputs of all samples (for each a list of arrays) that gives a score. `seconds` limits the time for
-    trying things out. `progress` is called with what is being done. `ops`: the op table, if it is to be another than
-    the package's own. Models that are not `trusted` run in a child process, which they cannot escape from.
+    trying things out. `keep_state` as in `compare`. `progress` is called with what is being done. `ops`: the op table,
+    if it is to be another than the package's own. Models that are not `trusted` run in a child process, which they
+    cannot escape from.
     """
     made = None if quantized is None else load(quantized)
     rules = resolve_recipe(mode, recipe, WeightOptions())
     request = DiagnosisRequest(load(model), data, made, calibration, rules, range, effort, limit, named(metric))
+    request = replace(request, seconds=seconds, keep_state=keep_state, progress=progress, ops=ops)
     with trusting(trusted):
-        return diagnose(replace(request, seconds=seconds, progress=progress, ops=ops)).diagnosis
+        return diagnose(request).diagnosis
 
 
 def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
@@ -94,8 +97,11 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
         raise InvalidRecipe("the doctor looks at integer arithmetic; choose the mode int8 or int16x8")
     request.report("measuring the float model")
     most = min(request.limit or KEPT_SAMPLES, KEPT_SAMPLES)
-    bench = Bench(request.model, request.data, Settings(most), ops=request.ops)
-    calibration = None if request.calibration is None else Bench(request.model, request.calibration, ops=request.ops)
+    settings = Settings(keep_state=request.keep_state)
+    bench = Bench(request.model, request.data, replace(settings, limit=most), ops=request.ops)
+    calibration = None
+    if request.calibration is not None:
+        calibration = Bench(request.model, request.calibration, settings, ops=request.ops)
     made, quantization = request.quantized, None
     if made is None:
         request.report("quantizing as asked")
@@ -103,7 +109,7 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
         made = quantization.model
     request.report("comparing op by op")
     alignment = align_models(request.model, made)
-    options = ComparisonOptions(min(COMPARED, len(bench.rows)), ops=request.ops)
+    options = ComparisonOptions(min(COMPARED, len(bench.rows)), keep_state=request.keep_state, ops=request.ops)
     comparison = compare_models(request.model, made, bench.rows, options, alignment)
     judged = bench.judging(affordable_samples(request.model, request.ops), logits=False)
     trials = FixTrials(judged, request.recipe, time.perf_counter() + request.seconds)

@@ -142,7 +142,7 @@ class DiagnosisRequest:
     """What to examine: a float model, samples, perhaps a quantized version of it with the samples it was calibrated on.
 
     `most` is the share of the multiply-accumulates that may be given more bits; `seconds` the time for trying;
-    `progress` is called with what is being done.
+    `progress` is called with what is being done; `keep_state` as in the settings of calibration.
     """
 
     model: Model
@@ -157,6 +157,7 @@ class DiagnosisRequest:
     seconds: float = 100.0
     most: float = 0.1
     progress: Callable[[str], None] | None = None
+    keep_state: bool | None = None
     ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS)
 
     def report(self, what: str) -> None:

@@ -67,6 +67,15 @@ def called_graphs(model: Model) -> set[Graph]:
     return {graph for g in model.graphs for op in g.ops for graph in op.graphs()}
 
 
+def reachable_graphs(graph: Graph, without: str = "") -> list[Graph]:
+    """The graphs that `graph` calls, and those that they call, nearest first; not those called by a kind of ops."""
+    found = [graph]
+    for caller in found:  # which grows meanwhile
+        ops = (op for op in caller.ops if op.kind != without)
+        found += dict.fromkeys(callee for op in ops for callee in op.graphs() if callee not in found)
+    return found[1:]
+
+
 def constants(graph: Graph) -> Iterator[Tensor]:
     return (t for t in graph.tensors if t.is_constant)
 

@@ -12,9 +12,11 @@ from the float model's. Biases then match the float layer's mean outputs exactly
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import pairwise
 from operator import add
 from typing import NamedTuple
 
@@ -194,7 +196,7 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class Refiner:
-    """Refines the plans of a prepared model on some samples.
+    """Refines the plans of a prepared model on some samples, which may be one sequence.
 
     A layer's moments are taken from about so many `vectors`; more for layers with more inputs.
     """
@@ -204,6 +206,7 @@ class Refiner:
     samples: Sequence[Row]
     stage: Callable[[str, int], Progress]
     vectors: int
+    in_sequence: bool = False
 
     def refine(self, planned: Planned) -> Planned:
         return replace(planned, plans=tuple(map(self._refined_plan, planned.plans)))
@@ -271,16 +274,20 @@ class Refiner:
         source, float_source = Use(twin, layer.source.slot).tensor, layer.source.tensor
         loaded = Runner.exposing(made, graph, [source]), Runner.exposing(self.model, plan.graph, [float_source])
 
-        def observed(rows: Sequence[Row]) -> Moments:
-            quantized, original = (runner.another() for runner in loaded)
+        def observed(rows: Sequence[Row], runners: tuple[Runner, Runner]) -> Moments:
+            quantized, original = (runner.keeping_state(self.in_sequence) for runner in runners)
             found = (self._moments(layer, real(quantized.run(row)[0], source), original.run(row)[0]) for row in rows)
             return Moments.mean(found, len(rows))
 
-        return in_parallel(observed, [self.samples[k::PARTS] for k in range(min(PARTS, len(self.samples)))])
+        parts = min(PARTS, len(self.samples))
+        if self.in_sequence:
+            return [observed(rows, loaded) for rows in _halves(self.samples, parts)]
+        others = [loaded, *((loaded[0].another(), loaded[1].another()) for _ in range(1, parts))]
+        return in_parallel(lambda k: observed(self.samples[k::PARTS], others[k]), range(parts))
 
     def _moments(self, layer: RefinedLayer, x: Array, float_x: Array) -> Moments:
         """The moments of one sample."""
-        inputs = layer.weights.data.size // max(1, layer.op.outputs[0].shape[-1])
+        inputs = layer.weights.data.size // max(1, math.prod(layer.op.outputs[0].shape[-1:]))  # the shape may be open
         most = max(1, -(-max(self.vectors, 4 * inputs) // len(self.samples)))  # vectors to take from each sample
         seen, wanted = (layer.layout.patches(layer.op, values, most) for values in (x, float_x))
         return Moments(
@@ -289,6 +296,12 @@ class Refiner:
             wanted.mean(axis=1, dtype=np.float64),
             wanted.transpose(0, 2, 1) @ seen / seen.shape[1],
         )
+
+
+def _halves(samples: Sequence[Row], parts: int) -> list[Sequence[Row]]:
+    """The samples in their order, cut into `parts`."""
+    ends = [k * len(samples) // parts for k in range(parts + 1)]
+    return [samples[start:end] for start, end in pairwise(ends)]
 
 
 def _scaled(layer: RefinedLayer, weights: Array, moments: Array) -> QuantParams:

@@ -16,7 +16,7 @@ from ..affine import QuantParams
 from ..bench.bench import JUDGED, Bench
 from ..bench.errors import OpError, decibels
 from ..calibration import Settings, Stats
-from ..calibration.collect import Progress
+from ..calibration.collect import IN_SEQUENCE, Progress, never_used, unknown_states
 from ..files import PathLike
 from ..graph.model import Model
 from ..graph.query import Use
@@ -28,6 +28,7 @@ from ..plan.request import FALLBACK, Request
 from ..plan.rewrite import build
 from ..plan.saved import save_plan
 from ..runtime import require_runnable
+from ..sources.ports import entry_graphs
 from ..sources.samples import Samples
 from ..tflite.write import save
 from .bias_correction import plan_and_correct
@@ -103,7 +104,7 @@ def run(model: Model, request: Request) -> Result:
 def run_without_data(model: Model, request: Request) -> Result:
     """`run`, and a note about what could not be done because there is nothing to run the model on."""
     check_runnable(model)
-    result = run(model, request)
+    result = _with_states(run(model, request), model, request)
     return replace(result, notes=(*result.notes, *_left_out(request)))
 
 
@@ -174,9 +175,21 @@ def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) ->
     request = replace(request, stats=bench.stats)
     calibration = Trial("calibration", time.perf_counter() - start)
     if not _searches(request) or not bench.is_single or not bench.compared:
-        return replace(run(bench.model, request), steps=(calibration,))
-    search = _Search(Lab(bench, request.recipe.highest_effort(request.effort), stage), [calibration])
-    return search.result(Candidate(prepare_model(bench.model, request), request))
+        result = replace(run(bench.model, request), steps=(calibration,))
+    else:
+        search = _Search(Lab(bench, request.recipe.highest_effort(request.effort), stage), [calibration])
+        result = search.result(Candidate(prepare_model(bench.model, request), request))
+    if bench.settings.keep_state is None and any(map(bench.settings.in_sequence, entry_graphs(bench.model))):
+        result = replace(result, notes=(*result.notes, IN_SEQUENCE))
+    return _with_states(result, bench.model, request)
+
+
+def _with_states(result: Result, model: Model, request: Request) -> Result:
+    """With a warning for each state whose range is not known."""
+    if request.stats is None or not request.recipe.has_integer_ops:
+        return result
+    unknown = (key for key in unknown_states(model, request.stats) if key not in request.ranges.entries)
+    return replace(result, warnings=(*result.warnings, *map(never_used, unknown)))
 
 
 def _searches(request: Request) -> bool:

@@ -286,7 +286,7 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
     used = (unseen if len(unseen) >= REFINED[0] else rows)[: _refining_samples(best, lab.effort)]
     if not used:
         return
-    refiner = Refiner(best.prepared.model, best.request, used, lab.stage, VECTORS[lab.effort])
+    refiner = Refiner(best.prepared.model, best.request, used, lab.stage, VECTORS[lab.effort], lab.bench.in_sequence)
     request, cut = best.request, best.request.limits
     # Ranges chosen tensor by tensor suit weights that are rounded by themselves: try it without them, too.
     plain = replace(best, request=replace(request, methods={k: m for k, m in request.methods.items() if k in cut}))

@@ -2,7 +2,7 @@
 
 from .child import isolated, time_limit, trusting
 from .interpreter import Kernels, interpreter_class
-from .runner import Runner, Runtime, Session, require_runnable, zeros_like_inputs
+from .runner import Runner, Runtime, Session, require_runnable, run_on_zeros
 
 __all__ = [
     "Kernels",
@@ -12,7 +12,7 @@ __all__ = [
     "interpreter_class",
     "isolated",
     "require_runnable",
+    "run_on_zeros",
     "time_limit",
     "trusting",
-    "zeros_like_inputs",
 ]

@@ -219,6 +219,9 @@ class ChildInterpreter:
     def _get_tensor_details(self, index: int, graph: int) -> dict[str, Any]:
         return _detail(self._call("_get_tensor_details", int(index), graph))
 
+    def get_tensor_details(self) -> list[dict[str, Any]]:
+        return [_detail(d) for d in self._call("get_tensor_details")]
+
     def _get_ops_details(self) -> list[dict[str, Any]]:
         details: list[dict[str, Any]] = self._call("_get_ops_details")
         return details

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -23,16 +23,27 @@ from .tflm import MicroSession
 Runtime = Literal["delegate", "optimized", "reference", "tflm"]
 """LiteRT with one of its sets of kernels, or TensorFlow Lite Micro."""
 
+OPEN_SIZES = (8, 32, 128, 512)
+"""What is tried for open dimensions where nothing else tells them."""
+
 
 class Session:
     """A model loaded into LiteRT.
 
     `kernels`: "delegate" is what applications get by default (XNNPACK where it applies), "optimized" the builtin
     kernels, "reference" the plain ones that define the arithmetic. `checked`: these bytes come from our own writer.
+    Where the file leaves dimensions of inputs open, memory waits for the first sample, or for `resize`: the sizes that
+    stand in the file for open ones need not be sizes that the model can be run with. `open_shapes`: any may change.
     """
 
     def __init__(
-        self, model: Model | bytes, *, kernels: Kernels = "delegate", threads: int = 1, checked: bool = False
+        self,
+        model: Model | bytes,
+        *,
+        kernels: Kernels = "delegate",
+        threads: int = 1,
+        checked: bool = False,
+        open_shapes: bool = False,
     ) -> None:
         if isinstance(model, bytes) and not checked:  # the native code trusts offsets
             check_runnable(load(model))
@@ -40,8 +51,11 @@ class Session:
         self._content = model if isinstance(model, bytes) else loadable(model)
         with _explained():
             self._interpreter = self._loaded(kernels, threads)
-            self._interpreter.allocate_tensors()
             self._read_details()
+            self.is_allocated = not open_shapes and not any(-1 in d["shape_signature"] for d in self.inputs)
+            if self.is_allocated:
+                self._interpreter.allocate_tensors()
+                self._read_details()
 
     def _loaded(self, kernels: Kernels, threads: int) -> Any:
         """The interpreter in this process, or in a child where files are not trusted."""
@@ -60,6 +74,7 @@ class Session:
             for detail, shape in zip(self.inputs, shapes, strict=True):
                 self._interpreter.resize_tensor_input(detail["index"], list(shape), strict=strict)
             self._interpreter.allocate_tensors()
+        self.is_allocated = True
         self._read_details()
 
     def run(self, sample: Sequence[Array]) -> list[Array]:
@@ -69,6 +84,8 @@ class Session:
 
     def invoke(self, sample: Sequence[Array]) -> None:
         """Run one sample and leave the outputs inside; `views` reads them."""
+        if not self.is_allocated:
+            self.resize([values.shape for values in sample], strict=False)
         with _explained():
             for detail, value in zip(self.inputs, sample, strict=True):
                 self._interpreter.set_tensor(detail["index"], value)
@@ -97,12 +114,27 @@ class Session:
 
     def read(self, indices: Sequence[int]) -> list[Array]:
         """Outputs of the last `invoke` by index, as copies."""
-        return [self._interpreter.get_tensor(index) for index in indices]
+        return [self._held(index, self._interpreter.get_tensor) for index in indices]
 
     def views(self, indices: Sequence[int]) -> Iterator[Array]:
         """Outputs by index into the runtime's own memory: valid until the next call of `invoke`."""
         for index in indices:
-            yield self._interpreter.tensor(index)()
+            yield self._held(index, lambda k: self._interpreter.tensor(k)())
+
+    def _held(self, index: int, get: Callable[[int], Array]) -> Array:
+        """The tensor at `index`. LiteRT's Python API refuses to give empty ones (ai-edge-litert 2.3)."""
+        try:
+            return get(index)
+        except (RuntimeError, ValueError) as error:
+            detail = self._interpreter._get_tensor_details(index, 0)
+            if 0 not in detail["shape"]:
+                raise RuntimeFailure(f"LiteRT cannot give the values of '{detail['name']}': {error}") from None
+            return np.zeros(detail["shape"], detail["dtype"])
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes that the first graph's tensors had in the last run, in the order of the file."""
+        found = {d["index"]: tuple(map(int, d["shape"])) for d in self._interpreter.get_tensor_details()}
+        return [found[index] for index in sorted(found)]
 
     def reset(self) -> None:
         """Zero the state of variable tensors."""
@@ -128,13 +160,31 @@ def require_runnable(model: Model) -> None:
         with contextlib.suppress(UnsupportedOp):
             Session(model)
         return
-    session = Session(model, threads=cores())
-    session.invoke(zeros_like_inputs(session))
+    run_on_zeros(Session(model, threads=cores()))
 
 
-def zeros_like_inputs(session: Session) -> list[Array]:
-    """A sample of zeros, to see whether a model runs at all."""
-    return [np.zeros(d["shape"], d["dtype"]) for d in session.inputs]
+def run_on_zeros(session: Session) -> list[tuple[int, ...]]:
+    """Run a sample of zeros, to see whether a model runs at all; return the shapes of the inputs.
+
+    Dimensions that the file leaves open have the sizes that stand there, mostly 1, unless the model fails with those.
+    """
+    try:
+        return _run_on_zeros(session, [tuple(d["shape"]) for d in session.inputs])
+    except RuntimeFailure:
+        if not any(-1 in d["shape_signature"] for d in session.inputs):
+            raise
+        for size in OPEN_SIZES:
+            with contextlib.suppress(RuntimeFailure):
+                shapes = [tuple(size if k < 0 else int(k) for k in d["shape_signature"]) for d in session.inputs]
+                return _run_on_zeros(session, shapes)
+        raise
+
+
+def _run_on_zeros(session: Session, shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    if not session.is_allocated or shapes != [tuple(d["shape"]) for d in session.inputs]:
+        session.resize(shapes)
+    session.invoke([np.zeros(shape, d["dtype"]) for shape, d in zip(shapes, session.inputs, strict=True)])
+    return shapes
 
 
 def loadable(model: Model) -> bytes:
@@ -165,6 +215,7 @@ class Runner:
         self._content = loadable(model)
         self._kernels, self._threads, self._strict = kernels, threads, strict
         self._slots: tuple[int, ...] | None = None
+        self._in_sequence = False
         tensors = [t for g in model.graphs for t in g.tensors]
         self._has_variables = any(t.is_variable for t in tensors)
         self._has_resources = any(t.dtype is DType.RESOURCE for t in tensors)
@@ -186,6 +237,11 @@ class Runner:
         runner._slots = tuple(k for k, t in enumerate(graph.inputs) if t in needed)
         return runner
 
+    def keeping_state(self, keep: bool) -> Runner:
+        """The same, with samples that are one sequence: `begin` leaves the state as the last run left it."""
+        self._in_sequence = keep
+        return self
+
     def another(self) -> Runner:
         """The same model loaded once more, for another thread."""
         runner = copy.copy(self)
@@ -197,8 +253,12 @@ class Runner:
         if self._kernels == "tflm":
             self.session = MicroSession(self._content)
         else:
-            self.session = Session(self._content, kernels=self._kernels, threads=self._threads, checked=True)
-        self._shapes = [tuple(d["shape"]) for d in self.session.inputs]
+            self.session = Session(
+                self._content, kernels=self._kernels, threads=self._threads, checked=True, open_shapes=not self._strict
+            )
+        self._shapes: list[tuple[int, ...]] | None = None
+        if isinstance(self.session, MicroSession) or self.session.is_allocated:
+            self._shapes = [tuple(d["shape"]) for d in self.session.inputs]
         self._index = {t: d["index"] for t, d in zip(self.outputs, self.session.outputs, strict=True)}
         self._is_used = False
 
@@ -208,6 +268,11 @@ class Runner:
             self.reload()  # LiteRT resets variable tensors, but not what VAR_HANDLE refers to (ai-edge-litert 2.3)
         elif self._has_variables:
             self.session.reset()
+
+    def begin(self) -> None:
+        """Before a sample: reset the state, unless the samples are one sequence."""
+        if not self._in_sequence:
+            self.restart()
 
     def invoke(self, row: Sequence[Array]) -> None:
         """Run the graph from its present state; `views` and `read` then give the outputs."""
@@ -220,8 +285,8 @@ class Runner:
         self.session.invoke(given)
 
     def run(self, row: Sequence[Array]) -> list[Array]:
-        """All outputs of a run from the initial state, as copies."""
-        self.restart()
+        """All outputs for a sample, as copies."""
+        self.begin()
         self.invoke(row)
         return self.read(self.outputs)
 

@@ -58,8 +58,14 @@ class PiecewiseInterpreter:
         return [self._detail(t) for t in self._graph.outputs]
 
     def _detail(self, tensor: Tensor) -> dict[str, Any]:
-        value = self._values[tensor]
-        return {"name": tensor.name, "index": self._index[tensor], "shape": value.shape, "dtype": value.dtype.type}
+        storage = tensor.dtype.storage
+        return {
+            "name": tensor.name,
+            "index": self._index[tensor],
+            "shape": self._values[tensor].shape if tensor in self._values else self._shapes.get(tensor, tensor.shape),
+            "shape_signature": tensor.shape_signature or tensor.shape,
+            "dtype": None if storage is None else storage.type,
+        }
 
     def resize_tensor_input(self, index: int, shape: Sequence[int], strict: bool = False) -> None:  # noqa: ARG002
         self._shapes[self._graph.tensors[index]] = tuple(shape)

@@ -13,7 +13,8 @@ from typing import Any
 
 from ..errors import ConversionFailed, InvalidModel
 from ..files import reading
-from ..graph.model import Model, Op, Signature, Tensor
+from ..graph.model import Model, Signature, Tensor
+from ..ops.states import variable_name
 from ..tflite.read import load
 from .conversion import Conversion, converting, first_relevant_line, require_library
 
@@ -89,15 +90,9 @@ def unwritten(model: Model) -> list[str]:
     TensorFlow's converter makes such models of Keras 3 models that belong to another module (TensorFlow 2.21).
     """
     ops = [op for graph in model.graphs for op in graph.ops]
-    written = {_variable(ops, op.inputs[0]) for op in ops if op.kind == "ASSIGN_VARIABLE"}
-    read = dict.fromkeys(_variable(ops, op.inputs[0]) for op in ops if op.kind == "READ_VARIABLE")
+    written = {variable_name(ops, op.inputs[0]) for op in ops if op.kind == "ASSIGN_VARIABLE"}
+    read = dict.fromkeys(variable_name(ops, op.inputs[0]) for op in ops if op.kind == "READ_VARIABLE")
     return [name for name in read if name is not None and name not in written]
-
-
-def _variable(ops: Sequence[Op], handle: Tensor | None) -> str | None:
-    """The name of what a handle refers to; None if a caller passes it in."""
-    maker = next((op for op in ops if op.kind == "VAR_HANDLE" and handle in op.outputs), None)
-    return None if maker is None else f"{maker.option('container', '')}{maker.option('sharedName', '')}"
 
 
 def _concrete(function: Any) -> Any:

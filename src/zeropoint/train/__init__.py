@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .network import Trainable as Trainable
     from .network import quantize_model as quantize_model
     from .network import trainable as trainable
+    from .open_shapes import fix_shapes as fix_shapes
 
 # Where public names live.
 _HOMES = {
@@ -34,6 +35,7 @@ _HOMES = {
     "fake_quant": ("QuantSettings",),
     "loop": ("Schedule",),
     "network": ("FreezeRanges", "Trainable", "quantize_model", "trainable"),
+    "open_shapes": ("fix_shapes",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

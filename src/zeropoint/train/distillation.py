@@ -26,6 +26,7 @@ from .fake_quant import QuantSettings
 from .fake_quant_graph import Blueprint
 from .loop import Progress, Schedule, TrainingData, TrainingLoop, TrainingSummary
 from .network import Trainable, entry_plan, logits_of, recipe_of
+from .open_shapes import fixed_for
 
 SMALLEST = 1e-12
 
@@ -85,6 +86,7 @@ def distill(
     schedule, goal, settings = schedule or Schedule(), goal or Goal(), settings or QuantSettings()
     schedule = schedule if steps is None else replace(schedule, steps=steps)
     data = TrainingData.of(source, samples, labelled=goal.loss is not None)
+    source = fixed_for(source, data.rows)
     request = Request(rules, effort=effort, ops=ops)
     start = quantize_on(source, request, list(data.rows))
     assert start.prepared is not None

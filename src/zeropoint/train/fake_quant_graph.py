@@ -18,10 +18,11 @@ from keras import ops
 
 from ..dtypes import Array, DType
 from ..errors import UnsupportedOp
-from ..graph.model import Op, Tensor
+from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use
 from ..ops import Bias, OpSpec, Trait, fused_activation
 from ..ops.batching import Free, free_tensors
+from ..ops.states import is_streaming
 from ..plan.plan import Held, Node, Plan, Planned
 from ..plan.request import Request
 from . import fake_quant
@@ -74,6 +75,7 @@ class FakeQuantGraph:
         plan, specs = blueprint.plan, blueprint.specs
         needed = needed_ops(plan, blueprint.outputs)
         require_known(needed)
+        require_whole_sequences(plan.graph)
         free = free_tensors(plan.graph.inputs, needed, specs)
         constants = constants_of(plan, needed, specs, blueprint.freeze, add_weight)
         return cls(
@@ -126,7 +128,18 @@ def require_known(needed: Sequence[Op]) -> None:
         raise UnsupportedOp(
             "these ops cannot be trained through:",
             *(f"  {op.label} '{op.name}'" for op in missing),
-            "train the part in front of them: outputs=[...] with names out of " + ", ".join(map(repr, ends)),
+            "train the part in front of them: outputs=[...] with names out of " + ", ".join(map(repr, ends))
+            if ends
+            else "nothing comes before them that could be trained alone",
+        )
+
+
+def require_whole_sequences(graph: Graph) -> None:
+    """Raise for models that compute one step in a run: in training, every sample starts from the initial state."""
+    if is_streaming(graph):
+        raise UnsupportedOp(
+            "the model goes on from the state that the run before left, one step at a time, and training starts every "
+            "sample anew; train a version of it that takes whole sequences"
         )
 
 

@@ -21,10 +21,11 @@ from ..plan.request import Request
 from ..recipe import FLOAT, Recipe, Rule, preset
 from ..sources.models import ModelSource, load
 from ..sources.ports import Port, Row, entry, entry_graphs
-from ..sources.samples import Samples
+from ..sources.samples import Notes, Samples, iterate, rows
 from .backend import array_of
 from .fake_quant import QuantSettings
 from .fake_quant_graph import Blueprint, FakeQuantGraph, ForwardPass
+from .open_shapes import fixed_for, leaves_sizes_open
 from .weights import unmatched
 
 NOISE_RUNS = 8
@@ -71,6 +72,13 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
             found = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         if len(found) != len(ports) or any(v is None for v in found):
             raise InvalidSample(f"give an array for each input of the model: {', '.join(map(str, ports))}")
+        for port, value in zip(ports, found, strict=True):
+            shape: tuple[int | None, ...] = tuple(getattr(value, "shape", ()))
+            if -1 in port.shape[1:] and shape[1:] != port.tensor.shape[1:]:
+                raise InvalidSample(
+                    f"input {port}: the graph to train has the size {list(port.tensor.shape)}, not {list(shape)}; "
+                    "make it of zeropoint.train.fix_shapes(model, sample)"
+                )
         return found
 
     def freeze_ranges(self) -> None:
@@ -199,6 +207,9 @@ def quantize_model(
     model = load(keras_model)
     if samples is None:
         settings = settings or QuantSettings(ranges="average", debias=True)
+    if samples is not None and leaves_sizes_open(model):
+        samples = list(iterate(samples))
+        model = fixed_for(model, [row for _, row in rows(samples, entry(model), Notes())])
     stats = calibrate(model, _noise(model) if samples is None else samples, ops=ops)
     return trainable(model, recipe, stats, weight_bits=weight_bits, settings=settings, logits=logits, ops=ops)
 
