@@ -29,7 +29,7 @@ LAYERS = (
     ("train",),
     ("comparison",),
     ("diagnosis",),
-    ("report", "converter", "lite", "demo", "cli"),
+    ("report", "converter", "lite", "demo", "c_export", "cli"),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 

@@ -12,6 +12,7 @@ import typer
 
 from .command import QuietOption, Screen, VerboseOption, add_command, causes, tolerate_closed_pipe
 from .examine import benchmark, compare, doctor, inspect
+from .export import export
 from .make import calibrate, demo, quantize, train
 from .signals import orderly_end
 
@@ -25,7 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (inspect, calibrate, quantize, train, compare, doctor, benchmark, demo):
+for command in (inspect, calibrate, quantize, train, compare, doctor, benchmark, export, demo):
     add_command(app, command, runs_models=command not in (inspect, demo))
 
 

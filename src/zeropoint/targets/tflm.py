@@ -117,3 +117,18 @@ TFLM = Target(
     rewrites=TFLM_REWRITES,
     tool="tflm",
 )
+
+IRREGULAR = {
+    "BATCH_MATMUL": "BatchMatMul",
+    "CUMSUM": "CumSum",
+    "PADV2": "PadV2",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": "UnidirectionalSequenceLSTM",
+    "ethos-u": "EthosU",
+}
+"""Ops that its resolver does not call by their name in capitals."""
+
+
+def resolver_method(label: str) -> str:
+    """What MicroMutableOpResolver calls an op: CONV_2D is added by AddConv2D."""
+    regular = "".join(part if part[0].isdigit() else part.capitalize() for part in label.split("_"))
+    return f"Add{IRREGULAR.get(label, regular)}"

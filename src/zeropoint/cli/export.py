@@ -1,0 +1,45 @@
+"""The command that turns a model into sources for a device: export."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import InvalidRecipe
+from . import shared
+from .command import Screen, flag, option
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What to write, and where."""
+
+    c: Path | None = option(None, "DIR", "Write C++ for TensorFlow Lite Micro into this folder.", "--c")
+    arena: int | None = option(None, "BYTES", "Memory that the device has for it; refuse if that is too little.", min=1)
+    overwrite: bool = flag("Replace files in the folder.")
+
+
+def export(screen: Screen, model: shared.ModelArgument, options: ExportOptions) -> None:
+    """Write a model as C++ sources for a microcontroller: its bytes, its ops, its memory, and how to call it.
+
+    The folder gets model.h (sizes, scales, zero points, labels), model.cc (the file as an aligned array), ops.h (a
+    resolver with exactly the ops it needs) and main.cc (an example). With zeropoint[tflm] the size of the arena is
+    measured, else estimated.
+
+    Examples:
+      zeropoint export model_int8.tflite --c firmware/model
+      zeropoint export model_int8.tflite --c firmware/model --arena 65536 --overwrite
+    """
+    from ..c_export import export_c
+    from ..report.terminal import Printer
+
+    if options.c is None:
+        raise InvalidRecipe("nothing to export: say where to with --c DIR")
+    made = export_c(shared.load_model(model, screen), options.arena)
+    made.save(options.c, overwrite=options.overwrite)
+    printer = Printer(screen.remarks)
+    printer.entry("Files", ", ".join(str(options.c / name) for name in made.files))
+    printer.entry("Ops", f"{len(made.ops)}: {', '.join(made.ops)}")
+    printer.entry("Arena", f"{made.arena.size:,} bytes, {made.arena.origin}")
+    if made.labels:
+        printer.entry("Labels", f"{len(made.labels)}, from the file's metadata")
