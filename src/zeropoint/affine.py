@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from .dtypes import Array, DType
 from .errors import InvalidRange
+from .parallel import cached_property
 
 SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 """Scales are stored as float32; below this they would be subnormal, and kernels flush those to zero."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
-from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from .parallel import cached_property
 
 Array: TypeAlias = npt.NDArray[Any]
 Kind = Literal["float", "int", "uint", "bool", "complex", "string", "opaque"]

@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    from functools import cached_property as cached_property
+else:
+
+    class cached_property:  # noqa: N801  # a decorator, by the name that everybody knows
+        """As in Python 3.12. Before, all objects of a class share a lock that is held while a value is computed: one
+        thread waits for another that works on something else, and a process forked meanwhile waits forever."""
+
+        def __init__(self, compute: Callable[[Any], Any]) -> None:
+            self._compute, self.__doc__ = compute, compute.__doc__
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            self._name = name
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            kept = instance.__dict__
+            if self._name not in kept:
+                kept[self._name] = self._compute(instance)
+            return kept[self._name]
+
 
 Part = TypeVar("Part")
 Found = TypeVar("Found")

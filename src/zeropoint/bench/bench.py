@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from functools import cached_property
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from ..dtypes import Array
 from ..graph.model import Model, Tensor
 from ..ops import OPS, OpSpec
 from ..ops.execution import macs_of
-from ..parallel import in_parallel
+from ..parallel import cached_property, in_parallel
 from ..runtime.runner import Runner
 from ..sources.ports import Entry, Row, entries, entry
 from ..sources.samples import Notes, Samples, iterate, rows

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 import numpy as np
 
 from ..dtypes import Array
 from ..errors import InvalidSample, RuntimeFailure
 from ..graph.model import Tensor
+from ..parallel import cached_property
 from ..runtime.runner import Runner
 from ..sources.ports import Row
 from .histogram import Histogram

@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from ..errors import InvalidStats
 from ..files import PathLike, read_arrays, reading, write_whole
 from ..graph.model import Model
 from ..graph.query import fingerprint
+from ..parallel import cached_property
 from .histogram import BINS, FINEST, Histogram
 
 FORMAT = "zeropoint-stats-1"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from ..graph.model import Graph, Model, Tensor
 from ..graph.query import tensor_keys
 from ..ops import UNPACKING, OpSpec
 from ..ops.states import has_state, is_streaming
-from ..parallel import cores
+from ..parallel import cached_property, cores
 
 OpTable = Mapping[str, OpSpec]
 Signs = frozenset[float]

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import reduce
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ..graph.model import Model
 from ..improve.pipeline import JUDGED_AT_HIGH_EFFORT, Result, quantize_with
 from ..improve.steps import TRIED
 from ..ops import OPS, OpSpec
+from ..parallel import cached_property
 from ..plan.request import RangeChoice, Request, WeightOptions, resolve_recipe
 from ..recipe import Effort, Recipe, plain_rules
 from ..runtime import trusting

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from ..improve.pipeline import Result
 from ..improve.steps import TRIED
 from ..ops import OPS, OpSpec, Weight
 from ..ops.execution import execution_of, macs_of
+from ..parallel import cached_property
 from ..plan.plan import Planned
 from ..plan.planner import Prepared, prepare_model
 from ..plan.request import RangeChoice, Request

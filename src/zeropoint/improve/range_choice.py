@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from ..graph.edit import copy_model, insert_chain
 from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import OpSpec
 from ..ops.execution import macs_of
+from ..parallel import cached_property
 from ..plan.plan import Plan
 from ..sources.ports import entry
 from ..tflite.schema import default_options

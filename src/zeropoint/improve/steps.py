@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from ..graph.edit import copy_model
 from ..graph.model import Model, Op
 from ..graph.query import tensor_keys
 from ..ops.execution import macs_of
+from ..parallel import cached_property
 from ..plan.plan import Planned
 from ..plan.planner import Prepared, plan_model
 from ..plan.qdq import Trained

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from ..dtypes import DType
 from ..graph.model import Graph, Op, Tensor
@@ -18,6 +17,7 @@ from ..graph.query import Use, Uses
 from ..ops import Activation, OpSpec, Trait
 from ..ops.execution import macs_of
 from ..ops.layout import Convolution
+from ..parallel import cached_property
 from ..recipe import FLOAT, Recipe, Scheme
 from ..targets import Costs, Target, TypedOp, Verdict
 from .derive import Interface

@@ -6,13 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 from ..affine import QuantParams
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use
+from ..parallel import cached_property
 from ..recipe import Scheme
 
 SkipCode = Literal[

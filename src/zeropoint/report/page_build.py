@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from ..graph.query import tensor_keys
 from ..improve.pipeline import Result
 from ..json_values import json_values
 from ..ops.execution import Execution
+from ..parallel import cached_property
 from ..recipe import PlainRules, Recipe
 from ..sources.ports import entry
 from .inspection import InspectedOp, Inspection, inspect

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from .. import errors
 from ..dtypes import Array
 from ..errors import RuntimeFailure
+from ..parallel import cached_property
 from .interpreter import Kernels
 from .messages import Message, receive, send
 

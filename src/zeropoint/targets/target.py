@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cached_property
 from typing import Literal
 
 from ..dtypes import DType
+from ..parallel import cached_property
 from .conditions import Condition
 from .device_conditions import BiasBelow
 from .typed_op import TypedOp

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ..affine import QuantParams
@@ -12,6 +11,7 @@ from ..dtypes import Array, DType
 from ..graph.model import BlockScales, Op, Tensor
 from ..graph.query import Use
 from ..ops import OPS, Activation, Bias, OpSpec, Untouched, Weight, fused_activation
+from ..parallel import cached_property
 from ..recipe import Scheme
 
 Form = DType | QuantParams

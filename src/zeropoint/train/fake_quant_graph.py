@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from ..graph.query import Use
 from ..ops import Bias, OpSpec, Trait, fused_activation
 from ..ops.batching import Free, free_tensors
 from ..ops.states import is_streaming
+from ..parallel import cached_property
 from ..plan.plan import Held, Node, Plan, Planned
 from ..plan.request import Request
 from . import fake_quant
