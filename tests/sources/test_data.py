@@ -213,6 +213,57 @@ def test_other_pictures_become_rgb(tmp_path, mode):
     np.testing.assert_array_equal(found[0][0][0], np.asarray(picture.convert("RGB")))
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+def test_images_are_turned_upright(tmp_path, orientation, suffix):
+    """A quarter of an image is bright; the camera held it in one of eight ways."""
+    upright = np.zeros((16, 32), np.uint8)
+    upright[:8, :16] = 255
+    # What the camera stored is what becomes upright by undoing the orientation.
+    undo = {
+        1: lambda a: a,
+        2: lambda a: a[:, ::-1],
+        3: lambda a: a[::-1, ::-1],
+        4: lambda a: a[::-1],
+        5: lambda a: a.T,
+        6: lambda a: np.rot90(a, 1),
+        7: lambda a: a[::-1, ::-1].T,
+        8: lambda a: np.rot90(a, -1),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = Image.fromarray(np.ascontiguousarray(undo(upright)))
+    stored.save(tmp_path / f"a.{suffix}", exif=exif, **({"quality": 100} if suffix == "jpg" else {}))
+    notes, model = Notes(), picture_model(1, 16, 32, 1)
+    ((_, (found,)),) = rows(load_data(str(tmp_path), entry(model)).samples, entry(model), notes)
+    np.testing.assert_allclose(found[0, :, :, 0], upright, atol=2)
+    assert notes.lines == (["images were turned upright, as their EXIF data ask for"] if orientation > 1 else [])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.UINT8])
+def test_sixteen_bits_are_kept(tmp_path, channels, dtype):
+    deep = np.array([[0, 257, 300], [30000, 65278, 65535]], np.uint16)
+    Image.fromarray(deep).save(tmp_path / "a.png")
+    notes, model = Notes(), picture_model(1, 2, 3, channels, dtype=dtype)
+    ((_, (found,)),) = rows(load_data(str(tmp_path), entry(model)).samples, entry(model), notes)
+    expected = deep / np.float32(257)
+    if dtype is DType.UINT8:
+        expected = np.rint(expected)
+    assert found.dtype == dtype.storage
+    np.testing.assert_allclose(found[0], np.repeat(expected[..., None], channels, 2), rtol=1e-6)
+    assert notes.lines == ["images of 16 bits were divided by 257, so that their values are 0 to 255"]
+
+
+def test_sixteen_bits_are_resized_without_rounding(tmp_path):
+    deep = np.array([[0, 0, 257, 257], [0, 0, 257, 257]], np.uint16)
+    Image.fromarray(deep).save(tmp_path / "a.png")
+    found = loaded(tmp_path, picture_model(1, 1, 3, 1))
+    values = np.ravel(found[0][0])
+    assert 0 < values[1] < 1
+    assert values[0] < values[1] < values[2]
+
+
 def test_images_are_resized(photos):
     found = loaded(photos, picture_model(1, 8, 5, 3))
     expected = [np.asarray(Image.fromarray(pixels).resize((5, 8))) for pixels in PIXELS]

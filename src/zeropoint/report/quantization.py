@@ -39,6 +39,8 @@ def print_result(result: Result, before: int, after: int, console: Console) -> N
         printer.entry("Worst", f"{op.label} ", printer.fit(op.name.split(";")[0], 60), f": {snrs}")
     for note in result.notes:
         printer.entry("Chosen", note)
+    for note in () if result.stats is None else result.stats.notes:
+        printer.entry("Samples", note)
     for repair in result.repairs[:MOST_REPAIRS]:
         printer.entry("Repaired", printer.fit(repair.tensor.name, 60), f": {repair.text}")
     if len(result.repairs) > MOST_REPAIRS:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +15,12 @@ from ..errors import InvalidSample, ZeropointError
 from ..files import read_arrays, reading
 from .conversion import require_library
 from .ports import Entry, Port
-from .samples import Samples
+from .samples import NotedSamples, Notes, Samples
 
 LARGEST_ARCHIVE = 4 << 30
 """Bytes that an .npz may unpack to."""
+
+EXIF_ORIENTATION = 0x0112
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
@@ -116,7 +117,7 @@ def _from_images(folder: Path, entry: Entry, normalization: Normalization) -> Da
         raise InvalidSample(f"a folder of images fits a model with one input, this one has {len(entry.ports)}")
     (port,) = entry.ports
     normalization.require(port, _image_layout(port).channels)
-    return Data(partial(_images, files, port, normalization), len(files))
+    return Data(_Images(files, port, normalization), len(files))
 
 
 class _ImageLayout(NamedTuple):
@@ -136,21 +137,50 @@ def _image_layout(port: Port) -> _ImageLayout:
     raise InvalidSample(f"images do not fit the input {port}; it needs four dimensions with 1 or 3 channels")
 
 
-def _images(files: Sequence[Path], port: Port, normalization: Normalization) -> Iterator[Array]:
-    require_library("PIL", "reading images", "Pillow: pip install 'zeropoint[images]'")
-    from PIL import Image
+@dataclass
+class _Images(NotedSamples):
+    """Images as a model's input takes them."""
 
-    height, width, channels, channels_first = _image_layout(port)
-    for file in files:
-        try:
-            with Image.open(file) as opened:
-                picture = opened.convert("L" if channels == 1 else "RGB")
-                size = picture.width if width < 0 else width, picture.height if height < 0 else height
-                pixels = np.asarray(picture.resize(size), np.uint8).reshape(*size[::-1], channels)
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise InvalidSample(f"cannot read the image {file}: {error}") from None
-        value = pixels if port.dtype is DType.UINT8 else normalization.apply(pixels)
-        yield (value.transpose(2, 0, 1) if channels_first else value)[None]
+    files: Sequence[Path]
+    port: Port
+    normalization: Normalization
+    notes: Notes = field(default_factory=Notes)
+
+    def __call__(self) -> Iterator[Array]:
+        require_library("PIL", "reading images", "Pillow: pip install 'zeropoint[images]'")
+        layout = _image_layout(self.port)
+        for file in self.files:
+            try:
+                pixels = self._pixels(file, layout)
+            except MemoryError:
+                raise
+            except Exception as error:  # parsers raise whatever they come across
+                raise InvalidSample(f"cannot read the image {file}: {error or type(error).__name__}") from None
+            value = pixels if self.port.dtype is DType.UINT8 else self.normalization.apply(pixels)
+            yield (value.transpose(2, 0, 1) if layout.channels_first else value)[None]
+
+    def _pixels(self, file: Path, layout: _ImageLayout) -> Array:
+        """Values from 0 to 255: uint8, or float32 of an image that has more than 8 bits."""
+        from PIL import Image, ImageOps
+
+        with Image.open(file) as opened:
+            picture = ImageOps.exif_transpose(opened)
+            if opened.getexif().get(EXIF_ORIENTATION, 1) != 1:
+                self.notes.say("images were turned upright, as their EXIF data ask for")
+            is_deep = picture.mode.startswith("I")  # 16 bits, of which Pillow would keep what is below 256
+            if is_deep:
+                self.notes.say("images of 16 bits were divided by 257, so that their values are 0 to 255")
+                picture = Image.fromarray(np.asarray(picture).astype(np.float32) / np.float32(257))
+            else:
+                picture = picture.convert("L" if layout.channels == 1 else "RGB")
+            size = (
+                picture.width if layout.width < 0 else layout.width,
+                picture.height if layout.height < 0 else layout.height,
+            )
+            pixels = np.asarray(picture.resize(size)).reshape(*size[::-1], -1)
+        if is_deep:
+            pixels = np.repeat(pixels, layout.channels, 2)
+        return np.rint(pixels).astype(np.uint8) if is_deep and self.port.dtype is DType.UINT8 else pixels
 
 
 def function_in(script: Path, name: str, refusal: type[ZeropointError]) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,10 +28,22 @@ class Notes:
             self.lines.append(line)
 
 
+class NotedSamples(ABC):
+    """Samples that are made by a call, which has remarks on them."""
+
+    notes: Notes
+
+    @abstractmethod
+    def __call__(self) -> Iterable[Any]: ...
+
+
 def rows(samples: Samples, entry: Entry, notes: Notes) -> Iterator[tuple[int, Row]]:
     """(number of the sample, inputs of one run). A sample that is a batch gives several runs."""
     ready = None  # the type and shape of an array that needed nothing done: the others are mostly the same
+    own = samples.notes.lines if isinstance(samples, NotedSamples) else []
     for number, sample in _numbered(samples):
+        for line in own:
+            notes.say(line)
         if isinstance(sample, np.ndarray) and (sample.dtype, sample.shape) == ready and sample.flags.c_contiguous:
             yield number, (sample,)
             continue
