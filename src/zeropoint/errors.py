@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 
+def printable(text: str) -> str:
+    """`text` with characters escaped that a terminal would interpret or could not show: names come from strangers.
+
+    Whatever prints a name of a file, or from a file, goes through here.
+    """
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
 class ZeropointError(Exception):
     """What went wrong, where, and what to do next, in one message. A list has one argument for each line."""
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.args))
+        return "\n".join(printable(str(line)) for line in self.args)
 
 
 class InvalidModel(ZeropointError):

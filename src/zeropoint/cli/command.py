@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from ..errors import InvalidRecipe, RuntimeFailure, ZeropointError
+from ..errors import InvalidRecipe, RuntimeFailure, ZeropointError, printable
 from ..files import describe_os_error
 from ..streams import unredirected
 from .signals import ignore_interrupts, import_numpy
@@ -242,11 +242,12 @@ def _exit_codes(verbose: bool) -> Iterator[None]:
             ignore_interrupts()
         shown = error.__cause__ if isinstance(error, ZeropointError) else error
         if verbose and code in (ExitCode.BAD_USE, ExitCode.INTERNAL) and shown is not None:
-            traceback.print_exception(shown)
+            for line in "".join(traceback.format_exception(shown)).splitlines():
+                print(printable(line), file=sys.stderr)
         elif code is ExitCode.INTERNAL:
             message += "; --verbose shows where"
         with unredirected():
-            print(message, file=sys.stderr, flush=True)
+            print("\n".join(map(printable, message.split("\n"))), file=sys.stderr, flush=True)
         raise typer.Exit(code) from None
 
 
@@ -261,14 +262,12 @@ def _verdict(error: BaseException) -> tuple[str, ExitCode]:
         most = "" if limit is None else f": this process may take {limit / 1e6:,.0f} MB (ulimit -v)"
         return f"error: not enough memory{most}; try fewer --workers or a smaller --limit", ExitCode.BAD_USE
     if isinstance(error, ZeropointError):
-        from ..report.terminal import printable
-
-        lines = [printable(str(line)) for line in error.args]
+        hint = ""
         if limit and isinstance(error, RuntimeFailure):  # LiteRT does not say what it lacked
-            lines.append(f"  maybe for lack of memory: this process may take {limit / 1e6:,.0f} MB (ulimit -v)")
-        return "error: " + "\n".join(lines), ExitCode.BAD_USE
+            hint = f"\n  maybe for lack of memory: this process may take {limit / 1e6:,.0f} MB (ulimit -v)"
+        return f"error: {error}{hint}", ExitCode.BAD_USE
     if isinstance(error, OSError):  # a full disk or too many open files are not bugs
-        where = "" if error.filename is None else f"{error.filename}: "
+        where = "" if error.filename is None else f"{printable(str(error.filename))}: "
         return f"error: {where}{describe_os_error(error)}", ExitCode.BAD_USE
     first_line = f"{type(error).__name__}: {error}".partition("\n")[0]
     return f"internal error: {first_line}\nThis is a bug in zeropoint, please report it", ExitCode.INTERNAL

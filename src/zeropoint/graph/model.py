@@ -12,6 +12,7 @@ import numpy as np
 
 from ..affine import PerAxis, PerTensor, QuantParams
 from ..dtypes import Array, DType
+from ..errors import printable
 from ..packing import pack, unpack
 
 
@@ -193,7 +194,7 @@ class Op:
         return found + [v for value in values if isinstance(value, tuple) for v in value if isinstance(v, Graph)]
 
     def __repr__(self) -> str:
-        return f"<{self.label} {self.name!r}>"
+        return f"<{printable(self.label)} {self.name!r}>"
 
 
 def attached(tensor: Tensor) -> Iterator[Tensor]:
@@ -282,14 +283,15 @@ def _model_text(model: Model) -> str:
     names = {tensor: f"%{k}" for graph in model.graphs for k, tensor in enumerate(graph.tensors)}
     lines = [f"model{_fields(model, names, skip=('graphs', 'signatures'))}"]
     lines += [f"signature{_fields(signature, names)}" for signature in model.signatures]
-    return "\n".join([*lines, *(_graph_text(graph) for graph in model.graphs)])
+    return "\n".join([*map(printable, lines), *(_graph_text(graph) for graph in model.graphs)])
 
 
 def _graph_text(graph: Graph) -> str:
     names = {tensor: f"%{k}" for k, tensor in enumerate(graph.tensors)}
     lines = [f"graph {graph.name!r}{_fields(graph, names, skip=('name', 'tensors', 'ops'))}"]
     lines += [f"  {names[tensor]} {_tensor(tensor, names)}" for tensor in graph.tensors]
-    return "\n".join([*lines, *(f"  {_op(op, names)}" for op in graph.ops)])
+    lines += [f"  {_op(op, names)}" for op in graph.ops]
+    return "\n".join(map(printable, lines))
 
 
 def _tensor(tensor: Tensor, names: Names) -> str:

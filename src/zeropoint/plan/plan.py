@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from ..affine import QuantParams
 from ..dtypes import Array, DType
+from ..errors import printable
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use
 from ..parallel import cached_property
@@ -44,7 +45,7 @@ class Skipped:
     code: SkipCode
 
     def __str__(self) -> str:
-        return f"{self.op.label} '{self.op.name}': {self.reason}"
+        return printable(f"{self.op.label} '{self.op.name}': {self.reason}")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Repair:
     code: RepairCode
 
     def __str__(self) -> str:
-        return f"'{self.tensor.name}': {self.text}"
+        return printable(f"'{self.tensor.name}': {self.text}")
 
 
 Form = QuantParams | DType
@@ -222,7 +223,7 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(map(printable, self._lines()))
 
     def _lines(self) -> Iterator[str]:
         labels = {op: self._label(op) for op in self.graph.ops}

@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ..errors import printable
 
 
 class ReportProgress(Protocol):
@@ -38,7 +41,7 @@ def progress_bar(title: str, total: int | None, unit: str, console: Console) -> 
         def report(done: int, description: str | None = None) -> None:
             speed = bar.tasks[0].speed
             rate = "" if speed is None else f"{speed:.0f} {unit}/s"
-            bar.update(task, completed=done, rate=rate, description=description or title)
+            bar.update(task, completed=done, rate=rate, description=escape(printable(description or title)))
 
         yield report
 

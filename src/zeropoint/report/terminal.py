@@ -13,6 +13,7 @@ from ..bench.errors import EXACT
 from ..bench.latency import Benchmark, Timing
 from ..calibration.histogram import Histogram
 from ..calibration.stats import Stats
+from ..errors import printable
 from .inspection import InspectedOp, Inspection, QuantRow, TensorRow
 
 BAR_WIDTH = 30
@@ -22,11 +23,6 @@ SHOWN_KINDS = 5
 """Kinds of ops that are listed for each model of a benchmark."""
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
-
-
-def printable(text: str) -> str:
-    """`text` with characters escaped that a terminal would interpret or could not show: names come from strangers."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class Printer:
