@@ -11,7 +11,7 @@ import numpy as np
 
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model, Op, Tensor
-from zeropoint.ops import OpSpec
+from zeropoint.ops import OPS, Activation, Bias, OpSpec
 from zeropoint.runtime import Session
 from zeropoint.tflite.schema import default_options, dtype_code, option_types
 
@@ -70,9 +70,13 @@ def x(*shape: int, low: float = -2.0, high: float = 3.0) -> Fed:
     return Fed(shape, draw)
 
 
+LEVEL = 16
+"""Such that int8 and int16 kernels alike can compare levels: both have limits."""
+
+
 def levels(*shape: int, low: int = -7, high: int = 8) -> Fed:
     """Whole numbers, often equal: neighbours are many quantization steps apart."""
-    return Fed(shape, lambda rng, size: rng.integers(low, high, size, endpoint=True).astype(np.float32))
+    return Fed(shape, lambda rng, size: LEVEL * rng.integers(low, high, size, endpoint=True).astype(np.float32))
 
 
 def powers(*shape: int) -> Fed:
@@ -167,11 +171,31 @@ class Sample:
         fed = [tensor for operand, tensor in made.items() if isinstance(operand, Fed) and tensor is not None]
         return Model([build.graph("main", fed, outputs, op)])
 
+    def scaled(self, first: float, others: float) -> Sample:
+        """The same op on numbers that are so many times as large: the first that flow through it, and all others."""
+        spec, made = OPS[self.becomes or self.kind], dict[Operand, Operand]()
+        flowing = [k for k in range(len(self.operands)) if isinstance(spec.input_role(k), Activation)]
+        for slot, operand in enumerate(self.operands):
+            factor = first if slot in flowing[:1] else others
+            if isinstance(spec.input_role(slot), Bias):
+                factor = first * others
+            made.setdefault(operand, _scaled(operand, factor))
+        return replace(self, operands=tuple(made[operand] for operand in self.operands))
+
     def draw(self, count: int) -> list[tuple[Array, ...]]:
         """Inputs for `count` runs, always the same."""
         rng = np.random.default_rng(len(self.name))
         fed = [o for o in dict.fromkeys(self.operands) if isinstance(o, Fed)]
         return [tuple(o.draw(rng, o.shape) for o in fed) for _ in range(count)]
+
+
+def _scaled(operand: Operand, factor: float) -> Operand:
+    if isinstance(operand, Held) and operand.data.dtype == np.float32:
+        return Held((operand.data * np.float64(factor)).astype(np.float32))
+    if isinstance(operand, Fed) and operand.tensor("").dtype is DType.FLOAT32:
+        drawn = operand.draw
+        return replace(operand, draw=lambda rng, size: (drawn(rng, size) * np.float64(factor)).astype(np.float32))
+    return operand
 
 
 def sample(kind: str, name: str, *operands: Operand, version: int = 1, fused: int = NONE, **options: Any) -> Sample:
@@ -275,8 +299,8 @@ def comparisons(kind: str) -> tuple[Sample, ...]:
     pairs = {
         "two": (levels(3, 40), levels(3, 40, low=-3, high=4)),
         "broadcast": (levels(2, 3, 40), levels(40, low=0, high=5)),
-        "constant": (levels(3, 40), reals(np.arange(40) % 7)),
-        "scalar_first": (reals(3), levels(3, 40)),
+        "constant": (levels(3, 40), reals(LEVEL * (np.arange(40) % 7))),
+        "scalar_first": (reals(3 * LEVEL), levels(3, 40)),
     }
     return tuple(Sample(kind, name, pair, (DType.BOOL,)) for name, pair in pairs.items())
 
@@ -397,7 +421,6 @@ SAMPLES: tuple[Sample, ...] = (
     sample("L2_NORMALIZATION", "rows", x(4, 11)),
     sample("L2_NORMALIZATION", "pixels", x(1, 3, 4, 9)),
     *reductions("MEAN"),
-    *reductions("SUM"),
     *reductions("REDUCE_MAX"),
     *reductions("REDUCE_MIN"),
     *searches("ARG_MAX"),

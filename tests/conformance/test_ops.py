@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from zeropoint.affine import QuantParams, dequantize, quantize
-from zeropoint.calibration import Range, Ranges, Stats, TensorStats, calibrate
-from zeropoint.dtypes import Array, DType
+from zeropoint.calibration import calibrate
+from zeropoint.dtypes import DType
 from zeropoint.errors import RuntimeFailure
-from zeropoint.graph import Model, Op
-from zeropoint.graph.edit import set_constant
-from zeropoint.improve.pipeline import Result, run
-from zeropoint.ops import CONVERSIONS, OPS, Activation, Bias, Coefficients, OpSpec, Role, ShapeOnly, Weight
+from zeropoint.graph import Model
+from zeropoint.improve.pipeline import run
+from zeropoint.ops import CONVERSIONS, OPS, Activation, Bias, Coefficients, Role, ShapeOnly, Weight
 from zeropoint.plan.request import Request
-from zeropoint.recipe import INT8 as INT8_SCHEME
-from zeropoint.recipe import INT16X8 as INT16_SCHEME
 from zeropoint.recipe import Recipe, Rule
 from zeropoint.runtime import Kernels, Session
 
 from .. import build
-from .samples import LOOSE, SAMPLES, Sample, tolerance
+from .cases import (
+    CASES,
+    RUNS,
+    SCHEMES,
+    Case,
+    computing,
+    quantized,
+    rounded_inputs,
+    rounded_model,
+    run_afresh,
+    statistics,
+    units_off,
+)
+from .samples import LOOSE, SAMPLES, tolerance
 
-SCHEMES = {DType.INT8: INT8_SCHEME, DType.INT16: INT16_SCHEME}
-RUNS = 20
 SLACK = 0.02
 """In units of the last place: what float32 loses on the way to int16 and back."""
 
@@ -39,107 +44,8 @@ NEAR = {
 }
 """By types of activations and weights: what rounding the operands may take on average, of the output's range."""
 
-kernels = pytest.mark.parametrize("kernels", ["delegate", "optimized"])
 
-
-@dataclass(frozen=True)
-class Case:
-    """A sample with one of the types that its row claims; if `stretched`, its outputs are to hold more than they do.
-
-    That is what a neighbour can ask for. It tells kernels that rescale from those that need one scale throughout.
-    """
-
-    sample: Sample
-    activations: DType
-    weights: DType = DType.INT8
-    stretched: bool = False
-
-    def __str__(self) -> str:
-        narrow = f"-{self.weights.label}" if self.weights is not DType.INT8 else ""
-        return f"{self.sample}-{self.activations.label}{narrow}{'-stretched' if self.stretched else ''}"
-
-    @property
-    def spec(self) -> OpSpec:
-        return OPS[self.sample.becomes or self.sample.kind]
-
-    def recipe(self) -> Recipe:
-        return Recipe((Rule(replace(SCHEMES[self.activations], weights=self.weights)),))
-
-    def ranges(self) -> Ranges:
-        measured = statistics(self.sample).tensors
-        outputs = [name for name in measured if name.startswith("out")] if self.stretched else []
-        return Ranges({name: stretch(measured[name]) for name in outputs})
-
-
-def stretch(measured: TensorStats) -> Range:
-    span = measured.high.value - measured.low.value
-    return Range(measured.low.value - 0.2 * span, measured.high.value + 0.7 * span, "stretched")
-
-
-def cases() -> Iterator[Case]:
-    """What the rows claim."""
-    seen = set()
-    for sample in SAMPLES:
-        spec = OPS[sample.becomes or sample.kind]
-        for activations in spec.types:
-            for weights in spec.weights.get(activations, (DType.INT8,)):
-                yield Case(sample, activations, weights)
-            if (sample.kind, activations) not in seen:
-                seen.add((sample.kind, activations))
-                yield Case(sample, activations, stretched=True)
-
-
-CASES = list(cases())
-
-
-@cache
-def statistics(sample: Sample) -> Stats:
-    return calibrate(sample.model(), sample.draw(RUNS))
-
-
-@cache
-def quantized(case: Case) -> Result:
-    # quick: no bias is added to ops that have none, so that both models hold the same constants.
-    request = Request(case.recipe(), statistics(case.sample), case.ranges(), method="minmax", effort="quick")
-    return run(case.sample.model(), request)
-
-
-def computing(model: Model) -> Op:
-    """The only op that does more than convert."""
-    (op,) = [op for op in model.main.ops if op.kind not in CONVERSIONS]
-    return op
-
-
-def rounded_model(case: Case) -> Model:
-    """The float model with the constants that the quantized one has."""
-    model = case.sample.model()
-    if case.sample.becomes is not None:
-        return model  # another op has other constants
-    for tensor, integers in zip(computing(model).inputs, computing(quantized(case).model).inputs, strict=True):
-        if tensor is not None and integers is not None and integers.params is not None and integers.data is not None:
-            set_constant(tensor, dequantize(integers.data, integers.params), DType.FLOAT32)
-    return model
-
-
-def rounded_inputs(model: Model, inputs: Sequence[Array]) -> list[Array]:
-    """Inputs as they are once through the QUANTIZE ops of `model`."""
-    forms = {op.inputs[0]: op.outputs[0].params for op in model.main.ops if op.kind == "QUANTIZE"}
-    pairs = [(value, forms.get(tensor)) for tensor, value in zip(model.main.inputs, inputs, strict=True)]
-    return [value if params is None else dequantize(quantize(value, params), params) for value, params in pairs]
-
-
-def run_afresh(session: Session, inputs: Sequence[Array]) -> list[Array]:
-    session.reset()
-    return session.run(inputs)
-
-
-def units_off(result: Array, wanted: Array, params: QuantParams) -> float:
-    """The distance in units of the last place from what is wanted, or from the nearest that the integers can hold."""
-    return float(np.abs(result - np.clip(wanted, *params.range())).max() / params.scale)
-
-
-@kernels
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "kernels"), [(case, kernels) for case in CASES for kernels in case.kernels], ids=str)
 def test_integer_op_computes_what_the_float_op_does(case: Case, kernels: Kernels) -> None:
     """On rounded operands to a unit or so in the last place, on others nearly; truth values and indices exactly."""
     result = quantized(case).model

@@ -41,6 +41,7 @@ class Histogram:
         first = bin_of(low, exponent)
         bins = _bins(values.reshape(-1), exponent)
         bins -= first
+        np.maximum(bins, 0, out=bins)  # the extremes may come from kernels that take subnormal numbers for zero
         return cls(exponent, first, np.bincount(bins, minlength=bin_of(high, exponent) - first + 1))
 
     @classmethod

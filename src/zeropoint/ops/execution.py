@@ -76,4 +76,13 @@ def _sum(data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str, fl
         yield "output", common / (2.0**headroom * result.scale)
 
 
-_FACTORS = {Rescale.RATIO: _ratio, Rescale.PRODUCT: _product, Rescale.SUM: _sum}
+def _square(data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str, float]]:
+    """As for a sum, with 7 bits of room before the square is taken."""
+    common = 2 * max(data[0].scales[0], data[1].scales[0])
+    if common != 0:
+        yield "input 0", data[0].scales[0] / common
+        yield "input 1", data[1].scales[0] / common
+        yield "output", common**2 / (2.0**14 * result.scale)
+
+
+_FACTORS = {Rescale.RATIO: _ratio, Rescale.PRODUCT: _product, Rescale.SUM: _sum, Rescale.SQUARE: _square}

@@ -94,6 +94,23 @@ class Rescale(Enum):
     PRODUCT = "first input's scale * second input's scale / output's scale"
     RATIO = "input's scale / output's scale"
     SUM = "both inputs to a common scale, then to the output's"
+    SQUARE = "both inputs to a common scale, its square to the output's scale"
+
+
+RESCALE_LIMITS: Mapping[Rescale, Mapping[DType, float]] = {
+    # XNNPACK refuses the whole graph; int16 kernels wrap where results pass 32 bits.
+    Rescale.PRODUCT: {DType.INT8: 256.0, DType.INT16: 16.0},
+    # Integers are shifted left, out of their 32 bits.
+    Rescale.RATIO: {DType.INT8: 2.0**20, DType.INT16: 2.0**14},
+    # Kernels end the process, or wrap.
+    Rescale.SUM: {DType.INT8: 2.0**14, DType.INT16: 2.0**14},
+    # (2 * scale)**2 / (2**14 * output's scale) reaches 1, and the kernel ends the process.
+    Rescale.SQUARE: {DType.INT8: 2.0**12},
+}
+"""Where such factors reach these numbers, kernels fail in LiteRT 2.3; tests/conformance/sweep.py found it so.
+
+An output that is as fine as that has nothing to hold: its steps are parts of one step of its inputs.
+"""
 
 
 class Need(Enum):
@@ -144,11 +161,11 @@ class KernelSpec:
     """What LiteRT has kernels for.
 
     `types` are those of activations, `weights` the weight types beside each of them, `hybrid` the weight types beside
-    float activations, `blockwise` those of them that may have a scale for each block. `versions` maps a type to the
-    lowest op version that has it (1 where absent); `options` are option values that an activation type needs, float32
-    standing for hybrid kernels. `intermediates` are tensors that an integer kernel keeps values in: "float" ones it
-    does not read, "output" ones with the output's parameters. `note` says why a type is not claimed although LiteRT has
-    a kernel for it.
+    float activations, `blockwise` those of them that may have a scale for each block, except in LiteRT's reference
+    kernel of dense layers. `versions` maps a type to the lowest op version that has it (1 where absent); `options`
+    are option values that an activation type needs, float32 standing for hybrid kernels. `intermediates` are tensors
+    that an integer kernel keeps values in: "float" ones it does not read, "output" ones with the output's parameters.
+    `note` says why a type is not claimed although LiteRT has a kernel for it.
     """
 
     types: tuple[DType, ...] = ()
@@ -168,12 +185,13 @@ class OpSpec:
 
     `inputs` and `outputs` give the role of each slot. `layout` is how weights lie in an op that multiplies with them.
     `batch` says when the op treats the samples of a batch alike; without it never. `fixed` maps an activation type to
-    the output parameters that its kernel demands. Kernels or the delegate refuse, or abort, where a `rescale` factor
-    reaches `max_rescale`. `saturates` is the interval of inputs outside of which the integer result no longer changes,
-    by type. Inputs that lie further than `negligible` below the greatest leave no trace in the result. `own_activation`
-    is a fused activation that is part of what the op computes anyway. `probabilities` are what the op makes of its
-    inputs: of "each" by itself, or of a whole "row" along the last axis (perhaps their logarithms). `optional` are the
-    inputs that may be left out, besides biases.
+    the output parameters that its kernel demands. Kernels wrap, abort or are refused by the delegate where a `rescale`
+    factor reaches `max_rescale` (RESCALE_LIMITS by default), or an input's scale is not in `input_scales`, an interval
+    without its end. `saturates` is the interval of inputs outside of which the integer result no longer changes, by
+    type. Inputs that lie further than `negligible` below the greatest leave no trace in the result. `own_activation` is
+    a fused activation that is part of what the op computes anyway. `probabilities` are what the op makes of its inputs:
+    of "each" by itself, or of a whole "row" along the last axis (perhaps their logarithms). `optional` are the inputs
+    that may be left out, besides biases.
     """
 
     kind: str
@@ -184,7 +202,8 @@ class OpSpec:
     layout: Layout | None = None
     batch: BatchRule | None = None
     rescale: Rescale = Rescale.NONE
-    max_rescale: float | Mapping[DType, float] = math.inf
+    max_rescale: Mapping[DType, float] = field(default_factory=dict)
+    input_scales: Mapping[DType, tuple[float, float]] = field(default_factory=dict)
     fixed: Mapping[DType, Fixed] = field(default_factory=dict)
     saturates: Mapping[DType, tuple[float, float]] = field(default_factory=dict)
     negligible: float | None = None
@@ -209,7 +228,8 @@ class OpSpec:
 
     def rescale_limit(self, dtype: DType) -> float:
         """`max_rescale` for an activation type."""
-        return self.max_rescale if isinstance(self.max_rescale, float) else self.max_rescale[dtype]
+        usual = RESCALE_LIMITS.get(self.rescale, {})
+        return self.max_rescale.get(dtype, usual.get(dtype, math.inf))
 
     def held(self, slot: int) -> Weight | None:
         """How a constant at `slot` is held where only weights are quantized; None if it stays float."""

@@ -18,7 +18,7 @@ from .spec import Activation, Bias, Fixed, KernelSpec, Need, OpSpec, Rescale, Tr
 
 INT8, INT16, INT4, INT2 = DType.INT8, DType.INT16, DType.INT4, DType.INT2
 BOTH = (INT8, INT16)
-PRODUCT, RATIO, SUM = Rescale.PRODUCT, Rescale.RATIO, Rescale.SUM
+PRODUCT, RATIO, SUM, SQUARE = Rescale.PRODUCT, Rescale.RATIO, Rescale.SUM, Rescale.SQUARE
 VARIADIC, TIED, AVERAGES, FUSES = Trait.VARIADIC, Trait.TIED, Trait.AVERAGES, Trait.FUSES
 HOMOGENEOUS, HAS_POLES, RANKS, RECURRENT = Trait.HOMOGENEOUS, Trait.HAS_POLES, Trait.RANKS, Trait.RECURRENT
 
@@ -58,10 +58,22 @@ ASYMMETRIC_INPUTS: Options = {DType.FLOAT32: {"asymmetricQuantizeInputs": True}}
 # int16 sums otherwise want scales that are powers of two.
 ANY_SCALE: Options = {INT16: {"potScaleInt16": False}}
 
-# Past this ratio of scales XNNPACK refuses the whole graph, or ends the process.
-PRODUCT_LIMIT, SUM_LIMIT = 256.0, 2.0**14
+# The optimized kernel of ADD, and the delegate, hold sums in 16 bits: 2 * 255 * 64.
+ADDED = {INT8: 64.0}
 # From here on the kernels of MUL shift products left, out of their 32 bits.
 WRAPS = {INT8: 2.0**15, INT16: 1.0}
+
+# Input scales, from and up to, as tests/conformance/sweep.py found them in LiteRT 2.3.
+# Comparisons take 256 * scale * (q - zero_point) as integers, and so confuse neighbours below, and shift by negative
+# amounts, or abort, above. int16 kernels other than those for equality compare the integers as they are.
+COMPARED = (2.0**-8, 1.0)
+ORDERED, EQUATED = {INT8: COMPARED}, dict.fromkeys(BOTH, COMPARED)
+# Sigmoid and tanh find their entry in a table by shifts that are too long beyond.
+CURVES = {INT16: (2.0**-32, 2.0)}
+# int8 kernels end the process where 2**26 * scale * beta is below 1; 2**6 of that is room for beta. Those of int16 wrap.
+EXPONENTIALS = {INT8: (2.0**-20, math.inf), INT16: (0.0, 4.0)}
+# In float the norm is at least 1e-6, and squares have to be finite; integers know neither.
+NORMALIZED = {INT8: (2.0**-20, 2.0**48)}
 
 CONSTANT = (Need.CONSTANT_WEIGHTS,)
 INT8_WEIGHTS: Mapping[DType, tuple[DType, ...]] = {INT8: (INT8,), INT16: (INT8,)}
@@ -89,29 +101,30 @@ LOOKUP_KERNELS = KernelSpec(BOTH, hybrid=(INT8, INT4, INT2), blockwise=(INT4,), 
 ROWS: tuple[OpSpec, ...] = (
     # Weighted ops.
     OpSpec("CONV_2D", (ACT, Weight(axis=0), Bias((0, 1))), CONV_2D_KERNELS, FUSES, layout=CONVOLUTION,
-           batch=only(0), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
+           batch=only(0), rescale=PRODUCT),
     OpSpec("DEPTHWISE_CONV_2D", (ACT, Weight(axis=3), Bias((0, 1))), DEPTHWISE_KERNELS, FUSES, layout=DEPTHWISE,
-           batch=only(0), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
+           batch=only(0), rescale=PRODUCT),
     OpSpec("TRANSPOSE_CONV", (INDEX, Weight(axis=0), ACT, Bias((2, 1))), TRANSPOSED_KERNELS, layout=TRANSPOSED,
-           batch=only(2), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
+           batch=only(2), rescale=PRODUCT),
     OpSpec("FULLY_CONNECTED", (ACT, Weight(axis=0), Bias((0, 1))), DENSE_KERNELS, FUSES, layout=DENSE,
-           batch=only(0), rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
+           batch=only(0), rescale=PRODUCT),
     OpSpec("BATCH_MATMUL", (ACT, Activation(symmetric_constant=True, constant=Weight(axis=-1, swapped="adjY"))), MATRIX_KERNELS,
-           layout=MATRIX_PRODUCT, batch=batch.matrix_product, rescale=PRODUCT, max_rescale=PRODUCT_LIMIT),
+           layout=MATRIX_PRODUCT, batch=batch.matrix_product, rescale=PRODUCT, max_rescale={INT16: 1.0}),
     # Recurrent: the input; weights of the gates i, f, c, o on it and on the state; peepholes; biases; projection; states.
     OpSpec(LSTM, (ACT, *(MATRIX,) * 8, *(COEFFICIENTS,) * 3, Bias((0, 1)), Bias((0, 2)), Bias((0, 3)), Bias((0, 4)),
                   MATRIX, INDEX, spec.OutputState(), spec.CellState(least=-15, greatest=-9)),
-           LSTM_KERNELS, RECURRENT, batch=batch.steps_second, own_activation="TANH", optional=tuple(1 + k for k in SPARE)),
+           LSTM_KERNELS, RECURRENT, batch=batch.steps_second, own_activation="TANH", input_scales={INT8: (0.0, 2.0**7)},
+           optional=tuple(1 + k for k in SPARE)),
     # The same forwards and backwards; then four states, a second input and its weights.
     OpSpec("BIDIRECTIONAL_SEQUENCE_LSTM", (ACT, *DIRECTION, *DIRECTION, *(INDEX,) * 4, ACT, *(MATRIX,) * 8),
            BOTH_WAYS_KERNELS, RECURRENT, outputs=TWO, optional=SPARE_BOTH_WAYS),
     OpSpec("SVDF", (ACT, MATRIX, MATRIX, INDEX, INDEX), SVDF_KERNELS, RECURRENT, optional=(3,)),
     # Arithmetic.
-    OpSpec("ADD", TWO, since(2, 3, options=ANY_SCALE), FUSES | Trait.ADDS, batch=broadcasts, rescale=SUM, max_rescale=SUM_LIMIT),
-    OpSpec("SUB", TWO, since(2, 5, options=ANY_SCALE), FUSES | Trait.SUBTRACTS, batch=broadcasts, rescale=SUM, max_rescale=SUM_LIMIT),
+    OpSpec("ADD", TWO, since(2, 3, options=ANY_SCALE), FUSES | Trait.ADDS, batch=broadcasts, rescale=SUM, max_rescale=ADDED),
+    OpSpec("SUB", TWO, since(2, 5, options=ANY_SCALE), FUSES | Trait.SUBTRACTS, batch=broadcasts, rescale=SUM),
     OpSpec("MUL", TWO, since(2, 4), FUSES | Trait.MULTIPLIES, batch=broadcasts, rescale=PRODUCT, max_rescale=WRAPS),
     OpSpec("DIV", TWO, since(1, 1, Need.CONSTANT_DIVISOR), HAS_POLES, batch=broadcasts),
-    OpSpec("SQUARED_DIFFERENCE", TWO, since(2), batch=broadcasts),
+    OpSpec("SQUARED_DIFFERENCE", TWO, since(2), batch=broadcasts, rescale=SQUARE),
     OpSpec("MAXIMUM", TWO, since(2, 4), TIED, batch=broadcasts),
     OpSpec("MINIMUM", TWO, since(2, 4), TIED, batch=broadcasts),
     OpSpec("FLOOR_DIV", TWO, traits=HAS_POLES, batch=broadcasts),
@@ -124,12 +137,14 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("RELU_N1_TO_1", ONE, since(1), batch=pointwise, rescale=RATIO, saturates=ends(-1, 1)),
     OpSpec("RELU_0_TO_1", ONE, since(1), batch=pointwise, rescale=RATIO, saturates=ends(0, 1)),
     OpSpec("LEAKY_RELU", ONE, since(2, 2), HOMOGENEOUS, batch=pointwise, rescale=RATIO),
-    OpSpec("PRELU", (ACT, MATRIX), KernelSpec(BOTH, INT8_WEIGHTS, needs=CONSTANT), HOMOGENEOUS, batch=only(0)),
+    OpSpec("PRELU", (ACT, MATRIX), KernelSpec(BOTH, INT8_WEIGHTS, needs=CONSTANT), HOMOGENEOUS, batch=only(0), rescale=RATIO),
     OpSpec("ELU", ONE, since(1), batch=pointwise, saturates=ends(-8, math.inf)),
     OpSpec("GELU", ONE, since(2, 2), batch=pointwise, saturates=ends(-6, math.inf)),
-    OpSpec("HARD_SWISH", ONE, since(1), batch=pointwise, rescale=RATIO, max_rescale=128.0, saturates=ends(-3, math.inf)),
-    OpSpec("LOGISTIC", ONE, since(2, 3), batch=pointwise, fixed=UNIT, saturates=SIGMOID_ENDS, probabilities="each"),
-    OpSpec("TANH", ONE, since(2, 3), batch=pointwise, fixed=SIGNED_UNIT, saturates=TANH_ENDS),
+    OpSpec("HARD_SWISH", ONE, since(1), batch=pointwise, rescale=RATIO, max_rescale={INT8: 128.0},
+           saturates=ends(-3, math.inf), input_scales={INT8: (0.0, 2.0**16)}),
+    OpSpec("LOGISTIC", ONE, since(2, 3), batch=pointwise, fixed=UNIT, saturates=SIGMOID_ENDS, probabilities="each",
+           input_scales=CURVES),
+    OpSpec("TANH", ONE, since(2, 3), batch=pointwise, fixed=SIGNED_UNIT, saturates=TANH_ENDS, input_scales=CURVES),
     OpSpec("ABS", ONE, since(2, 3), HOMOGENEOUS, batch=pointwise, rescale=RATIO),
     OpSpec("RSQRT", ONE, since(2, 3, Need.NONNEGATIVE, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise),
     OpSpec("SQRT", ONE, since(2, 2, Need.NONNEGATIVE), HAS_POLES, batch=pointwise),
@@ -139,12 +154,16 @@ ROWS: tuple[OpSpec, ...] = (
       for kind in ("NEG", "SIGN", "SQUARE", "SIN", "COS", "FLOOR", "CEIL", "ROUND")),
     OpSpec("CAST", ONE, traits=Trait.CASTS, batch=pointwise),
     # Normalizations.
-    OpSpec("SOFTMAX", ONE, since(2, 3), batch=along(batch.last_axis), fixed=UNIT, negligible=20.0, probabilities="row"),
-    OpSpec("LOG_SOFTMAX", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(16 / 256, 127)}, probabilities="row"),
-    OpSpec("L2_NORMALIZATION", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(1 / 128, 0)}),
+    OpSpec("SOFTMAX", ONE, since(2, 3), batch=along(batch.last_axis), fixed=UNIT, negligible=20.0, probabilities="row",
+           input_scales=EXPONENTIALS),
+    OpSpec("LOG_SOFTMAX", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(16 / 256, 127)}, probabilities="row",
+           input_scales=EXPONENTIALS),
+    OpSpec("L2_NORMALIZATION", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(1 / 128, 0)},
+           input_scales=NORMALIZED),
     # Reductions.
     OpSpec("MEAN", (ACT, INDEX), since(2, 3, Need.SUM_FITS), batch=along(batch.axes_at(1)), rescale=RATIO),
-    OpSpec("SUM", (ACT, INDEX), since(2, 2, Need.SUM_FITS), batch=along(batch.axes_at(1)), rescale=RATIO),
+    OpSpec("SUM", (ACT, INDEX), KernelSpec(note="LiteRT's reference kernel adds integers up whatever their scales are"),
+           batch=along(batch.axes_at(1))),
     OpSpec("REDUCE_PROD", (ACT, INDEX), KernelSpec(note="its integer kernel is wrong for products of many numbers"),
            batch=along(batch.axes_at(1))),
     OpSpec("REDUCE_MAX", (ACT, INDEX), since(2, 3), TIED, batch=along(batch.axes_at(1))),
@@ -195,14 +214,13 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("DEPTH_TO_SPACE", ONE, since(1), TIED, batch=by_sample),
     OpSpec("SPACE_TO_BATCH_ND", (ACT, INDEX, INDEX), since(2, 4), TIED),
     OpSpec("BATCH_TO_SPACE_ND", (ACT, INDEX, INDEX), since(2, 4), TIED),
-    # Comparisons: integers in, truth values out. With one scale for both sides what is equal stays so, and int16 kernels
-    # compare the integers as they are.
-    OpSpec("EQUAL", TWO, since(2, 5), TIED, outputs=(INDEX,), batch=broadcasts),
-    OpSpec("NOT_EQUAL", TWO, since(2, 4), TIED, outputs=(INDEX,), batch=broadcasts),
-    OpSpec("GREATER", TWO, since(2, 2), TIED, outputs=(INDEX,), batch=broadcasts),
-    OpSpec("GREATER_EQUAL", TWO, since(2, 3), TIED, outputs=(INDEX,), batch=broadcasts),
-    OpSpec("LESS", TWO, since(2, 3), TIED, outputs=(INDEX,), batch=broadcasts),
-    OpSpec("LESS_EQUAL", TWO, since(2, 2), TIED, outputs=(INDEX,), batch=broadcasts),
+    # Comparisons: integers in, truth values out. With one scale for both sides what is equal stays so.
+    OpSpec("EQUAL", TWO, since(2, 5), TIED, outputs=(INDEX,), batch=broadcasts, input_scales=EQUATED),
+    OpSpec("NOT_EQUAL", TWO, since(2, 4), TIED, outputs=(INDEX,), batch=broadcasts, input_scales=EQUATED),
+    OpSpec("GREATER", TWO, since(2, 2), TIED, outputs=(INDEX,), batch=broadcasts, input_scales=ORDERED),
+    OpSpec("GREATER_EQUAL", TWO, since(2, 3), TIED, outputs=(INDEX,), batch=broadcasts, input_scales=ORDERED),
+    OpSpec("LESS", TWO, since(2, 3), TIED, outputs=(INDEX,), batch=broadcasts, input_scales=ORDERED),
+    OpSpec("LESS_EQUAL", TWO, since(2, 2), TIED, outputs=(INDEX,), batch=broadcasts, input_scales=ORDERED),
     OpSpec("LOGICAL_AND", (INDEX, INDEX), outputs=(INDEX,), batch=broadcasts),
     OpSpec("LOGICAL_OR", (INDEX, INDEX), outputs=(INDEX,), batch=broadcasts),
     OpSpec("LOGICAL_NOT", (INDEX,), outputs=(INDEX,), batch=by_sample),

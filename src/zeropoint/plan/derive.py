@@ -7,6 +7,7 @@ that are coarser where a bias would not fit, and ranges as wide as the kernels' 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,12 +17,21 @@ from ..dtypes import DType
 from ..errors import InvalidRecipe
 from ..graph.model import Op, Tensor
 from ..graph.query import Use, Uses
-from ..ops import Activation, Bias, Need, OpSpec, Rescale, Weight
-from .plan import Held, Node, Plan, Repair, Skipped
+from ..ops import Activation, Bias, CellState, Need, OpSpec, Rescale, Trait, Weight, fused_activation
+from .plan import Held, Plan, Repair, Skipped
 from .tensor_ranges import TensorRanges
 from .weights import fit_bias
 
 MOST_WIDENINGS = 5
+PRODUCTS_BELOW = 2.0**15
+"""The optimized int8 kernel of MUL cuts products to 16 bits, and then adds the zero point, which may wrap."""
+
+ENDS_BELOW = 2.0**30
+"""Kernels hold the ends of an activation, such as the 6 of ReLU6, as integers of 32 bits."""
+
+FEWEST_STEPS = 16
+"""An op whose output would have fewer steps than this for what was measured stays float."""
+
 TOO_FINE = "its output's scale is too small beside those of its inputs for the kernel"
 
 
@@ -60,53 +70,95 @@ def settle(plan: Plan, ops: Mapping[str, OpSpec]) -> tuple[Plan, tuple[Skipped, 
     """Derive, and widen ranges until the limits of all kernels hold; the ops for which that is of no use."""
     for _ in range(MOST_WIDENINGS):
         plan = derive(plan, ops)
-        refused = tuple(_refusals(plan, ops))
         too_fine = list(_too_fine(plan, ops))
+        refused = (*_refusals(plan, ops), *(Skipped(f.op, TOO_FINE, "scale") for f in too_fine if f.is_lost(ops)))
         if refused or not too_fine:
             return plan, refused
         groups = {node: k for k, group in enumerate(plan.groups) for node in group.nodes}
         changed, repairs = list(plan.groups), []
-        for node, factor in too_fine:
-            if changed[groups[node]].fixed:
+        for found in too_fine:
+            group = groups[found.node]
+            if changed[group].fixed:
                 continue
-            changed[groups[node]] = changed[groups[node]].widened(factor)
-            text = f"its range is {factor:.3g} times as wide as measured, as the kernel's limits demand"
-            repairs.append(Repair(node.tensor, text, "widened"))
+            changed[group] = changed[group].widened(found.factor)
+            text = f"its range is {found.factor:.3g} times as wide as measured, as the kernel's limits demand"
+            repairs.append(Repair(found.node.tensor, text, "widened"))
         if not repairs:
             break
         plan = replace(plan, groups=tuple(changed), repairs=(*plan.repairs, *repairs))
-    makers = Uses(plan.graph)
-    stuck = [makers.producer(node.tensor) for node, _ in _too_fine(plan, ops)]
-    return plan, tuple(Skipped(op, TOO_FINE, "scale") for op in stuck if op is not None)
+    return plan, tuple(Skipped(found.op, TOO_FINE, "scale") for found in _too_fine(plan, ops))
 
 
 def _refusals(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Skipped]:
-    """Ops whose operands came out such that the kernel could fail when it runs."""
+    """Ops whose operands came out such that the kernel could fail when it runs, or compute something else."""
     for op, scheme in plan.schemes.items():
-        if Need.NONNEGATIVE in ops[op.kind].kernels.needs and scheme.activations is DType.INT8:
+        spec = ops[op.kind]
+        assert scheme.activations is not None
+        if Need.NONNEGATIVE in spec.kernels.needs and scheme.activations is DType.INT8:
             used = plan.wanted.get(Use(op, 0))
             if used is not None and used.zero_point != DType.INT8.min:
                 yield Skipped(op, Need.NONNEGATIVE.value, "need")
+        reason = next(_wrong_scales(op, spec, scheme.activations, plan), None)
+        if reason is not None:
+            yield Skipped(op, reason, "scale")
 
 
-def _too_fine(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[tuple[Node, float]]:
-    """Outputs whose scale is too small for the kernel that makes them, with the factor it has to grow by."""
+def _wrong_scales(op: Op, spec: OpSpec, dtype: DType, plan: Plan) -> Iterator[str]:
+    """Scales that the kernel does not compute with rightly."""
+    least, limit = spec.input_scales.get(dtype, (0.0, math.inf))
+    for slot in range(len(op.inputs)):
+        role, used = spec.input_role(slot), plan.wanted.get(Use(op, slot))
+        if isinstance(role, Activation) and used is not None and not least <= used.scale < limit:
+            taken = f"its {dtype.label} kernel takes input scales from {least:.3g} to {limit:.3g}"
+            yield f"{taken}, and that of '{Use(op, slot).tensor.name}' is {used.scale:.3g}"
+        if isinstance(role, CellState) and 4 * plan.stored[op.outputs[0]].scale < 2.0**role.least:
+            yield f"its state has steps of at least {2.0**role.least:.3g}, far coarser than those of its output"
+
+
+@dataclass(frozen=True)
+class _TooFine:
+    """An output whose scale is too small for the kernel that makes it, with the factor it has to grow by."""
+
+    op: Op
+    node: Held
+    factor: float
+
+    def is_lost(self, ops: Mapping[str, OpSpec]) -> bool:
+        """Whether hardly a step would be left to its values. What layers with weights make of so little is noise."""
+        return not ops[self.op.kind].weight_slots and self.factor * FEWEST_STEPS > 2.0**self.node.dtype.bits
+
+
+def _too_fine(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[_TooFine]:
     for op, scheme in plan.schemes.items():
-        spec = ops[op.kind]
         held = plan.stored.get(op.outputs[0]) if op.outputs else None
-        if spec.rescale is Rescale.NONE or held is None or scheme.activations is None:
+        if held is None or scheme.activations is None or ops[op.kind].rescale is Rescale.NONE:
             continue
-        limit = spec.rescale_limit(scheme.activations)
-        ratio = _numerator(op, spec, plan.wanted) / held.scale
-        if ratio >= limit:
-            yield Held(op.outputs[0], scheme.activations), 1.01 * ratio / limit
+        excess = _excess(op, ops[op.kind], plan.wanted, held)
+        if excess >= 1:
+            yield _TooFine(op, Held(op.outputs[0], scheme.activations), 1.01 * excess)
 
 
-def _numerator(op: Op, spec: OpSpec, wanted: Mapping[Use, QuantParams]) -> float:
-    """The largest product or input scale that the kernel divides by the output's scale."""
-    operands = [Use(op, k) for k in range(len(op.inputs)) if isinstance(spec.input_role(k), Activation | Weight)]
-    scales = [max(wanted[use].scales) for use in operands if use in wanted]
-    return scales[0] * scales[1] if spec.rescale is Rescale.PRODUCT else max(scales)
+def _excess(op: Op, spec: OpSpec, wanted: Mapping[Use, QuantParams], held: QuantParams) -> float:
+    """How many times too small the output's scale is; below 1 if it is not."""
+    uses = [Use(op, k) for k in range(len(op.inputs)) if isinstance(spec.input_role(k), Activation | Weight)]
+    read = [wanted[use] for use in uses if use in wanted]
+    excess = _numerator(spec.rescale, [max(p.scales) for p in read]) / (held.scale * spec.rescale_limit(held.dtype))
+    if Trait.MULTIPLIES in spec.traits and held.dtype is DType.INT8:
+        products = [x * y for x in read[0].range() for y in read[1].range()]
+        furthest = max(products) if held.zero_point > 0 else -min(products)
+        excess = max(excess, furthest / held.scale / (PRODUCTS_BELOW - abs(held.zero_point)))
+    bounds = fused_activation(op).bounds or (spec.saturates.get(held.dtype) if spec.rescale is Rescale.RATIO else None)
+    ends = [abs(end) for end in bounds or () if math.isfinite(end)]
+    return max(excess, max(ends, default=0.0) / (held.scale * ENDS_BELOW))
+
+
+def _numerator(rescale: Rescale, scales: Sequence[float]) -> float:
+    """What the kernel divides by the output's scale."""
+    if rescale is Rescale.PRODUCT:
+        return scales[0] * scales[1]
+    if rescale is Rescale.SQUARE:
+        return max(scales) ** 2
+    return scales[0] if rescale is Rescale.RATIO else max(scales)
 
 
 # What callers see.

@@ -10,7 +10,7 @@ from ..dtypes import DType
 from ..errors import InvalidSample
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use
-from ..ops import CONVERSIONS, Activation, Bias, CellState, Need, OpSpec, ShapeOnly, Weight, fused_activation
+from ..ops import CONVERSIONS, Activation, Bias, CellState, Need, OpSpec, Rescale, ShapeOnly, Weight, fused_activation
 from ..ops.recurrent import Gate, LstmSlot
 from ..recipe import Recipe, Scheme
 from ..targets import Target, TypedOp
@@ -93,11 +93,17 @@ class Matcher:
         for tensor in flowing_tensors(op, spec):
             if not self.ranges.knows(tensor):
                 yield "range", f"the range of '{tensor.name}' is not known"
-            elif self.ranges.is_unbounded(tensor):  # some kernels end the process at such scales
+            elif self.ranges.is_unbounded(tensor) or self._multiplies_by_infinity(op, spec, tensor):
+                # Some kernels end the process at such scales.
                 yield "infinite", f"'{tensor.name}' reaches values that stand for infinity"
         verdict = self.target.verdict(TypedOp.of_scheme(op, scheme, self.ops))
         if verdict.speed == "refused":
             yield "target", f"{self.target.name} refuses it: it {verdict.reason}"
+
+    def _multiplies_by_infinity(self, op: Op, spec: OpSpec, tensor: Tensor) -> bool:
+        """Whether a factor is cut short that is no mask: small numbers make ordinary ones of it."""
+        is_mask = op.outputs[0] in self.ranges.bounded
+        return spec.rescale is Rescale.PRODUCT and self.ranges.is_cut_short(tensor) and not is_mask
 
     def _is_met(self, need: Need, op: Op, spec: OpSpec, kind: DType) -> bool:
         source = op.inputs[0]

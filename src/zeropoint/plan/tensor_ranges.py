@@ -57,6 +57,10 @@ class TensorRanges:
         """Whether values count that no integer can stand for."""
         return tensor in self.unbounded or max(map(abs, self.bounds(tensor))) >= UNBOUNDED
 
+    def is_cut_short(self, tensor: Tensor) -> bool:
+        """Whether a constant holds values that stand for infinity, which its range leaves out."""
+        return tensor.data is not None and float(np.abs(tensor.data).max(initial=0.0)) >= UNBOUNDED
+
     def measured(self, tensor: Tensor) -> TensorStats | None:
         return None if self.stats is None else self.stats.tensors.get(self.keys.get(tensor, ""))
 
