@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 
-from zeropoint.streams import captured, quiet_stderr
+from zeropoint.streams import captured, quiet_stderr, unredirected
 
 
 def shout(text: str) -> None:
@@ -86,3 +86,21 @@ def test_threads_take_turns(capfd):
     assert found == {k: [str(k)] for k in range(8)}
     os.write(2, b"seen\n")
     assert capfd.readouterr() == ("", "seen\n")
+
+
+def test_what_has_to_be_seen_waits_for_other_threads(capfd):
+    begun, end = threading.Event(), threading.Event()
+
+    def hold_back() -> None:
+        with quiet_stderr():
+            begun.set()
+            end.wait()
+
+    other = threading.Thread(target=hold_back)
+    other.start()
+    begun.wait()
+    threading.Timer(0.05, end.set).start()
+    with unredirected():
+        os.write(2, b"seen")
+    other.join()
+    assert capfd.readouterr().err == "seen"
