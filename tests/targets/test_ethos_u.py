@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -117,3 +119,33 @@ def test_ops_left_to_the_cpu_are_named_with_the_reason():
     (left,) = ask_tool(target_named("ethos-u65-256"), to_bytes(model)).left_to_cpu
     assert (left.kind, left.output) == ("QUANTIZE", "y")
     assert "Float32" in left.reason
+
+
+NOT_MADE = {
+    "ethos-u55-128": {"NEG", "REVERSE_V2"},
+    "ethos-u85-256": {
+        "ASSIGN_VARIABLE",
+        "CAST",
+        "DIV",
+        "NEG",
+        "READ_VARIABLE",
+        "REDUCE_ALL",
+        "REDUCE_ANY",
+        "SCATTER_ND",
+    },
+}
+"""Ops of Vela's report that our tables leave to the CPU: we make none of them in scaled integers."""
+
+
+def test_the_tables_have_the_ops_of_velas_own_report(tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "ethosu.vela", "--supported-ops-report"], cwd=tmp_path, check=True, capture_output=True
+    )
+    report = (tmp_path / "SUPPORTED_OPS.md").read_text()
+    for name, title in (("ethos-u55-128", "Ethos-U55 and Ethos-U65"), ("ethos-u85-256", "Ethos-U85")):
+        table = report.split(f"## {title} TFLite Summary Table")[1].split("\n## ")[0]
+        listed = set(re.findall(r"^\| ([A-Z0-9_]+) \|", table, re.MULTILINE))
+        assert len(listed) > 40
+        ours = {kind for rule in target_named(name).rules if rule.speed == "fast" for kind in rule.kinds}
+        assert ours <= listed
+        assert listed - ours == NOT_MADE[name]

@@ -27,8 +27,8 @@ def export(screen: Screen, model: shared.ModelArgument, options: ExportOptions) 
     measured, else estimated.
 
     Examples:
-      zeropoint export model_int8.tflite --c firmware/model
-      zeropoint export model_int8.tflite --c firmware/model --arena 65536 --overwrite
+      zeropoint export model_int8.tflite --c firmware
+      zeropoint export model_int8.tflite --c firmware --arena 65536 --overwrite
     """
     from ..c_export import export_c
     from ..report.terminal import Printer
