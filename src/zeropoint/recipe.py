@@ -163,6 +163,11 @@ class Recipe:
         """Bits of the narrowest weights that some rule asks for."""
         return min((rule.scheme.weights.bits for rule in self.rules if rule.scheme.weights is not None), default=32)
 
+    @property
+    def rounds_weights(self) -> bool:
+        """Whether some rule asks for integer weights."""
+        return any(rule.scheme.weights is not None and rule.scheme.weights.is_integer for rule in self.rules)
+
     def effort(self, op: Op, usual: Effort) -> Effort:
         """What is spent on `op`, where `usual` is spent on those that no rule names one for."""
         return self.scheme(op).effort or usual

@@ -109,9 +109,8 @@ def run_without_data(model: Model, request: Request) -> Result:
 
 
 def _left_out(request: Request) -> Iterator[str]:
-    rounds = any(r.scheme.weights is not None and r.scheme.weights.is_integer for r in request.recipe.rules)
     effort = request.recipe.highest_effort(request.effort)
-    if effort == "quick" or not rounds:
+    if effort == "quick" or not request.recipe.rounds_weights:
         return
     if request.stats is None:
         yield "biases are not corrected: that takes the means of activations (--data or --stats)"
@@ -195,7 +194,8 @@ def _with_states(result: Result, model: Model, request: Request) -> Result:
 def _searches(request: Request) -> bool:
     """Whether several candidates are compared on the samples."""
     effort = request.recipe.highest_effort(request.effort)
-    is_worth_it = request.chooses_ranges or request.recipe.least_bits < 8
+    only_weights = not request.recipe.has_integer_ops and request.recipe.rounds_weights
+    is_worth_it = request.chooses_ranges or only_weights or request.recipe.least_bits < 8
     return effort == "high" or (effort == "standard" and is_worth_it)
 
 

@@ -98,7 +98,10 @@ class Candidate:
 
     def __str__(self) -> str:
         if not self.request.recipe.has_integer_ops:
-            return "nearest rounding" if self.refined is None else "weights rounded with compensation"
+            rounding = (
+                "nearest rounding" if self.request.effort == "quick" else "rounding that cancels, biases corrected"
+            )
+            return rounding if self.refined is None else "weights rounded with compensation"
         text = f"{self.request.range_method} ranges"
         others = {key: method for key, method in self.request.methods.items() if key not in self.request.limits}
         if others:
@@ -141,11 +144,17 @@ class Step:
 
 
 def range_methods(lab: Lab, best: Candidate) -> Proposals:  # noqa: ARG001 - one signature for all steps
-    """The same method for all tensors."""
+    """The same method for all tensors.
+
+    Where only weights are quantized, with 8 bits, chance decides by a few dB whether these corrections bring the
+    outputs of one model closer or nearest rounding does: both are measured.
+    """
     request = best.request
     methods = TRIED if request.chooses_ranges else (request.method,)
     for method in methods:
         yield replace(best, request=replace(request, method=method))
+    if not request.recipe.has_integer_ops and request.recipe.least_bits >= 8:
+        yield replace(best, request=replace(request, effort="quick"))
 
 
 def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
