@@ -118,3 +118,8 @@ def test_a_row_that_is_added_by_argument_counts():
     odd = op("CUSTOM", [x], y)
     odd.custom_code = "Odd"
     assert free_tensors([x], [odd], {**OPS, "Odd": replace(OPS["RELU"], kind="Odd")}) == {x, y}
+
+
+def test_an_output_without_dimensions_has_no_rows():
+    total = op("ADD", [const("one", np.float32(1)), act("x", 1, 3)], act("y"), options="AddOptions")
+    assert free_tensors([total.inputs[1]], [total]) == frozenset()

@@ -81,6 +81,9 @@ BROKEN: list[tuple[str, Callable[[], Model], Break, str]] = [
     ("has_operands", build.sparse, without("DENSIFY", 0), "DENSIFY 'full' lacks its input 0"),
     ("types_agree", build.float_cnn, retyped("pool", DType.INT8), "has float32 'sum' beside int8 'pool'"),
     ("types_agree", build.float_cnn, retyped("scores", DType.INT8), "has float32 'logits' beside int8 'scores'"),
+    ("indices_are_whole", build.float_cnn, retyped("axes", DType.FLOAT32), "has float32 'axes' where indices"),
+    ("indices_are_whole", build.loop, retyped("cond/go", DType.FLOAT32), "has float32 'cond/go' where indices"),
+    ("sizes_can_be_counted", build.float_cnn, set_shape("sum", 1, 65536, 65536, 4), "'sum' has the shape .* can hold"),
     ("channels_fit", build.float_cnn, set_shape("logits", 1, 7), "'logits' has 3 channels where its output has 7"),
     (
         "channels_fit",

@@ -106,6 +106,17 @@ def data_fits(graph: Graph) -> Iterator[str]:
             yield f"the constant {tensor!r} has {tensor.buffer.raw.size} bytes where {needed} are needed"
 
 
+LARGEST_TENSOR = 1 << 31
+"""Elements of a tensor from which LiteRT cannot count them."""
+
+
+def sizes_can_be_counted(graph: Graph) -> Iterator[str]:
+    """No tensor is larger than LiteRT's integers can say. Whoever believes such a shape runs out of memory."""
+    for tensor in graph.tensors:
+        if tensor.size >= LARGEST_TENSOR:
+            yield f"'{tensor.name}' has the shape {list(tensor.shape)}, which is more than a runtime can hold"
+
+
 def sparsity_fits(graph: Graph) -> Iterator[str]:
     """The index of a sparse constant leads to as many places as it has values, all of them inside."""
     for tensor in graph.tensors:
@@ -215,5 +226,9 @@ GRAPH_INVARIANTS: tuple[Callable[[Graph], Iterator[str]], ...] = (
 )
 MODEL_INVARIANTS: tuple[Callable[[Model], Iterator[str]], ...] = (signatures_fit, calls_stay_inside, calls_end)
 
-RUNNABLE_INVARIANTS: tuple[Callable[[Graph], Iterator[str]], ...] = (inputs_are_filled, sparsity_fits)
+RUNNABLE_INVARIANTS: tuple[Callable[[Graph], Iterator[str]], ...] = (
+    inputs_are_filled,
+    sizes_can_be_counted,
+    sparsity_fits,
+)
 """What is asked for only where a model is run."""

@@ -50,7 +50,7 @@ class _Walk:
         return not touched or self._keeps_rows(op, spec)
 
     def _keeps_rows(self, op: Op, spec: OpSpec | None) -> bool:
-        if spec is None or spec.batch is None or not spec.batch(op, self.free) or any(not t.shape for t in op.outputs):
+        if spec is None or spec.batch is None or any(not t.shape for t in op.outputs) or not spec.batch(op, self.free):
             return False
         self.free.update(op.outputs)
         return op.kind != "RESHAPE" or op.outputs[0].shape[0] % self.batch == 0

@@ -85,6 +85,17 @@ def types_agree(op: Op) -> Iterator[str]:
             yield f"has {first.dtype.label} '{first.name}' beside {other.dtype.label} '{other.name}'"
 
 
+def indices_are_whole(op: Op) -> Iterator[str]:
+    """Indices, axes, shapes and truth values are no real numbers. Recurrent ops have biases and states there."""
+    spec = OPS.get(op.kind)
+    if spec is None or Trait.RECURRENT in spec.traits:
+        return
+    for roles, tensors in ((spec.inputs, op.inputs), (spec.outputs, op.outputs)):
+        for role, tensor in zip(roles, tensors, strict=False):
+            if isinstance(role, Untouched) and tensor is not None and tensor.dtype.is_float:
+                yield f"has {tensor.dtype.label} '{tensor.name}' where indices or truth values belong"
+
+
 def _is_unpacked(tensor: Tensor, spec: OpSpec) -> bool:
     """Whether a kernel makes float numbers of a constant by itself."""
     return tensor.is_constant and bool(spec.hybrid)
@@ -151,6 +162,7 @@ def _listed(types: list[str]) -> str:
 OP_INVARIANTS: tuple[Callable[[Op], Iterator[str]], ...] = (
     has_operands,
     types_agree,
+    indices_are_whole,
     channels_fit,
     unpacks_in_shape,
     calls_fit,
