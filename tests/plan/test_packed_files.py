@@ -12,11 +12,13 @@ from zeropoint.affine import PerAxis, QuantParams, quantize
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidModel
 from zeropoint.graph import Model, Tensor
+from zeropoint.graph.sparse import dense_data
 from zeropoint.ops.execution import execution_of
 from zeropoint.runtime import Session
 
 from .. import build
-from ..nets import Net, normal, samples_for
+from ..calibration.test_state import lstm
+from ..nets import Net, normal, outputs_of, samples_for, worst
 
 UNITS = 40
 
@@ -131,6 +133,17 @@ def test_parameters_that_do_not_fit_their_weights_are_left_alone() -> None:
         zeropoint.quantize(model, data=[normal(1, 8)])
 
 
+def test_recurrent_layers_with_integer_weights_are_quantized_whole() -> None:
+    """Their cell states are measured with what the integers stand for."""
+    file = zeropoint.quantize(lstm(), "dynamic", min_elements=0).model
+    assert executions(file) == {"hybrid"}
+    samples = samples_for(file)
+    result = zeropoint.quantize(file, data=samples)
+    assert executions(result.model) == {"integer", "conversion"}
+    wanted, got = outputs_of(file, samples), outputs_of(result.model, samples)
+    assert worst(wanted, got) < 0.15  # the state goes on from sample to sample, and so does the error
+
+
 # Sparse constants.
 
 
@@ -217,4 +230,6 @@ def test_damaged_sparse_constants_are_refused(words: str) -> None:
         levels[k] = levels[k].replace(**as_vectors)
     model.main.ops[0].inputs[0].sparsity = sparsity.replace(dimMetadata=tuple(levels))
     with pytest.raises(InvalidModel, match=words):
+        dense_data(model.main.ops[0].inputs[0])
+    with pytest.raises(InvalidModel, match="is damaged"):
         zeropoint.quantize(model, data=[normal(2, 16)])

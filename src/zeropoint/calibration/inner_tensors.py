@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..affine import dequantize
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import reachable_graphs
@@ -133,15 +134,24 @@ def replays(task: CalibrationTask) -> list[Replay]:
     for op in task.graph.ops:
         if op.kind == LSTM and len(op.inputs) > LstmSlot.CELL_STATE:
             source, cell = op.inputs[LstmSlot.INPUT], op.inputs[LstmSlot.CELL_STATE]
-            if source is not None and cell is not None and _has_float_constants(op):
-                found.append(Replay(op, source, task.keys[cell]))
+            replayed = _with_float_constants(op)
+            if source is not None and cell is not None and replayed is not None:
+                found.append(Replay(replayed, source, task.keys[cell]))
     return found
 
 
-def _has_float_constants(op: Op) -> bool:
-    flowing = (LstmSlot.INPUT, LstmSlot.OUTPUT_STATE, LstmSlot.CELL_STATE)
-    operands = [t for k, t in enumerate(op.inputs) if t is not None and k not in flowing]
-    return all(t.dtype is DType.FLOAT32 and t.data is not None for t in operands)
+def _with_float_constants(op: Op) -> Op | None:
+    """The op with its weights, which may be integers, as floats; None if that is not what they are."""
+    flowing, inputs = (LstmSlot.INPUT, LstmSlot.OUTPUT_STATE, LstmSlot.CELL_STATE), list(op.inputs)
+    for slot, tensor in enumerate(op.inputs):
+        if tensor is None or slot in flowing:
+            continue
+        params = tensor.params
+        if tensor.data is not None and params is not None and params.axis is None:
+            inputs[slot] = Tensor.constant(tensor.name, dequantize(tensor.data, params), DType.FLOAT32)
+        elif tensor.data is None or tensor.dtype is not DType.FLOAT32:
+            return None
+    return dataclasses.replace(op, inputs=inputs)
 
 
 def lstm_cell_states(op: Op, x: Array, start: LstmState | None = None) -> tuple[Array, LstmState]:
