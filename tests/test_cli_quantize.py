@@ -292,3 +292,29 @@ def test_tensor_names_in_the_plan_are_those_of_the_model(run, home):
     _, out, _ = run("quantize", home / "model.tflite", *at_home(home, "stats"), "--dry-run")
     known = set(tensor_keys(load(home / "model.tflite")).values())
     assert set(re.findall(r"'([^']+)'", out)) - {"main"} <= known
+
+
+def test_the_last_line_is_a_verdict(quantize, home):
+    out, _ = quantize("--data", home / "data.npz")
+    assert re.match(r"Verdict +good: the float model's class for \d+ of \d+ samples", out.splitlines()[-1])
+    out, _ = quantize("--mode", "dynamic", output="dynamic.tflite")
+    assert out.splitlines()[-1].startswith("Verdict     unknown: nothing was measured")
+
+
+def test_check_fails_on_a_broken_result_after_writing_it(run, home, images, tmp_path):
+    np.savez(tmp_path / "wrong.npz", np.concatenate([images["calibration"][:60], 3000 * images["calibration"][60:61]]))
+    path = tmp_path / "out.tflite"
+    code, out, err = run(
+        "quantize", home / "model.tflite", "-o", path, "--data", tmp_path / "wrong.npz",
+        "--range", "minmax", "--mode", "int8", "--check",
+    )  # fmt: skip
+    assert code == 1
+    assert "BROKEN" in out
+    assert err.startswith("check failed: the result is broken")
+    assert path.exists()
+
+
+def test_check_needs_data(run, home, tmp_path):
+    code, _, err = run("quantize", home / "model.tflite", "-o", tmp_path / "o.tflite", "--mode", "dynamic", "--check")
+    assert code == 2
+    assert "--data" in err

@@ -28,6 +28,10 @@ KEPT_SAMPLES, KEPT_BYTES = 256, 1 << 28
 JUDGED = 24
 """Samples on which models are compared."""
 
+HELD_BACK_EVERY, MOST_HELD_BACK, FEWEST_IN_ALL = 8, 32, 16
+"""One in so many samples, up to so many, takes no part in calibration, if there are enough in all; the verdict is about
+these."""
+
 TRACED = 2
 """Samples on which the tensors inside are compared."""
 
@@ -44,8 +48,9 @@ Found = TypeVar("Found")
 class Bench:
     """Runs a float model, and other versions of it, on samples.
 
-    `samples` may be anything that calibration takes, read once; the first of them are held, unless none are `judged`.
-    For models with several signatures nothing but statistics can be had.
+    `samples` may be anything that calibration takes, read once; the first of them are held, few if none are `judged`.
+    Where it `holds_back` samples, some take no part in calibration. For models with several signatures nothing but
+    statistics can be had.
     """
 
     def __init__(
@@ -55,13 +60,16 @@ class Bench:
         settings: Settings | None = None,
         *,
         judged: int = JUDGED,
+        holds_back: bool = False,
         ops: Mapping[str, OpSpec] = OPS,
         progress: Progress | None = None,
     ) -> None:
         self.model, self.ops, self.settings = model, ops, settings or Settings()
         self._samples, self._judged, self._progress = samples, judged, progress
         self._logits = True
+        self._holds_back = holds_back and not self.settings.keep_state
         self._held: list[Any] = []
+        self._unseen: list[Any] = []
 
     def judging(self, judged: int, *, logits: bool = True) -> Bench:
         """The same samples and statistics, with models compared on the first `judged` samples.
@@ -75,10 +83,19 @@ class Bench:
             other.__dict__.pop(name, None)
         return other
 
+    def on(self, rows: Sequence[Row]) -> Bench:
+        """The same model, with versions of it compared on these samples."""
+        other = copy(self)
+        for name in ("compared", "wanted", "scales", "float_outputs"):
+            other.__dict__.pop(name, None)
+        other.__dict__["numbered_rows"] = list(enumerate(rows))
+        other._judged = len(rows)
+        return other
+
     @cached_property
     def stats(self) -> Stats:
-        """Statistics of every tensor on all samples."""
-        samples = self._holding(self._samples) if self.is_single and self._judged else self._samples
+        """Statistics of every tensor on all samples but those that are held back."""
+        samples = self._holding(self._samples) if self.is_single else self._samples
         return calibrate(self.model, samples, self.settings, progress=self._progress, ops=self.ops)
 
     @property
@@ -87,12 +104,21 @@ class Bench:
         return not isinstance(self._samples, Mapping) and len({e.graph for e in entries(self.model)}) == 1
 
     def _holding(self, samples: Any) -> Iterator[Any]:
-        room = KEPT_BYTES
-        for sample in iterate(samples):
+        """The samples that take part in calibration; those that will be run again are held."""
+        room, count = KEPT_BYTES, 0
+        most = KEPT_SAMPLES if self._judged else JUDGED
+        for count, sample in enumerate(iterate(samples), 1):
             room -= _size(sample)
-            if len(self._held) < KEPT_SAMPLES and room >= 0:
+            if self._holds_back and not count % HELD_BACK_EVERY and len(self._unseen) < MOST_HELD_BACK and room >= 0:
+                self._unseen.append(sample)
+                continue
+            if len(self._held) < most and room >= 0:
                 self._held.append(sample)
             yield sample
+        if count < FEWEST_IN_ALL:
+            late, self._unseen = self._unseen, []
+            self._held += late
+            yield from late
 
     @cached_property
     def entry(self) -> Entry:
@@ -115,6 +141,14 @@ class Bench:
     @property
     def rows(self) -> list[Row]:
         return [row for _, row in self.numbered_rows]
+
+    @cached_property
+    def unseen_rows(self) -> list[Row]:
+        """Samples that took no part in calibration."""
+        if not self.is_single:
+            return []
+        _ = self.stats  # reads the samples
+        return [row for _, row in rows(self._unseen, self.entry, Notes())]
 
     @property
     def judged_rows(self) -> list[Row]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InvalidRecipe
 from . import shared
-from .command import Screen, flag, option
+from .command import CheckFailed, Screen, flag, option
 
 if TYPE_CHECKING:
     from ..plan.request import Request
@@ -98,6 +98,7 @@ class OutputOptions:
 
     output: Path | None = option(None, "OUT", "Where to write the quantized .tflite.", "--output", "-o")
     dry_run: bool = flag("Print the plan and write nothing.")
+    check: bool = flag("Exit with 1 if the result is broken: far from the float model on --data.")
 
     def path(self, reports: shared.ReportOptions) -> Path | None:
         """None for --dry-run."""
@@ -135,7 +136,7 @@ def quantize(
     """
     from ..improve.pipeline import run_without_data
     from ..plan.planner import require_float_part
-    from ..report.quantization import print_result
+    from ..report.quantization import print_result, print_verdict
     from ..sources.models import size_of
 
     path = output.path(reports)
@@ -143,6 +144,8 @@ def quantize(
     if reports.model_explorer is not None and ranges.data is None:
         raise InvalidRecipe("--model-explorer shows how far each op is from the float model; give --data to measure it")
     ranges.require(samples)
+    if output.check and ranges.data is None:
+        raise InvalidRecipe("--check compares the result with the float model; give --data to run both on")
     request = _request(recipe, ranges, search, interface)
     source = shared.load_model(model, screen)
     require_float_part(source, request.recipe, request.ops)
@@ -154,15 +157,18 @@ def quantize(
     if path is None:
         for plan in result.plans:
             print(plan)
-        return
-    size, before = result.save(path, overwrite=reports.overwrite), size_of(model, source)
-    print_result(result, before, size, screen.remarks)
-    if reports.wanted:
+    else:
+        size, before = result.save(path, overwrite=reports.overwrite), size_of(model, source)
+        print_result(result, before, size, screen.remarks)
+    print_verdict(result.verdict, screen.remarks)
+    if path is not None and reports.wanted:
         comparison = (
             None if sampled is None else sampled.compare_briefly(result.model, screen.remarks, samples.settings())
         )
         known = {"size_before": before, "result": result, "recipe": request.recipe, "data": ranges.data}
         reports.write(screen.remarks, path.name, result.model, size, comparison=comparison, **known)
+    if output.check and result.verdict.level in ("broken", "unknown"):
+        raise CheckFailed(f"the result is {result.verdict.level}: {result.verdict.summary}")
 
 
 def _request(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from ..affine import QuantParams
 from ..bench.bench import JUDGED, Bench
 from ..bench.errors import OpError, decibels
+from ..bench.verdict import UNKNOWN, Verdict, verdict
 from ..calibration import Settings, Stats
 from ..calibration.collect import IN_SEQUENCE, Progress, never_used, unknown_states
 from ..files import PathLike
@@ -51,7 +52,8 @@ class Trial:
 class Result:
     """The quantized model with the plans it was made by, one for each graph that was changed.
 
-    `prepared` is the float model that the plans are for, `stats` what its ranges come from.
+    `prepared` is the float model that the plans are for, `stats` what its ranges come from. `verdict` says whether the
+    model agrees with the float one.
     """
 
     model: Model
@@ -62,6 +64,7 @@ class Result:
     worst: tuple[OpError, ...] = ()
     prepared: Model | None = None
     stats: Stats | None = None
+    verdict: Verdict = UNKNOWN
 
     @property
     def plan(self) -> Plan:
@@ -164,8 +167,9 @@ def quantize_on(
     require_float_part(model, request.recipe, request.ops)
     effort = request.recipe.highest_effort(request.effort)
     judged = JUDGED_AT_HIGH_EFFORT if effort == "high" else JUDGED if _searches(request) else 0
-    bench = Bench(model, data, settings, judged=judged, ops=request.ops, progress=progress)
-    return quantize_with(bench, request, stage)
+    bench = Bench(model, data, settings, judged=judged, holds_back=judged > 0, ops=request.ops, progress=progress)
+    result = quantize_with(bench, request, stage)
+    return replace(result, verdict=verdict(bench, result.model))
 
 
 def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) -> Result:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console
 
 from ..bench.errors import decibels
+from ..bench.verdict import Level, Verdict
 from ..graph.model import Buffer, Op
 from ..improve.pipeline import Result, Trial
 from ..plan.plan import Form, form_type
@@ -49,6 +50,14 @@ def print_result(result: Result, before: int, after: int, console: Console) -> N
         printer.line(("Warning     ", "yellow"), warning)
     for line in usage_lines(result):
         printer.line(line)
+
+
+VERDICT_STYLES: Mapping[Level, str] = {"good": "green", "doubtful": "yellow", "broken": "bold red", "unknown": "dim"}
+
+
+def print_verdict(verdict: Verdict, console: Console) -> None:
+    """The last line of `zeropoint quantize`."""
+    Printer(console).line(("Verdict     ", VERDICT_STYLES[verdict.level]), str(verdict))
 
 
 def step_text(step: Trial) -> str:

@@ -1,0 +1,108 @@
+"""Whether a quantized model can be used: good, worth a look, or broken.
+
+It is judged by how far it agrees with the float model on samples that took no part in calibration, if there were enough
+to hold some back: by the class it gives, where its output is a choice among classes, and by the signal-to-noise ratio
+of its outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..dtypes import Array
+from ..graph.model import Model
+from .bench import JUDGED, Bench, Loaded
+from .errors import Compared, decibels
+
+Level = Literal["good", "doubtful", "broken", "unknown"]
+
+AGREEMENTS = 0.95, 0.8
+"""Good and usable shares of equal classes, among samples of which the float model is sure."""
+
+SURE = 0.5
+"""Probability from which on the float model is sure of a class. Close calls go either way in any other version."""
+
+SNRS = 15.0, 8.0
+"""Good and usable signal-to-noise ratios in dB, of outputs that are no choice among classes."""
+
+FEWEST = 4
+"""Samples that it takes to say anything by their classes."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`agreeing` of `sure` samples have the float model's class; `sure` is 0 where there are no classes."""
+
+    level: Level
+    snr: float | None = None
+    agreeing: int = 0
+    sure: int = 0
+    samples: int = 0
+    held_back: bool = False
+
+    @property
+    def summary(self) -> str:
+        """What was measured, in a sentence."""
+        if self.level == "unknown":
+            return "nothing was measured, as no samples were given"
+        which = "samples that calibration did not use" if self.held_back else "calibration's own samples"
+        if self.sure:
+            classes = f"the float model's class for {self.agreeing} of {self.sure} {which}"
+            return f"{classes}; SNR of the outputs {self.snr:.1f} dB"
+        return f"SNR of the outputs {self.snr:.1f} dB on {self.samples} {which}"
+
+    @property
+    def advice(self) -> str:
+        """What to do next."""
+        if self.level == "good":
+            return ""
+        if self.level == "unknown":
+            return "compare it with the float model: zeropoint compare FLOAT QUANTIZED --data DATA"
+        return "find out why: zeropoint doctor FLOAT --data DATA"
+
+    def __str__(self) -> str:
+        words = {"good": "good", "doubtful": "look at it", "broken": "BROKEN", "unknown": "unknown"}
+        return f"{words[self.level]}: {self.summary}{f'; {self.advice}' if self.advice else ''}"
+
+
+UNKNOWN = Verdict("unknown")
+
+
+def verdict(bench: Bench, made: Model) -> Verdict:
+    """How far `made` agrees with the float model of `bench`."""
+    rows = bench.unseen_rows or bench.rows[:JUDGED]
+    judge = bench.on(rows)
+    if not rows or not judge.compared:
+        return UNKNOWN
+    snr, (agreeing, sure) = decibels(judge.error(made)), _classes(judge, made)
+    if sure < FEWEST:
+        agreeing = sure = 0
+    measured, (good, usable) = (snr, SNRS) if not sure else (agreeing / sure, AGREEMENTS)
+    level: Level = "good" if measured >= good else "doubtful" if measured >= usable else "broken"
+    return Verdict(level, snr, agreeing, sure, len(rows), bool(bench.unseen_rows))
+
+
+def _classes(judge: Bench, made: Model) -> tuple[int, int]:
+    """Of how many samples the class is the same, and of how many the float model is sure; of the first such output."""
+    for compared in judge.compared:
+        if compared.probabilities == "row":
+            place = (Compared(compared.place),)
+            wanted, found = (_rows(Loaded(judge, model, place).values(judge.rows)) for model in (judge.model, made))
+            sure = _probabilities(wanted).max(axis=-1) >= SURE
+            same = wanted.argmax(axis=-1) == found.argmax(axis=-1)
+            return int((same & sure).sum()), int(sure.sum())
+    return 0, 0
+
+
+def _rows(values: Sequence[Sequence[Array]]) -> Array:
+    """The one output of each sample, one choice among classes in each row."""
+    return np.concatenate([np.asarray(one[0]).reshape(-1, one[0].shape[-1]) for one in values])
+
+
+def _probabilities(values: Array) -> Array:
+    """Also of their logarithms."""
+    return np.exp(values) if values.max() <= 0 else values

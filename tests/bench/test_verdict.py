@@ -1,0 +1,77 @@
+"""The verdict: good models are called good, ruined ones broken, on samples that calibration did not use."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import zeropoint
+from zeropoint.bench.bench import FEWEST_IN_ALL, HELD_BACK_EVERY, MOST_HELD_BACK, Bench
+from zeropoint.bench.verdict import Verdict, verdict
+from zeropoint.demo import digits as digits_data
+from zeropoint.sources.models import load
+
+from ..nets import Net, normal, samples_for
+
+
+@pytest.fixture(scope="module")
+def images():
+    return [image[None] for image in digits_data()["calibration"][:80]]
+
+
+def test_a_good_classifier(digits, images):
+    found = zeropoint.quantize(digits, data=images).verdict
+    assert found.level == "good"
+    assert found.held_back
+    assert found.samples == len(images) // HELD_BACK_EVERY
+    assert 0 < found.sure <= found.samples
+    assert f"{found.agreeing} of {found.sure} samples that calibration did not use" in str(found)
+    assert "doctor" not in str(found)
+
+
+@pytest.mark.parametrize("effort", ["quick", "standard"])
+def test_a_ruined_classifier(digits, images, effort):
+    found = zeropoint.quantize(digits, data=[1000 * i for i in images[:40]] + images[40:], effort=effort)
+    bench = Bench(load(digits), images[:24])
+    spoilt = verdict(bench, found.model)
+    assert spoilt.level == "broken"
+    assert str(spoilt).startswith("BROKEN")
+    assert "zeropoint doctor" in spoilt.advice
+
+
+def test_outputs_that_are_no_classes_are_judged_by_their_noise():
+    net = Net()
+    model = net.model(net.conv(net.input(1, 8, 8, 4), normal(4, 1, 1, 4)))
+    samples = samples_for(model, 40)
+    found = zeropoint.quantize(model, data=samples).verdict
+    assert (found.level, found.sure) == ("good", 0)
+    assert "SNR of the outputs" in found.summary
+    net = Net()
+    another = net.model(net.conv(net.input(1, 8, 8, 4), normal(4, 1, 1, 4, seed=9)))
+    assert verdict(Bench(model, samples), another).level == "broken"
+
+
+def test_samples_are_held_back_only_if_there_are_enough():
+    net = Net()
+    model = net.model(net.conv(net.input(1, 8, 8, 4), normal(4, 1, 1, 4)))
+    few, some, many = (Bench(model, samples_for(model, n), holds_back=True) for n in (FEWEST_IN_ALL - 1, 40, 400))
+    assert few.stats.samples == FEWEST_IN_ALL - 1
+    assert not few.unseen_rows
+    assert some.stats.samples == 40 - len(some.unseen_rows) == 35
+    assert len(many.unseen_rows) == MOST_HELD_BACK
+    held = {row[0].tobytes() for row in some.rows}
+    assert not any(row[0].tobytes() in held for row in some.unseen_rows)
+    assert not Bench(model, samples_for(model, 40)).unseen_rows
+
+
+def test_without_data_the_verdict_is_unknown(digits):
+    found = zeropoint.quantize(digits, "dynamic").verdict
+    assert found == Verdict("unknown")
+    assert "zeropoint compare" in str(found)
+
+
+def test_close_calls_do_not_count(digits, images):
+    """Noise has no class: what the float model makes of it is a close call."""
+    noise = [np.full_like(images[0], v) for v in np.linspace(0, 1, 24)]
+    found = zeropoint.quantize(digits, data=noise).verdict
+    assert found.sure <= found.samples
