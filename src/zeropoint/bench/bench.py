@@ -67,7 +67,7 @@ class Bench:
         self.model, self.ops, self.settings = model, ops, settings or Settings()
         self._samples, self._judged, self._progress = samples, judged, progress
         self._logits = True
-        self._holds_back = holds_back and not self.settings.keep_state
+        self._holds_back = holds_back
         self._held: list[Any] = []
         self._unseen: list[Any] = []
 
@@ -105,11 +105,12 @@ class Bench:
 
     def _holding(self, samples: Any) -> Iterator[Any]:
         """The samples that take part in calibration; those that will be run again are held."""
-        room, count = KEPT_BYTES, 0
+        room, count, holds_back = KEPT_BYTES, 0, self._holds_back and not self.in_sequence
         most = KEPT_SAMPLES if self._judged else JUDGED
         for count, sample in enumerate(iterate(samples), 1):
             room -= _size(sample)
-            if self._holds_back and not count % HELD_BACK_EVERY and len(self._unseen) < MOST_HELD_BACK and room >= 0:
+            is_apart = holds_back and not count % HELD_BACK_EVERY and len(self._unseen) < MOST_HELD_BACK
+            if is_apart and room >= 0:
                 self._unseen.append(sample)
                 continue
             if len(self._held) < most and room >= 0:
