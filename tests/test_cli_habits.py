@@ -151,6 +151,15 @@ def test_an_output_that_cannot_be_is_refused_at_once(run, folder, command, outpu
     assert contents(folder) == before
 
 
+@pytest.mark.parametrize("given", ["MODEL", "--data", "-o"])
+def test_links_in_a_circle_are_bad_input(run, folder, given):
+    Path("circle.npz").symlink_to("circle.npz")
+    line = dict(zip(["MODEL", "--data", "-o"], LINES["calibrate"][0:1] + LINES["calibrate"][2::2], strict=True))
+    line[given] = "circle.npz"
+    err = refused(run("calibrate", line["MODEL"], "--data", line["--data"], "-o", line["-o"]))
+    assert "circle.npz" in err
+
+
 def test_a_folder_without_permission_is_refused_at_once(run, folder, monkeypatch):
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
     assert "no permission" in refused(run("calibrate", *LINES["calibrate"]))

@@ -79,7 +79,7 @@ def refuse_existing(path: PathLike, overwrite: bool) -> None:
         raise OutputExists(f"cannot write {target}: it is a folder; give the name of a file")
     if target.exists() and not target.is_file():
         raise OutputExists(f"cannot write {target}: it is not a regular file; give another name")
-    if target.exists() and not overwrite:
+    if os.path.lexists(target) and not overwrite:  # links that lead nowhere are in the way, too
         raise OutputExists(f"{target} exists already; choose another name, or allow it with --overwrite")
     if not target.parent.is_dir():
         raise OutputExists(f"cannot write {target}: there is no folder {target.parent}")

@@ -21,6 +21,7 @@ from zeropoint.errors import InvalidModel, InvalidRecipe, InvalidSample
 from zeropoint.graph.edit import copy_model, retype, set_constant
 from zeropoint.recipe import recipe_from
 
+from .. import build
 from ..diagnosis.faults import conv_net, images, plainly, saved
 from ..nets import Net, normal
 
@@ -232,3 +233,20 @@ def test_lost_channels_are_not_taken_for_scaled_ones():
     assert axis == 3
     np.testing.assert_allclose(found, factors, rtol=1e-5)
     np.testing.assert_allclose(scaled(wanted, axis, found), wanted * factors, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 0)], ids=str)
+def test_scalars_and_nothing_at_all_are_compared(shape):
+    """Outputs that are no table of scores, in every way that a file may have them."""
+    x, y = (build.act(name, *shape) for name in ("x", "y"))
+    model = build.one_op("ABS", [x], y, options="AbsOptions")
+    found = zeropoint.compare(model, model, [np.ones(shape, np.float32)])
+    assert all(row.agreement is None for row in found.outputs)
+
+
+def test_names_that_are_no_text_do_no_harm():
+    x, y = build.act("\udcff", 4), build.act("\udced", 4)
+    model = build.one_op("ABS", [x], y, options="AbsOptions")
+    sample = [np.float32([-1, 2, -3, 4])]
+    assert zeropoint.compare(model, model, sample).outputs
+    assert zeropoint.quantize(model, data=sample).model.main.outputs[0].name == "\udced"

@@ -369,3 +369,11 @@ def test_a_bad_function_is_refused(script, name, message):
 def test_a_broken_script_is_refused(script, content, message):
     script.write_text(content)
     refused(f"{script}:samples", build.float_cnn(), message)
+
+
+def test_a_model_without_inputs_takes_no_data(tmp_path):
+    constant, y = build.const("c", [1.0, 2.0]), build.act("y", 2)
+    model = build.one_op("ABS", [constant], y, options="AbsOptions")
+    np.savez(tmp_path / "x.npz", x=np.ones((3, 2), np.float32))
+    with pytest.raises(InvalidSample, match="the model has no inputs"):
+        load_data(str(tmp_path / "x.npz"), entry(model))

@@ -12,6 +12,7 @@ again here, from the op's recorded input.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,10 +20,11 @@ import numpy as np
 
 from ..affine import dequantize
 from ..dtypes import Array, DType
+from ..errors import RuntimeFailure
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import reachable_graphs
 from ..ops.recurrent import LSTM, Gate, LstmSlot
-from ..runtime.runner import Runner
+from ..runtime import Runner, time_limit
 from .instrumented_graph import InstrumentedGraph, MeasureMode, instrument
 from .task import CalibrationTask, OpTable, measured_tensors
 
@@ -85,11 +87,17 @@ class CalledGraphs:
                 branch = "thenSubgraphIndex" if given[0].item() else "elseSubgraphIndex"
                 self._run(op.option(branch), given[1:], observe)
             elif op.kind == "WHILE":
-                condition, body = op.option("condSubgraphIndex"), op.option("bodySubgraphIndex")
-                while self._run(condition, given, observe)[0].item():
-                    given = self._run(body, given, observe)
+                self._loop(op, given, observe)
             else:
                 self._run(op.option("decompositionSubgraphIndex"), given, observe)
+
+    def _loop(self, op: Op, given: list[Array], observe: Observe) -> None:
+        """Pass by pass: a stranger's loop may go on for as long as a run may take."""
+        start, seconds = time.monotonic(), time_limit()
+        while self._run(op.option("condSubgraphIndex"), given, observe)[0].item():
+            given = self._run(op.option("bodySubgraphIndex"), given, observe)
+            if seconds is not None and time.monotonic() - start > seconds:
+                raise RuntimeFailure(f"the loop of WHILE '{op.name}' did not end within {seconds:g} s")
 
     def _run(self, graph: Graph, given: Sequence[Array], observe: Observe) -> list[Array]:
         instrumented, runner = self._loaded[graph]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -215,11 +216,11 @@ class PageOptions:
         Nothing allows an output to replace an input: a float model overwritten by its quantized version is lost.
         """
         outputs = [path for path in (*others, self.report, self.model_explorer) if path is not None]
-        read = {Path(path).resolve() for path in inputs if path is not None}
+        read = {os.path.realpath(path) for path in inputs if path is not None}
         for path in outputs:
             if outputs.count(path) > 1:
                 raise InvalidRecipe(f"{path} was given for two different outputs; choose another name for one of them")
-            if path.resolve() in read:
+            if os.path.realpath(path) in read:
                 raise InvalidRecipe(
                     f"{path} is one of the inputs and would be lost; choose another name for the output"
                 )

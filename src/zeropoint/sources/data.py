@@ -83,6 +83,8 @@ def _read_arrays(path: Path) -> dict[str, Array]:
 def _from_arrays(arrays: dict[str, Array], entry: Entry, source: str) -> Data:
     """One array for each input by name, or a single array for a single input; their first axis counts samples."""
     ports = entry.ports
+    if not ports:
+        raise InvalidSample(f"the model has no inputs, so nothing in {source} can be given to it; leave the data out")
     if len(arrays) == len(ports) == 1:
         chosen = list(arrays.values())
     else:
