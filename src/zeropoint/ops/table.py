@@ -68,8 +68,9 @@ WRAPS = {INT8: 2.0**15, INT16: 1.0}
 # amounts, or abort, above. int16 kernels other than those for equality compare the integers as they are.
 COMPARED = (2.0**-8, 1.0)
 ORDERED, EQUATED = {INT8: COMPARED}, dict.fromkeys(BOTH, COMPARED)
-# Sigmoid and tanh find their entry in a table by shifts that are too long beyond.
-CURVES = {INT16: (2.0**-32, 2.0)}
+# Sigmoid and tanh find their entry in a table by shifts that are too long beyond. Of tanh, less than some steps of its
+# output would be left.
+SIGMOID, HYPERBOLIC = {INT16: (2.0**-32, 2.0)}, {INT8: (2.0**-12, math.inf), INT16: (2.0**-28, 2.0)}
 # int8 kernels end the process where 2**26 * scale * beta is below 1; 2**6 of that is room for beta. Those of int16 wrap.
 EXPONENTIALS = {INT8: (2.0**-20, math.inf), INT16: (0.0, 4.0)}
 # In float the norm is at least 1e-6, and squares have to be finite; integers know neither.
@@ -143,8 +144,8 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("HARD_SWISH", ONE, since(1), batch=pointwise, rescale=RATIO, max_rescale={INT8: 128.0},
            saturates=ends(-3, math.inf), input_scales={INT8: (0.0, 2.0**16)}),
     OpSpec("LOGISTIC", ONE, since(2, 3), batch=pointwise, fixed=UNIT, saturates=SIGMOID_ENDS, probabilities="each",
-           input_scales=CURVES),
-    OpSpec("TANH", ONE, since(2, 3), batch=pointwise, fixed=SIGNED_UNIT, saturates=TANH_ENDS, input_scales=CURVES),
+           input_scales=SIGMOID),
+    OpSpec("TANH", ONE, since(2, 3), batch=pointwise, fixed=SIGNED_UNIT, saturates=TANH_ENDS, input_scales=HYPERBOLIC),
     OpSpec("ABS", ONE, since(2, 3), HOMOGENEOUS, batch=pointwise, rescale=RATIO),
     OpSpec("RSQRT", ONE, since(2, 3, Need.NONNEGATIVE, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise),
     OpSpec("SQRT", ONE, since(2, 2, Need.NONNEGATIVE), HAS_POLES, batch=pointwise),
