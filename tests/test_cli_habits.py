@@ -54,12 +54,13 @@ LINES: dict[str, list[str]] = {
     "compare": [MODEL, INT8, "--data", DATA],
     "doctor": [MODEL, INT8, "--data", DATA],
     "benchmark": [MODEL, "--rounds", "2", "--quick", "--threads", "1"],
+    "export": [INT8, "--c", "firmware"],
     "demo": [],
 }
 """A good use of every command."""
 
-WRITERS = ("calibrate", "quantize")
-"""Their result is a file. So is that of `train`, which the tests of training run."""
+WRITERS = ("calibrate", "quantize", "export")
+"""Their result is a file, or a folder. So is that of `train`, which the tests of training run."""
 
 QUICK = [name for name in LINES if name != "train"]
 WITH_MODEL = [name for name in LINES if name != "demo"]
@@ -256,7 +257,7 @@ def test_quiet_leaves_results_only(run, folder, command, after):
     assert (out == "") == (command in WRITERS)
     assert "Note" not in out
     if command in WRITERS:
-        assert len(contents(folder)) == 5
+        assert len(list(folder.iterdir())) == 5
 
 
 def test_quiet_hides_notes_and_no_more(run, folder):

@@ -12,6 +12,8 @@ import pytest
 from zeropoint.dtypes import DType
 from zeropoint.errors import MissingExtra, RuntimeFailure
 from zeropoint.graph import Model
+from zeropoint.ops import OPS
+from zeropoint.plan.target_rewrites import fit_to_target
 from zeropoint.runtime import vela
 from zeropoint.runtime.device_tools import ToolReport, ask_tool, require_arena
 from zeropoint.targets import ETHOS_U, TFLM, TypedOp, target_named
@@ -27,6 +29,8 @@ from .tools import ask_all, left_by_vela
 def others() -> list[Model]:
     """Floats, truth values, weights of 4 bits; and what only the CPU takes."""
     several = {sample.kind: sample.model() for sample in SAMPLES}
+    for model in several.values():
+        fit_to_target(model, target_named("ethos-u55-128"), OPS)
     pair = [tensor("x", DType.BOOL, 2, 3), tensor("z", DType.BOOL, 2, 3)]
     logical = build.one_op("LOGICAL_AND", pair, tensor("y", DType.BOOL, 2, 3), options="LogicalAndOptions")
     return [*several.values(), logical, dense(DType.INT4, False), dense(DType.INT8, True)]

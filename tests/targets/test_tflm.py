@@ -16,8 +16,8 @@ from zeropoint.targets.tflm import TFLM
 from zeropoint.tflite import to_bytes
 
 from .. import build
+from ..conformance.cases import CASES, quantized
 from ..conformance.samples import SAMPLES
-from ..conformance.test_ops import CASES, quantized
 from .probes import dense, probes
 from .tools import ask_all, outputs_in_tflm
 
@@ -39,7 +39,7 @@ class Asked:
 def integer_ops() -> Iterator[Asked]:
     """Every claim of the op table about integers."""
     for case in CASES:
-        if not case.stretched:
+        if case.stretch is None:
             yield Asked(str(case), quantized(case).model, case.sample.draw(2))
 
 

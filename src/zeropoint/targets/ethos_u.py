@@ -105,6 +105,8 @@ FAILS = (
             Not(NoType(NARROW))),
     refused("is not in 8 bits, at which Vela ends the compilation", "quantize it to int8", "ARG_MAX HARD_SWISH",
             (FLOAT, INT16, INT32, DType.BOOL)),
+    refused("computes in float, at which Vela ends the compilation", "quantize it to int8",
+            "UNIDIRECTIONAL_SEQUENCE_LSTM", (FLOAT,)),
     refused("computes in int16, at which Vela fails", "quantize it to int8", "PRELU", (INT16,)),
 )
 """Where the compilation ends without a result (Vela 5.2)."""

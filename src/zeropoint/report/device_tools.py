@@ -1,0 +1,28 @@
+"""What a device's own tool says of a model, as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import printable
+from ..runtime.device_tools import ToolReport
+from .terminal import duration_text, size_text
+
+SHOWN = 8
+"""Ops left to the CPU that are listed."""
+
+
+def tool_lines(report: ToolReport) -> Iterator[str]:
+    """Memory, cycles and time in one line; then the ops that a compiler left to the CPU, with its reasons."""
+    memories = ((report.ram, "of RAM"), (report.flash, "of flash"))
+    facts = [f"{size_text(size)} {name}" for size, name in memories if size]
+    if report.cycles is not None and report.seconds is not None:
+        facts.append(f"{report.cycles:,} cycles, about {duration_text(report.seconds)}")
+    yield f"{report.tool} takes it: {', '.join(facts)}"
+    left = report.left_to_cpu
+    if left:
+        yield f"{len(left)} {'op is' if len(left) == 1 else 'ops are'} left to the CPU:"
+    yield from (f"  {op.kind} '{printable(op.output)}': {printable(op.reason)}" for op in left[:SHOWN])
+    if len(left) > SHOWN:
+        yield f"  and {len(left) - SHOWN} more"
+    yield from report.notes
