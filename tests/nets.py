@@ -41,6 +41,7 @@ OPTIONS = {
     "LOG": "",
     "MINIMUM": "MaximumMinimumOptions",
     "RSQRT": "",
+    "RELU_0_TO_1": "",
     "BATCH_MATMUL": "BatchMatMulOptions",
 }
 """Names of options tables that do not follow from the op's."""
@@ -143,6 +144,7 @@ def quantized(model: Model, samples: Any = None, bound: float = 0.03, **options:
     """Quantize; the result is a legal graph, keeps its ends' names, and computes the same with every set of kernels."""
     samples = samples_for(model) if samples is None else samples
     options.setdefault("data", samples)
+    options.setdefault("target", "integer")
     result = zeropoint.quantize(model, **options)
     assert not list(problems(result.model))
     assert not [p for graph in result.model.graphs for p in no_dangling_tensors(graph)]

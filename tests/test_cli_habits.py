@@ -53,6 +53,8 @@ LINES: dict[str, list[str]] = {
     "train": [MODEL, "--data", DATA, "-o", "out.tflite", "--steps", "2"],
     "compare": [MODEL, INT8, "--data", DATA],
     "doctor": [MODEL, INT8, "--data", DATA],
+    "check": [MODEL],
+    "targets": [],
     "benchmark": [MODEL, "--rounds", "2", "--quick", "--threads", "1"],
     "export": [INT8, "--c", "firmware"],
     "demo": [],
@@ -63,7 +65,7 @@ WRITERS = ("calibrate", "quantize", "export")
 """Their result is a file, or a folder. So is that of `train`, which the tests of training run."""
 
 QUICK = [name for name in LINES if name != "train"]
-WITH_MODEL = [name for name in LINES if name != "demo"]
+WITH_MODEL = [name for name in LINES if name not in ("demo", "targets")]
 Run = Callable[..., tuple[int, str, str]]
 
 

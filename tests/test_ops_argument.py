@@ -51,25 +51,27 @@ def test_calibration_measures_it(table: Table) -> None:
 def test_quantization_computes_it_in_integers(effort, table: Table) -> None:
     model = net()
     data = samples_for(model, 40)
-    result = zeropoint.quantize(model, "int8", data=data, effort=effort, ops=table)
+    result = zeropoint.quantize(model, "int8", data=data, effort=effort, ops=table, target="integer")
     assert not result.skipped
     assert kinds(result.model)[NEW] == "int8"
-    assert {s.op.kind for s in zeropoint.quantize(model, "int8", data=data, effort=effort).skipped} == {NEW}
+    without = zeropoint.quantize(model, "int8", data=data, effort=effort, target="integer")
+    assert {s.op.kind for s in without.skipped} == {NEW}
 
 
 def test_comparison_and_diagnosis_know_it(table: Table) -> None:
     model = net()
     data = samples_for(model, 24)
-    made = zeropoint.quantize(model, "int8", data=data, ops=table).model
+    made = zeropoint.quantize(model, "int8", data=data, ops=table, target="integer").model
     compared = zeropoint.compare(model, made, data, ops=table)
     rows = [row for row in compared.ops if row.label == NEW]
     assert len(rows) == 2
     assert all(row.own is not None and row.execution == "integer" for row in rows)
-    diagnosis = zeropoint.doctor(model, data, ops=table)
+    diagnosis = zeropoint.doctor(model, data, ops=table, target="integer")
     assert "float_fallback" not in {finding.cause for finding in diagnosis.findings}
     assert any(row.label == NEW and row.execution == "integer" for row in diagnosis.comparison.ops)
     assert not any(
-        row.label == NEW and row.execution == "integer" for row in zeropoint.doctor(model, data).comparison.ops
+        row.label == NEW and row.execution == "integer"
+        for row in zeropoint.doctor(model, data, target="integer").comparison.ops
     )
 
 
@@ -78,7 +80,7 @@ def test_training_rounds_it_and_deploys_it(table: Table) -> None:
 
     model = net()
     data = samples_for(model, 24)
-    trained = train.distill(model, data, "int8", 4, ops=table)
+    trained = train.distill(model, data, "int8", 4, ops=table, target="integer")
     assert trained.trained.takes_any_batch
     assert not trained.result.skipped
     assert kinds(trained.result.model)[NEW] == "int8"

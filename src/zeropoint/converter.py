@@ -100,7 +100,8 @@ WITHOUT_EFFECT = ("experimental_new_quantizer", "experimental_new_dynamic_range_
 class TFLiteConverter:
     """A model, and what to make of it.
 
-    The attributes are those of TensorFlow's converter; `effort`, `range` and `keep` are those of `zeropoint.quantize`.
+    The attributes are those of TensorFlow's converter; `effort`, `range`, `keep` and `target` are those of
+    `zeropoint.quantize`, except that integers are used wherever there is a kernel, unless another target is set.
     After `convert`, `result` tells what was done: the plan, and which ops stayed float and why.
     """
 
@@ -115,6 +116,7 @@ class TFLiteConverter:
     effort: Any = "standard"
     range: Any = "auto"
     keep: Iterable[str] = ()
+    target: Any = "integer"
     result: Result | None = None
 
     @classmethod
@@ -185,6 +187,7 @@ class TFLiteConverter:
             input_type=asked.input_type,
             output_type=asked.output_type,
             keep=tuple(self.keep),
+            target=self.target,
         )
         if asked.integer_only and (count := len(self.result.skipped)):
             raise UnsupportedOp(

@@ -8,11 +8,12 @@ from .calibration import Ranges, Settings, Stats
 from .calibration.collect import Progress
 from .improve.pipeline import Result, quantize_on, run_without_data
 from .ops import OPS, OpSpec
-from .plan.request import RangeChoice, Request, WeightOptions, interface_of, resolve_recipe
+from .plan.request import RangeChoice, Request, WeightOptions, interface_of, resolve_recipe, resolve_target
 from .recipe import Effort, Recipe, keep_float
 from .runtime import trusting
 from .sources.models import ModelSource, load
 from .sources.samples import Samples
+from .targets import Target
 
 
 def quantize(
@@ -32,6 +33,8 @@ def quantize(
     input_type: str = "float32",
     output_type: str = "float32",
     strict: bool = False,
+    target: Target | str | None = None,
+    measure: bool = False,
     keep: Sequence[str] | str = (),
     settings: Settings | None = None,
     progress: Progress | None = None,
@@ -46,15 +49,20 @@ def quantize(
     calibration, or from `ranges` given outright. `range` is the method that picks them; "auto" tries several on the
     data. `effort` is "quick", "standard" or "high" (minutes). `weight_bits` is 8, 4 or 2; `block` the number of 4-bit
     weights that share a scale; weights below `min_elements` stay float where only weights are quantized. `keep` are
-    patterns of op kinds or names that stay float; `strict` refuses if anything has to. `ops` is another op table, such
-    as `OPS | {"MY_OP": spec}`. A model that is not `trusted` runs in a child process, which it cannot escape from.
+    patterns of op kinds or names that stay float; `strict` refuses if anything has to. `target` is what the model is
+    made for (`zeropoint targets` lists them): "cpu" where inputs and outputs stay float, or else "integer". With
+    `measure`, ways to place the ops on it are timed on this machine, and the fastest is taken. `ops` is another op
+    table, such as `OPS | {"MY_OP": spec}`. A model that is not `trusted` runs in a child process, which it cannot
+    escape from.
     """
     source = load(model)
     weights = WeightOptions(weight_bits, block, asymmetric, min_elements)
     kept = map(keep_float, (keep,) if isinstance(keep, str) else keep)
     rules = resolve_recipe(mode, recipe, weights).then(*kept)
     interface = interface_of(input_type, output_type)
-    request = Request(rules, stats, ranges or Ranges({}), range, interface, strict, effort, ops)
+    made_for = resolve_target(target, rules, interface, strict)
+    given = ranges or Ranges({})
+    request = Request(rules, stats, given, range, interface, strict, effort, ops, target=made_for, measure=measure)
     with trusting(trusted):
         if data is None or stats is not None:
             return run_without_data(source, request)

@@ -138,9 +138,13 @@ def _any_below(names: Iterable[str], scope: str) -> bool:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Rules in order: the last one that matches an op decides. An op that none matches stays float."""
+    """Rules in order: the last one that matches an op decides. An op that none matches stays float.
+
+    `target` is the name of what the model is made for; None leaves that open.
+    """
 
     rules: tuple[Rule, ...]
+    target: str | None = None
 
     def rule(self, op: Op) -> Rule | None:
         """The rule that decides."""
@@ -151,7 +155,7 @@ class Recipe:
         return FLOAT if rule is None else rule.scheme
 
     def then(self, *rules: Rule) -> Recipe:
-        return Recipe((*self.rules, *rules))
+        return dataclasses.replace(self, rules=(*self.rules, *rules))
 
     @property
     def has_integer_ops(self) -> bool:
@@ -247,9 +251,13 @@ def load_recipe(path: PathLike) -> Recipe:
 def recipe_from(content: Any, origin: str = "the recipe") -> Recipe:
     """A recipe from plain values."""
     rules = content.get("rules") if isinstance(content, dict) else None
-    if not isinstance(rules, list) or not rules or set(content) != {"rules"}:
-        raise InvalidRecipe(f"{origin} needs one list called 'rules' with at least one rule in it")
-    return Recipe(tuple(_rule(rule, f"rule {k} of {origin}") for k, rule in enumerate(rules, 1)))
+    if not isinstance(rules, list) or not rules or not set(content) <= {"rules", "target"}:
+        raise InvalidRecipe(
+            f"{origin} needs one list called 'rules' with at least one rule in it, and beside it at most a 'target'"
+        )
+    if not isinstance(target := content.get("target", ""), str):
+        raise InvalidRecipe(f"{origin}: 'target' is the name of a target, such as \"cpu\"")
+    return Recipe(tuple(_rule(rule, f"rule {k} of {origin}") for k, rule in enumerate(rules, 1)), target or None)
 
 
 _MATCHES = {"ops": str, "name": str, "regex": str, "scope": str}
@@ -300,9 +308,9 @@ def plain_rules(recipe: Recipe) -> PlainRules:
     return tuple(plain for rule in recipe.rules for plain in _plain(rule))
 
 
-def recipe_content(rules: PlainRules) -> dict[str, Any]:
+def recipe_content(rules: PlainRules, target: str | None = None) -> dict[str, Any]:
     """What a file with these rules holds, and `recipe_from` reads."""
-    return {"rules": [dict(rule) for rule in rules]}
+    return {**({} if target is None else {"target": target}), "rules": [dict(rule) for rule in rules]}
 
 
 def _plain(rule: Rule) -> Iterator[Mapping[str, Any]]:

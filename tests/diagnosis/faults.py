@@ -58,6 +58,7 @@ def saved(model: Model) -> Model:
 
 def plainly(model: Model, data: list[Sample], **options: Any) -> Model:
     """Quantized as the simplest of tools does it."""
+    options.setdefault("target", "integer")
     return zeropoint.quantize(model, data=data, range="minmax", effort="quick", **options).model
 
 

@@ -309,7 +309,7 @@ def test_more_effort_is_never_worse_on_the_data_and_always_the_same(effort: str)
 def test_weights_are_refined_alike_whatever_types_callers_give() -> None:
     """The samples are float, also where the model is going to take integers."""
     model, samples = chain(), inputs(chain(), 24)
-    plain = zeropoint.quantize(model, data=samples, effort="high", weight_bits=4)
+    plain = zeropoint.quantize(model, data=samples, effort="high", weight_bits=4, target="integer")
     integers = zeropoint.quantize(model, data=samples, effort="high", weight_bits=4, input_type="uint8")
     assert [s.error for s in integers.steps] == [s.error for s in plain.steps]
     assert integers.model.main.inputs[0].dtype is DType.UINT8

@@ -296,6 +296,6 @@ def test_given_ranges_win_over_measured_ones_they_are_tied_to():
     joined = net("CONCATENATION", [net("RELU", [x]), net("ABS", [x])], (1, 4, 4, 6), axis=3)
     model = net.model(net("ABS", [joined]))
     given = zeropoint.calibration.Ranges({joined.name: zeropoint.calibration.Range(0.0, 0.5, "test")})
-    result = zeropoint.quantize(model, data=samples_for(model, spread=3.0), ranges=given)
+    result = zeropoint.quantize(model, data=samples_for(model, spread=3.0), ranges=given, target="integer")
     held = next(op for op in result.model.main.ops if op.kind == "CONCATENATION").outputs[0]
     assert held.params.scale == pytest.approx(0.5 / 255)

@@ -54,3 +54,23 @@ def test_scales_of_a_sum_are_brought_together() -> None:
     result, left = made(sums(0.01), CPU)
     assert left == []
     assert ["XNNPACK" in repair.text for repair in result.repairs] == [True]
+
+
+def test_long_concatenations_are_made_in_steps() -> None:
+    net = Net()
+    parts = [net("MUL", [net.input(1, 4, 4, 2), [k + 1.0]]) for k in range(13)]
+    model = net.model(net("CONCATENATION", parts, (1, 4, 4, 26), name="all", axis=-1))
+    assert made(model, INTEGER)[1] == ["CONCATENATION"]
+    result, left = made(model, CPU)
+    assert left == []
+    joined = [op for op in result.model.main.ops if op.kind == "CONCATENATION"]
+    assert [len(op.inputs) for op in joined] == [5, 5, 5]
+    assert len({op.outputs[0].params for op in joined}) == 1
+
+
+def test_clamps_that_the_delegate_lacks_are_made_of_others() -> None:
+    net = Net()
+    net_input = net.conv(net.input(1, 8, 8, 8), normal(8, 3, 3, 8, spread=0.02))
+    model = net.model(net("RELU_0_TO_1", [net("ADD", [net_input, [0.5]])]))
+    assert "RELU_0_TO_1" in made(model, INTEGER)[1]
+    assert made(model, CPU)[1] == []

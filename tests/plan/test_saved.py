@@ -23,6 +23,7 @@ from ..nets import Net, normal, samples_for
 
 MODES = [
     ("int8", {}),
+    ("int8", {"target": "integer"}),
     ("int8", {"weight_bits": 4, "effort": "high"}),
     ("int8", {"input_type": "uint8", "output_type": "int8"}),
     ("int16x8", {}),
@@ -68,13 +69,13 @@ def test_states_survive() -> None:
 def test_what_is_saved_is_plain_json() -> None:
     model = net()
     ranges = Ranges({t.name: Range(-1.0, 2.0, "test") for t in (*model.main.inputs, *model.main.outputs)})
-    result = zeropoint.quantize(model, data=samples_for(model, 4), ranges=ranges)
+    result = zeropoint.quantize(model, data=samples_for(model, 4), ranges=ranges, target="integer")
     json.loads(plan_text(result.planned), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
 def test_a_plan_for_another_model_is_refused(tmp_path: Path) -> None:
     model = net()
-    result = zeropoint.quantize(model, data=samples_for(model, 4), effort="quick")
+    result = zeropoint.quantize(model, data=samples_for(model, 4), effort="quick", target="integer")
     text = plan_text(result.planned)
     with pytest.raises(InvalidRecipe, match="another model"):
         planned_from_text(text, lstm())

@@ -129,7 +129,7 @@ def test_strict_is_all_or_nothing(program, mode, rules):
     """With `strict` every op that would stay float is named; without any, it changes nothing."""
     model = network(program)
     options = {"stats": calibrate(model, samples_for(model, 4)), "recipe": recipe_of(mode, rules)}
-    result = zeropoint.quantize(model, **options)
+    result = zeropoint.quantize(model, target="integer", **options)
     if not result.skipped:
         assert to_bytes(zeropoint.quantize(model, strict=True, **options).model) == to_bytes(result.model)
         return
@@ -152,7 +152,7 @@ def even_ranges(model: Model) -> Ranges:
 def plan_text(model: bytes) -> str:
     source = load(model)
     recipe = preset("int8").then(Rule(INT16X8, ops="ADD"), Rule(FLOAT, ops="SOFTMAX"))
-    return f"{zeropoint.quantize(source, recipe=recipe, ranges=even_ranges(source)).plan}\n"
+    return f"{zeropoint.quantize(source, recipe=recipe, ranges=even_ranges(source), target='integer').plan}\n"
 
 
 def test_the_plan_is_the_golden_one(digits):

@@ -136,7 +136,7 @@ def pair_of(make: Callable[[Any, Any], Any]) -> Pair:
     source, theirs, samples = convert(make)
     stats = calibrate(source, samples)
     # Quick: without the correction of biases, which TensorFlow does not have.
-    ours = zeropoint.quantize(source, stats=stats, range="minmax", effort="quick").model
+    ours = zeropoint.quantize(source, stats=stats, range="minmax", effort="quick", target="integer").model
     return Pair(load(source), load(theirs), ours, stats)
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from .command import QuietOption, Screen, VerboseOption, add_command, causes, tolerate_closed_pipe
+from .devices import check, targets
 from .examine import benchmark, compare, doctor, inspect
 from .export import export
 from .make import calibrate, demo, quantize, train
@@ -26,8 +27,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (inspect, calibrate, quantize, train, compare, doctor, benchmark, export, demo):
-    add_command(app, command, runs_models=command not in (inspect, demo))
+for command in (inspect, calibrate, quantize, train, compare, doctor, benchmark, check, targets, export, demo):
+    add_command(app, command, runs_models=command not in (inspect, check, targets, demo))
 
 
 def _version(show: bool) -> None:

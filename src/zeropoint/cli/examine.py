@@ -186,7 +186,8 @@ class RemedyOptions:
         elif self.apply is not None:
             print("nothing to apply: no file was written", file=sys.stderr)
         if self.save_recipe is not None and remedy is not None:
-            content = json.dumps(recipe_content(remedy.rules), indent=1) + "\n"
+            target = None if repaired is None else repaired.target.name
+            content = json.dumps(recipe_content(remedy.rules, target), indent=1) + "\n"
             write_whole(self.save_recipe, [content.encode()], overwrite=overwrite)
         elif self.save_recipe is not None:
             print("nothing to repair: no recipe was written", file=sys.stderr)
@@ -200,6 +201,7 @@ class DoctorOptions:
     calibration: str | None = option(None, "DATA", "Samples that QUANTIZED was calibrated on, if others.")
     mode: str | None = option(None, "MODE", "int8 (the default) or int16x8.")
     recipe: Path | None = option(None, "FILE", shared.RECIPE_HELP, show_default=False)
+    target: str | None = shared.target_option()
     metric: str | None = option(None, "FILE.py:FUNCTION", shared.METRIC_HELP)
     as_json: bool = flag(shared.JSON_HELP, "--json")
     check: bool = flag("Exit with 1 if anything is found that costs accuracy.")
@@ -230,7 +232,7 @@ def doctor(
         --metric eval.py:accuracy --save-recipe better.json
     """
     from ..comparison.compare import load_metric
-    from ..diagnosis.doctor import diagnose
+    from ..diagnosis.doctor import diagnose, target_of
     from ..diagnosis.evidence import DiagnosisRequest
     from ..plan.request import WeightOptions, resolve_recipe
     from ..recipe import load_recipe
@@ -260,6 +262,7 @@ def doctor(
             metric=metric,
             seconds=remedy.seconds,
             most=remedy.most,
+            target=target_of(options.target, rules, given),
             progress=lambda what: progress(0, what),
             keep_state=samples.keep_state,
         )
@@ -284,6 +287,7 @@ class BenchmarkOptions:
     threads: str | None = option(None, "N[,N]", "By default 1 and one for each core.")
     rounds: int = option(30, "N", "How often each model is timed.", min=2)
     quick: bool = flag("Only latencies: no memory, no times by kind of op.")
+    target: str | None = shared.target_option()
     runtime: str = shared.runtime_option()
     as_json: bool = flag("Print JSON.", "--json")
 
@@ -309,9 +313,12 @@ def benchmark(
     from ..bench.latency import benchmark as measure
     from ..parallel import cores
     from ..report.progress import progress_bar
+    from ..report.targets import where_text
     from ..report.terminal import print_benchmark
+    from ..targets import check_model, target_named
 
     reports.require(inputs=models)
+    target = None if options.target is None else target_named(options.target)
     runtime = shared.known_runtime(options.runtime)
     if runtime == "tflm" and options.threads not in (None, "1"):
         raise InvalidRecipe(f"--threads {options.threads}: TensorFlow Lite Micro has one thread; leave the option out")
@@ -323,6 +330,10 @@ def benchmark(
     with progress_bar("timing", options.rounds, "rounds", screen.remarks) as progress:
         wanted = TimingOptions(tuple(dict.fromkeys(counts)), options.rounds, not options.quick, runtime)
         timed = measure(named, wanted, progress)
+    if target is not None:
+        timed = replace(
+            timed, notes=(*timed.notes, *(f"{n} on {where_text(check_model(m, target))}" for n, m in named.items()))
+        )
     screen.show(timed, options.as_json, print_benchmark)
     if reports.wanted:
         from ..report.page_build import latency_bars

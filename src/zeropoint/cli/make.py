@@ -60,6 +60,8 @@ class RecipeOptions:
     )
     recipe: Path | None = option(None, "FILE", shared.RECIPE_HELP, show_default=False)
     keep_float: list[str] | None = option(None, "PATTERN", "Keep ops of this kind or name in float (repeatable).")
+    target: str | None = shared.target_option()
+    measure: bool = flag("Target cpu: time ways to place the ops on this machine; take the fastest.")
     strict: bool = flag("Refuse if an op would stay float.")
     weight_bits: int = option(8, "BITS", shared.WEIGHT_BITS_HELP)
     block: int | None = option(None, "N", "4-bit dense layers: a scale for each 32, 64, 128 or 256 weights.")
@@ -175,16 +177,19 @@ def _request(
     recipe: RecipeOptions, ranges: RangeOptions, search: shared.SearchOptions, interface: shared.InterfaceOptions
 ) -> Request:
     from ..calibration import Ranges, Stats, ranges_from_json
-    from ..plan.request import Request
+    from ..plan.request import Request, resolve_target
 
+    rules, ends = recipe.resolved(), interface.checked()
     return Request(
-        recipe.resolved(),
+        rules,
         None if ranges.stats is None else Stats.load(ranges.stats),
         Ranges({}) if ranges.ranges is None else ranges_from_json(ranges.ranges),
         search.chosen_range(),
-        interface.checked(),
+        ends,
         recipe.strict,
         search.chosen_effort(),
+        target=resolve_target(recipe.target, rules, ends, recipe.strict),
+        measure=recipe.measure,
     )
 
 
@@ -216,6 +221,7 @@ class TrainOptions:
     output: Path = option(..., "OUT", "Where to write the trained .tflite.", "--output", "-o")
     data: str = option(..., "DATA", shared.DATA_HELP)
     mode: str = option("int8", "MODE", "int8 or int16x8.")
+    target: str | None = shared.target_option()
     weight_bits: int = option(8, "BITS", shared.WEIGHT_BITS_HELP)
 
 
@@ -264,6 +270,7 @@ def train(
             freeze=tuple(goal.freeze or ()),
             ends=(interface.input_type, interface.output_type),
             effort=effort.chosen_effort(),
+            target=options.target,
             progress=progress,
         )
     result = distilled.result

@@ -37,6 +37,7 @@ OVERWRITE_HELP = "Replace the output file if it exists."
 RECIPE_HELP = "Rules in JSON or TOML."
 SIGNATURE_HELP = "Which signature the samples are for."
 WEIGHT_BITS_HELP = "8; or 4 or 2, where LiteRT has a kernel."
+TARGET_HELP = "What the model is for: cpu, integer ... (zeropoint targets)."
 TYPES = ("float32", "int8", "uint8", "int16")
 TYPES_HELP = "float32, int8, uint8 or int16."
 
@@ -59,6 +60,17 @@ def modes() -> tuple[str, ...]:
     from ..recipe import MODES
 
     return MODES
+
+
+def targets() -> tuple[str, ...]:
+    from ..targets import TARGETS
+
+    return tuple(TARGETS)
+
+
+def target_option(default: str | None = None) -> Any:
+    """A field --target, for commands that make or examine models for one."""
+    return option(default, "NAME", TARGET_HELP, autocompletion=targets)
 
 
 def known(what: str, name: str, choices: Sequence[Choice]) -> Choice:

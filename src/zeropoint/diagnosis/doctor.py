@@ -27,11 +27,13 @@ from ..improve.pipeline import JUDGED_AT_HIGH_EFFORT, Result, quantize_with
 from ..improve.steps import TRIED
 from ..ops import OPS, OpSpec
 from ..parallel import cached_property
-from ..plan.request import RangeChoice, Request, WeightOptions, resolve_recipe
+from ..plan.derive import Interface
+from ..plan.request import RangeChoice, Request, WeightOptions, resolve_recipe, resolve_target
 from ..recipe import Effort, Recipe, plain_rules
 from ..runtime import trusting
 from ..sources.models import ModelSource, load
 from ..sources.samples import Samples
+from ..targets import Target
 from ..tflite import to_bytes
 from .causes import CAUSES, Stage
 from .evidence import DiagnosisRequest, Fix, FixTrials, Hypothesis, ModelEvidence, affordable_samples, wide_share
@@ -67,6 +69,7 @@ def doctor(
     mode: str | None = None,
     range: RangeChoice = "auto",
     effort: Effort = "standard",
+    target: Target | str | None = None,
     limit: int | None = None,
     metric: Metric | None = None,
     seconds: float = 100.0,
@@ -78,18 +81,23 @@ def doctor(
     """What costs a quantized model its accuracy, with numbers and with a recipe that repairs it.
 
     `quantized` is the model in question; without it, one is made by `recipe` or `mode`, `range` and `effort`, as
-    `quantize` does. `calibration` are the samples its ranges came from, if these are others than `data`. `metric` is a
-    function of the outputs of all samples (for each a list of arrays) that gives a score. `seconds` limits the time for
-    trying things out. `keep_state` as in `compare`. `progress` is called with what is being done. `ops`: the op table,
-    if it is to be another than the package's own. Models that are not `trusted` run in a child process, which they
-    cannot escape from.
+    `quantize` does for `target`. `calibration` are the samples its ranges came from, if these are others than `data`.
+    `metric` is a function of the outputs of all samples (for each a list of arrays) that gives a score. `seconds`
+    limits the time for trying things out. `keep_state` as in `compare`. `progress` is called with what is being done.
+    `ops`: the op table, if it is to be another than the package's own. Models that are not `trusted` run in a child
+    process, which they cannot escape from.
     """
     made = None if quantized is None else load(quantized)
     rules = resolve_recipe(mode, recipe, WeightOptions())
     request = DiagnosisRequest(load(model), data, made, calibration, rules, range, effort, limit, named(metric))
     request = replace(request, seconds=seconds, keep_state=keep_state, progress=progress, ops=ops)
     with trusting(trusted):
-        return diagnose(request).diagnosis
+        return diagnose(replace(request, target=target_of(target, rules, made))).diagnosis
+
+
+def target_of(asked: Target | str | None, recipe: Recipe, quantized: Model | None) -> Target:
+    """What models are made for. One that was given is compared with others of its kind: integers wherever possible."""
+    return resolve_target(asked, recipe, Interface(), strict=quantized is not None)
 
 
 def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
@@ -106,23 +114,24 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
     made, quantization = request.quantized, None
     if made is None:
         request.report("quantizing as asked")
-        quantization = _quantize(calibration or bench, request.recipe, request.range, request.effort)
+        quantization = _quantize(calibration or bench, request, request.recipe, request.range, request.effort)
         made = quantization.model
     request.report("comparing op by op")
     alignment = align_models(request.model, made)
     options = ComparisonOptions(min(COMPARED, len(bench.rows)), keep_state=request.keep_state, ops=request.ops)
     comparison = compare_models(request.model, made, bench.rows, options, alignment)
     judged = bench.judging(affordable_samples(request.model, request.ops), logits=False)
-    trials = FixTrials(judged, request.recipe, time.perf_counter() + request.seconds)
+    trials = FixTrials(judged, request.recipe, time.perf_counter() + request.seconds, target=request.target)
     stats = None if calibration is None else calibration.stats
     doctor = _Doctor(bench, ModelEvidence(request, made, comparison, alignment, trials, stats, quantization))
     return doctor.result()
 
 
-def _quantize(bench: Bench, recipe: Recipe, method: RangeChoice, effort: Effort) -> Result:
+def _quantize(bench: Bench, asked: DiagnosisRequest, recipe: Recipe, method: RangeChoice, effort: Effort) -> Result:
     """Quantize by what is measured already."""
     judged = JUDGED_AT_HIGH_EFFORT if recipe.highest_effort(effort) == "high" else JUDGED
-    return quantize_with(bench.judging(judged), Request(recipe, method=method, effort=effort, ops=bench.ops))
+    request = Request(recipe, method=method, effort=effort, ops=bench.ops, target=asked.target)
+    return quantize_with(bench.judging(judged), request)
 
 
 def _score(bench: Bench, made: Model, metric: NamedMetric | None) -> Score:
@@ -212,7 +221,7 @@ class _Doctor:
         before, built = _score(bench, self.evidence.made, request.metric), []
         for method, effort in self._ways():
             request.report(f"building the proposed model, range {method}, effort {effort}")
-            result = _quantize(self.bench, recipe, method, effort)
+            result = _quantize(self.bench, request, recipe, method, effort)
             built.append((_score(bench, result.model, request.metric), result, {"range": method, "effort": effort}))
         after, result, options = max(built, key=lambda one: one[0].snr)
         if after.snr <= before.snr:

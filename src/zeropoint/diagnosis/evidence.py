@@ -36,6 +36,7 @@ from ..plan.rewrite import build
 from ..recipe import PRESETS, Effort, Recipe, Rule, plain_rules, preset
 from ..sources.ports import entry
 from ..sources.samples import Samples
+from ..targets import INTEGER, Target
 
 FEW, FEWEST, MOST = 4, 16, 256
 TRIAL_MACS = 4e9
@@ -83,6 +84,7 @@ class FixTrials:
     recipe: Recipe
     deadline: float
     chosen: Method | None = None
+    target: Target = INTEGER
     prepared: dict[Recipe, Prepared] = field(default_factory=dict)
     errors: dict[object, float] = field(default_factory=dict)
 
@@ -100,7 +102,7 @@ class FixTrials:
     def after(self, fix: Fix) -> FixTrials:
         """Trials on top of `fix`."""
         recipe = self.recipe.then(*fix.rules)
-        return FixTrials(self.bench, recipe, self.deadline, fix.range or self.method, self.prepared)
+        return FixTrials(self.bench, recipe, self.deadline, fix.range or self.method, self.target, self.prepared)
 
     def on_fewer(self, share: float) -> FixTrials:
         """The same on a share of the samples, though not on fewer than a few."""
@@ -110,7 +112,8 @@ class FixTrials:
     def planned(self, fix: Fix, prepared_for: Fix | None = None) -> Planned:
         """The plan with `fix`, of the model as it is prepared for that or, to save time, for another one."""
         ready = self.recipe.then(*(prepared_for or fix).rules)
-        request = Request(ready, self.bench.stats, method=fix.range or self.method, ops=self.bench.ops)
+        method = fix.range or self.method
+        request = Request(ready, self.bench.stats, method=method, ops=self.bench.ops, target=self.target)
         if ready not in self.prepared:
             self.prepared[ready] = prepare_model(self.bench.model, request)
         return plan_and_correct(self.prepared[ready], replace(request, recipe=self.recipe.then(*fix.rules)))
@@ -158,6 +161,7 @@ class DiagnosisRequest:
     most: float = 0.1
     progress: Callable[[str], None] | None = None
     keep_state: bool | None = None
+    target: Target = INTEGER
     ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS)
 
     def report(self, what: str) -> None:

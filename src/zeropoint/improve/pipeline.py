@@ -18,11 +18,13 @@ from ..bench.errors import OpError, decibels
 from ..bench.verdict import UNKNOWN, Verdict, verdict
 from ..calibration import Settings, Stats
 from ..calibration.collect import IN_SEQUENCE, Progress, never_used, unknown_states
+from ..errors import UnsupportedOp
 from ..files import PathLike
 from ..graph.model import Model
 from ..graph.query import Use
 from ..ops.check import check_runnable
 from ..plan.derive import Interface
+from ..plan.fit import placed
 from ..plan.plan import Form, Plan, Planned, Repair, Skipped, form_type
 from ..plan.planner import prepare_model, require_float_part
 from ..plan.request import FALLBACK, Request
@@ -31,8 +33,10 @@ from ..plan.saved import save_plan
 from ..runtime import require_runnable
 from ..sources.ports import entry_graphs
 from ..sources.samples import Samples
+from ..targets import INTEGER, Check, Target, check_model
 from ..tflite.write import save
 from .bias_correction import plan_and_correct
+from .measured_target import measured_target
 from .steps import STEPS, Candidate, Lab, Stage, Step, no_progress
 
 JUDGED_AT_HIGH_EFFORT = 64
@@ -65,6 +69,12 @@ class Result:
     prepared: Model | None = None
     stats: Stats | None = None
     verdict: Verdict = UNKNOWN
+    target: Target = INTEGER
+
+    @property
+    def check(self) -> Check:
+        """Where every op of the model runs on the target."""
+        return check_model(self.model, self.target)
 
     @property
     def plan(self) -> Plan:
@@ -107,8 +117,17 @@ def run(model: Model, request: Request) -> Result:
 def run_without_data(model: Model, request: Request) -> Result:
     """`run`, and a note about what could not be done because there is nothing to run the model on."""
     check_runnable(model)
+    request, measured = _measured(model, request)
     result = _with_states(run(model, request), model, request)
-    return replace(result, notes=(*result.notes, *_left_out(request)))
+    return replace(result, notes=(*result.notes, *measured, *_left_out(request)))
+
+
+def _measured(model: Model, request: Request) -> tuple[Request, tuple[str, ...]]:
+    """The request for whatever is fastest on this machine, if that is asked for, and what was found."""
+    if not request.measure:
+        return request, ()
+    found = measured_target(model, request)
+    return replace(request, target=found.target), (found.note,)
 
 
 def _left_out(request: Request) -> Iterator[str]:
@@ -129,10 +148,23 @@ def carry_out(planned: Planned, request: Request) -> Result:
     warnings = [f"no op matches the rule {rule}" for rule in request.recipe.unmatched(ops)]
     if not any(plan.does_anything for plan in planned.plans):
         warnings.append("nothing was quantized")
+    planned = placed(planned, request.ops, request.target)
     made = build(planned, request.ops)
+    _require_taken(check_model(made, request.target, request.ops))
     require_runnable(made)
     notes = (*planned.notes, *_other_weights(planned.plans, request))
-    return Result(made, planned.plans, tuple(warnings), notes, prepared=planned.model, stats=request.stats)
+    result = Result(made, planned.plans, tuple(warnings), notes, prepared=planned.model, stats=request.stats)
+    return replace(result, target=request.target)
+
+
+def _require_taken(check: Check) -> None:
+    """Raise for ops that the target does not run at all."""
+    if refused := check.having("refused"):
+        raise UnsupportedOp(
+            f"{check.target.name} refuses {len(refused)} {'op' if len(refused) == 1 else 'ops'}:",
+            *(f"  {c.op.label} '{c.op.name}' {c.verdict.why}" for c in refused),
+            "change the model, or make it for another target (`zeropoint targets` lists them)",
+        )
 
 
 def _other_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:
@@ -177,11 +209,13 @@ def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) ->
     start = time.perf_counter()
     request = replace(request, stats=bench.stats)
     calibration = Trial("calibration", time.perf_counter() - start)
+    request, measured = _measured(bench.model, request)
     if not _searches(request) or not bench.is_single or not bench.compared:
         result = replace(run(bench.model, request), steps=(calibration,))
     else:
         search = _Search(Lab(bench, request.recipe.highest_effort(request.effort), stage), [calibration])
         result = search.result(Candidate(prepare_model(bench.model, request), request))
+    result = replace(result, notes=(*measured, *result.notes))
     if bench.settings.keep_state is None and any(map(bench.settings.in_sequence, entry_graphs(bench.model))):
         result = replace(result, notes=(*result.notes, IN_SEQUENCE))
     return _with_states(result, bench.model, request)

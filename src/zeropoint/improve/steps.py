@@ -275,7 +275,7 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
         before, plan = snr(()), best.planned.plans[0]
         work = {op: macs_of(op, request.ops) for op in plan.graph.ops if op in plan.schemes}
         report = lab.stage("looking for ops to leave float", 2 * STRETCHES)
-        island = find_island(work, snr, before, report) if before < GOOD_ENOUGH else ()
+        island = find_island(work, snr, before, report) if work and before < GOOD_ENOUGH else ()
         if not island:
             return
         after, others = snr(island), f" with {len(island) - 1} others" if len(island) > 1 else ""

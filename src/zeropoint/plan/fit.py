@@ -13,7 +13,7 @@ from ..recipe import Scheme
 from ..targets import Target, TypedOp
 from ..targets.conditions import ScaleRatio, SymmetricOperand
 from .derive import settle
-from .plan import Form, Held, Node, Plan, Repair, Skipped
+from .plan import Form, Held, Node, Plan, Planned, Repair, Skipped
 
 ROUNDS = 4
 SLACK = 1.01
@@ -29,6 +29,15 @@ def typed(plan: Plan, op: Op, ops: Mapping[str, OpSpec]) -> TypedOp:
         return plan.wanted.get(use, DType.FLOAT32)
 
     return TypedOp.of_plan(op, read, lambda tensor: plan.stored.get(tensor, DType.FLOAT32), ops)
+
+
+def placed(planned: Planned, ops: Mapping[str, OpSpec], target: Target) -> Planned:
+    """The same plans, which say where each op will run on the target."""
+
+    def with_verdicts(plan: Plan) -> Plan:
+        return replace(plan, verdicts={op: target.verdict(typed(plan, op, ops)) for op in plan.graph.ops})
+
+    return replace(planned, plans=tuple(map(with_verdicts, planned.plans)))
 
 
 def symmetric_uses(schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec], target: Target) -> set[Use]:

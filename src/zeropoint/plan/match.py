@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..dtypes import DType
-from ..errors import InvalidSample
+from ..errors import InvalidRecipe, InvalidSample
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, CellState, Need, OpSpec, Rescale, ShapeOnly, Weight, fused_activation
@@ -98,6 +98,12 @@ class Matcher:
                 yield "infinite", f"'{tensor.name}' reaches values that stand for infinity"
         verdict = self.target.verdict(TypedOp.of_scheme(op, scheme, self.ops))
         if verdict.speed == "refused":
+            rule = self.recipe.rule(op)
+            if rule is not None and not rule.is_general:
+                raise InvalidRecipe(
+                    f"the recipe asks for {rule}, and the target {self.target.name} refuses that: "
+                    f"{op.label} '{op.name}' {verdict.reason}; change the rule, or choose another target"
+                )
             yield "target", f"{self.target.name} refuses it: it {verdict.reason}"
 
     def _multiplies_by_infinity(self, op: Op, spec: OpSpec, tensor: Tensor) -> bool:

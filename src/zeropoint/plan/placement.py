@@ -90,12 +90,13 @@ class Placement:
         return {op: k for k, op in enumerate(self.graph.ops)}
 
     def _is_bound(self, op: Op, recipe: Recipe) -> bool:
-        """Whether integers were asked for by name, or float would make the file much larger."""
+        """Whether integers were asked for by name, or it is a layer, or float would make the file much larger."""
         rule = recipe.rule(op)
         if rule is not None and not rule.is_general:
             return True
-        is_large = sum(t.size for t in self._weights(op) if t.data is not None) >= self.schemes[op].min_elements
-        return is_large and self._dynamic(op) is None
+        held = sum(t.size for t in self._weights(op) if t.data is not None)
+        is_layer = self.ops[op.kind].macs is not None and held > 0
+        return (is_layer or held >= self.schemes[op].min_elements) and self._dynamic(op) is None
 
     def _weights(self, op: Op) -> list[Tensor]:
         """Operands that are trained parameters if they are constant."""
@@ -104,6 +105,8 @@ class Placement:
     def _dynamic(self, op: Op) -> Scheme | None:
         """Float activations beside integer weights, if the target has that for a dense or recurrent layer."""
         spec, scheme, weights = self.ops[op.kind], self.schemes[op], self._weights(op)
+        if self.target.costs is None or not self.target.costs.dynamic:
+            return None
         if spec.macs is None or isinstance(spec.layout, Convolution) or scheme.weights not in spec.hybrid:
             return None
         if any(t.data is None for t in weights) or sum(t.size for t in weights) < scheme.min_elements:

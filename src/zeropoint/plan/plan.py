@@ -15,6 +15,7 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use
 from ..parallel import cached_property
 from ..recipe import Scheme
+from ..targets import Verdict
 
 SkipCode = Literal[
     "recipe",
@@ -144,6 +145,7 @@ class Plan:
     float, of activations and of constants. `packed` says how constants are held that float ops read, `dynamic` for
     which of these ops the target is the reason. `inputs` and `outputs` are what the graph's own are for the caller.
     `index` is the graph's place in its model. `bias_limit` is the greatest integer that the target takes in a bias.
+    `index` is the graph's place in its model. `verdicts` say where each op will run on the target.
     """
 
     graph: Graph
@@ -160,6 +162,7 @@ class Plan:
     repairs: tuple[Repair, ...] = ()
     dynamic: Mapping[Op, Scheme] = field(default_factory=dict)
     bias_limit: float | None = None
+    verdicts: Mapping[Op, Verdict] = field(default_factory=dict)
 
     @property
     def does_anything(self) -> bool:
@@ -220,6 +223,7 @@ class Plan:
             tuple(replace(r, tensor=tensor(r.tensor)) for r in self.repairs),
             {op(o): scheme for o, scheme in self.dynamic.items()},
             self.bias_limit,
+            {op(o): verdict for o, verdict in self.verdicts.items()},
         )
 
     def __str__(self) -> str:
@@ -237,6 +241,8 @@ class Plan:
             yield f"  {op.label} {labels[op]}  '{op.name}'"
             if op in reasons:
                 yield f"      because {reasons[op]}"
+            if op in self.verdicts:
+                yield f"      runs {self.verdicts[op]}"
             uses = [Use(op, slot) for slot, tensor in enumerate(op.inputs) if tensor is not None]
             yield from (f"      in  {self._use(use)}" for use in uses if use.tensor.dtype.is_float)
             made = [tensor for tensor in op.outputs if tensor.dtype.is_float]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..affine import QuantParams
-from ..calibration import Ranges
+from ..calibration import Range, Ranges
 from ..dtypes import Array, DType
 from ..errors import InvalidModel, InvalidSample, UnsupportedOp
 from ..graph.edit import add_constant_input, copy_model, signatures_follow
@@ -85,8 +85,9 @@ def prepare_model(model: Model, request: Request) -> Prepared:
         if request.stats is not None:
             for graph in entry_graphs(copy):
                 _give_biases(graph, request)
-    implied = trained.implied.merge(Ranges({t.name: r for t, r in made.items()}))
-    return Prepared(copy, keys | {t: t.name for t in made}, replace(trained, implied=implied))
+    implied = trained.implied.merge(Ranges({t.name: r for t, r in made.items() if isinstance(r, Range)}))
+    known = {t: keys[r] if isinstance(r, Tensor) else t.name for t, r in made.items()}
+    return Prepared(copy, keys | known, replace(trained, implied=implied))
 
 
 def require_float_part(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec]) -> None:

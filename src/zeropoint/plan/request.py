@@ -12,7 +12,7 @@ from ..dtypes import DType
 from ..errors import InvalidRecipe
 from ..ops import OPS, OpSpec
 from ..recipe import Effort, Recipe, preset, require_effort
-from ..targets import INTEGER, Target
+from ..targets import CPU, INTEGER, Target, target_named
 from .derive import Interface
 
 RangeChoice = Method | Literal["auto"]
@@ -39,6 +39,7 @@ class Request:
     methods: Mapping[str, Method] = field(default_factory=dict)  # by tensor, in place of `method`
     limits: Mapping[str, Bounds] = field(default_factory=dict)  # by tensor: what lies beyond is cut off
     target: Target = INTEGER
+    measure: bool = False  # time ways to place the ops on this machine, and take the fastest
     islands: Mapping[str, str] = field(default_factory=dict)  # ops left float, by their first output's key, and why
 
     def __post_init__(self) -> None:
@@ -99,6 +100,21 @@ def resolve_recipe(mode: str | None, recipe: Recipe | None, weights: WeightOptio
     if weights.min_elements is not None:
         changes["min_elements"] = weights.min_elements
     return preset("int8" if mode is None else mode, weights.bits, **changes)
+
+
+def resolve_target(asked: Target | str | None, recipe: Recipe, interface: Interface, strict: bool) -> Target:
+    """What the model is made for: as asked for here or in the recipe; else `cpu`, if callers may give and get floats.
+
+    Integer inputs and outputs are mostly for devices that have nothing but integers.
+    """
+    name = asked.name if isinstance(asked, Target) else asked
+    if recipe.target is not None and name is not None and name != recipe.target:
+        raise InvalidRecipe(f"the target {name} and the recipe's target {recipe.target} differ; leave out one of them")
+    if isinstance(asked, Target):
+        return asked
+    if (chosen := name or recipe.target) is not None:
+        return target_named(chosen)
+    return INTEGER if strict or interface != Interface() else CPU
 
 
 def interface_of(input: str, output: str) -> Interface:

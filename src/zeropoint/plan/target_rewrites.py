@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,15 +16,16 @@ from ..ops import FUSED_ACTIVATIONS, OpSpec
 from ..ops.recurrent import LSTM, Gate
 from ..runtime import Runner
 from ..sources.ports import entry_graphs
-from ..targets import Rewrite, Target
+from ..targets import Rewrite, Target, TypedOp
+from ..targets.conditions import InputCount
 from ..tflite.schema import default_options
 
 N1_TO_1 = next(code for code, f in enumerate(FUSED_ACTIVATIONS) if f.name == "RELU_N1_TO_1")
 
 
-def fit_to_target(model: Model, target: Target, ops: Mapping[str, OpSpec]) -> dict[Tensor, Range]:
-    """Edit `model` in place; the ranges of tensors that are new in it."""
-    made: dict[Tensor, Range] = {}
+def fit_to_target(model: Model, target: Target, ops: Mapping[str, OpSpec]) -> dict[Tensor, Range | Tensor]:
+    """Edit `model` in place; the ranges of tensors that are new in it, or other tensors that have the same."""
+    made: dict[Tensor, Range | Tensor] = {}
     if Rewrite.FIXED_SHAPES in target.rewrites:
         _fix_shapes(model, target)
     for graph in entry_graphs(model):
@@ -33,6 +34,10 @@ def fit_to_target(model: Model, target: Target, ops: Mapping[str, OpSpec]) -> di
         for op in list(graph.ops):
             if Rewrite.PLAIN_CLAMPS in target.rewrites and op.kind == "RELU_0_TO_1":
                 made[_split_clamp(graph, op)] = Range(-1.0, 1.0, "what RELU_N1_TO_1 gives")
+            if Rewrite.SHORT_CONCATENATIONS in target.rewrites and op.kind == "CONCATENATION":
+                conditions = target.conditions(TypedOp.of_file(op, ops))
+                most = next((c.most for c in conditions if isinstance(c, InputCount)), len(op.inputs))
+                made |= dict.fromkeys(_join_in_steps(graph, op, most), op.outputs[0])
             if Rewrite.SELECT_V2 in target.rewrites and op.kind == "SELECT":
                 _select_by_element(graph, op)
             if Rewrite.LONG_LSTM in target.rewrites and op.kind == LSTM:
@@ -96,6 +101,21 @@ def _split_clamp(graph: Graph, op: Op) -> Tensor:
     op.kind, op.version, op.outputs[0] = "RELU_N1_TO_1", 1, between
     insert_after(graph, between, Op("RELU", [between], [result]), [])
     return between
+
+
+def _join_in_steps(graph: Graph, op: Op, most: int) -> Iterator[Tensor]:
+    """Join no more than `most` tensors at a time; the tensors between the steps."""
+    result, axis = op.outputs[0], op.option("axis", 0)
+    while len(op.inputs) > most and op.options is not None:
+        first = op.inputs[:most]
+        shape = list(result.shape)
+        shape[axis] = sum(t.shape[axis] for t in first if t is not None)
+        between = Tensor(unused_name(graph, f"{result.name}/joined"), tuple(shape), result.dtype)
+        step = Op("CONCATENATION", first, [between], op.options.replace(fusedActivationFunction=0), op.version)
+        graph.ops.insert(graph.ops.index(op), step)
+        graph.tensors.append(between)
+        op.inputs = [between, *op.inputs[most:]]
+        yield between
 
 
 def _select_by_element(graph: Graph, op: Op) -> None:

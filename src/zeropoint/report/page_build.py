@@ -26,7 +26,7 @@ from ..sources.ports import entry
 from .inspection import InspectedOp, Inspection, inspect
 from .page_picture import Picture, picture_of, require_report
 from .page_tensors import ChannelRanges, TensorDetail, expected_errors, tensor_detail, weight_ranges
-from .quantization import step_text
+from .quantization import step_text, target_lines
 from .terminal import size_text, snr_text, threads_text
 
 DIGITS = 5
@@ -228,12 +228,14 @@ def op_details(evidence: Evidence) -> tuple[OpDetail, ...]:
         measured = {ops[row.position]: row for row in evidence.compared.ops}
     reasons = {} if evidence.result is None else {s.op.name: s.reason for s in evidence.result.skipped}
     total = sum(row.macs for row in rows)
+    placed = {} if evidence.result is None else {c.op: f"runs {c.verdict}" for c in evidence.result.check.ops}
 
     def detail(number: int, op: Op, row: InspectedOp) -> OpDetail:
         found = measured.get(op)
         errors = _errors(evidence, op, found)
         values = vars(errors) | {"arithmetic": row.macs / total if total else None}
-        notes = (reasons.get(op.name) if row.execution in ("float", "hybrid") else None, found.note if found else None)
+        reason = reasons.get(op.name) if row.execution in ("float", "hybrid") else None
+        notes = (reason, found.note if found else None, placed.get(op))
         return OpDetail(
             f"op{number}",
             row.graph,
@@ -292,6 +294,7 @@ def _making(evidence: Evidence) -> Iterator[tuple[str, str]]:
     if evidence.compared is not None:
         yield "Compared on", f"{evidence.compared.samples} samples"
     if evidence.result is not None:
+        yield from (("Target", line) for line in target_lines(evidence.result))
         for step in evidence.result.steps:
             yield "Step", step_text(step)
         for note in evidence.result.notes:

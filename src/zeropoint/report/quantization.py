@@ -13,8 +13,11 @@ from ..graph.model import Buffer, Op
 from ..improve.pipeline import Result, Trial
 from ..plan.plan import Form, form_type
 from ..plan.rewrite import held_bytes
+from ..recipe import INT8
 from ..sources.ports import entries
+from ..targets import CPU, INTEGER, TypedOp, check_model
 from .inspection import formula, inspect, signed
+from .targets import where_text
 from .terminal import Printer, size_text, snr_text
 
 MOST_REASONS, MOST_REPAIRS = 12, 3
@@ -32,6 +35,8 @@ def print_result(result: Result, before: int, after: int, console: Console) -> N
         printer.entry("In integers", f"{counts['integer']} ops{share}{conversions}")
     for line in weight_lines(result):
         printer.entry("Weights", line)
+    for line in target_lines(result):
+        printer.entry("Target", line)
     _print_skipped(result, printer)
     for step in result.steps:
         printer.entry("Step", step_text(step))
@@ -58,6 +63,22 @@ VERDICT_STYLES: Mapping[Level, str] = {"good": "green", "doubtful": "yellow", "b
 def print_verdict(verdict: Verdict, console: Console) -> None:
     """The last line of `zeropoint quantize`."""
     Printer(console).line(("Verdict     ", VERDICT_STYLES[verdict.level]), str(verdict))
+
+
+def target_lines(result: Result) -> Iterator[str]:
+    """What the model was made for, where its ops run there, and what the other usual target would give."""
+    check, target = result.check, result.target
+    yield where_text(check)
+    for (label, verdict), count in sorted(check.reasons.items(), key=lambda item: -item[1])[:MOST_REASONS]:
+        yield f"{count:4d} {label} {verdict.speed}: it {verdict.why}"
+    if target.name == CPU.name:
+        left = [s.op for plan in result.plans for s in plan.skipped if s.code == "target"]
+        left += [op for plan in result.plans for op in plan.dynamic]
+        slow = sum(CPU.verdict(TypedOp.of_scheme(op, INT8)).speed == "slow" for op in left)
+        if left:
+            yield f"--target integer would compute {len(left)} more ops in integers, {slow} of them on plain kernels"
+    elif target.name == INTEGER.name and (slow := len(check_model(result.model, CPU).having("slow"))):
+        yield f"on phones and desktops {slow} of its ops run on plain kernels; --target cpu leaves such ops float"
 
 
 def step_text(step: Trial) -> str:

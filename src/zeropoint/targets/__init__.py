@@ -6,6 +6,9 @@ import difflib
 from collections.abc import Mapping
 
 from ..errors import InvalidRecipe
+from .check import Check as Check
+from .check import CheckedOp as CheckedOp
+from .check import check_model as check_model
 from .cpu import CPU as CPU
 from .edgetpu import EDGETPU as EDGETPU
 from .ethos_u import ETHOS_U as ETHOS_U

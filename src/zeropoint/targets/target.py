@@ -23,7 +23,6 @@ Speed = Literal["fast", "slow", "refused"]
 class Rewrite(Enum):
     """A change that makes a model fit a target; `plan/prepare.py` carries them out before anything is planned."""
 
-    ZERO_BIASES = "layers that lack a bias get one of zeros"
     SHORT_CONCATENATIONS = "concatenations of more inputs than the target takes are made in several steps"
     FIXED_SHAPES = "open dimensions are fixed, and what is computed from shapes alone becomes constant"
     PLAIN_CLAMPS = "RELU_0_TO_1 and RELU_N1_TO_1 become ops that are clamped as they are fused"
@@ -40,10 +39,14 @@ class Verdict:
     reason: str = ""
     remedy: str = ""
 
+    @property
+    def why(self) -> str:
+        """The reason and the remedy, as the rest of a sentence about the op."""
+        return "; ".join(filter(None, (self.reason, self.remedy)))
+
     def __str__(self) -> str:
-        text = f"{self.speed}, {self.place}" if self.place else self.speed
-        reason = f": it {self.reason}" if self.reason else ""
-        return f"{text}{reason}{f'; {self.remedy}' if self.remedy else ''}"
+        where = f"{self.speed}, {self.place}" if self.place else self.speed
+        return f"{where}: it {self.why}" if self.why else where
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ class Costs:
     """What time goes into, in units of one float that passes through a fast op. Ratios of orders of magnitude.
 
     They are medians over x86 with AVX2, where integers multiply as slowly as floats, and processors that have
-    instructions for products of bytes (VNNI, dot product on ARM), where they are four times as fast.
+    instructions for products of bytes (VNNI, dot product on ARM), where they are four times as fast. `dynamic`: dense
+    layers between floats may round their inputs as they run.
     """
 
     float_mac: float = 0.1
@@ -88,6 +92,7 @@ class Costs:
     slow: float = 20.0
     call: float = 500.0
     slow_call: float = 5000.0
+    dynamic: bool = True
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,16 @@ from ..graph.query import Uses
 from ..improve.pipeline import Result, quantize_on
 from ..ops import OPS, OpSpec, Probabilities
 from ..plan.plan import Plan, Planned
-from ..plan.request import Request
+from ..plan.request import Request, interface_of, resolve_target
 from ..recipe import Effort, Recipe, keep_float
 from ..sources.models import ModelSource, load
 from ..sources.samples import Samples
+from ..targets import Target
 from .deployment import export
 from .fake_quant import QuantSettings
 from .fake_quant_graph import Blueprint
 from .loop import Progress, Schedule, TrainingData, TrainingLoop, TrainingSummary
-from .network import Trainable, entry_plan, logits_of, recipe_of
+from .network import Trainable, entry_plan, logits_of, recipe_of, without_dynamic_layers
 from .open_shapes import fixed_for
 
 SMALLEST = 1e-12
@@ -73,6 +74,7 @@ def distill(
     freeze: Sequence[str] = (),
     ends: tuple[str, str] = ("float32", "float32"),
     effort: Effort = "standard",
+    target: Target | str | None = None,
     progress: Progress | None = None,
     ops: Mapping[str, OpSpec] = OPS,
 ) -> Distilled:
@@ -80,14 +82,16 @@ def distill(
 
     Held-back samples decide which state was best; on them the result is never worse than before training. Ctrl-C ends
     training and keeps the best state so far. With a `goal` that names a loss, samples are pairs of inputs and labels.
-    `ends` are the types of inputs and outputs as callers of the result see them; `ops` is the op table.
+    `ends` are the types of inputs and outputs as callers of the result see them, `target` is what it is made for, as in
+    `quantize`; `ops` is the op table.
     """
     source, rules = load(model), recipe_of(recipe, weight_bits)
     schedule, goal, settings = schedule or Schedule(), goal or Goal(), settings or QuantSettings()
     schedule = schedule if steps is None else replace(schedule, steps=steps)
     data = TrainingData.of(source, samples, labelled=goal.loss is not None)
     source = fixed_for(source, data.rows)
-    request = Request(rules, effort=effort, ops=ops)
+    made_for = resolve_target(target, rules, interface_of(*ends), strict=False)
+    request = Request(rules, effort=effort, ops=ops, target=without_dynamic_layers(made_for))
     start = quantize_on(source, request, list(data.rows))
     assert start.prepared is not None
     planned = Planned(start.prepared, start.plans)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -22,6 +23,7 @@ from ..recipe import FLOAT, Recipe, Rule, preset
 from ..sources.models import ModelSource, load
 from ..sources.ports import Port, Row, entry, entry_graphs
 from ..sources.samples import Notes, Samples, iterate, rows
+from ..targets import Target
 from .backend import array_of
 from .fake_quant import QuantSettings
 from .fake_quant_graph import Blueprint, FakeQuantGraph, ForwardPass
@@ -29,6 +31,11 @@ from .open_shapes import fixed_for, leaves_sizes_open
 from .weights import unmatched
 
 NOISE_RUNS = 8
+
+
+def without_dynamic_layers(target: Target) -> Target:
+    """The same target: what rounds its inputs as it runs has no ranges that could be trained."""
+    return target if target.costs is None else replace(target, costs=replace(target.costs, dynamic=False))
 
 
 class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types

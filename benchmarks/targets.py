@@ -1,0 +1,143 @@
+"""Models made for a target beside those of other tools: speed on one thread, score, ops left to plain kernels.
+
+`python -m benchmarks.targets --zoo PATH [--only NAME ...] [--against tf,aeq] [--limit N] [-o targets.json]`
+
+All versions of a model take turns, and the fastest round of each counts. How fast integers are depends on the
+processor, so the instruction sets that matter are noted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from zeropoint.bench.latency import TimingOptions, benchmark
+from zeropoint.errors import ZeropointError
+from zeropoint.quantization import quantize
+from zeropoint.targets import CPU, TARGETS, check_model
+from zeropoint.tflite import load
+
+from .apart import Failed, apart
+from .measure import print_table
+from .rows import write_json
+from .tools import DEFAULT_RIVALS, TOOLS, Order, make, obstacle
+from .zoo import Place, Task, load_zoo, zoo_file
+
+OURS = ("cpu", "integer")
+INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm", "sve")
+"""That make products of bytes fast, or of floats: as Linux calls them."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a model. `speed` is relative to float; `plain` are ops that the delegate left to plain kernels."""
+
+    task: str
+    tool: str
+    milliseconds: float | None = None
+    speed: float | None = None
+    score: float | None = None
+    plain: int | None = None
+    note: str = ""
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """Those of INSTRUCTIONS that this processor has; none where the system does not tell."""
+    info = Path("/proc/cpuinfo")
+    words = set(info.read_text().split()) if info.exists() else set()
+    return tuple(name for name in INSTRUCTIONS if name in words)
+
+
+def made_by_us(task: Task, target: str, samples: int) -> bytes:
+    from zeropoint import to_bytes
+
+    return to_bytes(quantize(str(task.model), "int8", data=task.calibration(samples), target=TARGETS[target]).model)
+
+
+def versions(place: Place, rivals: Sequence[str], samples: int) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Every version of one task's model, and why others are missing."""
+    task = place.task
+    contents, missing = {"float": Path(task.model).read_bytes()}, {}
+    for target in OURS:
+        try:
+            contents[target] = made_by_us(task, target, samples)
+        except ZeropointError as error:  # noqa: PERF203  # each by itself
+            missing[target] = str(error).splitlines()[0]
+    for tool in rivals:
+        order = Order(place, "int8", tool, None, samples)
+        try:
+            if (why := obstacle(order)) is not None:
+                raise Failed(why)
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "made.tflite"
+                apart(make, order, str(path), timeout=900)
+                contents[tool] = path.read_bytes()
+        except Failed as failure:
+            missing[tool] = str(failure)
+    return contents, missing
+
+
+def measured(name: str, place: Place, options: argparse.Namespace) -> list[Version]:
+    contents, missing = versions(place, options.against, options.samples)
+    models = {tool: load(content) for tool, content in contents.items()}
+    timed = benchmark(models, TimingOptions(rounds=options.rounds, inside=False))
+    seconds, found = {timing.name: timing.latencies[0].fastest for timing in timed.models}, []
+    for tool, content in contents.items():
+        slow = len(check_model(models[tool], CPU).having("slow"))
+        score = place.task.evaluate(content, limit=options.limit)
+        speed = seconds["float"] / seconds[tool]
+        found.append(Version(name, tool, 1e3 * seconds[tool], speed, float(score), slow))
+    return found + [Version(name, tool, note=why) for tool, why in missing.items()]
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m benchmarks.targets", description=__doc__)
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    made.add_argument("--zoo", required=True, help="a folder with a Python file that lists TASKS, or that file")
+    made.add_argument("--only", nargs="+", metavar="NAME", help="these tasks (default: all)")
+    made.add_argument(
+        "--against",
+        type=lambda text: [part for part in text.split(",") if part],
+        default=list(DEFAULT_RIVALS),
+        help="other tools (default: tf,aeq)",
+    )
+    made.add_argument("--samples", type=int, default=200, help="for calibration (default: 200)")
+    made.add_argument("--limit", type=int, help="score on this many samples only")
+    made.add_argument("--rounds", type=int, default=21, help="of latency (default: 21)")
+    made.add_argument("-o", "--output", type=Path, help="write the numbers to this JSON file")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    file = zoo_file(options.zoo)
+    names = options.only or list(load_zoo(file))
+    unknown = [name for name in names if name not in load_zoo(file)] + [t for t in options.against if t not in TOOLS]
+    if unknown:
+        print(f"error: there is no {unknown[0]!r} in the zoo or among the tools", file=sys.stderr)
+        return 2
+    machine: dict[str, Any] = {"machine": platform.machine(), "instructions": instruction_sets()}
+    print(f"{machine['machine']} with {', '.join(machine['instructions']) or 'unknown instruction sets'}")
+    rows: list[Version] = []
+    for name in names:
+        found = measured(name, Place(str(file), name), options)
+        rows += found
+        print_table(("task", "made by", "ms", "speed", "score", "plain", ""), [_cells(row) for row in found])
+        if options.output is not None:
+            write_json(options.output, {**machine, "rows": [asdict(row) for row in rows]})
+    return 0
+
+
+def _cells(row: Version) -> list[str]:
+    numbers = [(row.milliseconds, "{:.3f}"), (row.speed, "{:.2f}x"), (row.score, "{:.4f}"), (row.plain, "{}")]
+    return [row.task, row.tool, *("-" if value is None else text.format(value) for value, text in numbers), row.note]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Where every op of a finished model runs on a target, whoever made the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..graph.model import Model, Op
+from ..ops import OPS, OpSpec
+from ..ops.execution import macs_of
+from .target import Speed, Target, Verdict
+from .typed_op import TypedOp
+
+
+@dataclass(frozen=True)
+class CheckedOp:
+    """An op, where it runs, and its multiply-accumulates in one run."""
+
+    op: Op
+    verdict: Verdict
+    macs: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.op.label, "name": self.op.name, **vars(self.verdict), "macs": self.macs}
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a target makes of a model, op by op."""
+
+    target: Target
+    ops: tuple[CheckedOp, ...]
+    notes: tuple[str, ...] = ()
+
+    def having(self, speed: Speed) -> tuple[CheckedOp, ...]:
+        return tuple(checked for checked in self.ops if checked.verdict.speed == speed)
+
+    @property
+    def counts(self) -> Mapping[Speed, int]:
+        """Ops by speed."""
+        return Counter(checked.verdict.speed for checked in self.ops)
+
+    @property
+    def macs(self) -> Mapping[Speed, int]:
+        """Multiply-accumulates by speed."""
+        found: Counter[Speed] = Counter()
+        for checked in self.ops:
+            found[checked.verdict.speed] += checked.macs
+        return found
+
+    @property
+    def reasons(self) -> Mapping[tuple[str, Verdict], int]:
+        """What is not fast: kinds of ops with their verdicts, and how many there are."""
+        return Counter((c.op.label, c.verdict) for c in self.ops if c.verdict.speed != "fast")
+
+    def to_json(self) -> dict[str, Any]:
+        facts = {"name": self.target.name, "source": self.target.source, "version": self.target.version}
+        totals = {speed: {"ops": self.counts[speed], "macs": self.macs[speed]} for speed in ("fast", "slow", "refused")}
+        ops = [checked.to_json() for checked in self.ops]
+        return {"schema": 1, "target": facts, "totals": totals, "ops": ops, "notes": list(self.notes)}
+
+
+def check_model(model: Model, target: Target, ops: Mapping[str, OpSpec] = OPS) -> Check:
+    """Ask the target about every op of every graph."""
+
+    def checked(op: Op) -> CheckedOp:
+        return CheckedOp(op, target.verdict(TypedOp.of_file(op, ops)), macs_of(op, ops))
+
+    return Check(target, tuple(checked(op) for graph in model.graphs for op in graph.ops))
