@@ -75,7 +75,8 @@ def flat_ends(values: Array, step: float) -> tuple[int, int]:
         return 0, 0
 
     def flat(ahead: Array) -> int:
-        spread = np.maximum(np.maximum.accumulate(ahead) - ahead, ahead - np.minimum.accumulate(ahead))
+        with np.errstate(over="ignore"):  # values may stand for infinity; what lies that far apart is not flat
+            spread = np.maximum(np.maximum.accumulate(ahead) - ahead, ahead - np.minimum.accumulate(ahead))
         return int(np.flatnonzero(spread <= step)[-1])
 
     left, right = flat(values), flat(values[::-1])
