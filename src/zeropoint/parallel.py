@@ -42,6 +42,18 @@ def cores() -> int:
     return available or 1
 
 
+HELD = 1 << 27
+"""Bytes of activations that interpreters may hold side by side. One by itself may hold more: it has to."""
+
+
+def side_by_side(held: int) -> int:
+    """How many interpreters that hold so many bytes each may run at a time: one for each core, unless they are large.
+
+    A large one is given several threads instead, so that memory does not grow with the number of cores.
+    """
+    return max(1, min(cores(), HELD // max(1, held)))
+
+
 class Threads(ThreadPoolExecutor):
     """Threads in which context variables are what they were where a job was handed over."""
 

@@ -8,7 +8,7 @@ import pytest
 from zeropoint import calibrate, quantize
 from zeropoint.bench.bench import Bench
 from zeropoint.bench.errors import Compared
-from zeropoint.calibration import Stats
+from zeropoint.calibration import Settings, Stats
 from zeropoint.graph.edit import copy_model
 from zeropoint.graph.model import Model
 from zeropoint.improve.cross_layer_equalization import HEADROOM, channel_factors, equalize
@@ -200,7 +200,9 @@ def test_high_effort_takes_samples_of_any_size() -> None:
     assert judge.error(high.model) <= judge.error(standard.model)
 
 
-def test_what_a_resource_holds_is_forgotten_between_samples() -> None:
-    """Or else samples would be judged by what came before them."""
+def test_what_a_resource_holds_is_judged_as_it_is_calibrated() -> None:
     model, data = counter(), [np.full((1, 3, 2), value, np.float32) for value in (1, 2, 3)]
-    assert [float(found.max()) for (found,) in Bench(model, data).wanted] == [1, 2, 3]
+    for keep, wanted in ((None, [1, 3, 6]), (True, [1, 3, 6]), (False, [1, 2, 3])):
+        bench = Bench(model, data, Settings(keep_state=keep))
+        assert [float(found.max()) for (found,) in bench.wanted] == wanted
+        assert bench.error(model) == 0  # from the start again

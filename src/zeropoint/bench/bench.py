@@ -13,17 +13,18 @@ from ..calibration import Settings, Stats, calibrate
 from ..calibration.collect import Progress
 from ..dtypes import Array
 from ..graph.model import Model, Tensor
+from ..graph.query import activation_bytes
 from ..ops import OPS, OpSpec
 from ..ops.execution import macs_of
-from ..parallel import cached_property, in_parallel
+from ..parallel import cached_property, in_parallel, side_by_side
 from ..runtime.runner import Runner
 from ..sources.ports import Entry, Row, entries, entry
 from ..sources.samples import Notes, Samples, iterate, rows
 from .alignment import input_order
 from .errors import Compared, ErrorSum, OpError, channel_scales, compared_outputs, encoded, real, worst_ops
 
-KEPT_SAMPLES, KEPT_BYTES = 256, 1 << 28
-"""How much of the data is held in memory, to be run again."""
+KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES = 256, 1 << 28, 1 << 26
+"""How much of the data is held in memory, to be run again; between these, as much as the activations of a run."""
 
 JUDGED = 24
 """Samples on which models are compared."""
@@ -105,7 +106,8 @@ class Bench:
 
     def _holding(self, samples: Any) -> Iterator[Any]:
         """The samples that take part in calibration; those that will be run again are held."""
-        room, count, holds_back = KEPT_BYTES, 0, self._holds_back and not self.in_sequence
+        room = min(KEPT_BYTES, max(LEAST_KEPT_BYTES, activation_bytes(self.entry.graph)))
+        count, holds_back = 0, self._holds_back and not self.in_sequence
         most = KEPT_SAMPLES if self._judged else JUDGED
         for count, sample in enumerate(iterate(samples), 1):
             room -= _size(sample)
@@ -203,6 +205,7 @@ class Loaded:
         self._tensors: list[Tensor] = [c.tensor(where.graph) for c in self._compared]
         self._runners = [Runner.exposing(model, where.graph, self._tensors).keeping_state(bench.in_sequence)]
         self._macs = sum(macs_of(op, bench.ops) for op in where.graph.ops)
+        self._has_room = side_by_side(activation_bytes(bench.entry.graph)) > 1
 
     def values(self, given: Sequence[Row]) -> list[list[Array]]:
         """By sample, the values that are compared."""
@@ -235,11 +238,15 @@ class Loaded:
     def _in_parts(
         self, job: Callable[[Runner, Sequence[NumberedRow]], Found], given: Sequence[NumberedRow]
     ) -> list[Found]:
-        """The results of `job` on parts of the samples, each with a runner of its own; a sequence stays whole."""
+        """The results of `job` on parts of the samples, each with a runner of its own if there is room for several; a
+        sequence stays whole."""
         parts = [given]
         if len(given) * self._macs >= SHORT and not self._bench.in_sequence:
             half = -(-len(given) // PARTS)
             parts = [given[k : k + half] for k in range(0, len(given), half)]
+        if not self._has_room:
+            return [job(self._runners[0], part) for part in parts]
+        if len(parts) > len(self._runners):
             self._runners += [self._runners[0].another() for _ in parts[len(self._runners) :]]
         return in_parallel(lambda k: job(self._runners[k], parts[k]), range(len(parts)))
 

@@ -37,6 +37,9 @@ IN_KIND = 100.0
 WEAKEST = 1e-4
 """Power of a channel, beside the strongest, below which it counts less: it is hardly ever used."""
 
+HELD_BYTES = 1 << 26
+"""How much of a model's tensors is held at a time where two models are compared."""
+
 WORST = 3
 """So many ops are named as the worst."""
 
@@ -177,29 +180,41 @@ def worst_ops(model: Model, made: Model, rows: Sequence[Row], *, in_sequence: bo
 def _errors_by_name(model: Model, made: Model, rows: Sequence[Row], in_sequence: bool) -> dict[str, float]:
     """The relative squared errors of tensors that have the same name in both models.
 
-    They are compared where LiteRT holds them, sample by sample, so that memory is that of one run of each model.
+    One model is loaded after the other, and of large ones as many tensors at a time as there is room for.
     """
-    graphs = [(m, entry(m).graph) for m in (model, made)]
-    named = [{t.name: t for op in graph.ops for t in op.outputs if t.shape} for _, graph in graphs]
+    graphs = [entry(m).graph for m in (model, made)]
+    named = [{t.name: t for op in graph.ops for t in op.outputs if t.shape} for graph in graphs]
     sums = {n: ErrorSum() for n, t in named[0].items() if n in named[1] and t.dtype is DType.FLOAT32}
-    if sums:
-        tensors = ([own[n] for n in sums] for own in named)
-        loaded = (Runner.exposing(*graph, own) for graph, own in zip(graphs, tensors, strict=True))
-        runners = [runner.keeping_state(in_sequence) for runner in loaded]
-        for row in rows:
-            _add_run(row, runners, named, sums)
+    groups = list(_within(HELD_BYTES, [named[0][name] for name in sums]))
+    chosen = rows if len(groups) < 2 else rows[:1]
+    for group in groups:
+        exact = Runner.exposing(model, graphs[0], group).keeping_state(in_sequence)
+        wanted = [{tensor.name: values for tensor, values in exact.values(row).items()} for row in chosen]
+        del exact  # before the other one is loaded
+        found = Runner.exposing(made, graphs[1], [named[1][t.name] for t in group]).keeping_state(in_sequence)
+        for row, values in zip(chosen, wanted, strict=True):
+            _add_run(views(found, row), values, sums)
+        del wanted, found
     return {name: total.relative for name, total in sums.items()}
 
 
-def _add_run(
-    row: Row, runners: Sequence[Runner], named: Sequence[Mapping[str, Tensor]], sums: Mapping[str, ErrorSum]
-) -> None:
+def _within(held: int, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """The tensors in groups of at most so many bytes."""
+    group: list[Tensor] = []
+    for tensor in tensors:
+        if group and sum(t.size for t in (*group, tensor)) * 4 > held:
+            yield group
+            group = []
+        group.append(tensor)
+    if group:
+        yield group
+
+
+def _add_run(found: Mapping[Tensor, Array], exact: Mapping[str, Array], sums: Mapping[str, ErrorSum]) -> None:
     """One run of both models. The views of LiteRT's memory are gone when this returns, as the next run demands."""
-    wanted, found = (views(runner, row) for runner in runners)
-    for name, total in sums.items():
-        exact, tensor = wanted[named[0][name]], named[1][name]
-        if exact.shape == found[tensor].shape:
-            total.add(exact, real(found[tensor], tensor))
+    for tensor, values in found.items():
+        if exact[tensor.name].shape == values.shape:
+            sums[tensor.name].add(exact[tensor.name], real(values, tensor))
 
 
 def views(runner: Runner, row: Sequence[Array]) -> dict[Tensor, Array]:

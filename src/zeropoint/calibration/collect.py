@@ -105,7 +105,7 @@ def _calibrate_graph(
     if observer.graph.batch > 1 and not observer.takes([row for _, row in opening[: observer.graph.batch]]):
         observer = _observer(task, MeasureMode.SINGLE)
     found, last = dict[str, TensorStats](), -1
-    ahead = 0 if in_turn else task.settings.threads
+    ahead = task.settings.threads if task.interpreters == task.settings.threads else task.interpreters - 1
     for chunk, measured in _in_order(pool, _Observers(observer).measure, itertools.chain([opening], chunks), ahead):
         for part in measured:
             merge_tensors(found, part)

@@ -35,7 +35,10 @@ class Observer:
         exposed = [*passed_tensors(task.graph, task.ops), *(replay.source for replay in self._replays)]
         self.graph: InstrumentedGraph = instrument(task, mode, exposed) if like is None else like.graph
         alone = self.graph.batch == 1  # else a run has another shape than the file says
-        self._runner: Runner = Runner(self.graph.model, strict=alone) if like is None else like._runner.another()
+        threads = task.settings.threads // task.interpreters
+        self._runner: Runner = (
+            Runner(self.graph.model, strict=alone, threads=threads) if like is None else like._runner.another()
+        )
         self._starts = np.array([p.start for p in self.graph.probes], np.intp)
         self._width = sum(p.channels for p in self.graph.probes)
         self._strides = [sampling_stride(p.tensor.size) for p in self.graph.sampled]

@@ -10,10 +10,10 @@ import numpy as np
 from ..dtypes import Array, DType
 from ..errors import InvalidRecipe
 from ..graph.model import Graph, Model, Tensor
-from ..graph.query import tensor_keys
+from ..graph.query import activation_bytes, tensor_keys
 from ..ops import UNPACKING, OpSpec
 from ..ops.states import has_state, is_streaming
-from ..parallel import cached_property, cores
+from ..parallel import cached_property, cores, side_by_side
 
 OpTable = Mapping[str, OpSpec]
 Signs = frozenset[float]
@@ -63,6 +63,11 @@ class CalibrationTask:
     @cached_property
     def in_sequence(self) -> bool:
         return self.settings.in_sequence(self.graph)
+
+    @cached_property
+    def interpreters(self) -> int:
+        """How many run at a time."""
+        return 1 if self.in_sequence else min(self.settings.threads, side_by_side(activation_bytes(self.graph)))
 
     @cached_property
     def infinities(self) -> Mapping[str, Signs]:

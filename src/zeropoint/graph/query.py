@@ -76,6 +76,11 @@ def reachable_graphs(graph: Graph, without: str = "") -> list[Graph]:
     return found[1:]
 
 
+def activation_bytes(graph: Graph) -> int:
+    """The sum of all tensors of one run, at the sizes that the file has for them."""
+    return sum(t.size * t.dtype.bits // 8 for t in graph.tensors if not t.is_constant)
+
+
 def constants(graph: Graph) -> Iterator[Tensor]:
     return (t for t in graph.tensors if t.is_constant)
 

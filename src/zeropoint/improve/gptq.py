@@ -29,9 +29,9 @@ from ..calibration.collect import Progress
 from ..dtypes import Array, DType
 from ..graph.edit import copy_model
 from ..graph.model import Model, Op
-from ..graph.query import Use, Uses
+from ..graph.query import Use, Uses, activation_bytes
 from ..ops.layout import Layout
-from ..parallel import in_parallel
+from ..parallel import in_parallel, side_by_side
 from ..plan.derive import derive
 from ..plan.plan import Plan, Planned
 from ..plan.request import Request
@@ -280,6 +280,8 @@ class Refiner:
             return Moments.mean(found, len(rows))
 
         parts = min(PARTS, len(self.samples))
+        if side_by_side(activation_bytes(plan.graph)) == 1 and not self.in_sequence:
+            return [observed(self.samples[k::PARTS], loaded) for k in range(parts)]
         if self.in_sequence:
             return [observed(rows, loaded) for rows in _halves(self.samples, parts)]
         others = [loaded, *((loaded[0].another(), loaded[1].another()) for _ in range(1, parts))]
