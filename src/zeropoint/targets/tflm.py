@@ -14,6 +14,7 @@ from .conditions import (
     Condition,
     ConstantOperand,
     InputCount,
+    OperandTypes,
     OutputTypes,
     PresentOperand,
     Rank,
@@ -100,7 +101,7 @@ RULES = (
     Rule(("QUANTIZE",), (FLOAT, INT16), (OutputTypes(BOTH),)),
     Rule(("QUANTIZE",), (INT8,), (OutputTypes((INT8, INT16, UINT8)),)),
     Rule(("QUANTIZE",), (UINT8,), (OutputTypes((INT8,)),)),
-    Rule(("DEQUANTIZE",), (INT8, INT16, UINT8), (OutputTypes((FLOAT,)),)),
+    Rule(("DEQUANTIZE",), (), (OperandTypes(0, (INT8, INT16, UINT8)), OutputTypes((FLOAT,)))),  # constants too
     Rule(("IF", "WHILE", "CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE")),
 )
 # fmt: on
