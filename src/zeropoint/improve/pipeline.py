@@ -18,7 +18,7 @@ from ..bench.errors import OpError, decibels
 from ..bench.verdict import UNKNOWN, Verdict, verdict
 from ..calibration import Settings, Stats
 from ..calibration.collect import IN_SEQUENCE, Progress, never_used, unknown_states
-from ..errors import UnsupportedOp
+from ..errors import MissingExtra, UnsupportedOp
 from ..files import PathLike
 from ..graph.model import Model
 from ..graph.query import Use
@@ -31,10 +31,11 @@ from ..plan.request import FALLBACK, Request
 from ..plan.rewrite import build
 from ..plan.saved import save_plan
 from ..runtime import require_runnable
+from ..runtime.device_tools import ToolReport, ask_tool
 from ..sources.ports import entry_graphs
 from ..sources.samples import Samples
 from ..targets import INTEGER, Check, Target, check_model
-from ..tflite.write import save
+from ..tflite.write import save, to_bytes
 from .bias_correction import plan_and_correct
 from .measured_target import measured_target
 from .steps import STEPS, Candidate, Lab, Stage, Step, no_progress
@@ -70,6 +71,7 @@ class Result:
     stats: Stats | None = None
     verdict: Verdict = UNKNOWN
     target: Target = INTEGER
+    tool: ToolReport | None = None
 
     @property
     def check(self) -> Check:
@@ -118,7 +120,7 @@ def run_without_data(model: Model, request: Request) -> Result:
     """`run`, and a note about what could not be done because there is nothing to run the model on."""
     check_runnable(model)
     request, measured = _measured(model, request)
-    result = _with_states(run(model, request), model, request)
+    result = ask_target(_with_states(run(model, request), model, request))
     return replace(result, notes=(*result.notes, *measured, *_left_out(request)))
 
 
@@ -155,6 +157,14 @@ def carry_out(planned: Planned, request: Request) -> Result:
     notes = (*planned.notes, *_other_weights(planned.plans, request))
     result = Result(made, planned.plans, tuple(warnings), notes, prepared=planned.model, stats=request.stats)
     return replace(result, target=request.target)
+
+
+def ask_target(result: Result) -> Result:
+    """With what the target's own tool says of the model; raises if that refuses it."""
+    try:
+        return replace(result, tool=ask_tool(result.target, to_bytes(result.model)))
+    except MissingExtra as missing:
+        return replace(result, notes=(*result.notes, f"{result.target.name} was not asked itself: {missing}"))
 
 
 def _require_taken(check: Check) -> None:
@@ -200,7 +210,7 @@ def quantize_on(
     effort = request.recipe.highest_effort(request.effort)
     judged = JUDGED_AT_HIGH_EFFORT if effort == "high" else JUDGED if _searches(request) else 0
     bench = Bench(model, data, settings, judged=judged, holds_back=judged > 0, ops=request.ops, progress=progress)
-    result = quantize_with(bench, request, stage)
+    result = ask_target(quantize_with(bench, request, stage))
     return replace(result, verdict=verdict(bench, result.model))
 
 

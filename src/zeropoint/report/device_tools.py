@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.console import Console
+
 from ..errors import printable
 from ..runtime.device_tools import ToolReport
-from .terminal import duration_text, size_text
+from .terminal import Printer, duration_text, size_text
 
 SHOWN = 8
 """Ops left to the CPU that are listed."""
@@ -26,3 +28,11 @@ def tool_lines(report: ToolReport) -> Iterator[str]:
     if len(left) > SHOWN:
         yield f"  and {len(left) - SHOWN} more"
     yield from report.notes
+
+
+def print_tool(report: ToolReport, console: Console) -> None:
+    printer = Printer(console)
+    first, *more = tool_lines(report)
+    printer.line(("Tool  ", "bold"), first)
+    for line in more:
+        printer.line(f"      {line}")

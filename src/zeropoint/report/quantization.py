@@ -16,6 +16,7 @@ from ..plan.rewrite import held_bytes
 from ..recipe import INT8
 from ..sources.ports import entries
 from ..targets import CPU, INTEGER, TypedOp, check_model
+from .device_tools import tool_lines
 from .inspection import formula, inspect, signed
 from .targets import where_text
 from .terminal import Printer, size_text, snr_text
@@ -71,6 +72,8 @@ def target_lines(result: Result) -> Iterator[str]:
     yield where_text(check)
     for (label, verdict), count in sorted(check.reasons.items(), key=lambda item: -item[1])[:MOST_REASONS]:
         yield f"{count:4d} {label} {verdict.speed}: it {verdict.why}"
+    if result.tool is not None:
+        yield from tool_lines(result.tool)
     if target.name == CPU.name:
         left = [s.op for plan in result.plans for s in plan.skipped if s.code == "target"]
         left += [op for plan in result.plans for op in plan.dynamic]

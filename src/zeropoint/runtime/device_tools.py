@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import RuntimeFailure
 from ..targets import Target
 
 
@@ -45,12 +44,3 @@ def ask_tool(target: Target, content: bytes) -> ToolReport | None:
 
         return ToolReport(version(), measure_arena(content), len(content))
     return None
-
-
-def require_arena(report: ToolReport, available: int) -> None:
-    """Raise if a device with so many bytes of memory cannot run the model."""
-    if report.ram is not None and report.ram > available:
-        raise RuntimeFailure(
-            f"the model needs {report.ram:,} bytes of memory to run, and {available:,} are there; use a smaller input, "
-            "or int8 in place of 16 bits"
-        )
