@@ -2,24 +2,28 @@
 
 `python -m benchmarks.targets --zoo PATH [--only NAME ...] [--against tf,aeq] [--limit N] [-o targets.json]`
 
-All versions of a model take turns, and the fastest round of each counts. How fast integers are depends on the
-processor, so the instruction sets that matter are noted.
+All versions of a model take turns, and the fastest round of each counts: in CPU time, so that other work on the machine
+does not. How fast integers are depends on the processor, so the instruction sets that matter are noted.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import platform
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from zeropoint.bench.latency import TimingOptions, benchmark
+from zeropoint.bench.latency import sample_for
 from zeropoint.errors import ZeropointError
+from zeropoint.graph import Model
 from zeropoint.quantization import quantize
+from zeropoint.runtime import Runner, Session
 from zeropoint.targets import CPU, TARGETS, check_model
 from zeropoint.tflite import load
 
@@ -32,6 +36,9 @@ from .zoo import Place, Task, load_zoo, zoo_file
 OURS = ("cpu", "integer")
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm", "sve")
 """That make products of bytes fast, or of floats: as Linux calls them."""
+
+SHORTEST = 0.01
+"""Seconds for which a model is run before the clock is read again."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,25 @@ def instruction_sets() -> tuple[str, ...]:
     info = Path("/proc/cpuinfo")
     words = set(info.read_text().split()) if info.exists() else set()
     return tuple(name for name in INSTRUCTIONS if name in words)
+
+
+def fastest(models: Mapping[str, Model], rounds: int) -> dict[str, float]:
+    """Seconds of CPU time that one run of each model takes on one thread, in its fastest round."""
+    sessions = {name: Runner(model).session for name, model in models.items()}
+    for name, session in sessions.items():
+        session.invoke(sample_for(models[name]))
+    runs = {name: max(1, round(SHORTEST / _seconds(session, 3))) for name, session in sessions.items()}
+    found = dict.fromkeys(sessions, math.inf)
+    for _ in range(rounds):
+        for name, session in sessions.items():
+            found[name] = min(found[name], _seconds(session, runs[name]))
+    return found
+
+
+def _seconds(session: Session, runs: int) -> float:
+    start = time.process_time()
+    session.seconds(runs)
+    return max(1e-7, (time.process_time() - start) / runs)
 
 
 def made_by_us(task: Task, target: str, samples: int) -> bytes:
@@ -86,8 +112,7 @@ def versions(place: Place, rivals: Sequence[str], samples: int) -> tuple[dict[st
 def measured(name: str, place: Place, options: argparse.Namespace) -> list[Version]:
     contents, missing = versions(place, options.against, options.samples)
     models = {tool: load(content) for tool, content in contents.items()}
-    timed = benchmark(models, TimingOptions(rounds=options.rounds, inside=False))
-    seconds, found = {timing.name: timing.latencies[0].fastest for timing in timed.models}, []
+    seconds, found = fastest(models, options.rounds), []
     for tool, content in contents.items():
         slow = len(check_model(models[tool], CPU).having("slow"))
         score = place.task.evaluate(content, limit=options.limit)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph.model import Model, Op
-from ..ops import OPS, OpSpec
+from ..ops import OPS, UNPACKING, OpSpec
 from ..ops.execution import macs_of
 from .target import Speed, Target, Verdict
 from .typed_op import TypedOp
@@ -65,7 +65,14 @@ class Check:
 def check_model(model: Model, target: Target, ops: Mapping[str, OpSpec] = OPS) -> Check:
     """Ask the target about every op of every graph."""
 
+    unpacked = {
+        op.outputs[0]: op.inputs[0]
+        for graph in model.graphs
+        for op in graph.ops
+        if op.kind in UNPACKING and op.inputs[0] is not None and op.inputs[0].is_constant
+    }
+
     def checked(op: Op) -> CheckedOp:
-        return CheckedOp(op, target.verdict(TypedOp.of_file(op, ops)), macs_of(op, ops))
+        return CheckedOp(op, target.verdict(TypedOp.of_file(op, ops, unpacked)), macs_of(op, ops))
 
     return Check(target, tuple(checked(op) for graph in model.graphs for op in graph.ops))

@@ -83,6 +83,9 @@ XNNPACK = (
     Rule(("QUANTIZE",), INT8, (OutputTypes(INT8), ScaleRatio(2**-8, 2**7, closed=True))),
     Rule(("QUANTIZE",), UINT8, (OutputTypes(UINT8), ScaleRatio(2**-8, 2**7, closed=True))),
     Rule(("DEQUANTIZE",), INT8 + UINT8),
+    Rule(("DEQUANTIZE",), FLOAT, (ConstantOperand(0), OperandTypes(0, (DType.FLOAT16, DType.INT8)))),
+    # MediaPipe's.
+    Rule(("Convolution2DTransposeBias",), FLOAT),
 )
 # fmt: on
 

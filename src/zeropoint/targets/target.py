@@ -66,7 +66,7 @@ class Rule:
     remedy: str = ""
 
     def is_about(self, op: TypedOp) -> bool:
-        if self.kinds and op.kind not in self.kinds:
+        if self.kinds and op.label not in self.kinds:
             return False
         if self.activations and op.activations not in self.activations:
             return False
@@ -142,7 +142,7 @@ class Target:
         return next((rule.conditions for rule in self._about(op) if rule.speed == "fast"), ())
 
     def _about(self, op: TypedOp) -> Iterator[Rule]:
-        return (rule for rule in self._by_kind.get(op.kind, self._general) if rule.is_about(op))
+        return (rule for rule in self._by_kind.get(op.label, self._general) if rule.is_about(op))
 
     @cached_property
     def _general(self) -> tuple[Rule, ...]:
@@ -157,10 +157,10 @@ class Target:
 
     def _unknown(self, op: TypedOp) -> tuple[str, str]:
         """What to say of an op that no rule is about: the reason, and the types in which there is a rule for it."""
-        known = [rule for rule in self._by_kind.get(op.kind, ()) if rule.kinds and rule.speed == "fast"]
+        known = [rule for rule in self._by_kind.get(op.label, ()) if rule.kinds and rule.speed == "fast"]
         types = {t.label: t for rule in known for t in rule.activations}
         if not types:
             return f"is not among the ops of {self.place}", ""
         weights = "" if op.weights is None else f" with {op.weights.dtype.label} weights"
         held = "" if op.activations is None else f"computes in {op.activations.label}{weights}"
-        return f"{held}, for which {self.place} has no {op.kind}", f"{self.place} has it in {' and '.join(types)}"
+        return f"{held}, for which {self.place} has no {op.label}", f"{self.place} has it in {' and '.join(types)}"

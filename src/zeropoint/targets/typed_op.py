@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..affine import QuantParams
@@ -64,10 +64,17 @@ class TypedOp:
     spec: OpSpec | None = None
 
     @classmethod
-    def of_file(cls, op: Op, ops: Mapping[str, OpSpec] = OPS) -> TypedOp:
-        """An op as it stands in a file."""
-        read = tuple(None if t is None else Operand.of(t) for t in op.inputs)
-        return cls(op, read, tuple(map(Operand.of, op.outputs)), ops.get(op.kind))
+    def of_file(
+        cls, op: Op, ops: Mapping[str, OpSpec] = OPS, unpacked: Mapping[Tensor, Tensor] | None = None
+    ) -> TypedOp:
+        """An op as it stands in a file. `unpacked` are tensors that hold a constant in another form, with that one."""
+        held = unpacked or {}
+        read = [None if t is None else Operand.of(t) for t in op.inputs]
+        for slot, tensor in enumerate(op.inputs):
+            operand = read[slot]
+            if operand is not None and tensor is not None and tensor in held:
+                read[slot] = replace(operand, constant=held[tensor])
+        return cls(op, tuple(read), tuple(map(Operand.of, op.outputs)), ops.get(op.kind))
 
     @classmethod
     def of_scheme(cls, op: Op, scheme: Scheme, ops: Mapping[str, OpSpec] = OPS) -> TypedOp:
@@ -99,6 +106,11 @@ class TypedOp:
     @property
     def kind(self) -> str:
         return self.op.kind
+
+    @property
+    def label(self) -> str:
+        """The kind, or for a custom op its own name."""
+        return self.op.label
 
     @cached_property
     def activations(self) -> DType | None:
