@@ -88,7 +88,7 @@ def outcome(key: tuple[str, str, str], model: Model, stats: Stats, samples: Sequ
         made = run(model, Request(preset(*MODES[mode]), stats, target=target, effort="quick")).model
         refused = refusal(made, target)
     except ZeropointError as error:
-        made, refused = model, "; ".join(str(error).splitlines()[:2])
+        made, refused = model, " ".join(line.strip() for line in str(error).splitlines()[:2])
     if refused is not None:
         return Outcome(*key, "refused by us", note=refused)
     try:

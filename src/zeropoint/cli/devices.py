@@ -45,7 +45,7 @@ def check(screen: Screen, model: shared.ModelArgument, options: TargetCheckOptio
 
     Examples:
       zeropoint check model_int8.tflite
-      zeropoint check model_int8.tflite --target integer --no-fallback
+      zeropoint check model_int8.tflite --target integer --all
       zeropoint check model_int8.tflite --target cpu --json | jq .totals
       zeropoint check model_int8.tflite --target ethos-u55-128
       zeropoint check model_int8.tflite --target tflm --arena 65536

@@ -73,25 +73,29 @@ def _fix_shapes(model: Model, target: Target) -> None:
 
 def _fold_shapes(model: Model, graph: Graph, ops: Mapping[str, OpSpec]) -> None:
     """What follows from shapes and constants alone becomes constant: LiteRT itself computes it."""
-    known = {t for t in graph.tensors if t.is_constant}
-    folded: list[Op] = []
-    for op in graph.ops:
-        spec = ops.get(op.kind)
-        reads_shapes = spec is not None and spec.reads_shapes_only
-        follows = any(t in known and not t.is_constant for t in op.inputs if t is not None)
-        if (reads_shapes or (follows and all(t is None or t in known for t in op.inputs))) and len(op.outputs) == 1:
-            folded.append(op)
-            known.update(op.outputs)
-    folded = [op for op in folded if op.outputs[0] not in graph.outputs]
+    folded = [op for op in _computed_from_shapes(graph, ops) if op.outputs[0] not in graph.outputs]
     if not folded:
         return
-    runner = Runner.exposing(model, graph, [op.outputs[0] for op in folded])
-    values = runner.values([np.zeros(t.shape, t.dtype.storage) for t in graph.inputs])
-    made = dict(zip((op.outputs[0] for op in folded), values.values(), strict=True))
-    for op in folded:
-        result = op.outputs[0]
-        result.shape = made[result].shape
-        fold_into_constant(graph, op, Tensor.constant(result.name, made[result], result.dtype))
+    results = [op.outputs[0] for op in folded]
+    runner = Runner.exposing(model, graph, results)
+    zeros = [np.zeros(t.shape, t.dtype.storage) for t in graph.inputs]
+    for op, value in zip(folded, runner.run(zeros), strict=True):
+        op.outputs[0].shape = value.shape
+        fold_into_constant(graph, op, Tensor.constant(op.outputs[0].name, value, op.outputs[0].dtype))
+
+
+def _computed_from_shapes(graph: Graph, ops: Mapping[str, OpSpec]) -> list[Op]:
+    """Ops that read a shape, or nothing but what was computed from shapes, and constants."""
+    found: list[Op] = []
+    known: set[Tensor | None] = set()
+    for op in graph.ops:
+        spec = ops.get(op.kind)
+        flowing = [t for t in op.inputs if t is not None and not t.is_constant]
+        reads_shape = spec is not None and spec.reads_shapes_only
+        if len(op.outputs) == 1 and (reads_shape or (flowing and known.issuperset(flowing))):
+            found.append(op)
+            known.update(op.outputs)
+    return found
 
 
 def _split_clamp(graph: Graph, op: Op) -> Tensor:
