@@ -19,6 +19,7 @@ from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Graph, Model, Op, Tensor
 from zeropoint.graph.edit import cut_model
 from zeropoint.ops import CONVERSIONS, OPS, Trait
+from zeropoint.ops.interpolation import COARSE
 from zeropoint.runtime import Kernels, Runner, Session
 from zeropoint.tflite import to_bytes
 
@@ -33,7 +34,7 @@ FLOAT_ERROR = 1e-4
 CONVERTED = {True: 1.0, False: 0.5}
 """Units that QUANTIZE may be off, by whether it starts from integers, which it rescales, or from floats."""
 
-AS_EIGHT_BITS = 1.5 * 257
+AS_EIGHT_BITS = COARSE + 16
 """Units of int16 that are one and a half of int8: where a table is interpolated, int16 may be as coarse as that."""
 
 

@@ -12,6 +12,7 @@ from ..affine import QuantParams
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from .batch import BatchRule, broadcasts, pointwise
+from .interpolation import Function
 from .layout import Layout
 from .recurrent import macs_recurrent
 
@@ -191,7 +192,7 @@ class OpSpec:
     type. Inputs that lie further than `negligible` below the greatest leave no trace in the result. `own_activation` is
     a fused activation that is part of what the op computes anyway. `probabilities` are what the op makes of its inputs:
     of "each" by itself, or of a whole "row" along the last axis (perhaps their logarithms). `optional` are the inputs
-    that may be left out, besides biases.
+    that may be left out, besides biases. `interpolated` is the function of which an int16 kernel holds a table.
     """
 
     kind: str
@@ -210,6 +211,7 @@ class OpSpec:
     own_activation: str = "NONE"
     probabilities: Probabilities | None = None
     optional: tuple[int, ...] = ()
+    interpolated: Function | None = None
 
     def input_role(self, slot: int) -> Role:
         return self._role(self.inputs, slot)

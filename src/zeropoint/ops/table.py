@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
 from ..dtypes import DType
 from . import batch, spec
 from .batch import along, broadcasts, by_sample, joined, only, pointwise
+from .interpolation import gelu, reciprocal_root
 from .layout import CONVOLUTION, DENSE, DEPTHWISE, MATRIX_PRODUCT, TRANSPOSED
 from .recurrent import LSTM
 from .spec import Activation, Bias, Fixed, KernelSpec, Need, OpSpec, Rescale, Trait, Weight
@@ -140,17 +143,17 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("LEAKY_RELU", ONE, since(2, 2), HOMOGENEOUS, batch=pointwise, rescale=RATIO),
     OpSpec("PRELU", (ACT, MATRIX), KernelSpec(BOTH, INT8_WEIGHTS, needs=CONSTANT), HOMOGENEOUS, batch=only(0), rescale=RATIO),
     OpSpec("ELU", ONE, since(1), batch=pointwise, saturates=ends(-8, math.inf)),
-    OpSpec("GELU", ONE, since(2, 2), batch=pointwise, saturates=ends(-6, math.inf)),
+    OpSpec("GELU", ONE, since(2, 2), batch=pointwise, saturates=ends(-6, math.inf), interpolated=gelu),
     OpSpec("HARD_SWISH", ONE, since(1), batch=pointwise, rescale=RATIO, max_rescale={INT8: 128.0},
            saturates=ends(-3, math.inf), input_scales={INT8: (0.0, 2.0**16)}),
     OpSpec("LOGISTIC", ONE, since(2, 3), batch=pointwise, fixed=UNIT, saturates=SIGMOID_ENDS, probabilities="each",
            input_scales=SIGMOID),
     OpSpec("TANH", ONE, since(2, 3), batch=pointwise, fixed=SIGNED_UNIT, saturates=TANH_ENDS, input_scales=HYPERBOLIC),
     OpSpec("ABS", ONE, since(2, 3), HOMOGENEOUS, batch=pointwise, rescale=RATIO),
-    OpSpec("RSQRT", ONE, since(2, 3, Need.NONNEGATIVE, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise),
+    OpSpec("RSQRT", ONE, since(2, 3, Need.NONNEGATIVE, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise, interpolated=reciprocal_root),
     OpSpec("SQRT", ONE, since(2, 2, Need.NONNEGATIVE), HAS_POLES, batch=pointwise),
-    OpSpec("EXP", ONE, since(2, 2), batch=pointwise),
-    OpSpec("LOG", ONE, since(2, 2, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise),
+    OpSpec("EXP", ONE, since(2, 2), batch=pointwise, interpolated=np.exp),
+    OpSpec("LOG", ONE, since(2, 2, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise, interpolated=np.log),
     *(OpSpec(kind, ONE, batch=pointwise)
       for kind in ("NEG", "SIGN", "SQUARE", "SIN", "COS", "FLOOR", "CEIL", "ROUND")),
     OpSpec("CAST", ONE, traits=Trait.CASTS, batch=pointwise),

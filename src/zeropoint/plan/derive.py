@@ -18,6 +18,7 @@ from ..errors import InvalidRecipe
 from ..graph.model import Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import Activation, Bias, CellState, Need, OpSpec, Rescale, Trait, Weight, fused_activation
+from ..ops.interpolation import COARSE, interpolation_error
 from .plan import Held, Plan, Repair, Skipped
 from .tensor_ranges import TensorRanges
 from .weights import fit_bias
@@ -113,6 +114,17 @@ def _wrong_scales(op: Op, spec: OpSpec, dtype: DType, plan: Plan) -> Iterator[st
             yield f"{taken}, and that of '{Use(op, slot).tensor.name}' is {used.scale:.3g}"
         if isinstance(role, CellState) and 4 * plan.stored[op.outputs[0]].scale < 2.0**role.least:
             yield f"its state has steps of at least {2.0**role.least:.3g}, far coarser than those of its output"
+
+
+def coarse_tables(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
+    """Ops whose int16 kernels interpolate a function between points that are too far apart for their inputs."""
+    for op, scheme in plan.schemes.items():
+        function = ops[op.kind].interpolated
+        if function is None or scheme.activations is not DType.INT16:
+            continue
+        seen = ranges.bounds(Use(op, 0).tensor)
+        if interpolation_error(function, seen, plan.wanted[Use(op, 0)], plan.stored[op.outputs[0]]) > COARSE:
+            yield Skipped(op, "its int16 kernel interpolates between 513 points that are too far apart here", "scale")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ..graph.query import Use, called_graphs, constants, tensor_keys
 from ..ops import Coefficients, OpSpec, Weight
 from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
-from .derive import with_interface
+from .derive import coarse_tables, with_interface
 from .fit import fit_scales, symmetric_uses
 from .masks import limit_to_what_counts
 from .match import Matcher, require_ranges
@@ -168,6 +168,7 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
         groups = Solver(schemes, ops, ranges, symmetric_uses(schemes, ops, request.target), exposed).solve()
         plan = Plan(graph, index, schemes, groups, constants, dynamic=dynamic, bias_limit=request.target.bias_limit)
         plan, refused = fit_scales(plan, ops, request.target)
+        refused = refused or tuple(coarse_tables(plan, ops, ranges))
         if not refused:
             break
         skipped += refused
