@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ..affine import QuantParams
 from ..calibration import Grid
 from ..dtypes import DType
@@ -159,6 +161,11 @@ def _excess(op: Op, spec: OpSpec, wanted: Mapping[Use, QuantParams], held: Quant
         products = [x * y for x in read[0].range() for y in read[1].range()]
         furthest = max(products) if held.zero_point > 0 else -min(products)
         excess = max(excess, furthest / held.scale / (PRODUCTS_BELOW - abs(held.zero_point)))
+    slot = spec.bias_slot
+    bias = None if slot is None or slot >= len(op.inputs) else op.inputs[slot]
+    if held.dtype is DType.INT16 and fused_activation(op).bounds and bias is not None and bias.data is not None:
+        # Results pass through 32 bits before an activation clamps them.
+        excess = max(excess, float(np.abs(bias.data).max(initial=0.0)) / held.scale / ENDS_BELOW)
     bounds = fused_activation(op).bounds or (spec.saturates.get(held.dtype) if spec.rescale is Rescale.RATIO else None)
     ends = [abs(end) for end in bounds or () if math.isfinite(end)]
     return max(excess, max(ends, default=0.0) / (held.scale * ENDS_BELOW))

@@ -16,8 +16,9 @@ from ..ops.layout import Layout
 from ..parallel import in_parallel
 from ..recipe import Scheme
 
-BIAS_LIMIT = {DType.INT8: 2.0**30, DType.INT16: 2.0**46}
-"""The largest integer a bias may take, by activation type: half of what the accumulators hold, so that sums fit too."""
+BIAS_LIMIT = {DType.INT8: 2.0**30, DType.INT16: 2.0**44}
+"""The largest integer a bias may take, by activation type: half of what the accumulators hold, so that sums fit too.
+Those of int16 hold 48 bits, but are scaled down by 2**30 at most."""
 
 BIAS_TYPE = {DType.INT8: DType.INT32, DType.INT16: DType.INT64}
 
