@@ -31,7 +31,7 @@ def global_pool() -> Model:
 def test_recast_ops_compute_the_same_unless_a_rule_keeps_them(build, kind: str, instead: str) -> None:
     model = build()
     rng = np.random.default_rng(0)
-    samples = [rng.normal(size=model.main.inputs[0].shape).astype(np.float32) for _ in range(8)]
+    samples = [rng.normal(size=model.main.inputs[0].shape).astype(np.float32) for _ in range(24)]
     folded = copy_model(model)
     prepare(folded, preset("int8"))
     assert [o.kind for o in folded.main.ops] == [instead]

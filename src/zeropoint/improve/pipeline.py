@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from ..affine import QuantParams
 from ..bench.bench import JUDGED, Bench
 from ..bench.errors import OpError, decibels
+from ..bench.sample_checks import check_samples
 from ..bench.verdict import UNKNOWN, Verdict, verdict
 from ..calibration import Settings, Stats
 from ..calibration.collect import IN_SEQUENCE, Progress, never_used, unknown_states
@@ -211,7 +212,8 @@ def quantize_on(
     judged = JUDGED_AT_HIGH_EFFORT if effort == "high" else JUDGED if _searches(request) else 0
     bench = Bench(model, data, settings, judged=judged, holds_back=judged > 0, ops=request.ops, progress=progress)
     result = ask_target(quantize_with(bench, request, stage))
-    return replace(result, verdict=verdict(bench, result.model))
+    warnings = (*map(str, check_samples(bench)), *result.warnings)
+    return replace(result, warnings=warnings, verdict=verdict(bench, result.model))
 
 
 def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) -> Result:

@@ -21,6 +21,44 @@ NAME, IDENTIFIER = "TFLITE_METADATA", b"M001"
 SUBGRAPHS, INPUTS, OUTPUTS, STATS, MAXIMUM, MINIMUM = 3, 2, 3, 5, 0, 1
 """Slots: of subgraphs in a model, inputs and outputs in a subgraph, value ranges in a tensor, their two ends."""
 
+PROCESS_UNITS, OPTIONS_TYPE, OPTIONS, NORMALIZATION, MEAN, STD = 4, 0, 1, 1, 0, 1
+"""Slots: process units in a tensor, the type and table of their options; the type of a normalization, and its slots."""
+
+PIXELS = 0.0, 255.0
+"""What a normalization is applied to."""
+
+
+def stated_input_range(model: Model) -> tuple[float, float] | None:
+    """The range of the first graph's only input by its normalization, or else by its stored value range.
+
+    None if neither is stated. A mean of 0 with a deviation of 1 is what tools fill in, and states nothing.
+    """
+    for name, buffer in model.metadata:
+        if name == NAME and buffer is not None and buffer.raw[4:8].tobytes() == IDENTIFIER:
+            try:
+                return _stated(File(buffer.raw.tobytes()))
+            except InvalidModel:  # damaged, which is no reason to refuse the model
+                return None
+    return None
+
+
+def _stated(file: File) -> tuple[float, float] | None:
+    inputs = next(iter(t.tables(INPUTS) for t in file.root().tables(SUBGRAPHS) or ()), None) or []
+    if len(inputs) != 1:
+        return None
+    for unit in inputs[0].tables(PROCESS_UNITS) or ():
+        options = unit.table(OPTIONS) if unit.number(OPTIONS_TYPE, "B") == NORMALIZATION else None
+        mean, std = (None, None) if options is None else (options.vector(k, np.float32) for k in (MEAN, STD))
+        if mean is not None and std is not None and mean.size and std.size and std.all():
+            low, high = (float(((pixel - mean) / std).mean()) for pixel in PIXELS)
+            return None if (low, high) == PIXELS else (low, high)
+    stats = inputs[0].table(STATS)
+    ends = () if stats is None else [stats.vector(end, np.float32) for end in (MINIMUM, MAXIMUM)]
+    if not ends or any(v is None or not v.size or not np.isfinite(v).all() for v in ends):
+        return None
+    low, high = (float(v.mean()) for v in ends if v is not None)
+    return (low, high) if low < high else None
+
 
 def restated(before: Model, after: Model) -> list[tuple[str, Buffer | None]]:
     """The metadata of `before`, with the value ranges of inputs and outputs that are integers in `after`."""

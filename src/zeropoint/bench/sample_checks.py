@@ -1,0 +1,327 @@
+"""Whether samples look like what a model was trained on.
+
+A check is a row: what it looks at, what a find probably means, and what mends it. Ranges of wrongly prepared samples
+are wrong without any error, so all of this is said as a warning. None of it is proof: a check stays silent unless the
+numbers are far from those of data that fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..dtypes import Array, DType
+from ..parallel import cached_property
+from ..sources.ports import Row
+from ..tflite.metadata import stated_input_range
+from .bench import Bench, Loaded
+from .conventions import Convention, Response, convention_of
+from .errors import Compared, compared_outputs
+
+LOOKED_AT = 16
+"""Samples that the model is run on, spread over those that are held."""
+
+FEW = 20
+"""Fewer samples than this show too little of the values that occur."""
+
+ALIKE = 1e-3
+"""Spread between samples, beside that of all their values, below which they are nearly equal."""
+
+FAR, MOST_FAR = 100.0, 0.1
+"""How many times larger than all others a few samples are that do not belong to them, and how many are a few."""
+
+SAME_CLASS, UNSURE = 0.95, 0.6
+"""A share of samples in one class, and a certainty below that of networks on what they were trained on."""
+
+LEAST_CERTAINTY_GAIN, LEAST_INFORMATION, INFORMATION_RATIO = 0.25, 0.5, 2.0
+"""What other numbers for the same images have to gain to be taken for what the model expects: in certainty, and in
+what the outputs tell about the samples (nats, and times what it was)."""
+
+LARGE, SMALL, FITTING = 40.0, 0.04, (0.1, 10.0)
+"""The first layer's response to the samples, beside its bias: of numbers too large, too small, and right. Training
+brings both to the same order of magnitude, most of all with batch normalization."""
+
+KEPT_VARIATION, GAINED_VARIATION = 0.1, 1.5
+"""How far the outputs must still vary between samples that were made smaller, and more with those made larger."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a check saw; `remedy` takes the place of the check's own where the numbers tell more."""
+
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class SampleFinding:
+    """What was seen in the samples, what it probably means, and what mends it."""
+
+    check: str
+    seen: str
+    meaning: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.seen}: {self.meaning}; {self.remedy}"
+
+
+class SampleEvidence:
+    """The samples of a bench, and what its model makes of them."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.ports = bench, bench.entry.ports
+        self.rows = [*bench.rows, *bench.unseen_rows]
+        step = -(-len(self.rows) // LOOKED_AT) or 1
+        self.looked_at = self.rows[::step]
+
+    @property
+    def count(self) -> int:
+        """Of all samples that were given, as far as that is known."""
+        runs = max(self.bench.stats.samples + len(self.bench.unseen_rows), len(self.rows))
+        return runs * max(port.batch for port in self.ports)
+
+    @cached_property
+    def largest(self) -> Array:
+        """The largest absolute value among the float inputs of each sample."""
+        floats = [k for k, port in enumerate(self.ports) if port.dtype is DType.FLOAT32]
+        return np.array([max((_largest(row[k]) for k in floats), default=0.0) for row in self.rows])
+
+    @cached_property
+    def convention(self) -> Convention | None:
+        """How the only input's values stand for pixels, if it takes images."""
+        return convention_of(self.ports, self.looked_at)
+
+    @cached_property
+    def outputs(self) -> tuple[Compared, ...]:
+        return tuple(compared_outputs(self.bench.entry.graph, self.bench.ops))
+
+    @property
+    def has_classes(self) -> bool:
+        return any(one.probabilities == "row" for one in self.outputs)
+
+    @cached_property
+    def answer(self) -> Answer:
+        return self.answer_to(self.looked_at)
+
+    def answer_to(self, rows: Sequence[Row]) -> Answer:
+        """What the float model makes of samples."""
+        outputs = self.outputs
+        values = Loaded(self.bench, self.bench.model, [Compared(one.place) for one in outputs]).values(rows)
+        choices = [k for k, one in enumerate(outputs) if one.probabilities == "row"]
+        probabilities = None
+        if choices:
+            classes = np.stack([run[choices[0]] for run in values]).astype(np.float64)
+            probabilities = classes.reshape(-1, classes.shape[-1])
+            probabilities = np.exp(probabilities) if probabilities.max() <= 0 else probabilities
+        kinds = [[run[k] for run in values] for k in range(len(outputs))]
+        variation = [_spread(kind) for kind in kinds if len({value.shape for value in kind}) == 1]
+        return Answer(probabilities, float(np.mean(variation)) if variation else 0.0)
+
+    @cached_property
+    def response(self) -> Response | None:
+        return Response.of(self.bench)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The probabilities of classes, one choice in each row, if that is what the model gives; and how far outputs vary
+    from sample to sample."""
+
+    probabilities: Array | None
+    variation: float
+
+    @property
+    def certainty(self) -> float | None:
+        """The mean probability of the class that is chosen."""
+        return None if self.probabilities is None else float(self.probabilities.max(axis=-1).mean())
+
+    @property
+    def information(self) -> float:
+        """What classes tell about the samples, in nats: 0 if the answer is always the same, or always "any"."""
+        if self.probabilities is None:
+            return 0.0
+        return _entropy(self.probabilities.mean(axis=0)) - float(np.mean([_entropy(p) for p in self.probabilities]))
+
+
+def _entropy(probabilities: Array) -> float:
+    positive = probabilities[probabilities > 0]
+    return float(-(positive * np.log(positive)).sum())
+
+
+def _largest(values: Array) -> float:
+    finite = np.abs(values[np.isfinite(values)])
+    return float(finite.max()) if finite.size else 0.0
+
+
+def _spread(values: Sequence[Array]) -> float:
+    """How far values differ between samples, on average over a tensor."""
+    stacked = np.stack(values).astype(np.float64)
+    return float(np.nan_to_num(stacked.std(axis=0)).mean())
+
+
+def constant_samples(evidence: SampleEvidence) -> Seen | None:
+    """Every sample holds one value over and over, in every input."""
+    sizes = [values.size for row in evidence.rows for values in row]
+    if max(sizes, default=0) < 2 or any(values.min() != values.max() for row in evidence.rows for values in row):
+        return None
+    which = "zeros" if not any(values.any() for row in evidence.rows for values in row) else "the same value throughout"
+    return Seen(f"{'the sample holds' if evidence.count == 1 else 'all samples hold'} {which}")
+
+
+def equal_samples(evidence: SampleEvidence) -> Seen | None:
+    """No input differs much from sample to sample. Steps of a sequence may."""
+    rows = evidence.rows
+    if len(rows) < 2 or evidence.bench.in_sequence:
+        return None
+    inputs = list(zip(*rows, strict=True))
+    if any(len({values.shape for values in kind}) > 1 for kind in inputs):
+        return None
+    stacked = [np.stack(kind).astype(np.float64) for kind in inputs]
+    if any(not np.isfinite(s).all() or s.std(axis=0).mean() > ALIKE * s.std() for s in stacked):
+        return None
+    exactly = all((s == s[0]).all() for s in stacked)
+    return Seen(f"all {len(rows)} samples are {'equal' if exactly else 'nearly equal'}")
+
+
+def far_samples(evidence: SampleEvidence) -> Seen | None:
+    """A few samples have values far beyond those of all others."""
+    sizes = evidence.largest
+    order = np.argsort(sizes, kind="stable")
+    most = max(1, int(MOST_FAR * len(sizes)))
+    for few in range(1, min(most, len(sizes) - 1) + 1):
+        rest, least = float(sizes[order[-few - 1]]), float(sizes[order[-few]])
+        if rest > 0 and least > FAR * rest:
+            which = "one sample has" if few == 1 else f"{few} samples have"
+            return Seen(f"{which} values up to {float(sizes.max()):.4g}, the others up to {rest:.4g}")
+    return None
+
+
+def other_normalization(evidence: SampleEvidence) -> Seen | None:
+    """Pixels are given in another range than the model was trained on."""
+    given = evidence.convention
+    if given is None:
+        return None
+    stated = stated_input_range(evidence.bench.model)
+    if stated is not None:
+        if given.fits(stated):
+            return None
+        low, high = stated
+        remedies = [c.remedy(given) for c in given.others if c.fits(stated)]
+        return Seen(
+            f"the samples' values are {given.range}, those of the model's metadata {low:.4g} to {high:.4g}",
+            " or ".join(remedies),
+        )
+    return _by_response(evidence, given) or _by_certainty(evidence, given)
+
+
+def _by_response(evidence: SampleEvidence, given: Convention) -> Seen | None:
+    """By the first layer: its response to the samples, beside its bias."""
+    if evidence.response is None:
+        return None
+    looked_at = evidence.looked_at
+    ratio = evidence.response.ratio(looked_at)
+    if not (ratio > LARGE or ratio < SMALL):
+        return None
+    factor, before, mended = KEPT_VARIATION if ratio > LARGE else GAINED_VARIATION, evidence.answer, []
+    for other in given.others:
+        rows = other.instead_of(given, looked_at)
+        if FITTING[0] <= evidence.response.ratio(rows) <= FITTING[1]:
+            answer = evidence.answer_to(rows)
+            if answer.variation >= factor * before.variation:
+                mended.append((other, answer))
+    if not mended:
+        return None
+    how = f"{ratio:.3g} times its bias, where about 1 is usual"
+    return _mended(evidence, given, mended, f"the first layer's response to values of {given.range} is {how}")
+
+
+def _by_certainty(evidence: SampleEvidence, given: Convention) -> Seen | None:
+    """By the classes: the model is far more certain, and tells more samples apart, with other numbers."""
+    if not evidence.has_classes or len(evidence.looked_at) < 2:
+        return None
+    before, mended = evidence.answer, []
+    assert before.certainty is not None
+    if before.certainty > UNSURE:
+        return None
+    for other in given.others:
+        answer = evidence.answer_to(other.instead_of(given, evidence.looked_at))
+        assert answer.certainty is not None
+        tells = answer.information > max(LEAST_INFORMATION, INFORMATION_RATIO * before.information)
+        if tells and answer.certainty > before.certainty + LEAST_CERTAINTY_GAIN:
+            mended.append((other, answer))
+    return _mended(evidence, given, mended, f"values are {given.range}") if mended else None
+
+
+def _mended(evidence: SampleEvidence, given: Convention, mended: list[tuple[Convention, Answer]], seen: str) -> Seen:
+    """The ranges that would fit, the one that the model is most certain with first."""
+    before = evidence.answer.certainty
+    if before is None:
+        return Seen(seen, " or ".join(other.remedy(given) for other, _ in mended))
+    mended = sorted(mended, key=lambda pair: -(pair[1].certainty or 0.0))
+    remedies = [f"{other.remedy(given)} (certainty {answer.certainty:.0%})" for other, answer in mended]
+    return Seen(f"{seen}, and the model's certainty of a class is {before:.0%}", " or ".join(remedies))
+
+
+def one_class(evidence: SampleEvidence) -> Seen | None:
+    """The float model has the same class for all samples, and is not sure of it."""
+    if not evidence.has_classes or len(evidence.looked_at) < LOOKED_AT // 2:
+        return None
+    answer = evidence.answer
+    assert answer.probabilities is not None
+    assert answer.certainty is not None
+    share = float(np.bincount(answer.probabilities.argmax(axis=-1)).max() / len(answer.probabilities))
+    if share < SAME_CLASS or answer.certainty > UNSURE:
+        return None
+    return Seen(
+        f"the float model gives {share:.0%} of the samples the same class, its certainty is {answer.certainty:.0%}"
+    )
+
+
+def few_samples(evidence: SampleEvidence) -> Seen | None:
+    count = evidence.count
+    if count >= FEW or evidence.bench.in_sequence:
+        return None
+    return Seen("there is one sample" if count == 1 else f"there are {count} samples")
+
+
+@dataclass(frozen=True)
+class SampleCheck:
+    """One thing that may be wrong with samples; it is known by the name of `find`."""
+
+    find: Callable[[SampleEvidence], Seen | None]
+    meaning: str
+    remedy: str
+
+    def __call__(self, evidence: SampleEvidence) -> SampleFinding | None:
+        seen = self.find(evidence)
+        if seen is None:
+            return None
+        return SampleFinding(self.find.__name__, seen.text, self.meaning, seen.remedy or self.remedy)
+
+
+CONTENT_CHECKS = (
+    SampleCheck(constant_samples, "they were probably never filled", "give real inputs of the model"),
+    SampleCheck(equal_samples, "probably one input was repeated", "give different inputs, as the model will meet them"),
+    SampleCheck(far_samples, "probably not prepared like the others", "prepare it like the others, or leave it out"),
+    SampleCheck(other_normalization, "probably not the range of training", "prepare samples as in training"),
+    SampleCheck(
+        one_class, "probably not prepared as in training", "compare the steps before the model with those of training"
+    ),
+)
+"""In order: what one finds may be the cause of what later ones would."""
+
+NUMBER_CHECK = SampleCheck(few_samples, "too few to know the ranges of activations", "100 to 500 are usual")
+
+
+def check_samples(bench: Bench) -> tuple[SampleFinding, ...]:
+    """What is suspicious about the samples of `bench`: the first thing about their content, and their number."""
+    if not bench.is_single or not bench.entry.ports:
+        return ()
+    evidence = SampleEvidence(bench)
+    if not evidence.rows:
+        return ()
+    content = next((found for check in CONTENT_CHECKS if (found := check(evidence)) is not None), None)
+    return tuple(found for found in (content, NUMBER_CHECK(evidence)) if found is not None)

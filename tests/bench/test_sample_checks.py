@@ -1,0 +1,124 @@
+"""Wrongly prepared samples are noticed, and those that are right are not accused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import zeropoint
+from zeropoint.bench.bench import Bench
+from zeropoint.bench.conventions import PIXELS, SIGNED, TWICE, UNIT, convention_of
+from zeropoint.bench.sample_checks import FEW, check_samples
+from zeropoint.calibration import Settings
+from zeropoint.demo import digits as digits_data
+from zeropoint.sources.models import load
+
+from ..nets import Net, normal, samples_for
+
+COUNT = 40
+
+
+@pytest.fixture(scope="module")
+def images():
+    return [image[None] for image in digits_data()["calibration"][:COUNT]]
+
+
+def found(model, samples):
+    """What each check that found something says, by its name."""
+    bench = Bench(load(model), samples, Settings(histograms=False), holds_back=True)
+    return {one.check: str(one) for one in check_samples(bench)}
+
+
+MISTAKES = {
+    "zeros": (lambda x: [np.zeros_like(i) for i in x], "constant_samples", "hold zeros"),
+    "one value": (lambda x: [np.full_like(i, 0.5) for i in x], "constant_samples", "the same value"),
+    "one image": (lambda x: [x[0]] * len(x), "equal_samples", f"all {COUNT} samples are equal"),
+    "one image and noise": (lambda x: [x[0] + normal(*x[0].shape, seed=k, spread=1e-5) for k in range(COUNT)],
+                            "equal_samples", "nearly equal"),
+    "one far away": (lambda x: [*x[:9], 1000 * x[9], *x[10:]], "far_samples", "one sample has values up to 1000"),
+    "pixels": (lambda x: [255 * i for i in x], "other_normalization", "--scale 0.0039216"),
+    "scaled twice": (lambda x: [i / 255 for i in x], "other_normalization", "x * 255 for arrays"),
+    "one sample": (lambda x: x[:1], "few_samples", "there is one sample"),
+    "few samples": (lambda x: x[: FEW - 1], "few_samples", f"there are {FEW - 1} samples"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_noticed(digits, images, mistake):
+    spoil, check, says = MISTAKES[mistake]
+    findings = found(digits, spoil(images))
+    assert list(findings) == [check]
+    assert says in findings[check]
+
+
+def test_right_samples_are_not_accused(digits, images):
+    assert found(digits, images) == {}
+    assert found(digits, [np.concatenate(images)]) == {}  # one batch is many samples
+    labels = digits_data()["test_labels"]
+    of_one_class = [i[None] for i in digits_data()["test_images"][labels == 3][:COUNT]]
+    assert found(digits, of_one_class) == {}
+
+
+def test_quantize_warns_and_shows_the_certainty(digits, images):
+    result = zeropoint.quantize(digits, data=[255 * i for i in images])
+    assert "0 to 255" in result.warnings[0]
+    assert "--scale 0.0039216" in result.warnings[0]
+    assert not zeropoint.quantize(digits, data=images).warnings
+
+
+def classifier(bias: float, gain: float = 1.0, layers: int = 3):
+    """Convolutions with biases of the size of their responses to values of 0 to 1, times `bias`."""
+    net = Net()
+    x = net.input(1, 12, 12, 3)
+    for k in range(layers):
+        fan = 9 * (3 if k == 0 else 8)
+        kernel = normal(8, 3, 3, 3 if k == 0 else 8, seed=k, spread=gain if k == 0 else (2 / fan) ** 0.5)
+        x = net.conv(x, kernel, normal(8, seed=50 + k, spread=bias), activation=1)
+    flat = net("RESHAPE", [x, np.array([1, 1152], np.int32)], (1, 1152))
+    return net.model(net("SOFTMAX", [net.dense(flat, normal(5, 1152, seed=9, spread=0.05))], beta=1.0))
+
+
+def pictures(scale: float, offset: float = 0.0):
+    """Images that differ in kind, not in noise alone."""
+    rng = np.random.default_rng(0)
+    coarse = rng.integers(0, 256, (COUNT, 3, 3, 3)).repeat(4, axis=1).repeat(4, axis=2)
+    return [(image[None] * scale + offset).astype(np.float32) for image in coarse]
+
+
+def test_a_network_without_normalization_may_take_pixels():
+    """Its biases are small beside its responses, and with smaller numbers its answers would all be the same."""
+    plain = classifier(bias=0.5, gain=0.02)
+    assert found(plain, pictures(1.0)) == {}
+
+
+def test_pixels_that_are_scaled_for_a_model_that_takes_them():
+    model = classifier(bias=1.0, gain=0.005)
+    assert found(model, pictures(1.0)) == {}
+    findings = found(model, pictures(1 / 255))
+    assert "x * 255 for arrays" in findings["other_normalization"]
+    assert "certainty" in findings["other_normalization"]
+
+
+def test_inputs_that_are_no_images_have_no_convention():
+    net = Net()
+    model = net.model(net.dense(net.input(1, 16), normal(4, 16), normal(4)))
+    assert found(model, samples_for(model, COUNT)) == {}
+    assert found(model, [(abs(a) * 100,) for (a,) in samples_for(model, COUNT)]) == {}
+
+
+@pytest.mark.parametrize("convention", [PIXELS, UNIT, SIGNED, TWICE])
+def test_conventions_are_recognised_and_translated(convention):
+    bench = Bench(classifier(1.0), pictures(convention.scale, convention.offset))
+    assert convention_of(bench.entry.ports, bench.rows) == convention
+    for other in convention.others:
+        translated = other.instead_of(convention, bench.rows)
+        assert convention_of(bench.entry.ports, translated) == other
+        expected = pictures(other.scale, other.offset)
+        assert all(
+            np.allclose(a, b, atol=1e-4 * 255 * other.scale) for (a,), b in zip(translated, expected, strict=True)
+        )
+
+
+def test_values_of_no_convention():
+    bench = Bench(classifier(1.0), [normal(1, 12, 12, 3, seed=k) for k in range(4)])
+    assert convention_of(bench.entry.ports, bench.rows) is None
