@@ -24,7 +24,7 @@ from .test_runner import ROW, two_inputs
 def int8(digits) -> zeropoint.Model:
     """The digits model in int8."""
     data = [(image(load(digits), seed),) for seed in range(16)]
-    return zeropoint.quantize(digits, "int8", data=data, effort="quick").model
+    return zeropoint.quantize(digits, "int8", data=data, effort="quick", target="integer").model
 
 
 def image(model: zeropoint.Model, seed: int = 0) -> np.ndarray:
