@@ -104,3 +104,39 @@ def test_benchmark_draws_bars(run, home):
     code, _, err = run("benchmark", *models, "--threads", "many")
     assert code == 2
     assert "--threads many" in err
+
+
+# Wrongly prepared samples.
+
+
+@pytest.fixture
+def pixels(home, tmp_path):
+    np.save(tmp_path / "pixels.npy", 255 * np.load(home / "data.npy"))
+    return tmp_path / "pixels.npy"
+
+
+def test_doctor_names_wrongly_prepared_samples_first(run, home, pixels):
+    model = home / "model.tflite"
+    code, out, _ = run("doctor", model, "--data", pixels, "--check", "--seconds", 1)
+    assert code == 1
+    assert "1. data: the first layer's response to values of 0 to 255" in " ".join(out.split())
+    assert "--scale 0.0039216" in out
+    assert "Nothing to fix" not in out
+    code, out, _ = run("doctor", model, "--data", home / "data.npy", "--calibration", pixels, "--json", "--seconds", 1)
+    first = json.loads(out)["findings"][0]
+    assert (code, first["cause"]) == (0, "other_normalization")
+    assert first["title"].startswith("calibration: ")
+
+
+def test_doctor_does_not_advise_to_make_good_samples_like_bad_ones(run, home, pixels):
+    options = ("--data", pixels, "--calibration", home / "data.npy", "--json", "--seconds", 1)
+    _, out, _ = run("doctor", home / "model.tflite", *options)
+    causes = [finding["cause"] for finding in json.loads(out)["findings"]]
+    assert causes[0] == "other_normalization"
+    assert not {"unlike_data", "unnormalized_input"}.intersection(causes)
+
+
+def test_calibrate_warns_of_wrongly_prepared_samples(run, home, pixels, tmp_path):
+    model = home / "model.tflite"
+    assert "--scale 0.0039216" in run("calibrate", model, "--data", pixels, "-o", tmp_path / "a.stats")[1]
+    assert "Warning" not in run("calibrate", model, "--data", home / "data.npy", "-o", tmp_path / "b.stats")[1]

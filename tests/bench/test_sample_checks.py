@@ -11,7 +11,10 @@ from zeropoint.bench.conventions import PIXELS, SIGNED, TWICE, UNIT, convention_
 from zeropoint.bench.sample_checks import FEW, check_samples
 from zeropoint.calibration import Settings
 from zeropoint.demo import digits as digits_data
+from zeropoint.graph.model import Buffer
 from zeropoint.sources.models import load
+from zeropoint.tflite.builder import OFFSET, Builder
+from zeropoint.tflite.metadata import NAME
 
 from ..nets import Net, normal, samples_for
 
@@ -122,3 +125,60 @@ def test_conventions_are_recognised_and_translated(convention):
 def test_values_of_no_convention():
     bench = Bench(classifier(1.0), [normal(1, 12, 12, 3, seed=k) for k in range(4)])
     assert convention_of(bench.entry.ports, bench.rows) is None
+
+
+def described(model, mean: float | None, std: float, stats: tuple[float, float] | None = None):
+    """The model with TFLite Metadata: the normalization of its input, or its range of values."""
+    builder = Builder()
+
+    def numbers(value: float) -> int:
+        return builder.numbers(np.array([value], np.float32))
+
+    def table(*values: float) -> int:
+        return builder.table(*((slot, OFFSET, place) for slot, place in enumerate([numbers(v) for v in values])))
+
+    units = ranges = None
+    if mean is not None:
+        units = builder.tables([builder.table((0, "B", 1), (1, OFFSET, table(mean, std)))])
+    if stats is not None:
+        ranges = table(stats[1], stats[0])
+    tensor = builder.table((4, OFFSET, units), (5, OFFSET, ranges))
+    graph = builder.table((2, OFFSET, builder.tables([tensor])))
+    content = bytes(builder.finish(builder.table((3, OFFSET, builder.tables([graph]))), b"M001"))
+    model.metadata.append((NAME, Buffer(np.frombuffer(content, np.uint8))))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("stated", "remedy"),
+    [
+        ((127.5, 127.5), "--scale 0.0078431 --offset -1"),
+        ((0.0, 255.0), None),
+        ((0.0, 1.0), None),  # what tools fill in
+        ((None, 1.0, (-1.0, 1.0)), "--scale 0.0078431 --offset -1"),
+        ((None, 1.0, (0.0, 255.0)), "no --scale and no --offset"),
+        ((None, 1.0, (0.0, 1.0)), None),
+    ],
+)
+def test_metadata_decide(digits, images, stated, remedy):
+    findings = found(described(load(digits), *stated), images)
+    assert (remedy is None) == (findings == {})
+    assert remedy is None or remedy in findings["other_normalization"]
+
+
+def test_an_unsure_model_and_one_class():
+    """A softmax of nearly equal scores, of values that follow no convention."""
+    net = Net()
+    flat = net("RESHAPE", [net.input(1, 12, 12, 3), np.array([1, 432], np.int32)], (1, 432))
+    scores = net.dense(flat, normal(5, 432, spread=1e-4), np.array([0.3, 0, 0, 0, 0], np.float32))
+    model = net.model(net("SOFTMAX", [scores], beta=1.0))
+    findings = found(model, [normal(1, 12, 12, 3, seed=k) for k in range(COUNT)])
+    assert "100% of the samples the same class, its certainty is 2" in findings["one_class"]
+
+
+def test_far_samples_are_noticed_where_not_all_are_held(digits, images):
+    samples = [*images[:30], 1000 * images[30]]
+    bench = Bench(load(digits), samples, Settings(histograms=False), judged=0)
+    (finding,) = check_samples(bench)
+    assert finding.check == "far_samples"
+    assert "the first 24 up to 1" in finding.seen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from ..ops.execution import macs_of
 from ..parallel import cached_property, in_parallel, side_by_side
 from ..runtime.runner import Runner
 from ..sources.ports import Entry, Row, entries, entry
-from ..sources.samples import Notes, Samples, iterate, rows
+from ..sources.samples import NotedSamples, Notes, Samples, iterate, rows
 from .alignment import input_order
 from .errors import Compared, ErrorSum, OpError, channel_scales, compared_outputs, encoded, real, worst_ops
 
@@ -97,7 +98,9 @@ class Bench:
     def stats(self) -> Stats:
         """Statistics of every tensor on all samples but those that are held back."""
         samples = self._holding(self._samples) if self.is_single else self._samples
-        return calibrate(self.model, samples, self.settings, progress=self._progress, ops=self.ops)
+        found = calibrate(self.model, samples, self.settings, progress=self._progress, ops=self.ops)
+        own = self._samples.notes.lines if isinstance(self._samples, NotedSamples) else ()
+        return replace(found, notes=tuple(dict.fromkeys((*own, *found.notes))))
 
     @property
     def is_single(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..dtypes import Array, DType
+from ..graph.query import tensor_keys
 from ..parallel import cached_property
 from ..sources.ports import Row
 from ..tflite.metadata import stated_input_range
@@ -88,6 +89,13 @@ class SampleEvidence:
         """The largest absolute value among the float inputs of each sample."""
         floats = [k for k, port in enumerate(self.ports) if port.dtype is DType.FLOAT32]
         return np.array([max((_largest(row[k]) for k in floats), default=0.0) for row in self.rows])
+
+    @property
+    def peak(self) -> float:
+        """The same of all samples that took part in calibration, held or not."""
+        keys, tensors = tensor_keys(self.bench.model), self.bench.stats.tensors
+        seen = [tensors[keys[port.tensor]] for port in self.ports if keys[port.tensor] in tensors]
+        return max((max(-one.low.value, one.high.value) for one in seen), default=0.0)
 
     @cached_property
     def convention(self) -> Convention | None:
@@ -191,6 +199,10 @@ def far_samples(evidence: SampleEvidence) -> Seen | None:
     sizes = evidence.largest
     order = np.argsort(sizes, kind="stable")
     most = max(1, int(MOST_FAR * len(sizes)))
+    if (beyond := evidence.peak) > FAR * float(sizes.max()) > 0:
+        return Seen(
+            f"at least one sample has values up to {beyond:.4g}, the first {len(sizes)} up to {sizes.max():.4g}"
+        )
     for few in range(1, min(most, len(sizes) - 1) + 1):
         rest, least = float(sizes[order[-few - 1]]), float(sizes[order[-few]])
         if rest > 0 and least > FAR * rest:
@@ -289,17 +301,21 @@ def few_samples(evidence: SampleEvidence) -> Seen | None:
 
 @dataclass(frozen=True)
 class SampleCheck:
-    """One thing that may be wrong with samples; it is known by the name of `find`."""
+    """One thing that may be wrong with samples; its name is that of `find`."""
 
     find: Callable[[SampleEvidence], Seen | None]
     meaning: str
     remedy: str
 
+    @property
+    def name(self) -> str:
+        return self.find.__name__
+
     def __call__(self, evidence: SampleEvidence) -> SampleFinding | None:
         seen = self.find(evidence)
         if seen is None:
             return None
-        return SampleFinding(self.find.__name__, seen.text, self.meaning, seen.remedy or self.remedy)
+        return SampleFinding(self.name, seen.text, self.meaning, seen.remedy or self.remedy)
 
 
 CONTENT_CHECKS = (
@@ -312,6 +328,9 @@ CONTENT_CHECKS = (
     ),
 )
 """In order: what one finds may be the cause of what later ones would."""
+
+SAMPLE_CAUSES = frozenset(check.name for check in CONTENT_CHECKS)
+"""Names of findings that no other way to quantize mends."""
 
 NUMBER_CHECK = SampleCheck(few_samples, "too few to know the ranges of activations", "100 to 500 are usual")
 

@@ -231,6 +231,7 @@ def doctor(
       zeropoint doctor model.tflite --data eval.py:samples \\
         --metric eval.py:accuracy --save-recipe better.json
     """
+    from ..bench.sample_checks import SAMPLE_CAUSES
     from ..comparison.compare import load_metric
     from ..diagnosis.doctor import diagnose, target_of
     from ..diagnosis.evidence import DiagnosisRequest
@@ -275,9 +276,10 @@ def doctor(
         known = {"diagnosis": diagnosis, "stats": result.stats, "recipe": rules, "data": options.data}
         known["size_before"] = size_of(model, source.model)
         reports.write(screen.beside(options.as_json), title, result.before, size, **known)
-    costly = [finding.cause for finding in diagnosis.findings if finding.gain is not None]
+    costly = [f.cause for f in diagnosis.findings if f.gain is not None or f.cause in SAMPLE_CAUSES]
     if options.check and costly:
-        raise CheckFailed(f"accuracy is lost to {', '.join(costly)}; --apply OUT writes a better model")
+        repair = "" if diagnosis.remedy is None else "; --apply OUT writes a better model"
+        raise CheckFailed(f"accuracy is lost to {', '.join(costly)}{repair}")
 
 
 @dataclass(frozen=True)

@@ -42,13 +42,16 @@ def calibrate(
       zeropoint calibrate model.tflite --data photos/ --scale 0.00784 --offset -1 \\
         -o model.stats
     """
+    from ..bench.sample_checks import check_samples
+    from ..report.quantization import print_warnings
     from ..report.terminal import print_stats
 
     shared.PageOptions(overwrite=options.overwrite).require(options.output, inputs=(model, options.data))
     source = samples.sampled(shared.load_model(model, screen), options.data, samples.signature)
-    stats = source.calibrate(samples.settings(histograms=not options.quick), screen.remarks)
-    stats.save(options.output, overwrite=options.overwrite)
-    print_stats(stats, options.output.name, screen.remarks, brief=True)
+    bench = source.measured(samples.settings(histograms=not options.quick), screen.remarks)
+    bench.stats.save(options.output, overwrite=options.overwrite)
+    print_stats(bench.stats, options.output.name, screen.remarks, brief=True)
+    print_warnings(map(str, check_samples(bench)), screen.remarks)
 
 
 @dataclass(frozen=True)

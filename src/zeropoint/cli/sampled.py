@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from rich.console import Console
 
-from ..calibration import Settings, Stats, calibrate
+from ..bench.bench import Bench
+from ..calibration import Settings, Stats
 from ..calibration.collect import Progress
 from ..comparison.compare import ComparisonOptions, NamedMetric, compare_models
 from ..comparison.values import Comparison
@@ -40,9 +41,15 @@ class SampledModel:
         """How many runs to expect, if that is known."""
         return min((n for n in (self.data.count, limit) if n is not None), default=None)
 
-    def calibrate(self, settings: Settings, console: Console) -> Stats:
+    def measured(self, settings: Settings, console: Console) -> Bench:
+        """With its statistics."""
         with progress_bar("calibrating", self.total(settings.limit), "samples", console) as progress:
-            return calibrate(self.model, self.samples, settings, progress=progress)
+            bench = Bench(self.model, self.samples, settings, judged=0, progress=progress)
+            _ = bench.stats
+            return bench
+
+    def calibrate(self, settings: Settings, console: Console) -> Stats:
+        return self.measured(settings, console).stats
 
     def quantize(self, request: Request, settings: Settings, console: Console) -> Result:
         with ExitStack() as bars:

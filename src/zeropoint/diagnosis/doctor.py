@@ -37,6 +37,7 @@ from ..targets import Target
 from ..tflite import to_bytes
 from .causes import CAUSES, Stage
 from .evidence import DiagnosisRequest, Fix, FixTrials, Hypothesis, ModelEvidence, affordable_samples, wide_share
+from .sample_causes import with_sample_findings
 from .sensitive_ops import HEALTHY
 
 COMPARED = 32
@@ -124,7 +125,9 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
     trials = FixTrials(judged, request.recipe, time.perf_counter() + request.seconds, target=request.target)
     stats = None if calibration is None else calibration.stats
     doctor = _Doctor(bench, ModelEvidence(request, made, comparison, alignment, trials, stats, quantization))
-    return doctor.result()
+    found = doctor.result()
+    benches = {"data": bench} | ({} if calibration is None else {"calibration": calibration})
+    return replace(found, diagnosis=with_sample_findings(found.diagnosis, benches))
 
 
 def _quantize(bench: Bench, asked: DiagnosisRequest, recipe: Recipe, method: RangeChoice, effort: Effort) -> Result:

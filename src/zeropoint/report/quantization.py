@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich.console import Console
 
@@ -52,10 +52,14 @@ def print_result(result: Result, before: int, after: int, console: Console) -> N
         printer.entry("Repaired", printer.fit(repair.tensor.name, 60), f": {repair.text}")
     if len(result.repairs) > MOST_REPAIRS:
         printer.line(f"            … and {len(result.repairs) - MOST_REPAIRS} more; --dry-run lists them all")
-    for warning in result.warnings:
-        printer.line(("Warning     ", "yellow"), warning)
+    print_warnings(result.warnings, console)
     for line in usage_lines(result):
         printer.line(line)
+
+
+def print_warnings(warnings: Iterable[str], console: Console) -> None:
+    for warning in warnings:
+        Printer(console).line(("Warning     ", "yellow"), warning)
 
 
 VERDICT_STYLES: Mapping[Level, str] = {"good": "green", "doubtful": "yellow", "broken": "bold red", "unknown": "dim"}

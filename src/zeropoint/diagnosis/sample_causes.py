@@ -1,0 +1,32 @@
+"""Samples that were probably prepared wrongly, as findings: no way to quantize makes up for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..bench.bench import Bench
+from ..bench.sample_checks import NUMBER_CHECK, check_samples
+from ..comparison.values import Diagnosis, Finding
+
+SAME_FAULT = {"far_samples": "outlier_samples"}
+"""Checks that see what a cause finds too, which measures it and names the samples."""
+
+BY_COMPARISON = ("unlike_data", "unnormalized_input")
+"""Causes that take the data for right, and the calibration for wrong where it differs."""
+
+
+def with_sample_findings(diagnosis: Diagnosis, benches: Mapping[str, Bench]) -> Diagnosis:
+    """The diagnosis with what is suspicious about the samples of each bench, by what these are called, put first."""
+    suspect, notes = list[Finding](), list[str]()
+    known = {finding.cause for finding in diagnosis.findings}
+    wrong_data = False
+    for which, bench in benches.items():
+        for found in check_samples(bench):
+            if found.check == NUMBER_CHECK.name:
+                notes.append(f"{which}: {found}")
+            elif SAME_FAULT.get(found.check) not in known:
+                wrong_data = wrong_data or which == next(iter(benches))
+                suspect.append(Finding(found.check, f"{which}: {found.seen}", (), found.meaning, found.remedy))
+    others = (f for f in diagnosis.findings if not (wrong_data and f.cause in BY_COMPARISON))
+    return replace(diagnosis, findings=(*suspect, *others), notes=(*diagnosis.notes, *notes))
