@@ -125,7 +125,7 @@ def test_summary_tells_the_target_and_what_the_other_would_give(tmp_path) -> Non
     asked = ("quantize", tmp_path / "model.tflite", "--data", tmp_path / "data.npz", "--effort", "quick")
     cpu = run(*asked, "-o", tmp_path / "cpu.tflite")
     assert "cpu: 7 ops on XNNPACK" in cpu.output
-    assert "--target integer would compute 1 more ops in integers, 1 of them on plain kernels" in cpu.output
+    assert "--target integer would compute 1 more op in integers, 1 of them on plain kernels" in cpu.output
     integer = run(*asked, "-o", tmp_path / "integer.tflite", "--target", "integer")
     assert "--target cpu leaves such ops float" in integer.output
     assert "runs fast, XNNPACK" in run(*asked, "--dry-run").output

@@ -83,7 +83,8 @@ def target_lines(result: Result) -> Iterator[str]:
         left += [op for plan in result.plans for op in plan.dynamic]
         slow = sum(CPU.verdict(TypedOp.of_scheme(op, INT8)).speed == "slow" for op in left)
         if left:
-            yield f"--target integer would compute {len(left)} more ops in integers, {slow} of them on plain kernels"
+            more = f"{len(left)} more {'op' if len(left) == 1 else 'ops'}"
+            yield f"--target integer would compute {more} in integers, {slow} of them on plain kernels"
     elif target.name == INTEGER.name and (slow := len(check_model(result.model, CPU).having("slow"))):
         yield f"on phones and desktops {slow} of its ops run on plain kernels; --target cpu leaves such ops float"
 
