@@ -136,10 +136,14 @@ class Response:
 
         About 1 for trained networks; infinite if it has no bias.
         """
-        values = np.concatenate([self._channels(row) for row in rows])
         bias = np.median(self._channels(tuple(np.zeros_like(a) for a in rows[0])), axis=0)
         power = float((bias**2).mean())
-        return float(np.sqrt((values.std(axis=0) ** 2).mean() / power)) if power > 0 else np.inf
+        moments = np.zeros((2, bias.size))
+        for row in rows:
+            values = self._channels(row)
+            moments += np.stack([values.mean(axis=0), (values**2).mean(axis=0)]) / len(rows)
+        variance = float((moments[1] - moments[0] ** 2).mean())
+        return float(np.sqrt(max(variance, 0.0) / power)) if power > 0 else np.inf
 
     def _channels(self, row: Row) -> Array:
         (values,) = self._runner.run(row)

@@ -7,6 +7,7 @@ numbers are far from those of data that fit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,9 @@ from .errors import Compared, compared_outputs
 
 LOOKED_AT = 16
 """Samples that the model is run on, spread over those that are held."""
+
+MOST_VALUES = 1 << 16
+"""Values of an output that are looked at."""
 
 FEW = 20
 """Fewer samples than this show too little of the values that occur."""
@@ -108,25 +112,30 @@ class SampleEvidence:
 
     @property
     def has_classes(self) -> bool:
-        return any(one.probabilities == "row" for one in self.outputs)
+        return self._classes is not None
+
+    @cached_property
+    def _classes(self) -> int | None:
+        """Which of the outputs is a choice among classes, one for each sample."""
+        shapes = [self.bench.entry.graph.outputs[one.place].shape for one in self.outputs]
+        single = (k for k, shape in enumerate(shapes) if math.prod(shape[1:-1]) == 1)
+        return next((k for k in single if self.outputs[k].probabilities == "row"), None)
 
     @cached_property
     def answer(self) -> Answer:
         return self.answer_to(self.looked_at)
 
     def answer_to(self, rows: Sequence[Row]) -> Answer:
-        """What the float model makes of samples."""
-        outputs = self.outputs
-        values = Loaded(self.bench, self.bench.model, [Compared(one.place) for one in outputs]).values(rows)
-        choices = [k for k, one in enumerate(outputs) if one.probabilities == "row"]
-        probabilities = None
-        if choices:
-            classes = np.stack([run[choices[0]] for run in values]).astype(np.float64)
-            probabilities = classes.reshape(-1, classes.shape[-1])
-            probabilities = np.exp(probabilities) if probabilities.max() <= 0 else probabilities
-        kinds = [[run[k] for run in values] for k in range(len(outputs))]
-        variation = [_spread(kind) for kind in kinds if len({value.shape for value in kind}) == 1]
-        return Answer(probabilities, float(np.mean(variation)) if variation else 0.0)
+        """What the float model makes of samples; of large outputs, of some of their values."""
+        loaded = Loaded(self.bench, self.bench.model, [Compared(one.place) for one in self.outputs])
+        values = [[_some(value) for value in loaded.values([row])[0]] for row in rows]
+        kinds = [kind for kind in zip(*values, strict=True) if len({value.size for value in kind}) == 1]
+        variation = float(np.mean([np.nan_to_num(np.std(kind, axis=0)).mean() for kind in kinds])) if kinds else 0.0
+        if self._classes is None:
+            return Answer(None, variation)
+        width = self.bench.entry.graph.outputs[self.outputs[self._classes].place].shape[-1]
+        classes = np.concatenate([run[self._classes].reshape(-1, width) for run in values])
+        return Answer(np.exp(classes) if classes.max() <= 0 else classes, variation)
 
     @cached_property
     def response(self) -> Response | None:
@@ -164,10 +173,10 @@ def _largest(values: Array) -> float:
     return float(finite.max()) if finite.size else 0.0
 
 
-def _spread(values: Sequence[Array]) -> float:
-    """How far values differ between samples, on average over a tensor."""
-    stacked = np.stack(values).astype(np.float64)
-    return float(np.nan_to_num(stacked.std(axis=0)).mean())
+def _some(values: Array) -> Array:
+    """At most so many of the values, evenly spread."""
+    flat = np.asarray(values, np.float64).reshape(-1)
+    return flat[:: -(-flat.size // MOST_VALUES)] if flat.size > MOST_VALUES else flat
 
 
 def constant_samples(evidence: SampleEvidence) -> Seen | None:
@@ -181,17 +190,23 @@ def constant_samples(evidence: SampleEvidence) -> Seen | None:
 
 def equal_samples(evidence: SampleEvidence) -> Seen | None:
     """No input differs much from sample to sample. Steps of a sequence may."""
-    rows = evidence.rows
-    if len(rows) < 2 or evidence.bench.in_sequence:
+    (first, *others), exactly = evidence.rows, True
+    if not others or evidence.bench.in_sequence:
         return None
-    inputs = list(zip(*rows, strict=True))
-    if any(len({values.shape for values in kind}) > 1 for kind in inputs):
-        return None
-    stacked = [np.stack(kind).astype(np.float64) for kind in inputs]
-    if any(not np.isfinite(s).all() or s.std(axis=0).mean() > ALIKE * s.std() for s in stacked):
-        return None
-    exactly = all((s == s[0]).all() for s in stacked)
-    return Seen(f"all {len(rows)} samples are {'equal' if exactly else 'nearly equal'}")
+    for row in others:
+        for values, wanted in zip(row, first, strict=True):
+            if values.shape != wanted.shape or not _alike(values, wanted):
+                return None
+            exactly = exactly and np.array_equal(values, wanted)
+    return Seen(f"all {len(evidence.rows)} samples are {'equal' if exactly else 'nearly equal'}")
+
+
+def _alike(values: Array, wanted: Array) -> bool:
+    """Indices are alike only if they are equal."""
+    if values.dtype != np.float32:
+        return np.array_equal(values, wanted)
+    gap, spread = np.abs(values - wanted).mean(dtype=np.float64), wanted.std(dtype=np.float64)
+    return bool(gap <= ALIKE * spread)
 
 
 def far_samples(evidence: SampleEvidence) -> Seen | None:
