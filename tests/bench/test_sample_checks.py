@@ -182,3 +182,20 @@ def test_far_samples_are_noticed_where_not_all_are_held(digits, images):
     (finding,) = check_samples(bench)
     assert finding.check == "far_samples"
     assert "the first 24 up to 1" in finding.seen
+
+
+def test_many_classes():
+    net = Net()
+    scores = net.dense(net.input(1, 4), normal(70_000, 4, spread=3.0))
+    model = net.model(net("SOFTMAX", [scores], beta=1.0))
+    assert found(model, samples_for(model, COUNT)) == {}
+
+
+def test_several_inputs_that_are_constant_in_part():
+    """A mask of ones is no mistake as long as another input varies."""
+    net = Net()
+    first, mask = net.input(1, 16), net.input(1, 16)
+    model = net.model(net("MUL", [first, mask]))
+    samples = [(normal(1, 16, seed=k), np.ones((1, 16), np.float32)) for k in range(COUNT)]
+    assert found(model, samples) == {}
+    assert list(found(model, [(mask, mask) for _, mask in samples])) == ["constant_samples"]

@@ -128,14 +128,19 @@ class SampleEvidence:
     def answer_to(self, rows: Sequence[Row]) -> Answer:
         """What the float model makes of samples; of large outputs, of some of their values."""
         loaded = Loaded(self.bench, self.bench.model, [Compared(one.place) for one in self.outputs])
-        values = [[_some(value) for value in loaded.values([row])[0]] for row in rows]
+        classes, values = list[Array](), list[list[Array]]()
+        for row in rows:
+            (found,) = loaded.values([row])
+            values.append([_some(value) for value in found])
+            if self._classes is not None:
+                chosen = np.asarray(found[self._classes], np.float64)
+                classes.append(chosen.reshape(-1, chosen.shape[-1]))
         kinds = [kind for kind in zip(*values, strict=True) if len({value.size for value in kind}) == 1]
         variation = float(np.mean([np.nan_to_num(np.std(kind, axis=0)).mean() for kind in kinds])) if kinds else 0.0
-        if self._classes is None:
-            return Answer(None, variation)
-        width = self.bench.entry.graph.outputs[self.outputs[self._classes].place].shape[-1]
-        classes = np.concatenate([run[self._classes].reshape(-1, width) for run in values])
-        return Answer(np.exp(classes) if classes.max() <= 0 else classes, variation)
+        probabilities = np.concatenate(classes) if classes else None
+        if probabilities is not None and probabilities.max() <= 0:  # their logarithms
+            probabilities = np.exp(probabilities)
+        return Answer(probabilities, variation)
 
     @cached_property
     def response(self) -> Response | None:
@@ -181,10 +186,10 @@ def _some(values: Array) -> Array:
 
 def constant_samples(evidence: SampleEvidence) -> Seen | None:
     """Every sample holds one value over and over, in every input."""
-    sizes = [values.size for row in evidence.rows for values in row]
-    if max(sizes, default=0) < 2 or any(values.min() != values.max() for row in evidence.rows for values in row):
+    held = [values for row in evidence.rows for values in row if values.size]
+    if max((values.size for values in held), default=0) < 2 or any(v.min() != v.max() for v in held):
         return None
-    which = "zeros" if not any(values.any() for row in evidence.rows for values in row) else "the same value throughout"
+    which = "zeros" if not any(v.any() for v in held) else "the same value throughout"
     return Seen(f"{'the sample holds' if evidence.count == 1 else 'all samples hold'} {which}")
 
 
@@ -203,10 +208,10 @@ def equal_samples(evidence: SampleEvidence) -> Seen | None:
 
 def _alike(values: Array, wanted: Array) -> bool:
     """Indices are alike only if they are equal."""
-    if values.dtype != np.float32:
+    if values.dtype != np.float32 or not values.size:
         return np.array_equal(values, wanted)
-    gap, spread = np.abs(values - wanted).mean(dtype=np.float64), wanted.std(dtype=np.float64)
-    return bool(gap <= ALIKE * spread)
+    gap = np.abs(np.subtract(values, wanted, dtype=np.float64)).mean()
+    return bool(gap <= ALIKE * wanted.std(dtype=np.float64))
 
 
 def far_samples(evidence: SampleEvidence) -> Seen | None:
