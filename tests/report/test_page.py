@@ -155,7 +155,7 @@ def test_what_stayed_float_is_told_with_the_reason(digits, evidence):
     page = page_of(Evidence("m", result.model, 1, result=result))
     assert "1 SOFTMAX stayed float: the recipe keeps it in float" in page.remarks
     (op,) = [op for op in page.ops if op.kind == "SOFTMAX"]
-    assert op.notes == ("the recipe keeps it in float",)
+    assert op.notes == ("the recipe keeps it in float", "runs fast, XNNPACK")
 
 
 MODELS = [
