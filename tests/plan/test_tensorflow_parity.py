@@ -22,6 +22,7 @@ from zeropoint.calibration import Stats, calibrate
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model, Op, Tensor, Uses
 from zeropoint.ops import OPS
+from zeropoint.plan.saturation import curves
 from zeropoint.tflite import load
 
 SAMPLES = 12
@@ -153,6 +154,17 @@ def saturated(pair: Pair, theirs: Tensor, ours: Tensor) -> bool:
     return is_range(theirs, low, high) and is_range(ours, max(low, ends[0]), min(high, ends[1]))
 
 
+def flattened(pair: Pair, theirs: Tensor, ours: Tensor) -> bool:
+    """Nor does a square of what is small tell numbers apart: the range ends where the function becomes flat."""
+    limits: dict[str, tuple[float, float]] = {}
+    for curve in curves(pair.source.main, OPS):
+        seen = {t: pair.measured(t) for t in (curve.tensor, *curve.results)}
+        limits |= {t.name: bounds for t, bounds in curve.limits(seen, bits=8).items()}
+    low, high = pair.measured(ours)
+    least, greatest = limits.get(ours.name, (low, high))
+    return is_range(theirs, low, high) and is_range(ours, max(low, least), min(high, greatest))
+
+
 def overwritten(pair: Pair, theirs: Tensor, ours: Tensor) -> bool:
     """TensorFlow's calibration reads an op's inputs after it ran: one that ran in place has put its output there."""
     (reader,) = (use.op for use in Uses(pair.ours.main).readers(ours))
@@ -194,7 +206,7 @@ def is_range(tensor: Tensor, low: float, high: float) -> bool:
 MEANT: dict[Callable[[Any, Any], Any], dict[Callable[..., bool], int]] = {
     plain: {},
     residual: {overwritten: 1},
-    dense: {saturated: 1},
+    dense: {flattened: 2, saturated: 1},
     branches: {},
     head: {},
     attention: {overwritten: 3},
