@@ -187,6 +187,7 @@ class Bench:
 
     def error(self, model: Model, without: frozenset[int] = frozenset()) -> float:
         """Relative squared error of another version's outputs, averaged over outputs; samples `without` left out."""
+        _ = self.scales  # before the other version is loaded: one at a time takes half the memory
         return Loaded(self, model).error(without=without)
 
     def worst_ops(self, made: Model, model: Model | None = None) -> tuple[OpError, ...]:
