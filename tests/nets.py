@@ -141,7 +141,8 @@ def worst(wanted: Sequence[Array], got: Sequence[Array]) -> float:
 
 
 def quantized(model: Model, samples: Any = None, bound: float = 0.03, **options: Any) -> Result:
-    """Quantize; the result is a legal graph, keeps its ends' names, and computes the same with every set of kernels."""
+    """Quantize, in integers wherever there is a kernel unless told otherwise; the result is a legal graph, keeps its
+    ends' names, and computes the same with every set of kernels."""
     samples = samples_for(model) if samples is None else samples
     options.setdefault("data", samples)
     options.setdefault("target", "integer")

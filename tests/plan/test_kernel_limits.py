@@ -26,7 +26,7 @@ def graph(kind: str, size: float) -> Model:
 def test_graphs_of_all_sizes_are_right(kind: str, size: float, mode: str) -> None:
     model, rng = graph(kind, size), np.random.default_rng(0)
     samples = [((rng.normal(size=(1, 32)) * size).astype(np.float32),) for _ in range(8)]
-    made = zeropoint.quantize(model, mode, data=samples, effort="quick")
+    made = zeropoint.quantize(model, mode, data=samples, effort="quick", target="integer")
     assert {skipped.code for skipped in made.skipped} <= {"scale"}
     wanted = outputs_of(model, samples, "optimized")
     for kernels in ("delegate", "optimized", "reference"):
@@ -41,6 +41,6 @@ def test_squared_differences_of_large_numbers_stay_float() -> None:
     model = net.model(net("SQUARED_DIFFERENCE", [x, np.float32(1000)]))
     rng = np.random.default_rng(0)
     samples = [(rng.uniform(999.99, 1000.01, (2, 16)).astype(np.float32),) for _ in range(4)]
-    made = zeropoint.quantize(model, "int8", data=samples, effort="quick")
+    made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer")
     assert [(skipped.op.kind, skipped.code) for skipped in made.skipped] == [("SQUARED_DIFFERENCE", "scale")]
     assert worst(outputs_of(model, samples), outputs_of(made.model, samples)) <= 0.01
