@@ -42,7 +42,7 @@ def test_a_ruined_classifier(digits, images, effort):
 def test_outputs_that_are_no_classes_are_judged_by_their_noise():
     net = Net()
     model = net.model(net.conv(net.input(1, 8, 8, 4), normal(4, 1, 1, 4)))
-    samples = samples_for(model, 40)
+    samples = samples_for(model, 80)
     found = zeropoint.quantize(model, data=samples).verdict
     assert (found.level, found.sure) == ("good", 0)
     assert "SNR of the outputs" in found.summary
@@ -54,14 +54,14 @@ def test_outputs_that_are_no_classes_are_judged_by_their_noise():
 def test_samples_are_held_back_only_if_there_are_enough():
     net = Net()
     model = net.model(net.conv(net.input(1, 8, 8, 4), normal(4, 1, 1, 4)))
-    few, some, many = (Bench(model, samples_for(model, n), holds_back=True) for n in (FEWEST_IN_ALL - 1, 40, 400))
+    few, some, many = (Bench(model, samples_for(model, n), holds_back=True) for n in (FEWEST_IN_ALL - 1, 80, 400))
     assert few.stats.samples == FEWEST_IN_ALL - 1
     assert not few.unseen_rows
-    assert some.stats.samples == 40 - len(some.unseen_rows) == 35
+    assert some.stats.samples == 80 - len(some.unseen_rows) == 70
     assert len(many.unseen_rows) == MOST_HELD_BACK
     held = {row[0].tobytes() for row in some.rows}
     assert not any(row[0].tobytes() in held for row in some.unseen_rows)
-    assert not Bench(model, samples_for(model, 40)).unseen_rows
+    assert not Bench(model, samples_for(model, 80)).unseen_rows
 
 
 def test_without_data_the_verdict_is_unknown(digits):

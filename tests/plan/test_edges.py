@@ -237,7 +237,7 @@ def test_a_bias_that_overflows_raises_its_channels_scale(kind):
 
 def test_int16_biases_are_wide_enough():
     net = Net()
-    kernel, bias = normal(4, 4) * 1e-3, np.float32([0.5, 3000, -0.5, -8e4])
+    kernel, bias = normal(4, 4) * 1e-3, np.float32([0.5, 3000, -0.5, -2e4])
     result = quantized(net.model(net.dense(net.input(1, 4), kernel, bias)), mode="int16x8", bound=1e-4)
     assert result.repairs == ()
     assert result.model.main.tensor("fully_connected/2").dtype is DType.INT64

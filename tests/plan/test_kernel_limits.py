@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import zeropoint
+from zeropoint.dtypes import DType
 from zeropoint.graph import Model
 
 from ..nets import Net, outputs_of, worst
@@ -16,7 +17,9 @@ def graph(kind: str, size: float) -> Model:
     net = Net()
     x = net.input(1, 32)
     if kind == "GREATER":
-        return net.model(net("SELECT_V2", [net(kind, [x, np.float32(size / 5)], (1, 32)), x, np.float32(0)]))
+        above = net(kind, [x, np.float32(size / 5)], (1, 32))
+        above.dtype = DType.BOOL
+        return net.model(net("SELECT_V2", [above, x, np.float32(0)], (1, 32)))
     return net.model(net(kind, [x], **({"beta": 1.0} if kind == "SOFTMAX" else {})), net("ABS", [x]))
 
 

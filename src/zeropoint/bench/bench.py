@@ -30,7 +30,7 @@ KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES = 256, 1 << 28, 1 << 26
 JUDGED = 24
 """Samples on which models are compared."""
 
-HELD_BACK_EVERY, MOST_HELD_BACK, FEWEST_IN_ALL = 8, 32, 16
+HELD_BACK_EVERY, MOST_HELD_BACK, FEWEST_IN_ALL = 8, 32, 64
 """One in so many samples, up to so many, takes no part in calibration, if there are enough in all; the verdict is about
 these."""
 

@@ -8,6 +8,7 @@ LiteRT.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,9 @@ TOLERANCE = 0.25
 
 WORTH = 0.95
 """Part of the range that may remain: the rest has to be worth it."""
+
+REACH = 30
+"""Bits that numbers of units may have before they are clamped to a range."""
 
 LINEAR = Trait.ADDS | Trait.SUBTRACTS | Trait.MULTIPLIES
 
@@ -165,15 +169,23 @@ def saturation(
     for tensor in graph.tensors:
         around = (uses.producer(tensor), *(use.op for use in uses.readers(tensor)))
         types = [scheme.activations for op in around if op is not None and (scheme := schemes.get(op)) is not None]
-        if not types or types[0] is None or uses.is_output(tensor):
+        if not types or types[0] is None or uses.is_output(tensor) or not ranges.knows(tensor):
             continue
         rows = [ops.get(use.op.kind) for use in uses.readers(tensor)]
         ends = [row.saturates.get(types[0]) for row in rows if row is not None]
         intervals = [interval for interval in ends if interval is not None]
+        limits: dict[Tensor, Bounds] = {}
         if intervals and len(intervals) == len(rows):
-            found[tensor] = min(low for low, _ in intervals), max(high for _, high in intervals)
-            continue
-        for curve in (c for c in known if c.tensor is tensor and ranges.knows(tensor)):
+            limits = {tensor: (min(low for low, _ in intervals), max(high for _, high in intervals))}
+        elif (curve := next((c for c in known if c.tensor is tensor), None)) is not None:
             seen = {t: ranges.bounds(t) for t in (tensor, *curve.results) if ranges.knows(t)}
-            found |= curve.limits(seen, types[0].bits)
+            limits = curve.limits(seen, types[0].bits)
+        found |= {t: within_reach(b, ranges.bounds(t), types[0].bits) for t, b in limits.items() if ranges.knows(t)}
     return found
+
+
+def within_reach(bounds: Bounds, seen: Bounds, bits: int) -> Bounds:
+    """`bounds`, wide enough for what was `seen` to fit into 32 bits in units of the range: kernels wrap beyond that."""
+    span = max(min(bounds[1], seen[1]), 0.0) - min(max(bounds[0], seen[0]), 0.0)
+    factor = max(map(abs, seen)) * 2.0 ** (bits - REACH) / span if span > 0 else 1.0
+    return bounds if not 1 < factor < math.inf else (bounds[0] * factor, bounds[1] * factor)

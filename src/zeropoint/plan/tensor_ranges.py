@@ -21,10 +21,6 @@ UNBOUNDED = 1e30
 """Constants beyond this stand for infinity: a padding value before a maximum, a mask before a softmax."""
 
 
-REACH = 30
-"""Bits that numbers of units may have before they are clamped to a range."""
-
-
 @dataclass(frozen=True)
 class TensorRanges:
     """Answers for one model; limiting it further gives a new value.
@@ -123,8 +119,7 @@ class TensorRanges:
         least, greatest = self.bounded.get(tensor, (-math.inf, math.inf))
         if tensor in self.masked and entry is None:
             low = least
-        bounds = min(max(low, least), greatest), max(min(high, greatest), least)
-        return bounds if measured is None or entry is not None else _within_reach(bounds, measured, grid.bits)
+        return min(max(low, least), greatest), max(min(high, greatest), least)
 
     def _method(self, tensor: Tensor, method: str | None) -> Method:
         # A histogram that spans masked values as well is too coarse for any choice among the others.
@@ -136,14 +131,6 @@ class TensorRanges:
 
     def is_prescribed(self, tensor: Tensor) -> bool:
         return self.keys.get(tensor, "") in self.prescribed
-
-
-def _within_reach(bounds: Bounds, measured: TensorStats, bits: int) -> Bounds:
-    """Wide enough for what was measured, in units of the range, to fit into 32 bits: kernels wrap beyond that."""
-    span = max(bounds[1], 0.0) - min(bounds[0], 0.0)
-    peak = max(abs(measured.low.value), abs(measured.high.value))
-    factor = peak * 2.0 ** (bits - REACH) / span if span > 0 and math.isfinite(peak) else 1.0
-    return bounds if factor <= 1 else (bounds[0] * factor, bounds[1] * factor)
 
 
 def _both(a: Bounds | None, b: Bounds) -> Bounds:
