@@ -54,6 +54,11 @@ def side_by_side(held: int) -> int:
     return max(1, min(cores(), HELD // max(1, held)))
 
 
+def threads_of_each(held: int) -> int:
+    """How many threads each of these interpreters is given."""
+    return cores() // side_by_side(held)
+
+
 class Threads(ThreadPoolExecutor):
     """Threads in which context variables are what they were where a job was handed over."""
 

@@ -49,7 +49,7 @@ class Verdict:
         """What was measured, in a sentence."""
         if self.level == "unknown":
             return "nothing was measured, as no samples were given"
-        which = "samples that calibration did not use" if self.held_back else "calibration's own samples"
+        which = "samples that calibration did not use" if self.held_back else "samples of the calibration"
         if self.sure:
             classes = f"the float model's class for {self.agreeing} of {self.sure} {which}"
             return f"{classes}; SNR of the outputs {self.snr:.1f} dB"

@@ -15,7 +15,7 @@ from ..graph.edit import copy_model, cut_model
 from ..graph.model import Graph, Model, Tensor
 from ..graph.query import activation_bytes
 from ..ops.check import check_runnable
-from ..parallel import cores, side_by_side
+from ..parallel import cores, threads_of_each
 from ..tflite import load, to_bytes
 from .child import ChildInterpreter, time_limit
 from .interpreter import Kernels, open_interpreter, timed
@@ -234,7 +234,7 @@ class Runner:
     ) -> Runner:
         """A runner that computes `tensors` of `graph` and nothing else. Rows still hold all of the graph's inputs."""
         cut, needed = cut_model(model, graph, list(dict.fromkeys(tensors)))
-        threads = cores() // side_by_side(activation_bytes(graph))
+        threads = threads_of_each(activation_bytes(graph))
         runner = cls(cut, kernels=kernels, threads=threads, strict=strict)
         runner._slots = tuple(k for k, t in enumerate(graph.inputs) if t in needed)
         return runner
