@@ -31,6 +31,7 @@ REASONS = {
     "needs a zoo of models, other tools and half an hour": 1,
     "takes a minute": 1,
     "takes hours": 1,
+    "needs a checkout of tflite-micro and a cross compiler": 1,
 }
 """Why a block may go unrun, and how many blocks may say so: a new one is a decision, made here."""
 
