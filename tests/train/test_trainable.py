@@ -71,7 +71,7 @@ def trained_a_little(net, x, steps=3):
 def test_untrained_it_is_exported_as_post_training_quantization_makes_it(model, stats, weight_bits):
     """The same bytes: the same plan, the same weights, the same ranges."""
     net = trainable(model, "int8", stats, weight_bits=weight_bits)
-    wanted = zeropoint.quantize(model, "int8", stats=stats, weight_bits=weight_bits)
+    wanted = zeropoint.quantize(model, "int8", stats=stats, weight_bits=weight_bits, target="integer")
     assert zeropoint.to_bytes(export(net).model) == zeropoint.to_bytes(wanted.model)
 
 

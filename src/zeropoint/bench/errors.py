@@ -84,8 +84,12 @@ class ErrorSum:
 
     def add(self, wanted: Array, found: Array) -> Array:
         """One run's values; the differences, flattened."""
-        flat = np.asarray(wanted).reshape(-1)
-        gap: Array = np.asarray(found).reshape(-1) - flat
+        flat, own = np.asarray(wanted).reshape(-1), np.asarray(found).reshape(-1)
+        with np.errstate(invalid="ignore"):
+            gap: Array = own - flat
+        if np.isinf(flat).any():  # infinities that agree are no error, and have no power
+            agree = np.isinf(flat) & (own == flat)
+            gap, flat = np.where(agree, 0, gap), np.where(agree, 0, flat)
         self.error += dot(gap, gap)
         self.power += dot(flat, flat)
         return gap
