@@ -71,6 +71,7 @@ def pieces():
     os.kill(os.getpid(), int(sys.argv[2]))
     yield b"second"
 
+signal.signal(int(sys.argv[2]), signal.SIG_DFL)  # the tests may run under nohup
 with orderly_end():
     write_whole(os.path.join(sys.argv[1], "out"), pieces())
 """
