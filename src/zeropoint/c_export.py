@@ -151,7 +151,7 @@ def _labels(model: Model) -> tuple[str, ...]:
                     if len(lines) in classes and len(lines) > 1:
                         return tuple(line.strip() for line in lines)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError):
-        return ()
+        return ()  # damaged, compressed in a way that Python lacks, or encrypted: labels are a convenience
     return ()
 
 

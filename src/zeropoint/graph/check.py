@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
-from itertools import islice, pairwise
+from itertools import islice
 
 from ..errors import InvalidModel
-from .model import Graph, Model, Record, Tensor
+from .model import Graph, Model, Tensor
+from .sparse import index_problem
 
 
 def check(model: Model) -> None:
@@ -120,45 +121,8 @@ def sizes_can_be_counted(graph: Graph) -> Iterator[str]:
 def sparsity_fits(graph: Graph) -> Iterator[str]:
     """The index of a sparse constant leads to as many places as it has values, all of them inside."""
     for tensor in graph.tensors:
-        if tensor.sparsity is not None and not _is_sparse_index(tensor, tensor.sparsity):
-            yield f"the index of the sparse constant {tensor!r} is damaged"
-
-
-def _is_sparse_index(tensor: Tensor, index: Record) -> bool:
-    """Level by level: a dense one has all places of a dimension, a compressed one those that it lists."""
-    order, blocked = index["traversalOrder"] or (), index["blockMap"] or ()
-    levels: Sequence[Record] = index["dimMetadata"] or ()
-    rank = len(tensor.shape)
-    if sorted(order) != list(range(rank + len(blocked))) or len(levels) != len(order):
-        return False
-    if any(not 0 <= d < rank for d in blocked):
-        return False
-    sizes = list(tensor.shape)
-    for k, dimension in enumerate(blocked):
-        block = levels[order.index(rank + k)]["denseSize"]
-        if block <= 0 or sizes[dimension] % block:
-            return False
-        sizes[dimension] //= block
-        sizes.append(block)
-    places = 1
-    for dimension, level in zip(order, levels, strict=True):
-        if not level["format"]:  # dense
-            if level["denseSize"] != sizes[dimension]:
-                return False
-            places *= sizes[dimension]
-            continue
-        ends, inside = (tuple((level[name] or {"values": ()})["values"] or ()) for name in COMPRESSED)
-        is_rising = all(a <= b for a, b in pairwise(ends))
-        if len(ends) != places + 1 or ends[0] != 0 or not is_rising or ends[-1] != len(inside):
-            return False
-        if any(not 0 <= place < sizes[dimension] for place in inside):
-            return False
-        places = len(inside)
-    return tensor.buffer is not None and tensor.buffer.raw.size == tensor.dtype.nbytes(places)
-
-
-COMPRESSED = ("arraySegments", "arrayIndices")
-"""Where the elements of each row begin, and which places they have in it."""
+        if tensor.sparsity is not None and (problem := index_problem(tensor, tensor.sparsity)) is not None:
+            yield f"the sparse constant '{tensor.name}' is damaged: {problem}"
 
 
 def parameters_fit(graph: Graph) -> Iterator[str]:

@@ -6,8 +6,6 @@ sparse one lists the indices that are there, a segment of the list for each posi
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ..dtypes import Array
@@ -47,52 +45,85 @@ def dense_data(tensor: Tensor) -> Array | None:
     storage, sparsity = tensor.dtype.storage, tensor.sparsity
     if sparsity is None or tensor.buffer is None or storage is None or tensor.dtype.is_packed:
         return None
-    places = _places(sparsity, tensor)
-    values = tensor.buffer.raw
-    if values.size != places.shape[1] * np.dtype(storage).itemsize:
-        raise _damaged(tensor, f"{values.size} bytes for {places.shape[1]} elements")
+    problem = index_problem(tensor, sparsity)
+    if problem is not None:
+        raise InvalidModel(f"the sparse constant '{tensor.name}' is damaged: {problem}; convert the model again")
     result = np.zeros(tensor.shape, storage)
-    result[tuple(places)] = values.view(storage)
+    result[tuple(_places(sparsity, len(tensor.shape)))] = tensor.buffer.raw.view(storage)
     return result
 
 
-def _places(sparsity: Record, tensor: Tensor) -> Array:
+def index_problem(tensor: Tensor, sparsity: Record) -> str | None:
+    """What is wrong with the index of a sparse constant. It is counted through, not carried out: it may be hostile."""
+    levels, sizes = _levels(sparsity), _sizes(sparsity, tensor.shape)
+    if sizes is None:
+        return "its dimensions do not add up"
+    places = 1
+    for dimension, level in zip(sparsity["traversalOrder"], levels, strict=True):
+        size = sizes[dimension]
+        if level["format"] == DENSE:
+            if level["denseSize"] != size:
+                return f"a dimension of {level['denseSize']} in place of {size}"
+            places *= size
+            continue
+        segments, indices = _listed(level)
+        is_rising = len(segments) == places + 1 and segments[0] == 0 and bool((np.diff(segments) >= 0).all())
+        if not is_rising or segments[-1] != len(indices):
+            return "its segments do not fit its indices"
+        if ((indices < 0) | (indices >= size)).any():
+            return "an element lies outside of it"
+        places = len(indices)
+    stored = 0 if tensor.buffer is None else tensor.buffer.raw.size
+    return None if stored == tensor.dtype.nbytes(places) else f"{stored} bytes for {places} elements"
+
+
+def _sizes(sparsity: Record, shape: tuple[int, ...]) -> list[int] | None:
+    """How many indices each dimension has, those within blocks last; None if order, levels and blocks do not fit."""
+    order, blocked, levels = tuple(sparsity["traversalOrder"] or ()), _blocked(sparsity), _levels(sparsity)
+    rank, sizes = len(shape), list(shape)
+    if sorted(order) != list(range(rank + len(blocked))) or len(levels) != len(order):
+        return None
+    for k, dimension in enumerate(blocked, rank):
+        block = levels[order.index(k)]["denseSize"]
+        if not 0 <= dimension < rank or block <= 0 or sizes[dimension] % block:
+            return None
+        sizes[dimension] //= block
+        sizes.append(block)
+    return sizes
+
+
+def _places(sparsity: Record, rank: int) -> Array:
     """The index of each stored element, [dimensions, elements]."""
-    rank, blocked = len(tensor.shape), tuple(sparsity["blockMap"] or ())
-    order, levels = tuple(sparsity["traversalOrder"] or ()), tuple(sparsity["dimMetadata"] or ())
-    if sorted(order) != list(range(len(levels))) or len(levels) != rank + len(blocked):
-        raise _damaged(tensor, "its dimensions do not add up")
-    if any(not 0 <= k < rank for k in blocked):
-        raise _damaged(tensor, "a block lies along a dimension that it does not have")
+    order, levels = tuple(sparsity["traversalOrder"]), _levels(sparsity)
     found = np.zeros((0, 1), np.int64)
     for level in levels:
-        found = _descended(found, level, tensor)
+        found = _descended(found, level)
     places: Array = np.array([found[order.index(k)] for k in range(rank)])
-    for k, dimension in enumerate(blocked, rank):
+    for k, dimension in enumerate(_blocked(sparsity), rank):
         inner = order.index(k)
         places[dimension] = places[dimension] * levels[inner]["denseSize"] + found[inner]
-    if (places < 0).any() or (places >= np.array(tensor.shape).reshape(-1, 1)).any():
-        raise _damaged(tensor, "an element lies outside of it")
     return places
 
 
-def _descended(found: Array, level: Record, tensor: Tensor) -> Array:
+def _descended(found: Array, level: Record) -> Array:
     """Positions with the index along one more dimension."""
     if level["format"] == DENSE:
         size = level["denseSize"]
-        if not 0 < size * found.shape[1] <= math.prod(tensor.shape):
-            raise _damaged(tensor, f"a dimension of {size}")
         return np.vstack([np.repeat(found, size, axis=1), np.tile(np.arange(size), found.shape[1])])
-    segments, indices = (_numbers(level[name]) for name in ("arraySegments", "arrayIndices"))
-    lengths = np.diff(segments)
-    if len(lengths) != found.shape[1] or (lengths < 0).any() or segments[0] != 0 or segments[-1] != len(indices):
-        raise _damaged(tensor, "its segments do not fit its indices")
-    return np.vstack([np.repeat(found, lengths, axis=1), indices])
+    segments, indices = _listed(level)
+    return np.vstack([np.repeat(found, np.diff(segments), axis=1), indices])
 
 
-def _numbers(vector: Record | None) -> Array:
-    return np.array([] if vector is None else vector["values"] or (), np.int64)
+def _levels(sparsity: Record) -> tuple[Record, ...]:
+    return tuple(sparsity["dimMetadata"] or ())
 
 
-def _damaged(tensor: Tensor, what: str) -> InvalidModel:
-    return InvalidModel(f"the sparse constant '{tensor.name}' is damaged: {what}; convert the model again")
+def _blocked(sparsity: Record) -> tuple[int, ...]:
+    return tuple(sparsity["blockMap"] or ())
+
+
+def _listed(level: Record) -> tuple[Array, Array]:
+    """Where the elements of each position begin in the list, and the list of their indices."""
+    vectors = (level[name] for name in ("arraySegments", "arrayIndices"))
+    segments, indices = (np.array((v or {"values": ()})["values"] or (), np.int64) for v in vectors)
+    return segments, indices

@@ -19,7 +19,7 @@ from ..ops.execution import macs_of
 from ..ops.layout import Convolution
 from ..parallel import cached_property
 from ..recipe import FLOAT, Recipe, Scheme
-from ..targets import Costs, Target, TypedOp, Verdict
+from ..targets import Costs, OpVerdict, Target, TypedOp
 from .derive import Interface
 from .minimum_cut import FORBIDDEN, Network
 from .plan import Skipped
@@ -115,7 +115,7 @@ class Placement:
         is_fast = self._verdict(op, made).speed == "fast"
         return made if is_fast or self._slow(op) else None
 
-    def _verdict(self, op: Op, scheme: Scheme) -> Verdict:
+    def _verdict(self, op: Op, scheme: Scheme) -> OpVerdict:
         return self.target.verdict(TypedOp.of_scheme(op, scheme, self.ops))
 
     def _slow(self, op: Op) -> bool:

@@ -15,7 +15,7 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use
 from ..parallel import cached_property
 from ..recipe import Scheme
-from ..targets import Verdict
+from ..targets import OpVerdict
 
 SkipCode = Literal[
     "recipe",
@@ -162,7 +162,7 @@ class Plan:
     repairs: tuple[Repair, ...] = ()
     dynamic: Mapping[Op, Scheme] = field(default_factory=dict)
     bias_limit: float | None = None
-    verdicts: Mapping[Op, Verdict] = field(default_factory=dict)
+    verdicts: Mapping[Op, OpVerdict] = field(default_factory=dict)
 
     @property
     def does_anything(self) -> bool:

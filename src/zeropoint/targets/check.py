@@ -10,7 +10,7 @@ from typing import Any
 from ..graph.model import Model, Op
 from ..ops import OPS, UNPACKING, OpSpec
 from ..ops.execution import macs_of
-from .target import Speed, Target, Verdict
+from .target import OpVerdict, Speed, Target
 from .typed_op import TypedOp
 
 
@@ -19,7 +19,7 @@ class CheckedOp:
     """An op, where it runs, and its multiply-accumulates in one run."""
 
     op: Op
-    verdict: Verdict
+    verdict: OpVerdict
     macs: int
 
     def to_json(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Check:
         return found
 
     @property
-    def reasons(self) -> Mapping[tuple[str, Verdict], int]:
+    def reasons(self) -> Mapping[tuple[str, OpVerdict], int]:
         """What is not fast: kinds of ops with their verdicts, and how many there are."""
         return Counter((c.op.label, c.verdict) for c in self.ops if c.verdict.speed != "fast")
 

@@ -31,7 +31,7 @@ class Rewrite(Enum):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class OpVerdict:
     """Where an op runs: how fast and on what (`place`). If it is not fast, why not, and what would move it."""
 
     speed: Speed
@@ -116,16 +116,16 @@ class Target:
     costs: Costs | None = None
     tool: Literal["tflm", "vela"] | None = None
 
-    def verdict(self, op: TypedOp) -> Verdict:
+    def verdict(self, op: TypedOp) -> OpVerdict:
         """Where `op` runs."""
-        broken: Verdict | None = None
+        broken: OpVerdict | None = None
         for rule in self._about(op):
             found = next(((why, c.remedy) for c in rule.conditions if (why := c.broken(op)) is not None), None)
             if found is None:
-                return Verdict(rule.speed, "" if rule.speed == "refused" else self.place, rule.reason, rule.remedy)
+                return OpVerdict(rule.speed, "" if rule.speed == "refused" else self.place, rule.reason, rule.remedy)
             if rule.speed != "refused":  # to be about what goes wrong, and not met, is no reason
-                broken = broken or Verdict("refused", "", *found)
-        unknown = broken or Verdict("refused", "", *self._unknown(op))
+                broken = broken or OpVerdict("refused", "", *found)
+        unknown = broken or OpVerdict("refused", "", *self._unknown(op))
         elsewhere = None if self.fallback is None else self.fallback.verdict(op)
         if elsewhere is None or elsewhere.speed == "refused":
             return elsewhere or unknown

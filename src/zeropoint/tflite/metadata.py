@@ -15,7 +15,7 @@ from ..affine import QuantParams, quantize
 from ..dtypes import Array
 from ..errors import InvalidModel
 from ..graph.model import Buffer, Model
-from .flatbuffer import File
+from .flatbuffer import File, Table
 
 NAME, IDENTIFIER = "TFLITE_METADATA", b"M001"
 SUBGRAPHS, INPUTS, OUTPUTS, STATS, MAXIMUM, MINIMUM = 3, 2, 3, 5, 0, 1
@@ -48,16 +48,22 @@ def _stated(file: File) -> tuple[float, float] | None:
         return None
     for unit in inputs[0].tables(PROCESS_UNITS) or ():
         options = unit.table(OPTIONS) if unit.number(OPTIONS_TYPE, "B") == NORMALIZATION else None
-        mean, std = (None, None) if options is None else (options.vector(k, np.float32) for k in (MEAN, STD))
-        if mean is not None and std is not None and mean.size and std.size and std.all():
-            low, high = (float(((pixel - mean) / std).mean()) for pixel in PIXELS)
+        ends = None if options is None else _floats(options, MEAN, STD)
+        if ends is not None and ends[1].all():
+            low, high = (float(((pixel - ends[0]) / ends[1]).mean()) for pixel in PIXELS)
             return None if (low, high) == PIXELS else (low, high)
     stats = inputs[0].table(STATS)
-    ends = () if stats is None else [stats.vector(end, np.float32) for end in (MINIMUM, MAXIMUM)]
-    if not ends or any(v is None or not v.size or not np.isfinite(v).all() for v in ends):
+    ends = None if stats is None else _floats(stats, MINIMUM, MAXIMUM)
+    if ends is None:
         return None
-    low, high = (float(v.mean()) for v in ends if v is not None)
+    low, high = (float(v.mean()) for v in ends)
     return (low, high) if low < high else None
+
+
+def _floats(table: Table, *slots: int) -> list[Array] | None:
+    """Vectors of a table; None unless each is there and holds finite numbers."""
+    found = [v for k in slots if (v := table.vector(k, np.float32)) is not None and v.size and np.isfinite(v).all()]
+    return found if len(found) == len(slots) else None
 
 
 def restated(before: Model, after: Model) -> list[tuple[str, Buffer | None]]:
