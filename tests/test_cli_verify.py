@@ -13,6 +13,7 @@ from zeropoint.recipe import load_recipe
 from zeropoint.tflite import save
 
 from .diagnosis.faults import drowned_concat_input
+from .nets import Net, normal
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,17 @@ def test_mistakes_are_told_in_a_line(run, home, command):
     assert (code, out) == (2, "")
     assert err.startswith("error: --metric nowhere.py:f")
     assert err.count("\n") == 1
+
+
+def test_comparing_nothing_passes_no_check(run, home, tmp_path):
+    net = Net()
+    shape = zeropoint.load(home / "model.tflite").main.inputs[0].shape
+    pooled = net("MEAN", [net.input(*shape), np.int32([1, 2])], (1, shape[-1]))
+    save(net.model(net.dense(pooled, normal(7, shape[-1]))), tmp_path / "other.tflite")
+    models = (home / "model.tflite", tmp_path / "other.tflite")
+    code, out, err = run("compare", *models, "--data", home / "data.npy", "--min-snr", 30)
+    assert (code, out) == (2, "")
+    assert "the models have nothing to compare" in err
 
 
 def test_doctor_says_that_a_healthy_model_is_healthy(run, home, tmp_path):

@@ -186,6 +186,24 @@ def test_what_cannot_be_compared_is_refused(model):
         zeropoint.compare(model, model, [])
 
 
+def test_models_without_a_common_output_are_refused(model):
+    x = Net()
+    other = saved(x.model(x.dense(x("MEAN", [x.input(1, 8, 8, 3), np.array([1, 2], np.int32)], (1, 3)), normal(7, 3))))
+    with pytest.raises(InvalidModel, match=r"nothing to compare.*'out' \[1, 6\] and \[1, 7\]; give two versions"):
+        zeropoint.compare(model, other, images(2))
+
+
+def test_an_output_of_another_shape_is_said_to_be_left_out():
+    def net(width):
+        net = Net()
+        x = net.input(1, 8)
+        return saved(net.model(net.dense(x, normal(4, 8), name="same"), net.dense(x, normal(width, 8), name="other")))
+
+    found = zeropoint.compare(net(5), net(6), [(normal(1, 8),)])
+    assert [row.name for row in found.outputs] == ["same"]
+    assert any("'other' [1, 5] and [1, 6]" in note for note in found.notes)
+
+
 finite = st.floats(-1e6, 1e6, width=32)
 
 

@@ -14,7 +14,7 @@ from ..bench.errors import encoded, real, views
 from ..bench.isolate import isolate
 from ..calibration import Settings
 from ..dtypes import Array
-from ..errors import InvalidRecipe, InvalidSample, RuntimeFailure
+from ..errors import InvalidModel, InvalidRecipe, InvalidSample, RuntimeFailure
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import OPS, OpSpec
@@ -256,7 +256,18 @@ class _Comparer:
             self.notes.append("most layers are too far off: was the quantized model made from this float model?")
         unaligned = tuple(f"{op.label} '{op.name}'" for op in self.alignment.unaligned())
         outputs = tuple(sums.row() for sums in self.outputs if sums.sums.count)
+        self._require_compared()
         return Comparison(samples, tuple(compared), outputs, None, unaligned, tuple(self.notes))
+
+    def _require_compared(self) -> None:
+        """Say which outputs could not be compared; raise if none could."""
+        apart = [sums.place for sums in self.outputs if not sums.runs]
+        both = ((self.exact.outputs[k], self.quantized.outputs[k]) for k in apart)
+        shapes = [f"'{wanted.name}' {list(wanted.shape)} and {list(made.shape)}" for wanted, made in both]
+        if len(apart) == len(self.outputs):
+            what = f"the shapes of their outputs differ: {'; '.join(shapes)}" if shapes else "they have no outputs"
+            raise InvalidModel(f"the models have nothing to compare, as {what}; give two versions of one model")
+        self.notes += [f"an output was not compared, as its shapes differ: {shape}" for shape in shapes]
 
     def _row(self, op: Op, sums: TensorSums, position: int, float_position: int) -> OpRow:
         tensor, is_alone = sums.tensor, sums.own.count > 0

@@ -69,11 +69,13 @@ class OutputSums:
     sums: DeviationSums = field(default_factory=DeviationSums)
     agreeing: int = 0
     rows: int = 0
+    runs: int = 0
     is_distribution: bool = True
 
     def add(self, wanted: Array, found: Array) -> None:
         if wanted.shape != found.shape:
             return
+        self.runs += 1
         self.sums.add(wanted, found)
         if wanted.ndim in (1, 2) and wanted.shape[-1] > 1 and wanted.size:
             table, other = (a.reshape(-1, wanted.shape[-1]) for a in (wanted, found))
