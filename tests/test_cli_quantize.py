@@ -114,7 +114,14 @@ def test_given_ranges_win_over_measured_ones(quantize, home, tmp_path):
 
 def test_what_stays_float_is_listed_with_the_reason(quantize, home):
     out, path = quantize(
-        *at_home(home, "stats"), "--keep-float", "SOFTMAX", "--keep-float", "*wide*", "--keep-float", "x"
+        *at_home(home, "stats"),
+        "--keep-float",
+        "SOFTMAX",
+        "--keep-float",
+        "*wide*",
+        "--keep-float",
+        "x",
+        "--allow-unmatched",
     )
     assert "Stayed float 2 ops" in out
     assert "1 SOFTMAX: the recipe keeps it in float" in out
@@ -318,3 +325,37 @@ def test_check_needs_data(run, home, tmp_path):
     code, _, err = run("quantize", home / "model.tflite", "-o", tmp_path / "o.tflite", "--mode", "dynamic", "--check")
     assert code == 2
     assert "--data" in err
+
+
+def test_the_summary_as_json(run, home, tmp_path):
+    output = tmp_path / "out.tflite"
+    code, out, err = run("quantize", home / "model.tflite", "-o", output, "--data", home / "data.npz", "--json")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert (told["output"], told["bytes"]) == (str(output), output.stat().st_size)
+    assert told["verdict"]["level"] == "good"
+    assert told["signatures"][0]["inputs"][0]["name"] == "image"
+    assert told["ops"]["integer"] > 5
+    page = (Path(__file__).parents[1] / "docs" / "quantize-json.md").read_text("utf-8")
+    assert all(f"`{name}`" in page for name in told)
+    refusal = run("quantize", home / "model.tflite", "--dry-run", "--json", "--data", home / "data.npz")
+    assert "leave out --json" in refused(refusal)
+
+
+def test_it_says_what_it_wrote(quantize, home):
+    out, path = quantize(*at_home(home, "stats"))
+    assert f"Wrote       {path}\n" in out
+
+
+@pytest.mark.parametrize("pattern", ["CONV2D", "conv2d"])
+def test_a_misspelt_pattern_is_refused_before_any_work(run, home, tmp_path, pattern):
+    line = ("quantize", home / "model.tflite", "-o", tmp_path / "out.tflite", *at_home(home, "stats"))
+    message = refused(run(*line, "--keep-float", pattern))
+    assert "did you mean CONV_2D?" in message
+    assert "--allow-unmatched" in message
+
+
+def test_data_or_statistics_not_both(run, home, tmp_path):
+    both = ("--data", home / "data.npz", "--stats", home / "model.stats")
+    message = refused(run("quantize", home / "model.tflite", "-o", tmp_path / "out.tflite", *both))
+    assert "give --data or --stats, not both" in message

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from zeropoint.errors import InvalidModel, InvalidStats, OutputExists, ZeropointError
+from zeropoint.errors import CannotWrite, InvalidModel, InvalidStats, OutputExists, ZeropointError
 from zeropoint.files import reading, refuse_existing, write_whole
 
 
@@ -23,8 +23,12 @@ def test_a_file_holds_its_pieces(tmp_path, pieces):
 
 def test_what_could_not_be_written_is_refused_before_any_work(tmp_path):
     (tmp_path / "there").write_bytes(b"")
-    for name, overwrite in (("there", False), (".", True), ("no/file", True)):
-        with pytest.raises(OutputExists):
+    for name, overwrite, error in (
+        ("there", False, OutputExists),
+        (".", True, CannotWrite),
+        ("no/file", True, CannotWrite),
+    ):
+        with pytest.raises(error):
             refuse_existing(tmp_path / name, overwrite)
     refuse_existing(tmp_path / "there", True)
     refuse_existing(tmp_path / "new", False)

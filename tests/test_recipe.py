@@ -81,20 +81,22 @@ def test_a_rule_matches_by_kind_glob_regex_and_scope(asked, expected):
     ],
 )
 def test_keeping_float_is_by_kind_or_name(pattern, matches):
-    result = quantized(build.float_cnn(), bound=0.1, keep=[pattern])
+    result = quantized(build.float_cnn(), bound=0.1, keep_float=[pattern])
     assert [s.op.kind for s in result.skipped] == [matches]
     assert result.warnings == ()
 
 
 def test_one_pattern_may_stand_alone():
-    kept = [zeropoint.quantize(build.float_cnn(), "dynamic", min_elements=0, keep=k) for k in ("CONV_2D", ["CONV_2D"])]
+    kept = [
+        zeropoint.quantize(build.float_cnn(), "dynamic", min_elements=0, keep_float=k) for k in ("CONV_2D", ["CONV_2D"])
+    ]
     assert str(kept[0].plan) == str(kept[1].plan)
 
 
 def test_keeping_float_by_a_name_in_capitals():
     net = Net()
     model = net.model(net.dense(net.input(1, 8), normal(4, 8), name="LOGITS"), net("ABS", [net.inputs[0]]))
-    assert [s.op.name for s in quantized(model, keep=["LOGITS"]).skipped] == ["LOGITS"]
+    assert [s.op.name for s in quantized(model, keep_float=["LOGITS"]).skipped] == ["LOGITS"]
 
 
 def test_the_last_rule_that_matches_decides():
@@ -103,8 +105,9 @@ def test_the_last_rule_that_matches_decides():
         assert Recipe(rules[:count]).scheme(OP) == scheme
 
 
-def test_a_rule_that_matches_nothing_warns():
-    result = quantized(build.float_cnn(), bound=0.1, keep=["stem", "no/such/*", "LSTM"])
+def test_a_rule_that_matches_nothing_warns_if_that_is_allowed():
+    patterns = ["stem", "no/such/*", "LSTM"]
+    result = quantized(build.float_cnn(), bound=0.1, keep_float=patterns, allow_unmatched=True)
     assert len(result.warnings) == 2
     assert "no/such/*" in result.warnings[0]
     assert "LSTM" in result.warnings[1]
@@ -116,7 +119,7 @@ def test_rules_know_ops_by_the_names_they_came_with(pattern):
     net = Net()
     x = net.dense(net.input(1, 8), normal(8, 8), name="first")
     model = net.model(net.dense(net("RELU", [x], name="second"), normal(4, 8), name="third"))
-    result = quantized(model, keep=[pattern])
+    result = quantized(model, keep_float=[pattern])
     assert result.warnings == ()
     (skipped,) = result.skipped
     assert pattern in (skipped.op.name, skipped.op.kind)
@@ -178,7 +181,7 @@ MALFORMED = {
     rules({"scheme": "int7"}): "'int7'; choose from int8, int16x8, dynamic, weights, float16, float",
     rules({"scheme": ["int8"]}): r"\['int8'\]; choose from int8, int16x8, dynamic, weights, float16, float",
     rules({"scheme": None}): "None; choose from int8, int16x8, dynamic, weights, float16, float",
-    rules({"scheme": "int8", "op": "ADD"}): "has op; known are asymmetric, block, effort, min_elements, name, ops",
+    rules({"scheme": "int8", "op": "ADD"}): "has op; known are asymmetric, block, effort, either, min_elements, name",
     rules({"scheme": "int8", "ops": 3}): "'ops' is a text",
     rules({"scheme": "int8", "name": ["a", "b"]}): "'name' is a text",
     rules({"scheme": "int8", "regex": "("}): "is not a regular expression",

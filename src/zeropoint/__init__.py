@@ -7,7 +7,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import lite as lite
+    from . import train as train
     from .affine import QuantParams as QuantParams
+    from .bench.latency import benchmark as benchmark
     from .calibration import Settings as Settings
     from .calibration import Stats as Stats
     from .calibration import calibrate as calibrate
@@ -16,33 +18,42 @@ if TYPE_CHECKING:
     from .dtypes import DType as DType
     from .errors import ZeropointError as ZeropointError
     from .graph.model import Model as Model
+    from .improve.pipeline import Result as Result
     from .quantization import quantize as quantize
     from .recipe import Recipe as Recipe
     from .recipe import load_recipe as load_recipe
     from .report.inspection import inspect as inspect
     from .sources.conversion import Conversion as Conversion
+    from .sources.data import ImageFolder as ImageFolder
+    from .sources.data import Normalization as Normalization
     from .sources.models import load as load
     from .tflite.write import save as save
     from .tflite.write import to_bytes as to_bytes
+    from .train.distillation import distill as distill
+    from .train.network import trainable as trainable
 
 __version__ = "0.1.0"
 
 # Where public names live. They are imported on first use, so that `import zeropoint` costs next to nothing.
 _HOMES = {
     "affine": ("QuantParams",),
+    "bench.latency": ("benchmark",),
     "calibration": ("Settings", "Stats", "calibrate"),
     "comparison.compare": ("compare",),
     "diagnosis.doctor": ("doctor",),
     "dtypes": ("DType",),
     "errors": ("ZeropointError",),
     "graph.model": ("Model",),
+    "improve.pipeline": ("Result",),
     "lite": ("lite",),
     "quantization": ("quantize",),
     "recipe": ("Recipe", "load_recipe"),
     "report.inspection": ("inspect",),
     "sources.conversion": ("Conversion",),
+    "sources.data": ("ImageFolder", "Normalization"),
     "sources.models": ("load",),
     "tflite.write": ("save", "to_bytes"),
+    "train": ("distill", "train", "trainable"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

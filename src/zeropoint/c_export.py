@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from .dtypes import DType
-from .errors import MissingExtra, RuntimeFailure, UnsupportedOp, ZeropointError
+from .errors import MissingExtra, RuntimeFailure, UnsupportedOp, ZeropointError, argument
 from .files import PathLike, describe_os_error, refuse_existing, write_whole
 from .graph.model import Model, Tensor
 from .runtime.tflm import measure_arena, version
@@ -109,7 +109,7 @@ def _require_known_ops(model: Model) -> None:
         raise UnsupportedOp(
             "TensorFlow Lite Micro does not run this model:",
             *refused,
-            "make it with `zeropoint quantize --target tflm`",
+            f"quantize it for that: {argument('target', 'tflm')}",
         )
     for tensor in (*model.main.inputs, *model.main.outputs):
         if tensor.dtype not in C_TYPES:

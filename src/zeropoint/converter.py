@@ -100,7 +100,7 @@ WITHOUT_EFFECT = ("experimental_new_quantizer", "experimental_new_dynamic_range_
 class TFLiteConverter:
     """A model, and what to make of it.
 
-    The attributes are those of TensorFlow's converter; `effort`, `range`, `keep` and `target` are those of
+    The attributes are those of TensorFlow's converter; `effort`, `range`, `keep_float` and `target` are those of
     `zeropoint.quantize`, except that integers are used wherever there is a kernel, unless another target is set.
     After `convert`, `result` tells what was done: the plan, and which ops stayed float and why.
     """
@@ -115,7 +115,7 @@ class TFLiteConverter:
     allow_custom_ops: bool = False
     effort: Any = "standard"
     range: Any = "auto"
-    keep: Iterable[str] = ()
+    keep_float: Iterable[str] = ()
     target: Any = "integer"
     result: Result | None = None
 
@@ -186,7 +186,7 @@ class TFLiteConverter:
             effort=self.effort,
             input_type=asked.input_type,
             output_type=asked.output_type,
-            keep=tuple(self.keep),
+            keep_float=tuple(self.keep_float),
             target=self.target,
         )
         if asked.integer_only and (count := len(self.result.skipped)):

@@ -2,6 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_on_command_line = ContextVar("on_command_line", default=False)
+
+
+@contextmanager
+def speaking_of_options() -> Iterator[None]:
+    """Inside, messages speak of the options of a command; outside, of the arguments of a function."""
+    before = _on_command_line.set(True)
+    try:
+        yield
+    finally:
+        _on_command_line.reset(before)
+
+
+def spelled(python: str, shell: str) -> str:
+    """What stands for the same thing in Python and on a command line: the one that the reader of a message uses."""
+    return shell if _on_command_line.get() else python
+
+
+_OPPOSITES = {"keep_state": "--reset-state"}
+"""Options that say no to others."""
+
+
+def argument(name: str, value: str | float | None = None) -> str:
+    """How `name` is given: `keep_float=` or `--keep-float`; with a value `effort="high"` or `--effort high`."""
+    number = value if isinstance(value, str) or value is None else f"{value:.5g}"
+    option = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return spelled(f"{name}={value}", option if value else _OPPOSITES[name])
+    if value is None:
+        return spelled(f"{name}=", option)
+    return spelled(f'{name}="{value}"' if isinstance(value, str) else f"{name}={number}", f"{option} {number}")
+
+
+def call(command: str, *given: str, **named: str) -> str:
+    """How a command is called, or the function of its name, with placeholders such as DATA."""
+    python = ", ".join([*given, *(f"{name}={value}" for name, value in named.items())])
+    shell = " ".join([*given, *(f"--{name.replace('_', '-')} {value}" for name, value in named.items())])
+    return spelled(f"zeropoint.{command}({python})", f"zeropoint {command} {shell}")
+
 
 def printable(text: str) -> str:
     """`text` with characters escaped that a terminal would interpret or could not show: names come from strangers.
@@ -13,6 +56,11 @@ def printable(text: str) -> str:
 
 def _shown(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def names_are_listed() -> str:
+    """Where to look for the names of tensors and ops."""
+    return f"{spelled('zeropoint.inspect(model)', '`zeropoint inspect --ops`')} lists names"
 
 
 class ZeropointError(Exception):
@@ -60,3 +108,7 @@ class RuntimeFailure(ZeropointError):
 
 class OutputExists(ZeropointError):
     """The output file exists and overwriting it was not asked for."""
+
+
+class CannotWrite(ZeropointError):
+    """There is no place for the output file: a missing folder, a missing permission, a full disk."""

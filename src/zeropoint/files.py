@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from .errors import OutputExists, ZeropointError
+from .errors import CannotWrite, OutputExists, ZeropointError, argument
 
 if TYPE_CHECKING:
     from .dtypes import Array
@@ -76,15 +76,17 @@ def refuse_existing(path: PathLike, overwrite: bool) -> None:
     """Raise before any work is done if `path` could not be written in the end."""
     target = Path(path)
     if target.is_dir():
-        raise OutputExists(f"cannot write {target}: it is a folder; give the name of a file")
+        raise CannotWrite(f"cannot write {target}: it is a folder; give the name of a file")
     if target.exists() and not target.is_file():
-        raise OutputExists(f"cannot write {target}: it is not a regular file; give another name")
+        raise CannotWrite(f"cannot write {target}: it is not a regular file; give another name")
     if os.path.lexists(target) and not overwrite:  # links that lead nowhere are in the way, too
-        raise OutputExists(f"{target} exists already; choose another name, or allow it with --overwrite")
+        raise OutputExists(
+            f"{target} exists already; choose another name, or allow it with {argument('overwrite', True)}"
+        )
     if not target.parent.is_dir():
-        raise OutputExists(f"cannot write {target}: there is no folder {target.parent}")
+        raise CannotWrite(f"cannot write {target}: there is no folder {target.parent}; make it, or choose another one")
     if not os.access(target.parent, os.W_OK):
-        raise OutputExists(f"cannot write {target}: no permission to write in {target.parent}; choose another folder")
+        raise CannotWrite(f"cannot write {target}: no permission to write in {target.parent}; choose another folder")
 
 
 def write_whole(path: PathLike, chunks: Iterable[bytes | memoryview], *, overwrite: bool = False) -> int:
@@ -107,7 +109,7 @@ def write_whole(path: PathLike, chunks: Iterable[bytes | memoryview], *, overwri
         refuse_existing(path, overwrite)
         raise
     except OSError as error:
-        raise ZeropointError(f"cannot write {target}: {describe_os_error(error)}") from None
+        raise CannotWrite(f"cannot write {target}: {describe_os_error(error)}") from None
     finally:
         try:  # noqa: SIM105  # anything in front of the call would be a place for an interrupt
             os.unlink(partial)  # noqa: PTH108

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import fnmatch
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -93,7 +94,7 @@ MODES = tuple(name for name in PRESETS if name != "float")
 class Rule:
     """Ops of a kind (glob), whose output's name fits `name` (glob), `regex` (anywhere) and `scope` (a leading part).
 
-    `either` is a glob for the kind, as it is spelt, or for the name.
+    `either` is a glob for the kind or for the name, in which case does not matter.
     """
 
     scheme: Scheme
@@ -110,7 +111,7 @@ class Rule:
         return (
             fnmatch.fnmatchcase(op.label.upper(), self.ops.upper())
             and (self.name is None or _any_fits(parts, self.name))
-            and (self.either is None or _any_fits((op.label, *parts), self.either))
+            and (self.either is None or _any_fits(map(str.lower, (op.label, *parts)), self.either.lower()))
             and (self.regex is None or any(re.search(self.regex, n) for n in names))
             and (self.scope is None or _any_below(parts, self.scope))
         )
@@ -119,6 +120,16 @@ class Rule:
     def is_general(self) -> bool:
         """Whether it is about all ops, not about some that it names."""
         return self.ops == "*" and self.name is self.regex is self.scope is self.either is None
+
+    def nearest(self, ops: Iterable[Op]) -> str | None:
+        """A kind or name of `ops` that is spelt much like what the rule asks for."""
+        kinds = dict.fromkeys(op.label for op in ops)
+        names = dict.fromkeys(t.name for op in ops for t in op.outputs)
+        choices = [*kinds] if self.ops != "*" else [*names] if self.either is None else [*kinds, *names]
+        asked = self.either or self.name or self.scope or self.ops
+        spelt = {choice.lower(): choice for choice in reversed(choices)}
+        near = difflib.get_close_matches(asked.strip("*").lower(), spelt, 1)
+        return spelt[near[0]] if near else None
 
     def __str__(self) -> str:
         asked = {"ops": self.ops if self.ops != "*" else None, "name": self.name, "regex": self.regex}
@@ -157,6 +168,10 @@ class Recipe:
     def then(self, *rules: Rule) -> Recipe:
         return dataclasses.replace(self, rules=(*self.rules, *rules))
 
+    def keeping_float(self, patterns: Iterable[str]) -> Recipe:
+        """With ops that fit one of the patterns, or the only one, left float."""
+        return self.then(*map(keep_float, (patterns,) if isinstance(patterns, str) else patterns))
+
     @property
     def has_integer_ops(self) -> bool:
         """Whether some rule asks for integer arithmetic, which takes the ranges of activations."""
@@ -180,8 +195,8 @@ class Recipe:
         return max((usual, *(r.scheme.effort for r in self.rules if r.scheme.effort)), key=EFFORTS.index)
 
     def unmatched(self, ops: list[Op]) -> list[Rule]:
-        """Rules that no op matches: most likely a misspelt name."""
-        return [rule for rule in self.rules if not any(rule.matches(op) for op in ops)]
+        """Rules about some ops that none matches: most likely a misspelt name."""
+        return [rule for rule in self.rules if not rule.is_general and not any(map(rule.matches, ops))]
 
 
 WEIGHT_TYPES = ("int8", "int4", "int2")
@@ -260,7 +275,7 @@ def recipe_from(content: Any, origin: str = "the recipe") -> Recipe:
     return Recipe(tuple(_rule(rule, f"rule {k} of {origin}") for k, rule in enumerate(rules, 1)), target or None)
 
 
-_MATCHES = {"ops": str, "name": str, "regex": str, "scope": str}
+_MATCHES = {"ops": str, "name": str, "regex": str, "scope": str, "either": str}
 _CHANGES = {
     "symmetric": bool,
     "per_tensor": bool,
@@ -305,7 +320,7 @@ PlainRules = tuple[Mapping[str, Any], ...]
 
 
 def plain_rules(recipe: Recipe) -> PlainRules:
-    return tuple(plain for rule in recipe.rules for plain in _plain(rule))
+    return tuple(map(_plain, recipe.rules))
 
 
 def recipe_content(rules: PlainRules, target: str | None = None) -> dict[str, Any]:
@@ -313,18 +328,15 @@ def recipe_content(rules: PlainRules, target: str | None = None) -> dict[str, An
     return {**({} if target is None else {"target": target}), "rules": [dict(rule) for rule in rules]}
 
 
-def _plain(rule: Rule) -> Iterator[Mapping[str, Any]]:
+def _plain(rule: Rule) -> Mapping[str, Any]:
     scheme, usual = rule.scheme, PRESETS[rule.scheme.label]
     content: dict[str, Any] = {"scheme": scheme.label}
     content |= {"ops": rule.ops} if rule.ops != "*" else {}
-    content |= {key: value for key in ("name", "regex", "scope") if (value := getattr(rule, key)) is not None}
+    matches = ("name", "regex", "scope", "either")
+    content |= {key: value for key in matches if (value := getattr(rule, key)) is not None}
     changes = {name: getattr(scheme, name) for name in _CHANGES if getattr(scheme, name) != getattr(usual, name)}
     content |= {name: value.label if isinstance(value, DType) else value for name, value in changes.items()}
-    if rule.either is None:
-        yield content
-    else:  # a kind or a name: files know either by itself
-        yield {**content, "ops": rule.either}
-        yield {**content, "name": rule.either}
+    return content
 
 
 def _toml(text: str) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 import zeropoint
 from zeropoint.calibration import Range, Ranges, Settings, calibrate
-from zeropoint.calibration.collect import IN_SEQUENCE, never_used, unknown_states
+from zeropoint.calibration.collect import in_sequence_note, never_used, unknown_states
 from zeropoint.calibration.inner_tensors import lstm_cell_states, replays
 from zeropoint.calibration.task import CalibrationTask
 from zeropoint.dtypes import Array, DType
@@ -235,7 +235,7 @@ def test_what_runs_step_by_step_is_kept_running(model, remembers, streams):
     samples = sequences(model, 4)
     default, kept, reset = (calibrate(model, samples, Settings(keep_state=keep)) for keep in (None, True, False))
     assert exact(default) == exact(kept if streams else reset)
-    assert (default.notes == (IN_SEQUENCE,)) == streams
+    assert (default.notes == (in_sequence_note(),)) == streams
     assert not kept.notes
 
 
@@ -257,7 +257,7 @@ def test_a_stream_is_quantized_and_judged_as_it_runs():
     model, samples = streaming_net()
     for effort in ("quick", "standard", "high"):
         made = zeropoint.quantize(model, "int8", samples, effort=effort)
-        assert made.notes[-1] == IN_SEQUENCE
+        assert made.notes[-1] == in_sequence_note()
         assert not made.warnings
         compared = zeropoint.compare(model, made.model, samples)
         assert compared.snr > 30

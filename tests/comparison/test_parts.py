@@ -75,7 +75,7 @@ def test_arithmetic_with_more_bits_is_added_up():
     assert wide_share(model) == 1
     assert wide_share(plainly(model, images())) == 0
     assert wide_share(plainly(model, images(), mode="int16x8")) == 1
-    part = wide_share(plainly(model, images(), keep=["b"]))
+    part = wide_share(plainly(model, images(), keep_float=["b"]))
     assert 0.3 < part < 0.7
 
 

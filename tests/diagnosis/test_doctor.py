@@ -62,7 +62,7 @@ def test_nothing_is_wrong_with_healthy_models(name):
 
 def test_ops_left_in_float_are_named_unless_the_recipe_keeps_them():
     model, data = conv_net(), images()
-    given = DiagnosisRequest(model, data, quantized=plainly(model, data, keep=["b"]))
+    given = DiagnosisRequest(model, data, quantized=plainly(model, data, keep_float=["b"]))
     asked_for = DiagnosisRequest(model, data, recipe=preset("int8").then(keep_float("b")))
     causes = [[finding.cause for finding in diagnose(request).diagnosis.findings] for request in (given, asked_for)]
     assert "float_fallback" in causes[0]

@@ -70,7 +70,7 @@ def test_a_constant_stays_float_for_float_readers():
     net = Net()
     x, shared = net.input(4, 4), build.const("c", normal(4, 4))
     model = net.model(net("MUL", [net("ADD", [x, shared]), shared]))
-    made = quantized(model, keep=["MUL"]).model
+    made = quantized(model, keep_float=["MUL"]).model
     assert sorted(t.dtype.label for t in constants(made, "c")) == ["float32", "int8"]
 
 
@@ -109,7 +109,7 @@ def test_an_output_that_is_a_constant(output_type, keep):
     net = Net()
     x, constant = net.input(1, 8), build.const("c", normal(1, 8))
     model = net.model(net.dense(net("ADD", [x, constant]), normal(4, 8)), constant)
-    made = quantized(model, output_type=output_type, keep=keep).model
+    made = quantized(model, output_type=output_type, keep_float=keep).model
     assert [t.dtype.label for t in made.main.outputs] == [output_type] * 2
     assert made.main.outputs[1].name == "c"
 

@@ -107,7 +107,7 @@ def test_fewer_bits_than_the_file_has_are_rounded_to() -> None:
 
 def test_an_op_that_stays_float_stays_as_it_was() -> None:
     file = zeropoint.quantize(float_model(), "dynamic").model
-    result = zeropoint.quantize(file, data=samples_for(file), keep=["last"])
+    result = zeropoint.quantize(file, data=samples_for(file), keep_float=["last"])
     (last,) = (op for op in result.model.main.ops if op.name == "last")
     assert execution_of(last) == "hybrid"
     np.testing.assert_array_equal(stored(result.model)["last"][0], stored(file)["last"][0])

@@ -37,7 +37,7 @@ def test_recast_ops_compute_the_same_unless_a_rule_keeps_them(build, kind: str, 
     assert [o.kind for o in folded.main.ops] == [instead]
     for x in samples:
         np.testing.assert_allclose(Session(folded).run([x])[0], Session(model).run([x])[0], rtol=1e-6, atol=1e-6)
-    kept = zeropoint.quantize(model, data=samples, keep=[kind])
+    kept = zeropoint.quantize(model, data=samples, keep_float=[kind])
     assert [o.kind for o in kept.model.main.ops] == [kind]
     assert kept.warnings == ("nothing was quantized",)
 

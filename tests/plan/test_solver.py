@@ -161,7 +161,7 @@ def test_the_plan_is_the_golden_one(digits):
 
 
 def test_the_plan_says_what_the_model_is():
-    result = quantized(build.float_cnn(), bound=0.1, keep=["MEAN"])
+    result = quantized(build.float_cnn(), bound=0.1, keep_float=["MEAN"])
     text = str(result.plan)
     assert text.startswith("plan for 'main': 6 int8, 1 float")
     for op in result.plan.graph.ops:

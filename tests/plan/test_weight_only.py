@@ -94,7 +94,7 @@ def test_a_shared_constant_is_held_once(mode: str) -> None:
 
 
 def test_an_op_that_a_rule_keeps_in_float_gets_the_float_weights() -> None:
-    result = zeropoint.quantize(two_readers(), "dynamic", keep=["MUL"])
+    result = zeropoint.quantize(two_readers(), "dynamic", keep_float=["MUL"])
     graph = result.model.main
     assert len(constants(graph, DType.INT8)) == len(constants(graph, DType.FLOAT32)) == 1
     assert kinds(graph) == ["FULLY_CONNECTED", "MUL"]

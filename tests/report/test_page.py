@@ -151,7 +151,7 @@ def test_findings_come_with_evidence_advice_and_recipe(evidence):
 
 
 def test_what_stayed_float_is_told_with_the_reason(digits, evidence):
-    result = zeropoint.quantize(digits, stats=evidence.result.stats, effort="quick", keep=["SOFTMAX"])
+    result = zeropoint.quantize(digits, stats=evidence.result.stats, effort="quick", keep_float=["SOFTMAX"])
     page = page_of(Evidence("m", result.model, 1, result=result))
     assert "1 SOFTMAX stayed float: the recipe keeps it in float" in page.remarks
     (op,) = [op for op in page.ops if op.kind == "SOFTMAX"]

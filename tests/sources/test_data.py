@@ -162,7 +162,7 @@ def test_an_unknown_kind_of_file_is_refused(tmp_path):
 
 def test_normalization_is_for_images(tmp_path):
     np.save(tmp_path / "a.npy", IMAGES)
-    refused(tmp_path / "a.npy", build.float_cnn(), "--scale, --offset, --mean and --std", Normalization(scale=2))
+    refused(tmp_path / "a.npy", build.float_cnn(), "scale=, offset=, mean= and std= are", Normalization(scale=2))
 
 
 # Images.
@@ -289,7 +289,7 @@ def test_pixels_go_into_uint8_as_they_are(photos):
         (two_inputs(), {}, "fits a model with one input, this one has 2"),
         (picture_model(1, 4, 6, 3), {"mean": (1.0, 2.0)}, "one number, or one for each channel"),
         (picture_model(1, 4, 6, 1), {"std": (1.0, 2.0, 3.0)}, "one number, or one for each channel"),
-        (picture_model(1, 4, 6, 3), {"std": (1.0, 0.0, 1.0)}, "--std must not be 0"),
+        (picture_model(1, 4, 6, 3), {"std": (1.0, 0.0, 1.0)}, "std= must not be 0"),
         (picture_model(1, 4, 6, 3, dtype=DType.UINT8), {"scale": 0.5}, "takes the pixels themselves"),
     ],
 )

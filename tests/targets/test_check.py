@@ -92,7 +92,7 @@ def test_every_op_has_a_verdict(files) -> None:
 def test_plans_say_where_each_op_runs() -> None:
     made = zeropoint.quantize(model(), data=samples_for(model(), 8), effort="quick", target="integer")
     assert "runs fast, integer kernels" in str(made.plan)
-    made = zeropoint.quantize(model(), data=samples_for(model(), 8), effort="quick", keep="nothing")
+    made = zeropoint.quantize(model(), data=samples_for(model(), 8), effort="quick", keep_float="nothing")
     assert str(made.plan).count("runs fast, XNNPACK") == 3
 
 

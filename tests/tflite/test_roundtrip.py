@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from zeropoint.dtypes import DType
-from zeropoint.errors import InvalidModel, OutputExists, UnsupportedOp, ZeropointError
+from zeropoint.errors import CannotWrite, InvalidModel, OutputExists, UnsupportedOp, ZeropointError
 from zeropoint.graph import BlockScales, Model, Signature
 from zeropoint.graph.edit import copy_model, set_constant
 from zeropoint.runtime import Kernels, Session
@@ -204,7 +204,7 @@ def test_nothing_is_overwritten_unless_asked(tmp_path):
 
 @pytest.mark.parametrize("place", [".", "no/such/model.tflite"], ids=["folder", "no folder"])
 def test_where_no_file_can_be_there_is_none(tmp_path, place):
-    with pytest.raises(OutputExists, match="cannot write"):
+    with pytest.raises(CannotWrite, match="cannot write"):
         save(build.float_cnn(), tmp_path / place, overwrite=True)
     assert list(tmp_path.iterdir()) == []
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..dtypes import Array, DType
+from ..errors import argument, spelled
 from ..graph.edit import copy_model
 from ..graph.model import Tensor
 from ..ops import Trait
@@ -47,8 +48,9 @@ class Convention:
     def option(self) -> str:
         """What makes it of a folder of images."""
         if self == PIXELS:
-            return "no --scale and no --offset"
-        return f"--scale {self.scale:.5g}{f' --offset {self.offset:g}' if self.offset else ''}"
+            return f"no {argument('scale')} and no {argument('offset')}"
+        given = {"scale": self.scale} | ({"offset": self.offset} if self.offset else {})
+        return spelled(", ", " ").join(argument(name, value) for name, value in given.items())
 
     def remedy(self, given: Convention) -> str:
         """How to make these numbers of images, and of the numbers that were given."""

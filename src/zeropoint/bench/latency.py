@@ -20,6 +20,7 @@ from ..ops import CONVERSIONS
 from ..parallel import cores
 from ..runtime import Runner, Runtime, Session, run_on_zeros, time_limit
 from ..runtime.tflm import measure_arena
+from ..sources.models import ModelSource, load
 from ..sources.ports import entry
 from ..tflite import to_bytes
 from .isolate import IsolatedOps, constant_parts, flowing_inputs, isolate
@@ -101,10 +102,12 @@ class TimingOptions:
 
 
 def benchmark(
-    models: Mapping[str, Model], options: TimingOptions | None = None, progress: Callable[[int], None] | None = None
+    models: Mapping[str, ModelSource],
+    options: TimingOptions | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Benchmark:
-    """Time `models` by name. `progress` is called with the number of rounds done."""
-    options = options or TimingOptions()
+    """Time models, which have names, side by side. `progress` is called with the number of rounds done."""
+    options, models = options or TimingOptions(), {name: load(model) for name, model in models.items()}
     runners = {
         (name, n): Runner(model, kernels=options.runtime, threads=n)
         for name, model in models.items()

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from ..dtypes import Array
+from ..errors import call
 from ..graph.model import Model
 from .bench import JUDGED, Bench, Loaded
 from .errors import Compared, decibels
@@ -61,8 +62,8 @@ class Verdict:
         if self.level == "good":
             return ""
         if self.level == "unknown":
-            return "compare it with the float model: zeropoint compare FLOAT QUANTIZED --data DATA"
-        return "find out why: zeropoint doctor FLOAT --data DATA"
+            return f"compare it with the float model: {call('compare', 'FLOAT', 'QUANTIZED', data='DATA')}"
+        return f"find out why: {call('doctor', 'FLOAT', data='DATA')}"
 
     def __str__(self) -> str:
         words = {"good": "good", "doubtful": "look at it", "broken": "BROKEN", "unknown": "unknown"}

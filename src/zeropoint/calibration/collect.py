@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 
 from ..dtypes import DType
-from ..errors import InvalidModel, InvalidSample, RuntimeFailure
+from ..errors import InvalidModel, InvalidSample, RuntimeFailure, argument
 from ..graph.model import Model, Tensor
 from ..graph.query import fingerprint, tensor_keys
 from ..graph.sparse import with_dense_constants
@@ -19,6 +19,7 @@ from ..ops.check import check_runnable
 from ..ops.states import dependent_tensors, initial_reads
 from ..parallel import Threads
 from ..runtime import trusting
+from ..sources.data import DataSource, samples_by_signature
 from ..sources.models import ModelSource, load
 from ..sources.ports import Row, entry, entry_graphs
 from ..sources.samples import Notes, Samples, rows
@@ -37,7 +38,7 @@ Measured = tuple[Chunk, list[Mapping[str, TensorStats]]]
 
 def calibrate(
     model: ModelSource,
-    samples: Samples | Mapping[str, Samples],
+    samples: DataSource | Mapping[str, DataSource],
     settings: Settings | None = None,
     *,
     progress: Progress | None = None,
@@ -47,14 +48,16 @@ def calibrate(
     """The statistics of every float tensor of `model` on `samples`.
 
     `samples`: an iterable (list, generator, data loader), or a function that returns one, of samples; each an array,
-    a tuple in input order, or a dict by input name. For a model with several signatures: `{signature: samples}`.
+    a tuple in input order, or a dict by input name; or a path (.npz, .npy, a folder of images, file.py:function), an
+    array of all samples, or a dict of such arrays. For a model with several signatures: `{signature: samples}`.
     `progress` is called with the number of runs done so far. `ops`: the op table, if it is to be another than the
     package's own. A model that is not `trusted` runs in a child process, which it cannot escape from.
     """
     loaded, settings, notes = load(model), settings or Settings(), Notes()
     check_runnable(loaded)
     require_float(loaded, ops)
-    given: list[tuple[str | None, Samples]] = [*samples.items()] if isinstance(samples, Mapping) else [(None, samples)]
+    held = samples_by_signature(samples, loaded)
+    given: list[tuple[str | None, Samples]] = [*held.items()] if isinstance(held, Mapping) else [(None, held)]
     if not given:
         raise InvalidSample("no samples were given")
     done, stats = 0, Stats("", 0, {})
@@ -112,7 +115,7 @@ def _calibrate_graph(
         last = chunk[-1][0]
         advance(len(chunk))
     if in_turn and task.settings.keep_state is None:
-        notes.say(IN_SEQUENCE)
+        notes.say(in_sequence_note())
     for state in _unseen_states(task, found):
         notes.say(never_used(task.keys[state]))
         for tensor in (state, *dependent_tensors(task.graph, state)):
@@ -121,10 +124,11 @@ def _calibrate_graph(
     return Stats("", last + 1, {key: found[key] for key in in_order if key in found})
 
 
-IN_SEQUENCE = (
-    "the model goes on from the state that the run before left, so the samples were run as one sequence, in their "
-    "order; if each of them starts anew, say so (--reset-state)"
-)
+def in_sequence_note() -> str:
+    return (
+        "the model goes on from the state that the run before left, so the samples were run as one sequence, in their "
+        f"order; if each of them starts anew, say so ({argument('keep_state', False)})"
+    )
 
 
 def never_used(state: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..dtypes import Array
-from ..errors import InvalidSample, RuntimeFailure
+from ..errors import InvalidSample, RuntimeFailure, argument
 from ..graph.model import Tensor
 from ..parallel import cached_property
 from ..runtime.runner import Runner
@@ -202,7 +202,7 @@ class Observer:
         if bad and not self.task.settings.allow_nonfinite:
             raise InvalidSample(
                 f"sample {number} makes {bad} of {values.size} values of '{key}' NaN or infinite; "
-                "leave that sample out, or go on without those values (--allow-nonfinite)"
+                f"leave that sample out, or go on without those values ({argument('allow_nonfinite', True)})"
             )
 
     def _read(self, number: int) -> Mapping[str, TensorStats]:

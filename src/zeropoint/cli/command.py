@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from ..errors import InvalidRecipe, RuntimeFailure, ZeropointError, printable
+from ..errors import InvalidRecipe, RuntimeFailure, ZeropointError, printable, speaking_of_options
 from ..files import describe_os_error
 from ..streams import unredirected
 from .signals import ignore_interrupts, import_numpy
@@ -184,7 +184,7 @@ def _with_screen(function: Callable[..., None], runs_models: bool) -> Callable[.
         common: Screen = context.obj
         for name, group in groups.items():
             options[name] = group(**{f.name: options.pop(f.name) for f in dataclasses.fields(group)})
-        with _exit_codes(common.verbose or verbose):
+        with speaking_of_options(), _exit_codes(common.verbose or verbose):
             screen = common.also(quiet, verbose)
             with _versions_and_time(screen), _isolation(trusted, time_limit):
                 function(screen, **options)

@@ -203,6 +203,7 @@ class DoctorOptions:
     recipe: Path | None = option(None, "FILE", shared.RECIPE_HELP, show_default=False)
     target: str | None = shared.target_option()
     metric: str | None = option(None, "FILE.py:FUNCTION", shared.METRIC_HELP)
+    signature: str | None = option(None, "KEY", shared.SIGNATURE_HELP)
     as_json: bool = flag(shared.JSON_HELP, "--json")
     check: bool = flag("Exit with 1 if anything is found that costs accuracy.")
 
@@ -233,10 +234,9 @@ def doctor(
     """
     from ..bench.sample_checks import SAMPLE_CAUSES
     from ..comparison.compare import load_metric
-    from ..diagnosis.doctor import diagnose, target_of
+    from ..diagnosis.doctor import diagnose, one_entry, target_of
     from ..diagnosis.evidence import DiagnosisRequest
     from ..plan.request import WeightOptions, resolve_recipe
-    from ..recipe import load_recipe
     from ..report.comparison import print_diagnosis
     from ..report.progress import progress_bar
     from ..sources.models import size_of
@@ -244,11 +244,12 @@ def doctor(
     inputs = (model, quantized, options.data, options.calibration, options.recipe)
     reports.require(remedy.apply, remedy.save_recipe, inputs=inputs)
     method, effort = search.chosen_range(), search.chosen_effort()
-    recipe = None if options.recipe is None else load_recipe(options.recipe)
-    rules = resolve_recipe(options.mode, recipe, WeightOptions())
+    rules = resolve_recipe(options.mode, options.recipe, WeightOptions())
     metric = None if options.metric is None else load_metric(options.metric)
-    source = samples.sampled(shared.load_model(model, screen), options.data)
-    given = None if quantized is None else shared.load_model(quantized, screen)
+    if options.signature is not None and remedy.apply is not None:
+        raise InvalidRecipe("--apply would write one signature alone; with --signature, use --save-recipe")
+    source = samples.sampled(one_entry(shared.load_model(model, screen), options.signature), options.data)
+    given = None if quantized is None else one_entry(shared.load_model(quantized, screen), options.signature)
     other = None if options.calibration is None else samples.sampled(source.model, options.calibration)
     with progress_bar("examining", None, "", screen.remarks) as progress:
         request = DiagnosisRequest(

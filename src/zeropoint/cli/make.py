@@ -11,8 +11,10 @@ from . import shared
 from .command import CheckFailed, Screen, flag, option
 
 if TYPE_CHECKING:
+    from ..improve.pipeline import Result
     from ..plan.request import Request
     from ..recipe import Recipe
+    from ..report.quantization import SavedAs
     from .sampled import SampledModel
 
 DEMO_ROUNDS = 15
@@ -62,10 +64,11 @@ class RecipeOptions:
         None, "MODE", "int8 (the default), int16x8, dynamic, weights, float16.", autocompletion=shared.modes
     )
     recipe: Path | None = option(None, "FILE", shared.RECIPE_HELP, show_default=False)
-    keep_float: list[str] | None = option(None, "PATTERN", "Keep ops of this kind or name in float (repeatable).")
+    keep_float: list[str] | None = option(None, "PATTERN", shared.KEEP_FLOAT_HELP)
     target: str | None = shared.target_option()
     measure: bool = flag("Target cpu: time ways to place the ops on this machine; take the fastest.")
-    strict: bool = flag("Refuse if an op would stay float.")
+    strict: bool = flag(shared.STRICT_HELP)
+    allow_unmatched: bool = flag(shared.ALLOW_UNMATCHED_HELP)
     weight_bits: int = option(8, "BITS", shared.WEIGHT_BITS_HELP)
     block: int | None = option(None, "N", "4-bit dense layers: a scale for each 32, 64, 128 or 256 weights.")
     asymmetric: bool = flag("Mode weights: ranges of weights need not be centred on zero.")
@@ -73,11 +76,9 @@ class RecipeOptions:
 
     def resolved(self) -> Recipe:
         from ..plan.request import WeightOptions, resolve_recipe
-        from ..recipe import keep_float, load_recipe
 
         weights = WeightOptions(self.weight_bits, self.block, self.asymmetric, self.min_elements)
-        rules = resolve_recipe(self.mode, None if self.recipe is None else load_recipe(self.recipe), weights)
-        return rules.then(*map(keep_float, self.keep_float or ()))
+        return resolve_recipe(self.mode, self.recipe, weights).keeping_float(self.keep_float or ())
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,9 @@ class RangeOptions:
     ranges: Path | None = option(None, "JSON", "Given ranges: {tensor: {min, max}}.")
 
     def require(self, samples: shared.CalibrationOptions) -> None:
-        if self.data is not None and self.stats is not None:
-            raise InvalidRecipe("give --data or --stats, not both")
+        from ..plan.request import require_one_source
+
+        require_one_source(self.data, self.stats)
         if self.data is None and samples != shared.CalibrationOptions():
             raise InvalidRecipe(
                 "options about samples were given, but no samples: add --data, or leave these options out"
@@ -104,11 +106,14 @@ class OutputOptions:
     output: Path | None = option(None, "OUT", "Where to write the quantized .tflite.", "--output", "-o")
     dry_run: bool = flag("Print the plan and write nothing.")
     check: bool = flag("Exit with 1 if the result is broken: far from the float model on --data.")
+    as_json: bool = flag("Print the summary as JSON (docs/quantize-json.md).", "--json")
 
     def path(self, reports: shared.ReportOptions) -> Path | None:
         """None for --dry-run."""
         if self.output is None and not self.dry_run:
             raise InvalidRecipe("say where to write the result with -o, or ask for the plan alone with --dry-run")
+        if self.dry_run and self.as_json:
+            raise InvalidRecipe("--dry-run prints the plan as text; leave out --json")
         if self.dry_run and reports.wanted:
             raise InvalidRecipe("--report and --model-explorer show the model that was made; leave out --dry-run")
         return None if self.dry_run else self.output
@@ -140,8 +145,8 @@ def quantize(
         --keep-float 'head/*'
     """
     from ..improve.pipeline import run_without_data
-    from ..plan.planner import require_float_part
-    from ..report.quantization import print_result, print_verdict
+    from ..plan.planner import require_float_part, require_matched_rules
+    from ..report.quantization import SavedAs, print_verdict
     from ..sources.models import size_of
 
     path = output.path(reports)
@@ -154,26 +159,36 @@ def quantize(
     request = _request(recipe, ranges, search, interface)
     source = shared.load_model(model, screen)
     require_float_part(source, request.recipe, request.ops)
+    require_matched_rules(source, request)
+    remarks = screen.beside(output.as_json)
     sampled = None if ranges.data is None else samples.sampled(source, ranges.data, samples.signature)
     if sampled is None:
         result = run_without_data(source, request)
     else:
-        result = sampled.quantize(request, samples.settings(), screen.remarks)
+        result = sampled.quantize(request, samples.settings(), remarks)
     if path is None:
         for plan in result.plans:
             print(plan)
+        print_verdict(result.verdict, remarks)
     else:
         size, before = result.save(path, overwrite=reports.overwrite), size_of(model, source)
-        print_result(result, before, size, screen.remarks)
-    print_verdict(result.verdict, screen.remarks)
+        _show(screen, result, SavedAs(path, size, before), output.as_json)
     if path is not None and reports.wanted:
-        comparison = (
-            None if sampled is None else sampled.compare_briefly(result.model, screen.remarks, samples.settings())
-        )
+        comparison = None if sampled is None else sampled.compare_briefly(result.model, remarks, samples.settings())
         known = {"size_before": before, "result": result, "recipe": request.recipe, "data": ranges.data}
-        reports.write(screen.remarks, path.name, result.model, size, comparison=comparison, **known)
+        reports.write(remarks, path.name, result.model, size, comparison=comparison, **known)
     if output.check and result.verdict.level in ("broken", "unknown"):
         raise CheckFailed(f"the result is {result.verdict.level}: {result.verdict.summary}")
+
+
+def _show(screen: Screen, result: Result, saved: SavedAs, as_json: bool) -> None:
+    from ..report.quantization import print_result, print_verdict, result_json
+
+    if as_json:
+        screen.json(result_json(result, saved))
+    else:
+        print_result(result, saved, screen.remarks)
+        print_verdict(result.verdict, screen.remarks)
 
 
 def _request(
@@ -193,6 +208,7 @@ def _request(
         search.chosen_effort(),
         target=resolve_target(recipe.target, rules, ends, recipe.strict),
         measure=recipe.measure,
+        allow_unmatched=recipe.allow_unmatched,
     )
 
 
@@ -204,7 +220,8 @@ class ScheduleOptions:
     batch: int = option(32, "N", "Samples in a batch.")
     learning_rate: float | None = option(None, "RATE", "Relative to the size of the weights. [default: by bits]")
     mirror: bool = flag("Images: flip half of them left to right.")
-    shift: int = option(0, None, "Images: move each by up to this many pixels.", min=0)
+    shift: int = option(0, "PIXELS", "Images: move each by up to this many pixels.", min=0)
+    seed: int = option(0, "N", "What the order of the samples follows from.", min=0)
 
 
 @dataclass(frozen=True)
@@ -223,9 +240,15 @@ class TrainOptions:
 
     output: Path = option(..., "OUT", "Where to write the trained .tflite.", "--output", "-o")
     data: str = option(..., "DATA", shared.DATA_HELP)
-    mode: str = option("int8", "MODE", "int8 or int16x8.")
+    mode: str | None = option(None, "MODE", "int8 (the default) or int16x8.")
+    recipe: Path | None = option(None, "FILE", shared.RECIPE_HELP, show_default=False)
+    keep_float: list[str] | None = option(None, "PATTERN", shared.KEEP_FLOAT_HELP)
     target: str | None = shared.target_option()
+    strict: bool = flag(shared.STRICT_HELP)
+    allow_unmatched: bool = flag(shared.ALLOW_UNMATCHED_HELP)
     weight_bits: int = option(8, "BITS", shared.WEIGHT_BITS_HELP)
+    limit: int | None = option(None, "N", shared.LIMIT_HELP, min=1)
+    as_json: bool = flag("Print the summary as JSON (docs/quantize-json.md).", "--json")
 
 
 def train(
@@ -251,39 +274,46 @@ def train(
         --loss sparse_categorical_crossentropy
     """
     from ..report.progress import training_bar
-    from ..report.quantization import print_result
+    from ..report.quantization import SavedAs
     from ..sources.models import size_of
     from ..train import require_keras, start_keras
 
-    reports.require(options.output, inputs=(model, options.data))
+    reports.require(options.output, inputs=(model, options.data, options.recipe))
     interface.checked()
     require_keras()
+    remarks = screen.beside(options.as_json)
     source = images.sampled(shared.load_model(model, screen), options.data)
     start_keras()  # takes seconds: what is wrong with the model or the data is reported before
     from ..train import Goal, Schedule, distill
 
-    with training_bar(schedule.steps, screen.remarks) as progress:
+    with training_bar(schedule.steps, remarks) as progress:
         distilled = distill(
             source.model,
             source.data.samples,
             options.mode,
+            recipe=options.recipe,
             weight_bits=options.weight_bits,
+            keep_float=options.keep_float or (),
+            strict=options.strict,
+            allow_unmatched=options.allow_unmatched,
+            limit=options.limit,
             schedule=Schedule(**vars(schedule)),
             goal=Goal(tuple(goal.inner or ()), loss=goal.loss, teacher=goal.teacher),
             freeze=tuple(goal.freeze or ()),
-            ends=(interface.input_type, interface.output_type),
+            input_type=interface.input_type,
+            output_type=interface.output_type,
             effort=effort.chosen_effort(),
             target=options.target,
             progress=progress,
         )
     result = distilled.result
     size, before = distilled.save(options.output, overwrite=reports.overwrite), size_of(model, source.model)
-    print_result(result, before, size, screen.remarks)
+    _show(screen, result, SavedAs(options.output, size, before), options.as_json)
     if reports.wanted:
         unlabelled = source if goal.loss is None else _without_labels(source)
-        comparison = unlabelled.compare_briefly(result.model, screen.remarks)
+        comparison = unlabelled.compare_briefly(result.model, remarks)
         known = {"size_before": before, "result": result, "data": options.data}
-        reports.write(screen.remarks, options.output.name, result.model, size, comparison=comparison, **known)
+        reports.write(remarks, options.output.name, result.model, size, comparison=comparison, **known)
 
 
 def _without_labels(source: SampledModel) -> SampledModel:

@@ -29,13 +29,17 @@ if TYPE_CHECKING:
 
 Choice = TypeVar("Choice", bound=str)
 
+ALLOW_UNMATCHED_HELP = "Allow patterns and rules that no op matches."
 DATA_HELP = "Samples: .npz, .npy, a folder of images, or file.py:function."
 JSON_HELP = "Print JSON (docs/compare.md)."
+KEEP_FLOAT_HELP = "Keep ops of this kind or name in float (repeatable)."
+LIMIT_HELP = "Use at most N samples."
 METRIC_HELP = "A score: a function of the outputs of all samples."
 MODEL_HELP = "A .tflite file; with TensorFlow also .keras, .h5 or a SavedModel folder."
 OVERWRITE_HELP = "Replace the output file if it exists."
 RECIPE_HELP = "Rules in JSON or TOML."
 SIGNATURE_HELP = "Which signature the samples are for."
+STRICT_HELP = "Refuse if an op would stay float."
 WEIGHT_BITS_HELP = "8; or 4 or 2, where LiteRT has a kernel."
 TARGET_HELP = "What the model is for: cpu, integer ... (zeropoint targets)."
 TYPES = ("float32", "int8", "uint8", "int16")
@@ -188,7 +192,7 @@ STATE_HELP = "Whether each sample goes on from the state that the last one left.
 class SampleOptions(ImageOptions):
     """Which samples are run."""
 
-    limit: int | None = option(None, "N", "Use at most N samples.", min=1)
+    limit: int | None = option(None, "N", LIMIT_HELP, min=1)
     keep_state: bool | None = option(None, None, STATE_HELP, "--keep-state/--reset-state")
 
 

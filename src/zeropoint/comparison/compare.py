@@ -21,7 +21,7 @@ from ..ops import OPS, OpSpec
 from ..ops.check import check_runnable
 from ..ops.execution import execution_of, macs_of
 from ..runtime import Runner, Runtime, trusting
-from ..sources.data import function_in
+from ..sources.data import DataSource, function_in, samples_from
 from ..sources.models import ModelSource, load
 from ..sources.ports import Entry, Row, entry
 from ..sources.samples import Notes, Samples, rows
@@ -84,7 +84,7 @@ class ComparisonOptions:
 def compare(
     model: ModelSource,
     quantized: ModelSource,
-    data: Samples,
+    data: DataSource,
     *,
     limit: int | None = None,
     metric: Metric | None = None,
@@ -105,7 +105,8 @@ def compare(
     """
     options = ComparisonOptions(limit, named(metric), progress, signature, keep_state, ops, runtime)
     with trusting(trusted):
-        return compare_models(load(model), load(quantized), data, options)
+        wanted = load(model)
+        return compare_models(wanted, load(quantized), samples_from(data, entry(wanted, signature)), options)
 
 
 def compare_models(

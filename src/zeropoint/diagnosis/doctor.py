@@ -21,7 +21,9 @@ from ..calibration import Settings, Stats
 from ..comparison.compare import ComparisonOptions, Metric, NamedMetric, apply_metric, compare_models, named
 from ..comparison.sums import OutputSums
 from ..comparison.values import Diagnosis, Finding, Remedy, Score
-from ..errors import InvalidRecipe
+from ..errors import InvalidRecipe, argument
+from ..files import PathLike
+from ..graph.edit import only_signature
 from ..graph.model import Model
 from ..improve.pipeline import JUDGED_AT_HIGH_EFFORT, Result, quantize_with
 from ..improve.steps import TRIED
@@ -31,8 +33,9 @@ from ..plan.derive import Interface
 from ..plan.request import RangeChoice, Request, WeightOptions, resolve_recipe, resolve_target
 from ..recipe import Effort, Recipe, plain_rules
 from ..runtime import trusting
+from ..sources.data import DataSource, samples_from
 from ..sources.models import ModelSource, load
-from ..sources.samples import Samples
+from ..sources.ports import entry
 from ..targets import Target
 from ..tflite import to_bytes
 from .causes import CAUSES, Stage
@@ -62,16 +65,17 @@ class DiagnosisResult:
 
 def doctor(
     model: ModelSource,
-    data: Samples,
+    data: DataSource,
     *,
     quantized: ModelSource | None = None,
-    calibration: Samples | None = None,
-    recipe: Recipe | None = None,
+    calibration: DataSource | None = None,
+    recipe: Recipe | PathLike | None = None,
     mode: str | None = None,
     range: RangeChoice = "auto",
     effort: Effort = "standard",
     target: Target | str | None = None,
     limit: int | None = None,
+    signature: str | None = None,
     metric: Metric | None = None,
     seconds: float = 100.0,
     keep_state: bool | None = None,
@@ -84,16 +88,25 @@ def doctor(
     `quantized` is the model in question; without it, one is made by `recipe` or `mode`, `range` and `effort`, as
     `quantize` does for `target`. `calibration` are the samples its ranges came from, if these are others than `data`.
     `metric` is a function of the outputs of all samples (for each a list of arrays) that gives a score. `seconds`
-    limits the time for trying things out. `keep_state` as in `compare`. `progress` is called with what is being done.
-    `ops`: the op table, if it is to be another than the package's own. Models that are not `trusted` run in a child
-    process, which they cannot escape from.
+    limits the time for trying things out. `signature` is the one that samples are for, if the model has several.
+    `keep_state` as in `compare`. `progress` is called with what is being done. `ops`: the op table, if it is to be
+    another than the package's own. Models that are not `trusted` run in a child process, which they cannot escape from.
     """
-    made = None if quantized is None else load(quantized)
+    made = None if quantized is None else one_entry(load(quantized), signature)
     rules = resolve_recipe(mode, recipe, WeightOptions())
-    request = DiagnosisRequest(load(model), data, made, calibration, rules, range, effort, limit, named(metric))
+    wanted = one_entry(load(model), signature)
+    where = entry(wanted)
+    own = None if calibration is None else samples_from(calibration, where)
+    samples = samples_from(data, where)
+    request = DiagnosisRequest(wanted, samples, made, own, rules, range, effort, limit, named(metric))
     request = replace(request, seconds=seconds, keep_state=keep_state, progress=progress, ops=ops)
     with trusting(trusted):
         return diagnose(replace(request, target=target_of(target, rules, made))).diagnosis
+
+
+def one_entry(model: Model, signature: str | None) -> Model:
+    """The part of a model that one of its signatures runs; all of it if none is named."""
+    return model if signature is None else only_signature(model, str(entry(model, signature).key))
 
 
 def target_of(asked: Target | str | None, recipe: Recipe, quantized: Model | None) -> Target:
@@ -181,7 +194,7 @@ class _Doctor:
         found = []
         for find in CAUSES[stage]:
             if stage != "speed" and self.evidence.trials.is_late:
-                self.notes.append("time ran out before everything was tried; allow more with --seconds")
+                self.notes.append(f"time ran out before everything was tried; allow more with {argument('seconds')}")
                 break
             hypothesis = find(self.evidence)
             if hypothesis is not None and (proven := self._proven(find.__name__, hypothesis)) is not None:

@@ -11,6 +11,7 @@ from itertools import permutations
 from ..affine import QuantParams
 from ..calibration import TensorStats
 from ..calibration.range_methods import PERCENTILE
+from ..errors import argument
 from ..graph.model import Tensor
 from ..recipe import FLOAT, Rule
 from .evidence import Fix, Hypothesis, ModelEvidence, count, listed, numbers, percentile_span, seen_span, span
@@ -173,7 +174,8 @@ def unnormalized_input(evidence: ModelEvidence) -> Hypothesis | None:
         f"{'calibration data of' if worst.factor > 1 else 'the data for'} {_quoted(inputs)} look un-normalized",
         tuple(f"{one}: {one.ratio:.3g} times apart" for one in inputs),
         worst.effect,
-        "normalize the data as the model expects it, the same way in calibration (--scale, --offset, --mean, --std)",
+        "normalize the data as the model expects it, the same way in calibration "
+        f"({', '.join(map(argument, ('scale', 'offset', 'mean', 'std')))})",
         numbers(factor=worst.factor, outside=worst.outside, calibrated_low=low, calibrated_high=high),
         tuple(one.tensor.name for one in inputs),
     )
@@ -252,7 +254,8 @@ def outlier_samples(evidence: ModelEvidence) -> Hypothesis | None:
             f"samples with the extremes: {most_often}",
         ),
         f"all other samples share {256 / worst.factor:.0f} of the 256 integers of '{worst.tensor.name}'",
-        f"leave these samples out if they are not real ({listed(samples, 8)}), or choose ranges with --range mse",
+        f"leave these samples out if they are not real ({listed(samples, 8)}), or choose ranges with "
+        f"{argument('range', 'mse')}",
         numbers(factor=worst.factor, tensors=len(found), samples=len(samples)),
         tuple(s.tensor.name for s in found),
         samples,
@@ -272,7 +275,7 @@ def outlier_values(evidence: ModelEvidence) -> Hypothesis | None:
             f"{count(len(found), 'tensor')} of this kind: {listed((repr(s.tensor.name) for s in found), 3)}",
         ),
         f"nearly all values of '{worst.tensor.name}' share {256 / worst.factor:.0f} of 256 integers",
-        "cut them off with --range mse or percentile, or compute these ops with 16 bits",
+        f"cut them off with {argument('range', 'mse')} or percentile, or compute these ops with 16 bits",
         numbers(factor=worst.factor, tensors=len(found)),
         tuple(s.tensor.name for s in found),
         fixes=CLIPPING_RANGES,
@@ -309,7 +312,7 @@ def clipping(evidence: ModelEvidence) -> Hypothesis | None:
             for c, n, _, r in found[:3]
         ),
         f"own signal-to-noise of '{worst.name}' is {snr:.1f} dB",
-        "give these tensors the whole range that occurs (--range minmax), or calibrate on more data",
+        f"give these tensors the whole range that occurs ({argument('range', 'minmax')}), or calibrate on more data",
         numbers(clipped=share, steps=steps, tensors=len(found)),
         tuple(row.name for *_, row in found),
         fixes=(Fix(range="minmax"), Fix(range="mse")),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from ..bench.errors import decibels
 from ..dtypes import DType
+from ..errors import argument, spelled
 from ..graph.model import Op
 from ..graph.query import Uses
 from ..ops.execution import macs_of
@@ -243,7 +244,8 @@ def coarse_weights(evidence: ModelEvidence) -> Hypothesis | None:
             f"{decibels(with_wide):.1f} dB: {share:.0%} of the squared error stays",
         ),
         "more bits for activations cannot help beyond that",
-        "let the weights make up for each other's rounding (--effort high), or train (zeropoint train)",
+        f"let the weights make up for each other's rounding ({argument('effort', 'high')}), or train "
+        f"({spelled('zeropoint.distill', 'zeropoint train')})",
         numbers(share=share, wide=decibels(with_wide)),
         fixes=(Fix(effort="high"),),
         gain=-10 * math.log10(1 - share / 2),

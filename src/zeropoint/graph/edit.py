@@ -12,7 +12,7 @@ from typing import Any
 from ..affine import QuantParams
 from ..dtypes import Array, DType
 from .model import BlockScales, Buffer, Graph, Model, Op, Quantization, Record, Signature, Tensor, buffer_of
-from .query import Use, Uses
+from .query import Use, Uses, reachable_graphs
 
 
 def insert_after(graph: Graph, source: Tensor, op: Op, uses: Sequence[Use], *, as_output: bool = False) -> None:
@@ -209,6 +209,14 @@ def copy_model(model: Model) -> Model:
         metadata=list(model.metadata),
         metadata_buffers=None if model.metadata_buffers is None else list(model.metadata_buffers),
     )
+
+
+def only_signature(model: Model, key: str) -> Model:
+    """A copy that has the signature `key` alone, with its graph first; graphs that it does not call are gone."""
+    own = copy_model(model)
+    kept = next(s for s in own.signatures if s.key == key)
+    own.signatures, own.graphs = [kept], [kept.graph, *reachable_graphs(kept.graph)]
+    return own
 
 
 def _exchanged(value: Any, graphs: Mapping[Graph, Graph]) -> Any:

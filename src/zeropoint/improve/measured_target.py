@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..bench.latency import TimingOptions, benchmark
-from ..errors import InvalidRecipe
+from ..errors import InvalidRecipe, argument
 from ..graph.model import Model
 from ..plan.planner import plan_model, prepare_model
 from ..plan.request import Request
@@ -30,7 +30,9 @@ def ways(target: Target) -> Iterator[tuple[str, Target]]:
     """The target as it is, and with other ideas of what is quick."""
     costs = target.costs
     if costs is None:
-        raise InvalidRecipe(f"there is nothing to choose for the target {target.name}; --measure is for cpu")
+        raise InvalidRecipe(
+            f"there is nothing to choose for the target {target.name}; {argument('measure', True)} is for cpu"
+        )
     yield "by the table", target
     yield "integers wherever possible", replace(target, costs=None)
     yield "no dynamic layers", replace(target, costs=replace(costs, dynamic=False))

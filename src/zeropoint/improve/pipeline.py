@@ -18,8 +18,8 @@ from ..bench.errors import OpError, decibels
 from ..bench.sample_checks import check_samples
 from ..bench.verdict import UNKNOWN, Verdict, verdict
 from ..calibration import Settings, Stats
-from ..calibration.collect import IN_SEQUENCE, Progress, never_used, unknown_states
-from ..errors import MissingExtra, UnsupportedOp
+from ..calibration.collect import Progress, in_sequence_note, never_used, unknown_states
+from ..errors import MissingExtra, UnsupportedOp, argument
 from ..files import PathLike
 from ..graph.model import Model
 from ..graph.query import Use
@@ -27,7 +27,7 @@ from ..ops.check import check_runnable
 from ..plan.derive import Interface
 from ..plan.fit import placed
 from ..plan.plan import Form, Plan, Planned, Repair, Skipped, form_type
-from ..plan.planner import prepare_model, require_float_part
+from ..plan.planner import prepare_model, require_float_part, require_matched_rules
 from ..plan.request import FALLBACK, Request
 from ..plan.rewrite import build
 from ..plan.saved import save_plan
@@ -120,6 +120,7 @@ def run(model: Model, request: Request) -> Result:
 def run_without_data(model: Model, request: Request) -> Result:
     """`run`, and a note about what could not be done because there is nothing to run the model on."""
     check_runnable(model)
+    require_matched_rules(model, request)
     request, measured = _measured(model, request)
     result = ask_target(_with_states(run(model, request), model, request))
     return replace(result, notes=(*result.notes, *measured, *_left_out(request)))
@@ -138,11 +139,15 @@ def _left_out(request: Request) -> Iterator[str]:
     if effort == "quick" or not request.recipe.rounds_weights:
         return
     if request.stats is None:
-        yield "biases are not corrected: that takes the means of activations (--data or --stats)"
+        sources = f"{argument('data')} or {argument('stats')}"
+        yield f"biases are not corrected: that takes the means of activations ({sources})"
     if effort == "high":
-        yield "no compensated rounding, and no choice by the error of the outputs: high effort takes data (--data)"
+        yield (
+            "no compensated rounding, and no choice by the error of the outputs: high effort takes data "
+            f"({argument('data')})"
+        )
     elif request.chooses_ranges:
-        yield f"ranges by {FALLBACK}: choosing by the error of the outputs takes data (--data)"
+        yield f"ranges by {FALLBACK}: choosing by the error of the outputs takes data ({argument('data')})"
 
 
 def carry_out(planned: Planned, request: Request) -> Result:
@@ -208,6 +213,7 @@ def quantize_on(
     """Calibrate on `data` and quantize; with standard effort and automatic ranges, in the way that works best."""
     check_runnable(model)
     require_float_part(model, request.recipe, request.ops)
+    require_matched_rules(model, request)
     effort = request.recipe.highest_effort(request.effort)
     judged = JUDGED_AT_HIGH_EFFORT if effort == "high" else JUDGED if _searches(request) else 0
     bench = Bench(model, data, settings, judged=judged, holds_back=judged > 0, ops=request.ops, progress=progress)
@@ -229,7 +235,7 @@ def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) ->
         result = search.result(Candidate(prepare_model(bench.model, request), request))
     result = replace(result, notes=(*measured, *result.notes))
     if bench.settings.keep_state is None and any(map(bench.settings.in_sequence, entry_graphs(bench.model))):
-        result = replace(result, notes=(*result.notes, IN_SEQUENCE))
+        result = replace(result, notes=(*result.notes, in_sequence_note()))
     return _with_states(result, bench.model, request)
 
 

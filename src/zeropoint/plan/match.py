@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..dtypes import DType
-from ..errors import InvalidRecipe, InvalidSample
+from ..errors import InvalidRecipe, InvalidSample, argument
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, CellState, Need, OpSpec, Rescale, ShapeOnly, Weight, fused_activation
@@ -189,6 +189,6 @@ def require_ranges(plans: Iterable[Plan], ops: Mapping[str, OpSpec], ranges: Ten
             f"{len(names)} {'tensor has' if len(names) == 1 else 'tensors have'} no range:",
             *names[:SHOWN],
             *more,
-            "give representative data (--data) for these, or their ranges (--ranges), or keep what uses them in float "
-            "(--keep-float)",
+            f"give representative data ({argument('data')}) for these, or their ranges ({argument('ranges')}), or keep "
+            f"what uses them in float ({argument('keep_float')})",
         )

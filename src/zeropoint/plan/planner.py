@@ -10,7 +10,7 @@ import numpy as np
 from ..affine import QuantParams
 from ..calibration import Range, Ranges
 from ..dtypes import Array, DType
-from ..errors import InvalidModel, InvalidSample, UnsupportedOp
+from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp, argument, names_are_listed
 from ..graph.edit import add_constant_input, copy_model, signatures_follow
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, called_graphs, constants, tensor_keys
@@ -101,6 +101,21 @@ def require_float_part(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec]) 
         raise InvalidModel("the model has no float weights; if it is quantized already, give the float model instead")
 
 
+def require_matched_rules(model: Model, request: Request) -> None:
+    """Raise for rules that no op matches, unless these are allowed: most likely they are misspelt."""
+    ops = [op for graph in model.graphs for op in graph.ops]
+    if request.allow_unmatched or not request.recipe.unmatched(ops):
+        return
+    prepared = prepare_model(model, replace(request, stats=None)).model  # a plan shows the names of its ops
+    both = [*ops, *(op for graph in prepared.graphs for op in graph.ops)]
+    if missing := request.recipe.unmatched(both):
+        near = missing[0].nearest(both)
+        raise InvalidRecipe(
+            f"no op matches the rule {missing[0]}; {'' if near is None else f'did you mean {near}? '}"
+            f"{names_are_listed()}; {argument('allow_unmatched', True)} lets rules match nothing"
+        )
+
+
 def _give_biases(graph: Graph, request: Request) -> None:
     """Add a bias of zeros to layers that lack one, so that there is something to correct."""
     for op in graph.ops:
@@ -121,8 +136,8 @@ def ranges_of(prepared: Prepared, request: Request) -> TensorRanges:
     given = prepared.trained.ranges.merge(request.ranges)
     if request.recipe.has_integer_ops and request.stats is None and not given.entries:
         raise InvalidSample(
-            "nothing tells the ranges of the tensors; give representative data (--data), statistics of it (--stats), "
-            "or the ranges themselves (--ranges)"
+            f"nothing tells the ranges of the tensors; give representative data ({argument('data')}), statistics of it "
+            f"({argument('stats')}), or the ranges themselves ({argument('ranges')})"
         )
     prescribed = frozenset(name for name, entry in request.ranges.entries.items() if entry.params is not None)
     method, bounded = request.range_method, fused_bounds(prepared.model)
@@ -205,5 +220,5 @@ def refuse_float(planned: Planned) -> None:
         raise UnsupportedOp(
             f"{len(skipped)} {'op' if len(skipped) == 1 else 'ops'} cannot be computed in integers:",
             *(f"  {s}" for s in skipped),
-            "leave out --strict to keep them in float between integer ops, or change the model",
+            f"leave out {argument('strict', True)} to keep them in float between integer ops, or change the model",
         )

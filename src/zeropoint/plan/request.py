@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from ..calibration import Method, Ranges, Stats
 from ..calibration.range_methods import Bounds
 from ..dtypes import DType
-from ..errors import InvalidRecipe
+from ..errors import InvalidRecipe, argument
+from ..files import PathLike
 from ..ops import OPS, OpSpec
-from ..recipe import Effort, Recipe, preset, require_effort
+from ..recipe import Effort, Recipe, load_recipe, preset, require_effort
 from ..targets import CPU, INTEGER, Target, target_named
 from .derive import Interface
 
@@ -41,6 +44,7 @@ class Request:
     target: Target = INTEGER
     measure: bool = False  # time ways to place the ops on this machine, and take the fastest
     islands: Mapping[str, str] = field(default_factory=dict)  # ops left float, by their first output's key, and why
+    allow_unmatched: bool = False  # rules that no op matches
 
     def __post_init__(self) -> None:
         require_effort(self.effort)
@@ -70,12 +74,13 @@ class Request:
             return
         if self.interface != Interface():
             raise InvalidRecipe(
-                "integer inputs and outputs need integer arithmetic (--mode int8 or int16x8); where only weights are "
-                "quantized, activations are float"
+                f"integer inputs and outputs need integer arithmetic ({argument('mode', 'int8')}, or int16x8); where "
+                "only weights are quantized, activations are float"
             )
         if self.strict:
             raise InvalidRecipe(
-                "--strict needs integer arithmetic (--mode int8 or int16x8); this mode computes in float"
+                f"{argument('strict', True)} needs integer arithmetic ({argument('mode', 'int8')}, or int16x8); this "
+                "mode computes in float"
             )
         if self.method not in (*WEIGHT_METHODS, "auto"):
             raise InvalidRecipe(f"{self.method!r} is for ranges of activations; for weights choose minmax or mse")
@@ -91,11 +96,12 @@ class WeightOptions:
     min_elements: int | None = None
 
 
-def resolve_recipe(mode: str | None, recipe: Recipe | None, weights: WeightOptions) -> Recipe:
+def resolve_recipe(mode: str | None, recipe: Recipe | PathLike | None, weights: WeightOptions) -> Recipe:
+    """The recipe, read if it is the path of one, or else that of a mode."""
     if recipe is not None:
         if mode is not None or weights != WeightOptions():
             raise InvalidRecipe("give a recipe, or a mode with options for the weights, not both")
-        return recipe
+        return recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     changes: dict[str, object] = {"block": weights.block, "asymmetric": weights.asymmetric}
     if weights.min_elements is not None:
         changes["min_elements"] = weights.min_elements
@@ -117,9 +123,26 @@ def resolve_target(asked: Target | str | None, recipe: Recipe, interface: Interf
     return INTEGER if strict or interface != Interface() else CPU
 
 
-def interface_of(input: str, output: str) -> Interface:
+TypeLike = str | type | np.dtype[Any] | DType
+"""A type of inputs or outputs: "int8", np.int8, np.dtype("int8"), DType.INT8."""
+
+
+def interface_of(input: TypeLike, output: TypeLike) -> Interface:
+    return Interface(_end_type("input", input), _end_type("output", output))
+
+
+def _end_type(what: str, asked: TypeLike) -> DType:
     allowed = ("float32", "int8", "uint8", "int16")
-    for what, name in (("input", input), ("output", output)):
-        if name not in allowed:
-            raise InvalidRecipe(f"the {what} type {name!r} is not one of {', '.join(allowed)}")
-    return Interface(DType.parse(input), DType.parse(output))
+    try:
+        name = asked.label if isinstance(asked, DType) else asked if isinstance(asked, str) else np.dtype(asked).name
+    except TypeError:
+        name = str(asked)
+    if name not in allowed:
+        raise InvalidRecipe(f"the {what} type {name!r} is not one of {', '.join(allowed)}")
+    return DType.parse(name)
+
+
+def require_one_source(data: object, stats: object) -> None:
+    """Raise if the ranges of activations would come from two places."""
+    if data is not None and stats is not None:
+        raise InvalidRecipe(f"give {argument('data')} or {argument('stats')}, not both")

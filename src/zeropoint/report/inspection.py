@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from ..graph.query import unique_names
 from ..json_values import json_values
 from ..ops import fused_activation
 from ..ops.execution import Execution, execution_of, kernel_factors, macs_of
+from ..sources.models import ModelSource, load, size_of
 from ..tflite.packed_files import PackedFile, packed_files
 
 SCHEMA_VERSION = 1
@@ -161,8 +163,14 @@ class Inspection:
         return {"schema": SCHEMA_VERSION, **json_values(self), "summary": json_values(summary)}
 
 
-def inspect(model: Model, file_bytes: int | None = None) -> Inspection:
-    """Describe `model`; `file_bytes` is the size of the file it came from, if there is one."""
+def inspect(model: ModelSource, file_bytes: int | None = None) -> Inspection:
+    """Describe a model, or whatever `zeropoint.load` makes one of.
+
+    `file_bytes` is the size of the file that a `Model` came from, if there is one.
+    """
+    source, model = model, load(model)
+    if isinstance(source, str | os.PathLike):
+        file_bytes = size_of(source, model)
     names = {graph: unique_names(graph) for graph in model.graphs}
     types = {t.buffer: t.dtype.label for g in model.graphs for t in g.tensors if t.buffer is not None}
     data: Counter[str] = Counter()

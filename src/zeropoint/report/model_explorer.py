@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..errors import InvalidSample
+from ..errors import InvalidSample, argument
 from ..files import PathLike, write_whole
 from .page_build import DECIBELS, Evidence, op_details
 
@@ -36,7 +36,7 @@ def node_data(evidence: Evidence) -> dict[str, Any]:
     if not results:
         raise InvalidSample(
             "nothing is known of any op's error, which is what Model Explorer would show; give representative data "
-            "(--data)"
+            f"({argument('data')})"
         )
     return {graph: _graph_data(values) for graph, values in results.items()}
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 
 from ..bench.errors import decibels
 from ..bench.verdict import Level, Verdict
+from ..errors import argument
+from ..files import PathLike
 from ..graph.model import Buffer, Op
 from ..improve.pipeline import Result, Trial
+from ..json_values import json_values
 from ..plan.plan import Form, form_type
 from ..plan.rewrite import held_bytes
 from ..recipe import INT8
@@ -23,10 +28,46 @@ from .terminal import Printer, size_text, snr_text
 
 MOST_REASONS, MOST_REPAIRS = 12, 3
 
+SCHEMA_VERSION = 1
+"""Of `result_json`."""
 
-def print_result(result: Result, before: int, after: int, console: Console) -> None:
+
+@dataclass(frozen=True)
+class SavedAs:
+    """The file that a result went into, with its size in bytes and that of the float model."""
+
+    path: PathLike
+    bytes: int
+    float_bytes: int
+
+
+def result_json(result: Result, saved: SavedAs) -> dict[str, Any]:
+    """The summary as values that JSON can hold; docs/quantize-json.md describes them."""
+    shown = inspect(result.model, saved.bytes)
+    about = {
+        "schema": SCHEMA_VERSION,
+        "output": str(saved.path),
+        "float_bytes": saved.float_bytes,
+        "bytes": saved.bytes,
+    }
+    skipped = [{"kind": s.op.label, "name": s.op.name, "code": s.code, "reason": s.reason} for s in result.skipped]
+    ends = [{"key": s.key, "inputs": s.inputs, "outputs": s.outputs} for s in shown.signatures]
+    measured = {"verdict": result.verdict, "steps": result.steps, "worst": result.worst, "signatures": ends}
+    counts = Counter(op.execution for op in shown.ops)
+    made = {"target": result.target.name, "integer_share": shown.integer_share, "ops": counts, "skipped": skipped}
+    repairs = [{"name": r.tensor.name, "code": r.code, "text": r.text} for r in result.repairs]
+    told = {"repairs": repairs, "warnings": result.warnings, "notes": (*result.notes, *_sample_notes(result))}
+    return {**about, **json_values({**made, **measured, **told})}
+
+
+def _sample_notes(result: Result) -> tuple[str, ...]:
+    return () if result.stats is None else result.stats.notes
+
+
+def print_result(result: Result, saved: SavedAs, console: Console) -> None:
     """The summary at the end of `zeropoint quantize`."""
     printer = Printer(console)
+    before, after = saved.float_bytes, saved.bytes
     shown = inspect(result.model, after)
     printer.entry("Size", f"{size_text(before)} -> {size_text(after)}  ({after / before:.0%})")
     share = "" if shown.integer_share is None else f", {shown.integer_share:.1%} of the arithmetic"
@@ -46,7 +87,7 @@ def print_result(result: Result, before: int, after: int, console: Console) -> N
         printer.entry("Worst", f"{op.label} ", printer.fit(op.name.split(";")[0], 60), f": {snrs}")
     for note in result.notes:
         printer.entry("Chosen", note)
-    for note in () if result.stats is None else result.stats.notes:
+    for note in _sample_notes(result):
         printer.entry("Samples", note)
     for repair in result.repairs[:MOST_REPAIRS]:
         printer.entry("Repaired", printer.fit(repair.tensor.name, 60), f": {repair.text}")
@@ -55,6 +96,7 @@ def print_result(result: Result, before: int, after: int, console: Console) -> N
     print_warnings(result.warnings, console)
     for line in usage_lines(result):
         printer.line(line)
+    printer.entry("Wrote", str(saved.path))
 
 
 def print_warnings(warnings: Iterable[str], console: Console) -> None:
@@ -84,9 +126,10 @@ def target_lines(result: Result) -> Iterator[str]:
         slow = sum(CPU.verdict(TypedOp.of_scheme(op, INT8)).speed == "slow" for op in left)
         if left:
             more = f"{len(left)} more {'op' if len(left) == 1 else 'ops'}"
-            yield f"--target integer would compute {more} in integers, {slow} of them on plain kernels"
+            yield f"{argument('target', 'integer')} would compute {more} in integers, {slow} of them on plain kernels"
     elif target.name == INTEGER.name and (slow := len(check_model(result.model, CPU).having("slow"))):
-        yield f"on phones and desktops {slow} of its ops run on plain kernels; --target cpu leaves such ops float"
+        better = argument("target", "cpu")
+        yield f"on phones and desktops {slow} of its ops run on plain kernels; {better} leaves such ops float"
 
 
 def step_text(step: Trial) -> str:

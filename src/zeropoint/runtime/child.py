@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import errors
 from ..dtypes import Array
-from ..errors import RuntimeFailure
+from ..errors import RuntimeFailure, argument, spelled
 from ..parallel import cached_property
 from .interpreter import Kernels
 from .messages import Message, receive, send
@@ -164,7 +164,8 @@ class Obituary:
         if self._death.reason == "late":
             return (
                 f"a run{where} did not end within {self._seconds:g} s; if the model is that slow, give it more time "
-                "(--time-limit), or run it as a file that you trust (--trusted)"
+                f"({spelled('zeropoint.runtime.isolated(seconds)', '--time-limit')}), or run it as a file that you "
+                f"trust ({argument('trusted', True)})"
             )
         said = "".join(f"; it said: {line}" for line in error_lines(self._death.printed)[:2])
         return f"LiteRT {self._death.reason}{where}: the model is damaged, or this is a bug of LiteRT{said}"

@@ -1,9 +1,10 @@
-"""Samples named on a command line: an .npz or .npy, a folder of images, or a Python function."""
+"""Samples from files and arrays: an .npz or .npy, a folder of images, a Python function, arrays in memory."""
 
 from __future__ import annotations
 
+import os
 import runpy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..dtypes import Array, DType
-from ..errors import InvalidSample, ZeropointError
-from ..files import read_arrays, reading
+from ..errors import InvalidSample, ZeropointError, argument
+from ..files import PathLike, read_arrays, reading
+from ..graph.model import Model
 from .conversion import require_library
-from .ports import Entry, Port
+from .ports import Entry, Port, entries, entry
 from .samples import NotedSamples, Notes, Samples
 
 LARGEST_ARCHIVE = 4 << 30
@@ -37,11 +39,13 @@ class Normalization:
     def require(self, port: Port, channels: int) -> None:
         """Raise unless this can be applied to images for `port`."""
         if any(len(values) not in (1, channels) for values in (self.mean, self.std)):
-            raise InvalidSample(f"--mean and --std need one number, or one for each channel of the input {port}")
+            raise InvalidSample(
+                f"{argument('mean')} and {argument('std')} need one number, or one for each channel of the input {port}"
+            )
         if 0.0 in self.std:
-            raise InvalidSample("--std must not be 0")
+            raise InvalidSample(f"{argument('std')} must not be 0")
         if port.dtype is DType.UINT8 and self != Normalization():
-            raise InvalidSample(f"the input {port} takes the pixels themselves; leave out --scale, --mean and the like")
+            raise InvalidSample(f"the input {port} takes the pixels themselves; leave out {_normalizing()}")
 
     def apply(self, pixels: Array) -> Array:
         value = pixels.astype(np.float32) * np.float32(self.scale) + np.float32(self.offset)
@@ -56,6 +60,49 @@ class Data:
     count: int | None
 
 
+def _normalizing() -> str:
+    *most, last = map(argument, ("scale", "offset", "mean", "std"))
+    return f"{', '.join(most)} and {last}"
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """A folder of images as samples, and how its pixels become what a model takes."""
+
+    folder: PathLike
+    normalization: Normalization = Normalization()
+
+
+DataSource = Samples | PathLike | ImageFolder | Mapping[str, Any]
+"""Samples, or what holds them: a path as on the command line, a folder of images, one array of all samples, or such
+arrays by the names of the inputs."""
+
+
+def samples_from(data: DataSource, where: Entry) -> Samples:
+    """The samples of whatever holds them."""
+    if isinstance(data, ImageFolder):
+        return load_data(os.fspath(data.folder), where, data.normalization).samples
+    if isinstance(data, str | os.PathLike):
+        return load_data(os.fspath(data), where).samples
+    if isinstance(data, np.ndarray):
+        return _from_arrays({"": data}, where, "the array").samples
+    if isinstance(data, Mapping) and _are_arrays(data):
+        return _from_arrays(dict(data), where, "the data").samples
+    return data
+
+
+def samples_by_signature(data: DataSource | Mapping[str, DataSource], model: Model) -> Samples | Mapping[str, Samples]:
+    """The same for a model of several signatures, where data are given for each of these."""
+    keys = {one.key for one in entries(model)}
+    if isinstance(data, Mapping) and (keys.issuperset(data) or not _are_arrays(data)):
+        return {key: samples_from(own, entry(model, key)) for key, own in data.items()}
+    return samples_from(data, entry(model))
+
+
+def _are_arrays(data: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, np.ndarray) for value in data.values())
+
+
 def load_data(spec: str, entry: Entry, normalization: Normalization | None = None) -> Data:
     """The samples that `spec` names: `x.npz`, `x.npy`, a folder of images, or `file.py:function`."""
     path = Path(spec)
@@ -65,7 +112,7 @@ def load_data(spec: str, entry: Entry, normalization: Normalization | None = Non
     if path.is_dir():
         return _from_images(path, entry, normalization or Normalization())
     if normalization is not None:
-        raise InvalidSample("--scale, --offset, --mean and --std are for folders of images")
+        raise InvalidSample(f"{_normalizing()} are for folders of images")
     if path.suffix in (".npz", ".npy"):
         return _from_arrays(_read_arrays(path), entry, spec)
     problem = "cannot read samples from" if path.exists() else "there is no"

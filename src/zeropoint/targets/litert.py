@@ -19,7 +19,7 @@ LITERT = Target(
 
 INTEGER = Target(
     "integer",
-    "integers wherever LiteRT has a kernel for them, on no device in particular; with --strict nothing else",
+    "integers wherever LiteRT has a kernel for them, on no device in particular; made strictly, nothing else",
     "integer kernels",
     (Rule(activations=NO_FLOATS),),
     source=LITERT.source,

@@ -15,7 +15,7 @@ from ..errors import InvalidRecipe, InvalidSample, UnsupportedOp
 from ..improve.pipeline import Result, carry_out
 from ..plan.derive import settle, with_interface
 from ..plan.plan import Plan
-from ..plan.request import interface_of
+from ..plan.request import TypeLike, interface_of
 from ..runtime import Kernels
 from ..runtime.runner import Runner
 from ..sources.ports import entry
@@ -27,7 +27,7 @@ FLOAT_UNIT = 1 / 256
 """What counts as one unit of a float output: a step of 8 bits between 0 and 1."""
 
 
-def export(trained: Trainable, *, input_type: str = "float32", output_type: str = "float32") -> Result:
+def export(trained: Trainable, *, input_type: TypeLike = "float32", output_type: TypeLike = "float32") -> Result:
     """The quantized model, made without calibration. Types are those that callers of it see."""
     blueprint = trained.blueprint
     if not blueprint.quantize:

@@ -10,23 +10,23 @@ from typing import Any
 import keras
 from keras import ops as kops
 
-from ..errors import InvalidModel, InvalidRecipe
+from ..errors import InvalidModel, InvalidRecipe, names_are_listed
 from ..files import PathLike
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
 from ..improve.pipeline import Result, quantize_on
 from ..ops import OPS, OpSpec, Probabilities
 from ..plan.plan import Plan, Planned
-from ..plan.request import Request, interface_of, resolve_target
+from ..plan.request import Request, TypeLike, WeightOptions, interface_of, resolve_recipe, resolve_target
 from ..recipe import Effort, Recipe, keep_float
+from ..sources.data import DataSource
 from ..sources.models import ModelSource, load
-from ..sources.samples import Samples
 from ..targets import Target
 from .deployment import export
 from .fake_quant import QuantSettings
 from .fake_quant_graph import Blueprint
 from .loop import Progress, Schedule, TrainingData, TrainingLoop, TrainingSummary
-from .network import Trainable, entry_plan, logits_of, recipe_of, without_dynamic_layers
+from .network import Trainable, entry_plan, logits_of, without_dynamic_layers
 from .open_shapes import fixed_for
 
 SMALLEST = 1e-12
@@ -63,44 +63,50 @@ class Distilled:
 
 def distill(
     model: ModelSource,
-    samples: Samples,
-    recipe: Recipe | str = "int8",
+    data: DataSource,
+    mode: str | None = None,
     steps: int | None = None,
     *,
+    recipe: Recipe | PathLike | None = None,
     weight_bits: int = 8,
+    keep_float: Sequence[str] | str = (),
+    strict: bool = False,
+    allow_unmatched: bool = False,
+    limit: int | None = None,
     schedule: Schedule | None = None,
     settings: QuantSettings | None = None,
     goal: Goal | None = None,
     freeze: Sequence[str] = (),
-    ends: tuple[str, str] = ("float32", "float32"),
+    input_type: TypeLike = "float32",
+    output_type: TypeLike = "float32",
     effort: Effort = "standard",
     target: Target | str | None = None,
     progress: Progress | None = None,
     ops: Mapping[str, OpSpec] = OPS,
 ) -> Distilled:
-    """Quantize `model` as `zeropoint.quantize` does, then train it on `samples` to compute what the float model does.
+    """Quantize `model` as `zeropoint.quantize` does, then train it on `data` to compute what the float model does.
 
     Held-back samples decide which state was best; on them the result is never worse than before training. Ctrl-C ends
     training and keeps the best state so far. With a `goal` that names a loss, samples are pairs of inputs and labels.
-    `ends` are the types of inputs and outputs as callers of the result see them, `target` is what it is made for, as in
-    `quantize`; `ops` is the op table.
+    At most `limit` samples are used. All else is as in `quantize`.
     """
-    source, rules = load(model), recipe_of(recipe, weight_bits)
+    source = load(model)
+    rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits)).keeping_float(keep_float)
     schedule, goal, settings = schedule or Schedule(), goal or Goal(), settings or QuantSettings()
     schedule = schedule if steps is None else replace(schedule, steps=steps)
-    data = TrainingData.of(source, samples, labelled=goal.loss is not None)
-    source = fixed_for(source, data.rows)
-    made_for = resolve_target(target, rules, interface_of(*ends), strict=False)
-    request = Request(rules, effort=effort, ops=ops, target=without_dynamic_layers(made_for))
-    start = quantize_on(source, request, list(data.rows))
+    held = TrainingData.of(source, data, labelled=goal.loss is not None, limit=limit)
+    source = fixed_for(source, held.rows)
+    made_for = resolve_target(target, rules, interface_of(input_type, output_type), strict)
+    request = Request(rules, effort=effort, ops=ops, target=without_dynamic_layers(made_for), strict=strict)
+    start = quantize_on(source, replace(request, allow_unmatched=allow_unmatched), list(held.rows))
     assert start.prepared is not None
     planned = Planned(start.prepared, start.plans)
     if settings.settle is None:
         settings = replace(settings, settle=schedule.settling(_weight_bits(planned, settings)))
     blueprint = Blueprint(planned, entry_plan(planned), request, (), settings, tuple(freeze))
     distiller = Distiller.of(blueprint, goal)
-    training = TrainingLoop(distiller, schedule, data, progress).run()
-    result = export(distiller.student, input_type=ends[0], output_type=ends[1])
+    training = TrainingLoop(distiller, schedule, held, progress).run()
+    result = export(distiller.student, input_type=input_type, output_type=output_type)
     return Distilled(replace(result, notes=(*result.notes, str(training))), training, distiller.student)
 
 
@@ -190,7 +196,7 @@ def compared_tensors(graph: Graph, goal: Goal, ops: Mapping[str, OpSpec]) -> tup
     own = {c.tensor for c in found}
     inner = {p: [t for op in graph.ops for t in _outputs_of(op, p) if t not in own] for p in goal.inner}
     if unknown := [pattern for pattern, tensors in inner.items() if not tensors]:
-        raise InvalidRecipe(f"no op inside the graph fits {unknown[0]!r}; `zeropoint inspect --ops` lists names")
+        raise InvalidRecipe(f"no op inside the graph fits {unknown[0]!r}; {names_are_listed()}")
     chosen = set().union(*inner.values())
     ordered = [t for op in graph.ops for t in op.outputs if t in chosen]
     return (*found, *(ComparedTensor(t, weight=goal.inner_weight / len(ordered)) for t in ordered))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import keras
@@ -13,8 +14,9 @@ import numpy as np
 from ..dtypes import Array
 from ..errors import InvalidRecipe, InvalidSample
 from ..graph.model import Model
+from ..sources.data import DataSource, samples_from
 from ..sources.ports import Row, entry
-from ..sources.samples import Notes, Samples, iterate, rows
+from ..sources.samples import Notes, iterate, rows
 from .backend import array_of
 
 RATE, RATE_OF_FEW_BITS = 3e-4, 1e-3
@@ -80,10 +82,12 @@ class TrainingData:
     labels: tuple[Array, ...] | None = None
 
     @classmethod
-    def of(cls, model: Model, samples: Samples, *, labelled: bool) -> TrainingData:
+    def of(cls, model: Model, data: DataSource, *, labelled: bool, limit: int | None = None) -> TrainingData:
+        """All samples of `data`, or the first so many."""
         where = entry(model)
+        samples = islice(iterate(samples_from(data, where)), limit)
         if labelled:
-            pairs = [pair for k, sample in enumerate(iterate(samples)) for pair in _labelled(sample, where, k)]
+            pairs = [pair for k, sample in enumerate(samples) for pair in _labelled(sample, where, k)]
             found, labels = tuple(row for row, _ in pairs), tuple(label for _, label in pairs)
         else:
             found, labels = tuple(row for _, row in rows(samples, where, Notes())), None

@@ -10,19 +10,23 @@ import keras
 import numpy as np
 
 from ..calibration import Ranges, Stats, calibrate
-from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp
+from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp, names_are_listed
+from ..files import PathLike
 from ..graph.edit import copy_model
 from ..graph.model import Graph, Model, Tensor
 from ..graph.query import Uses
 from ..improve.pipeline import plan as plan_model
 from ..ops import OPS, OpSpec, Probabilities
+from ..plan.derive import Interface
 from ..plan.plan import Plan, Planned
+from ..plan.planner import require_matched_rules
 from ..plan.prepare import prepare
-from ..plan.request import Request
-from ..recipe import FLOAT, Recipe, Rule, preset
+from ..plan.request import Request, WeightOptions, resolve_recipe, resolve_target
+from ..recipe import FLOAT, Recipe, Rule
+from ..sources.data import DataSource, samples_from
 from ..sources.models import ModelSource, load
 from ..sources.ports import Port, Row, entry, entry_graphs
-from ..sources.samples import Notes, Samples, iterate, rows
+from ..sources.samples import Notes, iterate, rows
 from ..targets import Target
 from .backend import array_of
 from .fake_quant import QuantSettings
@@ -48,7 +52,7 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
         if blueprint.plan.packed:
             raise InvalidRecipe("the recipe only stores weights in fewer bits; training is for integer arithmetic")
         if unknown := unmatched(blueprint.freeze, blueprint.plan.graph):
-            raise InvalidRecipe(f"nothing fits the pattern {unknown[0]!r}; `zeropoint inspect --ops` lists names")
+            raise InvalidRecipe(f"nothing fits the pattern {unknown[0]!r}; {names_are_listed()}")
         super().__init__(name="trainable")
         self.blueprint, self.ports = blueprint, entry(blueprint.planned.model).ports
         self.graph = FakeQuantGraph.of(blueprint, self.add_weight)
@@ -120,11 +124,14 @@ class FreezeRanges(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
 
 def trainable(
     model: ModelSource,
-    recipe: Recipe | str = "int8",
+    mode: str | None = None,
     stats: Stats | None = None,
     *,
     ranges: Ranges | None = None,
+    recipe: Recipe | PathLike | None = None,
     weight_bits: int = 8,
+    keep_float: Sequence[str] | str = (),
+    target: Target | str | None = None,
     settings: QuantSettings | None = None,
     freeze: Sequence[str] = (),
     outputs: Sequence[str] | None = None,
@@ -134,14 +141,18 @@ def trainable(
 ) -> Trainable:
     """`model` as a Keras model that computes what its quantized form will, ready for `compile` and `fit`.
 
-    `recipe` is a mode ("int8", "int16x8") or rules; `stats` of a calibration, or `ranges`, tell where ranges start.
+    `mode` ("int8", "int16x8"), `recipe`, `weight_bits` and `keep_float` are as in `zeropoint.quantize`; so is `target`,
+    by default "integer". `stats` of a calibration, or `ranges`, tell where ranges start.
     `freeze` are patterns of op kinds, op names or constants that are not trained. `outputs` names inner tensors to
     compute instead of the model's own; `logits` stops in front of a final softmax or sigmoid, where losses are
     steadier. Without `quantize` it is the float model. `ops` is the op table.
     """
     source = load(model)
     if quantize:
-        request = Request(recipe_of(recipe, weight_bits), stats, ranges or Ranges({}), ops=ops)
+        rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits)).keeping_float(keep_float)
+        made_for = without_dynamic_layers(resolve_target(target, rules, Interface(), strict=True))
+        request = Request(rules, stats, ranges or Ranges({}), ops=ops, target=made_for)
+        require_matched_rules(source, request)
         planned = plan_model(source, request)
     else:
         request = Request(Recipe((Rule(FLOAT),)), ops=ops)
@@ -153,15 +164,6 @@ def trainable(
         ends = [logits_of(tensor, uses, ops)[0] for tensor in ends]
     settings = settings or QuantSettings()
     return Trainable(Blueprint(planned, plan, request, tuple(ends), settings, tuple(freeze), quantize))
-
-
-def recipe_of(recipe: Recipe | str, weight_bits: int) -> Recipe:
-    """A recipe as it is, or that of a mode with weights of so many bits."""
-    if isinstance(recipe, str):
-        return preset(recipe, weight_bits)
-    if weight_bits != 8:
-        raise InvalidRecipe("give a recipe, or a mode and the bits of the weights, not both")
-    return recipe
 
 
 def float_plan(model: Model, request: Request) -> Planned:
@@ -184,7 +186,7 @@ def _tensor(graph: Graph, name: str) -> Tensor:
     try:
         return graph.tensor(name)
     except KeyError:
-        raise InvalidModel(f"the model has no tensor {name!r} to train for; `zeropoint inspect` lists them") from None
+        raise InvalidModel(f"the model has no tensor {name!r} to train for; {names_are_listed()}") from None
 
 
 def logits_of(tensor: Tensor, uses: Uses, ops: Mapping[str, OpSpec]) -> tuple[Tensor, Probabilities | None]:
@@ -197,9 +199,10 @@ def logits_of(tensor: Tensor, uses: Uses, ops: Mapping[str, OpSpec]) -> tuple[Te
 
 def quantize_model(
     keras_model: Any,
-    samples: Samples | None = None,
-    recipe: Recipe | str = "int8",
+    data: DataSource | None = None,
+    mode: str | None = None,
     *,
+    recipe: Recipe | PathLike | None = None,
     weight_bits: int = 8,
     settings: QuantSettings | None = None,
     logits: bool = False,
@@ -207,18 +210,21 @@ def quantize_model(
 ) -> Trainable:
     """A Keras model as a trainable quantized graph. Batch normalization is folded into the layers.
 
-    With `samples` ranges start from what these give. Without, they start from the first batches of training, so that a
+    With `data` ranges start from what these give. Without, they start from the first batches of training, so that a
     few should be run before its result means anything. The model is converted by TensorFlow, whatever Keras computes
     with afterwards.
     """
     model = load(keras_model)
-    if samples is None:
+    if data is None:
         settings = settings or QuantSettings(ranges="average", debias=True)
-    if samples is not None and leaves_sizes_open(model):
+    samples = _noise(model) if data is None else samples_from(data, entry(model))
+    if data is not None and leaves_sizes_open(model):
         samples = list(iterate(samples))
         model = fixed_for(model, [row for _, row in rows(samples, entry(model), Notes())])
-    stats = calibrate(model, _noise(model) if samples is None else samples, ops=ops)
-    return trainable(model, recipe, stats, weight_bits=weight_bits, settings=settings, logits=logits, ops=ops)
+    stats = calibrate(model, samples, ops=ops)
+    return trainable(
+        model, mode, stats, recipe=recipe, weight_bits=weight_bits, settings=settings, logits=logits, ops=ops
+    )
 
 
 def _noise(model: Model) -> list[Row]:
