@@ -53,6 +53,7 @@ LINES: dict[str, list[str]] = {
     "train": [MODEL, "--data", DATA, "-o", "out.tflite", "--steps", "2"],
     "compare": [MODEL, INT8, "--data", DATA],
     "doctor": [MODEL, INT8, "--data", DATA],
+    "trace": [INT8, "--data", DATA],
     "check": [MODEL],
     "targets": [],
     "benchmark": [MODEL, "--rounds", "2", "--quick", "--threads", "1"],

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeropoint.fixedpoint import INT32_MAX, to_fixed_point
+from zeropoint.fixedpoint import INT32_MAX, multiply, multiply_wide, shift_right, to_fixed_point
 
 
 def value(multiplier: int, shift: int) -> Fraction:
@@ -53,3 +54,36 @@ def test_too_large_saturates(real):
 def test_a_multiplier_is_a_finite_size(bad):
     with pytest.raises(ValueError, match="multiplier"):
         to_fixed_point(bad)
+
+
+# As kernels apply them.
+
+WIDE = st.integers(-(2**31), 2**31 - 1)
+FACTORS = st.floats(2.0**-20, 0.999)
+
+
+def nearest(exact: Fraction) -> set[int]:
+    return {math.floor(exact + Fraction(1, 2)), math.ceil(exact - Fraction(1, 2))}
+
+
+@given(WIDE, st.integers(0, 31))
+def test_shift_right_is_to_the_nearest_with_halves_away_from_zero(x, bits):
+    exact = Fraction(x, 2**bits)
+    found = int(shift_right(np.array([x]), bits)[0])
+    assert found in nearest(exact)
+    assert abs(found) >= abs(exact) or abs(abs(exact) - abs(found)) < Fraction(1, 2)
+
+
+@given(WIDE, FACTORS)
+def test_multiply_is_within_a_unit_of_the_product(x, real):
+    multiplier, shift = to_fixed_point(real)
+    exact = x * Fraction(multiplier) * Fraction(2) ** (shift - 31)
+    assert abs(int(multiply(np.array([x]), multiplier, shift)[0]) - exact) <= Fraction(3, 4)
+
+
+@given(st.integers(-(2**46), 2**46), st.floats(2.0**-30, 2.0**-16))
+def test_multiply_wide_has_sixteen_bits_of_the_multiplier(x, real):
+    multiplier, shift = to_fixed_point(real)
+    reduced = min((multiplier + (1 << 15)) >> 16, 0x7FFF)
+    exact = x * Fraction(reduced) * Fraction(2) ** (shift - 15)
+    assert int(multiply_wide(np.array([x]), multiplier, shift)[0]) == math.floor(exact + Fraction(1, 2))

@@ -23,6 +23,7 @@ LAYERS = (
     ("tflite", "runtime", "sources"),
     ("calibration",),
     ("bench",),
+    ("simulation",),
     ("plan",),
     ("improve",),
     ("quantization",),

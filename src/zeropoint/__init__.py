@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .recipe import Recipe as Recipe
     from .recipe import load_recipe as load_recipe
     from .report.inspection import inspect as inspect
+    from .simulation.trace import Trace as Trace
+    from .simulation.trace import simulate as simulate
     from .sources.conversion import Conversion as Conversion
     from .sources.data import ImageFolder as ImageFolder
     from .sources.data import Normalization as Normalization
@@ -49,6 +51,7 @@ _HOMES = {
     "quantization": ("quantize",),
     "recipe": ("Recipe", "load_recipe"),
     "report.inspection": ("inspect",),
+    "simulation.trace": ("Trace", "simulate"),
     "sources.conversion": ("Conversion",),
     "sources.data": ("ImageFolder", "Normalization"),
     "sources.models": ("load",),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import zeropoint
 from zeropoint.calibration import calibrate
-from zeropoint.dtypes import DType
+from zeropoint.dtypes import Array, DType
 from zeropoint.errors import RuntimeFailure
 from zeropoint.graph import Model
 from zeropoint.improve.pipeline import run
@@ -36,6 +38,9 @@ from .samples import LOOSE, SAMPLES, tolerance
 SLACK = 0.02
 """In units of the last place: what float32 loses on the way to int16 and back."""
 
+SIMULATED = 3
+"""Runs that are also simulated, bit for bit."""
+
 NEAR = {
     (DType.INT8, DType.INT8): 0.005,
     (DType.INT16, DType.INT8): 0.001,
@@ -51,8 +56,10 @@ def test_integer_op_computes_what_the_float_op_does(case: Case, kernels: Kernels
     result = quantized(case).model
     integer, exact = Session(result, kernels=kernels), Session(case.sample.model(), kernels="optimized")
     rounded = Session(rounded_model(case), kernels="optimized")
-    for inputs in case.sample.draw(RUNS):
+    for number, inputs in enumerate(case.sample.draw(RUNS)):
         fed = rounded_inputs(result, inputs)
+        if number < SIMULATED and kernels == "reference":
+            assert_simulated(result, inputs, run_afresh(integer, inputs))
         runs = zip(
             computing(result).outputs,
             run_afresh(integer, fed),
@@ -69,6 +76,11 @@ def test_integer_op_computes_what_the_float_op_does(case: Case, kernels: Kernels
                 assert units_off(unrounded, unrounded, output.params) <= 1 + SLACK
                 low, high = output.params.range()
                 assert np.abs(got - unrounded).mean() <= NEAR[case.activations, case.weights] * (high - low)
+
+
+def assert_simulated(model: Model, inputs: Sequence[Array], wanted: Sequence[Array]) -> None:
+    for simulated, run_by_litert in zip(zeropoint.simulate(model, inputs).outputs, wanted, strict=True):
+        np.testing.assert_array_equal(simulated, run_by_litert)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

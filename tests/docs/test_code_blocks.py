@@ -48,6 +48,7 @@ SHORTER = {
 BRINGS = {
     "compare.md": ("model_int8.tflite", "eval.npz", "eval.py"),
     "front-doors.md": ("model.keras", "model.h5", "saved_model"),
+    "integers.md": ("model_int8.tflite",),
     "training.md": ("eval.py",),
 }
 """Files that a page needs besides a model, samples and photos."""

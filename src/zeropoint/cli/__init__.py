@@ -16,6 +16,7 @@ from .examine import benchmark, compare, doctor, inspect
 from .export import export
 from .make import calibrate, demo, quantize, train
 from .signals import orderly_end
+from .trace import trace
 
 app = typer.Typer(
     name="zeropoint",
@@ -27,7 +28,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (inspect, calibrate, quantize, train, compare, doctor, benchmark, check, targets, export, demo):
+COMMANDS = (inspect, calibrate, quantize, train, compare, doctor, trace, benchmark, check, targets, export, demo)
+for command in COMMANDS:
     add_command(app, command, runs_models=command not in (inspect, check, targets, demo))
 
 

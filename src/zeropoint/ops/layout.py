@@ -47,16 +47,25 @@ def strides_of(op: Op) -> tuple[int, int]:
 
 def convolution_windows(op: Op) -> tuple[Window, Window]:
     """Of a CONV_2D or DEPTHWISE_CONV_2D: along the height and along the width."""
-    source, weights = _operand(op, 0), _operand(op, 1)
+    dilations = int(op.option("dilationHFactor", 1)), int(op.option("dilationWFactor", 1))
+    return _windows(op, _operand(op, 1).shape[1:3], dilations)
 
-    def window(axis: int, stride: int, dilation: int) -> Window:
-        taps, length, outputs = weights.shape[axis], source.shape[axis], op.outputs[0].shape[axis]
+
+def pooling_windows(op: Op) -> tuple[Window, Window]:
+    """Of an op that takes the average or the greatest of each window."""
+    return _windows(op, (int(op.option("filterHeight", 1)), int(op.option("filterWidth", 1))), (1, 1))
+
+
+def _windows(op: Op, taps: Sequence[int], dilations: Sequence[int]) -> tuple[Window, Window]:
+    source = _operand(op, 0)
+
+    def window(axis: int, taps: int, stride: int, dilation: int) -> Window:
+        length, outputs = source.shape[axis], op.outputs[0].shape[axis]
         reach = (outputs - 1) * stride + (taps - 1) * dilation + 1
         padding = max(0, reach - length) if op.option("padding") == SAME else 0
         return Window(taps, stride, dilation, length, outputs, padding // 2, padding - padding // 2)
 
-    dilations = int(op.option("dilationHFactor", 1)), int(op.option("dilationWFactor", 1))
-    high, wide = map(window, (1, 2), strides_of(op), dilations)
+    high, wide = map(window, (1, 2), taps, strides_of(op), dilations)
     return high, wide
 
 
@@ -218,7 +227,7 @@ class Convolution(Layout):
         return self._cut(op, x)
 
     def _cut(self, op: Op, x: Array) -> Array:
-        return _sliding(convolution_windows(op), x)
+        return sliding(convolution_windows(op), x)
 
     def _coverage(self, op: Op) -> Array:
         source = _operand(op, self.data)
@@ -247,7 +256,7 @@ class TransposedConvolution(Convolution):
         high, wide = transposed_windows(x.shape[1:3], taps, outputs, strides, same=op.option("padding") == SAME)
         spaced = np.zeros((x.shape[0], high.length, wide.length, x.shape[3]), x.dtype)
         spaced[:, :: strides[0], :: strides[1]] = x
-        return _sliding((high, wide), spaced)[:, ::-1]
+        return sliding((high, wide), spaced)[:, ::-1]
 
     def _coverage(self, op: Op) -> Array:
         """Every input element meets every tap once, so an output element meets this share of them."""
@@ -257,8 +266,8 @@ class TransposedConvolution(Convolution):
         return np.full(height * width, share)
 
 
-def _sliding(windows: tuple[Window, Window], x: Array) -> Array:
-    """Every window that a convolution looks at: [positions, taps, channels]."""
+def sliding(windows: tuple[Window, Window], x: Array) -> Array:
+    """Every window that a convolution or a pooling looks at, with zeros for padding: [positions, taps, channels]."""
     high, wide = windows
     padded = np.pad(x, [(0, 0), (high.before, high.after), (wide.before, wide.after), (0, 0)])
     batch, row, column, channel = padded.strides

@@ -1,0 +1,128 @@
+"""The command that shows a quantized model's integers: trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidRecipe, InvalidSample
+from . import shared
+from .command import Screen, flag, option
+
+if TYPE_CHECKING:
+    from ..graph.model import Model
+    from ..simulation.trace import SimulationOptions, Trace
+    from ..sources.samples import Samples
+
+
+def kernel_sets() -> tuple[str, ...]:
+    from ..simulation.rules import KERNEL_SETS
+
+    return KERNEL_SETS
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """What to run, and which number of it to explain."""
+
+    data: str = option(..., "DATA", shared.DATA_HELP)
+    tensor: str | None = option(None, "NAME", "The tensor to explain a number of (zeropoint inspect lists them).")
+    at: str | None = option(None, "I,J,...", "The number's index in that tensor.")
+    sample: int = option(0, "N", "Which sample, from 0.", min=0)
+    kernels: str = option("reference", "NAME", "reference, xnnpack or tflm.", autocompletion=kernel_sets)
+    float_model: Path | None = option(None, "FLOAT", "What the model was made of, to compare with.", "--float")
+    float_rest: bool = flag("Let LiteRT compute integer ops that have no simulation.")
+    signature: str | None = option(None, "KEY", shared.SIGNATURE_HELP)
+    as_json: bool = flag("Print JSON (docs/integers.md).", "--json")
+
+    def place(self) -> tuple[str, tuple[int, ...]] | None:
+        """The number to explain."""
+        if self.tensor is None and self.at is None:
+            return None
+        if self.tensor is None or self.at is None:
+            raise InvalidRecipe("--tensor NAME and --at I,J,... go together: they say which number to explain")
+        parts = [part.strip() for part in self.at.split(",") if part.strip()]
+        if not all(part.isdecimal() for part in parts):
+            raise InvalidRecipe(f"--at {self.at}: give whole numbers with commas between them, such as 0,12,7,3")
+        return self.tensor, tuple(map(int, parts))
+
+    def chosen(self, screen: Screen) -> SimulationOptions:
+        from ..simulation.rules import KERNEL_SETS
+        from ..simulation.trace import SimulationOptions
+
+        original = None if self.float_model is None else shared.load_model(self.float_model, screen)
+        kernels = shared.known("set of kernels", self.kernels, KERNEL_SETS)
+        return SimulationOptions(kernels, self.signature, self.float_rest, original)
+
+
+@dataclass(frozen=True)
+class VectorOptions:
+    """Golden vectors: files with the values of all tensors."""
+
+    export: Path | None = option(None, "DIR", "Write what every op reads and makes into this folder.")
+    format: str = option("npy", "FORMAT", "npy, or hex: one element to a line.")
+    ops: str | None = option(None, "KIND[,KIND]", "Only ops of these kinds, such as CONV_2D.")
+    limit: int | None = option(None, "N", "Samples to write; by default the one chosen.", min=1)
+    overwrite: bool = flag("Replace files in the folder.")
+
+
+def trace(
+    screen: Screen,
+    model: shared.ModelArgument,
+    options: TraceOptions,
+    vectors: VectorOptions,
+    images: shared.ImageOptions,
+) -> None:
+    """Run a quantized model in integers, bit for bit as LiteRT does, and show how a number came about.
+
+    Without --tensor, the integers of every op are summed up. --export writes them as golden vectors for testbenches:
+    arrays or hex text, with an index of ops, shapes, scales and multipliers.
+
+    Examples:
+      zeropoint trace model_int8.tflite --data samples.npz
+      zeropoint trace model_int8.tflite --data samples.npz --float model.tflite \\
+        --tensor digits_1/residual_1/Add --at 0,3,4,2
+      zeropoint trace model_int8.tflite --data samples.npz --export vectors \\
+        --format hex --ops CONV_2D --limit 2
+    """
+    from ..report.simulation import print_explanation, print_trace
+    from ..report.terminal import Printer
+    from ..simulation.vectors import FORMATS, export_vectors
+
+    place, format = options.place(), shared.known("format", vectors.format, FORMATS)
+    if vectors.export is None and (vectors.ops is not None or vectors.limit is not None):
+        raise InvalidRecipe("--ops and --limit are about --export DIR; say where to write")
+    if vectors.export is not None:
+        from ..files import refuse_existing
+        from ..simulation.vectors import INDEX
+
+        if vectors.export.exists():
+            refuse_existing(vectors.export / INDEX, vectors.overwrite)
+    source = images.sampled(shared.load_model(model, screen), options.data, options.signature)
+    traces = _traces(source.model, source.data.samples, options, screen)
+    first = next(traces, None)
+    if first is None:
+        raise InvalidSample(f"--sample {options.sample}: {options.data} has fewer samples; they are counted from 0")
+    found = None if place is None else first.explain(*place)
+    if vectors.export is not None:
+        kinds = [] if vectors.ops is None else [kind.strip() for kind in vectors.ops.split(",")]
+        wanted = islice(chain([first], traces), vectors.limit or 1)
+        files = export_vectors(wanted, vectors.export, format=format, ops=kinds, overwrite=vectors.overwrite)
+        Printer(screen.beside(options.as_json)).entry("Vectors", f"{len(files)} files in {vectors.export}")
+    if options.as_json:
+        screen.json(first.to_json() if found is None else found.to_json())
+    elif found is not None:
+        print_explanation(found, screen.results)
+    elif vectors.export is None:
+        print_trace(first, screen.results)
+
+
+def _traces(model: Model, samples: Samples, options: TraceOptions, screen: Screen) -> Iterator[Trace]:
+    """From the chosen sample on."""
+    from ..simulation.trace import simulate_all
+    from ..sources.samples import iterate
+
+    return simulate_all(model, islice(iterate(samples), options.sample, None), options.chosen(screen))

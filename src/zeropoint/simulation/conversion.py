@@ -1,0 +1,42 @@
+"""QUANTIZE and DEQUANTIZE: between real numbers and integers, and from one scale to another."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..affine import dequantize as to_real
+from ..affine import quantize as to_integers
+from ..dtypes import DType
+from .call import Call, Computed
+from .rescaling import Scales
+
+
+def quantize(call: Call) -> Computed:
+    """round(x / scale) + zero point, halves away from zero; or, of integers, their difference from the zero point times
+    a ratio of scales."""
+    if call.tensor(0).dtype.is_float:
+        return Computed((call.rules.quantize(call),))
+    scales = Scales(call.scale(0), np.asarray(np.float32(1)), call.output_scale)
+    units, steps = call.rules.requantize(call.centered(0), scales)
+    made = call.output.dtype
+    return call.finished(units, steps, (made.min, made.max))
+
+
+def quantize_half_away(call: Call) -> np.ndarray:
+    return call.stored(to_integers(call.value(0).astype(np.float32), call.output))
+
+
+def quantize_half_even(call: Call) -> np.ndarray:
+    """As XNNPACK: times the reciprocal of the scale, halves to even."""
+    made = call.output
+    scaled = call.value(0).astype(np.float32) * (np.float32(1) / np.float32(made.scale))
+    low, high = made.dtype.min - made.zero_point, made.dtype.max - made.zero_point
+    return call.stored(np.rint(np.clip(scaled, low, high)) + made.zero_point)
+
+
+def dequantize(call: Call) -> Computed:
+    """scale * (q - zero point) as float32; float16 constants as they are."""
+    tensor = call.tensor(0)
+    if tensor.dtype is DType.FLOAT16:
+        return Computed((call.stored(call.value(0)),))
+    return Computed((call.stored(to_real(call.value(0), call.params(0))),))

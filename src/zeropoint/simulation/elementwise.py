@@ -1,0 +1,160 @@
+"""Sums, products and comparisons, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..affine import round_half_away
+from ..dtypes import Array, DType
+from ..fixedpoint import multiply, shift_right, wrapped
+from ..ops.execution import HEADROOM
+from .call import Call, Computed, Step
+from .rescaling import FixedPoint, Scales, fixed_points
+
+BinaryFunction = Callable[[Array, Array], Array]
+ONE = np.float32(1)
+
+
+def _to_common_scale(call: Call, headroom: int) -> tuple[Array, Array, np.float64, list[Step]]:
+    """Both inputs in units of twice the larger scale, and that, with so many bits of headroom below."""
+    scales = [np.float32(call.scale(slot)) for slot in (0, 1)]
+    common = np.float64(np.float32(2) * max(scales))
+    made, steps = [], []
+    for slot, scale in enumerate(scales):
+        multiplier, shift = fixed_points(np.asarray(scale / common))
+        made.append(multiply(wrapped(call.centered(slot) << headroom), multiplier, shift))
+        steps += [Step(f"multiplier of input {slot}", multiplier), Step(f"shift of input {slot}", shift)]
+        steps.append(Step(f"input {slot} rescaled", made[-1]))
+    return made[0], made[1], common, steps
+
+
+def add(call: Call) -> Computed:
+    return call.rules.add(call, np.add)
+
+
+def subtract(call: Call) -> Computed:
+    return call.rules.subtract(call, np.subtract)
+
+
+def fixed_point_sum(call: Call, combine: BinaryFunction) -> Computed:
+    """ADD and SUB: both inputs to a common scale, then to the output's."""
+    if _is_power_of_two(call):
+        return _shifted_sum(call, combine)
+    headroom = HEADROOM[call.output.dtype.bits]
+    first, second, common, steps = _to_common_scale(call, headroom)
+    total = wrapped(combine(first, second))
+    factor = common / (np.float32(1 << headroom) * np.float32(call.output_scale))
+    multiplier, shift = fixed_points(np.asarray(np.float64(factor)))
+    steps += [Step("sum", total), Step("multiplier", multiplier), Step("shift", shift)]
+    return call.finished(multiply(total, multiplier, shift), steps)
+
+
+def _is_power_of_two(call: Call) -> bool:
+    """16-bit sums whose scales are powers of two, of which one is the output's, unless the option forbids it."""
+    if call.output.dtype is not DType.INT16 or not call.option("potScaleInt16", True):
+        return False
+    logs = [np.log2(float(s)) for s in (call.scale(0), call.scale(1), call.output_scale)]
+    return all(abs(log - round(log)) < 1e-3 for log in logs)
+
+
+def _shifted_sum(call: Call, combine: BinaryFunction) -> Computed:
+    shifts = [round(float(np.log2(call.output_scale / call.scale(slot)))) for slot in (0, 1)]
+    first, second = (shift_right(call.value(k).astype(np.int64), shift) for k, shift in enumerate(shifts))
+    steps = [Step("input 0 rescaled", first), Step("input 1 rescaled", second)]
+    return call.finished(combine(first, second), steps)
+
+
+def multiply_elements(call: Call) -> Computed:
+    """MUL: (x - zero point) * (y - zero point), rescaled."""
+    product = call.centered(0) * call.centered(1)
+    units, steps = call.rules.product(product, Scales(call.scale(0), call.scale(1), call.output_scale))
+    return call.finished(units, [Step("product", product), *steps])
+
+
+def squared_difference(call: Call) -> Computed:
+    first, second, common, steps = _to_common_scale(call, 7)
+    square = wrapped((first - second) ** 2)
+    factor = common * common / (np.float32(1 << 14) * np.float32(call.output_scale))
+    multiplier, shift = fixed_points(np.asarray(np.float64(factor)))
+    steps += [Step("square", square), Step("multiplier", multiplier), Step("shift", shift)]
+    return call.finished(multiply(square, multiplier, shift), steps)
+
+
+def choose(function: BinaryFunction) -> Callable[[Call], Computed]:
+    """MAXIMUM and MINIMUM: of the integers as they are."""
+
+    def chosen(call: Call) -> Computed:
+        return Computed((call.stored(function(call.value(0), call.value(1))),))
+
+    return chosen
+
+
+def compare(function: BinaryFunction, orders: bool = True) -> Callable[[Call], Computed]:
+    """256 * scale * (q - zero point) of both sides as integers; or, for some types that are put in order, the integers
+    as they are."""
+
+    def compared(call: Call) -> Computed:
+        if orders and call.tensor(0).dtype not in call.rules.ordered_by_scale:
+            return Computed((call.stored(function(call.value(0), call.value(1))),))
+        sides = []
+        for slot in (0, 1):
+            multiplier, shift = fixed_points(np.asarray(call.scale(slot), np.float64))
+            sides.append(multiply(call.centered(slot) << 8, multiplier, shift))
+        steps = (Step("input 0 rescaled", sides[0]), Step("input 1 rescaled", sides[1]))
+        return Computed((call.stored(function(*sides)),), steps)
+
+    return compared
+
+
+# Functions that are straight on both sides of zero.
+
+RATIO = FixedPoint(np.float32, np.float32)
+
+
+def clamp(low: float, high: float) -> Callable[[Call], Computed]:
+    """RELU and its relatives: rescaled and clamped."""
+
+    def clamped(call: Call) -> Computed:
+        units, steps = call.rules.ratio(call.centered(0), Scales(call.scale(0), np.asarray(ONE), call.output_scale))
+        return call.finished(units, steps, call.bounds_of(low, high))
+
+    return clamped
+
+
+def clamp_unscaled(high: float) -> Callable[[Call], Computed]:
+    """The integers of the input, whatever the output's scale is."""
+
+    def clamped(call: Call) -> Computed:
+        read = call.params(0)
+        top = read.zero_point + int(round_half_away(np.float32(high) / np.float32(read.scale)))
+        top = min(max(top, read.dtype.min), read.dtype.max)
+        return Computed((call.stored(np.clip(call.value(0).astype(np.int64), read.zero_point, top)),))
+
+    return clamped
+
+
+def absolute(call: Call) -> Computed:
+    x = np.abs(call.centered(0))
+    if call.scale(0) == call.output_scale:
+        return call.finished(x)
+    return call.finished(*RATIO(x, Scales(call.scale(0), np.asarray(ONE), call.output_scale)))
+
+
+def leaky_relu(call: Call) -> Computed:
+    """Two factors: the scales' ratio above zero, alpha times that below."""
+    x, alpha = call.centered(0), np.float32(call.option("alpha", 0.0))
+    above, steps = RATIO(x, Scales(call.scale(0), np.asarray(ONE), call.output_scale))
+    below, others = RATIO(x, Scales(call.scale(0), np.asarray(abs(alpha)), call.output_scale))
+    steps += [Step(f"{step.name} below zero", step.values) for step in others]
+    return call.finished(np.where(x >= 0, above, -below if alpha < 0 else below), steps)
+
+
+def prelu(call: Call) -> Computed:
+    """The same with an alpha for each channel, or element."""
+    x, alpha = call.centered(0), call.centered(1)
+    above, steps = RATIO(x, Scales(call.scale(0), np.asarray(ONE), call.output_scale))
+    below, others = RATIO(x * alpha, Scales(call.scale(0), call.scale(1), call.output_scale))
+    steps += [Step(f"{step.name} below zero", step.values) for step in others]
+    return call.finished(np.where(x >= 0, above, below), steps)

@@ -1,0 +1,244 @@
+"""Functions of one value: looked up in a table, interpolated between its entries, or computed in fixed point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from ..affine import round_half_away
+from ..dtypes import Array, DType
+from ..fixedpoint import high_product, multiply, shift_right
+from . import transcendental
+from .call import Call, Computed, Step
+from .rescaling import fixed_points
+
+RealFunction = Callable[[Array], Array]
+"""Of float32 or float64, in the same type."""
+
+
+def exact(function: Callable[[Array], Array]) -> RealFunction:
+    """In float64, rounded to the type of the argument: what a good library gives."""
+
+    def computed(x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(function(x.astype(np.float64)).astype(x.dtype))
+
+    return computed
+
+
+exp, log, tanh, expm1 = exact(np.exp), exact(np.log), exact(np.tanh), exact(np.expm1)
+erfc = exact(np.vectorize(math.erfc, otypes=[np.float64]))
+
+
+def sigmoid(x: Array) -> Array:
+    return np.asarray(x.dtype.type(1) / (x.dtype.type(1) + exp(-x)))
+
+
+def elu(x: Array) -> Array:
+    return np.where(x < 0, expm1(x), x)
+
+
+def gelu(x: Array) -> Array:
+    return np.asarray(np.float32(0.5) * x * erfc(x * np.float32(-math.sqrt(0.5))))
+
+
+def gelu_by_tanh(x: Array) -> Array:
+    inner = x + np.float32(0.044715) * x * x * x
+    return np.asarray(np.float32(0.5) * x * (np.float32(1) + tanh(np.float32(math.sqrt(2 / math.pi)) * inner)))
+
+
+# Tables.
+
+
+def table_of_bytes(call: Call, function: RealFunction) -> Array:
+    """The output for each integer that an 8-bit input can be, in their order."""
+    read, made = call.params(0), call.output
+    inputs = np.arange(read.dtype.min, read.dtype.max + 1)
+    real = np.float32(read.scale) * (inputs - read.zero_point).astype(np.float32)
+    scaled = function(real) * (np.float32(1) / np.float32(made.scale))
+    with np.errstate(invalid="ignore"):
+        units = round_half_away(np.asarray(scaled, np.float32)) + np.float32(made.zero_point)
+    return np.asarray(np.clip(np.nan_to_num(units), made.dtype.min, made.dtype.max).astype(np.int64))
+
+
+POINTS = 512
+
+
+def table_of_points(function: RealFunction, low: Array, high: Array, per_unit: Array) -> Array:
+    """513 values of a function over an interval, each shifted by half of what interpolation would be off in the
+    middle of its segment. The type of `low` is what is computed in."""
+    real = low.dtype.type
+    step = (high - low) / real(POINTS)
+    places = low + np.arange(POINTS + 1, dtype=low.dtype) * step
+    with np.errstate(all="ignore"):
+        values = function(places) * per_unit
+        middles = function(places[:-1] + step / real(2)) * per_unit
+        values[-1] = function(np.asarray([high]))[0] * per_unit
+        nexts = function(low + np.arange(1, POINTS + 1, dtype=low.dtype) * step) * per_unit
+        rounded = round_half_away(values)
+        off = round_half_away((nexts + rounded[:-1]) / real(2)) - round_half_away(middles)
+        rounded[:-1] -= round_half_away(off / real(2))
+    return np.asarray(np.clip(np.nan_to_num(rounded), -32768, 32767).astype(np.int64))
+
+
+def interpolate(x: Array, table: Array) -> Array:
+    """16-bit values: 9 bits choose a segment, 7 bits a place on it."""
+    place = 256 + (x >> 7)
+    base = table[place]
+    slope = (table[place + 1] - base).astype(np.int16).astype(np.int64)
+    return np.asarray(base + ((slope * (x & 127) + 64) >> 7))
+
+
+def looked_up(call: Call, function: RealFunction) -> Computed:
+    """8 bits from a table of all values, 16 bits between 513 points."""
+    read, made, x = call.params(0), call.output, call.value(0).astype(np.int64)
+    if read.dtype.bits == 8:
+        return Computed((call.stored(table_of_bytes(call, function)[x - read.dtype.min]),))
+    scale, own = np.float32(read.scale), np.float32(made.scale)
+    low, high = (np.float32(end - read.zero_point) * scale for end in (-32768, 32767))
+    span = own * np.float32(32767 - made.zero_point) - own * np.float32(-32768 - made.zero_point)
+    table = table_of_points(function, np.asarray(low), np.asarray(high), np.asarray(np.float32(65536) / span))
+    return Computed((call.stored(interpolate(x, table)),), (Step("segment", 256 + (x >> 7)), Step("place", x & 127)))
+
+
+def table(function: RealFunction) -> Callable[[Call], Computed]:
+    return lambda call: looked_up(call, function)
+
+
+def gelu_op(call: Call) -> Computed:
+    return looked_up(call, gelu_by_tanh if call.option("approximate", False) else gelu)
+
+
+def log_op(call: Call) -> Computed:
+    """Of what is not above zero: the least that the output holds."""
+    least = np.float32(call.output.dtype.min - call.output.zero_point) * np.float32(call.output.scale)
+    return looked_up(call, lambda x: np.where(x <= 0, least, log(np.maximum(x, np.float32(1e-38)))))
+
+
+def square_root(call: Call) -> Computed:
+    """In float32, cut off rather than rounded."""
+    real = np.float32(call.scale(0)) * call.centered(0).astype(np.float32)
+    return call.finished(np.trunc(np.sqrt(real) / np.float32(call.output_scale)).astype(np.int64))
+
+
+def reciprocal_root(call: Call) -> Computed:
+    """8 bits in fixed point, 16 bits from a table; of what is not above zero the greatest that the output holds."""
+    greatest = np.float32(call.output.dtype.max) * np.float32(call.output.scale)
+    if call.output.dtype is DType.INT16:
+        one = np.float32(1)
+        return looked_up(call, lambda x: np.where(x <= 0, greatest, one / np.sqrt(np.maximum(x, np.float32(1e-38)))))
+    return reciprocal_root_in_fixed_point(call)
+
+
+def reciprocal_root_in_fixed_point(call: Call) -> Computed:
+    x = call.centered(0)
+    factor = 1.0 / np.float64(np.sqrt(np.float32(call.scale(0))) * np.float32(call.output_scale))
+    multiplier, shift = fixed_points(np.asarray(factor))
+    roots, root_shifts = transcendental.inverse_root(x)
+    units = multiply(multiply(np.ones_like(x), roots, root_shifts + 20), multiplier, shift - 20)
+    units = np.where(x == 0, call.output.dtype.max - call.output.zero_point, units)
+    return call.finished(units, [Step("root's multiplier", roots), Step("root's shift", root_shifts)])
+
+
+# LOGISTIC and TANH.
+
+
+@cache
+def sigmoid_points() -> Array:
+    """65536 * sigmoid(k / 24), k from 0 to 255, each raised by half of what interpolation would lack in the middle."""
+
+    def value(x: Array) -> Array:
+        return np.asarray(65536 / (1 + np.exp(-x / 24)))
+
+    k = np.arange(256.0)
+    lacking = value(k + 0.5) - (value(k) + value(k + 1)) / 2
+    points = np.rint(value(k) + lacking / 2).astype(np.int64)
+    points[-1] = 65535
+    return points
+
+
+def _in_thirds(call: Call, near: tuple[int, ...]) -> Array:
+    """16-bit inputs in units of 1 / (3 * 4096), by a multiplier of 15 bits; exact for scales of 2**(-12 + `near`)."""
+    x, scale = call.value(0).astype(np.int64), np.float32(call.scale(0))
+    log2 = np.log2(scale)
+    power = int(np.rint(log2)) + 12
+    if abs(log2 - np.rint(log2)) < 1e-3 and power in near:
+        return np.asarray(x * (3 << power))
+    multiplier, shift = float(scale) * 4096.0 * 3.0, 0
+    while multiplier <= 32767.0 / 2 and shift <= 30:
+        multiplier, shift = multiplier * 2, shift + 1
+    return np.asarray((x * int(multiplier) + ((1 << shift) >> 1)) >> shift)
+
+
+def logistic(call: Call) -> Computed:
+    if call.output.dtype is not DType.INT16:
+        return call.rules.sigmoid(call, True)
+    x = _in_thirds(call, (0,))
+    size = np.abs(x)
+    place = np.minimum(size >> 9, 255)
+    points = sigmoid_points()
+    base = points[place]
+    between = (base << 9) + (size & 511) * (points[np.minimum(place + 1, 255)] - base)
+    value = np.where(place >= 255, 0x7FFF << 10, between)
+    value = np.where(x >= 0, value + (1 << 9), (1 << 25) - value + (1 << 9) - 1) >> 10
+    return Computed((call.stored(value),), (Step("rescaled input", x), Step("segment", place)))
+
+
+def hyperbolic_tangent(call: Call) -> Computed:
+    """tanh(x) = 2 sigmoid(2 x) - 1."""
+    if call.output.dtype is not DType.INT16:
+        return call.rules.sigmoid(call, False)
+    x = _in_thirds(call, (0, 1))
+    size = np.abs(x)
+    place = np.minimum(size >> 8, 255)
+    points = sigmoid_points()
+    base = points[place]
+    between = (base << 8) + (size & 255) * (points[np.minimum(place + 1, 255)] - base)
+    value = np.where(place >= 255, 0xFFFF << 8, between)
+    middle, half = 1 << 23, 1 << 7
+    value = np.where(x >= 0, value - middle + half, -value + middle + half - 1) >> 8
+    return Computed((call.stored(value),), (Step("rescaled input", x), Step("segment", place)))
+
+
+def sigmoid_by_table(call: Call, is_logistic: bool) -> Computed:
+    return looked_up(call, sigmoid if is_logistic else tanh)
+
+
+def sigmoid_in_fixed_point(call: Call, is_logistic: bool) -> Computed:
+    """8 bits: rescaled to four integer bits, the function, rounded to 8 bits."""
+    factor = np.float64(call.scale(0)) * (1 << 27)
+    multiplier, shift = fixed_points(np.asarray(factor))
+    radius = math.floor(15 * 2.0**27 / 2.0 ** int(shift))
+    x = call.centered(0)
+    inside = multiply(np.clip(x, -radius, radius), multiplier, shift)
+    function, bits, zero = (transcendental.logistic, 23, -128) if is_logistic else (transcendental.tanh, 24, 0)
+    value = np.clip(shift_right(function(inside, 4), bits) + zero, -128, 127)
+    value = np.where(x <= -radius, -128, np.where(x >= radius, 127, value))
+    return Computed((call.stored(value),), (Step("rescaled input", inside),))
+
+
+def hard_swish(call: Call) -> Computed:
+    """x * relu6(x + 3) / 6 in 16 bits: a factor from 0 to 1 times x, both rescaled."""
+    fine = np.float32(1 / 128) * np.float32(call.scale(0))
+    factors = np.array(
+        [fine / np.float32(call.output_scale), fine / (np.float32(3.0) / np.float32(32768.0))], np.float64
+    )
+    multipliers, shifts = fixed_points(factors)
+    narrow = np.where(multipliers >= (1 << 31) - 1 - (1 << 15), 32767, (multipliers + (1 << 15)) >> 16)
+    x = (call.centered(0) << 7).astype(np.int16).astype(np.int64)
+    scaled = high_product(x, narrow[0], 15)
+    gate, shift = x, int(shifts[1])
+    if shift > 0:
+        gate = np.clip(gate << (shift - 1), -32768, 32767)
+    gate = high_product(gate, narrow[1], 15)
+    if shift > 0:
+        gate = np.clip(gate << 1, -32768, 32767)
+    elif shift < 0:
+        gate = shift_right(gate, -shift)
+    gate = (gate + (1 << 15)) >> 1
+    product = np.trunc(gate * scaled / (1 << 15)).astype(np.int64)
+    steps = [Step("rescaled input", scaled), Step("gate", gate), Step("product", product)]
+    return call.finished(shift_right(product, -int(shifts[0])), steps)

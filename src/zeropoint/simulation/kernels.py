@@ -1,0 +1,63 @@
+"""Which function simulates which op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from . import conversion, elementwise, functions, normalization, pooling
+from .call import Call, Computed
+from .movement import MOVING, moved
+from .weighted import matrix_product, weighted
+
+Kernel = Callable[[Call], Computed]
+
+KERNELS: Mapping[str, Kernel] = {
+    **dict.fromkeys(("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"), weighted),
+    **dict.fromkeys(MOVING, moved),
+    "ABS": elementwise.absolute,
+    "ADD": elementwise.add,
+    "ARG_MAX": pooling.arg_max,
+    "ARG_MIN": pooling.arg_min,
+    "AVERAGE_POOL_2D": pooling.average_pool,
+    "BATCH_MATMUL": matrix_product,
+    "DEQUANTIZE": conversion.dequantize,
+    "ELU": functions.table(functions.elu),
+    "EQUAL": elementwise.compare(np.equal, orders=False),
+    "EXP": functions.table(functions.exp),
+    "GELU": functions.gelu_op,
+    "GREATER": elementwise.compare(np.greater),
+    "GREATER_EQUAL": elementwise.compare(np.greater_equal),
+    "HARD_SWISH": functions.hard_swish,
+    "L2_NORMALIZATION": normalization.l2_normalization,
+    "LEAKY_RELU": elementwise.leaky_relu,
+    "LESS": elementwise.compare(np.less),
+    "LESS_EQUAL": elementwise.compare(np.less_equal),
+    "LOG": functions.log_op,
+    "LOGISTIC": functions.logistic,
+    "LOG_SOFTMAX": normalization.log_softmax,
+    "MAXIMUM": elementwise.choose(np.maximum),
+    "MAX_POOL_2D": pooling.max_pool,
+    "MEAN": pooling.mean,
+    "MINIMUM": elementwise.choose(np.minimum),
+    "MUL": elementwise.multiply_elements,
+    "NOT_EQUAL": elementwise.compare(np.not_equal, orders=False),
+    "PRELU": elementwise.prelu,
+    "QUANTIZE": conversion.quantize,
+    "REDUCE_MAX": pooling.reduce_max,
+    "REDUCE_MIN": pooling.reduce_min,
+    "RELU": elementwise.clamp(0.0, np.inf),
+    "RELU6": lambda call: call.rules.relu6(call),
+    "RELU_0_TO_1": elementwise.clamp(0.0, 1.0),
+    "RELU_N1_TO_1": elementwise.clamp(-1.0, 1.0),
+    "RESIZE_BILINEAR": pooling.resize_bilinear,
+    "RESIZE_NEAREST_NEIGHBOR": pooling.resize_nearest_neighbor,
+    "RSQRT": lambda call: call.rules.reciprocal_root(call),
+    "SOFTMAX": normalization.softmax,
+    "SQRT": functions.square_root,
+    "SQUARED_DIFFERENCE": elementwise.squared_difference,
+    "SUB": elementwise.subtract,
+    "TANH": functions.hyperbolic_tangent,
+    "TOPK_V2": pooling.top_k,
+}

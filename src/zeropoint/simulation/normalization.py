@@ -1,0 +1,155 @@
+"""SOFTMAX, LOG_SOFTMAX, L2_NORMALIZATION: rows along the last axis."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+
+from ..affine import round_half_away
+from ..dtypes import Array, DType
+from ..fixedpoint import high_product, multiply, shift_right, to_fixed_point
+from . import transcendental
+from .call import Call, Computed, Step
+from .functions import exact, interpolate, table_of_points
+
+INTEGER_BITS, SUM_BITS = 5, 12
+"""Of the differences to a row's greatest element, and of the sum of their exponentials."""
+
+
+def _differences(call: Call, beta: float) -> tuple[Array, Array, int, int]:
+    """Elements below the row's greatest, in fixed point; which of them count; multiplier and shift."""
+    factor = min(beta * float(call.scale(0)) * (1 << (31 - INTEGER_BITS)), 2.0**31 - 1)
+    multiplier, shift = to_fixed_point(factor)
+    least = -math.floor(31 * 2.0 ** (31 - INTEGER_BITS) / 2.0**shift)
+    x = call.value(0).astype(np.int64)
+    below = x - x.max(axis=-1, keepdims=True)
+    counts = below >= least
+    return below, counts, multiplier, shift
+
+
+def softmax(call: Call) -> Computed:
+    if call.params(0).dtype is DType.INT16:
+        return _softmax_of_int16(call)
+    return call.rules.softmax(call)
+
+
+def softmax_in_fixed_point(call: Call) -> Computed:
+    """exp(x - greatest), the sum of these, its reciprocal, their product, all as 32-bit integers."""
+    below, counts, multiplier, shift = _differences(call, float(np.float32(call.option("beta", 1.0))))
+    exponentials = transcendental.exp_of_negative(multiply(np.where(counts, below, 0), multiplier, shift), INTEGER_BITS)
+    exponentials = np.where(counts, exponentials, 0)
+    total = shift_right(exponentials, SUM_BITS).sum(axis=-1, keepdims=True)
+    scale, over = transcendental.reciprocal(total, SUM_BITS)
+    made = call.output.dtype
+    units = shift_right(high_product(scale, exponentials), over + 31 - made.bits)
+    value = np.where(counts, np.clip(units + made.min, made.min, made.max), made.min)
+    steps = (
+        Step("below the greatest", below),
+        Step("multiplier", np.asarray(multiplier)),
+        Step("shift", np.asarray(shift)),
+        Step("exponential", exponentials),
+        Step("sum of exponentials", total),
+        Step("reciprocal", scale),
+    )
+    return Computed((call.stored(value),), steps)
+
+
+def softmax_in_float(call: Call) -> Computed:
+    """A table of exponentials in float32, and float32 sums."""
+    x = call.value(0).astype(np.int64)
+    table = _float_exponentials(np.float32(call.scale(0)), np.float32(call.option("beta", 1.0)))
+    exponentials = table[x.max(axis=-1, keepdims=True) - x]
+    total = np.cumsum(exponentials, axis=-1, dtype=np.float32)[..., -1:]
+    inverse = np.float32(1) / (total * np.float32(call.output_scale))
+    made = call.output
+    units = np.rint(exponentials * inverse).astype(np.int64) + made.zero_point
+    steps = (Step("exponential", exponentials), Step("sum of exponentials", total))
+    return Computed((call.stored(np.clip(units, made.dtype.min, made.dtype.max)),), steps)
+
+
+def _float_exponentials(scale: np.float32, beta: np.float32) -> Array:
+    factor = -scale * beta
+    return exact(np.exp)(factor * np.arange(256, dtype=np.float32))
+
+
+@cache
+def _int16_tables() -> tuple[Array, Array]:
+    """exp(x) from -10 to 0 and 1 / (1 + x) from 0 to 1, in units of 1 / 32768 or nearly so."""
+    low, high = np.float64(-10.0), np.float64(0.0)
+    unit = np.float64(65536 / (2.0 / 65535 * 65535))
+    step = 10.0 / 65535
+    low, high = np.float64(step * -65535), np.float64(step * 0)
+    exponentials = table_of_points(np.exp, np.asarray(low), np.asarray(high), np.asarray(unit))
+    end = np.float64(1.0 / 65535 * 65535)
+    reciprocals = table_of_points(
+        lambda x: 1.0 / (1.0 + x), np.asarray(np.float64(0)), np.asarray(end), np.asarray(unit)
+    )
+    return exponentials, reciprocals
+
+
+def _softmax_of_int16(call: Call) -> Computed:
+    """Exponentials from a table over [-10, 0], the reciprocal of their sum from another."""
+    exponential_table, reciprocal_table = _int16_tables()
+    beta = np.float32(call.option("beta", 1.0))
+    factor = np.float64(np.float32(call.scale(0)) * beta) / (10.0 / 65535.0)
+    multiplier, shift = to_fixed_point(float(factor))
+    x = call.value(0).astype(np.int64)
+    below = multiply(x - x.max(axis=-1, keepdims=True), multiplier, shift)
+    exponentials = interpolate(np.clip(below + 32767, -32768, 32767), exponential_table)
+    total = exponentials.sum(axis=-1, keepdims=True)
+    headroom = transcendental.leading_zeros(total)
+    shifted = ((total << (headroom - 1)) + (1 << 13)) >> 14
+    scale = interpolate(np.clip(shifted - (1 << 15) - (1 << 16), -32768, 32767), reciprocal_table)
+    right = 31 - headroom
+    value = np.clip((exponentials * scale + (np.int64(1) << (right - 1))) >> right, 0, 32767)
+    steps = (Step("exponential", exponentials), Step("sum of exponentials", total), Step("reciprocal", scale))
+    return Computed((call.stored(value),), steps)
+
+
+def log_softmax(call: Call) -> Computed:
+    return call.rules.log_softmax(call)
+
+
+def log_softmax_in_fixed_point(call: Call) -> Computed:
+    """x - greatest - log(sum of exponentials)."""
+    below, counts, multiplier, shift = _differences(call, 1.0)
+    rescaled = multiply(np.where(counts, below, 0), multiplier, shift)
+    exponentials = np.where(counts, transcendental.exp_of_negative(rescaled, INTEGER_BITS), 0)
+    total = shift_right(exponentials, SUM_BITS).sum(axis=-1, keepdims=True)
+    log = transcendental.logarithm(total, SUM_BITS, INTEGER_BITS)
+    reverse, reverse_shift = to_fixed_point((1 << (31 - shift)) / multiplier)
+    floor = multiply(log + transcendental.INT32_MIN, reverse, reverse_shift)
+    least = np.maximum(-math.floor(31 * 2.0 ** (31 - INTEGER_BITS) / 2.0**shift) - 1, floor)
+    made = call.output.dtype
+    rescaled = multiply(np.maximum(below, least), multiplier, shift)
+    units = shift_right(rescaled - log, 31 - INTEGER_BITS - 4) + made.max
+    value = np.where(below > least, np.clip(units, made.min, made.max), made.min)
+    steps = (Step("below the greatest", below), Step("sum of exponentials", total), Step("logarithm", log))
+    return Computed((call.stored(value),), steps)
+
+
+def log_softmax_in_float(call: Call) -> Computed:
+    x = call.value(0).astype(np.int64)
+    table = _float_exponentials(np.float32(call.scale(0)), np.float32(1))
+    greatest = x.max(axis=-1, keepdims=True)
+    total = np.cumsum(table[greatest - x], axis=-1, dtype=np.float32)[..., -1:]
+    log = exact(np.log)(total)
+    made = call.output
+    scale = np.float32(call.scale(0)) / np.float32(call.output_scale)
+    offset = greatest.astype(np.float32) * scale + log / np.float32(call.output_scale)
+    units = round_half_away((scale * x.astype(np.float32) - offset).astype(np.float32)).astype(np.int64)
+    value = np.clip(units + made.zero_point, made.dtype.min, made.dtype.max)
+    return Computed((call.stored(value),), (Step("sum of exponentials", total), Step("logarithm", log)))
+
+
+def l2_normalization(call: Call) -> Computed:
+    """x / sqrt(sum of squares), with 7 bits behind the point."""
+    x = call.centered(0)
+    total = (x * x).sum(axis=-1, keepdims=True)
+    multiplier, shift = transcendental.inverse_root(total)
+    made = call.output
+    value = np.clip(multiply(x, multiplier, shift + 7) + made.zero_point, made.dtype.min, made.dtype.max)
+    steps = (Step("sum of squares", total), Step("multiplier", multiplier), Step("shift", shift + 7))
+    return Computed((call.stored(value),), steps)

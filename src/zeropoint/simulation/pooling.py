@@ -1,0 +1,152 @@
+"""Windows and images: pooling, resizing; and sums over axes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..affine import round_half_away
+from ..dtypes import Array
+from ..fixedpoint import multiply, wrapped
+from ..ops.layout import pooling_windows, sliding
+from .call import Call, Computed, Step
+from .rescaling import fixed_points
+
+
+def _windows(call: Call, x: Array) -> Array:
+    """[positions, taps, channels], zeros for padding."""
+    return sliding(pooling_windows(call.op), x)
+
+
+def average_pool(call: Call) -> Computed:
+    return call.rules.average(call)
+
+
+def average_of_integers(call: Call) -> Computed:
+    """The mean of the integers that lie on the image, halves away from zero; the zero point does not matter."""
+    x = call.value(0).astype(np.int64)
+    total = _windows(call, x).sum(axis=1)
+    count = _windows(call, np.ones_like(x)).sum(axis=1)
+    mean = _quotient(total + np.where(total > 0, count // 2, -(count // 2)), count)
+    shape = call.op.outputs[0].shape
+    steps = (Step("sum", total.reshape(shape)), Step("elements", count.reshape(shape)))
+    return Computed((call.stored(np.clip(mean, *call.bounds())),), steps)
+
+
+def max_pool(call: Call) -> Computed:
+    x = call.value(0).astype(np.int64)
+    least = call.output.dtype.min
+    greatest = _windows(call, x - least).max(axis=1) + least
+    return Computed((call.stored(np.clip(greatest, *call.bounds())),))
+
+
+def _quotient(a: Array, b: Array | int) -> Array:
+    """As C divides integers: towards zero."""
+    return np.asarray(np.sign(a) * (np.abs(a) // b))
+
+
+# Images.
+
+
+def _size(call: Call) -> tuple[int, int]:
+    height, width = np.ravel(call.value(1)).tolist()
+    return height, width
+
+
+def resize_nearest_neighbor(call: Call) -> Computed:
+    x = call.value(0)
+    corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
+    rows, columns = (_nearest(x.shape[axis], size, corners, centers) for axis, size in enumerate(_size(call), 1))
+    return Computed((call.stored(x[:, rows][:, :, columns]),))
+
+
+def _nearest(source: int, size: int, corners: bool, centers: bool) -> Array:
+    one = np.float32(1)
+    scale = (source - 1) * one / np.float32(size - 1) if corners and size > 1 else source * one / np.float32(size)
+    places = (np.arange(size, dtype=np.float32) + np.float32(0.5 if centers else 0)) * scale
+    chosen = round_half_away(places) if corners else np.floor(places)
+    return np.asarray(np.clip(chosen.astype(np.int64), 0, source - 1))
+
+
+def resize_bilinear(call: Call) -> Computed:
+    return call.rules.bilinear(call)
+
+
+def bilinear_in_integers(call: Call) -> Computed:
+    """Places in 1/1024 of a pixel; the mean of four neighbours is rounded half away from zero."""
+    x = call.value(0).astype(np.int64)
+    corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
+    (y0, y1, v), (x0, x1, u) = (
+        _neighbours(x.shape[axis], size, corners, centers) for axis, size in enumerate(_size(call), 1)
+    )
+    v, u = v[:, None, None], u[:, None]
+    total = (
+        x[:, y0][:, :, x0] * (1024 - v) * (1024 - u)
+        + x[:, y1][:, :, x0] * v * (1024 - u)
+        + x[:, y0][:, :, x1] * (1024 - v) * u
+        + x[:, y1][:, :, x1] * v * u
+    )
+    mean = _quotient(total + np.where(total > 0, 1 << 19, -(1 << 19)), 1 << 20)
+    return Computed((call.stored(mean),), (Step("weighted sum", total),))
+
+
+def _neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[Array, Array, Array]:
+    """For each output the pixels on both sides, and the second one's weight in 1/1024."""
+    scale = (1024 * source + size // 2) // size
+    if corners and size > 1:
+        scale = (1024 * (source - 1) + (size - 1) // 2) // (size - 1)
+    places = np.arange(size) * scale
+    if centers:
+        places = places + scale // 2 - 512
+    before = np.maximum(_quotient(places, 1024), 0)
+    after = np.minimum(_quotient(places + 1023, 1024), source - 1)
+    return before, after, places - 1024 * before
+
+
+# Reductions.
+
+
+def axes_of(call: Call) -> tuple[int, ...]:
+    rank = call.value(0).ndim
+    return tuple(dict.fromkeys(int(axis) % rank for axis in np.ravel(call.value(1)))) if rank else ()
+
+
+def mean(call: Call) -> Computed:
+    return call.rules.mean(call)
+
+
+def mean_in_fixed_point(call: Call) -> Computed:
+    """The division by the number of elements is part of the multiplier."""
+    axes = axes_of(call)
+    x = call.centered(0)
+    count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
+    multipliers, shifts = fixed_points(np.float64(call.scale(0)) / np.float64(call.output_scale))
+    multiplier, shift = int(multipliers), int(shifts)
+    more = min(count.bit_length() - 1, 32, 31 + shift)
+    multiplier, shift = (multiplier << more) // count, shift - more
+    total = wrapped(x.sum(axis=axes)).reshape(call.op.outputs[0].shape)
+    steps = [Step("sum", total), Step("elements", np.asarray(count))]
+    steps += [Step("multiplier", np.asarray(multiplier)), Step("shift", np.asarray(shift))]
+    return call.finished(multiply(total, multiplier, shift), steps)
+
+
+def reduce_max(call: Call) -> Computed:
+    return Computed((call.stored(call.value(0).max(axis=axes_of(call))),))
+
+
+def reduce_min(call: Call) -> Computed:
+    return Computed((call.stored(call.value(0).min(axis=axes_of(call))),))
+
+
+def arg_max(call: Call) -> Computed:
+    return Computed((call.stored(np.argmax(call.value(0), axis=axes_of(call)[0])),))
+
+
+def arg_min(call: Call) -> Computed:
+    return Computed((call.stored(np.argmin(call.value(0), axis=axes_of(call)[0])),))
+
+
+def top_k(call: Call) -> Computed:
+    """The k greatest of each row; of equal ones the first."""
+    x, count = call.value(0), int(np.ravel(call.value(1))[0])
+    order = np.argsort(-x.astype(np.int64), axis=-1, kind="stable")[..., :count]
+    return Computed((call.stored(np.take_along_axis(x, order, axis=-1)), call.stored(order, 1)))

@@ -1,0 +1,87 @@
+"""From a sum of products to the output's integers: the ways in which kernels multiply by a real factor.
+
+Each is a value. A kernel that differs from another only in this has another value, not another function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..affine import round_half_away
+from ..dtypes import Array
+from ..fixedpoint import multiply, multiply_wide, to_fixed_point, wrapped
+from .call import Step
+
+Real = np.floating[Any]
+
+
+def fixed_points(factors: Array) -> tuple[Array, Array]:
+    """Multipliers and shifts of real factors."""
+    pairs = [to_fixed_point(float(factor)) for factor in np.ravel(factors)]
+    multipliers, shifts = np.array(pairs, np.int64).reshape(-1, 2).T
+    return multipliers.reshape(np.shape(factors)), shifts.reshape(np.shape(factors))
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The factor of a product, inputs * weights / output; each as float32, `weights` perhaps one for each channel."""
+
+    inputs: Array
+    weights: Array
+    output: Array
+
+    def factor(self, product: type[Real] = np.float64, quotient: type[Real] = np.float64) -> Array:
+        """Multiplied and divided in these types."""
+        made = self.inputs.astype(product) * self.weights.astype(product)
+        return np.asarray(made.astype(quotient) / self.output.astype(quotient)).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """A 32-bit sum times a 32-bit multiplier, rounded twice. `product` and `quotient`: the types that the factor is
+    computed in."""
+
+    product: type[Real] = np.float64
+    quotient: type[Real] = np.float64
+
+    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Step]]:
+        multiplier, shift = fixed_points(scales.factor(self.product, self.quotient))
+        steps = [Step("multiplier", multiplier), Step("shift", shift)]
+        return multiply(wrapped(sums), multiplier, shift), steps
+
+
+@dataclass(frozen=True)
+class WideFixedPoint:
+    """A 64-bit sum times a 16-bit multiplier, rounded once."""
+
+    product: type[Real] = np.float64
+    quotient: type[Real] = np.float64
+
+    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Step]]:
+        multiplier, shift = fixed_points(scales.factor(self.product, self.quotient))
+        steps = [Step("multiplier", multiplier), Step("shift", shift)]
+        return multiply_wide(sums, multiplier, shift), steps
+
+
+@dataclass(frozen=True)
+class Float64:
+    """A sum times a float64, rounded once, halves away from zero."""
+
+    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Step]]:
+        factor = scales.factor()
+        return round_half_away(sums * factor).astype(np.int64), [Step("factor", factor)]
+
+
+@dataclass(frozen=True)
+class Float32:
+    """A sum as float32 times a float32, rounded once, halves to even: XNNPACK."""
+
+    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Step]]:
+        factor = scales.factor(np.float32, np.float32).astype(np.float32)
+        return np.rint(wrapped(sums).astype(np.float32) * factor).astype(np.int64), [Step("factor", factor)]
+
+
+Rescaling = FixedPoint | WideFixedPoint | Float64 | Float32

@@ -1,0 +1,151 @@
+"""Exponentials, reciprocals, roots and logarithms in 32-bit fixed point, as kernels without floating point do them.
+
+A number with m integer bits is stored as round(value * 2**(31 - m)). A product of two has the integer bits of both.
+All of these are polynomials or Newton's iterations; every product is rounded, so that their order matters.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..dtypes import Array
+from ..fixedpoint import INT32_MAX, high_product, shift_right, wrapped
+
+INT32_MIN = -INT32_MAX - 1
+
+
+def constant(value: float, integer_bits: int = 0) -> int:
+    return round(value * (1 << (31 - integer_bits)))
+
+
+def shift_left(x: Array, bits: Array | int) -> Array:
+    """Saturated: a number with fewer integer bits."""
+    return np.asarray(np.clip(x << bits, INT32_MIN, INT32_MAX))
+
+
+def half_sum(a: Array, b: int) -> Array:
+    """(a + b) / 2, halves away from zero."""
+    total = a + b
+    return np.asarray(np.trunc((total + np.where(total >= 0, 1, -1)) / 2).astype(np.int64))
+
+
+def leading_zeros(x: Array) -> Array:
+    """Of x as 32 bits; 32 for zero."""
+    return np.asarray(32 - np.frexp(x.astype(np.float64))[1] * (x > 0))
+
+
+# exp(x) for x from -1/4 to 0 is Taylor's polynomial around -1/8; further below, it is that times exp(-2**k) for the
+# bits k of what is left.
+EIGHTH, THIRD = constant(math.exp(-1 / 8)), constant(1 / 3)
+BARREL = tuple((k, constant(math.exp(-(2.0**k)))) for k in range(-2, 5))
+
+
+def exp_of_negative(x: Array, integer_bits: int) -> Array:
+    """exp(x) for x <= 0 with so many integer bits; the result has none."""
+    fraction = 31 - integer_bits
+    quarter = 1 << (fraction - 2)
+    offset = (x & (quarter - 1)) - quarter
+    near = shift_left(offset, integer_bits) + constant(1 / 8)
+    square = high_product(near, near)
+    cube, fourth = high_product(square, near), high_product(square, square)
+    tail = shift_right(high_product(shift_right(fourth, 2) + cube, THIRD) + square, 1)
+    result = EIGHTH + high_product(near + tail, EIGHTH)
+    left = offset - x
+    for place, factor in BARREL:
+        if integer_bits > place:
+            is_set = (left & (1 << (fraction + place))) != 0
+            result = np.where(is_set, high_product(result, factor), result)
+    return np.asarray(np.where(x == 0, INT32_MAX, result))
+
+
+def _reciprocal(x: Array) -> Array:
+    """2 / (1 + x) for x from 0 to 1, with two integer bits: three of Newton's iterations on (1 + x) / 2."""
+    half = half_sum(x, INT32_MAX)
+    guess = constant(48 / 17, 2) + high_product(half, constant(-32 / 17, 2))
+    for _ in range(3):
+        rest = (1 << 29) - high_product(half, guess)
+        guess = guess + shift_left(high_product(guess, rest), 2)
+    return np.asarray(guess)
+
+
+def one_over_one_plus(x: Array) -> Array:
+    """1 / (1 + x) for x from 0 to 1."""
+    return shift_left(_reciprocal(x), 1)
+
+
+def one_minus_over_one_plus(x: Array) -> Array:
+    """(1 - x) / (1 + x) for x from 0 to 1."""
+    return shift_left(_reciprocal(x) - (1 << 29), 2)
+
+
+def logistic(x: Array, integer_bits: int) -> Array:
+    """1 / (1 + exp(-x))."""
+    positive = one_over_one_plus(exp_of_negative(-np.abs(x), integer_bits))
+    result = np.where(x > 0, positive, INT32_MAX - positive)
+    return np.asarray(np.where(x == 0, 1 << 30, result))
+
+
+def tanh(x: Array, integer_bits: int) -> Array:
+    """Of twice the exponent: that has one integer bit more."""
+    positive = one_minus_over_one_plus(exp_of_negative(-np.abs(x), integer_bits + 1))
+    return np.asarray(np.where(x < 0, -positive, np.where(x == 0, 0, positive)))
+
+
+def reciprocal(x: Array, integer_bits: int) -> tuple[Array, Array]:
+    """1 / x for x >= 1 as a number below one, and by how many bits it is too large."""
+    headroom = leading_zeros(x)
+    return one_over_one_plus((x << headroom) - (1 << 31)), integer_bits - headroom
+
+
+def inverse_root(x: Array) -> tuple[Array, Array]:
+    """1 / sqrt(x) of an integer as a multiplier and a shift (positive: left): five of Newton's iterations."""
+    is_small = x <= 1
+    x = np.where(is_small, 2, x)
+    shift = np.full(x.shape, 11, np.int64)
+    while (large := x >= 1 << 29).any():
+        x, shift = np.where(large, x // 4, x), shift + large
+    pairs = (leading_zeros(x) - 1) // 2 - 1
+    x, shift = x << (2 * pairs), shift - pairs
+    source = x >> 1
+    half, half_three = shift_right(source, 1), (1 << 28) + (1 << 27)
+    root = np.full(x.shape, 1 << 28, np.int64)
+    for _ in range(5):
+        cube = shift_left(high_product(high_product(root, root), root), 6)
+        root = shift_left(high_product(root, half_three) - high_product(half, cube), 3)
+    multiplier = high_product(root, constant(math.sqrt(2) / 2))
+    multiplier = multiplier << np.maximum(-shift, 0)
+    shift = np.maximum(shift, 0)
+    return np.where(is_small, INT32_MAX, multiplier), np.where(is_small, 0, -shift)
+
+
+FOURTH_ROOT = math.sqrt(math.sqrt(2))
+
+
+def logarithm(x: Array, integer_bits: int, result_bits: int) -> Array:
+    """log(x) for x >= 1, by a rational function near a power of the root of two."""
+    kept = result_bits + 1
+    quarter = shift_right(np.asarray(1 << 29), kept)
+    headroom = leading_zeros(x)
+    first = shift_left(high_product(_saturated_left(x, headroom - 1), constant(math.sqrt(0.5))), 1)
+    first_power = np.minimum(_saturated_left(integer_bits - headroom, 31 - kept) + quarter, INT32_MAX)
+    other_headroom = leading_zeros(high_product(x, constant(math.sqrt(0.5)))) - 1
+    second = _saturated_left(x, other_headroom)
+    second_power = np.maximum(_saturated_left(integer_bits - other_headroom, 31 - kept) - quarter, INT32_MIN)
+    r, power = np.minimum(first, second), np.maximum(first_power, second_power)
+    p, q = half_sum(r, constant(1 / FOURTH_ROOT)), 2 * (r - constant(1 / FOURTH_ROOT))
+    square = high_product(q, q)
+    above = high_product(q, r) + high_product(high_product(q, square), constant(11 / 240 * FOURTH_ROOT))
+    inner = constant(2 / FOURTH_ROOT - FOURTH_ROOT) + q + high_product(square, constant(FOURTH_ROOT / 20))
+    below = high_product(p, inner) + high_product(q, constant(FOURTH_ROOT / 4))
+    quotient = high_product(shift_right(above, kept), one_over_one_plus(wrapped(below)))
+    return shift_left(high_product(power, constant(math.log(2))) + quotient, 1)
+
+
+def _saturated_left(x: Array, bits: Array | int) -> Array:
+    """A shift that ends at the ends of 32 bits a little before they are reached."""
+    limit = (np.int64(1) << (31 - np.asarray(bits))) - 1
+    shifted = wrapped(np.asarray(x) << bits)
+    result = np.where(x > limit, INT32_MAX, np.where(x < -limit, INT32_MIN, shifted))
+    return np.asarray(np.where(np.asarray(bits) == 0, x, result))

@@ -1,0 +1,70 @@
+"""Layers with weights: sums of products, rescaled to the output."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..dtypes import Array, DType
+from ..graph.model import Op
+from ..ops import OPS
+from ..ops.layout import Layout
+from .call import Call, Computed, Step
+from .rescaling import FixedPoint, Rescaling, Scales, WideFixedPoint
+
+EXACT = (("float32", 2.0**24), ("float64", 2.0**53))
+"""Up to where sums of integers are exact in floating point, in which matrices are multiplied several times as fast."""
+
+
+def product(left: Array, right: Array) -> Array:
+    """A matrix product of integers, exactly, as int64."""
+    largest = float(np.abs(left).max(initial=0)) * float(np.abs(right).sum(axis=-2).max(initial=0))
+    for dtype, limit in EXACT:
+        if largest < limit:
+            return np.asarray(np.matmul(left.astype(dtype), right.astype(dtype)).astype(np.int64))
+    return np.asarray(np.matmul(left, right))
+
+
+def layout_of(op: Op) -> Layout:
+    layout = OPS[op.kind].layout
+    assert layout is not None
+    return layout
+
+
+def weighted(call: Call) -> Computed:
+    """CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV, FULLY_CONNECTED.
+
+    output = zero point + rescale(sum over k of (x[k] - zero point) * (w[k] - zero point) + bias)
+    """
+    op, layout = call.op, layout_of(call.op)
+    x, weights = call.centered(layout.data), call.centered(layout.weights)
+    patches = layout.patches(op, x, x.size + op.outputs[0].size)
+    sums = product(patches, layout.matrix(op, weights).swapaxes(1, 2))  # [groups, positions, outputs of a group]
+    sums = sums.transpose(1, 0, 2).reshape(op.outputs[0].shape)
+    slot = OPS[op.kind].bias_slot
+    bias = call.value(slot).astype(np.int64) if slot is not None and call.has(slot) else np.int64(0)
+    rescale = rescaling(call, slot)
+    scales = Scales(call.scale(layout.data), call.scale(layout.weights), call.output_scale)
+    units, steps = rescale(sums + bias, scales)
+    steps = [Step("sum of products", sums), Step("bias", np.asarray(bias)), Step("accumulator", sums + bias), *steps]
+    return call.finished(units, steps)
+
+
+def rescaling(call: Call, bias_slot: int | None) -> Rescaling:
+    """Beside 16-bit activations sums have 64 bits, unless the bias has 32."""
+    rule = call.rules.dense if call.op.kind == "FULLY_CONNECTED" else call.rules.convolution
+    is_narrow = bias_slot is not None and call.has(bias_slot) and call.tensor(bias_slot).dtype is DType.INT32
+    if call.output.dtype is DType.INT16 and not is_narrow and isinstance(rule, FixedPoint):
+        return WideFixedPoint(rule.product, rule.quotient)
+    return rule
+
+
+def matrix_product(call: Call) -> Computed:
+    """BATCH_MATMUL, of two tensors that may both flow."""
+    left, right = (
+        values.swapaxes(-1, -2) if call.option(adjoint) else values
+        for values, adjoint in ((call.centered(0), "adjX"), (call.centered(1), "adjY"))
+    )
+    sums = product(left, right)
+    rescale = WideFixedPoint(np.float32) if call.output.dtype is DType.INT16 else call.rules.matrix
+    units, steps = rescale(sums, Scales(call.scale(0), call.scale(1), call.output_scale))
+    return call.finished(units, [Step("sum of products", sums), *steps])
