@@ -81,7 +81,7 @@ def test_a_float_model_has_no_integers(digits, images):
 
 
 def test_unknown_kernels(models, images):
-    with pytest.raises(InvalidRecipe, match="choose from reference, xnnpack, tflm"):
+    with pytest.raises(InvalidRecipe, match="choose from reference, tflm"):
         zeropoint.simulate(models["int8"], images[0], "neon")
 
 

@@ -18,8 +18,8 @@ from .call import Call, Computed
 from .elementwise import BinaryFunction
 from .rescaling import FixedPoint, Float64, Rescaling
 
-KernelSet = Literal["reference", "xnnpack", "tflm"]
-KERNEL_SETS: tuple[KernelSet, ...] = ("reference", "xnnpack", "tflm")
+KernelSet = Literal["reference", "tflm"]
+KERNEL_SETS: tuple[KernelSet, ...] = ("reference", "tflm")
 
 Kernel = Callable[[Call], Computed]
 

@@ -30,7 +30,7 @@ from .rules import KERNEL_SETS, KernelSet, Rules, rules_for
 if TYPE_CHECKING:
     from .explanation import Explanation
 
-RUNTIMES: Mapping[KernelSet, Runtime] = {"reference": "reference", "xnnpack": "delegate", "tflm": "tflm"}
+RUNTIMES: Mapping[KernelSet, Runtime] = {"reference": "reference", "tflm": "tflm"}
 """What runs the kernels that are simulated."""
 
 
@@ -152,9 +152,9 @@ def simulate(
 ) -> Trace:
     """Run a quantized model on one sample in NumPy integers: what LiteRT computes, bit for bit.
 
-    `kernels`: "reference" are LiteRT's plain kernels, "xnnpack" what applications get by default, "tflm" TensorFlow
-    Lite Micro. Ops in float, and on indices and shapes, are computed by LiteRT; so are, with `float_rest`, integer ops
-    that have no simulation. `float_model` is what the model was made of: explanations then say what it has.
+    `kernels`: "reference" are LiteRT's plain kernels, "tflm" those of TensorFlow Lite Micro. Ops in float, and on
+    indices and shapes, are computed by LiteRT; so are, with `float_rest`, integer ops that have no simulation.
+    `float_model` is what the model was made of: explanations then say what it has.
     """
     original = None if float_model is None else load(float_model)
     found = next(simulate_all(load(model), [sample], SimulationOptions(kernels, signature, float_rest, original)), None)
