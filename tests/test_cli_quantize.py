@@ -69,6 +69,40 @@ def at_home(home: Path, source: str) -> list[object]:
 # From a file to a file.
 
 
+def test_files_say_how_they_were_made_unless_told_not_to(quantize, run):
+    _, path = quantize("--mode", "dynamic")
+    assert "Made by  zeropoint" in run("inspect", path, "--summary")[1]
+    _, path = quantize("--mode", "dynamic", "--no-record", output="other.tflite")
+    assert "Made by" not in run("inspect", path, "--summary")[1]
+
+
+def test_what_samples_are_for_without_ranges_is_said(quantize, home):
+    out, _ = quantize("--mode", "dynamic", "--data", home / "data.npz")
+    assert "the samples: biases were corrected with them" in out
+    assert "This mode has no ranges of activations" in out
+    out, _ = quantize("--mode", "float16", "--data", home / "data.npz", output="half.tflite")
+    assert "the samples: the verdict is about them" in out
+
+
+def test_percentiles_and_decays_are_options(quantize, home, run):
+    _, path = quantize("--data", home / "data.npz", "--percentile", 99)
+    assert "range percentile" in run("inspect", path, "--summary")[1]
+    quantize("--data", home / "data.npz", "--range", "average", "--decay", 0.5, output="b.tflite")
+    given = ("quantize", home / "model.tflite", "--data", home / "data.npz", "--dry-run")
+    assert "--percentile is for --range percentile" in refused(run(*given, "--range", "mse", "--percentile", 99))
+    assert "a percentile lies above 50" in refused(run(*given, "--percentile", 10))
+    assert "decay of the moving average" in refused(run(*given, "--decay", 2))
+
+
+def test_a_signature_without_samples_is_a_warning():
+    model = build.branches()
+    pairs = [(np.bool_(k % 2), np.float32([k, -k])) for k in range(6)]
+    one = zeropoint.quantize(model, data={"just_add": [np.float32([9, 9])]}, target="integer")
+    assert any("no samples for the signature 'serving_default'" in warning for warning in one.warnings)
+    both = zeropoint.quantize(model, data={"serving_default": pairs, "just_add": [np.float32([9, 9])]})
+    assert not any("no samples for" in warning for warning in both.warnings)
+
+
 def test_quantize_and_compare_print_ratios_of_the_same_sign(quantize, home, run):
     out, path = quantize("--data", home / "data.npz")
     told = [float(number) for number in re.findall(r"SNR of the outputs (-?[\d.]+) dB", out)]

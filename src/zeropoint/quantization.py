@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from .calibration import Ranges, Settings, Stats
 from .calibration.collect import Progress
+from .calibration.range_methods import PERCENTILE
 from .files import PathLike
 from .improve.pipeline import Result, quantize_on, run_without_data
 from .ops import OPS, OpSpec
@@ -36,6 +37,7 @@ def quantize(
     ranges: Ranges | None = None,
     recipe: Recipe | PathLike | None = None,
     range: RangeChoice = "auto",
+    percentile: float = PERCENTILE,
     effort: Effort = "standard",
     weight_bits: int = 8,
     block: int | None = None,
@@ -46,6 +48,7 @@ def quantize(
     strict: bool = False,
     target: Target | str | None = None,
     measure: bool = False,
+    record: bool = True,
     keep_float: Sequence[str] | str = (),
     allow_unmatched: bool = False,
     settings: Settings | None = None,
@@ -60,14 +63,15 @@ def quantize(
     "float16". `recipe`, rules or a file of them, says it op by op instead. Ranges come from running `data`, or from
     `stats` of an earlier calibration, or from `ranges` given outright. `data` are samples as `calibrate` takes them, or
     the path of a file or folder that holds them. `range` is the method that picks them; "auto" tries several on the
-    data. `effort` is "quick", "standard" or "high" (minutes). `weight_bits` is 8, 4 or 2; `block` the number of 4-bit
-    weights that share a scale; weights below `min_elements` stay float where only weights are quantized. `keep_float`
-    are patterns of op kinds or names that stay float, each of which has to match something unless
-    `allow_unmatched`; `strict` refuses if anything has to. `target` is what the model is
-    made for (`zeropoint targets` lists them): "cpu" where inputs and outputs stay float, or else "integer". With
-    `measure`, ways to place the ops on it are timed on this machine, and the fastest is taken. `ops` is another op
-    table, such as `OPS | {"MY_OP": spec}`. A model that is not `trusted` runs in a child process, which it cannot
-    escape from.
+    data. `percentile` is the share that the method of this name leaves unclipped at each end. `effort` is "quick",
+    "standard" or "high" (minutes). `weight_bits` is 8, 4 or 2; `block` the number of 4-bit weights that share a scale;
+    weights below `min_elements` stay float where only weights are quantized. `keep_float` are patterns of op kinds or
+    names that stay float, each of which has to match something unless `allow_unmatched`; `strict` refuses if anything
+    has to. `target` is what the model is made for (`zeropoint targets` lists them): "cpu" where inputs and outputs stay
+    float, or else "integer". With `measure`, ways to place the ops on it are timed on this machine, and the fastest is
+    taken. With `record`, an entry in the file's metadata tells how it was made, for `inspect` and `compare`. `ops` is
+    another op table, such as `OPS | {"MY_OP": spec}`. A model that is not `trusted` runs in a child process, which it
+    cannot escape from.
     """
     source = load(model)
     weights = WeightOptions(weight_bits, block, asymmetric, min_elements)
@@ -75,7 +79,7 @@ def quantize(
     interface = interface_of(input_type, output_type)
     made_for = resolve_target(target, rules, interface, strict)
     request = Request(rules, stats, ranges or Ranges({}), range, interface, strict, effort, ops, target=made_for)
-    request = replace(request, measure=measure, allow_unmatched=allow_unmatched)
+    request = replace(request, measure=measure, allow_unmatched=allow_unmatched, percentile=percentile, record=record)
     require_one_source(data, stats)
     with trusting(trusted):
         if data is None:

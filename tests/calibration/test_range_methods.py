@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import zeropoint
 from zeropoint.affine import QuantParams, dequantize, quantize
-from zeropoint.calibration import METHODS, Grid, choose_range, choose_ranges
+from zeropoint.calibration import METHODS, Grid, Settings, Stats, calibrate, choose_range, choose_ranges
 from zeropoint.calibration.histogram import Histogram
 from zeropoint.calibration.range_methods import ExpectedErrors
 from zeropoint.calibration.stats import TensorStats, stats_of
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidRecipe
 
+from .. import build
+from ..nets import Net, normal
 from .facts import expected_error
 
 GRIDS = [Grid(bits, symmetric) for bits in (4, 8, 16) for symmetric in (False, True)]
@@ -243,3 +246,41 @@ def test_degenerate_statistics_give_a_usable_range(method, grid, stats):
         low, high = choose_range(each, method, grid)
         assert stats.low.value <= low <= high <= stats.high.value
         QuantParams.from_range(low, high, DType.INT8)
+
+
+def test_a_decay_of_one_is_a_plain_mean_and_a_small_one_follows_the_last_run():
+    runs = [np.float32([-k, k]) for k in (1, 2, 6)]
+    samples = [(values,) for values in runs]
+    model = build.one_op("ABS", [build.act("x", 2)], build.act("y", 2), options="AbsOptions")
+    averages = {d: calibrate(model, samples, Settings(decay=d)).tensors["x"].average.range for d in (1.0, 1e-6)}
+    np.testing.assert_allclose(averages[1.0], (-3, 3))
+    np.testing.assert_allclose(averages[1e-6], (-6, 6), rtol=1e-4)
+    both = [calibrate(model, part, Settings(decay=0.5)) for part in (samples[:2], samples[2:])]
+    whole = calibrate(model, samples, Settings(decay=0.5)).tensors["x"].average
+    assert both[0].merge(both[1]).tensors["x"].average == whole
+
+
+@pytest.mark.parametrize("decay", [0.0, -1.0, 1.1, float("nan")])
+def test_a_decay_that_does_not_fade_is_refused(decay):
+    with pytest.raises(InvalidRecipe, match="decay of the moving average"):
+        Settings(decay=decay)
+
+
+def test_the_decay_is_saved_with_the_statistics(tmp_path):
+    model = build.one_op("ABS", [build.act("x", 2)], build.act("y", 2), options="AbsOptions")
+    calibrate(model, [(np.float32([1, 2]),)], Settings(decay=0.5)).save(tmp_path / "a.stats")
+    assert Stats.load(tmp_path / "a.stats").tensors["x"].average.decay == 0.5
+
+
+def test_the_percentile_of_a_request_reaches_the_ranges():
+    net = Net()
+    model = net.model(net.dense(net.input(1, 64, name="x"), normal(4, 64)))
+    data = [(normal(1, 64, seed=k),) for k in range(20)]
+    scales = []
+    for percentile in (100.0, 90.0, 60.0):
+        asked = {"range": "percentile", "percentile": percentile, "target": "integer", "input_type": "int8"}
+        made = zeropoint.quantize(model, data=data, effort="quick", output_type="int8", **asked).model
+        scales.append(made.main.inputs[0].params.scale)
+    assert scales[0] > 1.5 * scales[1] > 2 * scales[2]
+    with pytest.raises(InvalidRecipe, match="a percentile lies above 50"):
+        zeropoint.quantize(model, data=data, percentile=20)

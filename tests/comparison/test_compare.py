@@ -15,7 +15,7 @@ import zeropoint
 from zeropoint.affine import QuantParams, dequantize, quantize
 from zeropoint.bench.errors import EXACT, decibels
 from zeropoint.comparison.compare import load_metric
-from zeropoint.comparison.sums import ChannelGains, DeviationSums, IntegerUse, scaled
+from zeropoint.comparison.sums import ChannelGains, DeviationSums, IntegerUse, along
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel, InvalidRecipe, InvalidSample
 from zeropoint.graph.edit import copy_model, retype, set_constant
@@ -115,6 +115,19 @@ def test_evened_out_channels_are_no_error():
     assert all(row.accumulated.snr > 80 for row in found.ops)
     assert all(row.own.snr > 80 for row in found.ops)
     assert any("scaled" in note for note in found.notes)
+
+
+def test_own_errors_above_the_accumulated_ones_are_said_to_be_unreliable():
+    def net(signs):
+        net, first = Net(), normal(8, 3, 3, 3, spread=0.25)
+        x = net.conv(net.input(1, 8, 8, 3), first * signs[:, None, None, None], name="a")
+        return saved(net.model(net.conv(x, normal(6, 1, 1, 8, seed=2) * signs, name="out")))
+
+    exact, turned = net(np.ones(8, np.float32)), net(np.tile(np.float32([1, -1]), 4))
+    found = zeropoint.compare(exact, turned, images(6))
+    assert [("unreliable" in row.note) for row in found.ops] == [False, True]
+    assert any("own SNR of 1 ops is unreliable" in note for note in found.notes)
+    assert not any("unreliable" in row.note for row in zeropoint.compare(exact, exact, images(2)).ops)
 
 
 def test_endless_data_needs_a_limit_and_no_memory(model):
@@ -250,7 +263,7 @@ def test_lost_channels_are_not_taken_for_scaled_ones():
     axis, found = gains.factors()
     assert axis == 3
     np.testing.assert_allclose(found, factors, rtol=1e-5)
-    np.testing.assert_allclose(scaled(wanted, axis, found), wanted * factors, rtol=1e-5)
+    np.testing.assert_allclose(wanted * along(axis, found, build.act("x", *wanted.shape)), wanted * factors, rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 0)], ids=str)

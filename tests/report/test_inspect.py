@@ -45,6 +45,13 @@ def printed(shown: Inspection, detail: Detail = TENSORS, **console: object) -> s
 # Summaries.
 
 
+def test_how_a_file_was_made_is_shown(digits):
+    assert zeropoint.inspect(load(digits)).made_by is None
+    shown = zeropoint.inspect(zeropoint.quantize(digits, "dynamic").model)
+    assert f"Made by  zeropoint {zeropoint.__version__} with dynamic" in printed(shown)
+    assert shown.to_json()["made_by"].startswith("zeropoint ")
+
+
 def test_a_float_model(digits):
     shown = zeropoint.inspect(load(digits), len(digits))
     assert {op.execution for op in shown.ops} == {"float"}

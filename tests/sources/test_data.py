@@ -7,6 +7,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from zeropoint.calibration import calibrate
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidSample, MissingExtra
 from zeropoint.graph import Model
-from zeropoint.sources.data import Data, Normalization, load_data
+from zeropoint.sources.data import Data, Normalization, Preparation, load_data
 from zeropoint.sources.ports import entry
 from zeropoint.sources.samples import Notes, rows
 
@@ -45,13 +46,20 @@ def fed(data: Data, model: Model) -> list[list[Array]]:
     return [list(row) for _, row in rows(data.samples, entry(model), Notes())]
 
 
-def loaded(path: object, model: Model, normalization: Normalization | None = None) -> list[list[Array]]:
-    return fed(load_data(str(path), entry(model), normalization), model)
+def loaded(path: object, model: Model, **how: Any) -> list[list[Array]]:
+    return fed(load_data(str(path), entry(model), Preparation(**how)), model)
 
 
-def refused(path: object, model: Model, message: str, normalization: Normalization | None = None) -> None:
+def refused(path: object, model: Model, message: str, **how: Any) -> None:
     with pytest.raises(InvalidSample, match=message):
-        loaded(path, model, normalization)
+        loaded(path, model, **how)
+
+
+def said(path: object, model: Model, **how: Any) -> list[str]:
+    """What is remarked on the samples."""
+    notes = Notes()
+    list(rows(load_data(str(path), entry(model), Preparation(**how)).samples, entry(model), notes))
+    return notes.lines
 
 
 # Archives and arrays.
@@ -162,7 +170,47 @@ def test_an_unknown_kind_of_file_is_refused(tmp_path):
 
 def test_normalization_is_for_images(tmp_path):
     np.save(tmp_path / "a.npy", IMAGES)
-    refused(tmp_path / "a.npy", build.float_cnn(), "scale=, offset=, mean= and std= are", Normalization(scale=2))
+    refused(
+        tmp_path / "a.npy",
+        build.float_cnn(),
+        "scale=, offset=, mean= and std= are",
+        normalization=Normalization(scale=2),
+    )
+
+
+def test_of_several_arrays_the_one_that_fits_is_taken_and_the_rest_named(tmp_path):
+    path, model = tmp_path / "a.npz", build.float_cnn()
+    np.savez(path, x=IMAGES, y=np.arange(5), weights=np.ones((5, 2), np.float32))
+    np.testing.assert_array_equal(loaded(path, model), IMAGES[:, None, None])
+    assert any("'x' for the input 'in0' was taken, and 'y', 'weights' left out" in line for line in said(path, model))
+    np.savez(path, x=IMAGES, y=IMAGES)
+    refused(path, model, r"has 'x', 'y'; name its arrays after the model's inputs")
+    np.savez(path, image=IMAGES, y=IMAGES)
+    assert any("'image' for the input 'in0' was taken, and 'y' left out" in line for line in said(path, model))
+
+
+FIRST = np.random.default_rng(2).uniform(size=(5, 3, 4, 6)).astype(np.float32)
+LAST = np.moveaxis(FIRST, 1, -1)
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["rows", "rows with a batch"])
+@pytest.mark.parametrize(
+    ("shape", "array", "expected", "order"),
+    [((1, 4, 6, 3), FIRST, LAST, "first"), ((1, 3, 4, 6), LAST, FIRST, "last")],
+    ids=["channels first", "channels last"],
+)
+def test_the_order_of_axes_is_noticed_and_mended(tmp_path, batch, shape, array, expected, order):
+    path, model = tmp_path / "a.npy", picture_model(*shape)
+    np.save(path, array[:, None] if batch else array)
+    refused(path, model, rf"the axes look like channels {order}: np.moveaxis\(x, .* so does --transpose")
+    np.testing.assert_array_equal(loaded(path, model, transpose=True), expected[:, None, None])
+
+
+def test_transposing_is_refused_where_it_does_not_help(tmp_path, photos):
+    np.save(tmp_path / "a.npy", IMAGES)
+    refused(tmp_path / "a.npy", picture_model(1, 9, 9, 3), "does not fit the input .* in another order", transpose=True)
+    refused(tmp_path / "a.npy", picture_model(1, 9, 9, 3), r"the shape \[.*\] does not fit$")
+    refused(photos, picture_model(1, 4, 6, 3), "--transpose is for arrays", transpose=True)
 
 
 # Images.
@@ -187,9 +235,32 @@ def test_images_are_read_in_order(photos):
     np.testing.assert_array_equal(fed(data, model), PIXELS[:, None, None])
 
 
+def test_hidden_files_are_left_out_with_a_remark(photos):
+    (photos / "._b.png").write_bytes(b"what a file system keeps beside an image")
+    (photos / ".trash").mkdir()
+    Image.fromarray(PIXELS[0]).save(photos / ".trash" / "x.png")
+    model = picture_model(1, 4, 6, 3)
+    np.testing.assert_array_equal(loaded(photos, model), PIXELS[:, None, None])
+    assert said(photos, model) == ["2 hidden files were left out: ._b.png"]
+    for name in ("a.PNG", "b.png", "more/c.png"):
+        (photos / name).unlink()
+    refused(photos, model, "holds no images but 2 hidden")
+
+
+def test_a_limit_spreads_over_the_folder(tmp_path):
+    for k in range(10):
+        Image.fromarray(np.full((4, 6, 3), k, np.uint8)).save(tmp_path / f"{k}.png")
+    model = picture_model(1, 4, 6, 3)
+    found = loaded(tmp_path, model, limit=4)
+    assert [int(row[0][0, 0, 0, 0]) for row in found] == [0, 2, 5, 7]
+    assert said(tmp_path, model, limit=4) == ["4 of 10 images are used, spread evenly over their names"]
+    assert len(loaded(tmp_path, model, limit=11)) == 10
+    assert said(tmp_path, model, limit=10) == []
+
+
 def test_images_are_normalized(photos):
     normalization = Normalization(1 / 255, 0.5, (0.1, 0.2, 0.3), (2.0,))
-    found = loaded(photos, picture_model(1, 4, 6, 3), normalization)
+    found = loaded(photos, picture_model(1, 4, 6, 3), normalization=normalization)
     expected = (PIXELS / 255 + 0.5 - [0.1, 0.2, 0.3]) / 2
     np.testing.assert_allclose(found, expected[:, None, None], atol=1e-6)
 
@@ -294,7 +365,7 @@ def test_pixels_go_into_uint8_as_they_are(photos):
     ],
 )
 def test_images_that_cannot_be_used_are_refused(photos, model, normalization, message):
-    refused(photos, model, message, Normalization(**normalization) if normalization else None)
+    refused(photos, model, message, normalization=Normalization(**normalization) if normalization else None)
 
 
 def test_a_folder_without_images_is_refused(tmp_path):

@@ -205,6 +205,6 @@ def test_metadata_that_cannot_be_read_is_carried(damage):
         content = content[:4] + b"M001" + content[8:]
     model.metadata[0] = (name, Buffer(np.frombuffer(content, np.uint8)))
     made = zeropoint.quantize(model, data=SAMPLES, effort="quick", input_type="int8").model
-    ((_, kept),) = made.metadata
+    (_, kept), _ = made.metadata
     assert kept is not None
     assert kept.raw.tobytes() == content

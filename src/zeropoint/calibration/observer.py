@@ -17,7 +17,7 @@ from .histogram import Histogram
 from .inner_tensors import CalledGraphs, passed_tensors, replays
 from .instrumented_graph import InstrumentedGraph, MeasureMode, instrument
 from .sampling import sampling_stride
-from .stats import DECAY, Channels, Extreme, MovingAverage, TensorStats, finite_channels, stats_of
+from .stats import Channels, Extreme, MovingAverage, TensorStats, finite_channels, stats_of
 from .task import CalibrationTask, count_unexpected
 
 Chunk = list[tuple[int, Row]]
@@ -145,7 +145,8 @@ class Observer:
         least = np.minimum.reduceat(low, self._starts, axis=1)
         greatest = np.maximum.reduceat(high, self._starts, axis=1)
         seen = least <= greatest  # unless every value of that run was NaN or infinite
-        weights = np.where(seen, DECAY ** (seen[::-1].cumsum(axis=0)[::-1] - 1.0), 0.0)
+        decay = self.task.settings.decay
+        weights = np.where(seen, decay ** (seen[::-1].cumsum(axis=0)[::-1] - 1.0), 0.0)
         averages = [(np.where(seen, values, 0.0) * weights).sum(axis=0).tolist() for values in (least, greatest)]
         runs, weight = seen.sum(axis=0).tolist(), weights.sum(axis=0).tolist()
         first, last = least.argmin(axis=0).tolist(), greatest.argmax(axis=0).tolist()
@@ -170,7 +171,7 @@ class Observer:
                 Extreme(float(least[first[k], k]), chunk[first[k]][0]),
                 Extreme(float(greatest[last[k], k]), chunk[last[k]][0]),
                 sums[k],
-                MovingAverage(averages[0][k], averages[1][k], weight[k]),
+                MovingAverage(averages[0][k], averages[1][k], weight[k], decay),
                 histogram,
                 Channels(low_, high_, total_, (size - bad) // probe.channels) if probe.keep_channels else None,
                 bad,
@@ -211,7 +212,7 @@ class Observer:
         exposed = self.graph.exposed
 
         def observe(key: str, values: Array, by_channel: bool) -> None:
-            seen = stats_of(values, number, by_channel=by_channel)
+            seen = stats_of(values, number, by_channel=by_channel, decay=self.task.settings.decay)
             if seen is None or seen.nonfinite:
                 self._refuse_unexpected(key, values, number)
             if seen is not None:

@@ -55,19 +55,26 @@ def choose_range(stats: TensorStats, method: Method, grid: Grid, percentile: flo
     raise InvalidRecipe(f"unknown range method {method!r}; choose from {', '.join(METHODS)}")
 
 
-def choose_ranges(stats: Sequence[TensorStats], method: Method, grid: Grid) -> list[Bounds]:
+def choose_ranges(
+    stats: Sequence[TensorStats], method: Method, grid: Grid, percentile: float = PERCENTILE
+) -> list[Bounds]:
     """`choose_range` of each, which takes less time together, and none when asked again."""
-    new = [s for s in stats if (method, grid) not in s.ranges]
-    found = mse_ranges(new, grid) if method == "mse" else [choose_range(s, method, grid) for s in new]
+    key = method, grid, percentile
+    new = [s for s in stats if key not in s.ranges]
+    found = mse_ranges(new, grid) if method == "mse" else [choose_range(s, method, grid, percentile) for s in new]
     for s, bounds in zip(new, found, strict=True):
-        s.ranges[method, grid] = bounds
-    return [s.ranges[method, grid] for s in stats]
+        s.ranges[key] = bounds
+    return [s.ranges[key] for s in stats]
+
+
+def require_percentile(percentile: float) -> None:
+    if not 50 < percentile <= 100:
+        raise InvalidRecipe(f"a percentile lies above 50 and up to 100, not at {percentile}")
 
 
 def percentile_range(stats: TensorStats, percentile: float = PERCENTILE) -> Bounds:
     """Cut (100 - percentile) % of the values at each end that has any beyond zero."""
-    if not 50 < percentile <= 100:
-        raise InvalidRecipe(f"a percentile lies above 50 and up to 100, not {percentile}")
+    require_percentile(percentile)
     low, high = stats.range
     counts = stats.histogram.counts
     if not counts.any() or percentile == 100:

@@ -47,12 +47,13 @@ class MovingAverage:
     low: float = 0.0
     high: float = 0.0
     weight: float = 0.0
+    decay: float = DECAY
 
     def then(self, other: MovingAverage, runs: int) -> MovingAverage:
         """The average over this and, after it, `runs` runs that gave `other`."""
-        fade = DECAY**runs
+        fade = self.decay**runs
         return MovingAverage(
-            self.low * fade + other.low, self.high * fade + other.high, self.weight * fade + other.weight
+            self.low * fade + other.low, self.high * fade + other.high, self.weight * fade + other.weight, self.decay
         )
 
     @property
@@ -136,10 +137,11 @@ class TensorStats:
     def alongside(self, other: TensorStats) -> TensorStats:
         """Statistics of both, where both are of the same run: passes of a loop."""
         both = self.merge(other)
-        return dataclasses.replace(both, runs=1, average=MovingAverage(both.low.value, both.high.value, 1.0))
+        once = MovingAverage(both.low.value, both.high.value, 1.0, self.average.decay)
+        return dataclasses.replace(both, runs=1, average=once)
 
 
-def stats_of(values: Array, number: int, *, by_channel: bool = False) -> TensorStats | None:
+def stats_of(values: Array, number: int, *, by_channel: bool = False, decay: float = DECAY) -> TensorStats | None:
     """The statistics of one tensor in run `number`, from its values; None if none of them is finite."""
     finite = np.isfinite(values)
     flat = values[finite].astype(np.float32)
@@ -155,7 +157,7 @@ def stats_of(values: Array, number: int, *, by_channel: bool = False) -> TensorS
         Extreme(low, number),
         Extreme(high, number),
         float(flat.sum(dtype=np.float64)),
-        MovingAverage(low, high, 1.0),
+        MovingAverage(low, high, 1.0, decay),
         Histogram.of(flat, low, high),
         channels,
         values.size - flat.size,
@@ -300,6 +302,8 @@ def _inconsistencies(t: TensorStats) -> Iterator[str]:
     h, c = t.histogram, t.channels
     if not t.runs or not t.count or t.average.weight <= 0:
         yield "nothing was seen"
+    if not 0 < t.average.decay <= 1:
+        yield "the moving average does not fade"
     if t.low.value > t.high.value or t.average.low > t.average.high:
         yield "the least value is above the greatest"
     if not FINEST <= h.exponent <= COARSEST or abs(h.first) > 1 << 31 or h.counts.size > BINS:

@@ -14,6 +14,7 @@ from ..graph.query import activation_bytes, tensor_keys
 from ..ops import UNPACKING, OpSpec
 from ..ops.states import has_state, is_streaming
 from ..parallel import cached_property, cores, side_by_side
+from .stats import DECAY
 
 OpTable = Mapping[str, OpSpec]
 Signs = frozenset[float]
@@ -25,18 +26,21 @@ class Settings:
     """How to calibrate. `limit` counts runs; `workers` None is one for each core; without `histograms` only minima and
     maxima are recorded, and of the rest only what costs nothing. With `keep_state` each run goes on from the state that
     the last one left, without it each starts from the initial one; None leaves it to the model: what runs step by step
-    is kept running."""
+    is kept running. `decay` is what the moving average keeps of the runs before at each run: 1 is a plain mean."""
 
     limit: int | None = None
     workers: int | None = None
     histograms: bool = True
     keep_state: bool | None = None
     allow_nonfinite: bool = False
+    decay: float = DECAY
 
     def __post_init__(self) -> None:
         for name, value in (("limit", self.limit), ("workers", self.workers)):
             if value is not None and value < 1:
                 raise InvalidRecipe(f"{name} must be at least 1, not {value}")
+        if not 0 < self.decay <= 1:
+            raise InvalidRecipe(f"the decay of the moving average lies above 0 and up to 1, not at {self.decay}")
 
     @property
     def threads(self) -> int:

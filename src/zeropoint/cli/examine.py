@@ -61,14 +61,15 @@ def inspect(screen: Screen, model: shared.ModelArgument, options: InspectOptions
 
 
 def is_stats(path: Path) -> bool:
-    """Whether a file looks like statistics, which are a zip archive, rather than a model. Keras files are zips too."""
-    from ..sources.tensorflow import KERAS_SUFFIXES
+    """Whether a file looks like statistics, which are a zip archive, rather than a model or some other archive."""
+    from ..tflite.other_files import ARRAYS, DAMAGED, STATS, other_file
 
-    if path.suffix.lower() in KERAS_SUFFIXES or not path.is_file():  # opening a pipe would wait for its writer
+    if not path.is_file():  # opening a pipe would wait for its writer
         return False
     try:
         with path.open("rb") as file:
-            return file.read(4) == b"PK\x03\x04"
+            is_archive = file.read(4) == b"PK\x03\x04"
+            return is_archive and other_file(b"PK\x03\x04" + file.read()) in (STATS, ARRAYS, DAMAGED)
     except OSError:
         return False
 

@@ -88,11 +88,14 @@ class RangeOptions:
     data: str | None = option(None, "DATA", shared.DATA_HELP)
     stats: Path | None = option(None, "STATS", "Statistics from `zeropoint calibrate`.")
     ranges: Path | None = option(None, "JSON", "Given ranges: {tensor: {min, max}}.")
+    percentile: float | None = option(None, "P", "Ranges hold this share of the values (99.99): --range percentile.")
 
-    def require(self, samples: shared.CalibrationOptions) -> None:
+    def require(self, samples: shared.CalibrationOptions, method: str) -> None:
         from ..plan.request import require_one_source
 
         require_one_source(self.data, self.stats)
+        if self.percentile is not None and method not in ("auto", "percentile"):
+            raise InvalidRecipe(f"--percentile is for --range percentile, not for {method}; leave out one of them")
         if self.data is None and samples != shared.CalibrationOptions():
             raise InvalidRecipe(
                 "options about samples were given, but no samples: add --data, or leave these options out"
@@ -107,6 +110,7 @@ class OutputOptions:
     dry_run: bool = flag("Print the plan and write nothing.")
     check: bool = flag("Exit with 1 if the result is broken: far from the float model on --data.")
     as_json: bool = flag("Print the summary as JSON (docs/quantize-json.md).", "--json")
+    no_record: bool = flag("Leave out the note in the file's metadata on how it was made.")
 
     def path(self, reports: shared.ReportOptions) -> Path | None:
         """None for --dry-run."""
@@ -153,10 +157,10 @@ def quantize(
     reports.require(path, inputs=(model, ranges.data, ranges.stats, ranges.ranges, recipe.recipe))
     if reports.model_explorer is not None and ranges.data is None:
         raise InvalidRecipe("--model-explorer shows how far each op is from the float model; give --data to measure it")
-    ranges.require(samples)
+    ranges.require(samples, search.range)
     if output.check and ranges.data is None:
         raise InvalidRecipe("--check compares the result with the float model; give --data to run both on")
-    request = _request(recipe, ranges, search, interface)
+    request = replace(_request(recipe, ranges, search, interface), record=not output.no_record)
     source = shared.load_model(model, screen)
     require_float_part(source, request.recipe, request.ops)
     require_matched_rules(source, request)
@@ -195,6 +199,7 @@ def _request(
     recipe: RecipeOptions, ranges: RangeOptions, search: shared.SearchOptions, interface: shared.InterfaceOptions
 ) -> Request:
     from ..calibration import Ranges, Stats, ranges_from_json
+    from ..calibration.range_methods import PERCENTILE
     from ..plan.request import Request, resolve_target
 
     rules, ends = recipe.resolved(), interface.checked()
@@ -202,13 +207,14 @@ def _request(
         rules,
         None if ranges.stats is None else Stats.load(ranges.stats),
         Ranges({}) if ranges.ranges is None else ranges_from_json(ranges.ranges),
-        search.chosen_range(),
+        search.chosen_range() if ranges.percentile is None else "percentile",
         ends,
         recipe.strict,
         search.chosen_effort(),
         target=resolve_target(recipe.target, rules, ends, recipe.strict),
         measure=recipe.measure,
         allow_unmatched=recipe.allow_unmatched,
+        percentile=PERCENTILE if ranges.percentile is None else ranges.percentile,
     )
 
 

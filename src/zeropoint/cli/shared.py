@@ -160,14 +160,21 @@ class ImageOptions:
     offset: float | None = option(None, None, "Images: then add this.")
     mean: str | None = option(None, "M[,M,M]", "Images: then subtract this, for each channel.")
     std: str | None = option(None, "S[,S,S]", "Images: then divide by this.")
+    transpose: bool = flag("Arrays: channels come first where the model has them last, or the reverse.")
 
     def sampled(self, model: Model, data: str, signature: str | None = None) -> SampledModel:
         """`model` with the samples that `data` names."""
-        from ..sources.data import load_data
+        from ..sources.data import Preparation, load_data
         from ..sources.ports import entry
         from .sampled import SampledModel
 
-        return SampledModel(model, load_data(data, entry(model, signature), self._normalization()), signature)
+        how = Preparation(self._normalization(), self.transpose, self.most)
+        return SampledModel(model, load_data(data, entry(model, signature), how), signature)
+
+    @property
+    def most(self) -> int | None:
+        """How many samples are used, where there is an option for it."""
+        return None
 
     def _normalization(self) -> Normalization | None:
         """None if none of these options was given."""
@@ -195,6 +202,10 @@ class SampleOptions(ImageOptions):
     limit: int | None = option(None, "N", LIMIT_HELP, min=1)
     keep_state: bool | None = option(None, None, STATE_HELP, "--keep-state/--reset-state")
 
+    @property
+    def most(self) -> int | None:
+        return self.limit
+
 
 @dataclass(frozen=True)
 class CalibrationOptions(SampleOptions):
@@ -203,11 +214,12 @@ class CalibrationOptions(SampleOptions):
     workers: int | None = option(None, "N", "Threads; by default one for each core.", min=1)
     signature: str | None = option(None, "KEY", SIGNATURE_HELP)
     allow_nonfinite: bool = flag("Ignore values that are NaN or infinite.")
+    decay: float = option(0.99, "D", "Of the moving average, for --range average: 1 is a plain mean.")
 
     def settings(self, histograms: bool = True) -> Settings:
         from ..calibration import Settings
 
-        return Settings(self.limit, self.workers, histograms, self.keep_state, self.allow_nonfinite)
+        return Settings(self.limit, self.workers, histograms, self.keep_state, self.allow_nonfinite, self.decay)
 
 
 @dataclass(frozen=True)

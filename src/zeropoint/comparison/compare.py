@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -25,11 +25,27 @@ from ..sources.data import DataSource, function_in, samples_from
 from ..sources.models import ModelSource, load
 from ..sources.ports import Entry, Row, entry
 from ..sources.samples import Notes, Samples, rows
-from .sums import ChannelGains, DeviationSums, OutputSums, RelevantRange, TensorSums, relevant_ranges, scaled, unit_of
+from ..tflite.provenance import Provenance, provenance
+from .sums import (
+    ChannelGains,
+    DeviationSums,
+    OutputSums,
+    RelevantRange,
+    TensorSums,
+    along,
+    broadcasts,
+    relevant_ranges,
+    unit_of,
+)
 from .values import Comparison, MetricRow, OpRow
 
 LOOKED_AT_FIRST = 4
 """Samples that tell whether channels of a tensor were scaled on purpose."""
+
+DOUBTFUL = 1.0
+"""By so many dB an op alone may be worse than with the errors of all before it, until something else must be wrong."""
+
+UNRELIABLE = "own SNR below the accumulated one: unreliable"
 
 OTHER_MODEL = 6.0
 """Own signal-to-noise in dB below which a layer does not have the float model's weights."""
@@ -151,6 +167,14 @@ def _defined(number: int, row: Row, where: Entry) -> Row:
     return row
 
 
+def _doubted(row: OpRow) -> OpRow:
+    """With a remark where the op's own error is larger than that of the whole model up to it."""
+    both = row.own, row.accumulated
+    if both[0] is None or both[1] is None or both[0].snr > both[1].snr - DOUBTFUL:
+        return row
+    return replace(row, note=UNRELIABLE)
+
+
 class _Comparer:
     """Both models loaded, with the ops of the quantized one also each by itself.
 
@@ -161,7 +185,8 @@ class _Comparer:
         self.ops, self.alignment = options.ops, alignment
         kernels = options.runtime
         self.exact, self.quantized = alignment.float, alignment.quantized
-        self.gains: dict[Tensor, tuple[int, Array]] = {}  # by tensor of the float model
+        self.provenance = provenance(made)
+        self.gains: dict[Tensor, Array] = {}  # by tensor of the float model
         self.notes: list[str] = []
         flowing = [t for t in alignment.partner.values() if t.size and t.dtype.storage is not None]  # no handles
         inner = [t for t in flowing if t not in self.exact.inputs]
@@ -193,15 +218,28 @@ class _Comparer:
             runner.keeping_state(self.in_sequence)
 
     def look_for_gains(self, samples: Sequence[Row]) -> None:
-        """Find tensors whose channels the quantizer scaled; from then on they are compared with that taken out."""
-        seen: dict[Tensor, ChannelGains] = {}
-        for row in samples:
-            self._look_at_channels(row, seen)
-        for runner in self.runners:
-            runner.restart()
-        self.gains = {t: factors for t, gains in seen.items() if (factors := gains.factors()) is not None}
+        """Find tensors whose channels the quantizer scaled; from then on they are compared with that taken out.
+
+        A file of ours says what was scaled. Of others it is guessed.
+        """
+        if self.provenance is not None:
+            self.gains = dict(self._recorded_gains(self.provenance))
+        else:
+            seen: dict[Tensor, ChannelGains] = {}
+            for row in samples:
+                self._look_at_channels(row, seen)
+            for runner in self.runners:
+                runner.restart()
+            found = {t: gains.factors() for t, gains in seen.items()}
+            self.gains = {t: along(*axis_and_factors, t) for t, axis_and_factors in found.items() if axis_and_factors}
         if self.gains:
             self.notes.append(f"channels of {len(self.gains)} tensors were scaled on purpose, which is no error")
+
+    def _recorded_gains(self, known: Provenance) -> Iterator[tuple[Tensor, Array]]:
+        for tensor, original in self.alignment.partner.items():
+            factors = known.factors_of(tensor.name)
+            if factors is not None and broadcasts(factors.shape, original.shape):
+                yield original, factors
 
     def _look_at_channels(self, row: Row, seen: dict[Tensor, ChannelGains]) -> None:
         wanted, made = self._run(row)
@@ -216,7 +254,7 @@ class _Comparer:
         outputs = [np.array(real(made[t], t)) for t in self.quantized.outputs]
         for sums_of_output, exact, own in zip(self.outputs, exact_outputs, outputs, strict=True):
             sums_of_output.add(exact, own)
-        wanted |= {t: scaled(wanted[t], *gains) for t, gains in self.gains.items()}
+        wanted |= {t: np.asarray(wanted[t] * gains, np.float32) for t, gains in self.gains.items() if t in wanted}
         partner = self.alignment.partner
         for tensor, sums in self.sums.items():
             sums.add(sums.accumulated, wanted[partner[tensor]], made[tensor])
@@ -255,6 +293,11 @@ class _Comparer:
         layers = [row.own.snr for row in compared if row.macs and row.own is not None]
         if sum(snr < OTHER_MODEL for snr in layers) > len(layers) / 2:
             self.notes.append("most layers are too far off: was the quantized model made from this float model?")
+        if self.provenance is None:
+            compared = list(map(_doubted, compared))
+        if doubtful := sum(row.note == UNRELIABLE for row in compared):
+            why = "the quantizer may have scaled channels, or fitted weights to errors before them"
+            self.notes.append(f"the own SNR of {doubtful} ops is unreliable, as it is below the accumulated one: {why}")
         unaligned = tuple(f"{op.label} '{op.name}'" for op in self.alignment.unaligned())
         outputs = tuple(sums.row() for sums in self.outputs if sums.sums.count)
         self._require_compared()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -277,8 +277,10 @@ class ChannelGains:
         return best[1], best[2].astype(np.float32)
 
 
-def scaled(values: Array, axis: int, factors: Array) -> Array:
-    """`values` with the factors of `ChannelGains` applied."""
-    shape = [1] * values.ndim
-    shape[axis] = -1
-    return np.asarray(values * factors.reshape(shape), np.float32)
+def along(axis: int, factors: Array, tensor: Tensor) -> Array:
+    """Factors in a shape that broadcasts to that of `tensor`."""
+    return factors.reshape([-1 if k == axis else 1 for k in range(len(tensor.shape))])
+
+
+def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+    return len(shape) == len(to) and all(a in (1, b) for a, b in zip(shape, to, strict=True))

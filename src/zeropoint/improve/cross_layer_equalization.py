@@ -54,20 +54,53 @@ class Sink:
 class Link:
     """A tensor whose channels can be scaled: constants that make them, with their axes, and weights that meet them.
 
-    `ceiling` is where a fused activation cuts all channels off.
+    `ceiling` is where a fused activation cuts all channels off. `passing` are tensors on the way to the sinks, with the
+    channel of each element.
     """
 
     tensor: Tensor
-    passing: tuple[Tensor, ...]  # on the way to the sinks
+    passing: Mapping[Tensor, Array]
     makers: tuple[tuple[Use, int], ...]
     sinks: tuple[Sink, ...]
     ceiling: float
 
+    @property
+    def scaled(self) -> dict[Tensor, Array]:
+        """Every tensor whose channels are scaled, with the channel of each element."""
+        makers = (use.op.outputs[0] for use, _ in self.makers)  # a gain stands before what is added to it
+        return {tensor: _channels_of(tensor) for tensor in (*makers, self.tensor)} | dict(self.passing)
+
+
+def _channels_of(tensor: Tensor) -> Array:
+    return np.broadcast_to(np.arange(tensor.shape[-1]), tensor.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Equalized:
+    """A link with what its channels were divided by."""
+
+    link: Link
+    divisors: Array
+
+    @property
+    def factors(self) -> dict[Tensor, Array]:
+        """What the values of each tensor were multiplied with, in the smallest shape that broadcasts to its own."""
+        return {tensor: 1 / self.divisors[_condensed(channels)] for tensor, channels in self.link.scaled.items()}
+
+
+def _condensed(channels: Array) -> Array:
+    """The same with a size of 1 along axes that make no difference."""
+    for axis in range(channels.ndim):
+        first = channels.take([0], axis)
+        if (channels == first).all():
+            channels = first
+    return channels
+
 
 def equalize(
     model: Model, stats: Stats, keys: Mapping[Tensor, str] | None = None, ops: Mapping[str, OpSpec] = OPS
-) -> list[Link]:
-    """Edit `model` in place; return what was scaled. The tensors of these links have to be measured anew.
+) -> list[Equalized]:
+    """Edit `model` in place; return what was scaled, which has to be measured anew.
 
     `keys` are the names by which `stats` knows the tensors, where the model was edited since.
     """
@@ -86,7 +119,7 @@ def equalize(
                     _scale(graph, use, axis, 1 / factors, readers)
                 for sink in link.sinks:
                     _scale(graph, sink.weights, sink.axis, factors[list(sink.order)], readers)
-                changed.append(link)
+                changed.append(Equalized(link, factors))
     return changed
 
 
@@ -104,10 +137,10 @@ class _Links:
             if not makers or ceiling is None:
                 continue
             tensor = op.outputs[0]
-            passing: list[Tensor] = []
-            sinks = self._sinks(tensor, np.broadcast_to(np.arange(tensor.shape[-1]), tensor.shape), passing)
+            passing: dict[Tensor, Array] = {}
+            sinks = self._sinks(tensor, _channels_of(tensor), passing)
             if sinks:
-                yield Link(tensor, tuple(passing), makers, tuple(sinks), ceiling)
+                yield Link(tensor, passing, makers, tuple(sinks), ceiling)
 
     def _layout(self, op: Op) -> Layout | None:
         """How the op's weights lie, for ops with an input, weights and a bias in this order."""
@@ -144,7 +177,7 @@ class _Links:
                 return (*gain, (Use(op, 1 - k), 0)) if gain else ()
         return ()
 
-    def _sinks(self, tensor: Tensor, channels: Array, passing: list[Tensor]) -> list[Sink] | None:
+    def _sinks(self, tensor: Tensor, channels: Array, passing: dict[Tensor, Array]) -> list[Sink] | None:
         """All that reads the tensor, of whose elements `channels` says which channel they belong to; None if scaling
         would show somewhere. Tensors on the way are added to `passing`."""
         if self.uses.is_output(tensor) or not self.uses.readers(tensor):
@@ -156,8 +189,10 @@ class _Links:
                 more = _absorbed(use.op, layout, channels)
             else:
                 passed = self._passed(use, channels)
-                passing += use.op.outputs
-                more = None if passed is None else self._sinks(use.op.outputs[0], passed, passing)
+                if passed is None:
+                    return None
+                passing[use.op.outputs[0]] = passed
+                more = self._sinks(use.op.outputs[0], passed, passing)
             if more is None:
                 return None
             found += more

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from .. import __version__
 from ..affine import QuantParams
 from ..bench.bench import JUDGED, Bench
 from ..bench.errors import OpError, decibels
@@ -31,11 +32,13 @@ from ..plan.planner import prepare_model, require_float_part, require_matched_ru
 from ..plan.request import FALLBACK, Request
 from ..plan.rewrite import build
 from ..plan.saved import save_plan
+from ..recipe import plain_rules
 from ..runtime import require_runnable
 from ..runtime.device_tools import ToolReport, ask_tool
-from ..sources.ports import entry_graphs
+from ..sources.ports import entries, entry_graphs
 from ..sources.samples import Samples
 from ..targets import INTEGER, Check, Target, check_model
+from ..tflite.provenance import Provenance, provenance, recorded
 from ..tflite.write import save, to_bytes
 from .bias_correction import plan_and_correct
 from .measured_target import measured_target
@@ -150,19 +153,30 @@ def _left_out(request: Request) -> Iterator[str]:
         yield f"ranges by {FALLBACK}: choosing by the error of the outputs takes data ({argument('data')})"
 
 
-def carry_out(planned: Planned, request: Request) -> Result:
+def carry_out(planned: Planned, request: Request, *, trained: bool = False) -> Result:
     """Make the model that was planned, and see that LiteRT runs it."""
     ops = [op for graph in planned.model.graphs for op in graph.ops]
     warnings = [f"no op matches the rule {rule}" for rule in request.recipe.unmatched(ops)]
     if not any(plan.does_anything for plan in planned.plans):
         warnings.append("nothing was quantized")
-    planned = placed(planned, request.ops, request.target)
+    planned = placed(replace(planned, model=_told(planned.model, request, trained)), request.ops, request.target)
     made = build(planned, request.ops)
     _require_taken(check_model(made, request.target, request.ops))
     require_runnable(made)
     notes = (*planned.notes, *_other_weights(planned.plans, request))
     result = Result(made, planned.plans, tuple(warnings), notes, prepared=planned.model, stats=request.stats)
     return replace(result, target=request.target)
+
+
+def _told(model: Model, request: Request, trained: bool) -> Model:
+    """The prepared model with an entry in its metadata about what is done to it, unless nothing is to be recorded."""
+    if not request.record:
+        return recorded(model, None)
+    settings: dict[str, object] = {"target": request.target.name, "range": request.method, "effort": request.effort}
+    rules = plain_rules(request.recipe)
+    what = {"mode": request.recipe.rules[0].scheme.label} if len(rules) == 1 else {"rules": rules}
+    settings = {**what, **settings, **({"trained": True} if trained else {})}
+    return recorded(model, replace(provenance(model) or Provenance(), version=__version__, settings=settings))
 
 
 def ask_target(result: Result) -> Result:
@@ -218,8 +232,29 @@ def quantize_on(
     judged = JUDGED_AT_HIGH_EFFORT if effort == "high" else JUDGED if _searches(request) else 0
     bench = Bench(model, data, settings, judged=judged, holds_back=judged > 0, ops=request.ops, progress=progress)
     result = ask_target(quantize_with(bench, request, stage))
-    warnings = (*map(str, check_samples(bench)), *result.warnings)
-    return replace(result, warnings=warnings, verdict=verdict(bench, result.model))
+    warnings = (*map(str, check_samples(bench)), *_left_without_samples(model, request, data), *result.warnings)
+    notes = (*result.notes, *_use_of_samples(request))
+    return replace(result, warnings=warnings, notes=notes, verdict=verdict(bench, result.model))
+
+
+def _left_without_samples(model: Model, request: Request, data: Samples | Mapping[str, Samples]) -> Iterator[str]:
+    """A warning for each signature that no samples were given for."""
+    where = {e.key: e.graph for e in entries(model)}
+    given = {where.get(key) for key in data} if isinstance(data, Mapping) else set(where.values())
+    for key, graph in where.items() if request.recipe.has_integer_ops else ():
+        if graph not in given:
+            yield (
+                f"there are no samples for the signature '{key}': what only it runs has no ranges and stays float; "
+                "in Python, data={signature: samples} takes samples for each"
+            )
+
+
+def _use_of_samples(request: Request) -> Iterator[str]:
+    """What samples are for where activations have no ranges."""
+    if request.recipe.has_integer_ops:
+        return
+    chosen = "biases were corrected with them, and ways to round the weights compared; " if _searches(request) else ""
+    yield f"the samples: {chosen}the verdict is about them. This mode has no ranges of activations"
 
 
 def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) -> Result:

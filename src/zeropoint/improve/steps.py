@@ -29,6 +29,7 @@ from ..plan.qdq import Trained
 from ..plan.request import Request
 from ..plan.rewrite import Encoder, build
 from ..recipe import Effort
+from ..tflite.provenance import Provenance, provenance, recorded
 from .bias_correction import plan_and_correct
 from .cross_layer_equalization import equalize
 from .float_islands import GOOD_ENOUGH, STRETCHES, find_island
@@ -167,20 +168,23 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     pairs = zip(best.prepared.model.graphs, copy.graphs, strict=True)
     twins = [pair for old, new in pairs for pair in zip(old.tensors, new.tensors, strict=True)]
     keys = {twin: best.prepared.keys[t] for t, twin in twins if t in best.prepared.keys}
-    links = equalize(copy, request.stats, keys, request.ops)
-    if not links:
+    equalized = equalize(copy, request.stats, keys, request.ops)
+    if not equalized:
         return
     settings = replace(lab.bench.settings, limit=None)
     measured = calibrate(copy, lab.bench.rows[:MEASURED_AGAIN], settings, ops=request.ops)
     names = tensor_keys(copy)
-    changed = [t for link in links for t in (link.tensor, *link.passing)]
+    changed = [t for one in equalized for t in one.link.scaled]
     new = {keys[t]: measured.tensors[names[t]] for t in changed if names[t] in measured.tensors}
     tensors = {**request.stats.tensors, **new}
     stats = replace(request.stats, fingerprint=measured.fingerprint, tensors=tensors)  # no longer the given model's
     kept = {twin: trained.packed[t] for t, twin in twins if t in trained.packed and twin.buffer is t.buffer}
-    prepared = Prepared(copy, keys, Trained(packed=kept))
+    known = provenance(copy) or Provenance()
+    for one in equalized:
+        known = known.scaled({tensor.name: factors for tensor, factors in one.factors.items()})
+    prepared = Prepared(recorded(copy, known), keys, Trained(packed=kept))
     for method in dict.fromkeys((request.range_method, *TRIED[:1])):
-        yield Candidate(prepared, replace(request, stats=stats, method=method), len(links))
+        yield Candidate(prepared, replace(request, stats=stats, method=method), len(equalized))
 
 
 def clipped_outliers(lab: Lab, best: Candidate) -> Proposals:

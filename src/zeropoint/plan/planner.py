@@ -144,6 +144,7 @@ def ranges_of(prepared: Prepared, request: Request) -> TensorRanges:
     ranges = TensorRanges(
         prepared.keys, request.stats, given, method, bounded, prepared.trained, request.methods, prescribed
     )
+    ranges = replace(ranges, percentile=request.percentile)
     ranges = ranges.limited({t: request.limits[key] for t, key in prepared.keys.items() if key in request.limits})
     return limit_to_what_counts(prepared.model, ranges, request.ops)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..calibration import Method, Ranges, Stats
-from ..calibration.range_methods import Bounds
+from ..calibration.range_methods import PERCENTILE, Bounds, require_percentile
 from ..dtypes import DType
 from ..errors import InvalidRecipe, argument
 from ..files import PathLike
@@ -45,9 +45,12 @@ class Request:
     measure: bool = False  # time ways to place the ops on this machine, and take the fastest
     islands: Mapping[str, str] = field(default_factory=dict)  # ops left float, by their first output's key, and why
     allow_unmatched: bool = False  # rules that no op matches
+    percentile: float = PERCENTILE  # of the range method with this name
+    record: bool = True  # note in the file's metadata how it was made
 
     def __post_init__(self) -> None:
         require_effort(self.effort)
+        require_percentile(self.percentile)
 
     @property
     def chooses_ranges(self) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..affine import QuantParams
 from ..calibration import Grid, Method, Range, Ranges, Stats, TensorStats, choose_ranges
-from ..calibration.range_methods import Bounds
+from ..calibration.range_methods import PERCENTILE, Bounds
 from ..dtypes import Array, DType
 from ..graph.model import Model, Tensor
 from ..ops import fused_activation
@@ -40,6 +40,7 @@ class TensorRanges:
     prescribed: frozenset[str] = frozenset()  # by key
     masked: frozenset[Tensor] = frozenset()
     unbounded: frozenset[Tensor] = frozenset()
+    percentile: float = PERCENTILE
 
     def limited(self, bounds: Mapping[Tensor, Bounds]) -> TensorRanges:
         """With tensors limited to these intervals as well."""
@@ -105,7 +106,7 @@ class TensorRanges:
             if not self.is_given(tensor) and (seen := self.measured(tensor)) is not None:
                 together.setdefault((self._method(tensor, method), grid), {})[tensor] = seen
         for (how, grid), found in together.items():
-            choose_ranges(list(found.values()), how, grid)
+            choose_ranges(list(found.values()), how, grid, self.percentile)
 
     def choose(self, tensor: Tensor, method: str | None, grid: Grid) -> Bounds:
         """The tensor's range by `method` (None: the model's), for this grid of integers."""
@@ -113,7 +114,7 @@ class TensorRanges:
         if entry is not None:
             low, high = entry.low, entry.high
         elif measured is not None:
-            ((low, high),) = choose_ranges([measured], self._method(tensor, method), grid)
+            ((low, high),) = choose_ranges([measured], self._method(tensor, method), grid, self.percentile)
         else:
             low, high = constant_bounds(tensor)
         least, greatest = self.bounded.get(tensor, (-math.inf, math.inf))

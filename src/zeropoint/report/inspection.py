@@ -22,6 +22,7 @@ from ..ops import fused_activation
 from ..ops.execution import Execution, execution_of, kernel_factors, macs_of
 from ..sources.models import ModelSource, load, size_of
 from ..tflite.packed_files import PackedFile, packed_files
+from ..tflite.provenance import provenance
 
 SCHEMA_VERSION = 1
 """Of `Inspection.to_json`; documented in docs/inspect-json.md."""
@@ -120,6 +121,7 @@ class Inspection:
     tensors: tuple[TensorRow, ...]
     ops: tuple[InspectedOp, ...]
     packed_files: tuple[PackedFile, ...] = ()
+    made_by: str | None = None  # what the file says about how it was made
     remarks: tuple[str, ...] = ()  # why LiteRT would not run it, or what it has to overlook
 
     @property
@@ -185,6 +187,7 @@ def inspect(model: ModelSource, file_bytes: int | None = None) -> Inspection:
         tuple(_tensor_row(t, g, names[g][t]) for g in model.graphs for t in g.tensors),
         tuple(_op_row(op, g, names[g]) for g in model.graphs for op in g.ops),
         tuple(packed_files(model)),
+        None if (made := provenance(model)) is None else str(made),
         tuple(_remarks(model)),
     )
 

@@ -133,6 +133,8 @@ def _print_summary(shown: Inspection, title: str, printer: Printer) -> None:
                 formula = "" if port.formula is None else f"  real = {port.formula}"
                 described = f"  {type_text(port.dtype, port.shape)}{formula}"
                 printer.line(f"  {side} ", (printer.fit(port.name, 40), "cyan"), described)
+    if shown.made_by is not None:
+        printer.line(("Made by  ", "bold"), shown.made_by)
     data = ", ".join(f"{dtype} {size_text(n)}" for dtype, n in shown.data_bytes.items())
     rest = "" if shown.other_bytes is None else f"; structure {size_text(shown.other_bytes)}"
     printer.line(("Data  ", "bold"), (data or "none") + rest)

@@ -17,7 +17,7 @@ from ..files import PathLike, read_arrays, reading
 from ..graph.model import Model
 from .conversion import require_library
 from .ports import Entry, Port, entries, entry
-from .samples import NotedSamples, Notes, Samples
+from .samples import NotedSamples, Notes, Samples, fits
 
 LARGEST_ARCHIVE = 4 << 30
 """Bytes that an .npz may unpack to."""
@@ -53,6 +53,15 @@ class Normalization:
 
 
 @dataclass(frozen=True)
+class Preparation:
+    """What becomes of what was read: pixels are normalized, axes of arrays moved, and of a folder a part is used."""
+
+    normalization: Normalization | None = None
+    transpose: bool = False
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
 class Data:
     """Samples with their number, where it is known beforehand."""
 
@@ -81,7 +90,7 @@ arrays by the names of the inputs."""
 def samples_from(data: DataSource, where: Entry) -> Samples:
     """The samples of whatever holds them."""
     if isinstance(data, ImageFolder):
-        return load_data(os.fspath(data.folder), where, data.normalization).samples
+        return load_data(os.fspath(data.folder), where, Preparation(data.normalization)).samples
     if isinstance(data, str | os.PathLike):
         return load_data(os.fspath(data), where).samples
     if isinstance(data, np.ndarray):
@@ -103,18 +112,21 @@ def _are_arrays(data: Mapping[str, Any]) -> bool:
     return all(isinstance(value, np.ndarray) for value in data.values())
 
 
-def load_data(spec: str, entry: Entry, normalization: Normalization | None = None) -> Data:
+def load_data(spec: str, entry: Entry, how: Preparation | None = None) -> Data:
     """The samples that `spec` names: `x.npz`, `x.npy`, a folder of images, or `file.py:function`."""
-    path = Path(spec)
+    path, how = Path(spec), how or Preparation()
     script, colon, function = spec.rpartition(":")
-    if colon and script.endswith(".py"):
+    is_script, is_folder = bool(colon) and script.endswith(".py"), path.is_dir()
+    if how.transpose and (is_script or is_folder):
+        raise InvalidSample("--transpose is for arrays in .npz and .npy files; a folder of images needs none")
+    if is_script:
         return Data(function_in(Path(script), function, InvalidSample), None)
-    if path.is_dir():
-        return _from_images(path, entry, normalization or Normalization())
-    if normalization is not None:
+    if is_folder:
+        return _from_images(path, entry, how)
+    if how.normalization is not None:
         raise InvalidSample(f"{_normalizing()} are for folders of images")
     if path.suffix in (".npz", ".npy"):
-        return _from_arrays(_read_arrays(path), entry, spec)
+        return _from_arrays(_read_arrays(path), entry, spec, how.transpose)
     problem = "cannot read samples from" if path.exists() else "there is no"
     raise InvalidSample(f"{problem} {spec}; give an .npz, an .npy, a folder of images, or file.py:function")
 
@@ -127,25 +139,70 @@ def _read_arrays(path: Path) -> dict[str, Array]:
         return read_arrays(content, LARGEST_ARCHIVE, "; give an .npy, which may have any size, or file.py:function")
 
 
-def _from_arrays(arrays: dict[str, Array], entry: Entry, source: str) -> Data:
-    """One array for each input by name, or a single array for a single input; their first axis counts samples."""
+@dataclass
+class _Columns(NotedSamples):
+    """Arrays whose first axes count samples, one for each input."""
+
+    columns: Sequence[Array]
+    notes: Notes = field(default_factory=Notes)
+
+    def __call__(self) -> Iterator[tuple[Array, ...]]:
+        return (tuple(map(np.asarray, row)) for row in zip(*self.columns, strict=True))
+
+
+def _from_arrays(arrays: dict[str, Array], entry: Entry, source: str, transpose: bool = False) -> Data:
+    """One array for each input by name; for a single input, the one that fits. Their first axis counts samples."""
     ports = entry.ports
     if not ports:
         raise InvalidSample(f"the model has no inputs, so nothing in {source} can be given to it; leave the data out")
-    if len(arrays) == len(ports) == 1:
-        chosen = list(arrays.values())
-    else:
-        chosen = [arrays[n] for p in ports for n in [n for n in p.names if n in arrays][:1]]
+    chosen = _chosen(arrays, ports, transpose)
     if len(chosen) < len(ports):
         wanted = ", ".join(str(p) for p in ports)
         has = ", ".join(repr(n) for n in arrays) or "nothing"
         raise InvalidSample(f"{source} has {has}; name its arrays after the model's inputs: {wanted}")
-    columns = [_by_sample(a, p) for a, p in zip(chosen, ports, strict=True)]
+    notes = Notes()
+    if left_out := [name for name in arrays if name not in chosen]:
+        taken = " and ".join(f"{n!r} for the input '{p.name}'" for n, p in zip(chosen, ports, strict=True))
+        notes.say(f"{source}: {taken} was taken, and {', '.join(map(repr, left_out))} left out")
+    given = [_transposed(arrays[n], p) if transpose else arrays[n] for n, p in zip(chosen, ports, strict=True)]
+    columns = [_by_sample(a, p) for a, p in zip(given, ports, strict=True)]
     lengths = [len(c) for c in columns]
     if len(set(lengths)) != 1 or 0 in lengths:
         counts = ", ".join(f"'{p.name}' {n}" for p, n in zip(ports, lengths, strict=True))
         raise InvalidSample(f"{source}: the arrays must hold the same number of samples, at least one: {counts}")
-    return Data(lambda: (tuple(map(np.asarray, row)) for row in zip(*columns, strict=True)), lengths[0])
+    return Data(_Columns(columns, notes), lengths[0])
+
+
+def _chosen(arrays: dict[str, Array], ports: Sequence[Port], transpose: bool) -> list[str]:
+    """The name of the array for each input: its own; of a single input, else that of the only one that fits."""
+    own = [name for port in ports for name in [n for n in port.names if n in arrays][:1]]
+    if own or len(ports) != 1:
+        return own
+    fitting = [name for name, array in arrays.items() if _holds(array, ports[0], transpose)]
+    return list(arrays) if len(arrays) == 1 else fitting if len(fitting) == 1 else []
+
+
+def _holds(array: Array, port: Port, transpose: bool) -> bool:
+    """Whether the array can be samples of this input. Labels, which are whole numbers, are none for a float input."""
+    is_number = array.dtype.kind == "f" if port.dtype.is_float else array.dtype.kind in "iu"
+    is_picture = array.dtype == np.uint8 and port.dtype.is_float and len(port.shape) > 2
+    shapes = [array.shape[1:], *([o.shape[1:] for o in _other_orders(array)] if transpose else [])]
+    return (is_number or is_picture) and any(fits(s, w) for s in shapes for w in (port.shape, port.shape[1:]))
+
+
+def _other_orders(array: Array) -> list[Array]:
+    """The array with its channels last instead of first, and the other way round. Images have the last three axes."""
+    return [] if array.ndim < 4 else [np.moveaxis(array, -3, -1), np.moveaxis(array, -1, -3)]
+
+
+def _transposed(array: Array, port: Port) -> Array:
+    """The array in the other order of axes that fits the input."""
+    if len(port.shape) < 4:  # not an image
+        return array
+    for other in _other_orders(array):
+        if any(fits(other.shape[1:], wanted) for wanted in (port.shape, port.shape[1:])):
+            return other
+    raise InvalidSample(f"--transpose: {list(array.shape)} does not fit the input {port} in another order either")
 
 
 def _by_sample(array: Array, port: Port) -> Array:
@@ -158,15 +215,26 @@ def _by_sample(array: Array, port: Port) -> Array:
     return array[: count * port.batch].reshape(count, port.batch, *array.shape[1:])
 
 
-def _from_images(folder: Path, entry: Entry, normalization: Normalization) -> Data:
-    files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in IMAGES and f.is_file())
+def _from_images(folder: Path, entry: Entry, how: Preparation) -> Data:
+    """The images below a folder, in the order of their names; of more than the limit, an even spread."""
+    found = sorted(f for f in folder.rglob("*") if f.suffix.lower() in IMAGES and f.is_file())
+    hidden = [f for f in found if any(part.startswith(".") for part in f.relative_to(folder).parts)]
+    files = [f for f in found if f not in set(hidden)]
     if not files:
-        raise InvalidSample(f"{folder} holds no images ({', '.join(IMAGES)})")
+        also = f" but {len(hidden)} hidden" if hidden else ""
+        raise InvalidSample(f"{folder} holds no images{also} ({', '.join(IMAGES)})")
     if len(entry.ports) != 1:
         raise InvalidSample(f"a folder of images fits a model with one input, this one has {len(entry.ports)}")
     (port,) = entry.ports
+    normalization = how.normalization or Normalization()
     normalization.require(port, _image_layout(port).channels)
-    return Data(_Images(files, port, normalization), len(files))
+    notes = Notes()
+    if hidden:
+        notes.say(f"{len(hidden)} hidden {'file was' if len(hidden) == 1 else 'files were'} left out: {hidden[0].name}")
+    if how.limit is not None and how.limit < len(files):
+        notes.say(f"{how.limit} of {len(files)} images are used, spread evenly over their names")
+        files = [files[k * len(files) // how.limit] for k in range(how.limit)]
+    return Data(_Images(files, port, normalization, notes), len(files))
 
 
 class _ImageLayout(NamedTuple):

@@ -112,7 +112,7 @@ def _is_one_array(sample: Sequence[Any], ports: Sequence[Port]) -> bool:
         shape = np.asarray(sample).shape
     except ValueError:
         return False
-    return _fits(shape, ports[0].shape) or _fits(shape, ports[0].shape[1:])
+    return fits(shape, ports[0].shape) or fits(shape, ports[0].shape[1:])
 
 
 def _is_labelled(sample: Sequence[Any], ports: Sequence[Port]) -> bool:
@@ -174,7 +174,7 @@ def _split(arrays: Sequence[Array], ports: Sequence[Port], number: int, notes: N
     pairs = list(zip(arrays, ports, strict=True))
     if _is_one_run(pairs):
         yield tuple(np.asarray(a, order="C") for a in arrays)
-    elif any(p.shape for p in ports) and all(_fits(a.shape, p.shape[1:]) for a, p in pairs):
+    elif any(p.shape for p in ports) and all(fits(a.shape, p.shape[1:]) for a, p in pairs):
         notes.say("samples have no batch dimension; one was added")
         yield from _split([a[None] if p.shape else a for a, p in pairs], ports, number, notes)
     else:
@@ -188,25 +188,38 @@ def _split(arrays: Sequence[Array], ports: Sequence[Port], number: int, notes: N
 def _is_one_run(pairs: Sequence[tuple[Array, Port]]) -> bool:
     """Whether the arrays fit as they are. Where the batch size is free, a batch would fit as well, but single rows
     keep memory and statistics even."""
-    if not all(_fits(array.shape, port.shape) for array, port in pairs):
+    if not all(fits(array.shape, port.shape) for array, port in pairs):
         return False
     sizes = {array.shape[0] for array, port in pairs if port.shape and port.shape[0] < 0}
     return len(sizes) != 1 or sizes == {1}
 
 
-def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+def fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     return len(shape) == len(wanted) and all(w in (-1, s) for s, w in zip(shape, wanted, strict=True))
+
+
+def channel_order_hint(shape: tuple[int, ...], port: Port) -> str:
+    """What to do about an image whose axes have another order than the input's, if that is what it is."""
+    if len(port.shape) != 4 or len(shape) not in (3, 4):
+        return ""
+    *before, a, b, c = shape
+    for order, text, move in (((b, c, a), "first", "-3, -1"), ((c, a, b), "last", "-1, -3")):
+        if fits((*before, *order)[-3:], port.shape[1:]):
+            how = f"np.moveaxis(x, {move}) puts them where the model has them, and so does --transpose"
+            return f"; the axes look like channels {text}: {how}"
+    return ""
 
 
 def _runs(pairs: Sequence[tuple[Array, Port]], number: int) -> int:
     """How many runs a batch is."""
     counts: dict[str, int] = {}
     for array, port in pairs:
-        is_batch = port.shape and array.ndim == len(port.shape) and _fits(array.shape[1:], port.shape[1:])
+        is_batch = port.shape and array.ndim == len(port.shape) and fits(array.shape[1:], port.shape[1:])
         if is_batch and array.shape[0] and array.shape[0] % port.batch == 0:
             counts[port.name] = array.shape[0] // port.batch
         elif port.shape or array.shape:
-            raise InvalidSample(f"sample {number}, input {port}: the shape {list(array.shape)} does not fit")
+            hint = channel_order_hint(array.shape, port)
+            raise InvalidSample(f"sample {number}, input {port}: the shape {list(array.shape)} does not fit{hint}")
     if len(set(counts.values())) != 1:
         sizes = ", ".join(f"'{name}' {count}" for name, count in counts.items())
         raise InvalidSample(f"sample {number}: the inputs have batches of different sizes: {sizes}")

@@ -15,6 +15,7 @@ from ..errors import ConversionFailed, InvalidModel
 from ..files import reading
 from ..graph.model import Model, Signature, Tensor
 from ..ops.states import variable_name
+from ..tflite.other_files import HEAD, other_file
 from ..tflite.read import load
 from .conversion import Conversion, converting, first_relevant_line, require_library
 
@@ -225,6 +226,9 @@ def _require_keras_file(path: Path) -> None:
         raise InvalidModel(f"there is no file {path}")
     with reading(path, "a Keras file", InvalidModel), path.open("rb") as file:
         start = file.read(len(HDF5_START))
+        known = None if start == HDF5_START or zipfile.is_zipfile(path) else other_file(start + file.read(HEAD))
+    if known is not None:
+        raise InvalidModel(f"{path} is {known}")
     if path.suffix == ".keras" and not zipfile.is_zipfile(path):
         raise InvalidModel(f"{path} is not a Keras file: it is not the zip archive that model.save('x.keras') writes")
     if path.suffix != ".keras" and start != HDF5_START:

@@ -15,6 +15,7 @@ from ..graph.check import check
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Quantization, Record, Signature, Tensor
 from . import schema
 from .flatbuffer import Content, File, Table
+from .other_files import other_file
 from .packed_files import cut_archive
 
 LARGEST_FILE = (1 << 31) - 1
@@ -57,6 +58,8 @@ def _identified(content: Content, name: str) -> Content:
     if not content:
         raise InvalidModel(f"{name} is empty; expected a .tflite model")
     identifier = bytes(content[4:8])
+    if identifier != schema.IDENTIFIER and (other := other_file(content)) is not None:
+        raise InvalidModel(f"{name} is {other}")
     if identifier != schema.IDENTIFIER:
         raise InvalidModel(
             f"{name} is not a .tflite model: bytes 4 to 8 are {identifier!r} where {schema.IDENTIFIER!r} belongs"

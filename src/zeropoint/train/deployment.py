@@ -42,7 +42,7 @@ def export(trained: Trainable, *, input_type: TypeLike = "float32", output_type:
         )
     plan = with_interface(plan, interface)
     plans = tuple(plan if p.graph is plan.graph else p for p in blueprint.planned.plans)
-    return carry_out(replace(blueprint.planned, plans=plans), blueprint.request)
+    return carry_out(replace(blueprint.planned, plans=plans), blueprint.request, trained=True)
 
 
 def _learned(trained: Trainable) -> Plan:

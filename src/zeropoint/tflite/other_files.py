@@ -1,0 +1,176 @@
+"""Files that people give in place of a `.tflite`: what they are, by their content, and what to do with them."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .flatbuffer import Content
+
+HEAD = 4096
+"""Bytes that most kinds of files are recognized by."""
+
+MOST_FIELDS = 64
+"""Fields of a protocol buffer that are looked at."""
+
+TORCH_MAGIC = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
+"""What `torch.save` wrote before it wrote zip archives."""
+
+
+@dataclass(frozen=True)
+class OtherFile:
+    """A kind of file: what it is, and what whoever gave it should do."""
+
+    what: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.advice}"
+
+
+CONVERT_TORCH = (
+    "load it in PyTorch and give the module to zeropoint.load(module, sample_inputs=...), or convert it first"
+)
+
+LFS = OtherFile("a pointer of Git LFS, not the file that it stands for", "fetch that with `git lfs pull`")
+PAGE = OtherFile("a web page", "download the file itself; a login or a link to a preview gives such pages")
+ONNX = OtherFile("an ONNX model", "convert it to .tflite first, for example with onnx2tf")
+SAVED_MODEL = OtherFile("the graph of a SavedModel", "give the folder that it lies in, with its variables")
+FROZEN = OtherFile("a frozen TensorFlow graph", "convert it to .tflite with TensorFlow's converter first")
+TORCH = OtherFile("a PyTorch file", CONVERT_TORCH)
+SAFETENSORS = OtherFile("weights in safetensors, without a network", CONVERT_TORCH)
+GGUF = OtherFile("a GGUF file of weights", "convert the model that it was made of to .tflite first")
+KERAS = OtherFile("a Keras model", "give it a name that ends in .keras")
+HDF5 = OtherFile("an HDF5 file", "if it is a Keras model, give it a name that ends in .h5")
+PICKLE = OtherFile("a Python pickle", "load it in Python, if you trust it, and give the model in it to zeropoint.load")
+STATS = OtherFile("statistics of `zeropoint calibrate`", "give the model that they belong to")
+ARRAYS = OtherFile("a file of NumPy arrays", "give the model first, and arrays as --data")
+DAMAGED = OtherFile("a damaged zip archive", "write or download it again")
+ARCHIVE = OtherFile("a zip archive", "unpack it, and give the .tflite")
+COMPRESSED = OtherFile("a compressed file", "unpack it, and give the .tflite")
+EXECUTORCH = OtherFile("a program for ExecuTorch", "convert the model that it was made of to .tflite")
+LITERT_LM = OtherFile("a bundle of LiteRT-LM", "give one of the .tflite files that it was made of")
+METADATA = OtherFile("TFLite Metadata without a model", "give the .tflite that they belong to")
+
+BEGINNINGS = {
+    b"version https://git-lfs": LFS,
+    TORCH_MAGIC: TORCH,
+    b"\x89HDF\r\n\x1a\n": HDF5,
+    b"GGUF": GGUF,
+    b"\x93NUMPY": ARRAYS,
+    b"LITERTLM": LITERT_LM,
+    b"\x1f\x8b": COMPRESSED,
+    b"\xfd7zXZ\0": COMPRESSED,
+    b"7z\xbc\xaf\x27\x1c": COMPRESSED,
+    b"\x28\xb5\x2f\xfd": COMPRESSED,
+    b"BZh": COMPRESSED,
+    b"\x80\x02": PICKLE,
+    b"\x80\x03": PICKLE,
+    b"\x80\x04": PICKLE,
+    b"\x80\x05": PICKLE,
+}
+
+IDENTIFIERS = {b"ET12": EXECUTORCH, b"M001": METADATA}
+"""Of other flatbuffers, at bytes 4 to 8."""
+
+PAGES = (b"<!doctype html", b"<html", b"<?xml", b"<!--")
+
+
+def other_file(content: Content) -> OtherFile | None:
+    """What a file is that is no `.tflite`; None if nothing is known about it."""
+    head = bytes(content[:HEAD])
+    for beginning, kind in BEGINNINGS.items():
+        if head.startswith(beginning):
+            return kind
+    if head[4:8] in IDENTIFIERS:
+        return IDENTIFIERS[head[4:8]]
+    if head.removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith(PAGES):
+        return PAGE
+    if head.startswith(b"PK\x03\x04"):
+        return _archive(content)
+    if head[257:262] == b"ustar":
+        return COMPRESSED
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 30 and b'"' in head[9:12]:
+        return SAFETENSORS
+    return _protocol_buffer(content)
+
+
+def _archive(content: Content) -> OtherFile:
+    """By the names of the files in it; nothing is unpacked."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, UnicodeDecodeError):
+        return DAMAGED
+    last = {name.rpartition("/")[2] for name in names}
+    if {"config.json", "model.weights.h5"} <= last:
+        return KERAS
+    if last & {"data.pkl", "serialized_exported_program.json", "archive_format"}:
+        return TORCH
+    if {"header.npy", "counts.npy"} <= last:
+        return STATS
+    if all(name.endswith(".npy") for name in last):
+        return ARRAYS
+    models = [name for name in names if name.endswith(".tflite")]
+    return OtherFile(f"a zip archive with {models[0]!r} in it", "unpack it, and give that") if models else ARCHIVE
+
+
+def _protocol_buffer(content: Content) -> OtherFile | None:
+    """By the numbers and types of its first fields, as the schemas of these formats have them."""
+    fields = list(_fields(content))
+    kinds = [(number, wire) for number, wire, _ in fields]
+    if kinds[:1] == [(1, 0)]:
+        if (7, 2) in kinds:  # version, ..., graph
+            return ONNX
+        if set(kinds) == {(1, 0), (2, 2)} and len(content) == _end(fields[-1]):  # version, graphs
+            return SAVED_MODEL
+    if kinds[:1] == [(1, 2)]:  # nodes, each with a name and an op
+        start, size = fields[0][2]
+        inner = [(number, wire) for number, wire, _ in _fields(content[start : start + size])]
+        if inner[:2] == [(1, 2), (2, 2)]:
+            return FROZEN
+    return None
+
+
+Field = tuple[int, int, tuple[int, int]]
+"""Its number and wire type; for bytes (type 2), where these begin and how many there are."""
+
+
+def _end(field: Field) -> int:
+    return sum(field[2])
+
+
+def _fields(content: Content) -> Iterator[Field]:
+    """The first fields of a protocol buffer, as far as it looks like one."""
+    at, sizes = 0, {1: 8, 5: 4}
+    for _ in range(MOST_FIELDS):
+        tag, at = _varint(content, at)
+        if at < 0 or not 0 < tag >> 3 < 1 << 12:
+            return
+        wire, size = tag & 7, 0
+        if wire in (0, 2):
+            size, at = _varint(content, at)
+            size = size if wire == 2 else 0
+        elif wire in sizes:
+            size = sizes[wire]
+        else:
+            return
+        if at < 0 or at + size > len(content):
+            return
+        yield tag >> 3, wire, (at, size)
+        at += size
+
+
+def _varint(content: Content, at: int) -> tuple[int, int]:
+    """A number and the place behind it, which is -1 where there is none."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(content):
+            return 0, -1
+        byte = content[at]
+        value, at = value | (byte & 127) << shift, at + 1
+        if byte < 128:
+            return value, at
+    return 0, -1
