@@ -22,7 +22,7 @@ from ..runtime.runner import Runner
 from ..sources.ports import Entry, Row, entries, entry
 from ..sources.samples import NotedSamples, Notes, Samples, iterate, rows
 from .alignment import input_order
-from .errors import Compared, ErrorSum, OpError, channel_scales, compared_outputs, encoded, real, worst_ops
+from .errors import Compared, ErrorSum, OpError, Reference, compared_outputs, encoded, real, references, worst_ops
 
 KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES = 256, 1 << 28, 1 << 26
 """How much of the data is held in memory, to be run again; between these, as much as the activations of a run."""
@@ -39,6 +39,9 @@ TRACED = 2
 
 SHORT = 4e8
 """Multiply-accumulates that take less time than starting threads."""
+
+STAYS_LOADED = 1 << 24
+"""Bytes of weights and activations of a float model that is not loaded again each time."""
 
 PARTS = 2
 """The samples are split into so many parts, whatever the number of cores, so that sums come out the same."""
@@ -81,17 +84,10 @@ class Bench:
         _ = self.stats, self.numbered_rows  # measured once for both
         other = copy(self)
         other._judged, other._logits = judged, logits
-        for name in ("compared", "wanted", "scales"):
+        for name in ("compared", "wanted", "references"):
             other.__dict__.pop(name, None)
-        return other
-
-    def on(self, rows: Sequence[Row]) -> Bench:
-        """The same model, with versions of it compared on these samples."""
-        other = copy(self)
-        for name in ("compared", "wanted", "scales", "float_outputs"):
-            other.__dict__.pop(name, None)
-        other.__dict__["numbered_rows"] = list(enumerate(rows))
-        other._judged = len(rows)
+        if "wanted" in self.__dict__ and logits == self._logits and judged <= self._judged:
+            other.__dict__["wanted"] = self.wanted[:judged]
         return other
 
     @cached_property
@@ -169,25 +165,48 @@ class Bench:
     @cached_property
     def wanted(self) -> list[list[Array]]:
         """By sample, what the float model has for `compared`."""
-        return Loaded(self, self.model).values(self.judged_rows)
+        return self.float_model(self.compared).values(self.judged_rows)
 
     @cached_property
-    def scales(self) -> list[Array | None]:
-        """What each of `compared` is multiplied with before it is judged, where its channels differ in kind."""
-        return [channel_scales([values[k] for values in self.wanted]) for k in range(len(self.compared))]
+    def references(self) -> list[list[Reference]]:
+        """The same, to compare other versions with."""
+        return references(self.wanted)
+
+    def float_model(self, compared: Sequence[Compared]) -> Loaded:
+        """The float model, to be asked for `compared`. A small one stays loaded."""
+        return self._loaded.asking(compared) if self._is_small else Loaded(self, self.model, compared)
+
+    @cached_property
+    def _is_small(self) -> bool:
+        graphs = self.model.graphs
+        weights = sum(t.buffer.raw.nbytes for graph in graphs for t in graph.tensors if t.buffer is not None)
+        return weights + activation_bytes(self.entry.graph) <= STAYS_LOADED
+
+    @cached_property
+    def _all_outputs(self) -> tuple[Compared, ...]:
+        """The outputs, and what probabilities among them are made of."""
+        graph = self.entry.graph
+        return tuple(dict.fromkeys((*compared_outputs(graph, self.ops), *self._plain_outputs)))
+
+    @cached_property
+    def _loaded(self) -> Loaded:
+        return Loaded(self, self.model, self._all_outputs)
 
     @cached_property
     def float_outputs(self) -> list[list[Array]]:
-        return self.outputs(self.model)
+        return self.float_model(self._plain_outputs).values(self.rows)
 
     def outputs(self, model: Model) -> list[list[Array]]:
-        """By sample that is held, the outputs of the model or of another version of it, as real numbers."""
-        every = tuple(Compared(place) for place in range(len(self.entry.graph.outputs)))
-        return Loaded(self, model, every).values(self.rows)
+        """By sample that is held, the outputs of another version of the model, as real numbers."""
+        return Loaded(self, model, self._plain_outputs).values(self.rows)
+
+    @property
+    def _plain_outputs(self) -> tuple[Compared, ...]:
+        return tuple(Compared(place) for place in range(len(self.entry.graph.outputs)))
 
     def error(self, model: Model, without: frozenset[int] = frozenset()) -> float:
         """Relative squared error of another version's outputs, averaged over outputs; samples `without` left out."""
-        _ = self.scales  # before the other version is loaded: one at a time takes half the memory
+        _ = self.references  # before the other version is loaded: one at a time takes half the memory
         return Loaded(self, model).error(without=without)
 
     def worst_ops(self, made: Model, model: Model | None = None) -> tuple[OpError, ...]:
@@ -203,7 +222,7 @@ class Loaded:
 
     def __init__(self, bench: Bench, model: Model, compared: Sequence[Compared] | None = None) -> None:
         where = entry(model)
-        self._bench, self._compared = bench, bench.compared if compared is None else compared
+        self._bench, self._compared = bench, tuple(bench.compared if compared is None else compared)
         self._inputs = where.graph.inputs
         self._order = input_order(bench.entry, where)
         self._tensors: list[Tensor] = [c.tensor(where.graph) for c in self._compared]
@@ -211,10 +230,24 @@ class Loaded:
         self._macs = sum(macs_of(op, bench.ops) for op in where.graph.ops)
         self._has_room = side_by_side(activation_bytes(bench.entry.graph)) > 1
 
+    def asking(self, compared: Sequence[Compared]) -> Loaded:
+        """The same, asked for some of its values only."""
+        other = copy(self)
+        other._tensors = [self._tensors[self._compared.index(one)] for one in compared]
+        other._compared = tuple(compared)
+        return other
+
     def values(self, given: Sequence[Row]) -> list[list[Array]]:
         """By sample, the values that are compared."""
-        parts = self._in_parts(lambda runner, own: list(self._runs(runner, own)), list(enumerate(given)))
-        return [values for part in parts for _, values in part]
+        return self.each(given, lambda _, values: values)
+
+    def each(self, given: Sequence[Row], job: Callable[[int, list[Array]], Found]) -> list[Found]:
+        """By sample, what `job` makes of its place and of the values that are compared."""
+
+        def part(runner: Runner, own: Sequence[NumberedRow]) -> list[Found]:
+            return [job(place, values) for place, values in self._runs(runner, own)]
+
+        return [found for one in self._in_parts(part, list(enumerate(given))) for found in one]
 
     def error(
         self, count: int | None = None, extra: Sequence[Array] = (), without: frozenset[int] = frozenset()
@@ -227,11 +260,11 @@ class Loaded:
             for place, values in self._runs(runner, own, extra):
                 if numbers[place] in without:
                     continue
-                for total, scale, wanted, value in zip(sums, bench.scales, bench.wanted[place], values, strict=True):
-                    total.add(*((wanted, value) if scale is None else (wanted * scale, value * scale)))
+                for total, wanted, value in zip(sums, exact[place], values, strict=True):
+                    wanted.compare(value, total)
             return sums
 
-        _ = bench.scales  # before several threads ask for it
+        exact = bench.references  # before several threads ask for it
         numbers = [number for number, _ in bench.numbered_rows]
         judged = list(enumerate(bench.judged_rows[:count]))
         if not bench.in_sequence:  # else the others go on from these

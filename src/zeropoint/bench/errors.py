@@ -17,6 +17,7 @@ from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import CONVERSIONS, OpSpec, Probabilities
+from ..parallel import cached_property
 from ..runtime.runner import Runner
 from ..sources.ports import Row, entry
 from .alignment import source
@@ -105,6 +106,34 @@ class ErrorSum:
 
 
 @dataclass(frozen=True)
+class Reference:
+    """What the float model has for an output and a sample. Both sides are multiplied with `scale` before they are
+    compared, if its channels differ in kind."""
+
+    values: Array
+    scale: Array | None = None
+
+    @cached_property
+    def _power(self) -> float | None:
+        """None if there are infinities, for which it depends on what they are compared with."""
+        flat = self._scaled(self.values)
+        return None if np.isinf(flat).any() else dot(flat, flat)
+
+    def _scaled(self, values: Array) -> Array:
+        return np.asarray(values if self.scale is None else values * self.scale).reshape(-1)
+
+    def compare(self, found: Array, total: ErrorSum) -> None:
+        """Add the error of another version's values to `total`."""
+        wanted, own = self._scaled(self.values), self._scaled(found)
+        if self._power is None:
+            total.add(wanted, own)
+            return
+        gap = own - wanted
+        total.error += dot(gap, gap)
+        total.power += self._power
+
+
+@dataclass(frozen=True)
 class Compared:
     """The output at `place`, or, where it holds `probabilities`, what these are made of.
 
@@ -127,8 +156,17 @@ class Compared:
         if self.probabilities == "each":
             return np.clip(values, -SQUASHED, SQUASHED)
         # What all inputs have in common, a softmax does not see.
-        below = np.maximum(values.astype(np.float64) - values.max(axis=-1, keepdims=True), -SQUASHED)
-        return np.asarray(below - below.mean(axis=-1, keepdims=True))
+        below = values.astype(np.float64)
+        below -= values.max(axis=-1, keepdims=True)
+        np.maximum(below, -SQUASHED, out=below)
+        below -= below.mean(axis=-1, keepdims=True)
+        return below
+
+
+def references(wanted: Sequence[Sequence[Array]]) -> list[list[Reference]]:
+    """By sample, what the float model has for each output."""
+    scales = [channel_scales(values) for values in zip(*wanted, strict=True)]
+    return [[Reference(*one) for one in zip(values, scales, strict=True)] for values in wanted]
 
 
 def channel_scales(values: Sequence[Array]) -> Array | None:

@@ -18,7 +18,7 @@ from ..graph.query import tensor_keys
 from ..parallel import cached_property
 from ..sources.ports import Row
 from ..tflite.metadata import stated_input_range
-from .bench import Bench, Loaded
+from .bench import Bench
 from .conventions import Convention, Response, convention_of
 from .errors import Compared, compared_outputs
 
@@ -127,7 +127,7 @@ class SampleEvidence:
 
     def answer_to(self, rows: Sequence[Row]) -> Answer:
         """What the float model makes of samples; of large outputs, of some of their values."""
-        loaded = Loaded(self.bench, self.bench.model, [Compared(one.place) for one in self.outputs])
+        loaded = self.bench.float_model([Compared(one.place) for one in self.outputs])
         classes, values = list[Array](), list[list[Array]]()
         for row in rows:
             (found,) = loaded.values([row])
@@ -174,6 +174,9 @@ def _entropy(probabilities: Array) -> float:
 
 
 def _largest(values: Array) -> float:
+    largest = max(-float(values.min(initial=0.0)), float(values.max(initial=0.0)))
+    if math.isfinite(largest):
+        return largest
     finite = np.abs(values[np.isfinite(values)])
     return float(finite.max()) if finite.size else 0.0
 

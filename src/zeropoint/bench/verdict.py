@@ -17,7 +17,7 @@ from ..dtypes import Array
 from ..errors import call
 from ..graph.model import Model
 from .bench import JUDGED, Bench, Loaded
-from .errors import Compared, decibels
+from .errors import Compared, ErrorSum, Reference, compared_outputs, decibels, references
 
 Level = Literal["good", "doubtful", "broken", "unknown"]
 
@@ -76,10 +76,22 @@ UNKNOWN = Verdict("unknown")
 def verdict(bench: Bench, made: Model) -> Verdict:
     """How far `made` agrees with the float model of `bench`."""
     rows = bench.unseen_rows or bench.rows[:JUDGED]
-    judge = bench.on(rows)
-    if not rows or not judge.compared:
+    compared = tuple(compared_outputs(bench.entry.graph, bench.ops)) if rows else ()
+    if not compared:
         return UNKNOWN
-    snr, (agreeing, sure) = decibels(judge.error(made)), _classes(judge, made)
+    classes = [Compared(one.place) for one in compared if one.probabilities == "row"][:1]
+    asked = (*compared, *classes)
+    wanted = bench.float_model(asked).values(rows)
+    exact = references([values[: len(compared)] for values in wanted])
+
+    def agreement(place: int, found: list[Array]) -> _Agreement:
+        chosen = [(wanted[place][-1], found[-1])] if classes else []
+        return _Agreement.of(exact[place], found[: len(compared)], *chosen)
+
+    runs = Loaded(bench, made, asked).each(rows, agreement)
+    totals = [sum(sums, ErrorSum()) for sums in zip(*(run.errors for run in runs), strict=True)]
+    snr = decibels(float(np.mean([total.relative for total in totals])))
+    sure, agreeing = sum(run.sure for run in runs), sum(run.agreeing for run in runs)
     if sure < FEWEST:
         agreeing = sure = 0
     measured, (good, usable) = (snr, SNRS) if not sure else (agreeing / sure, AGREEMENTS)
@@ -87,21 +99,26 @@ def verdict(bench: Bench, made: Model) -> Verdict:
     return Verdict(level, snr, agreeing, sure, len(rows), bool(bench.unseen_rows))
 
 
-def _classes(judge: Bench, made: Model) -> tuple[int, int]:
-    """Of how many samples the class is the same, and of how many the float model is sure; of the first such output."""
-    for compared in judge.compared:
-        if compared.probabilities == "row":
-            place = (Compared(compared.place),)
-            wanted, found = (_rows(Loaded(judge, model, place).values(judge.rows)) for model in (judge.model, made))
-            sure = _probabilities(wanted).max(axis=-1) >= SURE
-            same = wanted.argmax(axis=-1) == found.argmax(axis=-1)
-            return int((same & sure).sum()), int(sure.sum())
-    return 0, 0
+@dataclass(frozen=True)
+class _Agreement:
+    """What one sample says: the error of each output, how many choices are the same, and of how many the float model
+    is sure."""
 
+    errors: tuple[ErrorSum, ...]
+    agreeing: int = 0
+    sure: int = 0
 
-def _rows(values: Sequence[Sequence[Array]]) -> Array:
-    """The one output of each sample, one choice among classes in each row."""
-    return np.concatenate([np.asarray(one[0]).reshape(-1, one[0].shape[-1]) for one in values])
+    @classmethod
+    def of(cls, exact: Sequence[Reference], found: Sequence[Array], *classes: tuple[Array, Array]) -> _Agreement:
+        errors = tuple(ErrorSum() for _ in exact)
+        for total, wanted, value in zip(errors, exact, found, strict=True):
+            wanted.compare(value, total)
+        agreeing = sure = 0
+        for wanted_classes, own in classes:
+            is_sure = _probabilities(wanted_classes).max(axis=-1) >= SURE
+            same = wanted_classes.argmax(axis=-1) == own.argmax(axis=-1)
+            agreeing, sure = agreeing + int((same & is_sure).sum()), sure + int(is_sure.sum())
+        return cls(errors, agreeing, sure)
 
 
 def _probabilities(values: Array) -> Array:

@@ -181,6 +181,8 @@ def _told(model: Model, request: Request, trained: bool) -> Model:
 
 def ask_target(result: Result) -> Result:
     """With what the target's own tool says of the model; raises if that refuses it."""
+    if result.target.tool is None:
+        return result
     try:
         return replace(result, tool=ask_tool(result.target, to_bytes(result.model)))
     except MissingExtra as missing:
@@ -323,7 +325,7 @@ class _Search:
     def _try(self, step: Step, best: Candidate, error: float) -> tuple[Candidate, float]:
         """The best candidate after `step`, with its error."""
         start, reached, before = time.perf_counter(), math.inf, error
-        proposals = step.propose(self.lab, best)
+        proposals = step.propose(replace(self.lab, error=error), best)
         candidate = next(proposals, None)
         while candidate is not None:
             found = self.lab.bench.error(candidate.model())

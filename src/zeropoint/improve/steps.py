@@ -8,6 +8,7 @@ and an entry in STEPS.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -127,11 +128,12 @@ Proposals = Generator[Candidate, Candidate, None]
 
 @dataclass(frozen=True)
 class Lab:
-    """What steps may look at: the samples, the effort, and who to tell about progress."""
+    """What steps may look at: the samples, the effort, who to tell about progress, and the error of the best so far."""
 
     bench: Bench
     effort: Effort
     stage: Stage = no_progress
+    error: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -261,8 +263,9 @@ def _trials(lab: Lab, best: Candidate) -> tuple[RangeTrials | None, int]:
     movable = [group for group in best.planned.plans[0].groups if not group.fixed]
     if not affordable_samples(model, len(movable) * len(methods), work, request.ops):
         return None, 0
-    plans = {m: plan_model(best.prepared, replace(request, method=m)).with_float_ends().plans[0] for m in methods}
-    trials = RangeTrials(model, plans, lab.bench)
+    others = {m: plan_model(best.prepared, replace(request, method=m)) for m in methods[1:]}
+    planned = {request.range_method: best.planned, **others}
+    trials = RangeTrials(model, {m: p.with_float_ends().plans[0] for m, p in planned.items()}, lab.bench)
     return trials, affordable_samples(model, trials.count, work, request.ops)
 
 
@@ -270,6 +273,8 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
     """The few ops that do most of the harm left in float, where the target runs float as well."""
     request, samples = best.request, lab.bench.judging(ISLAND_SAMPLES)
     if request.strict or request.target.costs is None or not request.recipe.has_integer_ops:
+        return
+    if decibels(lab.error) >= GOOD_ENOUGH:
         return
     for _ in range(MOST_ISLANDS):
 

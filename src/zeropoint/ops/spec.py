@@ -11,6 +11,7 @@ from typing import Literal
 from ..affine import QuantParams
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
+from ..parallel import cached_property
 from .batch import BatchRule, broadcasts, pointwise
 from .interpolation import Function
 from .layout import Layout
@@ -249,11 +250,11 @@ class OpSpec:
     def made_activations(self, op: Op) -> Iterator[Tensor]:
         return (t for k, t in enumerate(op.outputs) if isinstance(self.output_role(k), Activation))
 
-    @property
+    @cached_property
     def weight_slots(self) -> tuple[int, ...]:
         return tuple(k for k, role in enumerate(self.inputs) if isinstance(role, Weight))
 
-    @property
+    @cached_property
     def bias_slot(self) -> int | None:
         """Where a layer takes its bias: an op that multiplies data with one tensor of weights and adds it."""
         found = [k for k, role in enumerate(self.inputs) if isinstance(role, Bias)]

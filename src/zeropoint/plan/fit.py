@@ -64,8 +64,12 @@ def fit_scales(plan: Plan, ops: Mapping[str, OpSpec], target: Target) -> tuple[P
 
 def _misfits(plan: Plan, ops: Mapping[str, OpSpec], target: Target) -> Iterator[tuple[Node, float]]:
     """Places whose scale is too small beside others, with the factor by which it has to grow."""
+    limited = [rule for rule in target.rules if any(isinstance(c, ScaleRatio) for c in rule.conditions)]
+    kinds = {kind for rule in limited for kind in rule.kinds}
     free = {node for group in plan.groups if not group.fixed for node in group.nodes}
     for op, scheme in plan.schemes.items():
+        if op.label not in kinds and all(rule.kinds for rule in limited):
+            continue
         asked = typed(plan, op, ops)
         for condition in (c for c in target.conditions(asked) if isinstance(c, ScaleRatio)):
             for ratio in condition.ratios(asked):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from .fit import fit_scales, symmetric_uses
 from .masks import limit_to_what_counts
 from .match import Matcher, require_ranges
 from .placement import Placement
-from .plan import Constants, Form, Plan, Planned
+from .plan import Constants, Form, Plan, Planned, Skipped
 from .prepare import has_float_part, prepare
 from .qdq import Trained
 from .request import Request
@@ -36,13 +36,35 @@ from .weights import bias_use, scale_axis, weight_params
 
 
 @dataclass(frozen=True)
+class Matched:
+    """The ops of a graph that compute in integers (`schemes`) or hold integers beside float arithmetic (`dynamic`), why
+    others stay float (`skipped`), and what the target wants with a zero point of 0 (`symmetric`).
+
+    `request` and `ranges` are what it follows from. Ways to choose a range within what was seen make no difference.
+    """
+
+    request: Request
+    ranges: TensorRanges
+    schemes: Mapping[Op, Scheme]
+    dynamic: Mapping[Op, Scheme]
+    skipped: tuple[Skipped, ...]
+    symmetric: Collection[Use]
+
+    def holds_for(self, request: Request, ranges: TensorRanges) -> bool:
+        alike = replace(request, method=self.request.method, methods=self.request.methods, effort=self.request.effort)
+        limits = [(one.bounded, one.masked, one.unbounded) for one in (self.ranges, ranges)]
+        return request.stats is self.request.stats and alike == self.request and limits[0] == limits[1]
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A float model that can be planned: folded, with biases to correct.
 
     `keys` are the names by which statistics know the tensors, from before the model was edited; `trained` is what
     training left in it. Candidates with other ranges share it, and what was computed of its constants: the parameters
-    of weights (`grids`), how far their rounding shifts the outputs (`shifts`), their integers (`integers`); and the
-    `functions` that its graphs compute.
+    of weights (`grids`), how far their rounding shifts the outputs (`shifts`), their integers (`integers`); the
+    `functions` that its graphs compute; and which of their ops compute in integers, as the last plan has it
+    (`matched`).
     """
 
     model: Model
@@ -52,6 +74,7 @@ class Prepared:
     shifts: dict[tuple[Use, Form], Array | None] = field(default_factory=dict, compare=False, repr=False)
     integers: dict[EncodedAs, Tensor] = field(default_factory=dict, compare=False, repr=False)
     functions: dict[Graph, tuple[Curve, ...]] = field(default_factory=dict, compare=False, repr=False)
+    matched: dict[Graph, Matched] = field(default_factory=dict, compare=False, repr=False)
 
     def grid(self, tensor: Tensor, axis: int | None, dtype: DType) -> QuantParams:
         """The parameters of a constant that is used as weights."""
@@ -168,20 +191,29 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
     return planned
 
 
-def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, ranges: TensorRanges) -> Plan:
-    ops = request.ops
-    schemes, skipped = Matcher(request.recipe, ops, request.target, ranges, request.islands).match(graph)
+def _match(graph: Graph, request: Request, ranges: TensorRanges) -> Matched:
+    ops, target = request.ops, request.target
+    schemes, skipped = Matcher(request.recipe, ops, target, ranges, request.islands).match(graph)
     dynamic: dict[Op, Scheme] = {}
     if not request.strict:
-        left, told = Placement(graph, schemes, ops, request.target).choose(request.recipe, request.interface)
+        left, told = Placement(graph, schemes, ops, target).choose(request.recipe, request.interface)
         schemes = {op: scheme for op, scheme in schemes.items() if op not in left}
         dynamic = {op: scheme for op, scheme in left.items() if scheme.weights is not None}
         skipped += told
+    return Matched(request, ranges, schemes, dynamic, tuple(skipped), symmetric_uses(schemes, ops, target))
+
+
+def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, ranges: TensorRanges) -> Plan:
+    ops = request.ops
+    matched = prepared.matched.get(graph)
+    if matched is None or not matched.holds_for(request, ranges):
+        matched = prepared.matched[graph] = _match(graph, request, ranges)
+    schemes, dynamic, skipped = matched.schemes, matched.dynamic, list(matched.skipped)
     ranges = ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
     while True:  # ends, as every round but the last leaves out an op
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
         exposed = {*graph.outputs, *(t for op in graph.ops if op not in schemes for t in op.inputs if t is not None)}
-        groups = Solver(schemes, ops, ranges, symmetric_uses(schemes, ops, request.target), exposed).solve()
+        groups = Solver(schemes, ops, ranges, matched.symmetric, exposed).solve()
         plan = Plan(graph, index, schemes, groups, constants, dynamic=dynamic, bias_limit=request.target.bias_limit)
         plan, refused = fit_scales(plan, ops, request.target)
         refused = refused or tuple(coarse_tables(plan, ops, ranges))

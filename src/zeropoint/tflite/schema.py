@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
+import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as generated
 
@@ -65,9 +66,14 @@ def holds_subgraphs(field: str) -> bool:
     return "subgraph" in field.lower()  # condSubgraphIndex, branchSubgraphIndices, subgraph and others
 
 
+@cache
+def _defaults(type: str) -> dict[str, Any]:
+    return dict(vars(getattr(generated, f"{type}T")()))
+
+
 def default_options(type: str, **values: Any) -> Record:
     """The options table called `type` with the schema's defaults, and `values`."""
-    table = vars(getattr(generated, f"{type}T")())
+    table = _defaults(type)
     unknown = values.keys() - table.keys()
     if unknown:
         raise ValueError(f"{type} has no {', '.join(sorted(unknown))}")
@@ -116,7 +122,26 @@ def _to_value(value: Any, file: File) -> Any:
     return value
 
 
-def generated_table(record: Record, graph_index: dict[Graph, int]) -> Any:
+def packed(record: Record, graph_index: dict[Graph, int]) -> bytes:
+    """The record as a flatbuffer of its own."""
+    if any(isinstance(value, Graph | Record | tuple) for value in record.values.values()):
+        return _packed(_generated_table(record, graph_index))
+    return _packed_plain(record.type, tuple(record.values), *record.values.values())
+
+
+@lru_cache(1024, typed=True)
+def _packed_plain(type: str, names: tuple[str, ...], *values: Any) -> bytes:
+    """Models repeat a few op options over and over, and so do the versions of a model that are tried."""
+    return _packed(_generated_table(Record(type, dict(zip(names, values, strict=True))), {}))
+
+
+def _packed(table: Any) -> bytes:
+    builder = flatbuffers.Builder(64)
+    builder.Finish(table.Pack(builder))
+    return bytes(builder.Output())
+
+
+def _generated_table(record: Record, graph_index: dict[Graph, int]) -> Any:
     """The generated object that packs `record`."""
     table = getattr(generated, f"{record.type}T")()
     for name, value in record.values.items():
@@ -128,7 +153,7 @@ def _from_value(value: Any, graph_index: dict[Graph, int]) -> Any:
     if isinstance(value, Graph):
         return graph_index[value]
     if isinstance(value, Record):
-        return generated_table(value, graph_index)
+        return _generated_table(value, graph_index)
     if isinstance(value, tuple):
         return [_from_value(v, graph_index) for v in value]
     return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value

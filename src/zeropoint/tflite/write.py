@@ -67,7 +67,6 @@ class _Writer:
         self.codes: dict[tuple[str, str | None, int], int] = {}
         self.buffers: dict[Buffer, int] = {}  # with their index in the file
         self.data_offsets: list[int] = []  # where, from the end of the head, the offset of each buffer's data belongs
-        self._options: dict[str, int] = {}
 
     def head(self) -> bytearray:
         """Everything but the constants and the offsets to them."""
@@ -113,9 +112,9 @@ class _Writer:
         )
 
     def _tensor(self, tensor: Tensor, index: dict[Tensor, int]) -> int:
-        stored = tensor.quantization
+        stored, signature = tensor.quantization, tensor.shape_signature
         return self.builder.table(
-            (0, OFFSET, self._numbers(tensor.shape, np.int32)),
+            (0, OFFSET, self.builder.integers(tensor.shape)),
             (3, OFFSET, self._text(tensor.name)),
             (1, "b", schema.dtype_code(tensor.dtype) or None),
             (2, "I", self._buffer(tensor.buffer) or None),
@@ -124,7 +123,7 @@ class _Writer:
             (10, "I", tensor.external_buffer or None),
             (4, OFFSET, None if stored is None else self._quantization(stored, tensor, index)),
             (6, OFFSET, None if tensor.sparsity is None else self._record(tensor.sparsity)),
-            (7, OFFSET, self._numbers(tensor.shape_signature, np.int32)),
+            (7, OFFSET, None if signature is None else self.builder.integers(signature)),
             (9, OFFSET, self._records(tensor.variants)),
         )
 
@@ -166,14 +165,8 @@ class _Writer:
         )
 
     def _record(self, record: Record) -> int:
-        """A table that is carried as it is. Models repeat a few op options over and over, so these are cached."""
-        key = repr(record)
-        if key in self._options:
-            return self._options[key]
-        place = self.builder.generated(schema.generated_table(record, self.graph_index))
-        if not any(isinstance(v, Graph | tuple) for v in record.values.values()):
-            self._options[key] = place
-        return place
+        """A table that is carried as it is."""
+        return self.builder.generated(schema.packed(record, self.graph_index))
 
     def _records(self, records: Sequence[Record] | None) -> int | None:
         return None if records is None else self.builder.tables([self._record(r) for r in records])
@@ -202,7 +195,7 @@ class _Writer:
         )
 
     def _indices(self, tensors: Sequence[Tensor | None], index: dict[Tensor, int]) -> int:
-        return self.builder.numbers(np.array([-1 if t is None else index[t] for t in tensors], np.int32))
+        return self.builder.integers([-1 if t is None else index[t] for t in tensors])
 
     def _numbers(self, values: Sequence[float] | None, dtype: type[np.generic]) -> int | None:
         return None if values is None else self.builder.numbers(np.array(values, dtype))
