@@ -50,6 +50,7 @@ LINES: dict[str, list[str]] = {
     "inspect": [MODEL],
     "calibrate": [MODEL, "--data", DATA, "-o", "out.stats"],
     "quantize": [MODEL, "--data", DATA, "-o", "out.tflite", "--effort", "quick"],
+    "tune": [MODEL, "--data", DATA, "-o", "out.tflite", "--max-drop", "60", "--trials", "1", "--workers", "1"],
     "train": [MODEL, "--data", DATA, "-o", "out.tflite", "--steps", "2"],
     "compare": [MODEL, INT8, "--data", DATA],
     "doctor": [MODEL, INT8, "--data", DATA],
@@ -62,7 +63,7 @@ LINES: dict[str, list[str]] = {
 }
 """A good use of every command."""
 
-WRITERS = ("calibrate", "quantize", "export")
+WRITERS = ("calibrate", "quantize", "tune", "export")
 """Their result is a file, or a folder. So is that of `train`, which the tests of training run."""
 
 QUICK = [name for name in LINES if name != "train"]
@@ -260,7 +261,8 @@ def test_quiet_leaves_results_only(run, folder, command, after):
     assert (out == "") == (command in WRITERS)
     assert "Note" not in out
     if command in WRITERS:
-        assert len(list(folder.iterdir())) == 5
+        more = 2 if command == "tune" else 0  # the recipe, and the folder with the trials
+        assert len(list(folder.iterdir())) == 5 + more
 
 
 def test_quiet_hides_notes_and_no_more(run, folder):
@@ -446,7 +448,7 @@ def test_help_tells_the_exit_codes(run):
 # Interrupts.
 
 
-@pytest.mark.parametrize("command", ["calibrate", "quantize", "compare", "doctor"])
+@pytest.mark.parametrize("command", ["calibrate", "quantize", "tune", "compare", "doctor"])
 def test_an_interrupt_leaves_no_file(folder, command):
     given = ["mine.py:interrupted" if word == DATA else word for word in LINES[command]]
     before = contents(folder)

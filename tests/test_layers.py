@@ -30,6 +30,7 @@ LAYERS = (
     ("train",),
     ("comparison",),
     ("diagnosis",),
+    ("tuning",),
     ("report", "converter", "lite", "demo", "c_export", "cli"),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from .tflite.write import to_bytes as to_bytes
     from .train.distillation import distill as distill
     from .train.network import trainable as trainable
+    from .tuning.budget import Budget as Budget
+    from .tuning.tune import SearchSettings as SearchSettings
+    from .tuning.tune import tune as tune
 
 __version__ = "0.1.0"
 
@@ -57,6 +60,8 @@ _HOMES = {
     "sources.models": ("load",),
     "tflite.write": ("save", "to_bytes"),
     "train": ("distill", "train", "trainable"),
+    "tuning.budget": ("Budget",),
+    "tuning.tune": ("SearchSettings", "tune"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

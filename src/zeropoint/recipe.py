@@ -328,6 +328,19 @@ def recipe_content(rules: PlainRules, target: str | None = None) -> dict[str, An
     return {**({} if target is None else {"target": target}), "rules": [dict(rule) for rule in rules]}
 
 
+def toml_text(content: Mapping[str, Any]) -> str:
+    """The same as TOML."""
+    lines = [f"target = {_toml_value(content['target'])}", ""] if "target" in content else []
+    for rule in content["rules"]:
+        lines += ["[[rules]]", *(f"{key} = {_toml_value(value)}" for key, value in rule.items()), ""]
+    return "\n".join(lines)
+
+
+def _toml_value(value: Any) -> str:
+    # What JSON writes is TOML, too, but for one character that TOML wants escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _plain(rule: Rule) -> Mapping[str, Any]:
     scheme, usual = rule.scheme, PRESETS[rule.scheme.label]
     content: dict[str, Any] = {"scheme": scheme.label}

@@ -35,6 +35,14 @@ def archive(path: Path) -> None:
     np.savez(path, image=np.concatenate(samples()))
 
 
+def labels(path: Path) -> None:
+    """What the float model takes the samples for."""
+    from zeropoint.bench.bench import Bench
+
+    found = Bench(zeropoint.load(digits_model()), samples()).float_outputs
+    np.save(path, np.array([outputs[0].argmax() for outputs in found]))
+
+
 def statistics(path: Path) -> None:
     zeropoint.calibrate(digits_model(), samples()).save(path)
 
@@ -106,6 +114,7 @@ FILES: Mapping[str, Callable[[Path], None]] = {
     "model.tflite": model,
     "samples.npz": archive,
     "eval.npz": archive,
+    "y.npy": labels,
     "calibration.npz": archive,
     "model.stats": statistics,
     "m.stats": statistics,

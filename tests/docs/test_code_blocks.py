@@ -27,7 +27,7 @@ from .blocks import ROOT, Block, blocks, commands, exchanges, pages
 REASONS = {
     "installs packages": 2,
     "needs PyTorch": 2,
-    "a drawing": 1,
+    "a drawing": 2,
     "needs a zoo of models, other tools and half an hour": 1,
     "takes a minute": 1,
     "takes hours": 1,
@@ -35,10 +35,11 @@ REASONS = {
 }
 """Why a block may go unrun, and how many blocks may say so: a new one is a decision, made here."""
 
-DIFFERING = {"times": 1, "calibration counts a sample of the values": 1}
+DIFFERING = {"times": 2, "calibration counts a sample of the values": 1}
 """Why what a command prints may be other than what the page shows."""
 
 SHORTER = {
+    "tune": ("--trials", "1", "--workers", "1", "--trusted", "--max-drop", "20"),
     "train": ("--steps", "2"),
     "doctor": ("--seconds", "1"),
     "benchmark": ("--rounds", "2", "--quick"),
@@ -46,6 +47,7 @@ SHORTER = {
 """Options that are added to commands which would take long; of an option given twice the last counts."""
 
 BRINGS = {
+    "tune.md": ("eval.npz", "y.npy"),
     "compare.md": ("model_int8.tflite", "eval.npz", "eval.py"),
     "front-doors.md": ("model.keras", "model.h5", "saved_model"),
     "integers.md": ("model_int8.tflite",),

@@ -90,6 +90,15 @@ class Bench:
             other.__dict__["wanted"] = self.wanted[:judged]
         return other
 
+    def on(self, rows: Sequence[Row]) -> Bench:
+        """The same model, with versions of it compared on these samples."""
+        other = copy(self)
+        for name in ("compared", "wanted", "references", "float_outputs"):
+            other.__dict__.pop(name, None)
+        other.__dict__["numbered_rows"] = list(enumerate(rows))
+        other._judged = len(rows)
+        return other
+
     @cached_property
     def stats(self) -> Stats:
         """Statistics of every tensor on all samples but those that are held back."""

@@ -17,6 +17,7 @@ from .export import export
 from .make import calibrate, demo, quantize, train
 from .signals import orderly_end
 from .trace import trace
+from .tune import tune
 
 app = typer.Typer(
     name="zeropoint",
@@ -28,9 +29,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS = (inspect, calibrate, quantize, train, compare, doctor, trace, benchmark, check, targets, export, demo)
+COMMANDS = (inspect, calibrate, quantize, tune, train, compare, doctor, trace, benchmark, check, targets, export, demo)
 for command in COMMANDS:
-    add_command(app, command, runs_models=command not in (inspect, check, targets, demo))
+    add_command(app, command, runs_models=command not in (inspect, check, targets, demo, tune))
 
 
 def _version(show: bool) -> None:

@@ -139,6 +139,16 @@ def _read_arrays(path: Path) -> dict[str, Array]:
         return read_arrays(content, LARGEST_ARCHIVE, "; give an .npy, which may have any size, or file.py:function")
 
 
+def read_labels(path: Path) -> Array:
+    """What is right for each sample: the only array of an `.npy` or `.npz`."""
+    if path.suffix not in (".npz", ".npy"):
+        raise InvalidSample(f"cannot read labels from {path}; give an .npy, or an .npz with one array")
+    arrays = _read_arrays(path)
+    if len(arrays) != 1:
+        raise InvalidSample(f"{path} holds {len(arrays)} arrays; labels are a single one")
+    return np.asarray(next(iter(arrays.values())))
+
+
 @dataclass
 class _Columns(NotedSamples):
     """Arrays whose first axes count samples, one for each input."""

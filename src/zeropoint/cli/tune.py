@@ -1,0 +1,233 @@
+"""The command `tune`."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidRecipe
+from . import shared
+from .command import CheckFailed, Screen, flag, option
+
+if TYPE_CHECKING:
+    from ..tuning.budget import Budget, Objective
+    from ..tuning.result import Tuned
+    from ..tuning.store import Store
+
+MOST_WORKERS = 4
+"""Processes by default, however many cores there are: each holds the samples."""
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """What models are made of and scored by."""
+
+    data: str = option(..., "DATA", "Samples that calibrate: .npz, .npy, a folder of images, or file.py:function.")
+    evaluation: str | None = option(
+        None, "DATA", "Samples that score; by default those that do not calibrate.", "--eval"
+    )
+    labels: Path | None = option(None, "Y.npy", "The class of each sample that scores, or what --metric takes.")
+    metric: str | None = option(None, "METRIC", "top1, top5, agreement, snr, or file.py:function(outputs, labels).")
+    lower_is_better: bool = flag("A lower score of --metric file.py:function is better.")
+
+    def truth(self) -> Any:
+        from ..sources.data import read_labels
+
+        return None if self.labels is None else read_labels(self.labels)
+
+
+@dataclass(frozen=True)
+class BudgetOptions:
+    """What a model may lose and take, and what is wanted within that."""
+
+    max_drop: str | None = option(None, "POINTS", "What the score may lose: points, or percent of it, such as 1%.")
+    min_metric: float | None = option(None, "SCORE", "The score has to be this good.")
+    max_size: str | None = option(None, "BYTES", "Bytes of the file, or such as 200kB.")
+    max_latency: str | None = option(None, "TIME", "Of one run on this machine, such as 5ms.")
+    max_ram: str | None = option(None, "BYTES", "RAM that the target's tool reports.")
+    max_cycles: int | None = option(None, "N", "Cycles that the target's tool reports.")
+    smallest: bool = flag("Find the smallest model within the budget (the default).")
+    fastest: bool = flag("Find the fastest one on this machine.")
+    front: bool = flag("Measure size and latency of all.")
+    target: str | None = shared.target_option()
+
+    def budget(self) -> Budget:
+        from ..tuning.budget import Budget
+
+        return Budget(self.max_drop, self.min_metric, self.max_size, self.max_latency, self.max_ram, self.max_cycles)
+
+    def objective(self) -> Objective:
+        asked: list[Objective] = []
+        asked += ["smallest"] * self.smallest
+        asked += ["fastest"] * self.fastest
+        asked += ["front"] * self.front
+        if len(asked) > 1:
+            raise InvalidRecipe(f"--{asked[0]} and --{asked[1]} contradict each other; give one of them")
+        return asked[0] if asked else "smallest"
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How long to search, and where."""
+
+    trials: int = option(20, "N", "Score at most so many models.", min=1)
+    seconds: float | None = option(None, "SECONDS", "Begin no trial after so many seconds.", "--time-limit", min=0)
+    store: Path | None = option(None, "DIR", "Where trials are kept. [default: OUT.trials]")
+    workers: int | None = option(None, "N", "Processes; by default one for each core, at most 4.", min=1)
+    on: str | None = option(None, "CLUSTER", "ray, or the address of a Ray cluster.")
+    in_process: bool = flag("Run models in this process: a little faster, but a damaged file can end it.", "--trusted")
+
+
+@dataclass(frozen=True)
+class TunedOutputs:
+    """Where the results go."""
+
+    output: Path | None = option(
+        None, "OUT", "Where to write the best .tflite; its recipe goes beside it.", "--output", "-o"
+    )
+    closest: bool = flag("If no model keeps the budget, write the one that comes nearest.")
+    dry_run: bool = flag("Print what would be tried, and write nothing.")
+    report: Path | None = option(None, "OUT.html", "Write a page with all trials and their recipes.")
+    as_json: bool = flag("Print the log of all trials as JSON.", "--json")
+    overwrite: bool = flag(shared.OVERWRITE_HELP)
+
+    def path(self) -> Path:
+        if self.output is None:
+            raise InvalidRecipe("say where to write the result with -o, or ask for the tree alone with --dry-run")
+        return self.output
+
+    def recipe_path(self) -> Path:
+        return self.path().with_suffix(".toml")
+
+
+def tune(
+    screen: Screen,
+    model: shared.ModelArgument,
+    outputs: TunedOutputs,
+    score: ScoreOptions,
+    budget: BudgetOptions,
+    search: SearchOptions,
+    samples: shared.SampleOptions,
+) -> None:
+    """Find the smallest or fastest quantized model that keeps an accuracy budget.
+
+    Half of the samples that score steer the search; what is claimed in the end is about the other half. Trials are kept
+    beside OUT, so that the same command goes on where it ended. Ctrl-C takes the best so far.
+
+    Exits with 1 if no model keeps the budget, and then writes none unless --closest asks for it.
+
+    Examples:
+      zeropoint tune model.tflite -o best.tflite --data calibration.npz \\
+        --eval eval.npz --labels y.npy --max-drop 0.5
+      zeropoint tune model.tflite -o best.tflite --data samples.npz \\
+        --metric eval.py:accuracy --max-drop 1% --fastest --report tune.html
+      zeropoint tune model.tflite --data samples.npz --max-drop 0.5 --dry-run
+    """
+    from ..calibration import Settings
+    from ..report.tuning import live_table, print_tuned
+    from ..runtime import isolated
+    from ..sources.models import size_of
+    from ..tuning.store import Store
+    from ..tuning.tree import estimated_lines
+    from ..tuning.tune import SearchSettings
+    from ..tuning.tune import tune as find
+
+    limits, objective = budget.budget(), budget.objective()
+    if outputs.dry_run:
+        source = shared.load_model(model, screen)
+        for line in estimated_lines(source, size_of(model, source), objective, budget.target):
+            print(line)
+        return
+    path, folder = outputs.path(), search.store or Path(f"{outputs.output}.trials")
+    inputs = (model, score.data, score.evaluation, score.labels)
+    truth = score.truth()
+    source = shared.load_model(model, screen)
+    calibration = samples.sampled(source, score.data)
+    evaluation = None if score.evaluation is None else samples.sampled(source, score.evaluation).data.samples
+    replaced = outputs.overwrite or _ours(folder, (path, outputs.recipe_path(), outputs.report))
+    pages = shared.PageOptions(outputs.report, replaced)
+    pages.require(path, outputs.recipe_path(), inputs=inputs)
+    isolation = contextlib.nullcontext() if search.in_process else isolated()
+    with isolation, live_table(screen.beside(outputs.as_json)) as progress:
+        tuned = find(
+            source,
+            calibration.data.samples,
+            budget=limits,
+            evaluation=evaluation,
+            labels=truth,
+            metric=score.metric,
+            lower_is_better=score.lower_is_better,
+            objective=objective,
+            target=budget.target,
+            settings=Settings(samples.limit, keep_state=samples.keep_state),
+            search=SearchSettings(search.trials, search.seconds, folder, _workers(search.workers), search.on),
+            progress=progress,
+        )
+    command = _command(model, outputs, score, samples, tuned)
+    _write(tuned, outputs, replaced, Store.at(folder), command, screen)
+    if outputs.as_json:
+        screen.json({**tuned.to_json(), "command": command})
+    print_tuned(tuned, screen.beside(outputs.as_json))
+    if not tuned.met:
+        raise CheckFailed(f"{tuned.lines[-1]}{_next_step(tuned, outputs)}")
+
+
+def _workers(asked: int | None) -> int:
+    from ..parallel import cores
+
+    return min(cores(), MOST_WORKERS) if asked is None else asked
+
+
+def _ours(folder: Path, paths: tuple[Path | None, ...]) -> bool:
+    """Whether all files that are in the way were left there by an earlier run of this search."""
+    from ..tuning.store import MARK, Store
+
+    existing = [path for path in paths if path is not None and path.exists()]
+    return (folder / MARK).is_file() and all(map(Store.at(folder).wrote, existing))
+
+
+def _command(
+    model: Path, outputs: TunedOutputs, score: ScoreOptions, samples: shared.SampleOptions, tuned: Tuned
+) -> str:
+    """What makes exactly the same model again."""
+    words = ["zeropoint", "quantize", model, "-o", outputs.path(), "--data", score.data]
+    words += ["--recipe", outputs.recipe_path()]
+    images = {"--scale": samples.scale, "--offset": samples.offset, "--mean": samples.mean, "--std": samples.std}
+    for name, value in {**images, "--limit": tuned.limit}.items():
+        words += [] if value is None else [name, value]
+    words += [] if samples.keep_state is None else ["--keep-state" if samples.keep_state else "--reset-state"]
+    if tuned.chosen is not None and tuned.chosen.candidate.effort != "standard":
+        words += ["--effort", tuned.chosen.candidate.effort]
+    return shlex.join(map(str, words))
+
+
+def _write(tuned: Tuned, outputs: TunedOutputs, replaced: bool, store: Store, command: str, screen: Screen) -> None:
+    """The model and its recipe, if the budget is kept or the nearest will do; and the page."""
+    from ..files import write_whole
+    from ..report.terminal import Printer
+    from ..report.tuning import save_tuning_page
+
+    printer, path, written = Printer(screen.beside(outputs.as_json)), outputs.path(), []
+    taken = tuned.chosen if tuned.met or outputs.closest else None
+    if taken is not None:
+        write_whole(path, [taken.content], overwrite=replaced)
+        write_whole(outputs.recipe_path(), [tuned.recipe_text.encode()], overwrite=replaced)
+        written += [path, outputs.recipe_path()]
+        printer.entry("Written", f"{path}, and its recipe {outputs.recipe_path()}; the same again:")
+        printer.line(f"  {command}")
+    if outputs.report is not None:
+        save_tuning_page(tuned, path.name, command if taken is not None else "", outputs.report, overwrite=replaced)
+        written.append(outputs.report)
+        printer.entry("Report", str(outputs.report))
+    store.remember(*written)
+
+
+def _next_step(tuned: Tuned, outputs: TunedOutputs) -> str:
+    if tuned.chosen is None:
+        return ""
+    if outputs.closest:
+        return f"; {outputs.path()} is the closest"
+    return "; --closest writes it, a larger budget or `zeropoint train` may do better"

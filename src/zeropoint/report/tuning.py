@@ -1,0 +1,209 @@
+"""What `zeropoint tune` shows: decisions as they are made, the front as a plot, and a page with each point's recipe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import printable
+from ..files import PathLike, write_whole
+from ..recipe import toml_text
+from ..tuning.result import Tuned
+from ..tuning.search import Progress, State
+from ..tuning.trial import Trial
+from .terminal import Printer, duration_text, size_text
+
+COLUMNS, ROWS = 60, 12
+"""Characters of a plot on a terminal."""
+
+WIDTH, HEIGHT = 720.0, 340.0
+LEFT, RIGHT, TOP, BOTTOM = 90.0, 700.0, 20.0, 300.0
+"""Pixels of a plot on a page."""
+
+
+@contextmanager
+def live_table(console: Console) -> Iterator[Progress]:
+    """Print each decision as it is made; on a terminal, below them, what is tried, the best so far and time left."""
+    printer, said = Printer(console), 0
+    is_seen = console.is_terminal and not console.quiet
+
+    with Live(console=console, transient=True, auto_refresh=is_seen) if is_seen else _nothing() as live:
+
+        def report(state: State) -> None:
+            nonlocal said
+            for line in state.lines[said:]:
+                printer.line(line)
+            said = len(state.lines)
+            if live is not None:
+                live.update(_view(state))
+
+        yield report
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield None
+
+
+def _view(state: State) -> Group:
+    table = Table(box=None, pad_edge=False)
+    for title in ("being tried", "best so far", "trials", "at most"):
+        table.add_column(title)
+    done = len(state.trials)
+    left = "" if not done else f"{duration_text(state.seconds / done * (state.most - done))} more"
+    best = "" if state.best is None else f"{state.best.label}, {size_text(state.best.size)}"
+    cells = (", ".join(state.running), best, f"{done} of {state.most}", left)
+    table.add_row(*(Text(printable(cell)) for cell in cells))
+    return Group(table)
+
+
+def print_tuned(tuned: Tuned, console: Console) -> None:
+    """The front as a plot; what was said, was said as it happened."""
+    for line in plot_lines(tuned):
+        Printer(console).line(line)
+
+
+def plot_lines(tuned: Tuned) -> list[str]:
+    """Score against size: * within the budget, o over it, @ the chosen one."""
+    made = [t for t in tuned.trials if t.drop is not None]
+    if len(made) < 2:
+        return []
+    xs, ys = [float(t.size) for t in made], [_loss(t) for t in made]
+    grid = [[" "] * COLUMNS for _ in range(ROWS)]
+    for trial, x, y in sorted(zip(made, xs, ys, strict=True), key=lambda p: p[0] is tuned.chosen):
+        column, row = _place(x, xs, COLUMNS), _place(y, ys, ROWS)
+        grid[row][column] = "@" if trial is tuned.chosen else "*" if trial.within else "o"
+    best, worst = (_change(tuned, value) for value in (min(ys), max(ys)))
+    labels = [best, *[""] * (ROWS - 2), worst]
+    lines = [f"{label:>9} │{''.join(row).rstrip()}" for label, row in zip(labels, grid, strict=True)]
+    low, high = size_text(int(min(xs))), size_text(int(max(xs)))
+    ends = f"{'':10} {low}{high:>{COLUMNS - len(low)}}"
+    return [
+        f"{tuned.scale.metric} against size: * within the budget, o over it, @ chosen",
+        *lines,
+        f"{'':9} └{'─' * COLUMNS}",
+        ends,
+    ]
+
+
+def _loss(trial: Trial) -> float:
+    return 0.0 if trial.drop is None else trial.drop.value
+
+
+def _change(tuned: Tuned, loss: float) -> str:
+    return tuned.scale.number(-loss, sign=True)
+
+
+def _place(value: float, values: Sequence[float], cells: int) -> int:
+    low, high = min(values), max(values)
+    return 0 if high <= low else min(cells - 1, round((value - low) / (high - low) * (cells - 1)))
+
+
+# The page.
+
+
+@dataclass(frozen=True)
+class Tick:
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Dot:
+    number: int
+    x: float
+    y: float
+    text: str
+    within: bool
+    chosen: bool
+    front: bool
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A scatter plot in pixels. `limit` is where the budget ends."""
+
+    title: str
+    dots: tuple[Dot, ...]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    limit: float | None
+    width: float = WIDTH
+    height: float = HEIGHT
+    left: float = LEFT
+    right: float = RIGHT
+    top: float = TOP
+    bottom: float = BOTTOM
+
+
+def save_tuning_page(tuned: Tuned, title: str, command: str, path: PathLike, *, overwrite: bool = False) -> int:
+    """Write the report, whole or not at all: one file that needs nothing else."""
+    from jinja2 import Environment, StrictUndefined
+
+    template = files(__package__).joinpath("assets").joinpath("tuning.html").read_text("utf-8")
+    wanted = {"front": "front of models"}.get(tuned.objective, f"{tuned.objective} model")
+    content = (
+        Environment(autoescape=True, undefined=StrictUndefined)
+        .from_string(template)
+        .render(tuned=tuned, title=title, command=command, wanted=wanted, plots=list(plots(tuned)), toml=toml_text)
+    )
+    return write_whole(path, [content.encode("utf-8", "backslashreplace")], overwrite=overwrite)
+
+
+def plots(tuned: Tuned) -> Iterator[Plot]:
+    """Score against size, and against latency where that was measured."""
+    made = [t for t in tuned.trials if t.drop is not None]
+    if made:
+        yield _plot(tuned, made, [float(t.size) for t in made], "size", lambda x: size_text(int(x)))
+    timed = [t for t in made if t.latency is not None]
+    if timed:
+        yield _plot(tuned, timed, [t.latency or 0.0 for t in timed], "latency", duration_text)
+
+
+def _plot(tuned: Tuned, trials: Sequence[Trial], xs: Sequence[float], what: str, text: Callable[[float], str]) -> Plot:
+    ys, front = [_loss(t) for t in trials], tuned.front
+    high = max(ys) if math.isinf(tuned.allowed) else max(*ys, tuned.allowed)
+    x_axis, y_axis = _Axis(0.0, max(xs), LEFT, RIGHT), _Axis(min(ys), high, TOP, BOTTOM)
+    numbers = {id(t): k for k, t in enumerate(tuned.trials)}
+    dots = sorted(
+        (
+            Dot(
+                numbers[id(t)],
+                x_axis.at(x),
+                y_axis.at(_loss(t)),
+                f"{t.label}: {text(x)}, {tuned.outcome(t)}",
+                t.within,
+                t is tuned.chosen,
+                t in front,
+            )
+            for t, x in zip(trials, xs, strict=True)
+        ),
+        key=lambda dot: dot.x,
+    )
+    ticks = tuple(Tick(x_axis.at(x), text(x)) for x in x_axis.ticks())
+    losses = tuple(Tick(y_axis.at(y), _change(tuned, y)) for y in y_axis.ticks())
+    limit = None if math.isinf(tuned.allowed) else y_axis.at(tuned.allowed)
+    return Plot(f"{tuned.scale.metric} against {what}", tuple(dots), ticks, losses, limit)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        return round(self.start + share * (self.end - self.start), 1)
+
+    def ticks(self, count: int = 5) -> list[float]:
+        return [self.low + (self.high - self.low) * k / (count - 1) for k in range(count)]

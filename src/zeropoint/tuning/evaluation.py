@@ -1,0 +1,144 @@
+"""Samples that score models: one part steers the search, the other one is looked at once, at its end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import Array
+from ..errors import InvalidSample
+from ..sources.ports import Row
+from .metric import Answers, Metric, Outputs, Score, pick
+
+FEWEST = 4
+"""Samples below which nothing can be said of a part."""
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """Rows of a model's inputs, `runs` of them for each sample, and what is right for each sample, if that is known."""
+
+    rows: tuple[Row, ...]
+    truth: Any = None
+    runs: int = 1
+
+    def __len__(self) -> int:
+        return len(self.rows) // self.runs
+
+    def picked(self, samples: Array) -> EvaluationSet:
+        rows = [self.rows[k * self.runs + j] for k in samples for j in range(self.runs)]
+        return EvaluationSet(tuple(rows), pick(self.truth, samples), self.runs)
+
+    def split(self, in_sequence: bool) -> tuple[EvaluationSet, EvaluationSet]:
+        """The part that steers and the one that does not: drawn by lot, the halves of what is one sequence."""
+        count = len(self)
+        if count < 2 * FEWEST:
+            raise InvalidSample(
+                f"{count} samples are too few to score models on: half of them steer the search, half judge its result;"
+                f" give at least {2 * FEWEST}, better some thousands"
+            )
+        order = np.arange(count) if in_sequence else np.random.default_rng(0).permutation(count)
+        half = -(-count // 2)
+        return self.picked(np.sort(order[:half])), self.picked(np.sort(order[half:]))
+
+    def digest(self) -> str:
+        return digest(self.rows, self.truth, self.runs)
+
+
+def evaluation_set(rows: Sequence[Row], truth: Any) -> EvaluationSet:
+    """Rows with what is right for them; several rows may belong to one truth."""
+    if truth is None:
+        return EvaluationSet(tuple(rows))
+    if not hasattr(truth, "__len__") or not hasattr(truth, "__getitem__"):
+        raise InvalidSample("labels are a sequence or an array, with one entry for each sample")
+    if not len(truth) or len(rows) % len(truth):
+        raise InvalidSample(f"there are {len(truth)} labels for {len(rows)} samples; give one for each sample")
+    return EvaluationSet(tuple(rows), truth, len(rows) // len(truth))
+
+
+@dataclass(frozen=True)
+class Drop:
+    """By how much a score is worse than the float model's on the same samples, with its standard error."""
+
+    score: float
+    value: float
+    error: float
+    samples: int
+
+    def within(self, allowed: float, margin: float = 0.0) -> bool:
+        """Whether it is allowed, `margin` standard errors towards the worse included."""
+        spread = 0.0 if math.isnan(self.error) else margin * self.error
+        return self.value + spread <= allowed * (1 + 1e-9)
+
+
+@dataclass
+class Judge:
+    """Scores models on one part of the samples beside the float model, whose scores are computed once."""
+
+    metric: Metric
+    part: EvaluationSet
+    exact: Outputs
+    content: bytes
+
+    def __post_init__(self) -> None:
+        self._float = self._scorer(self.exact, self.content)
+        self._known: dict[bytes, float] = {}
+
+    def _scorer(self, outputs: Outputs, content: bytes) -> Score:
+        return self.metric.scorer(Answers(outputs, self.exact, self.part.truth, content, self.part.runs))
+
+    def _float_score(self, picks: Array | None = None) -> float:
+        key = b"" if picks is None else picks.tobytes()
+        if key not in self._known:
+            self._known[key] = self._float(picks)
+        return self._known[key]
+
+    @property
+    def float_score(self) -> float:
+        return self._float_score()
+
+    def require(self) -> None:
+        """Raise if the metric cannot be relied upon, before anything is made."""
+        self.metric.require(Answers(self.exact, self.exact, self.part.truth, self.content, self.part.runs))
+        first, second = self._float(None), self._float(None)
+        if first != second:
+            raise InvalidSample(
+                f"the metric {self.metric.name} gives {first:.6g} and then {second:.6g} for the same outputs of the "
+                "float model; it has to give the same score each time: fix its seed, or leave out what is drawn by lot"
+            )
+
+    def drop(self, outputs: Outputs, content: bytes) -> Drop:
+        score = self._scorer(outputs, content)
+        found, count = score(None), len(self.part)
+        error = self.metric.standard_error(self._float_score, score, count)
+        return Drop(found, self.metric.drop(self.float_score, found), error, count)
+
+
+def digest(*values: Any) -> str:
+    """A fingerprint of arrays, texts, bytes and numbers, and of whatever holds them."""
+    state = hashlib.sha256()
+    for value in values:
+        _feed(state, value)
+    return state.hexdigest()[:32]
+
+
+def _feed(state: Any, value: Any) -> None:
+    if isinstance(value, bytes):
+        state.update(f"bytes {len(value)};".encode() + value)
+    elif isinstance(value, np.ndarray) and value.dtype != object:
+        state.update(f"array {value.dtype} {value.shape};".encode() + np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, dict):
+        _feed(state, sorted(value.items()))
+    elif isinstance(value, Iterable) and not isinstance(value, str):
+        state.update(b"[")
+        for part in value:
+            _feed(state, part)
+        state.update(b"]")
+    else:
+        state.update(f"{type(value).__name__} {json.dumps(str(value))};".encode())

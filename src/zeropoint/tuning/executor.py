@@ -1,0 +1,171 @@
+"""Where trials are carried out: in this process, in others on this machine, or on a Ray cluster.
+
+All give the same results, and all go on if a process dies: what it was doing is done again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+from ..errors import InvalidRecipe, MissingExtra, RuntimeFailure
+from .trial import Candidate, Outcome, Workpiece
+
+ATTEMPTS = 3
+"""How often a trial is begun before it counts as one that ends its process."""
+
+DIED = "the process that made it ended, three times; perhaps for lack of memory"
+
+
+class Executor(AbstractContextManager["Executor"], Protocol):
+    """Carries out candidates for one workpiece."""
+
+    def outcomes(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Outcome]]:
+        """Each candidate's place and what came of it, as they are done."""
+
+
+class InProcess:
+    """One after the other, here."""
+
+    def __init__(self, workpiece: Workpiece) -> None:
+        self._workpiece = workpiece
+
+    def outcomes(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Outcome]]:
+        for place, candidate in enumerate(candidates):
+            yield place, self._workpiece.carry_out(candidate)
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+_workpiece: Workpiece | None = None
+"""In a worker: what it was started for. It is sent once, not with every trial."""
+
+
+def _receive(workpiece: Workpiece) -> None:
+    global _workpiece
+    _workpiece = workpiece
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is for all of them: no traceback of each
+
+
+def _carry_out(candidate: Candidate) -> Outcome:
+    assert _workpiece is not None
+    return _workpiece.carry_out(candidate)
+
+
+class Processes:
+    """Several at a time, each in a process of its own on this machine."""
+
+    def __init__(self, workpiece: Workpiece, workers: int, job: Callable[[Candidate], Outcome] = _carry_out) -> None:
+        self._workpiece, self._workers, self._job = workpiece, workers, job
+        self._pool: ProcessPoolExecutor | None = None
+        self._others: list[BaseProcess] = []
+        self._is_busy = False
+
+    def outcomes(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Outcome]]:
+        left = dict(enumerate(candidates))
+        attempts = dict.fromkeys(left, 0)
+        self._is_busy = True
+        while left:
+            pool = self._pool = self._pool or self._started()
+            # After a process died, one at a time: else it is not known which of them it was.
+            alone = any(attempts.values())
+            begun = dict(list(left.items())[: 1 if alone else None])
+            futures = {pool.submit(self._job, candidate): place for place, candidate in begun.items()}
+            try:
+                for future in as_completed(futures):
+                    outcome = future.result()
+                    del left[futures[future]]
+                    yield futures[future], outcome
+            except BrokenProcessPool:
+                self._pool = None
+                for place in begun.keys() & left.keys():
+                    attempts[place] += 1
+                    if attempts[place] >= ATTEMPTS:
+                        del left[place]
+                        yield place, Outcome(refusal=DIED)
+        self._is_busy = False
+
+    def _started(self) -> ProcessPoolExecutor:
+        self._others = multiprocessing.active_children()
+        context = multiprocessing.get_context("spawn")  # forking beside threads can hang
+        return ProcessPoolExecutor(self._workers, context, _receive, (self._workpiece,))
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=not self._is_busy, cancel_futures=True)
+            for process in set(multiprocessing.active_children()) - set(self._others) if self._is_busy else ():
+                process.terminate()
+
+
+class OnRay:
+    """On a Ray cluster. The model and the samples go to its object store once."""
+
+    def __init__(self, workpiece: Workpiece, address: str | None) -> None:
+        self._ray = connected(address)
+        self._workpiece = self._ray.put(workpiece)
+        # Ray itself begins a task again whose worker or machine died.
+        self._job = self._ray.remote(max_retries=ATTEMPTS - 1)(_carry_out_of)
+
+    def outcomes(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Outcome]]:
+        places = {self._job.remote(self._workpiece, candidate): k for k, candidate in enumerate(candidates)}
+        while places:
+            (done,), _ = self._ray.wait(list(places), num_returns=1)
+            place = places.pop(done)
+            try:
+                yield place, self._ray.get(done)
+            except self._ray.exceptions.WorkerCrashedError:
+                yield place, Outcome(refusal=DIED)
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ray.shutdown()
+
+
+def _carry_out_of(workpiece: Workpiece, candidate: Candidate) -> Outcome:
+    return workpiece.carry_out(candidate)
+
+
+def connected(address: str | None) -> Any:
+    """Ray, connected to the cluster at `address`; without one, to the cluster of this machine, started if need be."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing of ours touches the network unasked
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtra("running on Ray needs ray; install it with: pip install 'zeropoint[ray]'") from None
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level="error",
+            **({"include_dashboard": False} if address is None else {}),
+        )
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = "a Ray cluster on this machine" if address is None else f"the Ray cluster at {address}"
+        first = str(error).strip().partition("\n")[0]
+        raise RuntimeFailure(f"cannot reach {where}: {first}; is it running, and is its version the same?") from None
+    return ray
+
+
+def executor(workpiece: Workpiece, on: str | None = None, workers: int = 1) -> Executor:
+    """Where `on` says: None for this machine, "ray", or the address of a Ray cluster."""
+    if workers < 1:
+        raise InvalidRecipe(f"workers must be at least 1, not {workers}")
+    if on is not None:
+        return OnRay(workpiece, None if on == "ray" else on)
+    return InProcess(workpiece) if workers == 1 else Processes(workpiece, workers)

@@ -1,0 +1,58 @@
+"""What each op costs in int8, measured with everything else in float: which to give more bits first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..bench.bench import Bench
+from ..calibration import Stats
+from ..graph.model import Op
+from ..ops.execution import macs_of
+from ..plan.planner import plan_model, prepare_model
+from ..plan.request import Request
+from ..plan.rewrite import build
+from ..recipe import INT8, Recipe, Rule, Scheme
+from ..targets import INTEGER, Target
+
+SAMPLES, TRIAL_MACS = 8, 4e11
+MOST = 400
+"""Ops beyond which they are not tried one by one."""
+
+
+@dataclass(frozen=True)
+class Harm:
+    """An op by kind and name, and the relative squared error of the outputs if it alone computes in int8."""
+
+    kind: str
+    name: str
+    error: float
+    macs: int
+
+
+def harmful_ops(bench: Bench, stats: Stats, target: Target) -> tuple[Harm, ...]:
+    """The ops of the model, as it is prepared for `target`, those first that cost most for the arithmetic they hold."""
+    whole = Request(Recipe((Rule(INT8),)), stats, method="mse", effort="quick", ops=bench.ops, target=INTEGER)
+    prepared = prepare_model(bench.model, replace(whole, target=target))
+    plan = plan_model(prepared, whole).plans[0]
+    names = Counter((op.label, op.name) for op in plan.graph.ops)
+    ops = [op for op in plan.schemes if names[op.label, op.name] == 1]
+    macs = {op: macs_of(op, bench.ops) for op in plan.graph.ops}
+    if not 1 < len(ops) <= MOST:
+        return ()
+    judge = bench.on(bench.rows[: max(2, min(SAMPLES, int(TRIAL_MACS / max(1, sum(macs.values()) * len(ops)))))])
+
+    def harm(op: Op) -> Harm:
+        recipe = Recipe((Rule(INT8, ops=op.label, name=op.name),))
+        request = Request(recipe, stats, method="mse", effort="quick", ops=bench.ops, target=INTEGER)
+        made = build(plan_model(prepared, request).with_float_ends(), bench.ops)
+        return Harm(op.label, op.name, judge.error(made), macs[op])
+
+    usual = max(1, sum(macs.values()) // len(ops))
+    return tuple(sorted(map(harm, ops), key=lambda h: -h.error / (usual + h.macs)))
+
+
+def widened(harms: Sequence[Harm], base: Scheme, island: Scheme) -> Recipe:
+    """All in `base`, these ops in `island`."""
+    return Recipe((Rule(base), *(Rule(island, ops=h.kind, name=h.name) for h in harms)))

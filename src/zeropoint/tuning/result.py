@@ -1,0 +1,200 @@
+"""What a search found: the best model, the front, everything that was tried, and sentences that say so."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidRecipe
+from ..files import PathLike, write_whole
+from ..graph.model import Model
+from ..json_values import json_values
+from ..recipe import toml_text
+from .budget import Budget, Objective
+from .evaluation import Drop
+from .trial import Trial
+
+TRUE_MINUS = str.maketrans("-", "−")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How differences of a metric are written: `point` is what one point is in its own unit."""
+
+    metric: str
+    point: float
+    higher_is_better: bool
+
+    def change(self, drop: Drop) -> str:
+        """What became of the score, with its standard error, in points: −0.1 ± 0.2."""
+        spread = "" if math.isnan(drop.error) else f" ± {self.number(drop.error)}"
+        return f"{self.number(-drop.value, sign=True)}{spread}"
+
+    def amount(self, value: float) -> str:
+        return f"{self.number(value)}{'' if self.point == 1 else ' points'}"
+
+    def number(self, value: float, sign: bool = False) -> str:
+        text = format(value / self.point, ".2f" if self.point != 1 else ".4g")
+        text = text.removeprefix("-") if not float(text) else text
+        return f"{'+' if sign and float(text) > 0 else ''}{text}".translate(TRUE_MINUS)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The float model: its size, its score on the samples that steer and, if it was measured, its latency."""
+
+    size: int
+    score: float
+    latency: float | None = None
+
+
+@dataclass(frozen=True)
+class Final:
+    """The best model on the samples that did not steer, looked at once."""
+
+    drop: Drop
+    allowed: float
+
+    @property
+    def holds(self) -> bool:
+        return self.drop.within(self.allowed)
+
+    @property
+    def holds_within_error(self) -> bool:
+        return self.drop.within(self.allowed, margin=-1.0)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The result of `zeropoint.tune`.
+
+    `best` is the trial that was chosen, None if none keeps the budget; `closest` is then the one that comes nearest.
+    `final` is how it does on the samples that did not steer; `lines` are all decisions, as sentences. `limit` is how
+    many samples calibrated, if not all.
+    """
+
+    budget: Budget
+    objective: Objective
+    scale: Scale
+    allowed: float
+    baseline: Baseline
+    trials: tuple[Trial, ...]
+    chosen: Trial | None
+    final: Final | None
+    lines: tuple[str, ...]
+    limit: int | None = None
+    interrupted: bool = False
+
+    @property
+    def met(self) -> bool:
+        """Whether the budget is kept, on the samples that did not steer as far as their standard error tells."""
+        return self.chosen is not None and self.chosen.within and (self.final is None or self.final.holds_within_error)
+
+    @property
+    def best(self) -> Trial | None:
+        return self.chosen if self.met else None
+
+    @property
+    def closest(self) -> Trial | None:
+        """The trial that was chosen, or else comes nearest to the budget."""
+        return self.chosen
+
+    @property
+    def model(self) -> Model:
+        """The best model."""
+        return self._required().model
+
+    def _required(self) -> Trial:
+        if self.best is None:
+            raise InvalidRecipe(f"no model keeps the budget: {self.lines[-1]}; `closest` is the nearest to it")
+        return self.best
+
+    @property
+    def front(self) -> tuple[Trial, ...]:
+        """Trials of which no other is both smaller (and, where measured, faster) and better; the smallest first."""
+        made = [t for t in self.trials if t.drop is not None]
+        kept = [t for t in made if not any(_beats(other, t) for other in made)]
+        return tuple(sorted(kept, key=lambda t: t.size))
+
+    @property
+    def recipe_text(self) -> str:
+        """The recipe of the model that was chosen, as TOML."""
+        return "" if self.chosen is None else toml_text(self.chosen.candidate.rules)
+
+    def save(self, path: PathLike, *, overwrite: bool = False) -> int:
+        """Write the best model, whole or not at all; return the file's size."""
+        return write_whole(path, [self._required().content], overwrite=overwrite)
+
+    def to_json(self) -> dict[str, Any]:
+        """The log of all trials."""
+        return {
+            "schema": 1,
+            "objective": self.objective,
+            "budget": json_values(self.budget),
+            "metric": json_values(self.scale),
+            "allowed_drop": json_values(self.allowed),
+            "float": json_values(self.baseline),
+            "met": self.met,
+            "interrupted": self.interrupted,
+            "chosen": None if self.chosen is None else self.chosen.label,
+            "final": json_values(None if self.final is None else self.final.drop),
+            "front": [t.label for t in self.front],
+            "trials": [_trial_json(t) for t in self.trials],
+            "lines": list(self.lines),
+        }
+
+    def _repr_html_(self) -> str:
+        """A table, for notebooks."""
+        cells = "".join(
+            f"<tr><td>{'<b>' if t is self.chosen else ''}{html.escape(t.label)}</td><td>{t.size:,}</td>"
+            f"<td>{html.escape(self.outcome(t))}</td></tr>"
+            for t in self.trials
+        )
+        head = f"<tr><th>recipe</th><th>bytes</th><th>{html.escape(self.scale.metric)}</th></tr>"
+        return f"<table>{head}{cells}</table><p>{html.escape(self.lines[-1])}</p>"
+
+    def outcome(self, trial: Trial) -> str:
+        """What is to be said of a trial: its score's change, or why there is none."""
+        if trial.drop is None:
+            return f"refused: {trial.refusal}".partition("\n")[0]
+        return f"{self.scale.change(trial.drop)}: {'within budget' if trial.within else 'over budget'}"
+
+
+def _beats(one: Trial, other: Trial) -> bool:
+    assert one.drop is not None
+    assert other.drop is not None
+    mine, its = [one.size, one.drop.value], [other.size, other.drop.value]
+    if one.latency is not None and other.latency is not None:
+        mine, its = [*mine, one.latency], [*its, other.latency]
+    return mine != its and all(a <= b for a, b in zip(mine, its, strict=True))
+
+
+def _trial_json(trial: Trial) -> dict[str, Any]:
+    return {
+        "label": trial.label,
+        "note": trial.candidate.note,
+        "effort": trial.candidate.effort,
+        "recipe": trial.candidate.rules,
+        "size": trial.size,
+        "drop": json_values(trial.drop),
+        "latency": trial.latency,
+        "tool": json_values(trial.tool),
+        "within": trial.within,
+        "refusal": trial.refusal,
+        "seconds": trial.seconds,
+    }
+
+
+def trial_line(trial: Trial, baseline: Baseline, scale: Scale, excess: Sequence[str]) -> str:
+    """dynamic: 4.0 × smaller, −0.1 ± 0.2: within budget."""
+    if trial.drop is None:
+        return f"{trial.label}: refused: {trial.refusal}".partition("\n")[0]
+    note = f" ({trial.candidate.note})" if trial.candidate.note else ""
+    text = f"{trial.label}{note}: {baseline.size / trial.size:.1f} × smaller"
+    if trial.latency is not None and baseline.latency is not None:
+        text += f", {baseline.latency / trial.latency:.2f} × as fast"
+    verdict = "within budget" if trial.within else f"over budget: {', '.join(excess)}"
+    return f"{text}, {scale.metric} {scale.change(trial.drop)}: {verdict}"

@@ -1,0 +1,182 @@
+"""The tree of decisions, as a program: what to try next, by what was measured so far.
+
+First every mode for the whole model. Then, for the smallest model, fewer bits for the weights of those layers that can
+do with them; and where int8 loses too much, more bits for the ops that lose most. Both follow a path from careful to
+bold along which few places are tried: two at a time, which halve the rest of the path to a third each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..bench.bench import Bench
+from ..calibration import Stats
+from ..dtypes import DType
+from ..graph.model import Model
+from ..graph.query import constants
+from ..recipe import DYNAMIC, FLOAT, INT8, INT16X8, WEIGHTS, Recipe, Rule, Scheme, preset
+from ..targets import CPU, Target, target_named
+from .budget import Objective
+from .islands import Harm, harmful_ops, widened
+from .sensitivity import Layer, described, narrowed, path, weight_layers
+from .trial import Candidate, Trial
+
+Round = Generator[Sequence[Candidate], Sequence[Trial], None]
+"""Candidates to be tried, side by side if there is room; their trials are sent back."""
+
+Say = Callable[[str], None]
+
+NARROWED: Mapping[str, Scheme] = {"weights": WEIGHTS, "dynamic": DYNAMIC, "int8": INT8}
+"""Modes whose weights can have fewer bits, those first that leave most of the accuracy to them."""
+
+LEAST_STEP = 0.02
+"""Share of the bytes below which two places on a path are as good as one."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the tree is walked for. `bench` has the float model and rows to run it on, `stats` what calibration saw."""
+
+    bench: Bench
+    stats: Callable[[], Stats]
+    target: Target
+    objective: Objective
+    say: Say
+
+    def candidate(self, label: str, recipe: Recipe, note: str = "") -> Candidate:
+        return Candidate(label, replace(recipe, target=self.target.name), note=note)
+
+
+def takes_float(target: Target) -> bool:
+    """Whether a target is meant to compute in float as well."""
+    return target.costs is not None
+
+
+def walk(question: Question) -> Round:
+    """The whole tree."""
+    uniform = yield [question.candidate(*mode) for mode in uniform_modes(question.target, question.objective)]
+    trials = {trial.label: trial for trial in uniform}
+    yield from wider_ops(question, trials)
+    if question.objective != "fastest":
+        yield from fewer_bits(question, trials)
+
+
+def uniform_modes(target: Target, objective: Objective) -> Iterator[tuple[str, Recipe]]:
+    """Modes for the whole model, by name."""
+    modes = ("float16", "dynamic", "weights", "int8", "int16x8") if takes_float(target) else ("int8", "int16x8")
+    yield from ((mode, preset(mode)) for mode in modes)
+    if objective == "fastest":
+        yield "float", Recipe((Rule(FLOAT),))
+    else:
+        yield from ((f"{mode}, 4-bit weights", preset(mode, 4)) for mode in modes if mode in NARROWED)
+
+
+def fewer_bits(question: Question, trials: dict[str, Trial]) -> Round:
+    """Weights of 8, 4 or 2 bits, layer by layer, in the modes that keep the budget with 8."""
+    able = [mode for mode in NARROWED if mode in trials and trials[mode].within]
+    if not able:
+        question.say("fewer bits are not tried: 8-bit weights lose too much already")
+        return
+    layers = weight_layers(question.bench, question.target)
+    if not layers:
+        return
+    question.say(_sensitivity_line(layers))
+    base, steps = NARROWED[able[0]], path(layers)
+
+    def at(place: int) -> Candidate:
+        note = described(steps[place])
+        return question.candidate(
+            f"{able[0]}, mixed {place} of {len(steps) - 1}", narrowed(layers, steps[place], base), note
+        )
+
+    sizes = [_bytes(layers, config) for config in steps]
+    yield from boldest(at, _distinct(sizes))
+
+
+def _bytes(layers: Sequence[Layer], config: Sequence[object]) -> int:
+    chosen = zip(layers, config, strict=True)
+    return sum(c.bytes for layer, weights in chosen for c in layer.choices if c.weights is weights)
+
+
+def _distinct(sizes: Sequence[int]) -> list[int]:
+    """Places on a path that differ enough in size to be told apart, from large to small."""
+    kept = [0]
+    for place, size in enumerate(sizes):
+        if size < (1 - LEAST_STEP) * sizes[kept[-1]]:
+            kept.append(place)
+    return kept
+
+
+def boldest(at: Callable[[int], Candidate], places: Sequence[int]) -> Round:
+    """Find the last of `places`, from careful to bold, that keeps the budget, trying two at a time."""
+    low, high = 0, len(places)  # what is below `low` keeps the budget, what is from `high` on does not
+    while low < high:
+        third = (high - low) // 3
+        tried = sorted({low + third, min(high - 1, low + 2 * third + (high - low) % 3 // 2)})
+        found = yield [at(places[k]) for k in tried]
+        for k, trial in zip(tried, found, strict=True):
+            if trial.within:
+                low = max(low, k + 1)
+            elif k >= low:
+                high = min(high, k)
+        if len(found) < len(tried):
+            return
+
+
+def _sensitivity_line(layers: Sequence[Layer]) -> str:
+    dear = sorted(layers, key=lambda layer: -layer.choices[1].error)[:3]
+    names = ", ".join(f"{layer.kind} '{layer.name.split(';')[0]}'" for layer in dear)
+    return f"{len(layers)} layers measured one by one in the float model; 4 bits cost most in {names}"
+
+
+def wider_ops(question: Question, trials: dict[str, Trial]) -> Round:
+    """Where int8 loses too much: the ops that lose most in float or in 16 bits."""
+    int8 = trials.get("int8")
+    if int8 is None or int8.within or int8.refusal or int8.drop is None:
+        return
+    if question.objective == "smallest" and any(t.within for t in trials.values() if t.label != "int16x8"):
+        return  # what keeps the budget already is as small as int8 with islands could be
+    harms = harmful_ops(question.bench, question.stats(), question.target)
+    if len(harms) < 2:
+        return
+    island = FLOAT if takes_float(question.target) else INT16X8
+    question.say(_harm_line(harms))
+    # From careful (most ops widened) to bold (one op widened).
+    counts = sorted({min(len(harms), max(1, round(len(harms) * share))) for share in SHARES}, reverse=True)
+
+    def at(place: int) -> Candidate:
+        chosen = harms[: counts[place]]
+        kind = "float" if island is FLOAT else "16-bit"
+        label = f"int8, {len(chosen)} {kind} {'op' if len(chosen) == 1 else 'ops'}"
+        return question.candidate(label, widened(chosen, INT8, island), _harm_names(chosen))
+
+    yield from boldest(at, range(len(counts)))
+
+
+SHARES = (0.01, 0.03, 0.06, 0.12, 0.25, 0.5)
+"""Of the ops, that may be widened."""
+
+
+def _harm_names(harms: Sequence[Harm]) -> str:
+    return ", ".join(f"{h.kind} '{h.name.split(';')[0]}'" for h in harms[:3]) + (" ..." if len(harms) > 3 else "")
+
+
+def _harm_line(harms: Sequence[Harm]) -> str:
+    return f"{len(harms)} ops measured one by one in int8; most is lost in {_harm_names(harms[:3])}"
+
+
+def estimated_lines(model: Model, size: int, objective: Objective, target: str | None) -> Iterator[str]:
+    """The tree on estimates alone: nothing is quantized or run."""
+    chosen = CPU if target is None else target_named(target)
+    floats = [t for graph in model.graphs for t in constants(graph) if t.dtype is DType.FLOAT32]
+    held = sum(4 * t.size for t in {id(t.buffer): t for t in floats}.values())
+    yield f"float: {size:,} bytes, of which {held:,} are weights"
+    for label, recipe in uniform_modes(chosen, objective):
+        guess = size - held + held * recipe.least_bits / 32
+        yield f"{label}: about {size / guess:.1f} × smaller"
+    yield f"if int8 loses too much: the ops that lose most in {'float' if takes_float(chosen) else '16 bits'}"
+    if objective != "fastest":
+        guess = size - held + held * 2 / 32
+        yield f"then weights of 8, 4 or 2 bits, layer by layer: at most about {size / guess:.1f} × smaller"
+    yield "the best of them on the samples that did not steer"

@@ -1,0 +1,124 @@
+"""A way to quantize a model, and what came of it. Carrying one out depends on nothing but the model, the samples and
+the recipe, so it can be done in this process, in another one or on another machine."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ..bench.bench import Bench
+from ..calibration import Settings
+from ..errors import ZeropointError
+from ..graph.model import Model
+from ..improve.pipeline import quantize_on
+from ..plan.request import Request
+from ..recipe import Effort, Recipe, plain_rules, recipe_content
+from ..runtime import isolated
+from ..runtime.device_tools import ToolReport
+from ..sources.ports import Row
+from ..targets import target_named
+from ..tflite import load, to_bytes
+from .evaluation import Drop
+from .metric import Outputs
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to quantize a model. `label` is what people call it, `note` what it consists of."""
+
+    label: str
+    recipe: Recipe
+    effort: Effort = "standard"
+    note: str = ""
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """The recipe as files hold it."""
+        return recipe_content(plain_rules(self.recipe), self.recipe.target)
+
+
+@dataclass(frozen=True)
+class Workpiece:
+    """What all trials have in common: the model, the samples that calibrate, the rows that score, and the target.
+
+    `time_limit` are seconds that one run of the model may take in a child process; None runs it in this one.
+    """
+
+    model: bytes
+    calibration: Sequence[Any]
+    rows: tuple[Row, ...]
+    target: str
+    settings: Settings
+    time_limit: float | None = None
+
+    @cached_property
+    def loaded(self) -> Model:
+        return load(self.model)
+
+    def bench(self, rows: Sequence[Row]) -> Bench:
+        """The model with rows to run it on."""
+        return Bench(self.loaded, (), self.settings).on(rows)
+
+    def isolation(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self.time_limit is None else isolated(self.time_limit)
+
+    def outputs(self, content: bytes, rows: Sequence[Row]) -> Outputs:
+        """What a version of the model gives for rows."""
+        with self.isolation():
+            return self.bench(rows).outputs(load(content))
+
+    def carry_out(self, candidate: Candidate) -> Outcome:
+        """Quantize, and run the result on the rows that score."""
+        start = time.perf_counter()
+        request = Request(candidate.recipe, effort=candidate.effort, target=target_named(self.target))
+        try:
+            with self.isolation():
+                made = quantize_on(self.loaded, request, list(self.calibration), self.settings)
+                content = to_bytes(made.model)
+                outputs = self.bench(self.rows).outputs(made.model)
+        except ZeropointError as error:
+            return Outcome(refusal=str(error), seconds=time.perf_counter() - start)
+        return Outcome(content, outputs, made.tool, made.warnings, time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A quantized model with its outputs for the rows that score; or why there is none."""
+
+    content: bytes = b""
+    outputs: Outputs = ()
+    tool: ToolReport | None = None
+    warnings: tuple[str, ...] = ()
+    seconds: float = 0.0
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate that was carried out: its size, its score on the samples that steer, and the model itself.
+
+    `latency` is in seconds, None if it was not measured. `refusal` says why there is no model.
+    """
+
+    candidate: Candidate
+    size: int = 0
+    drop: Drop | None = None
+    content: bytes = b""
+    tool: ToolReport | None = None
+    seconds: float = 0.0
+    refusal: str = ""
+    latency: float | None = None
+    within: bool = False
+    """Whether it keeps the budget on the samples that steer."""
+
+    @property
+    def label(self) -> str:
+        return self.candidate.label
+
+    @property
+    def model(self) -> Model:
+        return load(self.content)

@@ -1,0 +1,171 @@
+"""The front door of tuning: a model, samples and a budget in; the best model within it out, with all that was tried."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ..bench.errors import compared_outputs
+from ..calibration import Settings
+from ..errors import InvalidRecipe, InvalidSample, argument
+from ..files import PathLike
+from ..graph.model import Model
+from ..ops import OPS
+from ..ops.check import check_runnable
+from ..runtime import time_limit, trusting
+from ..sources.data import DataSource, read_labels, samples_from
+from ..sources.models import ModelSource, load
+from ..sources.ports import entry
+from ..sources.samples import Notes, Samples, iterate, rows
+from ..targets import CPU, Target, target_named
+from ..tflite import to_bytes
+from .budget import OBJECTIVES, Budget, Objective
+from .evaluation import EvaluationSet, Judge, evaluation_set
+from .executor import executor
+from .metric import SNR, Metric, chosen_metric
+from .result import Tuned
+from .search import Progress, Search
+from .store import Store
+from .trial import Workpiece
+
+MOST_CALIBRATION = 256
+"""Samples that calibrate where the same data also score."""
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How long to search, and where: at most so many `trials` are scored, none is begun after so many `seconds`.
+
+    `store` is a folder in which trials are kept, so that the same search goes on where it ended. `workers` processes
+    of this machine carry them out; or, with `on`, a Ray cluster: "ray", or its address.
+    """
+
+    trials: int = 20
+    seconds: float | None = None
+    store: PathLike | None = None
+    workers: int = 1
+    on: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise InvalidRecipe(f"trials must be at least 1, not {self.trials}")
+
+
+def tune(
+    model: ModelSource,
+    data: DataSource,
+    *,
+    budget: Budget,
+    evaluation: DataSource | None = None,
+    labels: Any = None,
+    metric: str | Callable[..., float] | Metric | None = None,
+    lower_is_better: bool = False,
+    objective: Objective = "smallest",
+    target: Target | str | None = None,
+    settings: Settings | None = None,
+    search: SearchSettings | None = None,
+    progress: Progress | None = None,
+    trusted: bool = True,
+) -> Tuned:
+    """Find the smallest or fastest version of a float model that keeps a budget.
+
+    `data` calibrates: samples, or the path of a file or folder that holds them. `evaluation` scores, with `labels` for
+    it; without it, samples of `data` that do not calibrate
+    do. One half of them steers the search, the other one is looked at once, at its end. `metric` is "top1", "top5",
+    "agreement" (with the float model's classes) or "snr" (of the outputs, in dB); a function of (outputs, labels) or of
+    `model`, the path of a .tflite; or "file.py:function". By default top1 with labels, agreement for models that
+    choose among classes, else snr. A score of your own is better if higher, unless `lower_is_better`. `objective` is
+    "smallest", "fastest", or "front" for size and latency of all. `target` is what the model is made for. `settings`
+    are those of calibration; `search` says how long to search, and where. `progress` is called as the search goes on.
+    A model that is not `trusted` runs in a child process.
+    """
+    if objective not in OBJECTIVES:
+        raise InvalidRecipe(f"unknown objective {objective!r}; choose {', '.join(OBJECTIVES)}")
+    loaded, made_for = load(model), _target(target)
+    check_runnable(loaded)
+    where = entry(loaded)
+    labels = read_labels(Path(labels)) if isinstance(labels, str | os.PathLike) else labels
+    scoring = None if evaluation is None else samples_from(evaluation, where)
+    with trusting(trusted):
+        task = _Task(loaded, settings or Settings(), made_for.name)
+        workpiece, scored = task.shared(samples_from(data, where), scoring, labels)
+        chosen = chosen_metric(metric, labels is not None, _has_classes(loaded), lower_is_better)
+        if chosen is SNR and budget.max_drop is not None:
+            raise InvalidRecipe(
+                "the SNR of the float model against itself has no bound to drop from; say how many dB are enough with "
+                f"{argument('min_metric', 20)}, or give labels or a metric of your own"
+            )
+        return _Tuning(workpiece, scored, chosen, budget, objective, search or SearchSettings()).run(progress)
+
+
+def _target(asked: Target | str | None) -> Target:
+    if isinstance(asked, Target):
+        return target_named(asked.name)
+    return CPU if asked is None else target_named(asked)
+
+
+def _has_classes(model: Model) -> bool:
+    return any(c.probabilities == "row" for c in compared_outputs(entry(model).graph, OPS))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A model to be tuned."""
+
+    model: Model
+    settings: Settings
+    target: str
+
+    def shared(self, data: Samples, evaluation: Samples | None, labels: Any) -> tuple[Workpiece, EvaluationSet]:
+        """What trials need, still without rows, and the samples that score."""
+        settings, where = self.settings, entry(self.model)
+        if evaluation is not None:
+            calibration = list(islice(iterate(data), None if settings.limit is None else 2 * settings.limit + 8))
+            found = [row for _, row in rows(evaluation, where, Notes())]
+        else:
+            samples = list(iterate(data))
+            limit = settings.limit or min(MOST_CALIBRATION, len(samples) // 2)
+            # Calibration holds one in eight samples back and reads on in their place.
+            used = limit + limit // 7 + 1
+            settings, calibration = replace(settings, limit=limit), samples[:used]
+            found = [row for _, row in rows(samples[used:], where, Notes())]
+            labels = None if labels is None else labels[used:]
+        if not calibration:
+            raise InvalidSample("no samples were given to calibrate on")
+        limited = Workpiece(to_bytes(self.model), calibration, (), self.target, settings, time_limit())
+        return limited, evaluation_set(found, labels)
+
+
+@dataclass(frozen=True)
+class _Tuning:
+    """A search that is set up: what is checked before anything is made, and what is looked at when it is over."""
+
+    workpiece: Workpiece
+    scored: EvaluationSet
+    metric: Metric
+    budget: Budget
+    objective: Objective
+    settings: SearchSettings
+
+    def run(self, progress: Progress | None) -> Tuned:
+        in_sequence = self.workpiece.settings.in_sequence(entry(self.workpiece.loaded).graph)
+        steering, final = self.scored.split(in_sequence) if self.metric.splits else (self.scored, None)
+        piece = replace(self.workpiece, rows=steering.rows)
+        judge = self._judge(steering)
+        judge.require()
+        allowed = self.budget.allowed_drop(judge.float_score, self.metric.point, self.metric.higher_is_better)
+        store = None if self.settings.store is None else Store.at(self.settings.store)
+        limits = self.settings.trials, math.inf if self.settings.seconds is None else self.settings.seconds
+        with executor(piece, self.settings.on, self.settings.workers) as carrying_out:
+            search = Search(piece, judge, self.budget, self.objective, allowed, store, progress)
+            search.run(carrying_out, *limits)
+        return search.result(None if final is None else lambda: self._judge(final))
+
+    def _judge(self, part: EvaluationSet) -> Judge:
+        exact = self.workpiece.outputs(self.workpiece.model, part.rows)
+        return Judge(self.metric, part, exact, self.workpiece.model)

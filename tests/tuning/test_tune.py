@@ -1,0 +1,203 @@
+"""The search as users call it: what it finds keeps the budget, can be made again, and goes on where it ended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import zeropoint
+from zeropoint import Budget, SearchSettings, tune
+from zeropoint.demo import digits as digits_data
+from zeropoint.errors import InvalidRecipe, InvalidSample
+from zeropoint.recipe import load_recipe
+from zeropoint.targets import TARGETS
+from zeropoint.tuning import search as search_module
+from zeropoint.tuning.result import Tuned
+from zeropoint.tuning.trial import Workpiece
+
+DATA = digits_data()
+CALIBRATION = [image[None] for image in DATA["calibration"][:48]]
+IMAGES, LABELS = [image[None] for image in DATA["test_images"]], DATA["test_labels"]
+
+
+def found(digits: bytes, **given) -> Tuned:
+    asked = {"budget": Budget(max_drop=2), "evaluation": IMAGES, "labels": LABELS, **given}
+    return tune(digits, CALIBRATION, **asked)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return tmp_path_factory.mktemp("store") / "trials"
+
+
+@pytest.fixture(scope="module")
+def smallest(digits, store) -> Tuned:
+    return found(digits, search=SearchSettings(store=store))
+
+
+def test_the_smallest_model_within_the_budget_is_found(smallest):
+    assert smallest.met
+    assert len(smallest.trials) <= 20
+    assert smallest.best.size == min(t.size for t in smallest.trials if t.within)
+    uniform = [t for t in smallest.trials if t.within and "mixed" not in t.label]
+    assert smallest.best.size < 0.9 * min(t.size for t in uniform)
+    assert smallest.final.drop.samples == len(IMAGES) // 2
+    assert smallest.final.holds_within_error
+
+
+def test_every_decision_is_a_line(smallest):
+    text = "\n".join(smallest.lines)
+    assert "dynamic: 2.0 × smaller" in text
+    assert all(any(line.startswith(t.label) for line in smallest.lines) for t in smallest.trials)
+    assert "measured one by one" in text
+    assert "did not steer" in smallest.lines[-1]
+
+
+def test_the_recipe_makes_the_same_bytes_again(smallest, digits, tmp_path):
+    path = tmp_path / "best.toml"
+    path.write_text(smallest.recipe_text, "utf-8")
+    made = zeropoint.quantize(digits, recipe=load_recipe(path), data=CALIBRATION)
+    assert zeropoint.to_bytes(made.model) == smallest.best.content
+    smallest.save(tmp_path / "best.tflite")
+    assert (tmp_path / "best.tflite").read_bytes() == smallest.best.content
+    assert zeropoint.to_bytes(smallest.model) == smallest.best.content
+
+
+def test_the_front_has_nothing_that_another_beats(smallest):
+    front = smallest.front
+    assert [t.size for t in front] == sorted(t.size for t in front)
+    assert [t.drop.value for t in front] == sorted((t.drop.value for t in front), reverse=True)
+    assert smallest.best in front
+
+
+def test_the_log_is_json_and_the_table_html(smallest):
+    log = json.loads(json.dumps(smallest.to_json(), allow_nan=False))
+    assert [t["label"] for t in log["trials"]] == [t.label for t in smallest.trials]
+    assert log["chosen"] == smallest.best.label
+    table = replace(smallest, lines=("<script>",))._repr_html_()
+    assert table.count("<tr>") == len(smallest.trials) + 1
+    assert "<script>" not in table
+
+
+def test_the_same_search_goes_on_from_its_store(smallest, digits, store, monkeypatch):
+    monkeypatch.setattr(Workpiece, "carry_out", lambda *_: pytest.fail("all of it is known"))
+    again = found(digits, search=SearchSettings(store=store))
+    assert [(t.label, t.content, t.drop) for t in again.trials] == [
+        (t.label, t.content, t.drop) for t in smallest.trials
+    ]
+    assert again.lines == smallest.lines
+
+
+@pytest.mark.parametrize("change", ["data", "labels", "metric", "target"])
+def test_results_of_other_inputs_are_not_taken(smallest, digits, store, monkeypatch, change):
+    made = []
+    carry_out = Workpiece.carry_out
+    monkeypatch.setattr(Workpiece, "carry_out", lambda *given: made.append(1) or carry_out(*given))
+    other = {
+        "data": {"evaluation": IMAGES[:400], "labels": LABELS[:400]},
+        "labels": {"labels": np.roll(LABELS, 1), "budget": Budget(max_drop="50%")},
+        "metric": {"metric": "top5"},
+        "target": {"target": "integer"},
+    }
+    found(digits, search=SearchSettings(trials=1, store=store), **other[change])
+    assert made == [1]
+
+
+def test_damaged_trials_are_made_again(smallest, digits, store, tmp_path):
+    copy = tmp_path / "trials"
+    copy.mkdir()
+    for file in store.iterdir():
+        content = file.read_bytes()
+        (copy / file.name).write_bytes(content[:-1] if file.suffix == ".tflite" else content)
+    again = found(digits, search=SearchSettings(trials=1, store=copy))
+    assert again.trials[0].content == smallest.trials[0].content
+
+
+def test_a_store_of_another_version_is_refused(digits, tmp_path):
+    (tmp_path / "store.json").write_text('{"schema": 0}')
+    with pytest.raises(InvalidRecipe, match="another version"):
+        found(digits, search=SearchSettings(store=tmp_path))
+    (tmp_path / "store.json").rename(tmp_path / "mine.txt")
+    with pytest.raises(InvalidRecipe, match="other files"):
+        found(digits, search=SearchSettings(store=tmp_path))
+
+
+def test_an_interrupt_keeps_what_was_measured(digits, monkeypatch):
+    carry_out = Workpiece.carry_out
+
+    def interrupted(piece, candidate):
+        if candidate.label == "int8":
+            raise KeyboardInterrupt
+        return carry_out(piece, candidate)
+
+    monkeypatch.setattr(Workpiece, "carry_out", interrupted)
+    tuned = found(digits, search=SearchSettings(trials=4))
+    assert tuned.interrupted
+    assert tuned.met
+    assert tuned.best.label == "dynamic"
+
+
+def test_time_and_trials_are_limits(digits):
+    assert found(digits, search=SearchSettings(seconds=0)).trials == ()
+    some = found(digits, search=SearchSettings(trials=2))
+    assert [t.label for t in some.trials] == ["float16", "dynamic"]
+    assert "2 trials" in "\n".join(some.lines)
+
+
+def test_a_budget_that_cannot_be_met_has_a_closest_model(digits):
+    tuned = found(digits, budget=Budget(max_drop=2, max_size=100), search=SearchSettings(trials=3))
+    assert not tuned.met
+    assert tuned.best is None
+    assert tuned.closest is not None
+    assert "no model keeps the budget" in tuned.lines[-1]
+    with pytest.raises(InvalidRecipe, match="no model keeps the budget"):
+        _ = tuned.model
+
+
+def test_the_fastest_is_not_slower_than_float(digits, monkeypatch):
+    monkeypatch.setattr(search_module, "ROUNDS", 3)
+    tuned = found(digits, objective="fastest")
+    assert tuned.met
+    assert tuned.best.latency == min(t.latency for t in tuned.trials if t.within)
+    assert "float" in [t.label for t in tuned.trials]
+
+
+def test_without_labels_the_float_model_is_the_measure(digits):
+    tuned = tune(digits, IMAGES[:100], budget=Budget(max_drop=5), search=SearchSettings(trials=1))
+    assert tuned.scale.metric == "agreement"
+    assert tuned.baseline.score == 1
+    assert tuned.limit == 50
+
+
+def test_integer_targets_are_given_integers(digits):
+    tuned = found(digits, target=TARGETS["integer"], search=SearchSettings(trials=3))
+    assert [t.label for t in tuned.trials] == ["int8", "int16x8", "int8, 4-bit weights"]
+
+
+def test_too_few_samples_are_noticed(digits):
+    tuned = found(digits, budget=Budget(max_drop=0.1), search=SearchSettings(trials=1))
+    assert any("too few for this budget" in line and "2000 in all" in line for line in tuned.lines)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"labels": LABELS[:-1]}, InvalidSample, "labels for 450 samples"),
+        ({"labels": LABELS + 5}, InvalidSample, "10 classes"),
+        ({"budget": Budget(min_metric=0.999)}, InvalidRecipe, "float model itself"),
+        ({"metric": lambda _: 1 / 0}, InvalidRecipe, "ZeroDivisionError"),
+        ({"metric": lambda _: np.nan}, InvalidRecipe, "finite"),
+        ({"metric": "snr"}, InvalidRecipe, "min_metric"),
+        ({"objective": "best"}, InvalidRecipe, "smallest"),
+        ({"evaluation": IMAGES[:3], "labels": LABELS[:3]}, InvalidSample, "too few"),
+        ({"target": "toaster"}, InvalidRecipe, "toaster"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_said_before_any_trial(digits, monkeypatch, given, error, words):
+    monkeypatch.setattr(Workpiece, "carry_out", lambda *_: pytest.fail("a trial was made"))
+    with pytest.raises(error, match=words):
+        found(digits, **given)
