@@ -19,7 +19,7 @@ from ..bench.errors import decibels
 from ..calibration import Grid, Method, calibrate, choose_range
 from ..calibration.collect import Progress
 from ..calibration.range_methods import Bounds
-from ..graph.edit import copy_model
+from ..dtypes import DType
 from ..graph.model import Model, Op
 from ..graph.query import tensor_keys
 from ..ops.execution import macs_of
@@ -27,15 +27,17 @@ from ..parallel import cached_property
 from ..plan.plan import Planned
 from ..plan.planner import Prepared, plan_model
 from ..plan.qdq import Trained
-from ..plan.request import Request
+from ..plan.request import Island, Request
 from ..plan.rewrite import Encoder, build
-from ..recipe import Effort
+from ..recipe import FLOAT, INT16X8, Effort
 from ..tflite.provenance import Provenance, provenance, recorded
 from .bias_correction import plan_and_correct
 from .cross_layer_equalization import equalize
 from .float_islands import GOOD_ENOUGH, STRETCHES, find_island
 from .gptq import Refiner
+from .integer_norms import with_integer_norms
 from .range_choice import RangeTrials, affordable_samples
+from .smoothquant import SIDES, Side, smoothed
 
 TRIED: tuple[Method, ...] = ("mse", "minmax")
 """Percentiles sometimes come closer to the float outputs, but over the zoo no score gained from trying them."""
@@ -61,6 +63,8 @@ OUTLIER_FACTORS = (1.0, 4.0, 8.0)
 ISLAND_SAMPLES, MOST_ISLANDS = 8, 2
 """On how many samples ops to leave float are searched for, and how often."""
 
+WIDE = Island(INT16X8)
+
 REFINED = 32, 256
 REFINING_MACS: Mapping[Effort, float] = {"standard": 4e10, "high": 7e11}
 """On how many samples weights are refined: within these limits, so many that it takes this work. At standard effort it
@@ -82,12 +86,14 @@ def no_progress(what: str, parts: int) -> Progress:  # noqa: ARG001 - one signat
 class Candidate:
     """One way to do it: a float model that computes the same as the original, and a request with its ranges.
 
-    `equalized` counts tensors whose channels were scaled; `refined` is a plan with weights that make up for each other.
+    `equalized` counts tensors whose channels were scaled, `smoothed` those that a product in 16 bits scales; `refined`
+    is a plan with weights that make up for each other.
     """
 
     prepared: Prepared
     request: Request
     equalized: int = 0
+    smoothed: int = 0
     refined: Planned | None = None
 
     @cached_property
@@ -112,14 +118,18 @@ class Candidate:
             text += f", outliers of {len(self.request.limits)} tensors cut off"
         if self.equalized:
             text += f", channels of {self.equalized} tensors equalized"
-        if self.request.islands:
-            text += f", {len(self.request.islands)} ops left float"
+        left = sum(island.scheme.activations is None for island in self.request.islands.values())
+        wide = sum(len(plan.widened) for plan in self.planned.plans)
+        text += f", {left} ops left float" if left else ""
+        text += f", {wide} ops with 16 bits" if wide else ""
+        text += f", {self.smoothed} tensors smoothed" if self.smoothed else ""
         return text + ("" if self.refined is None else ", weights rounded with compensation")
 
-    def without(self, ops: Sequence[Op], why: str) -> Candidate:
-        """The same with these ops in float."""
-        names = {self.prepared.keys[op.outputs[0]]: why for op in ops if op.outputs[0] in self.prepared.keys}
-        return replace(self, request=replace(self.request, islands={**self.request.islands, **names}))
+    def with_islands(self, ops: Sequence[Op], island: Island) -> Candidate:
+        """The same with these ops computed in another way."""
+        known = {self.prepared.keys[op.outputs[0]] for op in ops if op.outputs[0] in self.prepared.keys}
+        islands = {**self.request.islands, **dict.fromkeys(sorted(known), island)}
+        return replace(self, request=replace(self.request, islands=islands))
 
 
 Proposals = Generator[Candidate, Candidate, None]
@@ -166,10 +176,8 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     # Ranges that were given are those of the tensors as they are.
     if request.ranges.entries or trained.ranges.entries or trained.constants or request.stats is None:
         return
-    copy = copy_model(best.prepared.model)
-    pairs = zip(best.prepared.model.graphs, copy.graphs, strict=True)
-    twins = [pair for old, new in pairs for pair in zip(old.tensors, new.tensors, strict=True)]
-    keys = {twin: best.prepared.keys[t] for t, twin in twins if t in best.prepared.keys}
+    copied, twins = best.prepared.copied()
+    copy, keys = copied.model, copied.keys
     equalized = equalize(copy, request.stats, keys, request.ops)
     if not equalized:
         return
@@ -180,7 +188,7 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     new = {keys[t]: measured.tensors[names[t]] for t in changed if names[t] in measured.tensors}
     tensors = {**request.stats.tensors, **new}
     stats = replace(request.stats, fingerprint=measured.fingerprint, tensors=tensors)  # no longer the given model's
-    kept = {twin: trained.packed[t] for t, twin in twins if t in trained.packed and twin.buffer is t.buffer}
+    kept = {twin: trained.packed[t] for t, twin in twins.items() if t in trained.packed and twin.buffer is t.buffer}
     known = provenance(copy) or Provenance()
     for one in equalized:
         known = known.scaled({tensor.name: factors for tensor, factors in one.factors.items()})
@@ -279,7 +287,7 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
     for _ in range(MOST_ISLANDS):
 
         def snr(left: Sequence[Op], best: Candidate = best) -> float:
-            return decibels(samples.error(best.without(left, "").model()))
+            return decibels(samples.error(best.with_islands(left, Island(FLOAT)).model()))
 
         before, plan = snr(()), best.planned.plans[0]
         work = {op: macs_of(op, request.ops) for op in plan.graph.ops if op in plan.schemes}
@@ -288,12 +296,61 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
         if not island:
             return
         after, others = snr(island), f" with {len(island) - 1} others" if len(island) > 1 else ""
-        candidate = best.without(
-            island, f"left float{others}: the SNR of the outputs rises from {before:.1f} to {after:.1f} dB"
-        )
+        why = f"left float{others}: the SNR of the outputs rises from {before:.1f} to {after:.1f} dB"
+        candidate = best.with_islands(island, Island(FLOAT, why))
         best = yield candidate
         if best is not candidate:
             return
+
+
+def wide_islands(lab: Lab, best: Candidate) -> Proposals:
+    """16 bits for the ops that do most of the harm, where the target has kernels for that and float is no choice.
+
+    Where these meet layers with 8 bits, products scale the channels (SmoothQuant): behind layers, then before them too.
+    """
+    request, samples = best.request, lab.bench.judging(ISLAND_SAMPLES)
+    floats = request.target.costs is not None and not request.strict
+    if floats or not any(rule.scheme.activations is DType.INT8 for rule in request.recipe.rules):
+        return
+    before = decibels(samples.error(best.model()))
+    # Nothing has to be cut off from what has 16 bits.
+    base = replace(best, prepared=with_integer_norms(best.prepared, request), request=replace(request, limits={}))
+    work = _work(base)
+    if before >= GOOD_ENOUGH or not any(p.widened for p in base.with_islands(list(work), WIDE).planned.plans):
+        return
+
+    def snr(part: Sequence[Op]) -> float:
+        return decibels(samples.error(_smoothed(base.with_islands(part, WIDE), SIDES).model()))
+
+    others = tuple(op for op in work if not work[op])
+    report = lab.stage("looking for ops that need 16 bits", 2 * STRETCHES)
+    island = others if others and snr(others) >= GOOD_ENOUGH else find_island(work, snr, before, report)
+    if island:
+        why = f"with 16 bits for such ops the SNR of the outputs rises from {before:.1f} to {snr(island):.1f} dB"
+        wide = base.with_islands(island, Island(INT16X8, why))
+        yield wide
+        for sides in (SIDES[:1], SIDES):
+            if (candidate := _smoothed(wide, sides)) is not wide:
+                yield candidate
+
+
+def _smoothed(candidate: Candidate, sides: Sequence[Side]) -> Candidate:
+    """With the channels scaled on these sides of layers, where 8 bits meet 16."""
+    for side in sides:
+        plan, request = candidate.planned.plans[0], candidate.request
+        prepared, products = smoothed(candidate.prepared, request, plan, side) if plan.widened else (None, {})
+        if prepared is not None and products:
+            request = replace(request, islands={**request.islands, **products})
+            count = candidate.smoothed + len(products)
+            candidate = replace(candidate, prepared=prepared, request=request, smoothed=count)
+    return candidate
+
+
+def _work(candidate: Candidate) -> dict[Op, int]:
+    """What each op that computes in integers computes; the sums of squares of normalizations count nothing."""
+    plan, ops = candidate.planned.plans[0], candidate.request.ops
+    in_integers = [op for op in plan.graph.ops if op in plan.schemes]
+    return {op: 0 if op.inputs[0] in op.inputs[1:] else macs_of(op, ops) for op in in_integers}
 
 
 def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
@@ -331,5 +388,6 @@ STEPS: Sequence[Step] = (
     Step("ranges of each tensor", BOTH, ranges_of_each_tensor),
     Step("ranges of parts", ("high",), ranges_of_parts),
     Step("float islands", BOTH, float_islands, ranges=False),
+    Step("16-bit islands and SmoothQuant", BOTH, wide_islands, ranges=False),
     Step("compensated rounding", BOTH, compensated_rounding, ranges=False),
 )

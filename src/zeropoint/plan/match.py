@@ -13,9 +13,12 @@ from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, CellState, Need, OpSpec, Rescale, ShapeOnly, Weight, fused_activation
 from ..ops.recurrent import Gate, LstmSlot
 from ..recipe import Recipe, Scheme
-from ..targets import Target, TypedOp
+from ..targets import Speed, Target, TypedOp
 from .plan import Plan, SkipCode, Skipped
+from .request import Island
 from .tensor_ranges import TensorRanges
+
+SPEEDS: tuple[Speed, ...] = ("fast", "slow", "refused")
 
 SHOWN = 20
 """How many tensors without a range are listed."""
@@ -29,7 +32,7 @@ class Matcher:
     ops: Mapping[str, OpSpec]
     target: Target
     ranges: TensorRanges
-    islands: Mapping[str, str] = field(default_factory=dict)
+    islands: Mapping[str, Island] = field(default_factory=dict)
 
     def match(self, graph: Graph) -> tuple[dict[Op, Scheme], list[Skipped]]:
         """The ops that compute in integers, with their schemes, and those that stay float."""
@@ -39,13 +42,32 @@ class Matcher:
             asked = self.recipe.scheme(op)
             if not is_arithmetic(op, self.ops) or (asked.activations is None and asked.weights is not None):
                 continue  # of the latter only constants are quantized: weight_only.py
-            scheme = self._with_kernel(op, asked)
+            scheme = self._widened(op, asked) or self._with_kernel(op, asked)
             refusal = next(self._refusals(op, scheme), None)
             if refusal is None:
                 schemes[op] = scheme
             else:
                 skipped.append(Skipped(op, refusal[1], refusal[0]))
         return schemes, skipped
+
+    def island(self, op: Op) -> Island | None:
+        return self.islands.get(self.ranges.keys.get(op.outputs[0], "")) if op.outputs else None
+
+    def narrowed(self, op: Op, scheme: Scheme) -> Scheme | None:
+        """What the recipe asks for, where `scheme` is that of an island with 16 bits."""
+        asked = self.recipe.scheme(op)
+        return self._with_kernel(op, asked) if scheme.activations is not asked.activations else None
+
+    def _widened(self, op: Op, asked: Scheme) -> Scheme | None:
+        """16 bits for islands of such, unless kernel or target take 8 bits better."""
+        island = self.island(op)
+        if island is None or island.scheme.activations is None or asked.activations is not DType.INT8:
+            return None
+        wide = self._with_kernel(op, replace(asked, activations=island.scheme.activations, symmetric=True))
+        if next(self._refusals(op, wide), None) is not None:
+            return None
+        speeds = [SPEEDS.index(self.target.verdict(TypedOp.of_scheme(op, s, self.ops)).speed) for s in (wide, asked)]
+        return wide if speeds[0] <= speeds[1] else None
 
     def _with_kernel(self, op: Op, scheme: Scheme) -> Scheme:
         """Weights of fewer than 8 bits are a wish: where kernel or target lack them, the next wider ones are taken."""
@@ -66,8 +88,8 @@ class Matcher:
         kind, spec = scheme.activations, self.ops.get(op.kind)
         if kind is None:
             yield "recipe", "the recipe keeps it in float"
-        elif op.outputs and (island := self.islands.get(self.ranges.keys.get(op.outputs[0], ""))) is not None:
-            yield "island", island
+        elif (island := self.island(op)) is not None and island.scheme.activations is None:
+            yield "island", island.why
         elif op.kind == "CUSTOM":
             yield "custom", f"{op.label} is a custom op, which only its author can quantize"
         elif any(op.graphs()):

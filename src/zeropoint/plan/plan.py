@@ -145,7 +145,7 @@ class Plan:
     float, of activations and of constants. `packed` says how constants are held that float ops read, `dynamic` for
     which of these ops the target is the reason. `inputs` and `outputs` are what the graph's own are for the caller.
     `index` is the graph's place in its model. `bias_limit` is the greatest integer that the target takes in a bias.
-    `index` is the graph's place in its model. `verdicts` say where each op will run on the target.
+    `verdicts` say where each op will run on the target, `widened` why ops have 16 bits though the recipe asks for 8.
     """
 
     graph: Graph
@@ -163,6 +163,7 @@ class Plan:
     dynamic: Mapping[Op, Scheme] = field(default_factory=dict)
     bias_limit: float | None = None
     verdicts: Mapping[Op, OpVerdict] = field(default_factory=dict)
+    widened: Mapping[Op, str] = field(default_factory=dict)
 
     @property
     def does_anything(self) -> bool:
@@ -224,6 +225,7 @@ class Plan:
             {op(o): scheme for o, scheme in self.dynamic.items()},
             self.bias_limit,
             {op(o): verdict for o, verdict in self.verdicts.items()},
+            {op(o): why for o, why in self.widened.items()},
         )
 
     def __str__(self) -> str:
@@ -236,7 +238,7 @@ class Plan:
         yield f"plan for '{self.graph.name}': {what}, {len(self.skipped)} float"
         for tensor in self.graph.inputs:
             yield f"  input '{tensor.name}' given as {self.inputs.get(tensor) or 'float32'}"
-        reasons = {s.op: s.reason for s in self.skipped}
+        reasons = {**self.widened, **{s.op: s.reason for s in self.skipped}}
         for op in self.graph.ops:
             yield f"  {op.label} {labels[op]}  '{op.name}'"
             if op in reasons:

@@ -84,6 +84,21 @@ class Prepared:
             self.grids[key] = weight_params(tensor.data, axis, dtype, tensor.name)
         return self.grids[key]
 
+    def copied(self) -> tuple[Prepared, dict[Tensor, Tensor]]:
+        """The same model, to be edited, and its tensors by those of this one; without what training left."""
+        copy = copy_model(self.model)
+        pairs = zip(self.model.graphs, copy.graphs, strict=True)
+        twins = {t: twin for old, new in pairs for t, twin in zip(old.tensors, new.tensors, strict=True)}
+        keys = {twins[t]: key for t, key in self.keys.items() if t in twins}
+        packed = {twins[t]: packed for t, packed in self.trained.packed.items() if t in twins}
+        return Prepared(copy, keys, Trained(implied=self.trained.implied, packed=packed)), twins
+
+    def with_new(self, made: Mapping[Tensor, Range]) -> Prepared:
+        """With the ranges of tensors that edits have put into the model."""
+        implied = self.trained.implied.merge(Ranges({t.name: span for t, span in made.items()}))
+        keys = {**self.keys, **{t: t.name for t in made}}
+        return replace(self, keys=keys, trained=replace(self.trained, implied=implied))
+
     def curves(self, graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[Curve, ...]:
         """The functions of one tensor that a graph computes."""
         if graph not in self.functions:
@@ -209,8 +224,9 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
     if matched is None or not matched.holds_for(request, ranges):
         matched = prepared.matched[graph] = _match(graph, request, ranges)
     schemes, dynamic, skipped = matched.schemes, matched.dynamic, list(matched.skipped)
+    matcher = Matcher(request.recipe, ops, request.target, ranges, request.islands)
     ranges = ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
-    while True:  # ends, as every round but the last leaves out an op
+    while True:  # ends, as every round but the last leaves out an op, or has one compute in 8 bits instead of 16
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
         exposed = {*graph.outputs, *(t for op in graph.ops if op not in schemes for t in op.inputs if t is not None)}
         groups = Solver(schemes, ops, ranges, matched.symmetric, exposed).solve()
@@ -219,11 +235,17 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
         refused = refused or tuple(coarse_tables(plan, ops, ranges))
         if not refused:
             break
-        skipped += refused
-        schemes = {op: scheme for op, scheme in schemes.items() if all(op is not s.op for s in refused)}
+        narrowed = {s.op: matcher.narrowed(s.op, schemes[s.op]) for s in refused}
+        skipped += [s for s in refused if narrowed[s.op] is None]
+        schemes = {op: new for op, scheme in schemes.items() if (new := narrowed.get(op, scheme)) is not None}
     order = {op: k for k, op in enumerate(graph.ops)}
     skipped.sort(key=lambda s: order[s.op])
-    return replace(with_interface(plan, request.interface, ranges), skipped=tuple(skipped))
+    wide = {op: island.why for op, scheme in schemes.items() if _is_wide(scheme) and (island := matcher.island(op))}
+    return replace(with_interface(plan, request.interface, ranges), skipped=tuple(skipped), widened=wide)
+
+
+def _is_wide(scheme: Scheme) -> bool:
+    return scheme.activations is DType.INT16
 
 
 def _weight_grids(

@@ -14,7 +14,7 @@ from ..dtypes import DType
 from ..errors import InvalidRecipe, argument
 from ..files import PathLike
 from ..ops import OPS, OpSpec
-from ..recipe import Effort, Recipe, load_recipe, preset, require_effort
+from ..recipe import Effort, Recipe, Scheme, load_recipe, preset, require_effort
 from ..targets import CPU, INTEGER, Target, target_named
 from .derive import Interface
 
@@ -25,6 +25,14 @@ WEIGHT_METHODS: tuple[Method, ...] = ("minmax", "mse")
 
 FALLBACK: Method = "mse"
 """The best single method over the zoo."""
+
+
+@dataclass(frozen=True)
+class Island:
+    """How an op computes that costs too much in 8 bits, in float or with activations of 16 bits, and why."""
+
+    scheme: Scheme
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Request:
     limits: Mapping[str, Bounds] = field(default_factory=dict)  # by tensor: what lies beyond is cut off
     target: Target = INTEGER
     measure: bool = False  # time ways to place the ops on this machine, and take the fastest
-    islands: Mapping[str, str] = field(default_factory=dict)  # ops left float, by their first output's key, and why
+    islands: Mapping[str, Island] = field(default_factory=dict)  # by the key of an op's first output
     allow_unmatched: bool = False  # rules that no op matches
     percentile: float = PERCENTILE  # of the range method with this name
     record: bool = True  # note in the file's metadata how it was made

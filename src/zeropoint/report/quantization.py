@@ -80,6 +80,8 @@ def print_result(result: Result, saved: SavedAs, console: Console) -> None:
     for line in target_lines(result):
         printer.entry("Target", line)
     _print_skipped(result, printer)
+    for why, count in Counter(why for plan in result.plans for why in plan.widened.values()).items():
+        printer.entry("16 bits", f"{count} ops: {why}")
     for step in result.steps:
         printer.entry("Step", step_text(step))
     for op in result.worst:

@@ -1,0 +1,181 @@
+"""Normalizations written so that integers can compute them: the same function, of ops whose 16 bits suffice.
+
+A variance spans the square of what its inputs span. If a token holds one value a hundred times as large as all others,
+squares of the others vanish even in steps of 16 bits; but their sum does not, where it is made before anything is
+rounded. So the mean of squares is taken as a product of matrices, d·dᵀ / n.
+
+The kernel of the reciprocal root holds a table with even steps, which are too long near zero. Over a wide range it is
+put together of narrow parts between edges e₁ < e₂ < …: f(v) = Σ f(clip(v, eₖ, eₖ₊₁)) − Σ f(eₖ) over the inner edges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..calibration import Range
+from ..calibration.range_methods import Bounds
+from ..dtypes import Array, DType
+from ..graph.edit import drop_unused, unused_name
+from ..graph.model import Graph, Op, Record, Tensor
+from ..graph.query import Uses
+from ..ops import fused_activation
+from ..plan.planner import Prepared, ranges_of
+from ..plan.request import Request
+from ..sources.ports import entry_graphs
+from ..tflite.schema import default_options
+
+PART = 16.0
+"""Ratio of the ends of a part of the reciprocal root: its table then has 16 steps below the lower one."""
+
+MOST_PARTS = 4
+
+
+def with_integer_norms(prepared: Prepared, request: Request) -> Prepared:
+    """The same function with its normalizations rewritten; as it is if there are none, or ranges were trained."""
+    trained, made = prepared.trained, dict[Tensor, Range]()
+    if trained.ranges.entries or trained.constants or trained.uses:
+        return prepared
+    copy, _ = prepared.copied()
+    ranges = replace(ranges_of(prepared, request), keys=copy.keys, bounded={})
+    for graph in entry_graphs(copy.model):
+        made |= rewrite_norms(graph, lambda t: ranges.bounds(t) if ranges.knows(t) else None)
+    return copy.with_new(made) if made else prepared
+
+
+def rewrite_norms(graph: Graph, bounds: Callable[[Tensor], Bounds | None]) -> dict[Tensor, Range]:
+    """Edit `graph` in place, where `bounds` tells what a tensor spans; the ranges of tensors that are new in it."""
+    edit = _Edit(graph, bounds)
+    for op in list(graph.ops):
+        if op.kind == "MEAN":
+            edit.rewrite_mean_square(op)
+        elif op.kind == "RSQRT":
+            edit.split_reciprocal_root(op)
+    drop_unused(graph)
+    return edit.made
+
+
+@dataclass
+class _Edit:
+    graph: Graph
+    bounds: Callable[[Tensor], Bounds | None]
+    made: dict[Tensor, Range] = field(default_factory=dict)
+
+    def rewrite_mean_square(self, mean: Op) -> None:
+        """The mean of squares along the last axis as a product of matrices."""
+        squares, result = mean.inputs[0], mean.outputs[0]
+        maker = None if squares is None else Uses(self.graph).producer(squares)
+        seen = self.bounds(result)
+        if squares is None or maker is None or seen is None or not self._is_inner(squares) or not _is_along_last(mean):
+            return
+        difference = self._squared(maker)
+        spanned = None if difference is None else self.bounds(difference) or self._span(difference)
+        if difference is None or spanned is None:
+            return
+        self.graph.ops.remove(maker)
+        size, count = squares.shape[-1], squares.size // squares.shape[-1]
+        rows = self._new(difference, "rows", (count, 1, size), spanned)
+        total = self._new(result, "products", (count, 1, 1), (0.0, size * max(seen[1], 0.0)))
+        sums = self._new(result, "sums", result.shape, (0.0, size * max(seen[1], 0.0)))
+        self._insert(mean, "RESHAPE", [difference, self._shape(rows)], rows)
+        self._insert(mean, "BATCH_MATMUL", [rows, rows], total, default_options("BatchMatMulOptions", adjY=True))
+        self._insert(mean, "RESHAPE", [total, self._shape(sums)], sums)
+        self._insert(mean, "MUL", [sums, self._constant(mean, 1 / size)], result, default_options("MulOptions"))
+        self.graph.ops.remove(mean)
+
+    def _squared(self, maker: Op) -> Tensor | None:
+        """What an op squares; of a squared difference, that difference, which is computed from now on."""
+        first, second = (*maker.inputs, None)[:2]
+        if first is None or fused_activation(maker).name != "NONE":
+            return None
+        if maker.kind == "SQUARE" or (maker.kind == "MUL" and first is second):
+            return first
+        a, b = self.bounds(first), None if second is None else self.bounds(second)
+        if maker.kind != "SQUARED_DIFFERENCE" or second is None or a is None or b is None:
+            return None
+        known = self._difference(first, second)
+        if known is not None:  # it may come later
+            self.graph.ops.remove(known)
+            self.graph.ops.insert(self.graph.ops.index(maker), known)
+            return known.outputs[0]
+        difference = self._new(maker.outputs[0], "difference", maker.outputs[0].shape, (a[0] - b[1], a[1] - b[0]))
+        self._insert(maker, "SUB", [first, second], difference, default_options("SubOptions"))
+        return difference
+
+    def _difference(self, first: Tensor, second: Tensor) -> Op | None:
+        subtractions = (op for op in self.graph.ops if op.kind == "SUB" and op.inputs == [first, second])
+        return next((op for op in subtractions if fused_activation(op).name == "NONE"), None)
+
+    def split_reciprocal_root(self, op: Op) -> None:
+        """The reciprocal root over a wide range, of parts of it."""
+        source, result = op.inputs[0], op.outputs[0]
+        seen = None if source is None else self.bounds(source)
+        if source is None or seen is None or not 0 < seen[0] < seen[1] < math.inf:
+            return
+        count = math.ceil(math.log(seen[1] / seen[0]) / math.log(PART))
+        if not 1 < count <= MOST_PARTS:
+            return
+        edges = [float(edge) for edge in np.geomspace(*seen, count + 1)]
+        roots = [1 / math.sqrt(edge) for edge in edges]
+        parts = []
+        for k in range(count):
+            parts.append(self._new(result, f"part{k}", result.shape, (roots[k + 1], roots[k])))
+            self._insert(op, "RSQRT", [self._clipped(op, source, edges, k)], parts[-1])
+        total = parts[0]
+        for k, part in enumerate(parts[1:], 1):
+            added = self._new(result, f"parts{k}", result.shape, (roots[-1], sum(roots[: k + 1])))
+            self._insert(op, "ADD", [total, part], added, default_options("AddOptions"))
+            total = added
+        inner = self._constant(op, -sum(roots[1:-1]))
+        self._insert(op, "ADD", [total, inner], result, default_options("AddOptions"))
+        self.graph.ops.remove(op)
+
+    def _clipped(self, op: Op, source: Tensor, edges: list[float], part: int) -> Tensor:
+        """`source` between two of the edges, of which the outermost need no clip."""
+        low, high = edges[part : part + 2]
+        limits = [("MAXIMUM", low, edges[-1])] if part else []
+        limits += [("MINIMUM", high, high)] if part < len(edges) - 2 else []
+        for kind, limit, most in limits:
+            clipped = self._new(source, f"{kind.lower()}{part}", source.shape, (low, most))
+            options = default_options("MaximumMinimumOptions")
+            self._insert(op, kind, [source, self._constant(op, limit)], clipped, options)
+            source = clipped
+        return source
+
+    def _is_inner(self, tensor: Tensor) -> bool:
+        uses = Uses(self.graph)
+        is_open = any(d < 0 for d in tensor.shape_signature or ())
+        return len(uses.readers(tensor)) == 1 and not uses.is_output(tensor) and not is_open and len(tensor.shape) > 1
+
+    def _span(self, tensor: Tensor) -> Bounds | None:
+        return (self.made[tensor].low, self.made[tensor].high) if tensor in self.made else None
+
+    def _new(self, beside: Tensor, what: str, shape: tuple[int, ...], span: Bounds) -> Tensor:
+        tensor = Tensor(unused_name(self.graph, f"{beside.name}/{what}"), shape, DType.FLOAT32)
+        self.graph.tensors.append(tensor)
+        self.made[tensor] = Range(*span, "follows from the ranges beside it")
+        return tensor
+
+    def _shape(self, tensor: Tensor) -> Tensor:
+        return self._listed(f"{tensor.name}/shape", np.array(tensor.shape, np.int32), DType.INT32)
+
+    def _constant(self, op: Op, value: float) -> Tensor:
+        return self._listed(f"{op.name}/constant", np.array(value, np.float32), DType.FLOAT32)
+
+    def _listed(self, name: str, data: Array, dtype: DType) -> Tensor:
+        tensor = Tensor.constant(unused_name(self.graph, name), data, dtype)
+        self.graph.tensors.append(tensor)
+        return tensor
+
+    def _insert(self, before: Op, kind: str, inputs: list[Tensor], made: Tensor, options: Record | None = None) -> None:
+        self.graph.ops.insert(self.graph.ops.index(before), Op(kind, [*inputs], [made], options))
+
+
+def _is_along_last(mean: Op) -> bool:
+    source, axes = mean.inputs[0], mean.inputs[1]
+    if source is None or axes is None or axes.data is None:
+        return False
+    return [int(a) % len(source.shape) for a in axes.data.reshape(-1)] == [len(source.shape) - 1]
