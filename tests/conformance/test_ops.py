@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from zeropoint.ops import CONVERSIONS, OPS, Activation, Bias, Coefficients, Role
 from zeropoint.plan.request import Request
 from zeropoint.recipe import Recipe, Rule
 from zeropoint.runtime import Kernels, Session
+from zeropoint.simulation.rules import KernelSet
 
 from .. import build
 from .cases import (
@@ -41,6 +42,8 @@ SLACK = 0.02
 SIMULATED = 3
 """Runs that are also simulated, bit for bit."""
 
+SIMULATIONS: Mapping[Kernels, KernelSet] = {"reference": "reference", "delegate": "xnnpack"}
+
 NEAR = {
     (DType.INT8, DType.INT8): 0.005,
     (DType.INT16, DType.INT8): 0.001,
@@ -58,8 +61,8 @@ def test_integer_op_computes_what_the_float_op_does(case: Case, kernels: Kernels
     rounded = Session(rounded_model(case), kernels="optimized")
     for number, inputs in enumerate(case.sample.draw(RUNS)):
         fed = rounded_inputs(result, inputs)
-        if number < SIMULATED and kernels == "reference":
-            assert_simulated(result, inputs, run_afresh(integer, inputs))
+        if number < SIMULATED and kernels in SIMULATIONS:
+            assert_simulated(result, inputs, SIMULATIONS[kernels], run_afresh(integer, inputs))
         runs = zip(
             computing(result).outputs,
             run_afresh(integer, fed),
@@ -78,8 +81,8 @@ def test_integer_op_computes_what_the_float_op_does(case: Case, kernels: Kernels
                 assert np.abs(got - unrounded).mean() <= NEAR[case.activations, case.weights] * (high - low)
 
 
-def assert_simulated(model: Model, inputs: Sequence[Array], wanted: Sequence[Array]) -> None:
-    for simulated, run_by_litert in zip(zeropoint.simulate(model, inputs).outputs, wanted, strict=True):
+def assert_simulated(model: Model, inputs: Sequence[Array], kernels: KernelSet, wanted: Sequence[Array]) -> None:
+    for simulated, run_by_litert in zip(zeropoint.simulate(model, inputs, kernels).outputs, wanted, strict=True):
         np.testing.assert_array_equal(simulated, run_by_litert)
 
 

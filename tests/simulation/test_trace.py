@@ -12,6 +12,7 @@ from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp
 from zeropoint.graph import Model
 from zeropoint.runtime import Runner
+from zeropoint.simulation.rules import KERNEL_SETS
 from zeropoint.simulation.trace import RUNTIMES
 
 from .. import build
@@ -42,7 +43,7 @@ def differences(model: Model, sample: np.ndarray, kernels: str) -> dict[str, flo
     return {name: distance for name, distance in off.items() if distance}
 
 
-@pytest.mark.parametrize("kernels", ["reference", "tflm"])
+@pytest.mark.parametrize("kernels", KERNEL_SETS)
 @pytest.mark.parametrize("mode", [*MODES, "uint8"])
 def test_every_tensor_is_what_the_runtime_has(models, images, mode, kernels):
     for image in images[:3]:
@@ -81,7 +82,7 @@ def test_a_float_model_has_no_integers(digits, images):
 
 
 def test_unknown_kernels(models, images):
-    with pytest.raises(InvalidRecipe, match="choose from reference, tflm"):
+    with pytest.raises(InvalidRecipe, match="choose from reference, xnnpack, tflm"):
         zeropoint.simulate(models["int8"], images[0], "neon")
 
 

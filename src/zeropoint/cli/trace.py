@@ -32,7 +32,7 @@ class TraceOptions:
     tensor: str | None = option(None, "NAME", "The tensor to explain a number of (zeropoint inspect lists them).")
     at: str | None = option(None, "I,J,...", "The number's index in that tensor.")
     sample: int = option(0, "N", "Which sample, from 0.", min=0)
-    kernels: str = option("reference", "NAME", "reference or tflm.", autocompletion=kernel_sets)
+    kernels: str = option("reference", "NAME", "reference, xnnpack or tflm.", autocompletion=kernel_sets)
     float_model: Path | None = option(None, "FLOAT", "What the model was made of, to compare with.", "--float")
     float_rest: bool = flag("Let LiteRT compute integer ops that have no simulation.")
     signature: str | None = option(None, "KEY", shared.SIGNATURE_HELP)

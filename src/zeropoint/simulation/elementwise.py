@@ -51,6 +51,18 @@ def fixed_point_sum(call: Call, combine: BinaryFunction) -> Computed:
     return call.finished(multiply(total, multiplier, shift), steps)
 
 
+def sum_of_21_bits(call: Call, combine: BinaryFunction) -> Computed:
+    """XNNPACK's: both inputs times 21-bit multipliers that go straight to the output's scale, rounded once, upwards."""
+    ratios = [np.float32(call.scale(slot)) / np.float32(call.output_scale) for slot in (0, 1)]
+    shift = 20 - (int(np.frexp(max(ratios))[1]) - 1)
+    multipliers = [int(np.rint(np.ldexp(ratio, shift))) for ratio in ratios]
+    first, second = (call.centered(slot) * multiplier for slot, multiplier in enumerate(multipliers))
+    total = combine(first, second)
+    steps = [Step(f"multiplier of input {slot}", np.asarray(m)) for slot, m in enumerate(multipliers)]
+    steps += [Step("sum", total), Step("shift", np.asarray(-shift))]
+    return call.finished((total + (1 << (shift - 1))) >> shift, steps)
+
+
 def _is_power_of_two(call: Call) -> bool:
     """16-bit sums whose scales are powers of two, of which one is the output's, unless the option forbids it."""
     if call.output.dtype is not DType.INT16 or not call.option("potScaleInt16", True):
@@ -144,9 +156,9 @@ def absolute(call: Call) -> Computed:
 
 def leaky_relu(call: Call) -> Computed:
     """Two factors: the scales' ratio above zero, alpha times that below."""
-    x, alpha = call.centered(0), np.float32(call.option("alpha", 0.0))
-    above, steps = RATIO(x, Scales(call.scale(0), np.asarray(ONE), call.output_scale))
-    below, others = RATIO(x, Scales(call.scale(0), np.asarray(abs(alpha)), call.output_scale))
+    x, alpha, rescale = call.centered(0), np.float32(call.option("alpha", 0.0)), call.rules.leak
+    above, steps = rescale(x, Scales(call.scale(0), np.asarray(ONE), call.output_scale))
+    below, others = rescale(x, Scales(call.scale(0), np.asarray(abs(alpha)), call.output_scale))
     steps += [Step(f"{step.name} below zero", step.values) for step in others]
     return call.finished(np.where(x >= 0, above, -below if alpha < 0 else below), steps)
 

@@ -173,25 +173,19 @@ def _in_thirds(call: Call, near: tuple[int, ...]) -> Array:
     return np.asarray((x * int(multiplier) + ((1 << shift) >> 1)) >> shift)
 
 
-def logistic(call: Call) -> Computed:
-    if call.output.dtype is not DType.INT16:
-        return call.rules.sigmoid(call, True)
-    x = _in_thirds(call, (0,))
+def sigmoid_of_thirds(x: Array) -> tuple[Array, Array]:
+    """Of numbers in units of 1 / (3 * 4096), in units of 1 / 32768; and which segment of the table each lies in."""
     size = np.abs(x)
     place = np.minimum(size >> 9, 255)
     points = sigmoid_points()
     base = points[place]
     between = (base << 9) + (size & 511) * (points[np.minimum(place + 1, 255)] - base)
     value = np.where(place >= 255, 0x7FFF << 10, between)
-    value = np.where(x >= 0, value + (1 << 9), (1 << 25) - value + (1 << 9) - 1) >> 10
-    return Computed((call.stored(value),), (Step("rescaled input", x), Step("segment", place)))
+    return np.where(x >= 0, value + (1 << 9), (1 << 25) - value + (1 << 9) - 1) >> 10, place
 
 
-def hyperbolic_tangent(call: Call) -> Computed:
-    """tanh(x) = 2 sigmoid(2 x) - 1."""
-    if call.output.dtype is not DType.INT16:
-        return call.rules.sigmoid(call, False)
-    x = _in_thirds(call, (0, 1))
+def tanh_of_thirds(x: Array) -> tuple[Array, Array]:
+    """The same: tanh(x) = 2 sigmoid(2 x) - 1."""
     size = np.abs(x)
     place = np.minimum(size >> 8, 255)
     points = sigmoid_points()
@@ -199,7 +193,22 @@ def hyperbolic_tangent(call: Call) -> Computed:
     between = (base << 8) + (size & 255) * (points[np.minimum(place + 1, 255)] - base)
     value = np.where(place >= 255, 0xFFFF << 8, between)
     middle, half = 1 << 23, 1 << 7
-    value = np.where(x >= 0, value - middle + half, -value + middle + half - 1) >> 8
+    return np.where(x >= 0, value - middle + half, -value + middle + half - 1) >> 8, place
+
+
+def logistic(call: Call) -> Computed:
+    if call.output.dtype is not DType.INT16:
+        return call.rules.sigmoid(call, True)
+    x = _in_thirds(call, (0,))
+    value, place = sigmoid_of_thirds(x)
+    return Computed((call.stored(value),), (Step("rescaled input", x), Step("segment", place)))
+
+
+def hyperbolic_tangent(call: Call) -> Computed:
+    if call.output.dtype is not DType.INT16:
+        return call.rules.sigmoid(call, False)
+    x = _in_thirds(call, (0, 1))
+    value, place = tanh_of_thirds(x)
     return Computed((call.stored(value),), (Step("rescaled input", x), Step("segment", place)))
 
 

@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from . import conversion, elementwise, functions, normalization, pooling
+from ..graph.model import Op
+from ..ops import CONVERSIONS
+from ..ops.execution import execution_of
+from ..ops.recurrent import LSTM
+from . import conversion, elementwise, functions, normalization, pooling, recurrent
 from .call import Call, Computed
 from .movement import MOVING, moved
 from .weighted import matrix_product, weighted
@@ -60,4 +64,12 @@ KERNELS: Mapping[str, Kernel] = {
     "SUB": elementwise.subtract,
     "TANH": functions.hyperbolic_tangent,
     "TOPK_V2": pooling.top_k,
+    LSTM: recurrent.lstm,
 }
+
+
+def is_simulated(op: Op) -> bool:
+    """Whether the integers of this op are computed here."""
+    if op.kind in CONVERSIONS or op.kind in MOVING:
+        return True
+    return op.kind in KERNELS and execution_of(op) == "integer" and (op.kind != LSTM or recurrent.is_plain(op))

@@ -35,6 +35,14 @@ def same(call: Call) -> Sequence[Array]:
     return [call.value(0)]
 
 
+def shape(call: Call) -> Sequence[Array]:
+    return [np.array(call.value(0).shape)]
+
+
+def rank(call: Call) -> Sequence[Array]:
+    return [np.array(call.value(0).ndim)]
+
+
 def transpose(call: Call) -> Sequence[Array]:
     return [call.value(0).transpose(_ints(call, 1))]
 
@@ -240,8 +248,10 @@ MOVING: dict[str, Moving] = {
     "PADV2": pad,
     "RESHAPE": same,
     "REVERSE_V2": reverse,
+    "RANK": rank,
     "SELECT": select,
     "SELECT_V2": select,
+    "SHAPE": shape,
     "SLICE": cut,
     "SPACE_TO_BATCH_ND": space_to_batch,
     "SPACE_TO_DEPTH": space_to_depth,

@@ -102,6 +102,32 @@ def _neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[A
     return before, after, places - 1024 * before
 
 
+def bilinear_in_11_bits(call: Call) -> Computed:
+    """XNNPACK's: weights in 1/2048, rounded to the nearest, the mean rounded half upwards."""
+    x = call.value(0).astype(np.int64)
+    corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
+    (y0, y1, v), (x0, x1, u) = (
+        _weighted_neighbours(x.shape[axis], size, corners, centers) for axis, size in enumerate(_size(call), 1)
+    )
+    v, u = v[:, None, None], u[:, None]
+    top = (x[:, y0][:, :, x0] << 11) + (x[:, y0][:, :, x1] - x[:, y0][:, :, x0]) * u
+    bottom = (x[:, y1][:, :, x0] << 11) + (x[:, y1][:, :, x1] - x[:, y1][:, :, x0]) * u
+    total = (top << 11) + (bottom - top) * v
+    return Computed((call.stored((total + (1 << 21)) >> 22),), (Step("weighted sum", total),))
+
+
+def _weighted_neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[Array, Array, Array]:
+    less = int(corners and size != 1)
+    scale = np.float32(source - less) / np.float32(size - less)
+    places = np.arange(size, dtype=np.float32) * scale
+    if centers and not corners:
+        places = places + (np.float32(0.5) * scale - np.float32(0.5))
+    places = np.clip(places, np.float32(0), np.float32(source - 1))
+    before = places.astype(np.int64)
+    weight = np.rint((places - before.astype(np.float32)) * np.float32(2048)).astype(np.int64)
+    return before, np.minimum(before + 1, source - 1), weight
+
+
 # Reductions.
 
 
@@ -127,6 +153,20 @@ def mean_in_fixed_point(call: Call) -> Computed:
     steps = [Step("sum", total), Step("elements", np.asarray(count))]
     steps += [Step("multiplier", np.asarray(multiplier)), Step("shift", np.asarray(shift))]
     return call.finished(multiply(total, multiplier, shift), steps)
+
+
+def mean_in_float32(call: Call) -> Computed:
+    """XNNPACK's: the sum of the integers as they are times a float32, plus a float32 for the zero points."""
+    axes = axes_of(call)
+    x, made = call.value(0).astype(np.int64), call.output
+    count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
+    ratio = np.float32(call.scale(0)) / np.float32(call.output_scale)
+    factor = ratio * (np.float32(1) / np.float32(count))
+    offset = np.float32(made.zero_point) - np.float32(count * call.params(0).zero_point) * factor
+    total = wrapped(x.sum(axis=axes)).reshape(call.op.outputs[0].shape)
+    rounded = np.rint(total.astype(np.float32) * factor + offset).astype(np.int64)
+    steps = (Step("sum", total), Step("factor", np.asarray(factor)), Step("offset", np.asarray(offset)))
+    return Computed((call.stored(np.clip(rounded, made.dtype.min, made.dtype.max)),), steps)
 
 
 def reduce_max(call: Call) -> Computed:

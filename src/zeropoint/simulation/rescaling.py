@@ -12,7 +12,7 @@ import numpy as np
 
 from ..affine import round_half_away
 from ..dtypes import Array
-from ..fixedpoint import multiply, multiply_wide, to_fixed_point, wrapped
+from ..fixedpoint import high_product, multiply, multiply_wide, to_fixed_point, wrapped
 from .call import Step
 
 Real = np.floating[Any]
@@ -42,26 +42,49 @@ class Scales:
 @dataclass(frozen=True)
 class FixedPoint:
     """A 32-bit sum times a 32-bit multiplier, rounded twice. `product` and `quotient`: the types that the factor is
-    computed in."""
+    computed in, where there is one for all channels; of several, each is computed in float64."""
 
     product: type[Real] = np.float64
     quotient: type[Real] = np.float64
 
+    def factor(self, scales: Scales) -> Array:
+        return scales.factor() if scales.weights.ndim else scales.factor(self.product, self.quotient)
+
     def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Step]]:
-        multiplier, shift = fixed_points(scales.factor(self.product, self.quotient))
+        multiplier, shift = fixed_points(self.factor(scales))
         steps = [Step("multiplier", multiplier), Step("shift", shift)]
         return multiply(wrapped(sums), multiplier, shift), steps
 
 
 @dataclass(frozen=True)
-class WideFixedPoint:
-    """A 64-bit sum times a 16-bit multiplier, rounded once."""
-
-    product: type[Real] = np.float64
-    quotient: type[Real] = np.float64
+class FixedPointUpwards(FixedPoint):
+    """The same with halves upwards in the second rounding: ruy, in LiteRT's optimized kernels."""
 
     def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Step]]:
-        multiplier, shift = fixed_points(scales.factor(self.product, self.quotient))
+        multiplier, shift = fixed_points(self.factor(scales))
+        left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
+        high = high_product(wrapped(sums << left), multiplier)
+        units = (high + ((np.int64(1) << right) >> 1)) >> right
+        return np.asarray(units), [Step("multiplier", multiplier), Step("shift", shift)]
+
+
+@dataclass(frozen=True)
+class EightBits:
+    """Times a multiplier with eight bits behind the point, rounded once, halves upwards: XNNPACK where no sum is
+    involved."""
+
+    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Step]]:
+        ratio = scales.inputs.astype(np.float32) / scales.output.astype(np.float32)
+        multiplier = np.rint(np.float32(256) * (ratio * scales.weights.astype(np.float32))).astype(np.int64)
+        return np.asarray((sums * multiplier + 128) >> 8), [Step("multiplier / 256", multiplier)]
+
+
+@dataclass(frozen=True)
+class WideFixedPoint(FixedPoint):
+    """A 64-bit sum times a 16-bit multiplier, rounded once."""
+
+    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Step]]:
+        multiplier, shift = fixed_points(self.factor(scales))
         steps = [Step("multiplier", multiplier), Step("shift", shift)]
         return multiply_wide(sums, multiplier, shift), steps
 
@@ -84,4 +107,4 @@ class Float32:
         return np.rint(wrapped(sums).astype(np.float32) * factor).astype(np.int64), [Step("factor", factor)]
 
 
-Rescaling = FixedPoint | WideFixedPoint | Float64 | Float32
+Rescaling = FixedPoint | EightBits | WideFixedPoint | Float64 | Float32

@@ -13,13 +13,15 @@ import numpy as np
 
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op
+from ..runtime import Session
 from . import conversion, elementwise, functions, movement, normalization, pooling
 from .call import Call, Computed
 from .elementwise import BinaryFunction
-from .rescaling import FixedPoint, Float64, Rescaling
+from .recurrent import CellArithmetic, FixedPointCell, TableCell
+from .rescaling import EightBits, FixedPoint, FixedPointUpwards, Float32, Float64, Rescaling, WideFixedPoint
 
-KernelSet = Literal["reference", "tflm"]
-KERNEL_SETS: tuple[KernelSet, ...] = ("reference", "tflm")
+KernelSet = Literal["reference", "xnnpack", "tflm"]
+KERNEL_SETS: tuple[KernelSet, ...] = ("reference", "xnnpack", "tflm")
 
 Kernel = Callable[[Call], Computed]
 
@@ -29,11 +31,13 @@ class Rules:
     """How sums of products, sums, ratios of scales, averages and functions become integers."""
 
     name: str
-    convolution: Rescaling
-    dense: Rescaling
-    matrix: Rescaling
+    layers: Mapping[str, Rescaling]
+    wide_layers: Mapping[str, Rescaling]
+    narrow_without_bias: frozenset[str]
+    grouped: Rescaling
     product: Rescaling
     ratio: Rescaling
+    leak: Rescaling
     requantize: Rescaling
     add: Callable[[Call, BinaryFunction], Computed]
     subtract: Callable[[Call, BinaryFunction], Computed]
@@ -48,18 +52,26 @@ class Rules:
     reciprocal_root: Kernel
     ordered_by_scale: frozenset[DType]
     block_filler: Callable[[Call], int]
+    cell: CellArithmetic
 
 
+CONVOLUTIONS, DENSE, MATRICES = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV"), "FULLY_CONNECTED", "BATCH_MATMUL"
 FLOAT32 = np.float32
 RATIO = FixedPoint(FLOAT32, FLOAT32)
 
 REFERENCE = Rules(
     name="reference",
-    convolution=FixedPoint(),
-    dense=Float64(),
-    matrix=FixedPoint(FLOAT32),
+    layers={**dict.fromkeys(CONVOLUTIONS, FixedPoint()), DENSE: Float64(), MATRICES: FixedPoint(FLOAT32)},
+    wide_layers={
+        **dict.fromkeys(CONVOLUTIONS, WideFixedPoint()),
+        DENSE: Float64(),
+        MATRICES: WideFixedPoint(FLOAT32),
+    },
+    narrow_without_bias=frozenset(),
+    grouped=FixedPoint(),
     product=RATIO,
     ratio=RATIO,
+    leak=RATIO,
     requantize=FixedPoint(),
     add=elementwise.fixed_point_sum,
     subtract=elementwise.fixed_point_sum,
@@ -74,19 +86,55 @@ REFERENCE = Rules(
     reciprocal_root=functions.reciprocal_root,
     ordered_by_scale=frozenset({DType.INT8, DType.UINT8}),
     block_filler=movement.real_zero,
+    cell=FixedPointCell(),
 )
 TFLM = replace(
     REFERENCE,
     name="tflm",
-    dense=FixedPoint(FLOAT32),
+    layers={**REFERENCE.layers, DENSE: FixedPoint(FLOAT32)},
+    wide_layers={**REFERENCE.wide_layers, DENSE: WideFixedPoint(FLOAT32)},
     sigmoid=functions.sigmoid_in_fixed_point,
     relu6=elementwise.clamp_unscaled(6.0),
     reciprocal_root=functions.reciprocal_root_in_fixed_point,
     ordered_by_scale=frozenset({DType.INT8, DType.INT16}),
     block_filler=lambda _: 0,  # whatever the zero point is
+    cell=TableCell(),
 )
 
 
-def rules_for(model: Model, graph: Graph, kernels: KernelSet) -> Mapping[Op, Rules]:  # noqa: ARG001
-    """The rules that each op is computed by."""
-    return dict.fromkeys(graph.ops, TFLM if kernels == "tflm" else REFERENCE)
+OPTIMIZED = replace(
+    REFERENCE,
+    name="optimized",
+    layers={**REFERENCE.layers, "CONV_2D": FixedPointUpwards(), DENSE: FixedPointUpwards(FLOAT32)},
+    narrow_without_bias=frozenset({DENSE}),
+    quantize=conversion.quantize_by_reciprocal,
+    softmax=normalization.softmax_in_float,
+    log_softmax=normalization.log_softmax_in_float,
+)
+XNNPACK = replace(
+    OPTIMIZED,
+    name="xnnpack",
+    layers=dict.fromkeys((*CONVOLUTIONS, DENSE, MATRICES), Float32()),
+    grouped=Float32(),
+    product=Float32(),
+    ratio=EightBits(),
+    leak=EightBits(),
+    requantize=EightBits(),
+    add=elementwise.sum_of_21_bits,
+    subtract=elementwise.sum_of_21_bits,
+    quantize=conversion.quantize_half_even,
+    mean=pooling.mean_in_float32,
+    bilinear=pooling.bilinear_in_11_bits,
+)
+
+
+def rules_for(model: Model, graph: Graph, kernels: KernelSet) -> Mapping[Op, Rules]:
+    """The rules that each op is computed by. LiteRT itself says which ops its delegate, XNNPACK, takes."""
+    if kernels != "xnnpack":
+        return dict.fromkeys(graph.ops, TFLM if kernels == "tflm" else REFERENCE)
+    alone = Model([graph, *(other for other in model.graphs if other is not graph)])
+    session = Session(alone, kernels="delegate")
+    if not session.is_allocated:  # the delegate comes with the memory
+        session.resize([tensor.shape for tensor in graph.inputs], strict=False)
+    taken = session.delegated()
+    return {op: XNNPACK if place in taken else OPTIMIZED for place, op in enumerate(graph.ops)}

@@ -16,21 +16,20 @@ from ..graph.edit import copy_model
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import unique_names
 from ..json_values import json_values
-from ..ops import CONVERSIONS
 from ..ops.execution import execution_of
 from ..runtime import Runner, Runtime, Session
 from ..sources.models import ModelSource, load
 from ..sources.ports import Entry, Port, Row, entry
 from ..sources.samples import Notes, Samples, iterate, rows
 from .call import Call, Computed
-from .kernels import KERNELS
+from .kernels import KERNELS, is_simulated
 from .movement import MOVING
 from .rules import KERNEL_SETS, KernelSet, Rules, rules_for
 
 if TYPE_CHECKING:
     from .explanation import Explanation
 
-RUNTIMES: Mapping[KernelSet, Runtime] = {"reference": "reference", "tflm": "tflm"}
+RUNTIMES: Mapping[KernelSet, Runtime] = {"reference": "reference", "xnnpack": "delegate", "tflm": "tflm"}
 """What runs the kernels that are simulated."""
 
 
@@ -152,9 +151,10 @@ def simulate(
 ) -> Trace:
     """Run a quantized model on one sample in NumPy integers: what LiteRT computes, bit for bit.
 
-    `kernels`: "reference" are LiteRT's plain kernels, "tflm" those of TensorFlow Lite Micro. Ops in float, and on
-    indices and shapes, are computed by LiteRT; so are, with `float_rest`, integer ops that have no simulation.
-    `float_model` is what the model was made of: explanations then say what it has.
+    `kernels`: "reference" are LiteRT's plain kernels, "xnnpack" what applications get by default on a desktop, "tflm"
+    those of TensorFlow Lite Micro. Ops in float, and on indices and shapes, are computed by LiteRT; so are, with
+    `float_rest`, integer ops that have no simulation. `float_model` is what the model was made of: explanations then
+    say what it has.
     """
     original = None if float_model is None else load(float_model)
     found = next(simulate_all(load(model), [sample], SimulationOptions(kernels, signature, float_rest, original)), None)
@@ -211,14 +211,9 @@ class Simulator:
         """What LiteRT, or TensorFlow Lite Micro, makes of these inputs."""
         if op not in self._runners:
             alone = isolate(self.model, self.entry.graph, [op], lambda _: True)
-            self._runners[op] = Runner(alone.model, kernels=RUNTIMES[self.options.kernels], strict=False), alone.fed
+            self._runners[op] = Runner(alone.model, kernels=RUNTIMES[self.options.kernels]), alone.fed
         runner, fed = self._runners[op]
         return runner.run([values[t] for t in fed])
-
-
-def is_simulated(op: Op) -> bool:
-    """Whether the integers of this op are computed here."""
-    return op.kind in CONVERSIONS or op.kind in MOVING or (op.kind in KERNELS and execution_of(op) == "integer")
 
 
 def compute(call: Call) -> Computed:

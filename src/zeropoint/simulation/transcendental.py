@@ -1,7 +1,8 @@
-"""Exponentials, reciprocals, roots and logarithms in 32-bit fixed point, as kernels without floating point do them.
+"""Exponentials, reciprocals, roots and logarithms in fixed point, as kernels without floating point do them.
 
-A number with m integer bits is stored as round(value * 2**(31 - m)). A product of two has the integer bits of both.
-All of these are polynomials or Newton's iterations; every product is rounded, so that their order matters.
+A number with m integer bits is stored as round(value * 2**(bits - m)), `bits` being 31 or, in recurrent layers, 15. A
+product of two has the integer bits of both. All of these are polynomials or Newton's iterations; every product is
+rounded, so that their order matters.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from ..fixedpoint import INT32_MAX, high_product, shift_right, wrapped
 INT32_MIN = -INT32_MAX - 1
 
 
-def constant(value: float, integer_bits: int = 0) -> int:
-    return round(value * (1 << (31 - integer_bits)))
+def constant(value: float, integer_bits: int = 0, bits: int = 31) -> int:
+    """Rounded to 31 bits, and from there to fewer."""
+    wide = round(value * (1 << (31 - integer_bits)))
+    return int(shift_right(np.asarray(wide), 31 - bits))
 
 
-def shift_left(x: Array, bits: Array | int) -> Array:
+def shift_left(x: Array, places: Array | int, bits: int = 31) -> Array:
     """Saturated: a number with fewer integer bits."""
-    return np.asarray(np.clip(x << bits, INT32_MIN, INT32_MAX))
+    return np.asarray(np.clip(x << places, -(1 << bits), (1 << bits) - 1))
 
 
 def half_sum(a: Array, b: int) -> Array:
@@ -38,58 +41,62 @@ def leading_zeros(x: Array) -> Array:
 
 # exp(x) for x from -1/4 to 0 is Taylor's polynomial around -1/8; further below, it is that times exp(-2**k) for the
 # bits k of what is left.
-EIGHTH, THIRD = constant(math.exp(-1 / 8)), constant(1 / 3)
-BARREL = tuple((k, constant(math.exp(-(2.0**k)))) for k in range(-2, 5))
+BARREL = range(-2, 5)
+VANISHING = 32
+"""exp(-32) is nothing."""
 
 
-def exp_of_negative(x: Array, integer_bits: int) -> Array:
+def exp_of_negative(x: Array, integer_bits: int, bits: int = 31) -> Array:
     """exp(x) for x <= 0 with so many integer bits; the result has none."""
-    fraction = 31 - integer_bits
+    fraction = bits - integer_bits
+    eighth, third = constant(math.exp(-1 / 8), 0, bits), constant(1 / 3, 0, bits)
     quarter = 1 << (fraction - 2)
     offset = (x & (quarter - 1)) - quarter
-    near = shift_left(offset, integer_bits) + constant(1 / 8)
-    square = high_product(near, near)
-    cube, fourth = high_product(square, near), high_product(square, square)
-    tail = shift_right(high_product(shift_right(fourth, 2) + cube, THIRD) + square, 1)
-    result = EIGHTH + high_product(near + tail, EIGHTH)
+    near = shift_left(offset, integer_bits, bits) + constant(1 / 8, 0, bits)
+    square = high_product(near, near, bits)
+    cube, fourth = high_product(square, near, bits), high_product(square, square, bits)
+    tail = shift_right(high_product(shift_right(fourth, 2) + cube, third, bits) + square, 1)
+    result = np.minimum(eighth + high_product(near + tail, eighth, bits), (1 << bits) - 1)
     left = offset - x
-    for place, factor in BARREL:
+    for place in BARREL:
         if integer_bits > place:
             is_set = (left & (1 << (fraction + place))) != 0
-            result = np.where(is_set, high_product(result, factor), result)
-    return np.asarray(np.where(x == 0, INT32_MAX, result))
+            factor = constant(math.exp(-(2.0**place)), 0, bits)
+            result = np.where(is_set, high_product(result, factor, bits), result)
+    result = np.where(x < -VANISHING * 2.0**fraction, 0, result)
+    return np.asarray(np.where(x == 0, (1 << bits) - 1, result))
 
 
-def _reciprocal(x: Array) -> Array:
+def _reciprocal(x: Array, bits: int) -> Array:
     """2 / (1 + x) for x from 0 to 1, with two integer bits: three of Newton's iterations on (1 + x) / 2."""
-    half = half_sum(x, INT32_MAX)
-    guess = constant(48 / 17, 2) + high_product(half, constant(-32 / 17, 2))
+    half = half_sum(x, (1 << bits) - 1)
+    guess = constant(48 / 17, 2, bits) + high_product(half, constant(-32 / 17, 2, bits), bits)
     for _ in range(3):
-        rest = (1 << 29) - high_product(half, guess)
-        guess = guess + shift_left(high_product(guess, rest), 2)
+        rest = (1 << (bits - 2)) - high_product(half, guess, bits)
+        guess = guess + shift_left(high_product(guess, rest, bits), 2, bits)
     return np.asarray(guess)
 
 
-def one_over_one_plus(x: Array) -> Array:
+def one_over_one_plus(x: Array, bits: int = 31) -> Array:
     """1 / (1 + x) for x from 0 to 1."""
-    return shift_left(_reciprocal(x), 1)
+    return shift_left(_reciprocal(x, bits), 1, bits)
 
 
-def one_minus_over_one_plus(x: Array) -> Array:
+def one_minus_over_one_plus(x: Array, bits: int = 31) -> Array:
     """(1 - x) / (1 + x) for x from 0 to 1."""
-    return shift_left(_reciprocal(x) - (1 << 29), 2)
+    return shift_left(_reciprocal(x, bits) - (1 << (bits - 2)), 2, bits)
 
 
-def logistic(x: Array, integer_bits: int) -> Array:
+def logistic(x: Array, integer_bits: int, bits: int = 31) -> Array:
     """1 / (1 + exp(-x))."""
-    positive = one_over_one_plus(exp_of_negative(-np.abs(x), integer_bits))
-    result = np.where(x > 0, positive, INT32_MAX - positive)
-    return np.asarray(np.where(x == 0, 1 << 30, result))
+    positive = one_over_one_plus(exp_of_negative(-np.abs(x), integer_bits, bits), bits)
+    result = np.where(x > 0, positive, (1 << bits) - 1 - positive)
+    return np.asarray(np.where(x == 0, 1 << (bits - 1), result))
 
 
-def tanh(x: Array, integer_bits: int) -> Array:
+def tanh(x: Array, integer_bits: int, bits: int = 31) -> Array:
     """Of twice the exponent: that has one integer bit more."""
-    positive = one_minus_over_one_plus(exp_of_negative(-np.abs(x), integer_bits + 1))
+    positive = one_minus_over_one_plus(exp_of_negative(-np.abs(x), integer_bits + 1, bits), bits)
     return np.asarray(np.where(x < 0, -positive, np.where(x == 0, 0, positive)))
 
 

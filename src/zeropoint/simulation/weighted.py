@@ -9,7 +9,7 @@ from ..graph.model import Op
 from ..ops import OPS
 from ..ops.layout import Layout
 from .call import Call, Computed, Step
-from .rescaling import FixedPoint, Rescaling, Scales, WideFixedPoint
+from .rescaling import Rescaling, Scales
 
 EXACT = (("float32", 2.0**24), ("float64", 2.0**53))
 """Up to where sums of integers are exact in floating point, in which matrices are multiplied several times as fast."""
@@ -50,12 +50,14 @@ def weighted(call: Call) -> Computed:
 
 
 def rescaling(call: Call, bias_slot: int | None) -> Rescaling:
-    """Beside 16-bit activations sums have 64 bits, unless the bias has 32."""
-    rule = call.rules.dense if call.op.kind == "FULLY_CONNECTED" else call.rules.convolution
-    is_narrow = bias_slot is not None and call.has(bias_slot) and call.tensor(bias_slot).dtype is DType.INT32
-    if call.output.dtype is DType.INT16 and not is_narrow and isinstance(rule, FixedPoint):
-        return WideFixedPoint(rule.product, rule.quotient)
-    return rule
+    """Beside 16-bit activations sums have 64 bits, unless the bias has 32, or some kernels find no bias."""
+    kind, rules = call.op.kind, call.rules
+    if call.output.dtype is not DType.INT16:
+        has_groups = kind == "CONV_2D" and call.value(1).shape[-1] != call.value(0).shape[-1]
+        return rules.grouped if has_groups else rules.layers[kind]
+    if bias_slot is None or not call.has(bias_slot):
+        return rules.layers[kind] if kind in rules.narrow_without_bias else rules.wide_layers[kind]
+    return (rules.layers if call.tensor(bias_slot).dtype is DType.INT32 else rules.wide_layers)[kind]
 
 
 def matrix_product(call: Call) -> Computed:
@@ -65,6 +67,6 @@ def matrix_product(call: Call) -> Computed:
         for values, adjoint in ((call.centered(0), "adjX"), (call.centered(1), "adjY"))
     )
     sums = product(left, right)
-    rescale = WideFixedPoint(np.float32) if call.output.dtype is DType.INT16 else call.rules.matrix
+    rescale = rescaling(call, None)
     units, steps = rescale(sums, Scales(call.scale(0), call.scale(1), call.output_scale))
     return call.finished(units, [Step("sum of products", sums), *steps])
