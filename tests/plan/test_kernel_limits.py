@@ -47,3 +47,17 @@ def test_squared_differences_of_large_numbers_stay_float() -> None:
     made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer")
     assert [(skipped.op.kind, skipped.code) for skipped in made.skipped] == [("SQUARED_DIFFERENCE", "scale")]
     assert worst(outputs_of(model, samples), outputs_of(made.model, samples)) <= 0.01
+
+
+def test_biases_far_greater_than_what_is_added_to_them_remain() -> None:
+    """Beside inputs of 1e-4 they have more integers than kernels can scale down to the output's 16 bits."""
+    net = Net()
+    x = net.input(1, 2, 2, 1)
+    weights, biases = np.float32([0.1, 0.3]).reshape(2, 1, 1, 1), np.float32([16410, 150000])
+    model = net.model(net("CONV_2D", [x, weights, biases], (1, 2, 2, 2), strideW=1, strideH=1))
+    rng = np.random.default_rng(0)
+    samples = [((rng.normal(size=(1, 2, 2, 1)) * 1e-4).astype(np.float32),) for _ in range(4)]
+    made = zeropoint.quantize(model, "int16x8", data=samples, effort="quick", target="integer")
+    assert not made.skipped
+    for kernels in ("optimized", "reference"):
+        assert worst(outputs_of(model, samples), outputs_of(made.model, samples, kernels)) <= 0.001

@@ -13,7 +13,7 @@ from zeropoint.graph import Tensor
 from zeropoint.ops import OPS
 from zeropoint.plan.saturation import curves, flat_ends
 
-from ..nets import Net, normal, samples_for
+from ..nets import Net, normal, outputs_of, samples_for
 
 SHAPE = (1, 4, 4, 4)
 
@@ -132,3 +132,14 @@ def test_the_model_is_closer_to_the_float_one():
         for options in ({}, {"ops": without_curves()})
     )
     assert cut < 0.9 * whole
+
+
+@pytest.mark.parametrize("size", [1e3, 2e4, 1e5, 1e12])
+def test_a_function_that_goes_on_changing_is_not_cut_off_however_large_its_numbers(size):
+    net = Net()
+    x = net.input(1, 64)
+    model = net.model(net("MUL", [net("MAXIMUM", [net("ABS", [x]), np.float32([0.05])]), np.float32([2])]))
+    samples = [(np.linspace(-size, size, 64, dtype=np.float32)[None],)]
+    made = zeropoint.quantize(model, "int8", samples, effort="quick", target="integer")
+    assert not made.skipped
+    assert outputs_of(made.model, samples)[0].max() == pytest.approx(2 * size, rel=0.01)

@@ -54,3 +54,16 @@ def test_an_index_is_judged_by_the_integers():
     index = build.act("y", 1, dtype=DType.INT32)
     model = build.one_op("ARG_MAX", inputs, index, options="ArgMaxOptions", outputType=2)
     assert wrong_ops(model, [(np.float32([[0.5, 7, 9, 8]]),)], "optimized") == []
+
+
+@kernels
+def test_numbers_that_cancel_are_judged_as_finely_as_float32_holds_them(kernels):
+    """33,000 in float32 has steps of 1/256, and the integers tell their differences apart to 1/15,000."""
+    scales = (1.03422, 1.03421, 6.4e-5)
+    x, y, z = (
+        build.act(name, 64, dtype=DType.INT16, params=QuantParams((scale,), (0,), DType.INT16))
+        for name, scale in zip("xyz", scales, strict=True)
+    )
+    model = build.one_op("SUB", [x, y], z, options="SubOptions", potScaleInt16=False)
+    numbers = 32000 * np.random.default_rng(0).uniform(-1, 1, 64).astype(np.float32)
+    assert wrong_ops(model, [(numbers, numbers)], kernels) == []

@@ -18,7 +18,7 @@ from zeropoint.bench.isolate import constant_parts
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Graph, Model, Op, Tensor
 from zeropoint.graph.edit import cut_model
-from zeropoint.ops import CONVERSIONS, OPS, Trait
+from zeropoint.ops import CONVERSIONS, OPS, Activation, Rescale, Trait
 from zeropoint.ops.interpolation import COARSE
 from zeropoint.runtime import Kernels, Runner, Session
 from zeropoint.tflite import to_bytes
@@ -36,6 +36,10 @@ CONVERTED = {True: 1.0, False: 0.5}
 
 AS_EIGHT_BITS = COARSE + 16
 """Units of int16 that are one and a half of int8: where a table is interpolated, int16 may be as coarse as that."""
+
+FIXED_POINT = {"LOGISTIC": 7.0, "TANH": 13.0}
+"""Units of int16 that the optimized kernels are off at most where the scale of their input is nearly a power of two:
+there they compute with few bits rather than look up a table."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +158,12 @@ def _distance(op: Op, tensor: Tensor, found: Mapping[Tensor, Array], wanted: Arr
     if got.shape != wanted.shape:
         return np.inf
     if params is not None and tensor.is_quantized:
-        loose = AS_EIGHT_BITS if (op.kind, params.dtype) in LOOSE else 0.0
-        allowed = max(loose, tolerance(OPS[op.kind], params.dtype)) + fixed_point_error(op, wanted) / params.scale
-        return _units(tensor, got, wanted, allowed)
+        allowed = tolerance(OPS[op.kind], params.dtype)
+        if params.dtype is DType.INT16:
+            loose = AS_EIGHT_BITS if (op.kind, params.dtype) in LOOSE else 0.0
+            allowed = max(FIXED_POINT.get(op.kind, loose), allowed)
+        inexact = fixed_point_error(op, wanted) + float_error(op, found)
+        return _units(tensor, got, wanted, allowed + inexact / params.scale)
     if not tensor.dtype.is_float:  # indices and truth values are right, or all wrong
         return 0.0 if np.array_equal(got, wanted) else np.inf
     allowed = hybrid_error(op, found) + FLOAT_ERROR * float(np.abs(wanted).max(initial=0.0))
@@ -184,6 +191,33 @@ def fixed_point_error(op: Op, wanted: Array) -> Array | float:
     return np.asarray(2 * np.sqrt(np.abs(wanted)) * unit / 64 + (unit / 64) ** 2)
 
 
+def float_error(op: Op, found: Mapping[Tensor, Array]) -> Array | float:
+    """What the float op is off by: sums in which large numbers cancel are no finer than float32 holds these.
+
+    |error of a - b| <= (|a| + |b|) / 2**24; for a layer |error| <= (max |x| * sum |w| + |bias|) / 2**23.
+    """
+    spec = OPS[op.kind]
+    if spec.rescale is Rescale.SUM:
+        return np.asarray(sum(np.abs(real(found[t], t)) for t in op.inputs if t is not None)) / 2.0**24
+    if spec.layout is None or spec.bias_slot is None:
+        return 0.0
+    flowing = [t for k, t in enumerate(op.inputs) if t is not None and isinstance(spec.input_role(k), Activation)]
+    greatest = max(float(np.abs(real(found[t], t)).max(initial=0.0)) for t in flowing)
+    (slot,), bias = spec.weight_slots, op.inputs[spec.bias_slot] if spec.bias_slot < len(op.inputs) else None
+    added = 0.0 if bias is None else float(np.abs(real(found[bias], bias)).max(initial=0.0))
+    return (greatest * sum_of_weights(op, slot, found) + added) / 2.0**23
+
+
+def sum_of_weights(op: Op, slot: int, found: Mapping[Tensor, Array]) -> float:
+    """sum |w|, for the output channel in which it is greatest."""
+    tensor, role = op.inputs[slot], OPS[op.kind].held(slot)
+    assert tensor is not None
+    assert role is not None
+    weights = np.abs(real(found[tensor], tensor).astype(np.float64))
+    axis = role.axis_of(op, weights.ndim)
+    return float(weights.sum(axis=tuple(k for k in range(weights.ndim) if k != axis)).max())
+
+
 def _units(tensor: Tensor, got: Array, wanted: Array, allowed: Array | float) -> float:
     """The distance in units of the last place from what is wanted, or from the nearest that the integers can hold."""
     assert tensor.params is not None
@@ -195,7 +229,7 @@ def _units(tensor: Tensor, got: Array, wanted: Array, allowed: Array | float) ->
 def hybrid_error(op: Op, found: Mapping[Tensor, Array]) -> float:
     """What a float op with integer weights may be off: it rounds its input to 8 bits first.
 
-    |error| <= step * sum |w|, for the output channel in which the sum is greatest.
+    |error| <= step * sum |w|.
     """
     spec = OPS[op.kind]
     for slot, tensor in enumerate(op.inputs):
@@ -204,7 +238,5 @@ def hybrid_error(op: Op, found: Mapping[Tensor, Array]) -> float:
             continue
         flowing = [t for t in op.inputs if t is not None and t.dtype is DType.FLOAT32 and t in found and t.data is None]
         step = max(float(np.abs(found[t]).max(initial=0.0)) for t in flowing) / 127
-        weights = np.abs(real(found[tensor], tensor).astype(np.float64))
-        axis = role.axis_of(op, weights.ndim)
-        return 1.1 * step * float(weights.sum(axis=tuple(k for k in range(weights.ndim) if k != axis)).max())
+        return 1.1 * step * sum_of_weights(op, slot, found)
     return 0.0

@@ -21,26 +21,31 @@ from zeropoint.graph import Model, Tensor
 from zeropoint.improve.pipeline import Result
 from zeropoint.runtime import Kernels, Runner
 
+from .clamped import clamped
 from .graphs import RandomGraph, random_graph
 from .oracle import KERNELS, Opened
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "int8": {"mode": "int8"},
     "int16x8": {"mode": "int16x8"},
-    "int8, 4-bit weights": {"mode": "int8", "weight_bits": 4},
+    "int8, 4-bit weights": {"mode": "int8", "weight_bits": 4, "target": "integer"},
     "int8, uint8 to int8": {"mode": "int8", "input_type": "uint8", "output_type": "int8"},
     "int8, strict": {"mode": "int8", "strict": True},
     "dynamic": {"mode": "dynamic", "min_elements": 1},
     "weights": {"mode": "weights", "min_elements": 1},
     "float16": {"mode": "float16"},
 }
-"""Weights of any size are quantized: these graphs have small ones only."""
+"""Weights of any size are quantized: these graphs have small ones only. The target of the first is the default, for
+which many ops stay float; that of the others has them in integers."""
 
 RUN = 3
 """Samples that are run op by op."""
 
 CLAIMED, REACHED = 20.0, 10.0
 """Signal-to-noise in dB: whoever is told the first must find the second."""
+
+CUT_OFF = 20.0
+"""What ranges cut off costs less than eight bits do."""
 
 HALF_LOSS = 2.0**-8
 """The relative error that constants may have in float16; those that would have more stay float32."""
@@ -102,6 +107,8 @@ def silent_losses(given: Subject, result: Result, effort: str) -> Iterator[str]:
     opened = Opened(result.model)
     for kernels in given.kernels:
         yield from map(str, opened.wrong_ops(given.graph.samples[:RUN], kernels))
+    if DType.INT16 in {p.dtype for p in result.plan.stored.values()}:
+        yield from cut_off(given, result)
     # As an application runs it: with all activations in sight, the delegate may compute in another way.
     found = outputs(result.model, given.graph.samples, "delegate")
     yield from different_ends(given.wanted, found)
@@ -124,15 +131,28 @@ def different_ends(wanted: list[list[Array]], found: list[list[Array]]) -> Itera
             yield f"output {k} is not finite"
 
 
+def cut_off(given: Subject, result: Result) -> Iterator[str]:
+    """Outputs that miss what the ends of ranges cut off. With 16 bits there is no other reason to be far off."""
+    found = outputs(clamped(result), given.graph.samples, "optimized")
+    for k, error in relative_errors(given.wanted, found).items():
+        if (snr := decibels(error)) < CUT_OFF:
+            yield f"output {k} has {snr:.1f} dB when all tensors are cut off where their ranges end"
+
+
+def relative_errors(wanted: list[list[Array]], found: list[list[Array]]) -> dict[int, float]:
+    """Squared, of each output in float."""
+    sums = {k: ErrorSum() for k, v in enumerate(wanted[0]) if v.dtype == np.float32}
+    for exact, made in zip(wanted, found, strict=True):
+        for k, total in sums.items():
+            total.add(exact[k].astype(np.float64), made[k].astype(np.float64))
+    return {k: total.relative for k, total in sums.items()}
+
+
 def false_claims(result: Result, wanted: list[list[Array]], found: list[list[Array]]) -> Iterator[str]:
     """What the result says about its outputs, against what they are."""
     said = [float(m[1]) for note in result.notes if (m := re.search(r"SNR of the outputs (-?[\d.]+) dB", note))]
-    floats = [k for k, v in enumerate(wanted[0]) if v.dtype == np.float32]
-    sums = {k: ErrorSum() for k in floats}
-    for exact, made in zip(wanted, found, strict=True):
-        for k in floats:
-            sums[k].add(exact[k].astype(np.float64), made[k].astype(np.float64))
-    reached = decibels(float(np.mean([s.relative for s in sums.values()]))) if sums else np.inf
+    errors = list(relative_errors(wanted, found).values())
+    reached = decibels(float(np.mean(errors))) if errors else np.inf
     if said and said[0] > CLAIMED and reached < REACHED:
         yield f"the outputs have an SNR of {reached:.1f} dB, and {said[0]:.1f} dB is claimed"
 

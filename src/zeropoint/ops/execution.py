@@ -53,7 +53,7 @@ def kernel_factors(op: Op, ops: Mapping[str, OpSpec] = OPS) -> Iterator[tuple[st
         return
     read = (t for k, t in enumerate(op.inputs) if isinstance(spec.input_role(k), Activation | Weight))
     data = [t.params for t in read if t is not None and t.params is not None]
-    if len(data) >= (1 if spec.rescale is Rescale.RATIO else 2) and result.scale != 0:
+    if len(data) >= (1 if spec.rescale in (Rescale.RATIO, Rescale.ROOT) else 2) and result.scale != 0:
         yield from ((what, real) for what, real in _FACTORS[spec.rescale](data, result) if 0 <= real < math.inf)
 
 
@@ -85,4 +85,16 @@ def _square(data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str,
         yield "output", common**2 / (2.0**14 * result.scale)
 
 
-_FACTORS = {Rescale.RATIO: _ratio, Rescale.PRODUCT: _product, Rescale.SUM: _sum, Rescale.SQUARE: _square}
+def _root(data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str, float]]:
+    """Kernels for 16 bits have a table instead."""
+    if result.dtype.bits == 8 and data[0].scale > 0:
+        yield "output", 1 / (math.sqrt(data[0].scale) * result.scale)
+
+
+_FACTORS = {
+    Rescale.RATIO: _ratio,
+    Rescale.PRODUCT: _product,
+    Rescale.SUM: _sum,
+    Rescale.SQUARE: _square,
+    Rescale.ROOT: _root,
+}

@@ -43,11 +43,12 @@ class Activation:
     """Data that flows: real numbers with one scale and zero point.
 
     `symmetric_constant`: if it is a constant, its zero point must be 0. `constant` is how it is held where it is one
-    and only weights are quantized.
+    and only weights are quantized. `pole`: the op may make infinity of its zeros.
     """
 
     symmetric_constant: bool = False
     constant: Weight | None = None
+    pole: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class Rescale(Enum):
     RATIO = "input's scale / output's scale"
     SUM = "both inputs to a common scale, then to the output's"
     SQUARE = "both inputs to a common scale, its square to the output's scale"
+    ROOT = "1 / (square root of the input's scale * output's scale); limits are those of its inverse"
 
 
 RESCALE_LIMITS: Mapping[Rescale, Mapping[DType, float]] = {
@@ -108,6 +110,8 @@ RESCALE_LIMITS: Mapping[Rescale, Mapping[DType, float]] = {
     Rescale.SUM: {DType.INT8: 2.0**14, DType.INT16: 2.0**14},
     # (2 * scale)**2 / (2**14 * output's scale) reaches 1, and the kernel ends the process.
     Rescale.SQUARE: {DType.INT8: 2.0**12},
+    # Shifts to the right are longer than 31 bits.
+    Rescale.ROOT: {DType.INT8: 2.0**11},
 }
 """Where such factors reach these numbers, kernels fail in LiteRT 2.3; tests/conformance/sweep.py found it so.
 
@@ -150,6 +154,7 @@ class Trait(Flag):
     FUSES = auto()  # can apply an activation that limits its output
     HOMOGENEOUS = auto()  # f(s * x) = s * f(x) for every s > 0, channel by channel along the last axis
     HAS_POLES = auto()  # makes NaN or infinity of some finite numbers
+    KEEPS_ZERO = auto()  # f(0) = 0, as for all that are tied, homogeneous or multiply
     ADDS = auto()  # element by element
     SUBTRACTS = auto()
     MULTIPLIES = auto()

@@ -21,12 +21,14 @@ from .spec import Activation, Bias, Fixed, KernelSpec, Need, OpSpec, Rescale, Tr
 
 INT8, INT16, INT4, INT2 = DType.INT8, DType.INT16, DType.INT4, DType.INT2
 BOTH = (INT8, INT16)
-PRODUCT, RATIO, SUM, SQUARE = Rescale.PRODUCT, Rescale.RATIO, Rescale.SUM, Rescale.SQUARE
+PRODUCT, RATIO, SUM, SQUARE, ROOT = Rescale.PRODUCT, Rescale.RATIO, Rescale.SUM, Rescale.SQUARE, Rescale.ROOT
 VARIADIC, TIED, AVERAGES, FUSES = Trait.VARIADIC, Trait.TIED, Trait.AVERAGES, Trait.FUSES
 HOMOGENEOUS, HAS_POLES, RANKS, RECURRENT = Trait.HOMOGENEOUS, Trait.HAS_POLES, Trait.RANKS, Trait.RECURRENT
+KEEPS_ZERO = Trait.KEEPS_ZERO
 
 ACT, INDEX, MATRIX, COEFFICIENTS = Activation(), spec.Untouched(), Weight(axis=None), spec.Coefficients()
 ONE, TWO = (ACT,), (ACT, ACT)
+POLE = Activation(pole=True)
 Options = Mapping[DType, Mapping[str, object]]
 
 
@@ -76,6 +78,8 @@ ORDERED, EQUATED = {INT8: COMPARED}, dict.fromkeys(BOTH, COMPARED)
 SIGMOID, HYPERBOLIC = {INT16: (2.0**-32, 2.0)}, {INT8: (2.0**-12, math.inf), INT16: (2.0**-28, 2.0)}
 # int8 kernels end the process where 2**26 * scale * beta is below 1; 2**6 of that is room for beta. Those of int16 wrap.
 EXPONENTIALS = {INT8: (2.0**-20, math.inf), INT16: (0.0, 4.0)}
+# That of LOG_SOFTMAX adds the logarithm to 128 * scale in float32, which is too coarse for it beyond.
+LOGARITHMS = {INT8: (2.0**-20, 2.0**11)}
 # In float the norm is at least 1e-6, and squares have to be finite; integers know neither.
 NORMALIZED = {INT8: (2.0**-20, 2.0**48)}
 
@@ -127,13 +131,13 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("ADD", TWO, since(2, 3, options=ANY_SCALE), FUSES | Trait.ADDS, batch=broadcasts, rescale=SUM, max_rescale=ADDED),
     OpSpec("SUB", TWO, since(2, 5, options=ANY_SCALE), FUSES | Trait.SUBTRACTS, batch=broadcasts, rescale=SUM),
     OpSpec("MUL", TWO, since(2, 4), FUSES | Trait.MULTIPLIES, batch=broadcasts, rescale=PRODUCT, max_rescale=WRAPS),
-    OpSpec("DIV", TWO, since(1, 1, Need.CONSTANT_DIVISOR), HAS_POLES, batch=broadcasts),
+    OpSpec("DIV", (ACT, POLE), since(1, 1, Need.CONSTANT_DIVISOR), HAS_POLES | KEEPS_ZERO, batch=broadcasts),
     OpSpec("SQUARED_DIFFERENCE", TWO, since(2), batch=broadcasts, rescale=SQUARE),
     OpSpec("MAXIMUM", TWO, since(2, 4), TIED, batch=broadcasts),
     OpSpec("MINIMUM", TWO, since(2, 4), TIED, batch=broadcasts),
-    OpSpec("FLOOR_DIV", TWO, traits=HAS_POLES, batch=broadcasts),
-    OpSpec("FLOOR_MOD", TWO, traits=HAS_POLES, batch=broadcasts),
-    OpSpec("POW", TWO, traits=HAS_POLES, batch=broadcasts),
+    OpSpec("FLOOR_DIV", (ACT, POLE), traits=HAS_POLES, batch=broadcasts),
+    OpSpec("FLOOR_MOD", (ACT, POLE), traits=HAS_POLES, batch=broadcasts),
+    OpSpec("POW", (POLE, ACT), traits=HAS_POLES, batch=broadcasts),
     OpSpec("ATAN2", TWO, batch=broadcasts),
     # Functions of one value.
     OpSpec("RELU", ONE, since(2, 3), HOMOGENEOUS, batch=pointwise, rescale=RATIO, saturates=ends(0, math.inf)),
@@ -150,18 +154,19 @@ ROWS: tuple[OpSpec, ...] = (
            input_scales=SIGMOID),
     OpSpec("TANH", ONE, since(2, 3), batch=pointwise, fixed=SIGNED_UNIT, saturates=TANH_ENDS, input_scales=HYPERBOLIC),
     OpSpec("ABS", ONE, since(2, 3), HOMOGENEOUS, batch=pointwise, rescale=RATIO),
-    OpSpec("RSQRT", ONE, since(2, 3, Need.NONNEGATIVE, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise, interpolated=reciprocal_root),
-    OpSpec("SQRT", ONE, since(2, 2, Need.NONNEGATIVE), HAS_POLES, batch=pointwise),
+    OpSpec("RSQRT", (POLE,), since(2, 3, Need.NONNEGATIVE, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise,
+           rescale=ROOT, interpolated=reciprocal_root),
+    OpSpec("SQRT", ONE, since(2, 2, Need.NONNEGATIVE), HAS_POLES | KEEPS_ZERO, batch=pointwise),
     OpSpec("EXP", ONE, since(2, 2), batch=pointwise, interpolated=np.exp),
-    OpSpec("LOG", ONE, since(2, 2, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise, interpolated=np.log),
-    *(OpSpec(kind, ONE, batch=pointwise)
-      for kind in ("NEG", "SIGN", "SQUARE", "SIN", "COS", "FLOOR", "CEIL", "ROUND")),
+    OpSpec("LOG", (POLE,), since(2, 2, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise, interpolated=np.log),
+    *(OpSpec(kind, ONE, traits=KEEPS_ZERO, batch=pointwise) for kind in ("NEG", "SQUARE")),
+    *(OpSpec(kind, ONE, batch=pointwise) for kind in ("SIGN", "SIN", "COS", "FLOOR", "CEIL", "ROUND")),
     OpSpec("CAST", ONE, traits=Trait.CASTS, batch=pointwise),
     # Normalizations.
     OpSpec("SOFTMAX", ONE, since(2, 3), batch=along(batch.last_axis), fixed=UNIT, negligible=20.0, probabilities="row",
            input_scales=EXPONENTIALS),
     OpSpec("LOG_SOFTMAX", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(16 / 256, 127)}, probabilities="row",
-           input_scales=EXPONENTIALS),
+           input_scales=LOGARITHMS),
     OpSpec("L2_NORMALIZATION", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(1 / 128, 0)},
            input_scales=NORMALIZED),
     # Reductions.

@@ -45,13 +45,12 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
     stored = {n.tensor: p for n, p in params.items() if isinstance(n, Held) and (n in made or n.tensor.is_variable)}
     wanted = {use: p for use, p in params.items() if isinstance(use, Use)} | dict(plan.constants.grids)
     repairs = []
-    for op, scheme in plan.schemes.items():
+    for op in plan.schemes:
         for use, data, weights in _biases(op, ops[op.kind]):
             values = plan.constants.at(use)
             if values is None or weights not in wanted:  # coupled gates lack some weights
                 continue
-            assert scheme.activations is not None
-            fitted = fit_bias(wanted[weights], values, wanted[data].scale, scheme.activations, plan.bias_limit)
+            fitted = fit_bias(wanted[weights], values, wanted[data], stored[op.outputs[0]], plan.bias_limit)
             wanted[weights], wanted[use], raised = fitted
             if raised:
                 channels = ", ".join(map(str, raised[:5])) + (" ..." if len(raised) > 5 else "")
@@ -116,6 +115,12 @@ def _wrong_scales(op: Op, spec: OpSpec, dtype: DType, plan: Plan) -> Iterator[st
             yield f"{taken}, and that of '{Use(op, slot).tensor.name}' is {used.scale:.3g}"
         if isinstance(role, CellState) and 4 * plan.stored[op.outputs[0]].scale < 2.0**role.least:
             yield f"its state has steps of at least {2.0**role.least:.3g}, far coarser than those of its output"
+    if spec.rescale is Rescale.ROOT and _root(op, plan) >= spec.rescale_limit(dtype):
+        yield "its output's scale is too large beside that of its input for the kernel"
+
+
+def _root(op: Op, plan: Plan) -> float:
+    return math.sqrt(plan.wanted[Use(op, 0)].scale) * plan.stored[op.outputs[0]].scale
 
 
 def coarse_tables(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
@@ -145,7 +150,7 @@ class _TooFine:
 def _too_fine(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[_TooFine]:
     for op, scheme in plan.schemes.items():
         held = plan.stored.get(op.outputs[0]) if op.outputs else None
-        if held is None or scheme.activations is None or ops[op.kind].rescale is Rescale.NONE:
+        if held is None or scheme.activations is None or ops[op.kind].rescale in (Rescale.NONE, Rescale.ROOT):
             continue
         excess = _excess(op, ops[op.kind], plan.wanted, held)
         if excess >= 1:

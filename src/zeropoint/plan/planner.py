@@ -23,6 +23,7 @@ from .masks import limit_to_what_counts
 from .match import Matcher, require_ranges
 from .placement import Placement
 from .plan import Constants, Form, Plan, Planned, Skipped
+from .poles import rounded_to_poles
 from .prepare import has_float_part, prepare
 from .qdq import Trained
 from .request import Request
@@ -225,7 +226,7 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
         matched = prepared.matched[graph] = _match(graph, request, ranges)
     schemes, dynamic, skipped = matched.schemes, matched.dynamic, list(matched.skipped)
     matcher = Matcher(request.recipe, ops, request.target, ranges, request.islands)
-    ranges = ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
+    seen, ranges = ranges, ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
     while True:  # ends, as every round but the last leaves out an op, or has one compute in 8 bits instead of 16
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
         exposed = {*graph.outputs, *(t for op in graph.ops if op not in schemes for t in op.inputs if t is not None)}
@@ -233,6 +234,7 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
         plan = Plan(graph, index, schemes, groups, constants, dynamic=dynamic, bias_limit=request.target.bias_limit)
         plan, refused = fit_scales(plan, ops, request.target)
         refused = refused or tuple(coarse_tables(plan, ops, ranges))
+        refused = refused or tuple({s.op: s for s in rounded_to_poles(plan, ops, seen)}.values())
         if not refused:
             break
         narrowed = {s.op: matcher.narrowed(s.op, schemes[s.op]) for s in refused}

@@ -21,13 +21,14 @@ from ..graph.query import Uses
 from ..ops import OpSpec, Trait, fused_activation
 from ..recipe import Scheme
 from ..runtime.runner import Runner
-from .tensor_ranges import TensorRanges
+from .tensor_ranges import UNBOUNDED, TensorRanges
 
 LONGEST = 16
 """Ops that a function is made of, at most."""
 
-POINTS = np.sinh(np.linspace(-10.0, 10.0, 8193)).astype(np.float32)
-"""Where functions are sampled: densely around zero, out to about ±11,000."""
+NEAR, FAR = np.sinh(np.linspace(-10.0, 10.0, 8193)), np.geomspace(1.2e4, UNBOUNDED, 1600)
+POINTS = np.concatenate([-FAR[::-1], NEAR, FAR]).astype(np.float32)
+"""Where functions are sampled: densely around zero, out to about ±11,000; beyond that in steps of 4 %."""
 
 TOLERANCE = 0.25
 """Of a unit of the result: what makes less of a difference is not told apart."""

@@ -243,7 +243,8 @@ class Solver:
             return False
         low, high = self._bounds(other)
         least, greatest = pin.range()
-        return least - pin.scale <= min(low, 0.0) and max(high, 0.0) <= greatest + pin.scale
+        # A probability of 1 is a whole step beyond what the integers of probabilities hold, and is meant to be.
+        return least - pin.scale / 2 <= min(low, 0.0) and max(high, 0.0) <= greatest + pin.scale
 
     def _choices(self, c: _Class) -> Iterator[tuple[Tensor, str | None, Grid]]:
         """The ranges that make up that of the class: those that were given, if some were, or else all."""

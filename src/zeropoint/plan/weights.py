@@ -18,7 +18,11 @@ from ..recipe import Scheme
 
 BIAS_LIMIT = {DType.INT8: 2.0**30, DType.INT16: 2.0**44}
 """The largest integer a bias may take, by activation type: half of what the accumulators hold, so that sums fit too.
-Those of int16 hold 48 bits, but are scaled down by 2**30 at most."""
+Those of int16 hold 48 bits."""
+
+SCALED_DOWN = 2.0**31
+"""Kernels take factors below 2**-32 for zero, so that nothing would remain of a bias which has more integers than that
+for each unit of the output."""
 
 BIAS_TYPE = {DType.INT8: DType.INT32, DType.INT16: DType.INT64}
 
@@ -88,23 +92,24 @@ def bias_use(op: Op, spec: OpSpec) -> Use | None:
 
 
 def fit_bias(
-    weights: QuantParams, bias: Array, input_scale: float, activations: DType, limit: float | None = None
+    weights: QuantParams, bias: Array, read: QuantParams, made: QuantParams, limit: float | None = None
 ) -> tuple[QuantParams, QuantParams, list[int]]:
     """Parameters of weights and of the bias beside them: bias scale = input scale * weight scale.
 
-    A bias that would not fit, or exceeds a target's `limit`, raises its channel's weight scale; these channels come
-    third.
+    `read` and `made` are those of the layer's input and output. A bias that would not fit, or exceeds a target's
+    `limit`, raises its channel's weight scale; these channels come third.
     """
     scales = np.array(weights.scales, np.float64)
     values = np.abs(bias.reshape(-1).astype(np.float64))
     if scales.size == 1:
         values = values.max(initial=0.0, keepdims=True)
-    least = values / (input_scale * min(BIAS_LIMIT[activations], limit or math.inf))
+    most = np.minimum(SCALED_DOWN * np.maximum(values / made.scale, 1.0), BIAS_LIMIT[read.dtype])
+    least = values / (read.scale * np.minimum(most, limit or math.inf))
     raised = np.flatnonzero(least > scales)
     weights = with_scales(weights, np.maximum(scales, least)) if raised.size else weights
-    products = np.maximum(np.array(weights.scales) * input_scale, SMALLEST_SCALE)
+    products = np.maximum(np.array(weights.scales) * read.scale, SMALLEST_SCALE)
     stored, granularity = products.astype(np.float32).tolist(), PerAxis(0) if products.size > 1 else PerTensor()
-    bias_params = QuantParams((*stored,), (0,) * products.size, BIAS_TYPE[activations], granularity)
+    bias_params = QuantParams((*stored,), (0,) * products.size, BIAS_TYPE[read.dtype], granularity)
     return weights, bias_params, raised.tolist()
 
 

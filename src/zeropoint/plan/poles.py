@@ -1,0 +1,74 @@
+"""What ops divide by, and take logarithms of: rounding must not make zeros of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..affine import QuantParams
+from ..calibration.range_methods import Bounds
+from ..graph.model import Op
+from ..graph.query import Use, Uses
+from ..ops import Activation, OpSpec, Trait
+from .plan import Plan, Skipped
+from .tensor_ranges import TensorRanges
+
+FEWEST_STEPS = 2.0
+"""Half a step is lost in rounding, and kernels may be off by one more."""
+
+WIDE = 2.0
+"""Times the range of what was measured."""
+
+ZERO_TO_ZERO = Trait.TIED | Trait.HOMOGENEOUS | Trait.MULTIPLIES | Trait.KEEPS_ZERO
+
+
+def rounded_to_poles(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
+    """Ops that have to stay float: rounding gives their integers zeros, of which they, or others, make infinity."""
+    uses = Uses(plan.graph)
+    for use in _poles(plan, ops):
+        if use.op not in plan.schemes:
+            yield from _makers_of_zeros(use, uses, plan, ops, ranges)
+        elif _has_zeros(plan.wanted[use], ranges.bounds(use.tensor)) and _reaches_too_far(use.op, plan, ranges):
+            yield Skipped(use.op, f"rounding '{use.tensor.name}' could give it a zero", "scale")
+
+
+def _makers_of_zeros(
+    use: Use, uses: Uses, plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges
+) -> Iterator[Skipped]:
+    """Ops in integers that make what an op in float reads, and those before them that would make it zero."""
+    waiting = [use.tensor]
+    for read in waiting:  # which grows meanwhile
+        maker, stored = uses.producer(read), plan.stored.get(read)
+        if maker is None:
+            continue
+        if maker in plan.schemes and stored is not None:
+            if _has_zeros(stored, ranges.bounds(read)):
+                told = f"{use.op.label} '{use.op.name}' is float, and rounding '{read.name}' could give it a zero"
+                yield Skipped(maker, told, "scale")
+        elif maker.kind in ops and ops[maker.kind].traits & ZERO_TO_ZERO:
+            spec = ops[maker.kind]
+            sources = (t for t in spec.read_activations(maker) if t.data is None and ranges.knows(t))
+            waiting += (t for t in sources if t not in waiting and (spec.tied or _excludes_zero(ranges.bounds(t))))
+
+
+def _poles(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Use]:
+    """Where ops make infinity of zeros."""
+    for op in (op for op in plan.graph.ops if op.kind in ops):
+        for slot, tensor in enumerate(op.inputs):
+            role = ops[op.kind].input_role(slot)
+            if isinstance(role, Activation) and role.pole and tensor is not None and tensor.data is None:
+                yield Use(op, slot)
+
+
+def _reaches_too_far(op: Op, plan: Plan, ranges: TensorRanges) -> bool:
+    """Whether the end of the output's range, which kernels take for infinity, lies beyond all that was measured."""
+    (low, high), (least, greatest) = ranges.bounds(op.outputs[0]), plan.stored[op.outputs[0]].range()
+    return greatest - least > WIDE * (max(high, 0.0) - min(low, 0.0))
+
+
+def _has_zeros(params: QuantParams, bounds: Bounds) -> bool:
+    nearest = FEWEST_STEPS * params.scale
+    return bounds[0] < nearest and bounds[1] > -nearest
+
+
+def _excludes_zero(bounds: Bounds) -> bool:
+    return bounds[0] > 0 or bounds[1] < 0

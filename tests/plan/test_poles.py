@@ -1,0 +1,60 @@
+"""Float ops that divide get no zeros that rounding made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import zeropoint
+from zeropoint.graph import Model
+
+from ..nets import Net, outputs_of, worst
+
+SHAPE = (1, 64)
+
+
+def quotient(least: float, between: str | None = None) -> Model:
+    """x / (|y| + least), perhaps with another op before the division; no integer kernel divides."""
+    net = Net()
+    x, y = net.input(*SHAPE), net.input(*SHAPE)
+    divisor = net("ADD", [net("ABS", [y], SHAPE), np.float32([least])], SHAPE)
+    if between is not None:
+        operands = [divisor, np.float32([0.05])] if between == "MAXIMUM" else [divisor]
+        divisor = net(between, operands, SHAPE)
+    return net.model(net("DIV", [x, divisor], SHAPE))
+
+
+def samples(size: float) -> list[tuple[np.ndarray, ...]]:
+    """For x ordinary numbers, for y those up to `size`, from 0."""
+    rng = np.random.default_rng(0)
+    return [(rng.normal(size=SHAPE).astype(np.float32), np.linspace(0, size, 64, dtype=np.float32)[None])] * 4
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+@pytest.mark.parametrize("between", [None, "RELU", "MAXIMUM"])
+def test_a_divisor_that_rounding_would_bring_to_zero_stays_float(between: str | None, mode: str) -> None:
+    model, data = quotient(0.1, between), samples(1e5)
+    made = zeropoint.quantize(model, mode, data=data, effort="quick", target="integer")
+    reasons = {skipped.op.kind: skipped.reason for skipped in made.skipped}
+    assert "could give it a zero" in reasons["ADD"]
+    wanted = outputs_of(model, data)
+    for kernels in ("delegate", "optimized", "reference"):
+        assert worst(wanted, outputs_of(made.model, data, kernels)) < 0.5
+
+
+def test_a_divisor_far_from_zero_is_an_integer() -> None:
+    made = zeropoint.quantize(quotient(1.0), "int8", data=samples(10.0), effort="quick", target="integer")
+    assert [skipped.op.kind for skipped in made.skipped] == ["DIV"]
+
+
+def test_a_kernel_that_takes_zeros_for_infinity_reads_none_that_rounding_made() -> None:
+    """The greatest number that the integers hold is far beyond 1 / sqrt(0.1), as they hold a hundred thousand too."""
+    net = Net()
+    y, large = net.input(*SHAPE), net.input(*SHAPE)
+    root = net("RSQRT", [net("ADD", [net("ABS", [y], SHAPE), np.float32([0.1])], SHAPE)], SHAPE)
+    model = net.model(net("MAXIMUM", [root, large], SHAPE))
+    data = [(np.linspace(0, 1e5, 64, dtype=np.float32)[None], row[1]) for row in samples(1e5)]
+    made = zeropoint.quantize(model, "int8", data=data, effort="quick", target="integer")
+    assert "RSQRT" in {skipped.op.kind for skipped in made.skipped}
+    for kernels in ("delegate", "optimized", "reference"):
+        assert worst(outputs_of(model, data), outputs_of(made.model, data, kernels)) < 0.01
