@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from .display import Brief
 from .dtypes import Array, DType
 from .errors import InvalidRange
 from .parallel import cached_property
@@ -45,8 +46,8 @@ Granularity = PerTensor | PerAxis | PerBlock
 """How finely scales are shared."""
 
 
-@dataclass(frozen=True)
-class QuantParams:
+@dataclass(frozen=True, repr=False)
+class QuantParams(Brief):
     """How a tensor's integers map to reals, with scales and zero points as fine as `granularity` says."""
 
     scales: tuple[float, ...]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from .calibration import Ranges, Settings, Stats
 from .calibration.collect import Progress
 from .calibration.range_methods import PERCENTILE
+from .display import notebook_line
 from .files import PathLike
 from .improve.pipeline import Result, quantize_on, run_without_data
 from .ops import OPS, OpSpec
@@ -84,4 +85,11 @@ def quantize(
     with trusting(trusted):
         if data is None:
             return run_without_data(source, request)
-        return quantize_on(source, request, samples_by_signature(data, source), settings, progress)
+        samples, shown = samples_by_signature(data, source), progress or notebook_line("calibrating, samples:")
+        return quantize_on(source, request, samples, settings, shown, _notebook_stage)
+
+
+def _notebook_stage(title: str, total: int | None) -> Progress:
+    """A line in a notebook for each way that is tried to make the model better."""
+    line = notebook_line(f"{title}, {'' if total is None else f'{total} '}steps:")
+    return line or (lambda _: None)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from .affine import PerBlock, PerTensor
+from .display import Displayed
 from .dtypes import DType
 from .errors import InvalidRecipe
 from .files import PathLike, reading
@@ -147,8 +148,8 @@ def _any_below(names: Iterable[str], scope: str) -> bool:
     return any(name == scope or name.startswith(scope.rstrip("/") + "/") for name in names)
 
 
-@dataclass(frozen=True)
-class Recipe:
+@dataclass(frozen=True, repr=False)
+class Recipe(Displayed):
     """Rules in order: the last one that matches an op decides. An op that none matches stays float.
 
     `target` is the name of what the model is made for; None leaves that open.

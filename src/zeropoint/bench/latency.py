@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..display import Brief, Displayed
 from ..dtypes import Array
 from ..errors import RuntimeFailure, ZeropointError
 from ..graph.model import Model, Op, Tensor
@@ -55,8 +56,8 @@ class KindTime:
     share: float
 
 
-@dataclass(frozen=True)
-class Timing:
+@dataclass(frozen=True, repr=False)
+class Timing(Brief):
     """One model. `peak_memory` are bytes that loading and running took beyond the file (in TensorFlow Lite Micro the
     arena), None where the system does not tell; `undelegated` counts ops by kind that LiteRT's delegate left to plain
     kernels."""
@@ -74,8 +75,8 @@ class Timing:
         return sum(k.share for k in self.kinds if k.kind in CONVERSIONS) if self.kinds else None
 
 
-@dataclass(frozen=True)
-class Benchmark:
+@dataclass(frozen=True, repr=False)
+class Benchmark(Displayed):
     """Several models on the same machine at the same time."""
 
     models: tuple[Timing, ...]

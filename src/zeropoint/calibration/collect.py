@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 
+from ..display import notebook_line
 from ..dtypes import DType
 from ..errors import InvalidModel, InvalidSample, RuntimeFailure, argument
 from ..graph.model import Model, Tensor
@@ -54,6 +55,7 @@ def calibrate(
     package's own. A model that is not `trusted` runs in a child process, which it cannot escape from.
     """
     loaded, settings, notes = load(model), settings or Settings(), Notes()
+    progress = progress or notebook_line("calibrating, samples:")
     check_runnable(loaded)
     require_float(loaded, ops)
     held = samples_by_signature(samples, loaded)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..affine import QuantParams
+from ..display import Brief
 from ..dtypes import DType
 from ..errors import InvalidStats
 from ..files import PathLike, reading
@@ -27,8 +28,8 @@ class Range:
     params: QuantParams | None = None
 
 
-@dataclass(frozen=True)
-class Ranges:
+@dataclass(frozen=True, repr=False)
+class Ranges(Brief):
     """Given ranges by tensor name."""
 
     entries: Mapping[str, Range]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..display import Brief, Displayed
 from ..dtypes import Array
 from ..errors import InvalidStats
 from ..files import PathLike, read_arrays, reading, write_whole
@@ -61,8 +62,8 @@ class MovingAverage:
         return self.low / self.weight, self.high / self.weight
 
 
-@dataclass(frozen=True)
-class Channels:
+@dataclass(frozen=True, repr=False)
+class Channels(Brief):
     """Least, greatest and mean value of each slice along the last axis."""
 
     low: Array  # float32
@@ -83,8 +84,8 @@ class Channels:
         )
 
 
-@dataclass(frozen=True)
-class TensorStats:
+@dataclass(frozen=True, repr=False)
+class TensorStats(Brief):
     """One tensor over all runs. The histogram of a large one comes from a sample of its elements, which stand for the
     others, and from each run's extremes; the rest from all of them."""
 
@@ -178,8 +179,8 @@ def merge_tensors(total: dict[str, TensorStats], more: Mapping[str, TensorStats]
         total[name] = total[name].merge(stats) if name in total else stats
 
 
-@dataclass(frozen=True)
-class Stats:
+@dataclass(frozen=True, repr=False)
+class Stats(Displayed):
     """Statistics of a model's tensors by name. `fingerprint` tells which model."""
 
     fingerprint: str

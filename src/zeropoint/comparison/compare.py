@@ -13,6 +13,7 @@ from ..bench.alignment import Alignment, align_models, computed
 from ..bench.errors import encoded, real, views
 from ..bench.isolate import isolate
 from ..calibration import Settings
+from ..display import notebook_line
 from ..dtypes import Array
 from ..errors import InvalidModel, InvalidRecipe, InvalidSample, RuntimeFailure
 from ..graph.model import Model, Op, Tensor
@@ -119,6 +120,7 @@ def compare(
     the op table, if it is to be another than the package's own. Models that are not `trusted` run in a child process,
     which they cannot escape from. `runtime` runs the quantized model: "tflm" is TensorFlow Lite Micro.
     """
+    progress = progress or notebook_line("comparing, samples:")
     options = ComparisonOptions(limit, named(metric), progress, signature, keep_state, ops, runtime)
     with trusting(trusted):
         wanted = load(model)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..bench.errors import decibels
+from ..display import Brief, Displayed
 from ..json_values import json_values
 from ..ops.execution import Execution
 from ..recipe import PlainRules, Recipe, recipe_content, recipe_from
@@ -97,8 +98,8 @@ class MetricRow:
     after: float
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Displayed):
     """A float model and a quantized one on the same samples. Rows are in the quantized model's order."""
 
     samples: int
@@ -128,8 +129,8 @@ class Comparison:
         return {"schema": SCHEMA_VERSION, **json_values(self), "snr": self.snr}
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, repr=False)
+class Finding(Brief):
     """One thing that costs accuracy or time, with the numbers that show it, and what to do.
 
     `gain` is the estimated improvement of the outputs in dB, measured if `is_measured`; None for what costs only time.
@@ -161,8 +162,8 @@ class Score:
     bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class Remedy:
+@dataclass(frozen=True, repr=False)
+class Remedy(Brief):
     """The proposed recipe, whole, with the score that was measured with it."""
 
     rules: PlainRules
@@ -182,8 +183,8 @@ class Remedy:
         return recipe_from(recipe_content(self.rules))
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Displayed):
     """Findings in order of gain; none for a healthy model."""
 
     findings: tuple[Finding, ...]

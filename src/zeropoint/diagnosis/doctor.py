@@ -21,6 +21,7 @@ from ..calibration import Settings, Stats
 from ..comparison.compare import ComparisonOptions, Metric, NamedMetric, apply_metric, compare_models, named
 from ..comparison.sums import OutputSums
 from ..comparison.values import Diagnosis, Finding, Remedy, Score
+from ..display import notebook_line
 from ..errors import InvalidRecipe, argument
 from ..files import PathLike
 from ..graph.edit import only_signature
@@ -94,12 +95,14 @@ def doctor(
     """
     made = None if quantized is None else one_entry(load(quantized), signature)
     rules = resolve_recipe(mode, recipe, WeightOptions())
-    wanted = one_entry(load(model), signature)
+    wanted, progress = one_entry(load(model), signature), progress or notebook_line("doctor:")
     where = entry(wanted)
     own = None if calibration is None else samples_from(calibration, where)
     samples = samples_from(data, where)
     request = DiagnosisRequest(wanted, samples, made, own, rules, range, effort, limit, named(metric))
-    request = replace(request, seconds=seconds, keep_state=keep_state, progress=progress, ops=ops)
+    request = replace(
+        request, seconds=seconds, keep_state=keep_state, progress=progress or notebook_line("doctor:"), ops=ops
+    )
     with trusting(trusted):
         return diagnose(replace(request, target=target_of(target, rules, made))).diagnosis
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..affine import PerAxis, PerTensor, QuantParams
+from ..display import Displayed
 from ..dtypes import Array, DType
 from ..errors import printable
 from ..packing import pack, unpack
@@ -247,7 +248,7 @@ class Signature:
 
 
 @dataclass(eq=False)
-class Model:
+class Model(Displayed):
     """Everything a `.tflite` holds. The first graph is the one that runs by default."""
 
     graphs: list[Graph]
@@ -265,7 +266,8 @@ class Model:
         return self.graphs[0]
 
     def __repr__(self) -> str:
-        return f"<model: {len(self.graphs)} graphs, {sum(len(g.ops) for g in self.graphs)} ops>"
+        graphs, ops = len(self.graphs), sum(len(g.ops) for g in self.graphs)
+        return f"<model: {graphs} graph{'' if graphs == 1 else 's'}, {ops} op{'' if ops == 1 else 's'}>"
 
     def __str__(self) -> str:
         return _model_text(self)

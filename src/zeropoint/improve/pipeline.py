@@ -20,6 +20,7 @@ from ..bench.sample_checks import check_samples
 from ..bench.verdict import UNKNOWN, Verdict, verdict
 from ..calibration import Settings, Stats
 from ..calibration.collect import Progress, in_sequence_note, never_used, unknown_states
+from ..display import Displayed
 from ..errors import MissingExtra, UnsupportedOp, argument
 from ..files import PathLike
 from ..graph.model import Model
@@ -57,8 +58,8 @@ class Trial:
     kept: bool = True
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Displayed):
     """The quantized model with the plans it was made by, one for each graph that was changed.
 
     `prepared` is the float model that the plans are for, `stats` what its ranges come from. `verdict` says whether the

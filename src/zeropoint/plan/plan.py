@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from ..affine import QuantParams
+from ..display import Brief, Displayed
 from ..dtypes import Array, DType
 from ..errors import printable
 from ..graph.model import Graph, Model, Op, Tensor
@@ -136,8 +137,8 @@ class Constants:
         return None if tensor is None else tensor.data
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Displayed):
     """What each tensor of a graph is stored as, and what each use of it wants; rewriting converts where the two differ.
 
     `schemes` are the ops that compute in integers, `groups` and `constants` what their parameters follow from (see
@@ -270,8 +271,8 @@ class Plan:
         return shown if stored == wanted else f"{shown}  converted from {stored or 'float32'}"
 
 
-@dataclass(frozen=True)
-class Planned:
+@dataclass(frozen=True, repr=False)
+class Planned(Brief):
     """A float model, prepared, and what is to be done with its graphs; `notes` are for whoever asked for it."""
 
     model: Model

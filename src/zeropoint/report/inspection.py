@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..affine import QuantParams
+from ..display import Displayed
 from ..fixedpoint import to_fixed_point
 from ..graph.check import inputs_are_filled
 from ..graph.model import BlockScales, Graph, Model, Op, Record, Tensor
@@ -109,8 +110,8 @@ class SignatureRow:
     outputs: tuple[PortRow, ...]
 
 
-@dataclass(frozen=True)
-class Inspection:
+@dataclass(frozen=True, repr=False)
+class Inspection(Displayed):
     """Everything that `zeropoint inspect` prints."""
 
     description: str | None

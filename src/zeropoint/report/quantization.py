@@ -34,9 +34,9 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class SavedAs:
-    """The file that a result went into, with its size in bytes and that of the float model."""
+    """The file that a result went into, if it did, with its size in bytes and that of the float model."""
 
-    path: PathLike
+    path: PathLike | None
     bytes: int
     float_bytes: int
 
@@ -98,7 +98,8 @@ def print_result(result: Result, saved: SavedAs, console: Console) -> None:
     print_warnings(result.warnings, console)
     for line in usage_lines(result):
         printer.line(line)
-    printer.entry("Wrote", str(saved.path))
+    if saved.path is not None:
+        printer.entry("Wrote", str(saved.path))
 
 
 def print_warnings(warnings: Iterable[str], console: Console) -> None:

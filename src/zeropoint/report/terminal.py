@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -67,6 +68,11 @@ def size_text(size: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.2f} GB"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 op`, `2 ops`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def count_text(count: int) -> str:
@@ -213,15 +219,18 @@ def print_stats(stats: Stats, title: str, console: Console, *, brief: bool = Fal
             printer.line(f"    {t.nonfinite} values were NaN or infinite")
 
 
-def sketch(histogram: Histogram, width: int = 24) -> str:
-    """The histogram as a line of blocks; heights are logarithmic, so that rare outliers show."""
+def bar_heights(histogram: Histogram, width: int) -> list[float]:
+    """From 0 to 1 for each of at most `width` bars; they are logarithmic, so that rare outliers show."""
     counts = histogram.counts
     if not counts.size:
-        return ""
-    groups = np.array_split(counts, min(width, counts.size))
-    heights = np.log1p([float(g.sum()) for g in groups])
-    levels = np.ceil(heights / max(heights.max(), 1e-9) * (len(BLOCKS) - 1)).astype(int)
-    return "".join(BLOCKS[k] for k in levels)
+        return []
+    heights = np.log1p([float(g.sum()) for g in np.array_split(counts, min(width, counts.size))])
+    return [float(height) for height in heights / max(heights.max(), 1e-9)]
+
+
+def sketch(histogram: Histogram, width: int = 24) -> str:
+    """The histogram as a line of blocks."""
+    return "".join(BLOCKS[math.ceil(height * (len(BLOCKS) - 1))] for height in bar_heights(histogram, width))
 
 
 def print_benchmark(timed: Benchmark, console: Console) -> None:

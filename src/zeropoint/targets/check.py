@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..display import Brief
 from ..graph.model import Model, Op
 from ..ops import OPS, UNPACKING, OpSpec
 from ..ops.execution import macs_of
@@ -26,8 +27,8 @@ class CheckedOp:
         return {"kind": self.op.label, "name": self.op.name, **vars(self.verdict), "macs": self.macs}
 
 
-@dataclass(frozen=True)
-class Check:
+@dataclass(frozen=True, repr=False)
+class Check(Brief):
     """What a target makes of a model, op by op."""
 
     target: Target

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
+from ..display import Brief
 from ..dtypes import DType
 from ..parallel import cached_property
 from .conditions import Condition
@@ -95,8 +96,8 @@ class Costs:
     dynamic: bool = True
 
 
-@dataclass(frozen=True)
-class Target:
+@dataclass(frozen=True, repr=False)
+class Target(Brief):
     """A device or runtime: `rules` say what runs at `place`; the first that is about an op and met decides.
 
     What no rule takes runs on the `fallback`, slowly; without one it is refused. `about` is what the target means to

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 from keras import ops as kops
 
+from ..display import Brief, notebook_line
 from ..errors import InvalidModel, InvalidRecipe, names_are_listed
 from ..files import PathLike
 from ..graph.model import Graph, Op, Tensor
@@ -49,8 +50,8 @@ class Goal:
             raise InvalidRecipe(f"the teacher's share of the loss must be between 0 and 1, not {self.teacher}")
 
 
-@dataclass(frozen=True)
-class Distilled:
+@dataclass(frozen=True, repr=False)
+class Distilled(Brief):
     """The trained model, how training went, and the trained graph itself."""
 
     result: Result
@@ -105,7 +106,7 @@ def distill(
         settings = replace(settings, settle=schedule.settling(_weight_bits(planned, settings)))
     blueprint = Blueprint(planned, entry_plan(planned), request, (), settings, tuple(freeze))
     distiller = Distiller.of(blueprint, goal)
-    training = TrainingLoop(distiller, schedule, held, progress).run()
+    training = TrainingLoop(distiller, schedule, held, progress or notebook_line("training, step and loss:")).run()
     result = export(distiller.student, input_type=input_type, output_type=output_type)
     return Distilled(replace(result, notes=(*result.notes, str(training))), training, distiller.student)
 

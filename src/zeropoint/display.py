@@ -1,0 +1,79 @@
+"""How values show themselves: in a few lines at a prompt, with pictures in a notebook."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from html import escape
+from importlib import import_module
+from typing import Any
+
+FEW, LONGEST = 3, 72
+"""Elements of a collection, and characters of a text, that are written out."""
+
+PAUSE = 0.1
+"""Seconds between two states of a line of progress."""
+
+
+class Brief:
+    """A dataclass with a `repr` that fits on a screen, however much it holds; to be made with `repr=False`."""
+
+    def __repr__(self) -> str:
+        assert dataclasses.is_dataclass(self)
+        held = ((field, getattr(self, field.name)) for field in dataclasses.fields(self) if field.repr)
+        shown = (f"{field.name}={_brief(value)}" for field, value in held if not _is_default(field, value))
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class Displayed(Brief):
+    """The same, with a picture in notebooks.
+
+    These look for a method of the value itself, so this is the one door through which inner values reach out to the
+    report, which knows how to draw them.
+    """
+
+    def _repr_html_(self) -> str:
+        return str(import_module("zeropoint.report.notebook").html(self))
+
+
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
+    return value is field.default or (isinstance(value, Collection) and len(value) == 0)
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, str):
+        return repr(value if len(value) <= LONGEST else f"{value[: LONGEST - 1]}…")
+    if isinstance(value, Mapping):
+        return f"<{len(value)} {'entry' if len(value) == 1 else 'entries'}>"
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"<array {value.dtype}{list(value.shape)}>"
+    if isinstance(value, tuple | list | set | frozenset):
+        if len(value) > FEW:
+            return f"<{len(value)} × {type(next(iter(value))).__name__}>"
+        return f"({', '.join(map(_brief, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, Brief):
+        name = getattr(value, "name", None)
+        return f"{type(value).__name__}({'' if name is None else f'{name!r}, '}…)"
+    text = repr(value)
+    return text if len(text) <= 2 * LONGEST else f"{text[: 2 * LONGEST]}…"
+
+
+def notebook_line(title: str) -> Callable[..., None] | None:
+    """In a notebook, a line that shows what it is called with, over and over in the same place; else None."""
+    python = sys.modules.get("IPython")
+    shell = None if python is None else python.get_ipython()
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    line = import_module("IPython.display").display({"text/plain": title}, raw=True, display_id=True)
+    last = -PAUSE
+
+    def show(*done: object) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= PAUSE:
+            last = now
+            text = " ".join([title, *(f"{one:.4g}" if isinstance(one, float) else str(one) for one in done)])
+            line.update({"text/plain": text, "text/html": f"<code>{escape(text)}</code>"}, raw=True)
+
+    return show
