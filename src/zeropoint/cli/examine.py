@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from ..errors import InvalidModel, InvalidRecipe
 from . import shared
 from .command import CheckFailed, Screen, argument, flag, option
+from .trace import show_kernels
 
 if TYPE_CHECKING:
     from ..comparison.values import Comparison
@@ -108,21 +109,24 @@ class CompareOptions:
     metric: str | None = option(None, "FILE.py:FUNCTION", shared.METRIC_HELP)
     signature: str | None = option(None, "KEY", shared.SIGNATURE_HELP)
     runtime: str = shared.runtime_option()
+    kernels: str | None = option(None, "NAME,NAME", "Compare runtimes on MODEL alone: reference, xnnpack, tflm.")
 
 
 def compare(
     screen: Screen,
     model: shared.ModelArgument,
-    quantized: Annotated[Path, argument("QUANTIZED", "A quantized .tflite of it, by any tool.")],
     options: CompareOptions,
     samples: shared.SampleOptions,
     checks: CheckOptions,
     reports: shared.ReportOptions,
+    quantized: Annotated[Path | None, argument("QUANTIZED", "A quantized .tflite of it, by any tool.")] = None,
 ) -> None:
     """See where a quantized model departs from the float MODEL it was made of, op by op.
 
     Both run on the same samples. "own" feeds each op with the float model's values, so that only its own rounding and
     clipping is left; "accum." compares the models as they run.
+
+    With --kernels it is runtimes that are compared, on one quantized MODEL: the first op whose integers differ.
 
     Examples:
       zeropoint compare model.tflite model_int8.tflite --data samples.npz
@@ -134,7 +138,17 @@ def compare(
         --min-snr 25 --min-agreement 0.98
       zeropoint compare model.tflite model_int8.tflite --data samples.npz \\
         --runtime tflm
+      zeropoint compare model_int8.tflite --data samples.npz \\
+        --kernels reference,xnnpack
     """
+    if options.kernels is not None:
+        if quantized is not None:
+            raise InvalidRecipe("--kernels compares runtimes on one model; leave the second model out")
+        source = samples.sampled(shared.load_model(model, screen), options.data, options.signature)
+        show_kernels(screen, source, options.kernels, samples.limit, options.as_json)
+        return
+    if quantized is None:
+        raise InvalidRecipe("give two models, MODEL QUANTIZED; or one, and --kernels reference,xnnpack,tflm")
     from ..calibration import Settings
     from ..comparison.compare import load_metric
     from ..report.comparison import print_comparison

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..graph.model import Model
     from ..simulation.trace import SimulationOptions, Trace
     from ..sources.samples import Samples
+    from .sampled import SampledModel
 
 
 def kernel_sets() -> tuple[str, ...]:
@@ -118,6 +119,20 @@ def trace(
         print_explanation(found, screen.results)
     elif vectors.export is None:
         print_trace(first, screen.results)
+
+
+def show_kernels(screen: Screen, source: SampledModel, names: str, limit: int | None, as_json: bool) -> None:
+    """`compare --kernels`: where runtimes disagree."""
+    from ..comparison.kernels import compare_kernels
+    from ..report.simulation import print_kernels
+    from ..simulation.rules import KERNEL_SETS
+
+    kernels = [shared.known("set of kernels", name.strip(), KERNEL_SETS) for name in names.split(",")]
+    found = compare_kernels(source.model, source.data.samples, kernels, signature=source.signature, limit=limit)
+    if as_json:
+        screen.json(found.to_json())
+    else:
+        print_kernels(found, screen.results)
 
 
 def _traces(model: Model, samples: Samples, options: TraceOptions, screen: Screen) -> Iterator[Trace]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from ..comparison.kernels import KernelComparison
 from ..simulation.explanation import Element, Explanation
 from ..simulation.trace import Trace
 from .inspection import signed
@@ -40,6 +41,37 @@ def print_explanation(found: Explanation, console: Console) -> None:
     _print_products(found, printer)
     for step in found.steps:
         printer.line(f"  {step.name:24} {_number(step.value)}")
+
+
+def print_kernels(found: KernelComparison, console: Console) -> None:
+    printer = Printer(console)
+    for refusal in found.refused:
+        printer.entry("Not run", f"{refusal.kernels}: {refusal.reason}")
+    for name in found.kernels[1:]:
+        ops = found.of(name)
+        head = (f"{name} against {found.baseline}", "bold")
+        if not ops:
+            printer.line(head, f": the same integers everywhere ({found.samples} samples)")
+            continue
+        own = [op for op in ops if op.own_units]
+        printer.line(head, f": {len(ops)} ops differ, {len(own)} of them by their own arithmetic")
+        for op in ops[:1] if not own else dict.fromkeys((ops[0], max(own, key=lambda op: op.own_units or 0))):
+            what = "First" if op is ops[0] else "Largest own"
+            share = op.differing / max(1, op.elements)
+            own_text = "" if op.own_units is None else f", {op.own_units:g} of its own"
+            numbers = f"in {share:.2%} of its elements, by at most {op.units:g}{own_text}"
+            printer.entry(what, (op.kind, "green"), " ", (printer.fit(op.tensor, 60), "cyan"), f": {numbers}")
+        _print_outputs(found, name, printer)
+
+
+def _print_outputs(found: KernelComparison, name: str, printer: Printer) -> None:
+    outputs = [output for output in found.outputs if output.kernels == name]
+    if not outputs:
+        printer.entry("Outputs", "the same")
+    for output in outputs:
+        share = output.differing / max(1, output.elements)
+        same = f"the greatest element is the same in {output.same_greatest:.1%} of rows"
+        printer.entry("Output", f"{output.tensor}: {share:.1%} differ, by at most {output.largest:.4g}; {same}")
 
 
 def _print_products(found: Explanation, printer: Printer) -> None:
