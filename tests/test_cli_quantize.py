@@ -103,15 +103,17 @@ def test_a_signature_without_samples_is_a_warning():
     assert not any("no samples for" in warning for warning in both.warnings)
 
 
-def test_quantize_and_compare_print_ratios_of_the_same_sign(quantize, home, run):
+def test_quantize_compare_and_doctor_measure_the_same_at_the_same_place(quantize, home, run):
     out, path = quantize("--data", home / "data.npz")
-    told = [float(number) for number in re.findall(r"SNR of the outputs (-?[\d.]+) dB", out)]
-    code, compared, _ = run("compare", home / "model.tflite", path, "--data", home / "data.npz", "--json")
-    assert code == 0
-    assert told
+    told = re.findall(r"SNR of the outputs (-?[\d.]+) dB, measured at ('[^']*' before SOFTMAX)", out)
+    both = (home / "model.tflite", path, "--data", home / "data.npz")
+    printed = [run("compare", *both)[1], run("doctor", *both)[1]]
+    found = [re.findall(r"SNR (-?[\d.]+) dB, measured at ('[^']*' before SOFTMAX)", text)[0] for text in printed]
+    assert len({where for _, where in (*told, *found)}) == 1
+    numbers = [float(number) for number, _ in (*told, *found)]
+    assert max(numbers) - min(numbers) < 2  # on parts of the same samples
+    assert min(numbers) > 20
     assert "error -" not in out
-    # `quantize` judges what goes into the softmax, `compare` what comes out; both are far above the noise.
-    assert min(*told, json.loads(compared)["snr"]) > 20
 
 
 @pytest.mark.parametrize("mode", ["int8", "int16x8"])

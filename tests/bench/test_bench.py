@@ -25,7 +25,7 @@ def test_samples_are_calibrated_once_for_all_views(monkeypatch):
 
     monkeypatch.setattr(bench_module, "calibrate", counting)
     bench = Bench(conv_net(), (sample for sample in images(12)), Settings(10))
-    other = bench.judging(4, logits=False)
+    other = bench.judging(4)
     assert other.stats is bench.stats
     assert len(bench.rows) == 10
     assert len(other.judged_rows) == 4
@@ -34,13 +34,13 @@ def test_samples_are_calibrated_once_for_all_views(monkeypatch):
 
 def test_integer_ends_and_left_out_samples_make_no_difference():
     model, data = conv_net(), images()
-    bench = Bench(model, data).judging(8, logits=False)
+    bench = Bench(model, data).judging(8)
     error = bench.error(plainly(model, data))
     integers = bench.error(plainly(model, data, input_type="uint8", output_type="int8"))
     assert 0 < error < 1e-3
     assert integers == pytest.approx(error, rel=1)
     assert bench.error(model) == 0
-    without = Bench(model, data[2:]).judging(6, logits=False)
+    without = Bench(model, data[2:]).judging(6)
     assert bench.error(plainly(model, data), frozenset((0, 1))) == pytest.approx(without.error(plainly(model, data)))
 
 

@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 import zeropoint
 from zeropoint.affine import QuantParams, dequantize, quantize
+from zeropoint.bench.bench import Bench
 from zeropoint.bench.errors import EXACT, decibels
 from zeropoint.comparison.compare import load_metric
 from zeropoint.comparison.sums import ChannelGains, DeviationSums, IntegerUse, along
@@ -145,6 +146,26 @@ def test_top_1_is_compared_where_outputs_are_classes():
     classes, wide = zeropoint.compare(saved(both), plainly(saved(both), data), data).outputs
     assert classes.agreement is not None
     assert wide.agreement is None
+
+
+def test_channels_of_different_kinds_count_the_same_in_compare_and_on_the_bench():
+    net, spread = Net(), np.float32([300, 1, 1, 1])
+    model = saved(net.model(net.conv(net.input(1, 8, 8, 3), normal(4, 1, 1, 3) * spread[:, None, None, None])))
+    made = plainly(model, images())
+    found = zeropoint.compare(model, made, images(8))
+    assert found.snr == pytest.approx(decibels(Bench(model, images(8)).judging(8).error(made)), abs=0.01)
+    assert found.outputs[0].where == f"'{model.main.outputs[0].name}'"
+
+
+def test_probabilities_are_measured_at_what_they_are_made_of():
+    net = Net()
+    scores = net.dense(net.input(1, 16), normal(4, 16, spread=3), name="scores")
+    model = saved(net.model(net("SOFTMAX", [scores], beta=1.0, name="classes")))
+    data = [(normal(1, 16, seed=k),) for k in range(12)]
+    for made in (plainly(model, data), plainly(model, data, output_type="int8")):
+        found = zeropoint.compare(model, made, data)
+        assert found.outputs[0].where == "'scores' before SOFTMAX"
+        assert found.snr == pytest.approx(decibels(Bench(model, data).judging(12).error(made)), abs=0.01)
 
 
 def test_a_metric_scores_both_models(model):

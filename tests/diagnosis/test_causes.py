@@ -32,7 +32,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "compare.md"
 def evidence_of(model: Model, data: list) -> ModelEvidence:
     bench = Bench(model, data)
     result = quantize_with(bench, Request(preset("int8"), method="minmax", effort="quick"))
-    trials = FixTrials(bench.judging(8, logits=False), preset("int8"), math.inf)
+    trials = FixTrials(bench.judging(8), preset("int8"), math.inf)
     comparison, alignment = compare_models(model, result.model, data), align_models(model, result.model)
     return ModelEvidence(
         DiagnosisRequest(model, data), result.model, comparison, alignment, trials, quantization=result

@@ -108,9 +108,9 @@ def test_a_compared_model_shows_its_errors(page, evidence):
 
 def test_cards_tell_size_accuracy_and_integer_share(page, evidence):
     cards = {card.label: card for card in page.cards}
-    assert list(cards) == ["Size", "Same class", "Signal to noise", "Integer arithmetic"]
+    assert list(cards) == ["Size", "Same class", "SNR", "Integer arithmetic"]
     assert cards["Integer arithmetic"].value == "100.0%"
-    assert cards["Signal to noise"].value == f"{evidence.comparison.snr:.1f} dB"
+    assert cards["SNR"].value == f"{evidence.comparison.snr:.1f} dB"
 
 
 def test_latency_is_shown_where_it_was_measured(evidence):
@@ -301,7 +301,7 @@ def test_quantize_writes_both(run, home):
     assert (code, err) == (0, "")
     assert str(home / "out.html") in out
     document = Document((home / "out.html").read_text("utf-8"))
-    assert "Own error" in document.text
+    assert "Own SNR" in document.text
     assert f"--data {home / 'data.npz'}" in document.text
     assert "Compared on" in document.text
     assert json.loads((home / "out.json").read_text("utf-8"))["main"]["results"]
@@ -365,7 +365,7 @@ def test_compare_doctor_and_benchmark_write_reports(run, home, evidence):
         texts[command] = document.text
         tensors = json.loads(document.raw["data"])["tensors"].values()
         assert any(tensor["bins"] for tensor in tensors) is (command != "benchmark")
-    assert "Own error" in texts["compare"]
+    assert "Own SNR" in texts["compare"]
     assert "Findings" in texts["doctor"]
     assert "Latency" in texts["benchmark"]
     assert json.loads((home / "compare.json").read_text("utf-8"))["main"]["results"]

@@ -32,5 +32,5 @@ def test_a_trained_model_is_reported(run, tmp_path, digits, labels):
     assert code == 0
     assert str(report) in out
     text = report.read_text("utf-8")
-    assert "Own error" in text
+    assert "Own SNR" in text
     assert "held-back samples" in text

@@ -22,7 +22,18 @@ from ..runtime.runner import Runner
 from ..sources.ports import Entry, Row, entries, entry
 from ..sources.samples import NotedSamples, Notes, Samples, iterate, rows
 from .alignment import input_order
-from .errors import Compared, ErrorSum, OpError, Reference, compared_outputs, encoded, real, references, worst_ops
+from .errors import (
+    Compared,
+    ErrorSum,
+    OpError,
+    Reference,
+    compared_outputs,
+    encoded,
+    real,
+    references,
+    where_measured,
+    worst_ops,
+)
 
 KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES = 256, 1 << 28, 1 << 26
 """How much of the data is held in memory, to be run again; between these, as much as the activations of a run."""
@@ -71,22 +82,18 @@ class Bench:
     ) -> None:
         self.model, self.ops, self.settings = model, ops, settings or Settings()
         self._samples, self._judged, self._progress = samples, judged, progress
-        self._logits = True
         self._holds_back = holds_back
         self._held: list[Any] = []
         self._unseen: list[Any] = []
 
-    def judging(self, judged: int, *, logits: bool = True) -> Bench:
-        """The same samples and statistics, with models compared on the first `judged` samples.
-
-        Probabilities are compared by what they are made of; without `logits`, as callers see them.
-        """
+    def judging(self, judged: int) -> Bench:
+        """The same samples and statistics, with models compared on the first `judged` samples."""
         _ = self.stats, self.numbered_rows  # measured once for both
         other = copy(self)
-        other._judged, other._logits = judged, logits
+        other._judged = judged
         for name in ("compared", "wanted", "references"):
             other.__dict__.pop(name, None)
-        if "wanted" in self.__dict__ and logits == self._logits and judged <= self._judged:
+        if "wanted" in self.__dict__ and judged <= self._judged:
             other.__dict__["wanted"] = self.wanted[:judged]
         return other
 
@@ -168,8 +175,12 @@ class Bench:
     @cached_property
     def compared(self) -> tuple[Compared, ...]:
         """The outputs that tell how good another version of the model is; none if there is nothing to compare."""
-        found = compared_outputs(self.entry.graph, self.ops) if self.judged_rows else ()
-        return tuple(one if self._logits else Compared(one.place) for one in found)
+        return tuple(compared_outputs(self.entry.graph, self.ops)) if self.judged_rows else ()
+
+    @property
+    def where(self) -> str:
+        """What the error of other versions is measured at, for people."""
+        return where_measured(self.compared, self.entry.graph)
 
     @cached_property
     def wanted(self) -> list[list[Array]]:

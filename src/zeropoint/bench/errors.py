@@ -149,6 +149,16 @@ class Compared:
         maker = None if self.probabilities is None else _maker(Uses(graph), output)
         return output if maker is None or maker.inputs[0] is None else maker.inputs[0]
 
+    def label(self, graph: Graph) -> str:
+        """Where the SNR is measured, for people."""
+        maker = None if self.probabilities is None else _maker(Uses(graph), graph.outputs[self.place])
+        return f"'{self.tensor(graph).name.split(';')[0]}'{f' before {maker.label}' if maker is not None else ''}"
+
+    def is_in(self, graph: Graph, other: Graph) -> bool:
+        """Whether another version of `graph` makes its probabilities in the same way."""
+        makers = [_maker(Uses(g), g.outputs[self.place]) for g in (graph, other)]
+        return self.probabilities is None or len({None if op is None else op.kind for op in makers}) == 1
+
     def judged(self, values: Array) -> Array:
         """The part of the values that makes a difference."""
         if self.probabilities is None:
@@ -169,16 +179,30 @@ def references(wanted: Sequence[Sequence[Array]]) -> list[list[Reference]]:
     return [[Reference(*one) for one in zip(values, scales, strict=True)] for values in wanted]
 
 
+def where_measured(compared: Sequence[Compared], graph: Graph) -> str:
+    """The same of all outputs that are compared."""
+    labels = [one.label(graph) for one in compared]
+    return labels[0] if len(labels) == 1 else f"{len(labels)} outputs ({', '.join(labels[:2])} ...)"
+
+
+def has_channels(shape: tuple[int, ...]) -> bool:
+    """Whether the last axis of an output may be one of channels, each with a meaning of its own."""
+    return len(shape) > 2 and 2 <= shape[-1] <= MOST_CHANNELS and math.prod(shape[:-1]) >= FEWEST_ROWS
+
+
 def channel_scales(values: Sequence[Array]) -> Array | None:
     """Factors that give the channels of an output the same power, if they differ in kind; None if they do not.
 
     A detector puts coordinates, scores and classes side by side: by their power the coordinates alone would count.
     """
-    shape = values[0].shape if values else ()
-    if len(shape) < 3 or not 2 <= shape[-1] <= MOST_CHANNELS or math.prod(shape[:-1]) < FEWEST_ROWS:
+    if not values or not has_channels(values[0].shape):
         return None
-    rows = [np.asarray(v, np.float64).reshape(-1, shape[-1]) for v in values]
-    power = np.asarray(sum((r**2).sum(axis=0) for r in rows))
+    rows = [np.asarray(v, np.float64).reshape(-1, values[0].shape[-1]) for v in values]
+    return scales_of_powers(np.asarray(sum((r**2).sum(axis=0) for r in rows)))
+
+
+def scales_of_powers(power: Array) -> Array | None:
+    """The same from the power of each channel."""
     if not np.isfinite(power).all() or power.max() < IN_KIND * power.min():
         return None
     return np.asarray(1 / np.sqrt(np.maximum(power, WEAKEST * power.max())), np.float32)
@@ -207,6 +231,15 @@ class OpError:
     name: str
     error: float
     before: float
+
+    @property
+    def snr(self) -> float:
+        return decibels(self.error)
+
+    @property
+    def snr_of_inputs(self) -> float:
+        """The least."""
+        return decibels(self.before)
 
 
 def worst_ops(model: Model, made: Model, rows: Sequence[Row], *, in_sequence: bool = False) -> tuple[OpError, ...]:

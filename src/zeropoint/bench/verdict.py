@@ -36,7 +36,8 @@ FEWEST = 4
 
 @dataclass(frozen=True)
 class Verdict:
-    """`agreeing` of `sure` samples have the float model's class; `sure` is 0 where there are no classes."""
+    """`agreeing` of `sure` samples have the float model's class; `sure` is 0 where there are no classes. `where` the
+    `snr` is measured is told as well."""
 
     level: Level
     snr: float | None = None
@@ -44,6 +45,7 @@ class Verdict:
     sure: int = 0
     samples: int = 0
     held_back: bool = False
+    where: str = ""
 
     @property
     def summary(self) -> str:
@@ -51,10 +53,11 @@ class Verdict:
         if self.level == "unknown":
             return "nothing was measured, as no samples were given"
         which = "samples that calibration did not use" if self.held_back else "samples of the calibration"
+        snr = f"SNR of the outputs {self.snr:.1f} dB, measured at {self.where}"
         if self.sure:
             classes = f"the float model's class for {self.agreeing} of {self.sure} {which}"
-            return f"{classes}; SNR of the outputs {self.snr:.1f} dB"
-        return f"SNR of the outputs {self.snr:.1f} dB on {self.samples} {which}"
+            return f"{classes}; {snr}"
+        return f"{snr} on {self.samples} {which}"
 
     @property
     def advice(self) -> str:
@@ -96,7 +99,7 @@ def verdict(bench: Bench, made: Model) -> Verdict:
         agreeing = sure = 0
     measured, (good, usable) = (snr, SNRS) if not sure else (agreeing / sure, AGREEMENTS)
     level: Level = "good" if measured >= good else "doubtful" if measured >= usable else "broken"
-    return Verdict(level, snr, agreeing, sure, len(rows), bool(bench.unseen_rows))
+    return Verdict(level, snr, agreeing, sure, len(rows), bool(bench.unseen_rows), judge.where)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..bench.alignment import Alignment, align_models, computed
-from ..bench.errors import encoded, real, views
+from ..bench.errors import Compared, compared_outputs, encoded, real, views
 from ..bench.isolate import isolate
 from ..calibration import Settings
 from ..display import notebook_line
@@ -200,10 +200,19 @@ class _Comparer:
             if t.size and (t.dtype.is_float or t.is_quantized) and alignment.partner.get(t) in known
         }
         units = map(unit_of, self.quantized.outputs)
-        self.outputs = [OutputSums(self.exact, k, self.ops, DeviationSums(scale=unit)) for k, unit in enumerate(units)]
+        self.compared = [
+            one if one.is_in(self.exact, self.quantized) else Compared(one.place)
+            for one in compared_outputs(self.exact, self.ops)
+        ]
+        known_by_place = {one.place: one for one in self.compared}
+        self.outputs = [
+            OutputSums(self.exact, k, self.ops, DeviationSums(scale=unit), known_by_place.get(k))
+            for k, unit in enumerate(units)
+        ]
+        ends = [[*graph.outputs, *(c.tensor(graph) for c in self.compared)] for graph in (self.exact, self.quantized)]
         self.runners = (
-            Runner.exposing(wanted, self.exact, [*self.exact.outputs, *inner], strict=False),
-            Runner.exposing(made, self.quantized, [*self.quantized.outputs, *self.sums], kernels=kernels, strict=False),
+            Runner.exposing(wanted, self.exact, [*ends[0], *inner], strict=False),
+            Runner.exposing(made, self.quantized, [*ends[1], *self.sums], kernels=kernels, strict=False),
         )
         measured = [op for op in self.quantized.ops if any(t in self.sums for t in op.outputs)]
         self.isolated = isolate(made, self.quantized, measured, lambda t: alignment.partner.get(t) in known)
@@ -255,7 +264,7 @@ class _Comparer:
         exact_outputs = [np.array(wanted[t]) for t in self.exact.outputs]
         outputs = [np.array(real(made[t], t)) for t in self.quantized.outputs]
         for sums_of_output, exact, own in zip(self.outputs, exact_outputs, outputs, strict=True):
-            sums_of_output.add(exact, own)
+            sums_of_output.add(exact, own, self._judged(sums_of_output.compared, wanted, made))
         wanted |= {t: np.asarray(wanted[t] * gains, np.float32) for t, gains in self.gains.items() if t in wanted}
         partner = self.alignment.partner
         for tensor, sums in self.sums.items():
@@ -269,6 +278,15 @@ class _Comparer:
                 self.alone = None
                 self.notes.append(f"own errors were not measured: {error}")
         return exact_outputs, outputs
+
+    def _judged(
+        self, compared: Compared | None, wanted: Mapping[Tensor, Array], made: Mapping[Tensor, Array]
+    ) -> tuple[Array, Array] | None:
+        """What goes into the softmax or sigmoid at the end of both models, if there is one."""
+        if compared is None or compared.probabilities is None:
+            return None
+        exact, own = compared.tensor(self.exact), compared.tensor(self.quantized)
+        return compared.judged(wanted[exact]), compared.judged(real(made[own], own))
 
     def _add_alone(self, runner: Runner, wanted: Mapping[Tensor, Array]) -> None:
         """Run each op of the quantized model on what the float model has for its inputs."""

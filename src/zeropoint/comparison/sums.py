@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ..affine import QuantParams
-from ..bench.errors import ErrorSum, decibels, dot, real
+from ..bench.errors import Compared, ErrorSum, decibels, dot, has_channels, real, scales_of_powers
 from ..dtypes import Array
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
@@ -60,23 +60,54 @@ class DeviationSums(ErrorSum):
 
 
 @dataclass
+class ChannelErrorSum(ErrorSum):
+    """Keeps channels apart, so that those of different kinds can count the same in the end."""
+
+    channels: tuple[Array, Array] | None = None  # squared differences and squared values of each
+
+    def add(self, wanted: Array, found: Array) -> Array:
+        if has_channels(wanted.shape):
+            rows, other = (np.asarray(v, np.float64).reshape(-1, wanted.shape[-1]) for v in (wanted, found))
+            with np.errstate(invalid="ignore"):
+                sums = ((other - rows) ** 2).sum(axis=0), (rows**2).sum(axis=0)
+            before = self.channels or (0.0, 0.0)
+            self.channels = before[0] + sums[0], before[1] + sums[1]
+        return super().add(wanted, found)
+
+    @property
+    def relative(self) -> float:
+        scales = None if self.channels is None else scales_of_powers(self.channels[1])
+        if scales is None or self.channels is None:
+            return super().relative
+        error, power = (float((part * scales.astype(np.float64) ** 2).sum()) for part in self.channels)
+        return ErrorSum(error, power).relative
+
+
+@dataclass
 class OutputSums:
-    """The output at `place` of the float model's `graph`, over all samples."""
+    """The output at `place` of the float model's `graph`, over all samples.
+
+    Its SNR is that of `compared`, as everywhere: of what a softmax or a sigmoid at the end is fed with.
+    """
 
     graph: Graph
     place: int
     ops: Mapping[str, OpSpec]
     sums: DeviationSums = field(default_factory=DeviationSums)
+    compared: Compared | None = None
+    judged: ChannelErrorSum = field(default_factory=ChannelErrorSum)
     agreeing: int = 0
     rows: int = 0
     runs: int = 0
     is_distribution: bool = True
 
-    def add(self, wanted: Array, found: Array) -> None:
+    def add(self, wanted: Array, found: Array, judged: tuple[Array, Array] | None = None) -> None:
+        """One run's output of both models, and what is `judged` of them where that is something else."""
         if wanted.shape != found.shape:
             return
         self.runs += 1
         self.sums.add(wanted, found)
+        self.judged.add(*(judged or (wanted, found)))
         if wanted.ndim in (1, 2) and wanted.shape[-1] > 1 and wanted.size:
             table, other = (a.reshape(-1, wanted.shape[-1]) for a in (wanted, found))
             self.agreeing += int((table.argmax(-1) == other.argmax(-1)).sum())
@@ -89,9 +120,17 @@ class OutputSums:
         means_classes = self.rows and (self.is_distribution or self._looks_like_logits())
         return self.agreeing / self.rows if means_classes else None
 
+    @property
+    def relative(self) -> float:
+        """The relative squared error of what is judged."""
+        is_other = self.judged.channels is not None or (self.compared and self.compared.probabilities)
+        return self.judged.relative if is_other else self.sums.relative
+
     def row(self) -> OutputRow:
-        sums = self.sums
-        return OutputRow(self.graph.outputs[self.place].name, sums.deviation(), sums.largest, sums.mean, self.agreement)
+        sums, compared = self.sums, self.compared or Compared(self.place)
+        deviation = replace(sums.deviation(), snr=decibels(self.relative))
+        name, where = self.graph.outputs[self.place].name, compared.label(self.graph)
+        return OutputRow(name, deviation, sums.largest, sums.mean, self.agreement, where)
 
     def _looks_like_logits(self) -> bool:
         """Scores before a softmax, that is a dense layer with fewer outputs than inputs and no activation; or the

@@ -80,13 +80,15 @@ class OpRow:
 @dataclass(frozen=True)
 class OutputRow:
     """One output of the model. `agreement` is the share of samples with the same largest element, where that means
-    something: None unless the output looks like scores of classes."""
+    something: None unless the output looks like scores of classes. The SNR of `deviation` is measured at `where`: the
+    output itself, or what goes into the softmax or sigmoid that makes it."""
 
     name: str
     deviation: Deviation
     largest: float  # absolute error
     mean: float  # absolute error
     agreement: float | None = None
+    where: str = ""
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
     alignment = align_models(request.model, made)
     options = ComparisonOptions(min(COMPARED, len(bench.rows)), keep_state=request.keep_state, ops=request.ops)
     comparison = compare_models(request.model, made, bench.rows, options, alignment)
-    judged = bench.judging(affordable_samples(request.model, request.ops), logits=False)
+    judged = bench.judging(affordable_samples(request.model, request.ops))
     trials = FixTrials(judged, request.recipe, time.perf_counter() + request.seconds, target=request.target)
     stats = None if calibration is None else calibration.stats
     doctor = _Doctor(bench, ModelEvidence(request, made, comparison, alignment, trials, stats, quantization))

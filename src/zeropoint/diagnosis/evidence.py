@@ -107,7 +107,7 @@ class FixTrials:
     def on_fewer(self, share: float) -> FixTrials:
         """The same on a share of the samples, though not on fewer than a few."""
         count = max(FEW, math.ceil(share * len(self.bench.judged_rows)))
-        return replace(self, bench=self.bench.judging(count, logits=False), chosen=self.method, errors={})
+        return replace(self, bench=self.bench.judging(count), chosen=self.method, errors={})
 
     def planned(self, fix: Fix, prepared_for: Fix | None = None) -> Planned:
         """The plan with `fix`, of the model as it is prepared for that or, to save time, for another one."""

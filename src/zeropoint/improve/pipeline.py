@@ -304,7 +304,7 @@ class _Search:
         """Only the best candidate is built with its own inputs and outputs, and tried in LiteRT."""
         best, error = self.best(first)
         result = carry_out(best.planned, best.request)
-        note = f"{best}; SNR of the outputs {decibels(error):.1f} dB"
+        note = f"{best}; SNR of the outputs {decibels(error):.1f} dB, measured at {self.lab.bench.where}"
         result = replace(result, notes=(*result.notes, note), steps=tuple(self.trials))
         if best.request.interface != Interface():
             return result

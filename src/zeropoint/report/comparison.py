@@ -16,8 +16,8 @@ def print_comparison(comparison: Comparison, console: Console, top: int | None =
     printer = Printer(console)
     rows, total = comparison.by_blame[:top], len(comparison.ops)
     count = f"{len(rows)} of {total} ops" if len(rows) < total else f"{total} ops"
-    about = f"({count}, {comparison.samples} samples; signal-to-noise in dB: higher is better)"
-    printer.line(("Ops by their own error ", "bold"), about)
+    about = f"({count}, {comparison.samples} samples; SNR in dB: larger is better)"
+    printer.line(("Ops by their own SNR ", "bold"), about)
     printer.line("     own   accum.  mean ulp  max ulp   cosine  clipped   used  op")
     for row in rows:
         _print_row(row, printer)
@@ -59,7 +59,8 @@ def _print_outputs(comparison: Comparison, printer: Printer) -> None:
     printer.line(("Outputs", "bold"))
     for output in comparison.outputs:
         errors = f"error {output.mean:.4g} on average, at most {output.largest:.4g}"
-        about = f"  {snr_text(output.deviation.snr)}, {errors}{_agreement(output.agreement)}"
+        where = f", measured at {output.where}" if output.where else ""
+        about = f"  SNR {snr_text(output.deviation.snr)}{where}; {errors}{_agreement(output.agreement)}"
         printer.line("  ", (printer.fit(output.name, 60), "cyan"), about)
     if (metric := comparison.metric) is not None:
         scores = f"{metric.name}: {metric.before:.6g} float, {metric.after:.6g} quantized"
@@ -78,7 +79,9 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     printer = Printer(console)
     compared = diagnosis.comparison
     agreement = _agreement(next((o.agreement for o in compared.outputs if o.agreement is not None), None))
-    printer.line(("Outputs  ", "bold"), f"{snr_text(compared.snr)} on {compared.samples} samples{agreement}")
+    where = " and ".join(dict.fromkeys(output.where for output in compared.outputs[:2]))
+    snr = f"SNR {snr_text(compared.snr)}{f', measured at {where},' if where else ''}"
+    printer.line(("Outputs  ", "bold"), f"{snr} on {compared.samples} samples{agreement}")
     if diagnosis.is_healthy:
         printer.line(("Nothing to fix.", "green"))
     for number, finding in enumerate(diagnosis.findings, 1):
@@ -110,7 +113,7 @@ def _print_remedy(remedy: Remedy, printer: Printer) -> None:
 
 
 def _score(score: Score, float_metric: float | None) -> str:
-    text = f"{snr_text(score.snr)}{_agreement(score.agreement)}"
+    text = f"SNR {snr_text(score.snr)}{_agreement(score.agreement)}"
     if score.metric is not None:
         text += f", metric {score.metric:.6g}" + ("" if float_metric is None else f" (float {float_metric:.6g})")
     return text if score.bytes is None else f"{text}, {size_text(score.bytes)}"

@@ -46,7 +46,7 @@ def _graph_data(results: dict[str, float]) -> dict[str, Any]:
     most = max(*results.values(), DECIBELS[0] + 1)
     borders = (*reversed(DECIBELS), most)
     return {
-        "name": "zeropoint: signal to noise, dB",
+        "name": "zeropoint: SNR, dB",
         "results": {name: {"value": value} for name, value in results.items()},
         "thresholds": [{"value": v, "bgColor": c} for v, c in zip(borders, COLOURS, strict=True)],
         "hideAggregatedStats": ["sum"],  # decibels do not add up

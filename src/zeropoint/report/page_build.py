@@ -96,7 +96,7 @@ class Measure:
 
 
 MEASURES = (
-    Measure("own", "Own error", "signal-to-noise of this op alone, fed with the float model's values"),
+    Measure("own", "Own SNR", "signal-to-noise of this op alone, fed with the float model's values"),
     Measure("accumulated", "Accumulated error", "signal-to-noise with both models run as they are"),
     Measure(
         "expected",
@@ -363,7 +363,8 @@ def _accuracy(compared: Comparison) -> Iterator[Card]:
         yield Card("Same class", f"{agreement:.1%}", f"of {compared.samples} samples, as the float model")
     if compared.outputs:
         largest = max(output.largest for output in compared.outputs)
-        yield Card("Signal to noise", snr_text(compared.snr), f"of the outputs; largest error {largest:.3g}")
+        where = " and ".join(dict.fromkeys(o.where for o in compared.outputs[:2])) or "the outputs"
+        yield Card("SNR", snr_text(compared.snr), f"measured at {where}; largest error of the outputs {largest:.3g}")
 
 
 def _health(diagnosis: Diagnosis) -> Card:

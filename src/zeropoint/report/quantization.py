@@ -52,7 +52,14 @@ def result_json(result: Result, saved: SavedAs) -> dict[str, Any]:
     }
     skipped = [{"kind": s.op.label, "name": s.op.name, "code": s.code, "reason": s.reason} for s in result.skipped]
     ends = [{"key": s.key, "inputs": s.inputs, "outputs": s.outputs} for s in shown.signatures]
-    measured = {"verdict": result.verdict, "steps": result.steps, "worst": result.worst, "signatures": ends}
+    steps = [
+        {"what": s.what, "seconds": s.seconds, "snr": None if s.error is None else decibels(s.error), "kept": s.kept}
+        for s in result.steps
+    ]
+    worst = [
+        {"kind": op.label, "name": op.name, "snr": op.snr, "snr_of_inputs": op.snr_of_inputs} for op in result.worst
+    ]
+    measured = {"verdict": result.verdict, "steps": steps, "worst": worst, "signatures": ends}
     counts = Counter(op.execution for op in shown.ops)
     made = {"target": result.target.name, "integer_share": shown.integer_share, "ops": counts, "skipped": skipped}
     repairs = [{"name": r.tensor.name, "code": r.code, "text": r.text} for r in result.repairs]
@@ -85,7 +92,7 @@ def print_result(result: Result, saved: SavedAs, console: Console) -> None:
     for step in result.steps:
         printer.entry("Step", step_text(step))
     for op in result.worst:
-        snrs = f"SNR {snr_text(decibels(op.error))}, of its inputs {snr_text(decibels(op.before))}"
+        snrs = f"SNR {snr_text(op.snr)}, of its inputs {snr_text(op.snr_of_inputs)}"
         printer.entry("Worst", f"{op.label} ", printer.fit(op.name.split(";")[0], 60), f": {snrs}")
     for note in result.notes:
         printer.entry("Chosen", note)

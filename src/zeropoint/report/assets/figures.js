@@ -71,7 +71,7 @@ function courseFigure(ops, measures, ink) {
   return {
     data: lines,
     layout: frame(ink, {
-      showlegend: true, legend: {orientation: "h", yanchor: "bottom", y: 1.02}, xaxis: {title: {text: "op"}}, yaxis: {title: {text: "signal to noise, dB"}},
+      showlegend: true, legend: {orientation: "h", yanchor: "bottom", y: 1.02}, xaxis: {title: {text: "op"}}, yaxis: {title: {text: "SNR, dB"}},
     }),
   };
 }

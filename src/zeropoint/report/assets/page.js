@@ -55,7 +55,7 @@ async function drawChart(where, figure) {
 function errorTable(errors) {
   const shares = new Set(["clipped", "used"]);
   const titles = {
-    own: "Own error, dB", accumulated: "Accumulated, dB", expected: "Expected, dB", cosine: "Cosine",
+    own: "Own SNR, dB", accumulated: "Accumulated SNR, dB", expected: "Expected SNR, dB", cosine: "Cosine",
     mean_ulp: "Mean error, units of the last place", max_ulp: "Largest, units of the last place",
     clipped: "Clipped values", used: "Integers in use",
   };
