@@ -17,7 +17,7 @@ from ..dtypes import Array
 from ..errors import call
 from ..graph.model import Model
 from .bench import JUDGED, Bench, Loaded
-from .errors import Compared, ErrorSum, Reference, compared_outputs, decibels, references
+from .errors import Compared, ErrorSum, Reference, compared_outputs, decibels, references, where_measured
 
 Level = Literal["good", "doubtful", "broken", "unknown"]
 
@@ -98,8 +98,9 @@ def verdict(bench: Bench, made: Model) -> Verdict:
     if sure < FEWEST:
         agreeing = sure = 0
     measured, (good, usable) = (snr, SNRS) if not sure else (agreeing / sure, AGREEMENTS)
+    where = where_measured(compared, bench.entry.graph)
     level: Level = "good" if measured >= good else "doubtful" if measured >= usable else "broken"
-    return Verdict(level, snr, agreeing, sure, len(rows), bool(bench.unseen_rows), judge.where)
+    return Verdict(level, snr, agreeing, sure, len(rows), bool(bench.unseen_rows), where)
 
 
 @dataclass(frozen=True)
