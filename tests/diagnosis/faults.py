@@ -165,6 +165,20 @@ def huge_values() -> Patient:
     return Patient(saved(net.model(out)), data, plainly(saved(net.model(out)), data))
 
 
+def two_bit_weights() -> Patient:
+    """Only weights are quantized, with two bits."""
+    model, data = conv_net(), images()
+    return Patient(
+        model, data, zeropoint.quantize(model, "weights", weight_bits=2, min_elements=0, effort="quick").model
+    )
+
+
+def four_bit_weights() -> Patient:
+    """Integers throughout, weights with four bits."""
+    model, data = conv_net(), images()
+    return Patient(model, data, plainly(model, data, weight_bits=4), ops=("a", "b", "c"))
+
+
 FAULTS: dict[str, Callable[[], Patient]] = {
     "outlier_samples": outlier_sample,
     "drowned_input": drowned_concat_input,
@@ -175,6 +189,7 @@ FAULTS: dict[str, Callable[[], Patient]] = {
     "clipping": narrow_range,
     "unlike_data": other_data,
     "outlier_values": huge_values,
+    "too_few_bits": two_bit_weights,
 }
 
 

@@ -64,9 +64,9 @@ Found = TypeVar("Found")
 class Bench:
     """Runs a float model, and other versions of it, on samples.
 
-    `samples` may be anything that calibration takes, read once; the first of them are held, few if none are `judged`.
-    Where it `holds_back` samples, some take no part in calibration. For models with several signatures nothing but
-    statistics can be had.
+    `samples` may be anything that calibration takes, read once; the first of them are held, at most `kept`, and few if
+    none are `judged`. Where it `holds_back` samples, some take no part in calibration. For models with several
+    signatures nothing but statistics can be had.
     """
 
     def __init__(
@@ -77,12 +77,13 @@ class Bench:
         *,
         judged: int = JUDGED,
         holds_back: bool = False,
+        kept: int = KEPT_SAMPLES,
         ops: Mapping[str, OpSpec] = OPS,
         progress: Progress | None = None,
     ) -> None:
         self.model, self.ops, self.settings = model, ops, settings or Settings()
         self._samples, self._judged, self._progress = samples, judged, progress
-        self._holds_back = holds_back
+        self._holds_back, self._kept = holds_back, kept
         self._held: list[Any] = []
         self._unseen: list[Any] = []
 
@@ -123,7 +124,7 @@ class Bench:
         """The samples that take part in calibration; those that will be run again are held."""
         room = min(KEPT_BYTES, max(LEAST_KEPT_BYTES, activation_bytes(self.entry.graph)))
         count, holds_back = 0, self._holds_back and not self.in_sequence
-        most = KEPT_SAMPLES if self._judged else JUDGED
+        most = self._kept if self._judged else JUDGED
         for count, sample in enumerate(iterate(samples), 1):
             room -= _size(sample)
             is_apart = holds_back and not count % HELD_BACK_EVERY and len(self._unseen) < MOST_HELD_BACK
@@ -153,7 +154,7 @@ class Bench:
         if not self.is_single:
             return []
         _ = self.stats  # reads the samples
-        most = min(KEPT_SAMPLES, self.settings.limit or KEPT_SAMPLES)
+        most = min(self._kept, self.settings.limit or self._kept)
         return list(islice(rows(self._held, self.entry, Notes()), most))
 
     @property

@@ -16,7 +16,7 @@ from ..affine import dequantize, quantize
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
-from ..ops import CONVERSIONS, OpSpec, Probabilities
+from ..ops import CONVERSIONS, OPS, OpSpec, Probabilities
 from ..parallel import cached_property
 from ..runtime.runner import Runner
 from ..sources.ports import Row, entry
@@ -43,6 +43,9 @@ HELD_BYTES = 1 << 26
 
 WORST = 3
 """So many ops are named as the worst."""
+
+PROBABILITY_OPS = frozenset(kind for kind, spec in OPS.items() if spec.probabilities is not None)
+"""Another tool may have left such an op out: then its output is what goes into it."""
 
 TRANSPARENT = (*CONVERSIONS, "FAKE_QUANT")
 """Ops whose output holds the numbers of their input."""
@@ -147,7 +150,8 @@ class Compared:
         """Of any version of the model."""
         output = graph.outputs[self.place]
         maker = None if self.probabilities is None else _maker(Uses(graph), output)
-        return output if maker is None or maker.inputs[0] is None else maker.inputs[0]
+        source = maker.inputs[0] if maker is not None and maker.kind in PROBABILITY_OPS else None
+        return output if source is None else source
 
     def label(self, graph: Graph) -> str:
         """Where the SNR is measured, for people."""

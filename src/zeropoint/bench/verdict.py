@@ -16,6 +16,7 @@ import numpy as np
 from ..dtypes import Array
 from ..errors import call
 from ..graph.model import Model
+from ..sources.ports import Row
 from .bench import JUDGED, Bench, Loaded
 from .errors import Compared, ErrorSum, Reference, compared_outputs, decibels, references, where_measured
 
@@ -44,7 +45,7 @@ class Verdict:
     agreeing: int = 0
     sure: int = 0
     samples: int = 0
-    held_back: bool = False
+    held_back: bool | None = False  # None if it is not known
     where: str = ""
 
     @property
@@ -52,7 +53,8 @@ class Verdict:
         """What was measured, in a sentence."""
         if self.level == "unknown":
             return "nothing was measured, as no samples were given"
-        which = "samples that calibration did not use" if self.held_back else "samples of the calibration"
+        uses = {True: "samples that calibration did not use", False: "samples of the calibration", None: "samples"}
+        which = uses[self.held_back]
         snr = f"SNR of the outputs {self.snr:.1f} dB, measured at {self.where}"
         if self.sure:
             classes = f"the float model's class for {self.agreeing} of {self.sure} {which}"
@@ -76,9 +78,9 @@ class Verdict:
 UNKNOWN = Verdict("unknown")
 
 
-def verdict(bench: Bench, made: Model) -> Verdict:
-    """How far `made` agrees with the float model of `bench`."""
-    rows = bench.unseen_rows or bench.rows[:JUDGED]
+def verdict(bench: Bench, made: Model, rows: Sequence[Row] = ()) -> Verdict:
+    """How far `made` agrees with the float model of `bench`, on these samples or on those that were held back."""
+    rows = rows or bench.unseen_rows or bench.rows[:JUDGED]
     compared = tuple(compared_outputs(bench.entry.graph, bench.ops)) if rows else ()
     if not compared:
         return UNKNOWN

@@ -187,7 +187,9 @@ class RemedyOptions:
 
     apply: Path | None = option(None, "OUT", "Write the model that the findings ask for.")
     save_recipe: Path | None = option(None, "OUT.json", "Write its recipe, for quantize --recipe.")
-    most: float = option(0.1, "SHARE", "Arithmetic that may be given more bits.", min=0, max=1)
+    most: float | None = option(
+        None, "SHARE", "Arithmetic that may be given more bits. [0.1, or 0.25 in one piece]", min=0, max=1
+    )
     seconds: float = option(100.0, "S", "Time for trying things out; building comes after.", min=1)
 
     def write(self, result: DiagnosisResult, overwrite: bool) -> None:
@@ -293,9 +295,10 @@ def doctor(
         known["size_before"] = size_of(model, source.model)
         reports.write(screen.beside(options.as_json), title, result.before, size, **known)
     costly = [f.cause for f in diagnosis.findings if f.gain is not None or f.cause in SAMPLE_CAUSES]
-    if options.check and costly:
+    if options.check and (costly or not diagnosis.is_close):
         repair = "" if diagnosis.remedy is None else "; --apply OUT writes a better model"
-        raise CheckFailed(f"accuracy is lost to {', '.join(costly)}{repair}")
+        why = f"accuracy is lost to {', '.join(costly)}" if costly else f"no cause was found for: {diagnosis.verdict}"
+        raise CheckFailed(f"{why}{repair}")
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..bench.errors import decibels
+from ..bench.verdict import UNKNOWN, Verdict
 from ..display import Brief, Displayed
 from ..json_values import json_values
 from ..ops.execution import Execution
 from ..recipe import PlainRules, Recipe, recipe_content, recipe_from
+
+SCORE_LOSS = 0.01
+"""The share of a score that a quantized model may lose and still be called close to the float one."""
 
 SCHEMA_VERSION = 1
 """Of `Comparison.to_json` and `Diagnosis.to_json`; docs/compare.md describes them."""
@@ -193,10 +197,23 @@ class Diagnosis(Displayed):
     comparison: Comparison
     remedy: Remedy | None = None  # None if nothing was found that a recipe could repair
     notes: tuple[str, ...] = ()
+    verdict: Verdict = UNKNOWN
+
+    @property
+    def lost_score(self) -> float:
+        """How much of the float model's score by the user's metric is gone, as a share of it; 0 without a metric."""
+        metric = self.comparison.metric
+        return 0.0 if metric is None or not metric.before else (metric.before - metric.after) / abs(metric.before)
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the verdict is good, and the user's metric has not fallen by more than SCORE_LOSS of itself."""
+        return self.verdict.level == "good" and self.lost_score <= SCORE_LOSS
 
     @property
     def is_healthy(self) -> bool:
-        return not self.findings
+        """Nothing was found, and the outputs are close to the float model's in fact."""
+        return not self.findings and self.is_close
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA_VERSION, **json_values(self)}

@@ -10,7 +10,7 @@ from ..bench.latency import TimingOptions, benchmark
 from ..graph.model import Tensor
 from ..ops import CONVERSIONS
 from ..ops.execution import execution_of, macs_of
-from . import range_causes, weight_causes
+from . import bit_causes, range_causes, weight_causes
 from .evidence import Hypothesis, ModelEvidence, numbers
 from .sensitive_ops import coarse_weights, sensitive_ops
 
@@ -21,7 +21,7 @@ SLOWER = 1.2
 LEAST_SECONDS = 0.001
 """Models that take less are not compared: the clock is too coarse on a busy machine."""
 
-Stage = Literal["faults", "precision", "speed"]
+Stage = Literal["faults", "precision", "rest", "speed"]
 FindCause = Callable[[ModelEvidence], Hypothesis | None]
 
 
@@ -103,6 +103,7 @@ CAUSES: Mapping[Stage, tuple[FindCause, ...]] = {
         range_causes.swapped_inputs,
         range_causes.unnormalized_input,
         range_causes.unlike_data,
+        bit_causes.too_few_bits,
         weight_causes.uneven_channels,
         weight_causes.dead_channels,
         weight_causes.huge_weight,
@@ -113,8 +114,10 @@ CAUSES: Mapping[Stage, tuple[FindCause, ...]] = {
         range_causes.clipping,
         range_causes.extreme_scale,
     ),
-    "precision": (sensitive_ops, coarse_weights),
+    "precision": (bit_causes.float_islands, sensitive_ops, coarse_weights),
+    "rest": (bit_causes.other_quantizer, bit_causes.too_few_bits_everywhere),
     "speed": (float_fallback, costly_conversions, undelegated_ops),
 }
 """Ways in which a quantized model can be bad; the name of each function is the code of the cause it finds. Faults are
-looked for in the model as it is, a lack of precision in what their fixes leave; speed comes last."""
+looked for in the model as it is, a lack of precision in what their fixes leave, the rest where the outputs are far off
+and none of these was the cause; speed comes last."""

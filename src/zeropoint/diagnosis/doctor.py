@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
-import numpy as np
-
 from ..bench.alignment import align_models
-from ..bench.bench import JUDGED, KEPT_SAMPLES, Bench
+from ..bench.bench import JUDGED, Bench
 from ..bench.errors import decibels
+from ..bench.verdict import Verdict, verdict
 from ..calibration import Settings, Stats
-from ..comparison.compare import ComparisonOptions, Metric, NamedMetric, apply_metric, compare_models, named
-from ..comparison.sums import OutputSums
-from ..comparison.values import Diagnosis, Finding, Remedy, Score
+from ..comparison.compare import ComparisonOptions, Metric, compare_models, named
+from ..comparison.values import Diagnosis, Finding, Remedy
 from ..display import notebook_line
 from ..errors import InvalidRecipe, argument
 from ..files import PathLike
@@ -38,14 +36,14 @@ from ..sources.data import DataSource, samples_from
 from ..sources.models import ModelSource, load
 from ..sources.ports import entry
 from ..targets import Target
-from ..tflite import to_bytes
 from .causes import CAUSES, Stage
 from .evidence import DiagnosisRequest, Fix, FixTrials, Hypothesis, ModelEvidence, affordable_samples, wide_share
 from .sample_causes import with_sample_findings
+from .scores import Scores
 from .sensitive_ops import HEALTHY
 
-COMPARED = 32
-"""Samples on which inner tensors are compared."""
+COMPARED, MOST_SAMPLES = 32, 4096
+"""Samples on which inner tensors are compared; and outputs, unless a limit is given."""
 
 LEAST_GAIN = 1.0
 """In dB. What brings less is no cause."""
@@ -122,9 +120,9 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
     if not request.recipe.has_integer_ops:
         raise InvalidRecipe("the doctor looks at integer arithmetic; choose the mode int8 or int16x8")
     request.report("measuring the float model")
-    most = min(request.limit or KEPT_SAMPLES, KEPT_SAMPLES)
     settings = Settings(keep_state=request.keep_state)
-    bench = Bench(request.model, request.data, replace(settings, limit=most), ops=request.ops)
+    most = request.limit or MOST_SAMPLES
+    bench = Bench(request.model, request.data, replace(settings, limit=most), kept=most, ops=request.ops)
     calibration = None
     if request.calibration is not None:
         calibration = Bench(request.model, request.calibration, settings, ops=request.ops)
@@ -136,11 +134,15 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
     request.report("comparing op by op")
     alignment = align_models(request.model, made)
     options = ComparisonOptions(min(COMPARED, len(bench.rows)), keep_state=request.keep_state, ops=request.ops)
-    comparison = compare_models(request.model, made, bench.rows, options, alignment)
+    scores = Scores(bench, request.metric)
+    compared = compare_models(request.model, made, bench.rows[: options.limit], options, alignment)
+    comparison = scores.on_all_samples(compared, made)
     judged = bench.judging(affordable_samples(request.model, request.ops))
     trials = FixTrials(judged, request.recipe, time.perf_counter() + request.seconds, target=request.target)
     stats = None if calibration is None else calibration.stats
-    doctor = _Doctor(bench, ModelEvidence(request, made, comparison, alignment, trials, stats, quantization))
+    evidence = ModelEvidence(request, made, comparison, alignment, trials, stats, quantization)
+    judged_on = None if quantization is None or calibration is not None else False
+    doctor = _Doctor(scores, evidence, replace(verdict(bench, made, bench.rows), held_back=judged_on))
     found = doctor.result()
     benches = {"data": bench} | ({} if calibration is None else {"calibration": calibration})
     return replace(found, diagnosis=with_sample_findings(found.diagnosis, benches))
@@ -153,30 +155,19 @@ def _quantize(bench: Bench, asked: DiagnosisRequest, recipe: Recipe, method: Ran
     return quantize_with(bench.judging(judged), request)
 
 
-def _score(bench: Bench, made: Model, metric: NamedMetric | None) -> Score:
-    """How good another version of a bench's model is, on all samples that are held."""
-    found = bench.outputs(made)
-    judged = {c.place: OutputSums(bench.entry.graph, c.place, bench.ops) for c in bench.compared}
-    for wanted, own in zip(bench.float_outputs, found, strict=True):
-        for place, sums in judged.items():
-            sums.add(wanted[place], own[place])
-    agreements = [sums.agreement for sums in judged.values() if sums.agreement is not None]
-    return Score(
-        decibels(float(np.mean([output.sums.relative for output in judged.values()])) if judged else 0.0),
-        None if metric is None else apply_metric(metric, found),
-        float(np.mean(agreements)) if agreements else None,
-        len(to_bytes(made)),
-    )
-
-
 @dataclass
 class _Doctor:
     """Tries fixes, and keeps account of what they bring."""
 
-    bench: Bench
+    scores: Scores
     evidence: ModelEvidence
+    verdict: Verdict
     notes: list[str] = field(default_factory=list)
     fix: Fix = field(default_factory=Fix)
+
+    @property
+    def bench(self) -> Bench:
+        return self.scores.bench
 
     @property
     def request(self) -> DiagnosisRequest:
@@ -184,13 +175,25 @@ class _Doctor:
 
     def result(self) -> DiagnosisResult:
         findings: list[Finding] = []
+        if len(self.bench.rows) < self.bench.stats.samples:
+            self.notes.append(f"{len(self.bench.rows)} of {self.bench.stats.samples} samples fit into memory")
         for stage in CAUSES:
-            if stage == "speed" or self.evidence.comparison.snr < HEALTHY + 10:
+            if self._is_due(stage, findings):
                 findings += self._findings(stage)
         repaired, remedy = self._remedy(findings)
         findings.sort(key=lambda f: -math.inf if f.gain is None else f.gain, reverse=True)
-        diagnosis = Diagnosis(tuple(findings), self.evidence.comparison, remedy, tuple(self.notes))
+        diagnosis = replace(self._diagnosis, findings=tuple(findings), remedy=remedy, notes=tuple(self.notes))
         return DiagnosisResult(diagnosis, self.evidence.made, self.bench.stats, repaired)
+
+    @cached_property
+    def _diagnosis(self) -> Diagnosis:
+        return Diagnosis((), self.evidence.comparison, verdict=self.verdict)
+
+    def _is_due(self, stage: Stage, findings: Sequence[Finding]) -> bool:
+        """Whether the outputs are far enough off for the causes of this stage."""
+        if stage == "rest":
+            return not self._diagnosis.is_close and not any(f.gain is not None for f in findings)
+        return stage == "speed" or not self._diagnosis.is_close or self.evidence.comparison.snr < HEALTHY + 10
 
     def _findings(self, stage: Stage) -> list[Finding]:
         """The causes of one stage that hold. What comes after is tried on top of their fixes."""
@@ -212,6 +215,8 @@ class _Doctor:
 
     def _proven(self, code: str, hypothesis: Hypothesis) -> tuple[Finding, Fix] | None:
         """The finding with the best fix, unless that gains too little."""
+        if hypothesis.is_choice and self._diagnosis.is_close:
+            return None
         if not hypothesis.fixes or hypothesis.gain is not None:
             fix = next(iter(hypothesis.fixes), Fix())
             return hypothesis.finding(code, hypothesis.gain, fix, is_measured=False), fix
@@ -235,20 +240,19 @@ class _Doctor:
         """The model with all fixes, through the whole of `quantize`; none if nothing was found that it could repair."""
         if not any(f.gain is not None for f in findings):
             return None, None
-        request, bench = self.request, self.evidence.trials.bench
+        request, scores = self.request, self.scores
         recipe = request.recipe.then(*self.fix.rules)
-        before, built = _score(bench, self.evidence.made, request.metric), []
+        before, built = scores.of(self.evidence.made), []
         for method, effort in self._ways():
             request.report(f"building the proposed model, range {method}, effort {effort}")
             result = _quantize(self.bench, request, recipe, method, effort)
-            built.append((_score(bench, result.model, request.metric), result, {"range": method, "effort": effort}))
+            built.append((scores.of(result.model), result, {"range": method, "effort": effort}))
         after, result, options = max(built, key=lambda one: one[0].snr)
         if after.snr <= before.snr:
             self.notes.append(f"all fixes together do not help: {after.snr:.1f} dB after {before.snr:.1f} dB")
             return None, None
         moved = wide_share(result.model, request.ops) - wide_share(self.evidence.made, request.ops)
-        metric = None if request.metric is None else apply_metric(request.metric, bench.float_outputs)
-        return result, Remedy(plain_rules(recipe), options, before, after, max(0.0, moved), metric)
+        return result, Remedy(plain_rules(recipe), options, before, after, max(0.0, moved), scores.float_metric)
 
     def _ways(self) -> Iterator[tuple[RangeChoice, Effort]]:
         """How to choose ranges and round weights: as asked, and as the fixes say where these go beyond it."""

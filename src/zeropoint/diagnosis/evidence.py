@@ -144,7 +144,8 @@ def wide_share(model: Model, ops: Mapping[str, OpSpec] = OPS) -> float:
 class DiagnosisRequest:
     """What to examine: a float model, samples, perhaps a quantized version of it with the samples it was calibrated on.
 
-    `most` is the share of the multiply-accumulates that may be given more bits; `seconds` the time for trying;
+    `most` is the share of the multiply-accumulates that may be given more bits, None for as much as each cause finds
+    reasonable; `seconds` the time for trying;
     `progress` is called with what is being done; `keep_state` as in the settings of calibration.
     """
 
@@ -158,7 +159,7 @@ class DiagnosisRequest:
     limit: int | None = None
     metric: NamedMetric | None = None
     seconds: float = 100.0
-    most: float = 0.1
+    most: float | None = None
     progress: Callable[[str], None] | None = None
     keep_state: bool | None = None
     target: Target = INTEGER
@@ -284,7 +285,7 @@ class Hypothesis:
 
     The fault lies in the given model, so that quantizing anew repairs it, unless it is `in_recipe`. `samples` are not
     counted when a fix is judged, because they are what is wrong. `gain` is an estimate, where trying would take too
-    long. Without fixes, it costs only time.
+    long. Without fixes, it costs only time. What `is_choice` was asked for, and is no fault where outputs are close.
     """
 
     title: str
@@ -297,6 +298,7 @@ class Hypothesis:
     fixes: tuple[Fix, ...] = (Fix(),)
     in_recipe: bool = False
     gain: float | None = None
+    is_choice: bool = False
 
     def finding(self, code: str, gain: float | None, fix: Fix, *, is_measured: bool) -> Finding:
         text = self.title, self.evidence, self.effect, self.advice

@@ -24,6 +24,12 @@ from .evidence import Fix, Hypothesis, ModelEvidence, listed, numbers, rule_for
 HEALTHY = 30.0
 """Signal-to-noise of the outputs in dB from which on no op is called sensitive: nobody sees such an error."""
 
+HEALTHY_LOGITS = 24.0
+"""The same before a softmax or a sigmoid, which squash what is far from the border."""
+
+MOST = 0.1
+"""The share of the multiply-accumulates that may be given more bits, unless the user says it."""
+
 LEAST_GAIN = 1.5
 """In dB. What brings less is not worth more bits."""
 
@@ -84,7 +90,7 @@ class SensitiveOpSearch:
         self.graph, self.uses = plan.graph, Uses(plan.graph)
         self.macs = {op: macs_of(op, self.ops) for op in self.graph.ops}
         self.total = max(1, sum(self.macs.values()))
-        self.room = evidence.request.most * self.total
+        self.room = (MOST if evidence.request.most is None else evidence.request.most) * self.total
         self.layers = [op for op in plan.schemes if self.macs[op]]
         self.light = [op for op in plan.schemes if not self.macs[op]]
 
@@ -199,10 +205,16 @@ class SensitiveOpSearch:
         return replace(best, layers=layers, between=tuple(between))
 
 
+def healthy_snr(evidence: ModelEvidence) -> float:
+    """SNR of the outputs from which on no op is called sensitive."""
+    compared = evidence.trials.bench.compared
+    return HEALTHY_LOGITS if compared and all(one.probabilities is not None for one in compared) else HEALTHY
+
+
 def sensitive_ops(evidence: ModelEvidence) -> Hypothesis | None:
     """The ops that bring back most when they are computed with more bits, for little arithmetic."""
     before = evidence.trials.error()
-    if decibels(before) >= HEALTHY:
+    if decibels(before) >= healthy_snr(evidence):
         return None
     search = SensitiveOpSearch(evidence)
     widened = search.best()
@@ -231,7 +243,7 @@ def coarse_weights(evidence: ModelEvidence) -> Hypothesis | None:
     """Whether rounding the weights alone makes much of the error, so that better rounding helps."""
     request, before = evidence.request, evidence.trials.error()
     has_wide = any(rule.scheme.activations is DType.INT16 for rule in request.recipe.rules)
-    if request.effort == "high" or has_wide or decibels(before) >= HEALTHY:
+    if request.effort == "high" or has_wide or decibels(before) >= healthy_snr(evidence):
         return None
     with_wide = evidence.trials.error(Fix((Rule(INT16X8),)))
     share = with_wide / before if before > 0 else 0.0

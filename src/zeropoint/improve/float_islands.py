@@ -31,13 +31,19 @@ MOST_WORK = 0.25
 Ops = tuple[Op, ...]
 
 
-def find_island(work: Mapping[Op, int], snr_without: Callable[[Ops], float], before: float, report: Progress) -> Ops:
+def find_island(
+    work: Mapping[Op, int],
+    snr_without: Callable[[Ops], float],
+    before: float,
+    report: Progress,
+    most: float = MOST_WORK,
+) -> Ops:
     """The ops to leave float; none if that does not help enough.
 
     `work` are the ops, in order, with what each computes; `snr_without` is the outputs' SNR with some of them left
-    float, `before` with none.
+    float, `before` with none. They may hold the share `most` of the work.
     """
-    ops, limit = tuple(work), MOST_WORK * sum(work.values())
+    ops, limit = tuple(work), most * sum(work.values())
     tried: dict[Ops, float] = {}
 
     def gain(part: Ops) -> float:

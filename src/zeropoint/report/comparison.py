@@ -82,8 +82,14 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     where = " and ".join(dict.fromkeys(output.where for output in compared.outputs[:2]))
     snr = f"SNR {snr_text(compared.snr)}{f', measured at {where},' if where else ''}"
     printer.line(("Outputs  ", "bold"), f"{snr} on {compared.samples} samples{agreement}")
+    if (metric := compared.metric) is not None:
+        printer.line(("Metric  ", "bold"), f"{metric.name}: {metric.before:.6g} float, {metric.after:.6g} quantized")
+    level = {"good": "good", "doubtful": "look at it"}.get(diagnosis.verdict.level, diagnosis.verdict.level)
+    printer.line(("Verdict  ", "bold"), f"{level}: {diagnosis.verdict.summary}")
     if diagnosis.is_healthy:
         printer.line(("Nothing to fix.", "green"))
+    elif not diagnosis.findings:
+        printer.line(("No cause was found, but the outputs are not close to the float model's.", "red"))
     for number, finding in enumerate(diagnosis.findings, 1):
         _print_finding(number, finding, printer)
     if diagnosis.remedy is not None:

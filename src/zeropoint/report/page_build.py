@@ -370,5 +370,9 @@ def _accuracy(compared: Comparison) -> Iterator[Card]:
 def _health(diagnosis: Diagnosis) -> Card:
     count, remedy = len(diagnosis.findings), diagnosis.remedy
     if remedy is None:
-        return Card("Findings", str(count) if count else "none", "" if count else "nothing to fix")
+        return Card(
+            "Findings",
+            str(count) if count else "none",
+            "" if count else "nothing to fix" if diagnosis.is_healthy else "not close, for unknown reasons",
+        )
     return Card("Findings", str(count), f"the remedy brings {remedy.before.snr:.1f} dB to {remedy.after.snr:.1f} dB")

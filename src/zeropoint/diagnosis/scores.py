@@ -1,0 +1,77 @@
+"""How good versions of a model are on all samples: their outputs, the user's metric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..bench.bench import Bench, Loaded
+from ..bench.errors import Compared, compared_outputs, decibels
+from ..comparison.compare import NamedMetric, apply_metric
+from ..comparison.sums import DeviationSums, OutputSums, unit_of
+from ..comparison.values import Comparison, MetricRow, OutputRow, Score
+from ..dtypes import Array
+from ..graph.model import Model
+from ..parallel import cached_property
+from ..sources.ports import entry
+from ..tflite import to_bytes
+
+Values = Sequence[Sequence[Array]]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Runs versions of a bench's model on all samples that it holds."""
+
+    bench: Bench
+    metric: NamedMetric | None = None
+
+    @cached_property
+    def _asked(self) -> tuple[Compared, ...]:
+        """The outputs, and behind them what probabilities among them are made of."""
+        graph = self.bench.entry.graph
+        made_of = (one for one in compared_outputs(graph, self.bench.ops) if one.probabilities is not None)
+        return (*(Compared(place) for place in range(len(graph.outputs))), *made_of)
+
+    @cached_property
+    def _wanted(self) -> Values:
+        return self.bench.float_model(self._asked).values(self.bench.rows)
+
+    @cached_property
+    def float_metric(self) -> float | None:
+        return self._score(self._wanted)
+
+    def _score(self, values: Values) -> float | None:
+        places = len(self.bench.entry.graph.outputs)
+        return None if self.metric is None else apply_metric(self.metric, [list(one[:places]) for one in values])
+
+    def outputs(self, made: Model) -> tuple[tuple[OutputRow, ...], float | None]:
+        """Each output beside the float model's, and the metric."""
+        graph, found = self.bench.entry.graph, Loaded(self.bench, made, self._asked).values(self.bench.rows)
+        units = map(unit_of, entry(made).graph.outputs)
+        sums = [OutputSums(graph, k, self.bench.ops, DeviationSums(scale=unit)) for k, unit in enumerate(units)]
+        judged = {one.place: (one, k) for k, one in enumerate(self._asked) if one.probabilities is not None}
+        for one in sums:
+            one.compared, behind = judged.get(one.place, (None, None))
+            for wanted, own in zip(self._wanted, found, strict=True):
+                values = None if behind is None else (wanted[behind], own[behind])
+                one.add(wanted[one.place], own[one.place], values)
+        return tuple(one.row() for one in sums if one.sums.count), self._score(found)
+
+    def of(self, made: Model) -> Score:
+        outputs, metric = self.outputs(made)
+        agreements = [output.agreement for output in outputs if output.agreement is not None]
+        error = float(np.mean([output.deviation.error for output in outputs])) if outputs else 0.0
+        return Score(decibels(error), metric, float(np.mean(agreements)) if agreements else None, len(to_bytes(made)))
+
+    def on_all_samples(self, comparison: Comparison, made: Model) -> Comparison:
+        """A comparison of which the ops were looked at on a part of the samples, with the outputs of all."""
+        outputs, after = self.outputs(made)
+        metric = None
+        if self.metric is not None and self.float_metric is not None and after is not None:
+            metric = MetricRow(self.metric[0], self.float_metric, after)
+        samples, looked_at = len(self.bench.rows), comparison.samples
+        note = (f"single ops were compared on {looked_at} of {samples} samples",) if looked_at < samples else ()
+        return replace(comparison, samples=samples, outputs=outputs, metric=metric, notes=(*comparison.notes, *note))
