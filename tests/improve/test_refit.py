@@ -12,7 +12,8 @@ from zeropoint.calibration import Settings, Stats
 from zeropoint.graph.edit import copy_model
 from zeropoint.graph.model import Model
 from zeropoint.improve.cross_layer_equalization import HEADROOM, channel_factors, equalize
-from zeropoint.improve.gptq import Pair, refitted
+from zeropoint.improve.gptq import refitted
+from zeropoint.improve.layer_inputs import Pair
 from zeropoint.improve.range_choice import affordable_samples
 from zeropoint.ops import OPS
 from zeropoint.runtime import Session

@@ -12,13 +12,9 @@ from the float model's. Biases then match the float layer's mean outputs exactly
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import pairwise
-from operator import add
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,17 +24,17 @@ from ..bench.errors import real
 from ..calibration.collect import Progress
 from ..dtypes import Array, DType
 from ..graph.edit import copy_model
-from ..graph.model import Model, Op
+from ..graph.model import Model, Op, Tensor
 from ..graph.query import Use, Uses, activation_bytes
 from ..ops.layout import Layout
-from ..parallel import in_parallel, side_by_side
+from ..parallel import cached_property, in_parallel, side_by_side
 from ..plan.derive import derive
 from ..plan.plan import Plan, Planned
 from ..plan.request import Request
-from ..plan.rewrite import rewrite
+from ..plan.rewrite import EncodedAs, Encoder, rewrite
 from ..plan.weights import bias_use, weighted_scales, with_scales
-from ..runtime.runner import Runner
 from ..sources.ports import Row
+from .layer_inputs import ColumnBlocks, Frontier, Moments, Pair, Stretch
 
 DAMPINGS = (0.01, 0.1, 1.0)
 """Shares of the mean diagonal that are added to it, until the moments can be inverted."""
@@ -67,27 +63,6 @@ REFIT_DAMPINGS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Shares of the mean diagonal that are tried; more of it keeps the weights closer to what they were."""
 
 
-@dataclass(frozen=True)
-class Pair:
-    """E[x x'] and E[f x'] [groups, inputs, inputs] of inputs x that were to be f."""
-
-    second: Array
-    cross: Array
-
-    def fitted(self, weights: Array, damping: float) -> Array:
-        """Weights v for which v . x is close to w . f."""
-        inputs = self.second.shape[1]
-        level = np.trace(self.second, axis1=1, axis2=2) / inputs
-        damped = self.second + (damping * np.where(level > 0, level, 1.0))[:, None, None] * np.eye(inputs)
-        # What is solved for is the change: so the damping pulls towards the weights as they are, not towards zero.
-        missing = (self.cross - self.second).transpose(0, 2, 1) @ weights.transpose(0, 2, 1)
-        return np.asarray(weights + np.linalg.solve(damped, missing).transpose(0, 2, 1))
-
-    def error(self, weights: Array, fitted: Array) -> float:
-        """E[(w . f - v . x)**2], but for what does not depend on v."""
-        return float(np.sum((fitted @ self.second) * fitted) - 2 * np.sum((weights @ self.cross) * fitted))
-
-
 def refitted(weights: Array, whole: Pair, halves: Sequence[Pair]) -> Array:
     """Weights that make of the inputs as they are what `weights` make of the inputs as they were to be.
 
@@ -96,16 +71,18 @@ def refitted(weights: Array, whole: Pair, halves: Sequence[Pair]) -> Array:
     if len(halves) != 2:
         return weights
     one, other = halves
-    best, least = None, one.error(weights, weights) + other.error(weights, weights)
+    # Single precision will do to choose, as it is about changes: they are small beside what stays the same.
+    missing = [half.missing(weights).astype(np.float32) for half in halves]
+    best, least = None, 0.0
     for damping in REFIT_DAMPINGS:
         try:
-            fits = one.fitted(weights, damping), other.fitted(weights, damping)
+            changes = [half.change(own, damping) for half, own in zip(halves, missing, strict=True)]
         except np.linalg.LinAlgError:
             continue
-        error = other.error(weights, fits[0]) + one.error(weights, fits[1])
+        error = other.error(changes[0], missing[1]) + one.error(changes[1], missing[0])
         if error < least:
             best, least = damping, error
-    return weights if best is None else whole.fitted(weights, best)
+    return weights if best is None else weights + whole.change(whole.missing(weights), best).transpose(0, 2, 1)
 
 
 def output_error(difference: Array, moments: Array) -> Array:
@@ -172,26 +149,13 @@ class RefinedLayer:
     def source(self) -> Use:
         return Use(self.op, self.layout.data)
 
+    @cached_property
+    def blocks(self) -> ColumnBlocks:
+        return ColumnBlocks(self.layout.matrix(self.op, self.weights.data).shape[2])
 
-class Moments(NamedTuple):
-    """E[x] and E[x x'] of a layer's input vectors x, for each group; E[f] and E[f x'], f being x in the float model."""
-
-    first: Array
-    second: Array
-    float_first: Array
-    cross: Array
-
-    @classmethod
-    def mean(cls, several: Iterable[Moments], count: int) -> Moments:
-        total = reduce(lambda sums, one: cls(*map(add, sums, one)), several)
-        return cls(*(part / count for part in total))
-
-    def pair(self, has_bias: bool) -> Pair:
-        """The second moments; about the means if a bias takes care of these."""
-        if not has_bias:
-            return Pair(self.second, self.cross)
-        means = self.first[:, None, :]
-        return Pair(self.second - self.first[:, :, None] * means, self.cross - self.float_first[:, :, None] * means)
+    def vectors(self, values: Array, most: int) -> Array:
+        """At most so many vectors that the weights are multiplied with, in blocks."""
+        return self.blocks.split(self.layout.patches(self.op, values, most))
 
 
 @dataclass(frozen=True)
@@ -216,8 +180,10 @@ class Refiner:
         if not layers:
             return plan
         report = self.stage("compensating", len(layers))
+        runs = [Frontier(plan.graph, self.samples, self.in_sequence) for _ in range(2)]
+        known: dict[EncodedAs, Tensor] = {}
         for done, layer in enumerate(layers, 1):
-            plan = self._refined(plan, layer)
+            plan = self._refined(plan, layer, self._moments_of(plan, layer, runs, Encoder(known)))
             report(done)
         return plan
 
@@ -238,18 +204,20 @@ class Refiner:
             if is_asked and len(uses.readers(weights)) == 1:
                 yield RefinedLayer(op, layout, form, bias_use(op, spec))
 
-    def _refined(self, plan: Plan, layer: RefinedLayer) -> Plan:
-        halves = self._moments_of(plan, layer)
-        moments, has_bias = Moments.mean(halves, len(halves)), layer.bias is not None
-        whole = moments.pair(has_bias)
+    def _refined(self, plan: Plan, layer: RefinedLayer, halves: Sequence[Moments]) -> Plan:
+        moments, has_bias = Moments.mean(halves), layer.bias is not None
+        whole, blocks = moments.pair(has_bias), layer.blocks
         weights = layer.layout.matrix(layer.op, layer.weights.data.astype(np.float64))
-        target = refitted(weights, whole, [half.pair(has_bias) for half in halves])
-        form = _scaled(layer, target, whole.second)
+        target = refitted(blocks.split(weights), whole, [half.pair(has_bias) for half in halves])
+        power = blocks.join(np.diagonal(whole.second, axis1=1, axis2=2)[:, None])[:, 0]
+        form = _scaled(layer, blocks.join(target), power)
         steps = _steps(form, weights)
-        made = compensated(target, whole.second, steps, form.dtype) * steps
+        own = np.repeat(steps, blocks.count, axis=0) if steps.shape[2] == 1 else blocks.split(steps, fill=1.0)
+        made = blocks.join(compensated(target, whole.second, own, form.dtype)) * steps
         new = {layer.weights: layer.layout.from_matrix(layer.op, made).astype(np.float32)}
         if layer.bias is not None:
-            shift = np.einsum("goi,gi->go", weights, moments.float_first) - np.einsum("goi,gi->go", made, moments.first)
+            first, wanted = (blocks.join(part[:, None])[:, 0] for part in (moments.first, moments.float_first))
+            shift = np.einsum("goi,gi->go", weights, wanted) - np.einsum("goi,gi->go", made, first)
             new[layer.bias] = layer.bias.data.reshape(-1) + shift.reshape(-1).astype(np.float32)
         return self._with(plan, layer, form, new)
 
@@ -265,54 +233,42 @@ class Refiner:
         # Where the bias rules this layer's scales, it is left as it is.
         return made if made.wanted[layer.weights] == form else plan
 
-    def _moments_of(self, plan: Plan, layer: RefinedLayer) -> list[Moments]:
+    def _moments_of(self, plan: Plan, layer: RefinedLayer, runs: Sequence[Frontier], encoder: Encoder) -> list[Moments]:
         """For each part of the data, those of the layer's input: as quantized so far, and in the float model."""
         made = copy_model(self.model)
         graph = made.graphs[plan.index]
         twin = graph.ops[plan.graph.ops.index(layer.op)]
-        rewrite(plan.with_float_ends().on(graph), self.request.ops)
-        source, float_source = Use(twin, layer.source.slot).tensor, layer.source.tensor
-        loaded = Runner.exposing(made, graph, [source]), Runner.exposing(self.model, plan.graph, [float_source])
+        rewrite(plan.with_float_ends().on(graph), self.request.ops, encoder)
+        quantized, original = runs
+        slot = layer.source.slot
+        stretches = quantized.until(made, graph, twin, slot), original.until(self.model, plan.graph, layer.op, slot)
+        most = max(1, -(-max(self.vectors, 4 * layer.blocks.width) // len(self.samples)))  # from each sample
 
-        def observed(rows: Sequence[Row], runners: tuple[Runner, Runner]) -> Moments:
-            quantized, original = (runner.keeping_state(self.in_sequence) for runner in runners)
-            found = (self._moments(layer, real(quantized.run(row)[0], source), original.run(row)[0]) for row in rows)
-            return Moments.mean(found, len(rows))
+        def observed(numbers: Sequence[int], run: tuple[Stretch, Stretch]) -> Moments:
+            x, f = run
+            values = ((real(x.run(number), x.source), f.run(number)) for number in numbers)
+            return Moments.of((layer.vectors(own, most), layer.vectors(exact, most)) for own, exact in values)
 
-        parts = min(PARTS, len(self.samples))
-        if side_by_side(activation_bytes(plan.graph)) == 1 and not self.in_sequence:
-            return [observed(self.samples[k::PARTS], loaded) for k in range(parts)]
-        if self.in_sequence:
-            return [observed(rows, loaded) for rows in _halves(self.samples, parts)]
-        others = [loaded, *((loaded[0].another(), loaded[1].another()) for _ in range(1, parts))]
-        return in_parallel(lambda k: observed(self.samples[k::PARTS], others[k]), range(parts))
-
-    def _moments(self, layer: RefinedLayer, x: Array, float_x: Array) -> Moments:
-        """The moments of one sample."""
-        inputs = layer.weights.data.size // max(1, math.prod(layer.op.outputs[0].shape[-1:]))  # the shape may be open
-        most = max(1, -(-max(self.vectors, 4 * inputs) // len(self.samples)))  # vectors to take from each sample
-        seen, wanted = (layer.layout.patches(layer.op, values, most) for values in (x, float_x))
-        return Moments(
-            seen.mean(axis=1, dtype=np.float64),
-            seen.transpose(0, 2, 1) @ seen / seen.shape[1],
-            wanted.mean(axis=1, dtype=np.float64),
-            wanted.transpose(0, 2, 1) @ seen / seen.shape[1],
-        )
+        every, count = range(len(self.samples)), min(PARTS, len(self.samples))
+        parts = _halves(every, count) if self.in_sequence else [every[k::PARTS] for k in range(count)]
+        if self.in_sequence or side_by_side(activation_bytes(plan.graph)) == 1:
+            return [observed(part, stretches) for part in parts]
+        others = [stretches, *((stretches[0].another(), stretches[1].another()) for _ in range(1, count))]
+        return in_parallel(lambda k: observed(parts[k], others[k]), range(count))
 
 
-def _halves(samples: Sequence[Row], parts: int) -> list[Sequence[Row]]:
+def _halves(samples: Sequence[int], parts: int) -> list[Sequence[int]]:
     """The samples in their order, cut into `parts`."""
     ends = [k * len(samples) // parts for k in range(parts + 1)]
     return [samples[start:end] for start, end in pairwise(ends)]
 
 
-def _scaled(layer: RefinedLayer, weights: Array, moments: Array) -> QuantParams:
-    """With few bits, scales for the inputs as they are; with 8, the peaks decide."""
+def _scaled(layer: RefinedLayer, weights: Array, power: Array) -> QuantParams:
+    """With few bits, scales for inputs of this power; with 8, the peaks decide."""
     form = layer.form
     peaks = np.abs(weights).max(axis=2)
     if form.dtype.bits >= 8 or form.axis is None or peaks.size != len(form.scales):
         return form
-    power = [np.diagonal(m) for m in moments]
     found = [weighted_scales(weights[g], power[g], form.dtype, peaks[g]) for g in range(weights.shape[0])]
     return with_scales(form, np.where(peaks.reshape(-1) > 0, np.concatenate(found), np.array(form.scales)))
 

@@ -9,6 +9,7 @@ A dense layer is one group; a convolution has its groups; of a depthwise convolu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -133,12 +134,14 @@ class Layout:
     def patches(self, op: Op, x: Array, most: int) -> Array:
         """At most `most` patches of the input, evenly spread: [groups, count, inputs of one output]."""
         every = self._patches(op, x)
-        step = max(1, -(-every.shape[0] // most))
-        chosen = every[step // 2 :: step]
-        count, taps, channels = chosen.shape
+        *places, high, wide, channels = every.shape
+        count = math.prod(places)
+        step = max(1, -(-count // most))
+        # Only those that are chosen are copied: all of them take as many times the input as a window has taps.
+        chosen = every[np.unravel_index(np.arange(step // 2, count, step), places)]
         groups = self._groups(op)
-        by_group = chosen.reshape(count, taps, groups, channels // groups).transpose(2, 0, 1, 3)
-        return np.ascontiguousarray(by_group.reshape(groups, count, -1))
+        by_group = chosen.reshape(len(chosen), high * wide, groups, channels // groups).transpose(2, 0, 1, 3)
+        return np.ascontiguousarray(by_group.reshape(groups, len(chosen), -1))
 
     def mean_shift(self, op: Op, change: Array, means: Array) -> Array | None:
         """How far a change of the weights moves the mean of each output channel, given those of the input channels.
@@ -170,8 +173,8 @@ class Layout:
         return 1
 
     def _patches(self, op: Op, x: Array) -> Array:
-        """All of them: [positions, taps, channels]."""
-        return x.reshape(-1, 1, _operand(op, self.weights).shape[self.inputs])
+        """All of them: [positions ..., height, width, channels]."""
+        return x.reshape(-1, 1, 1, _operand(op, self.weights).shape[self.inputs])
 
     def _coverage(self, op: Op) -> Array:  # noqa: ARG002 - windows may lie on padding
         """For each tap, the share of output positions where it meets data."""
@@ -197,7 +200,7 @@ class MatrixProduct(Layout):
 
     def _patches(self, op: Op, x: Array) -> Array:
         rows = np.swapaxes(x, -1, -2) if op.option("adjX") else x
-        return rows.reshape(-1, 1, rows.shape[-1])
+        return rows.reshape(-1, 1, 1, rows.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,7 @@ class Convolution(Layout):
         return self._cut(op, x)
 
     def _cut(self, op: Op, x: Array) -> Array:
-        return sliding(convolution_windows(op), x)
+        return _windows_on(convolution_windows(op), x)
 
     def _coverage(self, op: Op) -> Array:
         source = _operand(op, self.data)
@@ -256,7 +259,7 @@ class TransposedConvolution(Convolution):
         high, wide = transposed_windows(x.shape[1:3], taps, outputs, strides, same=op.option("padding") == SAME)
         spaced = np.zeros((x.shape[0], high.length, wide.length, x.shape[3]), x.dtype)
         spaced[:, :: strides[0], :: strides[1]] = x
-        return sliding((high, wide), spaced)[:, ::-1]
+        return _windows_on((high, wide), spaced)[..., ::-1, ::-1, :]
 
     def _coverage(self, op: Op) -> Array:
         """Every input element meets every tap once, so an output element meets this share of them."""
@@ -269,12 +272,17 @@ class TransposedConvolution(Convolution):
 def sliding(windows: tuple[Window, Window], x: Array) -> Array:
     """Every window that a convolution or a pooling looks at, with zeros for padding: [positions, taps, channels]."""
     high, wide = windows
+    return _windows_on(windows, x).reshape(-1, high.taps * wide.taps, x.shape[3])
+
+
+def _windows_on(windows: tuple[Window, Window], x: Array) -> Array:
+    """The same as a view: [batch, rows, columns, height, width, channels]."""
+    high, wide = windows
     padded = np.pad(x, [(0, 0), (high.before, high.after), (wide.before, wide.after), (0, 0)])
     batch, row, column, channel = padded.strides
     shape = (x.shape[0], high.outputs, wide.outputs, high.taps, wide.taps, x.shape[3])
     steps = (row * high.stride, column * wide.stride, row * high.dilation, column * wide.dilation)
-    seen = np.lib.stride_tricks.as_strided(padded, shape, (batch, *steps, channel), writeable=False)
-    return seen.reshape(-1, high.taps * wide.taps, x.shape[3])
+    return np.lib.stride_tricks.as_strided(padded, shape, (batch, *steps, channel), writeable=False)
 
 
 def _operand(op: Op, slot: int) -> Tensor:
