@@ -39,7 +39,7 @@ MISTAKES = {
     "one image and noise": (lambda x: [x[0] + normal(*x[0].shape, seed=k, spread=1e-5) for k in range(COUNT)],
                             "equal_samples", "nearly equal"),
     "one far away": (lambda x: [*x[:9], 1000 * x[9], *x[10:]], "far_samples", "one sample has values up to 1000"),
-    "pixels": (lambda x: [255 * i for i in x], "other_normalization", "--scale 0.0039216"),
+    "pixels": (lambda x: [255 * i for i in x], "other_normalization", "scale=0.0039216"),
     "scaled twice": (lambda x: [i / 255 for i in x], "other_normalization", "x * 255 for arrays"),
     "one sample": (lambda x: x[:1], "few_samples", "there is one sample"),
     "few samples": (lambda x: x[: FEW - 1], "few_samples", f"there are {FEW - 1} samples"),
@@ -65,7 +65,7 @@ def test_right_samples_are_not_accused(digits, images):
 def test_quantize_warns_and_shows_the_certainty(digits, images):
     result = zeropoint.quantize(digits, data=[255 * i for i in images])
     assert "0 to 255" in result.warnings[0]
-    assert "--scale 0.0039216" in result.warnings[0]
+    assert "scale=0.0039216" in result.warnings[0]
     assert not zeropoint.quantize(digits, data=images).warnings
 
 
@@ -152,11 +152,11 @@ def described(model, mean: float | None, std: float, stats: tuple[float, float] 
 @pytest.mark.parametrize(
     ("stated", "remedy"),
     [
-        ((127.5, 127.5), "--scale 0.0078431 --offset -1"),
+        ((127.5, 127.5), "scale=0.0078431, offset=-1"),
         ((0.0, 255.0), None),
         ((0.0, 1.0), None),  # what tools fill in
-        ((None, 1.0, (-1.0, 1.0)), "--scale 0.0078431 --offset -1"),
-        ((None, 1.0, (0.0, 255.0)), "no --scale and no --offset"),
+        ((None, 1.0, (-1.0, 1.0)), "scale=0.0078431, offset=-1"),
+        ((None, 1.0, (0.0, 255.0)), "no scale= and no offset="),
         ((None, 1.0, (0.0, 1.0)), None),
     ],
 )
