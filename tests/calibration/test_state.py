@@ -16,10 +16,11 @@ from zeropoint.calibration.task import CalibrationTask
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model, Tensor
 from zeropoint.ops import OPS
-from zeropoint.ops.states import has_state, initial_reads, is_streaming
+from zeropoint.ops.states import has_state, initial_reads, is_streaming, returned_states
 from zeropoint.runtime import Session
 
 from .. import build
+from ..nets import Net, normal
 from .facts import exact
 
 
@@ -314,3 +315,12 @@ def test_quantized_weights_are_not_replayed():
     weights = model.main.ops[0].inputs[2]
     model.main.ops[0].inputs[2] = build.const(weights.name, np.ones(weights.shape, np.int8))
     assert replays(CalibrationTask(model, model.main, Settings(), OPS)) == []
+
+
+def test_states_that_callers_feed_back_are_inputs_that_look_like_outputs():
+    net = Net()
+    frame, state = net.input(1, 4), net.input(1, 3)
+    model = net.model(net.dense(frame, normal(2, 4)), net("TANH", [state]))
+    assert returned_states(model.main) == [(state, model.main.outputs[1])]
+    filtering = Net()
+    assert not returned_states(filtering.model(filtering("TANH", [filtering.input(1, 4)])).main)

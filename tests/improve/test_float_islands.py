@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from zeropoint.calibration import calibrate
+from zeropoint.dtypes import DType
 from zeropoint.graph import Op
 from zeropoint.improve.float_islands import MOST_WORK, find_island
-from zeropoint.improve.pipeline import quantize_on
-from zeropoint.plan.request import Request
-from zeropoint.recipe import preset
+from zeropoint.improve.pipeline import quantize_on, run
+from zeropoint.plan.request import Island, Request
+from zeropoint.recipe import DYNAMIC, FLOAT, preset
 from zeropoint.targets import CPU, INTEGER
 
 from ..nets import Net, normal, samples_for
@@ -83,6 +85,19 @@ def test_the_outputs_come_closer_and_the_summary_says_by_which_ops():
     step = next(s for s in result.steps if s.what == "float islands")
     assert step.kept
     assert f"{len(left)} ops left float" in result.notes[-1]
+
+
+@pytest.mark.parametrize(("scheme", "weights"), [(DYNAMIC, DType.INT8), (FLOAT, DType.FLOAT32)])
+def test_layers_of_an_island_can_keep_integer_weights(scheme, weights):
+    net = Net()
+    hidden = net.dense(net.input(1, 64), normal(32, 64), np.zeros(32, np.float32), name="hidden", activation=1)
+    model = net.model(net.dense(hidden, normal(64, 32), np.zeros(64, np.float32), name="out"))
+    stats = calibrate(model, samples_for(model))
+    request = Request(preset("int8"), stats, target=CPU, islands={"hidden": Island(scheme, "to see")})
+    result = run(model, request)
+    assert [s.reason for s in result.skipped if s.code == "island"] == ["to see"]
+    hidden = next(op for op in result.model.main.ops if op.name == "hidden")
+    assert [t.dtype for t in hidden.inputs[:2]] == [DType.FLOAT32, weights]
 
 
 @pytest.mark.parametrize("changes", [{"target": INTEGER}, {"effort": "quick"}])

@@ -16,6 +16,9 @@ from ..graph.model import Op
 GOOD_ENOUGH = 20.0
 """SNR of the outputs in dB from which on nothing is searched for."""
 
+GOOD_IN_LOOPS = 30.0
+"""The same for models that get back what they returned as a state: there errors add up from run to run."""
+
 GAIN = 3.0
 """dB that an island has to bring."""
 

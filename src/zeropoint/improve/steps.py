@@ -22,18 +22,20 @@ from ..calibration.range_methods import Bounds
 from ..dtypes import DType
 from ..graph.model import Model, Op
 from ..graph.query import tensor_keys
+from ..ops import OpSpec
 from ..ops.execution import macs_of
+from ..ops.states import returned_states
 from ..parallel import cached_property
 from ..plan.plan import Planned
 from ..plan.planner import Prepared, plan_model
 from ..plan.qdq import Trained
 from ..plan.request import Island, Request
 from ..plan.rewrite import Encoder, build
-from ..recipe import FLOAT, INT16X8, Effort
+from ..recipe import DYNAMIC, FLOAT, INT16X8, Effort, Scheme
 from ..tflite.provenance import Provenance, provenance, recorded
 from .bias_correction import plan_and_correct
 from .cross_layer_equalization import equalize
-from .float_islands import GOOD_ENOUGH, STRETCHES, find_island
+from .float_islands import GOOD_ENOUGH, GOOD_IN_LOOPS, MOST_WORK, RETAINED, STRETCHES, find_island
 from .gptq import Refiner
 from .integer_norms import with_integer_norms
 from .range_choice import RangeTrials, affordable_samples
@@ -60,7 +62,7 @@ OUTLIER_RATIO = 4.0
 OUTLIER_FACTORS = (1.0, 4.0, 8.0)
 """Multiples of the range of 99.99 % of the values that are tried."""
 
-ISLAND_SAMPLES, MOST_ISLANDS = 8, 2
+ISLAND_SAMPLES, MOST_ISLANDS = 8, 3
 """On how many samples ops to leave float are searched for, and how often."""
 
 WIDE = Island(INT16X8)
@@ -282,22 +284,29 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
     request, samples = best.request, lab.bench.judging(ISLAND_SAMPLES)
     if request.strict or request.target.costs is None or not request.recipe.has_integer_ops:
         return
-    if decibels(lab.error) >= GOOD_ENOUGH:
+    enough = GOOD_IN_LOOPS if returned_states(best.prepared.model.main) else GOOD_ENOUGH
+    if decibels(lab.error) >= enough:
         return
     for _ in range(MOST_ISLANDS):
 
-        def snr(left: Sequence[Op], best: Candidate = best) -> float:
-            return decibels(samples.error(best.with_islands(left, Island(FLOAT)).model()))
+        def snr(left: Sequence[Op], scheme: Scheme = FLOAT, best: Candidate = best) -> float:
+            return decibels(samples.error(best.with_islands(left, Island(scheme)).model()))
 
         before, plan = snr(()), best.planned.plans[0]
-        work = {op: macs_of(op, request.ops) for op in plan.graph.ops if op in plan.schemes}
+        every = {op: macs_of(op, request.ops) for op in plan.graph.ops}
+        work = {op: macs for op, macs in every.items() if op in plan.schemes}
+        spent = sum(macs for op, macs in every.items() if op not in plan.schemes and op not in plan.dynamic)
         report = lab.stage("looking for ops to leave float", 2 * STRETCHES)
-        island = find_island(work, snr, before, report) if work and before < GOOD_ENOUGH else ()
+        most = (MOST_WORK * sum(every.values()) - spent) / max(1, sum(work.values()))
+        island = find_island(work, snr, before, report, most) if work and before < enough else ()
         if not island:
             return
-        after, others = snr(island), f" with {len(island) - 1} others" if len(island) > 1 else ""
-        why = f"left float{others}: the SNR of the outputs rises from {before:.1f} to {after:.1f} dB"
-        candidate = best.with_islands(island, Island(FLOAT, why))
+        # Layers keep integer weights if that brings nearly as much: their products are then in integers, too.
+        after, held = snr(island), snr(island, DYNAMIC)
+        scheme = DYNAMIC if held - before >= RETAINED * (after - before) else FLOAT
+        others = f" with {len(island) - 1} others" if len(island) > 1 else ""
+        risen = f"rises from {before:.1f} to {held if scheme is DYNAMIC else after:.1f} dB"
+        candidate = best.with_islands(island, Island(scheme, f"left float{others}: the SNR of the outputs {risen}"))
         best = yield candidate
         if best is not candidate:
             return
@@ -347,10 +356,19 @@ def _smoothed(candidate: Candidate, sides: Sequence[Side]) -> Candidate:
 
 
 def _work(candidate: Candidate) -> dict[Op, int]:
-    """What each op that computes in integers computes; the sums of squares of normalizations count nothing."""
+    """What each op that computes in integers computes; the sums of squares of normalizations count nothing.
+
+    Tables that ops look something up in are left out: with 16 bits they would take twice the room.
+    """
     plan, ops = candidate.planned.plans[0], candidate.request.ops
-    in_integers = [op for op in plan.graph.ops if op in plan.schemes]
-    return {op: 0 if op.inputs[0] in op.inputs[1:] else macs_of(op, ops) for op in in_integers}
+    work = {op: macs_of(op, ops) for op in plan.graph.ops if op in plan.schemes}
+    tables = {op for op in work if not work[op] and any(_holds_weights(op, k, ops) for k in range(len(op.inputs)))}
+    return {op: 0 if op.inputs[0] in op.inputs[1:] else macs for op, macs in work.items() if op not in tables}
+
+
+def _holds_weights(op: Op, slot: int, ops: Mapping[str, OpSpec]) -> bool:
+    tensor = op.inputs[slot]
+    return tensor is not None and tensor.data is not None and ops[op.kind].held(slot) is not None
 
 
 def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:

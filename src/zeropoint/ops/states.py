@@ -41,6 +41,18 @@ def initial_reads(graph: Graph) -> list[Tensor]:
     return found
 
 
+def returned_states(graph: Graph) -> list[tuple[Tensor, Tensor]]:
+    """Inputs that a caller most likely fills with what the last run returned, each with that output: one of the same
+    shape and type. Of a model with one input, as an image filter, none is taken for a state."""
+    found, free = [], list(graph.outputs)
+    for tensor in graph.inputs:
+        same = next((o for o in free if o.shape == tensor.shape and o.dtype is tensor.dtype and o is not tensor), None)
+        if same is not None:
+            free.remove(same)
+            found.append((tensor, same))
+    return found if len(graph.inputs) > 1 else []
+
+
 def dependent_tensors(graph: Graph, state: Tensor) -> set[Tensor]:
     """Tensors of a run that are computed from `state`, as far as that can be told: all in graphs that are given it."""
     found = {state}

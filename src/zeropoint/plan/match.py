@@ -58,6 +58,17 @@ class Matcher:
         asked = self.recipe.scheme(op)
         return self._with_kernel(op, asked) if scheme.activations is not asked.activations else None
 
+    def island_weights(self, op: Op) -> Scheme | None:
+        """Integer weights beside float activations, for layers of islands with such, if the target runs that well."""
+        island, spec, scheme = self.island(op), self.ops.get(op.kind), replace(self.recipe.scheme(op), activations=None)
+        if island is None or spec is None or island.scheme.activations is not None or island.scheme.weights is None:
+            return None
+        held = [t for k, t in enumerate(op.inputs) if t is not None and spec.held(k) is not None]
+        if scheme.weights not in spec.hybrid or any(t.data is None for t in held):
+            return None
+        is_fast = self.target.verdict(TypedOp.of_scheme(op, scheme, self.ops)).speed == "fast"
+        return scheme if is_fast and sum(t.size for t in held) >= scheme.min_elements else None
+
     def _widened(self, op: Op, asked: Scheme) -> Scheme | None:
         """16 bits for islands of such, unless kernel or target take 8 bits better."""
         island = self.island(op)

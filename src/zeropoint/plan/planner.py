@@ -209,12 +209,13 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
 
 def _match(graph: Graph, request: Request, ranges: TensorRanges) -> Matched:
     ops, target = request.ops, request.target
-    schemes, skipped = Matcher(request.recipe, ops, target, ranges, request.islands).match(graph)
-    dynamic: dict[Op, Scheme] = {}
+    matcher = Matcher(request.recipe, ops, target, ranges, request.islands)
+    schemes, skipped = matcher.match(graph)
+    dynamic = {s.op: scheme for s in skipped if (scheme := matcher.island_weights(s.op)) is not None}
     if not request.strict:
         left, told = Placement(graph, schemes, ops, target).choose(request.recipe, request.interface)
         schemes = {op: scheme for op, scheme in schemes.items() if op not in left}
-        dynamic = {op: scheme for op, scheme in left.items() if scheme.weights is not None}
+        dynamic |= {op: scheme for op, scheme in left.items() if scheme.weights is not None}
         skipped += told
     return Matched(request, ranges, schemes, dynamic, tuple(skipped), symmetric_uses(schemes, ops, target))
 
