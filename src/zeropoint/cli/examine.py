@@ -90,7 +90,7 @@ class CheckOptions:
             raise InvalidRecipe("--min-agreement: no output looks like scores of classes; use --min-snr or --metric")
         failed = []
         if self.min_snr is not None and comparison.snr < self.min_snr:
-            failed.append(f"outputs are at {comparison.snr:.2f} dB, --min-snr asks for {self.min_snr:g}")
+            failed.append(f"the SNR of the outputs is {comparison.snr:.2f} dB, --min-snr asks for {self.min_snr:g}")
         if self.min_agreement is not None and (least := min(agreements)) < self.min_agreement:
             failed.append(f"top-1 is the same in {least:.2%}, --min-agreement asks for {self.min_agreement:.2%}")
         if self.min_metric is not None and score is not None and not score.after >= self.min_metric:

@@ -97,10 +97,10 @@ class Measure:
 
 MEASURES = (
     Measure("own", "Own SNR", "signal-to-noise of this op alone, fed with the float model's values"),
-    Measure("accumulated", "Accumulated error", "signal-to-noise with both models run as they are"),
+    Measure("accumulated", "Accumulated SNR", "signal-to-noise with both models run as they are"),
     Measure(
         "expected",
-        "Expected error",
+        "Expected SNR",
         "signal-to-noise of rounding and clipping the output, from calibration's histogram",
     ),
     Measure("clipped", "Clipped values", "share of values beyond the range", "share", CLIPPED),
