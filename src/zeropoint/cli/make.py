@@ -146,7 +146,7 @@ def quantize(
       zeropoint quantize model.tflite -o out.tflite --data photos/ --scale 0.00392 \\
         --input-type uint8 --strict
       zeropoint quantize model.tflite --data samples.npz --dry-run \\
-        --keep-float 'head/*'
+        --keep-float SOFTMAX
     """
     from ..improve.pipeline import run_without_data
     from ..plan.planner import require_float_part, require_matched_rules

@@ -319,6 +319,8 @@ def wide_islands(lab: Lab, best: Candidate) -> Proposals:
     """
     request, samples = best.request, lab.bench.judging(ISLAND_SAMPLES)
     floats = request.target.costs is not None and not request.strict
+    if any(given.params is not None for given in request.ranges.entries.values()):
+        return  # parameters that a user gave are those of 8 bits
     if floats or not any(rule.scheme.activations is DType.INT8 for rule in request.recipe.rules):
         return
     before = decibels(samples.error(best.model()))
