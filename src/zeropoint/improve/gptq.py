@@ -12,7 +12,7 @@ from the float model's. Biases then match the float layer's mean outputs exactly
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -24,14 +24,14 @@ from ..bench.errors import real
 from ..calibration.collect import Progress
 from ..dtypes import Array, DType
 from ..graph.edit import copy_model
-from ..graph.model import Model, Op, Tensor
+from ..graph.model import Graph, Model, Op
 from ..graph.query import Use, Uses, activation_bytes
 from ..ops.layout import Layout
 from ..parallel import cached_property, in_parallel, side_by_side
 from ..plan.derive import derive
 from ..plan.plan import Plan, Planned
 from ..plan.request import Request
-from ..plan.rewrite import EncodedAs, Encoder, rewrite
+from ..plan.rewrite import Encoder, rewrite
 from ..plan.weights import bias_use, weighted_scales, with_scales
 from ..sources.ports import Row
 from .layer_inputs import ColumnBlocks, Frontier, Moments, Pair, Stretch
@@ -159,6 +159,33 @@ class RefinedLayer:
 
 
 @dataclass(frozen=True)
+class CarriedOut:
+    """The model that a plan for the graph `source` makes, and what each op of that became in `graph`."""
+
+    source: Graph
+    model: Model
+    graph: Graph
+    twins: Mapping[Op, Op]
+
+    @cached_property
+    def _uses(self) -> Uses:
+        return Uses(self.graph)
+
+    def exchange(self, plan: Plan, layer: RefinedLayer) -> bool:
+        """Put the layer's constants as `plan` has them in place; False if that takes more than other numbers."""
+        places = []
+        for use in (layer.weights, *([] if layer.bias is None else [layer.bias])):
+            tensor, form = self.twins[use.op].inputs[use.slot], plan.form(use)
+            is_plain = isinstance(form, QuantParams) and form.block is None and use not in plan.packed
+            if tensor is None or form is None or not is_plain or len(self._uses.readers(tensor)) != 1:
+                return False
+            places.append((tensor, form, plan.constants.at(use), plan.key(use)))
+        for place in places:
+            Encoder().encode(*place)
+        return True
+
+
+@dataclass(frozen=True)
 class Refiner:
     """Refines the plans of a prepared model on some samples, which may be one sequence.
 
@@ -181,11 +208,21 @@ class Refiner:
             return plan
         report = self.stage("compensating", len(layers))
         runs = [Frontier(plan.graph, self.samples, self.in_sequence) for _ in range(2)]
-        known: dict[EncodedAs, Tensor] = {}
+        made = self._carried_out(plan)
         for done, layer in enumerate(layers, 1):
-            plan = self._refined(plan, layer, self._moments_of(plan, layer, runs, Encoder(known)))
+            refined = self._refined(plan, layer, self._moments_of(made, layer, runs))
+            if refined is not plan and not made.exchange(refined, layer):
+                made = self._carried_out(refined)
+            plan = refined
             report(done)
         return plan
+
+    def _carried_out(self, plan: Plan) -> CarriedOut:
+        model = copy_model(self.model)
+        graph = model.graphs[plan.index]
+        twins = dict(zip(plan.graph.ops, graph.ops, strict=True))
+        rewrite(plan.with_float_ends().on(graph), self.request.ops)
+        return CarriedOut(plan.graph, model, graph, twins)
 
     def _layers(self, plan: Plan) -> Iterator[RefinedLayer]:
         """The layers that can be refined, in order of execution: with integer weights that no other op reads."""
@@ -233,15 +270,14 @@ class Refiner:
         # Where the bias rules this layer's scales, it is left as it is.
         return made if made.wanted[layer.weights] == form else plan
 
-    def _moments_of(self, plan: Plan, layer: RefinedLayer, runs: Sequence[Frontier], encoder: Encoder) -> list[Moments]:
+    def _moments_of(self, made: CarriedOut, layer: RefinedLayer, runs: Sequence[Frontier]) -> list[Moments]:
         """For each part of the data, those of the layer's input: as quantized so far, and in the float model."""
-        made = copy_model(self.model)
-        graph = made.graphs[plan.index]
-        twin = graph.ops[plan.graph.ops.index(layer.op)]
-        rewrite(plan.with_float_ends().on(graph), self.request.ops, encoder)
         quantized, original = runs
-        slot = layer.source.slot
-        stretches = quantized.until(made, graph, twin, slot), original.until(self.model, plan.graph, layer.op, slot)
+        op, slot = layer.op, layer.source.slot
+        stretches = (
+            quantized.until(made.model, made.graph, made.twins[op], slot),
+            original.until(self.model, made.source, op, slot),
+        )
         most = max(1, -(-max(self.vectors, 4 * layer.blocks.width) // len(self.samples)))  # from each sample
 
         def observed(numbers: Sequence[int], run: tuple[Stretch, Stretch]) -> Moments:
@@ -251,7 +287,7 @@ class Refiner:
 
         every, count = range(len(self.samples)), min(PARTS, len(self.samples))
         parts = _halves(every, count) if self.in_sequence else [every[k::PARTS] for k in range(count)]
-        if self.in_sequence or side_by_side(activation_bytes(plan.graph)) == 1:
+        if self.in_sequence or side_by_side(activation_bytes(made.source)) == 1:
             return [observed(part, stretches) for part in parts]
         others = [stretches, *((stretches[0].another(), stretches[1].another()) for _ in range(1, count))]
         return in_parallel(lambda k: observed(parts[k], others[k]), range(count))
