@@ -57,13 +57,14 @@ LINES: dict[str, list[str]] = {
     "trace": [INT8, "--data", DATA],
     "check": [MODEL],
     "targets": [],
+    "report": [MODEL, "-o", "page.html"],
     "benchmark": [MODEL, "--rounds", "2", "--quick", "--threads", "1"],
     "export": [INT8, "--c", "firmware"],
     "demo": [],
 }
 """A good use of every command."""
 
-WRITERS = ("calibrate", "quantize", "tune", "export")
+WRITERS = ("calibrate", "quantize", "tune", "report", "export")
 """Their result is a file, or a folder. So is that of `train`, which the tests of training run."""
 
 QUICK = [name for name in LINES if name != "train"]

@@ -47,6 +47,9 @@ def test_threads_speak_like_whoever_started_them():
 OPTION = re.compile(r"(?<![\w-])--[a-z]")
 MAY_NAME_OPTIONS = {
     "errors.py": "the mechanism itself",
+    "sources/data.py": "--transpose is for the command line only",
+    "sources/samples.py": "beside what to do in Python",
+    "report/simulation.py": "prints what commands show",
     "comparison/compare.py": "file.py:function is for the command line only",
     "runtime/vela.py": "the options of another program",
     "runtime/child.py": "beside what it is in Python",

@@ -10,7 +10,7 @@ import pytest
 
 HEAVY = {
     *("keras", "tensorflow", "matplotlib", "PIL", "jax", "torch", "ai_edge_litert", "flatbuffers"),
-    *("igraph", "plotly", "jinja2"),
+    *("igraph", "jinja2"),
 }
 
 PROGRAMS = {

@@ -325,7 +325,7 @@ def test_wrong_wishes_are_refused_before_anything_is_written(run, home, monkeypa
     assert {p.name: p.read_bytes() for p in home.iterdir()} == before
 
 
-@pytest.mark.parametrize("missing", ["igraph", "jinja2", "plotly.offline"])
+@pytest.mark.parametrize("missing", ["igraph", "jinja2"])
 def test_a_missing_extra_is_named_before_any_work(run, home, monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     told = refused(run("quantize", home / "model.tflite", "-o", home / "o.tflite", "--report", home / "o.html"))
@@ -335,6 +335,39 @@ def test_a_missing_extra_is_named_before_any_work(run, home, monkeypatch, missin
 
 def test_details_are_the_same_without_a_picture(evidence, page):
     assert op_details(evidence) == page.ops
+
+
+def large_model() -> zeropoint.Model:
+    """A chain of 120 ops in 12 scopes."""
+    tensors = [build.act("x", 1, 8), *(build.act(f"net/block_{k // 10}/y_{k}", 1, 8) for k in range(120))]
+    ops = [build.op("ABS", tensors[k : k + 1], tensors[k + 1], options="AbsOptions") for k in range(120)]
+    return zeropoint.Model([build.graph("main", tensors[:1], tensors[-1:], *ops)])
+
+
+def test_large_graphs_are_grouped_by_scope():
+    model = large_model()
+    page = page_of(Evidence("large.tflite", model, 1))
+    whole, *parts = page.pictures
+    assert [box.title for box in whole.boxes if box.ops] == [f"net/block_{k}" for k in range(12)]
+    assert [page.pictures[box.opens] for box in whole.boxes if box.ops] == parts
+    assert all(part.parent == 0 for part in parts)
+    drawn = [box.op for part in parts for box in part.boxes if box.op]
+    assert drawn == [op.id for op in page.ops]
+    assert len(whole.lines) == 13
+    assert [box.title for box in parts[4].boxes if not box.op] == ["input", "output"]
+
+
+def test_names_without_scopes_are_grouped_by_number():
+    model = large_model()
+    for k, tensor in enumerate(model.main.tensors):
+        tensor.name = f"t{k}"
+    whole, *parts = page_of(Evidence("large.tflite", model, 1)).pictures
+    assert whole.boxes[1].title == "ops 0 to 2"
+    assert len(parts) == 40
+
+
+def test_a_page_of_a_small_model_is_small(evidence):
+    assert len(render(page_of(evidence)).encode()) < 200_000
 
 
 def test_kinds_and_counts(page):
@@ -369,3 +402,12 @@ def test_compare_doctor_and_benchmark_write_reports(run, home, evidence):
     assert "Findings" in texts["doctor"]
     assert "Latency" in texts["benchmark"]
     assert json.loads((home / "compare.json").read_text("utf-8"))["main"]["results"]
+
+
+def test_any_model_has_a_report(run, home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("report", home / "model.tflite")
+    assert (code, err) == (0, "")
+    assert "model.html" in out
+    assert "digits_1/residual_1/Add" in (tmp_path / "model.html").read_text("utf-8")
+    assert "exists already" in refused(run("report", home / "model.tflite"))

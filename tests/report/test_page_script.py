@@ -20,7 +20,7 @@ INK = {"text": "#111", "line": "#ccc", "accent": "#00f", "range": "#f00", "third
 def call() -> Callable[..., Any]:
     """Call a function of the script: arguments and result go as JSON."""
     engine = MiniRacer()
-    for name in ("view.js", "table.js", "figures.js"):
+    for name in ("view.js", "table.js", "figures.js", "charts.js"):
         engine.eval(files("zeropoint").joinpath("report/assets").joinpath(name).read_text("utf-8"))
 
     def call(function: str, *arguments: object) -> Any:
@@ -106,6 +106,41 @@ def test_a_histogram_shows_all_bins_and_the_range(call, limits):
     assert max(0.5, *(limits or [0])) < high
     drawn = [shape["x0"] for shape in figure["layout"]["shapes"] if shape["type"] == "line"]
     assert drawn == (limits or [])
+
+
+@pytest.mark.parametrize("limits", [[-1.0, 2.5], None])
+def test_charts_stay_in_their_room(call, limits):
+    tensor = {"bins": {"low": -2.0, "width": 0.5, "counts": [1, 0, 5, 9000, 2]}, "limits": limits}
+    weights = {"each": 2, "lows": [-1.0, -0.5], "highs": [0.5, 2.0], "limits": [1.0, 2.0]}
+    bars = [
+        {"label": "a", "value": 2.0, "low": 1.5, "high": 4.0},
+        {"label": "b", "value": 1.0, "low": 0.9, "high": 1.1},
+    ]
+    ops = [{"id": "op0", "kind": "ADD", "name": "n", "errors": {"own": 40.0}}]
+    measures = [{"key": "own", "title": "own", "unit": "dB"}]
+    figures = {
+        "histogramFigure": [tensor, INK],
+        "channelFigure": [weights, INK],
+        "latencyFigure": [bars, INK],
+        "courseFigure": [ops, measures, INK],
+    }
+    for function, arguments in figures.items():
+        parts = call("chartParts", call(function, *arguments), {"width": 400, "height": 200})
+        shapes = [part["set"] for part in parts if part["tag"] == "rect"]
+        assert function == "courseFigure" or shapes
+        for shape in shapes:
+            assert 0 <= shape["x"] <= shape["x"] + shape["width"] <= 400.5
+            assert 0 <= shape["y"] <= shape["y"] + shape["height"] <= 200.5
+        assert not any("NaN" in str(part) or "None" in str(part["set"]) for part in parts)
+        assert any("hint" in part for part in parts)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(3, 8))
+def test_ticks_are_round_and_inside(call, low, width, count):
+    found = call("ticks", low, low + width, count)
+    assert found == sorted(found)
+    assert all(low - 1e-6 * width <= mark <= low + width + 1e-6 * width for mark in found)
+    assert 1 <= len(found) <= 2 * count + 1
 
 
 def test_weights_are_drawn_from_least_to_greatest(call):

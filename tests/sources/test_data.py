@@ -202,7 +202,7 @@ LAST = np.moveaxis(FIRST, 1, -1)
 def test_the_order_of_axes_is_noticed_and_mended(tmp_path, batch, shape, array, expected, order):
     path, model = tmp_path / "a.npy", picture_model(*shape)
     np.save(path, array[:, None] if batch else array)
-    refused(path, model, rf"the axes look like channels {order}: np.moveaxis\(x, .* so does --transpose")
+    refused(path, model, rf"the axes look like channels {order}: np.moveaxis\(x, .* puts them where the model has")
     np.testing.assert_array_equal(loaded(path, model, transpose=True), expected[:, None, None])
 
 

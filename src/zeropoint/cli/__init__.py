@@ -12,7 +12,7 @@ import typer
 
 from .command import QuietOption, Screen, VerboseOption, add_command, causes, tolerate_closed_pipe
 from .devices import check, targets
-from .examine import benchmark, compare, doctor, inspect
+from .examine import benchmark, compare, doctor, inspect, report
 from .export import export
 from .make import calibrate, demo, quantize, train
 from .signals import orderly_end
@@ -29,9 +29,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS = (inspect, calibrate, quantize, tune, train, compare, doctor, trace, benchmark, check, targets, export, demo)
+MAKING, EXAMINING = (calibrate, quantize, tune, train), (compare, doctor, trace, benchmark, report)
+COMMANDS = (inspect, *MAKING, *EXAMINING, check, targets, export, demo)
 for command in COMMANDS:
-    add_command(app, command, runs_models=command not in (inspect, check, targets, demo, tune))
+    add_command(app, command, runs_models=command not in (inspect, report, check, targets, demo, tune))
 
 
 def _version(show: bool) -> None:

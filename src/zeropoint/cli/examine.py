@@ -1,4 +1,4 @@
-"""Commands that examine models: inspect, compare, doctor, benchmark."""
+"""Commands that examine models: inspect, compare, doctor, report, benchmark."""
 
 from __future__ import annotations
 
@@ -299,6 +299,41 @@ def doctor(
         repair = "" if diagnosis.remedy is None else "; --apply OUT writes a better model"
         why = f"accuracy is lost to {', '.join(costly)}" if costly else f"no cause was found for: {diagnosis.verdict}"
         raise CheckFailed(f"{why}{repair}")
+
+
+@dataclass(frozen=True)
+class PageFileOptions:
+    """Where the page goes, and what else it shows."""
+
+    output: Path | None = option(None, "OUT.html", "By default MODEL with .html.", "--output", "-o", show_default=False)
+    stats: Path | None = option(None, "STATS", "Statistics from `zeropoint calibrate`, for histograms.")
+    no_open: bool = flag("Do not open the page in a browser.")
+    overwrite: bool = flag(shared.OVERWRITE_HELP)
+
+
+def report(screen: Screen, model: shared.ModelArgument, options: PageFileOptions) -> None:
+    """Write a page that shows a model, float or quantized: its graph, tensors, parameters; and open it.
+
+    Where there is no browser, the page is written all the same. `quantize`, `compare` and `doctor` have --report, which
+    shows errors as well.
+
+    Examples:
+      zeropoint report model_int8.tflite --no-open
+      zeropoint report model.tflite --stats model.stats -o model_page.html --no-open
+    """
+    import webbrowser
+
+    from ..calibration.stats import Stats
+    from ..sources.models import size_of
+
+    output = options.output or Path(f"{model.stem}.html")
+    pages = shared.PageOptions(output, options.overwrite)
+    pages.require(inputs=(model, options.stats))
+    stats = None if options.stats is None else Stats.load(options.stats)
+    source = shared.load_model(model, screen)
+    pages.write(screen.remarks, model.name, source, size_of(model, source), stats=stats)
+    if not options.no_open and sys.stdout.isatty():
+        webbrowser.open(output.resolve().as_uri())
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from typing import get_args
@@ -20,7 +17,7 @@ from .page_build import DIGITS, MEASURES, Evidence, OpDetail, Page, page_of
 from .page_picture import BOX_HEIGHT, BOX_WIDTH, Point, short
 from .terminal import count_text
 
-SCRIPTS = ("view.js", "table.js", "figures.js", "page.js")
+SCRIPTS = ("view.js", "table.js", "figures.js", "charts.js", "page.js")
 """In this order: the last one uses the others."""
 
 
@@ -40,7 +37,6 @@ def render(page: Page) -> str:
     data = {"ops": page.ops, "tensors": page.tensors, "measures": shown, "bars": page.bars}
     template = Environment(autoescape=True, undefined=StrictUndefined)
     template.filters |= {"curve": curve, "recipe": recipe_text, "short": short}
-    chart_name, charts = chart_library()
     return template.from_string(_asset("page.html")).render(
         page=page,
         measures=measures,
@@ -53,8 +49,6 @@ def render(page: Page) -> str:
         style=_asset("page.css"),
         script="\n".join(_asset(name) for name in SCRIPTS),
         data=embedded_json(json_values(data, DIGITS)),
-        charts=charts,
-        chart_name=chart_name,
     )
 
 
@@ -80,19 +74,6 @@ def _asset(name: str) -> str:
     return files(__package__).joinpath("assets").joinpath(name).read_text("utf-8")
 
 
-@cache
-def chart_library() -> tuple[str, str]:
-    """Name and script of Plotly, as the installed package has it: gzip and base64 make it a third as large."""
-    from plotly.offline import get_plotlyjs
-
-    script = str(get_plotlyjs())
-    # The script begins with a comment that holds `plotly.js v4.1.1`.
-    lines = (line.strip(" */!").replace("--", "") for line in script[:400].splitlines())
-    name = next((line for line in lines if line.startswith("plotly.js")), "plotly.js")
-    # No time stamp: the same page has the same bytes.
-    return name, base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
-
-
 # The table of ops.
 
 
@@ -113,12 +94,13 @@ class Column:
 
 def columns_of(page: Page) -> Sequence[Column]:
     position = {op.id: k for k, op in enumerate(page.ops)}
+    several = len({op.graph for op in page.ops}) > 1
     whole, decibels, share = "{:.0f}".format, "{:.1f}".format, lambda value: f"{100 * value:.3g}%"
     columns = (
         Column("position", "#", lambda op: float(position[op.id]), whole),
         Column("kind", "Op", lambda op: op.kind),
         Column("name", "Name", lambda op: op.name or "(no output)"),
-        Column("graph", "Graph", lambda op: op.graph if len(page.pictures) > 1 else None),
+        Column("graph", "Graph", lambda op: op.graph if several else None),
         Column("execution", "Execution", lambda op: op.execution),
         Column("type", "Output", lambda op: page.tensors[op.outputs[0]].type if op.outputs else None),
         Column("own", "Own dB", lambda op: op.errors.own, decibels),

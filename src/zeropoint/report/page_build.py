@@ -24,7 +24,7 @@ from ..parallel import cached_property
 from ..recipe import PlainRules, Recipe
 from ..sources.ports import entry
 from .inspection import InspectedOp, Inspection, inspect
-from .page_picture import Picture, picture_of, require_report
+from .page_picture import Picture, pictures_of, require_report
 from .page_tensors import ChannelRanges, TensorDetail, expected_errors, tensor_detail, weight_ranges
 from .quantization import step_text, target_lines
 from .terminal import size_text, snr_text, threads_text
@@ -207,7 +207,7 @@ def page_of(evidence: Evidence) -> Page:
         evidence.title,
         f"{len(details)} ops, {len(shown.tensors)} tensors",
         tuple(_cards(evidence)),
-        tuple(picture_of(graph, ids, names) for graph in model.graphs if graph.ops),
+        _pictures(model, ids, names),
         details,
         {names[t]: tensor_detail(names[t], t, row, evidence.stats_of(t)) for t, row in tensors},
         None if diagnosis is None else diagnosis.findings,
@@ -217,6 +217,14 @@ def page_of(evidence: Evidence) -> Page:
         tuple(_remarks(evidence)),
         evidence.bars,
     )
+
+
+def _pictures(model: Model, ids: Mapping[Op, str], names: Mapping[Tensor, str]) -> tuple[Picture, ...]:
+    found: list[Picture] = []
+    for graph in model.graphs:
+        if graph.ops:
+            found += pictures_of(graph, ids, names, len(found))
+    return tuple(found)
 
 
 def op_details(evidence: Evidence) -> tuple[OpDetail, ...]:

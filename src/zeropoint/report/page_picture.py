@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, pairwise
+from dataclasses import dataclass, replace
+from itertools import chain, groupby, pairwise
 
 from ..errors import MissingExtra
 from ..graph.model import Graph, Op, Tensor
@@ -19,30 +19,38 @@ COLUMN, LAYER = 190.0, 74.0
 
 BOX_WIDTH, BOX_HEIGHT = 168.0, 42.0
 MARGIN = 12.0
+MOST_OPS, MOST_GROUPS, DEEPEST = 80, 40, 8
+"""Ops that are drawn in one picture; else groups of ops that are, and how deep their name scopes go at most."""
+
 SHORT = 26
 """Characters of a name that fit into a box."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """An op or an end of the graph in the picture, by its centre. `op` is None for ends."""
+    """An op, a group of them or an end of the graph in the picture, by its centre. `op` is None for groups and ends,
+    `ops` are those of a group, and `opens` is the place of the picture that shows them."""
 
     op: str | None
     title: str
     subtitle: str
     x: float
     y: float
+    ops: tuple[str, ...] = ()
+    opens: int | None = None
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A graph with places for its ops. `lines` are the points that each edge passes."""
+    """A graph, or a part of one, with places for its ops. `lines` are the points that each edge passes, `parent` is the
+    place of the picture that shows a part as a box."""
 
     graph: str
     width: float
     height: float
     boxes: tuple[Box, ...]
     lines: tuple[tuple[Point, ...], ...]
+    parent: int | None = None
 
 
 def require_report() -> None:
@@ -50,32 +58,73 @@ def require_report() -> None:
     try:
         import igraph  # noqa: F401
         import jinja2  # noqa: F401
-        import plotly.offline  # noqa: F401
     except ImportError:
         raise MissingExtra(
-            "reports need igraph, Jinja2 and Plotly; install them with: pip install 'zeropoint[report]'"
+            "reports need igraph and Jinja2; install them with: pip install 'zeropoint[report]'"
         ) from None
+
+
+def pictures_of(graph: Graph, ids: Mapping[Op, str], names: Mapping[Tensor, str], first: int) -> list[Picture]:
+    """A graph as one picture; a large one as a picture of its groups, and one of each of these. `first` is the place
+    of the first of them among all pictures of a page."""
+    if len(graph.ops) <= MOST_OPS:
+        return [picture_of(graph, ids, names)]
+    groups = groups_of(graph.ops)
+    of_ops = {op: k for k, group in enumerate(groups) for op in group.ops}
+    units = [
+        Unit(None, group.name, f"{len(group.ops)} ops", group.ops, first + 1 + k) for k, group in enumerate(groups)
+    ]
+    whole = _picture(graph.name, units, of_ops, (graph.inputs, graph.outputs), names, ids)
+    return [whole, *(_part(graph, group, ids, names, first) for group in groups)]
 
 
 def picture_of(graph: Graph, ids: Mapping[Op, str], names: Mapping[Tensor, str]) -> Picture:
     """Boxes for inputs, ops and outputs, in this order."""
-    inputs, outputs = list(dict.fromkeys(graph.inputs)), list(dict.fromkeys(graph.outputs))
+    return _picture(graph.name, *_single(graph.ops, ids, names), (graph.inputs, graph.outputs), names, ids)
+
+
+def _part(graph: Graph, group: Group, ids: Mapping[Op, str], names: Mapping[Tensor, str], parent: int) -> Picture:
+    """The ops of a group; what flows in and out are its ends."""
+    own = set(group.ops)
+    made = {t for op in group.ops for t in op.outputs}
+    read_outside = {t for op in graph.ops if op not in own for t in op.inputs} | set(graph.outputs)
+    inputs = [t for op in group.ops for t in op.inputs if t is not None and t not in made and not t.is_constant]
+    outputs = [t for op in group.ops for t in op.outputs if t in read_outside]
+    picture = _picture(group.name, *_single(group.ops, ids, names), (inputs, outputs), names, ids)
+    return replace(picture, parent=parent)
+
+
+def _single(ops: Sequence[Op], ids: Mapping[Op, str], names: Mapping[Tensor, str]) -> tuple[list[Unit], dict[Op, int]]:
+    units = [Unit(ids[op], op.label, short(names[op.outputs[0]] if op.outputs else ""), (op,)) for op in ops]
+    return units, {op: k for k, op in enumerate(ops)}
+
+
+def _picture(
+    title: str,
+    units: Sequence[Unit],
+    unit_of: Mapping[Op, int],
+    ends: tuple[Sequence[Tensor], Sequence[Tensor]],
+    names: Mapping[Tensor, str],
+    ids: Mapping[Op, str],
+) -> Picture:
+    """Boxes for inputs, units and outputs, in this order."""
+    inputs, outputs = (list(dict.fromkeys(side)) for side in ends)
     makers: dict[Tensor, int] = {tensor: k for k, tensor in enumerate(inputs)}
-    edges: list[tuple[int, int]] = []
-    for vertex, op in enumerate(graph.ops, len(inputs)):
+    edges: dict[tuple[int, int], None] = {}
+    for op, unit in unit_of.items():
+        vertex = len(inputs) + unit
         sources = (makers[t] for t in op.inputs if t is not None and t in makers)
-        edges += [(source, vertex) for source in dict.fromkeys(sources)]
+        edges |= {(source, vertex): None for source in sources if source != vertex}
         for tensor in op.outputs:
             makers.setdefault(tensor, vertex)
-    first_output = len(inputs) + len(graph.ops)
-    edges += [(makers[t], first_output + k) for k, t in enumerate(outputs) if t in makers]
-    titles: list[tuple[str | None, str, str]] = [(None, "input", names[t]) for t in inputs]
-    titles += [(ids[op], op.label, names[op.outputs[0]] if op.outputs else "") for op in graph.ops]
-    titles += [(None, "output", names[t]) for t in outputs]
-
-    places, bends = layered(len(titles), edges)
+    first_output = len(inputs) + len(units)
+    edges |= {(makers[t], first_output + k): None for k, t in enumerate(outputs) if t in makers}
+    every = [Unit(None, "input", short(names[t])) for t in inputs]
+    every += [*units, *(Unit(None, "output", short(names[t])) for t in outputs)]
+    places, bends = layered(len(every), [*edges])
     boxes = tuple(
-        Box(op, title, short(name), *_pixels(at)) for (op, title, name), at in zip(titles, places, strict=True)
+        Box(u.op, u.title, u.subtitle, *_pixels(at), () if u.op else tuple(ids[op] for op in u.ops), u.opens)
+        for u, at in zip(every, places, strict=True)
     )
     lines = tuple(
         (
@@ -87,7 +136,45 @@ def picture_of(graph: Graph, ids: Mapping[Op, str], names: Mapping[Tensor, str])
     )
     right, bottom = (max(along) for along in zip(*chain(places, *bends), strict=True))
     width, height = _pixels((right, bottom))
-    return Picture(graph.name, width + BOX_WIDTH / 2 + MARGIN, height + BOX_HEIGHT / 2 + MARGIN, boxes, lines)
+    return Picture(title, width + BOX_WIDTH / 2 + MARGIN, height + BOX_HEIGHT / 2 + MARGIN, boxes, lines)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What becomes a box: an op with its id, or several."""
+
+    op: str | None
+    title: str
+    subtitle: str
+    ops: tuple[Op, ...] = ()
+    opens: int | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ops that follow one another in execution, under the scope that their names share."""
+
+    name: str
+    ops: tuple[Op, ...]
+
+
+def groups_of(ops: Sequence[Op]) -> list[Group]:
+    """Runs of ops with the same name scope, of the deepest level that leaves few enough; else parts of equal size.
+
+    Ops of a group follow one another, so that no group is both before and behind another.
+    """
+    for depth in range(DEEPEST, 0, -1):
+        runs = [(scope, tuple(run)) for scope, run in groupby(ops, key=lambda op: _scope(op, depth))]
+        if 1 < len(runs) <= MOST_GROUPS:
+            return [Group(short(scope) or "(no scope)", run) for scope, run in runs]
+    size = -(-len(ops) // MOST_GROUPS)
+    parts = [tuple(ops[k : k + size]) for k in range(0, len(ops), size)]
+    return [Group(f"ops {k * size} to {k * size + len(part) - 1}", part) for k, part in enumerate(parts)]
+
+
+def _scope(op: Op, depth: int) -> str:
+    """The first parts of the name of what it makes; of several that were fused, the first."""
+    return "/".join(op.name.split(";")[0].split("/")[:-1][:depth])
 
 
 def _pixels(place: Point) -> Point:

@@ -11,7 +11,7 @@ import numpy as np
 from ..affine import quantize
 from ..bench.isolate import isolate
 from ..dtypes import Array, DType
-from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp
+from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp, argument
 from ..graph.edit import copy_model
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import unique_names
@@ -189,7 +189,7 @@ class Simulator:
             kinds = ", ".join(dict.fromkeys(f"{op.label} ({executions[op]})" for op in missing))
             raise UnsupportedOp(
                 f"there is no simulation of {kinds}: '{missing[0].name}'; let LiteRT compute these with "
-                "float_rest=True, or --float-rest"
+                f"{argument('float_rest', True)}"
             )
         self.elsewhere = frozenset(outside.union(missing))
         self.rules = rules_for(model, graph, options.kernels)

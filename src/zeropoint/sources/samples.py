@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import Array
-from ..errors import InvalidSample, ZeropointError
+from ..errors import InvalidSample, ZeropointError, spelled
 from .ports import Entry, Port, Row
 
 Samples = Iterable[Any] | Callable[[], Iterable[Any]]
@@ -205,7 +205,7 @@ def channel_order_hint(shape: tuple[int, ...], port: Port) -> str:
     *before, a, b, c = shape
     for order, text, move in (((b, c, a), "first", "-3, -1"), ((c, a, b), "last", "-1, -3")):
         if fits((*before, *order)[-3:], port.shape[1:]):
-            how = f"np.moveaxis(x, {move}) puts them where the model has them, and so does --transpose"
+            how = f"np.moveaxis(x, {move}) puts them where the model has them{spelled('', ', and so does --transpose')}"
             return f"; the axes look like channels {text}: {how}"
     return ""
 

@@ -1,12 +1,10 @@
 "use strict";
-// What Plotly is to draw, as plain values. `ink` holds the colours of the present theme.
+// What charts.js is to draw, as plain values. `ink` holds the colours of the present theme.
 
 function frame(ink, more) {
-  const axis = {gridcolor: ink.line, zerolinecolor: ink.line, linecolor: ink.line, automargin: true};
+  const axis = {gridcolor: ink.line};
   return {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: {color: ink.text, size: 11}, margin: {l: 44, r: 12, t: 26, b: 34},
-    showlegend: false, hovermode: "closest", ...more,
+    font: {color: ink.text}, showlegend: false, ...more,
     xaxis: {...axis, ...more.xaxis}, yaxis: {...axis, ...more.yaxis},
   };
 }
@@ -18,22 +16,22 @@ function histogramFigure(tensor, ink) {
   const from = Math.min(...ends), to = Math.max(...ends), margin = 0.04 * (to - from || 1);
   const bars = {
     type: "bar", x: counts.map((_, k) => low + (k + 0.5) * width), y: counts, width: counts.map(() => width),
-    marker: {color: ink.accent}, hovertemplate: "%{x:.4g}: %{y}<extra></extra>",
+    marker: {color: ink.accent}, hints: counts.map((count, k) => `${shortNumber(low + (k + 0.5) * width)}: ${count}`),
   };
   const shapes = [], annotations = [];
   if (tensor.limits) {
     const [first, last] = tensor.limits;
-    shapes.push({type: "rect", x0: first, x1: last, y0: 0, y1: 1, yref: "paper", fillcolor: ink.range, opacity: 0.18, line: {width: 0}, layer: "below"});
+    shapes.push({type: "rect", x0: first, x1: last, fillcolor: ink.range, opacity: 0.18});
     for (const [x, side] of [[first, "left"], [last, "right"]]) {
-      shapes.push({type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: {color: ink.range, width: 1.6, dash: "dash"}});
-      annotations.push({x, y: 1, yref: "paper", yanchor: "bottom", xanchor: side, showarrow: false, text: shortNumber(x), font: {size: 10}});
+      shapes.push({type: "line", x0: x, x1: x, line: {color: ink.range, width: 1.6}});
+      annotations.push({x, xanchor: side, text: shortNumber(x)});
     }
   }
   return {
     data: [bars],
     layout: frame(ink, {
-      shapes, annotations, bargap: 0, xaxis: {range: [from - margin, to + margin]},
-      yaxis: {type: "log", title: {text: "values"}, dtick: 1, exponentformat: "power"},
+      shapes, annotations, xaxis: {range: [from - margin, to + margin]},
+      yaxis: {type: "log", title: {text: "values"}},
     }),
   };
 }
@@ -42,12 +40,12 @@ function histogramFigure(tensor, ink) {
 function channelFigure(weights, ink) {
   const channel = weights.lows.map((_, k) => k * weights.each);
   const outline = (values) => ({
-    type: "scatter", mode: "lines", x: channel, y: values, line: {color: ink.range, width: 1.2, shape: "hvh"}, hoverinfo: "skip",
+    type: "scatter", mode: "lines", x: channel, y: values, line: {color: ink.range, width: 1.2, shape: "hvh"},
   });
   const bars = {
     type: "bar", x: channel, base: weights.lows, y: weights.highs.map((high, k) => high - weights.lows[k]),
     width: channel.map(() => 0.8 * weights.each), marker: {color: ink.accent},
-    customdata: weights.highs, hovertemplate: "channel %{x}: %{base:.4g} to %{customdata:.4g}<extra></extra>",
+    hints: channel.map((at, k) => `channel ${at}: ${shortNumber(weights.lows[k])} to ${shortNumber(weights.highs[k])}`),
   };
   return {
     data: [bars, outline(weights.limits), outline(weights.limits.map((limit) => -limit))],
@@ -63,15 +61,15 @@ function courseFigure(ops, measures, ink) {
     const known = ops.map((op, index) => ({op, index})).filter(({op}) => op.errors[measure.key] !== null);
     return {
       type: "scatter", mode: "lines+markers", name: measure.title, x: known.map((one) => one.index),
-      y: known.map((one) => Math.min(one.op.errors[measure.key], SHOWN_DECIBELS)), text: known.map((one) => `${one.op.kind} ${one.op.name}`),
-      customdata: known.map((one) => one.op.id), marker: {size: 5}, line: {width: 1.4, color: [ink.accent, ink.range, ink.third][k % 3]},
-      hovertemplate: "%{text}<br>%{y:.1f} dB<extra>" + measure.title + "</extra>",
+      y: known.map((one) => Math.min(one.op.errors[measure.key], SHOWN_DECIBELS)),
+      hints: known.map((one) => `${one.op.kind} ${one.op.name}: ${shortNumber(one.op.errors[measure.key])} dB, ${measure.title}`),
+      customdata: known.map((one) => one.op.id), line: {width: 1.4, color: [ink.accent, ink.range, ink.third][k % 3]},
     };
   }).filter((line) => line.x.length);
   return {
     data: lines,
     layout: frame(ink, {
-      showlegend: true, legend: {orientation: "h", yanchor: "bottom", y: 1.02}, xaxis: {title: {text: "op"}}, yaxis: {title: {text: "SNR, dB"}},
+      showlegend: true, xaxis: {title: {text: "op"}}, yaxis: {title: {text: "SNR, dB"}},
     }),
   };
 }
@@ -82,12 +80,11 @@ function latencyFigure(bars, ink) {
     data: [{
       type: "bar", orientation: "h", y: bars.map((bar) => bar.label), x: bars.map((bar) => bar.value), marker: {color: ink.accent},
       error_x: {
-        type: "data", symmetric: false, color: ink.text,
-        array: bars.map((bar) => bar.high - bar.value), arrayminus: bars.map((bar) => bar.value - bar.low),
+        color: ink.text, array: bars.map((bar) => bar.high - bar.value), arrayminus: bars.map((bar) => bar.value - bar.low),
       },
-      hovertemplate: "%{y}: %{x:.3g} ms<extra></extra>",
+      hints: bars.map((bar) => `${bar.label}: ${shortNumber(bar.value)} ms`),
     }],
-    layout: frame(ink, {xaxis: {title: {text: "ms"}, rangemode: "tozero"}, yaxis: {autorange: "reversed"}}),
+    layout: frame(ink, {xaxis: {title: {text: "ms"}, rangemode: "tozero"}, yaxis: {}}),
   };
 }
 

@@ -13,17 +13,9 @@ function element(name, properties, ...children) {
   return made;
 }
 
-// Charts. The library is unpacked when the first one is drawn, so that opening the page does not wait for it.
+// Charts.
 
-let library = null, printing = false;
-
-async function unpackLibrary() {
-  const letters = atob(one("#charts").textContent), packed = new Uint8Array(letters.length);
-  for (let k = 0; k < packed.length; k++) packed[k] = letters.charCodeAt(k); // ten times as fast as Uint8Array.from
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const text = await new Response(stream).text();
-  document.head.append(element("script", {textContent: text}));
-}
+let printing = false;
 
 function ink() {
   const probe = document.body.appendChild(element("i", {hidden: false}));
@@ -33,21 +25,27 @@ function ink() {
   return found;
 }
 
-function paint(where, figure) {
-  const {data, layout} = figure(ink());
-  if (printing) layout.width = 640; // paper has not been measured yet when this is drawn
-  return window.Plotly.react(where, data, layout, {displaylogo: false, responsive: true, displayModeBar: false});
+function drawChart(where, figure) {
+  const draw = () => {
+    const box = where.getBoundingClientRect(), width = printing ? 640 : Math.max(box.width, 240), height = Math.max(box.height, 150);
+    const chart = svgElement("svg", {width, height, viewBox: `0 0 ${width} ${height}`, role: "img", class: "drawn"});
+    for (const part of chartParts(figure(ink()), {width, height})) {
+      const made = svgElement(part.tag, part.set);
+      if (part.text !== undefined) made.textContent = part.text;
+      if (part.hint) made.append(Object.assign(svgElement("title", {}), {textContent: part.hint}));
+      if (part.op) made.addEventListener("click", () => choose(part.op, {reveal: true}));
+      chart.append(made);
+    }
+    where.replaceChildren(chart);
+  };
+  redraws.set(where, draw);
+  requestAnimationFrame(draw); // its room is known then
 }
 
-async function drawChart(where, figure) {
-  redraws.set(where, () => { if (window.Plotly) paint(where, figure); });
-  try {
-    library ??= unpackLibrary();
-    await library;
-    if (where.isConnected) await paint(where, figure);
-  } catch (error) {
-    where.replaceChildren(element("p", {className: "quiet", textContent: `This browser cannot draw the charts: ${error.message}`}));
-  }
+function svgElement(tag, attributes) {
+  const made = document.createElementNS(one("#map").namespaceURI, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, typeof value === "number" ? Math.round(10 * value) / 10 : value);
+  return made;
 }
 
 // One op.
@@ -84,8 +82,11 @@ function choose(id, {reveal}) {
   const op = opsById.get(id);
   all(".chosen").forEach((marked) => marked.classList.remove("chosen"));
   all(`[data-op="${id}"]`).forEach((marked) => { if (marked.matches(".box, tr")) marked.classList.add("chosen"); });
-  if (reveal) showBox(id);
-  all("#detail .chart").forEach((old) => { redraws.delete(old); window.Plotly?.purge(old); });
+  if (reveal) {
+    showBox(id);
+    one(".stage").scrollIntoView({block: "nearest"});
+  }
+  all("#detail .chart").forEach((old) => { redraws.delete(old); });
   const detail = one("#detail");
   detail.replaceChildren(
     element("h2", {textContent: op.kind}),
@@ -109,6 +110,7 @@ function choose(id, {reveal}) {
 // The picture.
 
 let svg = null, view = null, size = null;
+const boxes = () => all(".box[tabindex]", svg);
 
 function room() {
   const box = one(".stage").getBoundingClientRect();
@@ -120,6 +122,15 @@ function show(next) {
   // A transform moves what is painted already; another viewBox would lay out every text anew.
   const scale = room().width / view.width;
   svg.style.transform = `matrix(${scale}, 0, 0, ${scale}, ${-view.x * scale}, ${-view.y * scale})`;
+  for (const [name, value] of Object.entries(view)) one("#map rect").setAttribute(name, Math.round(value));
+}
+
+/** A small map of the whole picture, with a frame around what is seen. */
+function drawMap() {
+  const places = all(".box", svg).map((box) => box.transform.baseVal.getItem(0).matrix);
+  const {width, height} = svg.querySelector(".box rect").getBBox();
+  one("#map").setAttribute("viewBox", `0 0 ${size.width} ${size.height}`);
+  one("#map path").setAttribute("d", places.map(({e, f}) => `M${e} ${f}h${width}v${height}h${-width}z`).join(""));
 }
 
 function openPicture(index) {
@@ -127,19 +138,47 @@ function openPicture(index) {
   pictures.forEach((picture, k) => picture.toggleAttribute("hidden", k !== index));
   svg = pictures[index];
   size = {width: Number(svg.dataset.width), height: Number(svg.dataset.height)};
-  const first = svg.querySelector(".box[data-op]").transform.baseVal.getItem(0).matrix;
+  const first = boxes()[0].transform.baseVal.getItem(0).matrix;
+  drawMap();
   show(firstView(size, room(), first.e + svg.querySelector("rect").width.baseVal.value / 2));
+  const list = one("#picture");
+  if (list) list.value = String(index);
+  one("#overview")?.toggleAttribute("hidden", !svg.dataset.parent);
+}
+
+/** An op, or a group of ops that opens a picture of its own. */
+function enter(box) {
+  if (box.dataset.opens) openPicture(Number(box.dataset.opens));
+  else choose(box.dataset.op, {reveal: false});
+}
+
+/** One box of a picture is in the tab order; arrows go from there to all others, in the order of execution. */
+function walk(event) {
+  const known = boxes(), at = known.indexOf(event.target);
+  if (at < 0) return;
+  const steps = {ArrowDown: at + 1, ArrowRight: at + 1, ArrowUp: at - 1, ArrowLeft: at - 1, Home: 0, End: known.length - 1};
+  if (event.key === "Enter" || event.key === " ") enter(known[at]);
+  else if (event.key === "Escape" && svg.dataset.parent) openPicture(Number(svg.dataset.parent));
+  else if (known[steps[event.key]]) {
+    const next = known[steps[event.key]];
+    known[at].setAttribute("tabindex", "-1");
+    next.setAttribute("tabindex", "0");
+    lookAt(next);
+    next.focus({preventScroll: true});
+  } else return;
+  event.preventDefault();
+}
+
+/** In the middle, large enough to be read. */
+function lookAt(box) {
+  const place = box.transform.baseVal.getItem(0).matrix, {width, height} = box.querySelector("rect").getBBox();
+  show(centred(readable(view, room()), place.e + width / 2, place.f + height / 2));
 }
 
 function showBox(id) {
-  const box = one(`.box[data-op="${id}"]`);
-  const index = all(".picture").indexOf(box.closest(".picture"));
-  if (all(".picture")[index] !== svg) {
-    openPicture(index);
-    one("#picture").value = String(index);
-  }
-  const place = box.transform.baseVal.getItem(0).matrix, shape = box.getBBox();
-  show(centred(view, place.e + shape.width / 2, place.f + shape.height / 2));
+  const box = one(`.box[data-op="${id}"]`), index = all(".picture").indexOf(box.closest(".picture"));
+  if (all(".picture")[index] !== svg) openPicture(index);
+  lookAt(box);
 }
 
 function pictureMoves(stage) {
@@ -167,31 +206,24 @@ function pictureMoves(stage) {
     window.addEventListener(end, (event) => { touching.delete(event.pointerId); stage.classList.remove("moving"); });
   }
   stage.addEventListener("click", (event) => {
-    const box = event.target.closest(".box[data-op]");
-    if (box && dragged < 5) choose(box.dataset.op, {reveal: false});
+    const box = event.target.closest(".box[tabindex]");
+    if (box && dragged < 5) enter(box);
   });
-  stage.addEventListener("wheel", (event) => {
-    if (event.ctrlKey || event.metaKey) {
-      event.preventDefault();
-      show(zoomed(view, Math.exp(event.deltaY / 300), ...at(event), size));
-      return;
-    }
-    // At either end of the picture the wheel belongs to the page again.
-    const unit = view.width / room().width, next = view.y + event.deltaY * unit;
-    if (next > -0.1 * view.height && next + view.height < size.height + 0.1 * view.height) {
-      event.preventDefault();
-      show(moved(view, event.deltaX * unit, event.deltaY * unit, size));
-    }
+  stage.addEventListener("wheel", (event) => { // without Ctrl the page scrolls
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    show(zoomed(view, Math.exp(event.deltaY / 300), ...at(event), size));
   }, {passive: false});
 }
 
 function colourBy(measure) {
   const looks = ["l0", "l1", "l2", "l3", "l4", "l5", "integer", "hybrid", "float", "conversion", "other"];
-  all(".box[data-op]").forEach((box) => {
-    const op = opsById.get(box.dataset.op);
+  all(".box[tabindex]").forEach((box) => {
     box.classList.remove(...looks);
-    if (measure === "execution") box.classList.add(op.execution);
-    else if (measure in op.levels) box.classList.add(`l${op.levels[measure]}`);
+    const within = (box.dataset.ops ?? box.dataset.op).split(" ").map((id) => opsById.get(id));
+    const levels = within.filter((op) => measure in op.levels).map((op) => op.levels[measure]);
+    if (measure === "execution") box.classList.add(mostFrequent(within.map((op) => op.execution)));
+    else if (levels.length) box.classList.add(`l${Math.max(...levels)}`); // of a group, the worst op counts
   });
   all(".legend").forEach((legend) => legend.toggleAttribute("hidden", legend.dataset.measure !== measure));
 }
@@ -230,6 +262,12 @@ function sortBy(head) {
 function startPicture() {
   openPicture(0);
   pictureMoves(one(".stage"));
+  one(".stage").addEventListener("keydown", walk);
+  one("#map").addEventListener("click", (event) => {
+    const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(one("#map").getScreenCTM().inverse());
+    show(centred(view, point.x, point.y));
+  });
+  one("#overview")?.addEventListener("click", () => openPicture(Number(svg.dataset.parent)));
   one("#picture")?.addEventListener("change", (event) => openPicture(Number(event.target.value)));
   one("#measure").addEventListener("change", (event) => colourBy(event.target.value));
   const middle = () => [view.x + view.width / 2, view.y + view.height / 2];
@@ -237,6 +275,7 @@ function startPicture() {
   one("#further").addEventListener("click", () => show(zoomed(view, 1 / 0.75, ...middle(), size)));
   one("#fit").addEventListener("click", () => show(wholeView(size, room())));
   new ResizeObserver(() => {
+    redraws.forEach((draw) => draw());
     const now = room();
     if (now.width > 1) show({...view, height: view.width * now.height / now.width});
   }).observe(one(".stage"));
@@ -270,14 +309,8 @@ function start() {
     redraws.forEach((draw) => draw());
   });
   const course = one("#course-chart"), latency = one("#latency-chart");
-  // After the first picture is on the screen.
-  setTimeout(() => {
-    if (course) {
-      drawChart(course, (colours) => courseFigure(page.ops, page.measures, colours))
-        .then(() => course.on?.("plotly_click", (event) => choose(event.points[0].customdata, {reveal: true})));
-    }
-    if (latency) drawChart(latency, (colours) => latencyFigure(page.bars, colours));
-  }, 50);
+  if (course) drawChart(course, (colours) => courseFigure(page.ops, page.measures, colours));
+  if (latency) drawChart(latency, (colours) => latencyFigure(page.bars, colours));
 }
 
 start();

@@ -7,6 +7,12 @@ function matches(text, query) {
   return query.toLowerCase().split(/\s+/).every((word) => where.includes(word));
 }
 
+/** The value that occurs most often; of several, the first. */
+function mostFrequent(values) {
+  const count = (value) => values.filter((other) => other === value).length;
+  return values.reduce((best, value) => (count(value) > count(best) ? value : best));
+}
+
 /** Indices of the cells in ascending or descending order; nothing comes last either way, equals keep their order. */
 function ordered(cells, descending) {
   const order = (a, b) => (typeof a === "number" ? a - b : a < b ? -1 : a > b ? 1 : 0);

@@ -35,6 +35,12 @@ function moved(view, dx, dy, picture) {
   };
 }
 
+/** The same place, in a size that can be read: at most as much as fits at full size. */
+function readable(view, room) {
+  const width = Math.min(view.width, room.width);
+  return {...view, width, height: width * room.height / room.width};
+}
+
 /** The same size, with (x, y) in the middle. */
 function centred(view, x, y) {
   return {...view, x: x - view.width / 2, y: y - view.height / 2};
