@@ -148,9 +148,11 @@ def connected(address: str | None) -> Any:
         import ray
     except ImportError:
         raise MissingExtra("running on Ray needs ray; install it with: pip install 'zeropoint[ray]'") from None
-    started: dict[str, Any] = {"include_dashboard": False} if address is None else {}
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}  # Ray's type for a level is a number
+    if address is None:
+        settings["include_dashboard"] = False
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="error", **started)
+        ray.init(address=address, **settings)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = "a Ray cluster on this machine" if address is None else f"the Ray cluster at {address}"
         first = str(error).strip().partition("\n")[0]
