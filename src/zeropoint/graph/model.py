@@ -190,9 +190,11 @@ class Op:
 
     def graphs(self) -> list[Graph]:
         """The graphs it calls."""
-        values = () if self.options is None else self.options.values.values()
-        found = [value for value in values if isinstance(value, Graph)]
-        return found + [v for value in values if isinstance(value, tuple) for v in value if isinstance(v, Graph)]
+        if self.options is None:
+            return []
+        others = [value for value in self.options.values.values() if not isinstance(value, int)]  # most are numbers
+        found = [value for value in others if isinstance(value, Graph)]
+        return found + [v for value in others if isinstance(value, tuple) for v in value if isinstance(v, Graph)]
 
     def __repr__(self) -> str:
         return f"<{printable(self.label)} {self.name!r}>"

@@ -52,7 +52,8 @@ def _problems(graph: Graph) -> Iterator[str]:
         yield from invariant(graph)
     for op in graph.ops:
         for op_invariant in OP_INVARIANTS:
-            yield from (f"{op.label} '{op.name}' {text}" for text in op_invariant(op))
+            for text in op_invariant(op):
+                yield f"{op.label} '{op.name}' {text}"
 
 
 def has_operands(op: Op) -> Iterator[str]:
