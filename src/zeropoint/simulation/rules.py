@@ -38,6 +38,7 @@ class Rules:
     product: Rescaling
     ratio: Rescaling
     leak: Rescaling
+    slopes: Rescaling
     requantize: Rescaling
     add: Callable[[Call, BinaryFunction], Computed]
     subtract: Callable[[Call, BinaryFunction], Computed]
@@ -72,6 +73,7 @@ REFERENCE = Rules(
     product=RATIO,
     ratio=RATIO,
     leak=RATIO,
+    slopes=RATIO,
     requantize=FixedPoint(),
     add=elementwise.fixed_point_sum,
     subtract=elementwise.fixed_point_sum,
@@ -93,10 +95,11 @@ TFLM = replace(
     name="tflm",
     layers={**REFERENCE.layers, DENSE: FixedPoint(FLOAT32)},
     wide_layers={**REFERENCE.wide_layers, DENSE: WideFixedPoint(FLOAT32)},
+    product=FixedPoint(),
+    slopes=FixedPoint(),
     sigmoid=functions.sigmoid_in_fixed_point,
     relu6=elementwise.clamp_unscaled(6.0),
     reciprocal_root=functions.reciprocal_root_in_fixed_point,
-    ordered_by_scale=frozenset({DType.INT8, DType.INT16}),
     block_filler=lambda _: 0,  # whatever the zero point is
     cell=TableCell(),
 )
@@ -107,6 +110,7 @@ OPTIMIZED = replace(
     name="optimized",
     layers={**REFERENCE.layers, "CONV_2D": FixedPointUpwards(), DENSE: FixedPointUpwards(FLOAT32)},
     narrow_without_bias=frozenset({DENSE}),
+    add=elementwise.vectorized_sum,
     quantize=conversion.quantize_by_reciprocal,
     softmax=normalization.softmax_in_float,
     log_softmax=normalization.log_softmax_in_float,

@@ -93,8 +93,7 @@ RULES = (
     *rows("SELECT_V2 ZEROS_LIKE", (FLOAT, INT8, INT16)),
     # Truth values, shapes, conversions, control flow.
     *rows("EQUAL NOT_EQUAL", (FLOAT, INT8, INT32, INT64, BOOL)),
-    *rows("GREATER", (FLOAT, INT8, INT16, INT32, INT64)),
-    *rows("GREATER_EQUAL LESS LESS_EQUAL", (FLOAT, INT8, INT32, INT64)),
+    *rows("GREATER GREATER_EQUAL LESS LESS_EQUAL", (FLOAT, INT8, INT32, INT64)),  # int16: it forgets the scales
     *rows("LOGICAL_AND LOGICAL_OR LOGICAL_NOT REDUCE_ALL", (BOOL,)),
     Rule(("SHAPE",)),
     Rule(("CAST",), NUMBERS, (OutputTypes(NUMBERS),)),
