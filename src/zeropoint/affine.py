@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .display import Brief
-from .dtypes import Array, DType
+from .dtypes import Array, DType, Levels
 from .errors import InvalidRange
 from .parallel import cached_property
 
@@ -48,12 +48,16 @@ Granularity = PerTensor | PerAxis | PerBlock
 
 @dataclass(frozen=True, repr=False)
 class QuantParams(Brief):
-    """How a tensor's integers map to reals, with scales and zero points as fine as `granularity` says."""
+    """How a tensor's integers map to reals, with scales and zero points as fine as `granularity` says.
+
+    `narrowed` is the number of bits that are used, if fewer than the type has.
+    """
 
     scales: tuple[float, ...]
     zero_points: tuple[int, ...]
     dtype: DType
     granularity: Granularity = PerTensor()
+    narrowed: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.scales) != len(self.zero_points):
@@ -84,13 +88,19 @@ class QuantParams(Brief):
         return zero_point
 
     @property
+    def levels(self) -> Levels:
+        """The integers that numbers are rounded to."""
+        return Levels(self.dtype, self.narrowed or self.dtype.bits)
+
+    @property
     def is_symmetric(self) -> bool:
         return not any(self.zero_points)
 
     def range(self) -> tuple[float, float]:
         """The least and the greatest representable real number, over all channels."""
         pairs = list(zip(self.scales, self.zero_points, strict=True))
-        return min(s * (self.dtype.min - z) for s, z in pairs), max(s * (self.dtype.max - z) for s, z in pairs)
+        low, high = self.levels.min, self.levels.max
+        return min(s * (low - z) for s, z in pairs), max(s * (high - z) for s, z in pairs)
 
     @cached_property
     def arrays(self) -> tuple[Array, Array]:
@@ -108,19 +118,20 @@ class QuantParams(Brief):
         return scales.reshape(shape), zero_points.reshape(shape)
 
     def __str__(self) -> str:
+        label = self.dtype.label if self.narrowed is None else f"{self.dtype.label} ({self.narrowed} bits used)"
         if self.block is not None:
-            return f"{self.dtype.label} in blocks of {self.block}"
+            return f"{label} in blocks of {self.block}"
         if self.axis is None:
-            return f"{self.dtype.label} {self.scale:.6g} * (q - {self.zero_point})"
+            return f"{label} {self.scale:.6g} * (q - {self.zero_point})"
         spread = f"{min(self.scales):.4g} .. {max(self.scales):.4g}"
-        return f"{self.dtype.label} {len(self.scales)} channels on axis {self.axis}, scale {spread}"
+        return f"{label} {len(self.scales)} channels on axis {self.axis}, scale {spread}"
 
     @classmethod
     def from_range(
         cls,
         low: npt.ArrayLike,
         high: npt.ArrayLike,
-        dtype: DType,
+        levels: DType | Levels,
         symmetric: bool = False,
         narrow: bool = False,
         *,
@@ -138,9 +149,11 @@ class QuantParams(Brief):
         """
         lows, highs = np.atleast_1d(np.asarray(low, np.float64)), np.atleast_1d(np.asarray(high, np.float64))
         _require_range(lows, highs, name)
+        levels = levels.levels if isinstance(levels, DType) else levels
+        dtype = levels.dtype
         if symmetric and dtype.kind != "int":
             raise ValueError(f"symmetric parameters need a signed type, not {dtype.label}")
-        qmin, qmax = dtype.min + int(narrow), dtype.max
+        qmin, qmax = levels.min + int(narrow), levels.max
         lows, highs = np.minimum(lows, 0.0), np.maximum(highs, 0.0)
         if symmetric:
             scales = _storable(np.maximum(-lows, highs) / qmax)
@@ -154,7 +167,7 @@ class QuantParams(Brief):
             # An empty range says nothing but "zero is in it": keep that zero at 0 where the type allows.
             zero_points[(lows == 0) & (highs == 0)] = max(qmin, 0)
         granularity = PerTensor() if axis is None else PerAxis(axis)
-        return cls((*scales.tolist(),), (*zero_points.tolist(),), dtype, granularity)
+        return cls((*scales.tolist(),), (*zero_points.tolist(),), dtype, granularity, levels.narrowed)
 
     @classmethod
     def each_from_range(
@@ -231,7 +244,7 @@ def quantize(x: npt.ArrayLike, params: QuantParams, *, narrow: bool = False) -> 
     # 16 bits and fewer are exact enough in float32, which is also what the QUANTIZE kernel computes in.
     work = np.dtype(np.float32 if params.dtype.bits <= 16 else np.float64)
     scales, shifts = scales.astype(work), 0 if params.is_symmetric else zero_points.astype(work)
-    low, high = params.dtype.min + int(narrow), params.dtype.max
+    low, high = params.levels.min + int(narrow), params.levels.max
     assert params.dtype.storage is not None
     result = np.empty(real.shape, params.dtype.storage)
     with np.errstate(over="ignore", invalid="ignore"):  # infinity is far outside, and clamped like anything there

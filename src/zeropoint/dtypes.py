@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, TypeAlias
 
@@ -80,6 +81,11 @@ class DType(Enum):
         self._require_integer()
         return (1 << (self.bits - 1)) - 1 if self.kind == "int" else (1 << self.bits) - 1
 
+    @property
+    def levels(self) -> Levels:
+        """All of its integers."""
+        return Levels(self, self.bits)
+
     def _require_integer(self) -> None:
         if not self.is_integer:
             raise ValueError(f"{self.label} has no integer bounds")
@@ -107,3 +113,25 @@ class DType(Enum):
     def nbytes(self, elements: int) -> int | None:
         """Bytes that `elements` of this type take in a file; None where that is not fixed."""
         return None if self.storage is None else (elements * self.bits + 7) // 8
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The integers that numbers are rounded to: those of `bits` bits, stored in a type that may have more."""
+
+    dtype: DType
+    bits: int
+
+    @property
+    def max(self) -> int:
+        """The highest integer. The lowest is as far below zero where weights are symmetric."""
+        return self.dtype.max >> (self.dtype.bits - self.bits)
+
+    @property
+    def min(self) -> int:
+        return self.dtype.min >> (self.dtype.bits - self.bits)
+
+    @property
+    def narrowed(self) -> int | None:
+        """The bits, if they are fewer than the type has."""
+        return self.bits if self.bits < self.dtype.bits else None

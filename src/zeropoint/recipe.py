@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from .affine import PerBlock, PerTensor
 from .display import Displayed
-from .dtypes import DType
+from .dtypes import DType, Levels
 from .errors import InvalidRecipe
 from .files import PathLike, reading
 from .graph.model import Op
@@ -44,6 +44,8 @@ class Scheme:
 
     With `activations` the op computes in integers. Without, it computes in float: weights None are float as well;
     else the kernel takes weights of that type as they are, or, with `unpacked`, a DEQUANTIZE makes them float first.
+    `narrowed` are the bits of weights that use only some of their type's integers. With `mixed`, layers for which that
+    is too few are held in 8 bits.
     `granularity` is how finely weights share scales, as far as the op's kernel allows it: one scale for a whole tensor
     concerns dense layers only, because some runtimes lack per-channel ones. `asymmetric` gives unpacked weights zero
     points. `min_elements` is the size from which weights of float ops are quantized. `effort` is what is spent on this
@@ -52,6 +54,8 @@ class Scheme:
 
     activations: DType | None
     weights: DType | None = DType.INT8
+    narrowed: int | None = None
+    mixed: bool = False
     symmetric: bool = False
     granularity: WeightGranularity = PerChannel()
     range: str | None = None
@@ -68,6 +72,25 @@ class Scheme:
     @property
     def per_tensor(self) -> bool:
         return isinstance(self.granularity, PerTensor)
+
+    @property
+    def levels(self) -> Levels | None:
+        """The integers that weights are rounded to."""
+        if self.weights is None or not self.weights.is_integer:
+            return None
+        return Levels(self.weights, self.narrowed or self.weights.bits)
+
+    def held_in(self, weights: DType | None) -> Scheme:
+        """The same with weights of the type that a kernel has; those of 4 bits or fewer take all of int8."""
+        levels = self.levels
+        if levels is None or weights is None or weights is self.weights:
+            return self
+        is_kept = weights.is_packed and levels.bits < weights.bits
+        return dataclasses.replace(self, weights=weights, narrowed=levels.bits if is_kept else None)
+
+    def widened(self) -> Scheme:
+        """The same with 8-bit weights, a scale for each channel."""
+        return dataclasses.replace(self, weights=DType.INT8, narrowed=None, granularity=PerChannel(), mixed=False)
 
     @property
     def label(self) -> str:
@@ -152,11 +175,13 @@ def _any_below(names: Iterable[str], scope: str) -> bool:
 class Recipe(Displayed):
     """Rules in order: the last one that matches an op decides. An op that none matches stays float.
 
-    `target` is the name of what the model is made for; None leaves that open.
+    `target` is the name of what the model is made for; None leaves that open. `widened` are ops of a model whose
+    weights are held in 8 bits where the rules would have fewer (mixed precision).
     """
 
     rules: tuple[Rule, ...]
     target: str | None = None
+    widened: frozenset[Op] = frozenset()
 
     def rule(self, op: Op) -> Rule | None:
         """The rule that decides."""
@@ -164,7 +189,8 @@ class Recipe(Displayed):
 
     def scheme(self, op: Op) -> Scheme:
         rule = self.rule(op)
-        return FLOAT if rule is None else rule.scheme
+        scheme = FLOAT if rule is None else rule.scheme
+        return scheme.widened() if op in self.widened else scheme
 
     def then(self, *rules: Rule) -> Recipe:
         return dataclasses.replace(self, rules=(*self.rules, *rules))
@@ -172,6 +198,11 @@ class Recipe(Displayed):
     def keeping_float(self, patterns: Iterable[str]) -> Recipe:
         """With ops that fit one of the patterns, or the only one, left float."""
         return self.then(*map(keep_float, (patterns,) if isinstance(patterns, str) else patterns))
+
+    def unmixed(self) -> Recipe:
+        """The same with weights of as many bits as asked for in every layer, as training has them."""
+        rules = (dataclasses.replace(rule, scheme=dataclasses.replace(rule.scheme, mixed=False)) for rule in self.rules)
+        return dataclasses.replace(self, rules=(*rules,))
 
     @property
     def has_integer_ops(self) -> bool:
@@ -181,7 +212,7 @@ class Recipe(Displayed):
     @property
     def least_bits(self) -> int:
         """Bits of the narrowest weights that some rule asks for."""
-        return min((rule.scheme.weights.bits for rule in self.rules if rule.scheme.weights is not None), default=32)
+        return min((levels.bits for rule in self.rules if (levels := rule.scheme.levels) is not None), default=32)
 
     @property
     def rounds_weights(self) -> bool:
@@ -200,18 +231,24 @@ class Recipe(Displayed):
         return [rule for rule in self.rules if not rule.is_general and not any(map(rule.matches, ops))]
 
 
-WEIGHT_TYPES = ("int8", "int4", "int2")
+_STORED = {2: DType.INT2, 3: DType.INT4, 4: DType.INT4, **dict.fromkeys((5, 6, 7, 8), DType.INT8)}
+WEIGHT_TYPES = {f"int{bits}": Levels(dtype, bits) for bits, dtype in _STORED.items()}
+"""What rules call weights of so many bits: of the narrowest type that LiteRT has for them."""
+
+MIXED = 4
+"""Weights of so many bits or fewer are for those layers that can do with them, unless a recipe names them."""
+
 BLOCKS = (32, 64, 128, 256)
 
 
 def preset(name: str, weight_bits: int = 8, **changes: Any) -> Recipe:
     """The recipe called `name`, one of MODES, for all ops with such a kernel; `changes` are as in a rule's file."""
     if f"int{weight_bits}" not in WEIGHT_TYPES:
-        raise InvalidRecipe(f"weights of {weight_bits} bits are not supported; choose 8, 4 or 2")
+        raise InvalidRecipe(f"weights of {weight_bits} bits are not supported; choose 2 to 8")
     if name not in MODES:
         raise InvalidRecipe(f"unknown mode {name!r}; choose from {', '.join(MODES)}")
     if name != "float16":
-        changes["weights"] = DType.parse(f"int{weight_bits}")
+        changes = {"weights": f"int{weight_bits}", "mixed": weight_bits <= MIXED, **changes}
     elif weight_bits != 8:
         raise InvalidRecipe("float16 has no integer weights; leave out the bits of the weights, or choose mode weights")
     return Recipe((Rule(_scheme(PRESETS[name], changes, f"mode {name}")),))
@@ -219,7 +256,9 @@ def preset(name: str, weight_bits: int = 8, **changes: Any) -> Recipe:
 
 def _scheme(scheme: Scheme, changes: dict[str, Any], where: str) -> Scheme:
     """`scheme` with the changes that a file asks for; raises if they contradict each other."""
-    others = {key: value for key, value in changes.items() if key not in ("per_tensor", "block")}
+    others = {key: value for key, value in changes.items() if key not in ("per_tensor", "block", "weights")}
+    if (levels := WEIGHT_TYPES.get(changes.get("weights", ""))) is not None:
+        others |= {"weights": levels.dtype, "narrowed": levels.narrowed}
     block, granularity = changes.get("block"), scheme.granularity
     if block is not None:
         granularity = PerBlock(1, block)
@@ -282,6 +321,7 @@ _CHANGES = {
     "per_tensor": bool,
     "range": str,
     "weights": str,
+    "mixed": bool,
     "block": int,
     "asymmetric": bool,
     "min_elements": int,
@@ -303,11 +343,10 @@ def _rule(content: Any, where: str) -> Rule:
     for key, value in asked.items():
         if type(value) is not kinds[key]:
             raise InvalidRecipe(f"{where}: '{key}' is {_KINDS[kinds[key]]}")
-    if (weights := asked.get("weights")) is not None:
-        if weights not in WEIGHT_TYPES or scheme in ("float", "float16"):
-            choices = f"{', '.join(WEIGHT_TYPES)}, with an integer scheme"
-            raise InvalidRecipe(f"{where}: weights of type {weights!r} are not supported; choose {choices}")
-        asked["weights"] = DType.parse(weights)
+    weights = asked.get("weights")
+    if weights is not None and (weights not in WEIGHT_TYPES or scheme in ("float", "float16")):
+        choices = f"{', '.join(WEIGHT_TYPES)}, with an integer scheme"
+        raise InvalidRecipe(f"{where}: weights of type {weights!r} are not supported; choose {choices}")
     try:
         re.compile(asked.get("regex", ""))
     except re.error as error:
@@ -349,7 +388,9 @@ def _plain(rule: Rule) -> Mapping[str, Any]:
     matches = ("name", "regex", "scope", "either")
     content |= {key: value for key in matches if (value := getattr(rule, key)) is not None}
     changes = {name: getattr(scheme, name) for name in _CHANGES if getattr(scheme, name) != getattr(usual, name)}
-    content |= {name: value.label if isinstance(value, DType) else value for name, value in changes.items()}
+    content |= {name: value for name, value in changes.items() if name != "weights"}
+    if scheme.levels is not None and scheme.levels != usual.levels:
+        content["weights"] = f"int{scheme.levels.bits}"
     return content
 
 

@@ -57,7 +57,7 @@ def test_compensated_rounding_is_never_worse_than_nearest(
     steps = np.abs(weights).max(axis=2, keepdims=True) / dtype.max
     if each:
         steps = steps * rng.uniform(0.5, 1, weights.shape)
-    q = compensated(weights, moments, steps, dtype)
+    q = compensated(weights, moments, steps, dtype.max)
     assert np.abs(q).max() <= dtype.max
     ours = output_error(q * steps - weights, moments)
     theirs = output_error(nearest(weights, steps, dtype) * steps - weights, moments)
@@ -70,16 +70,16 @@ def test_uncorrelated_inputs_of_equal_power_are_rounded_to_nearest(seed: int) ->
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=(1, 4, 9))
     steps = np.abs(weights).max(axis=2, keepdims=True) / 7
-    q = compensated(weights, 3.0 * np.eye(9)[None], steps, DType.INT4)
-    np.testing.assert_array_equal(q, nearest(weights, steps, DType.INT4))
+    q = compensated(weights, 3.0 * np.eye(9)[None], steps, DType.INT4.max)
+    np.testing.assert_array_equal(q, nearest(weights, steps, DType.INT4.max))
 
 
 def test_compensation_helps_where_inputs_go_together() -> None:
     rng = np.random.default_rng(0)
     moments, weights = correlated(rng, 1, 400, 32), rng.normal(size=(1, 16, 32))
     steps = np.abs(weights).max(axis=2, keepdims=True) / 7
-    ours = output_error(compensated(weights, moments, steps, DType.INT4) * steps - weights, moments)
-    theirs = output_error(nearest(weights, steps, DType.INT4) * steps - weights, moments)
+    ours = output_error(compensated(weights, moments, steps, DType.INT4.max) * steps - weights, moments)
+    theirs = output_error(nearest(weights, steps, DType.INT4.max) * steps - weights, moments)
     assert ours.sum() < 0.7 * theirs.sum()
 
 
@@ -100,7 +100,7 @@ def test_a_corrected_bias_leaves_no_mean_error(name: str) -> None:
     samples = inputs(model)
     stats = calibrate(model, samples)
     (only,) = model.main.ops
-    params = weight_params(only.inputs[1].data, None if name == "FULLY_CONNECTED" else 0, DType.INT4, "w")
+    params = weight_params(only.inputs[1].data, None if name == "FULLY_CONNECTED" else 0, DType.INT4.levels, "w")
     error = rounded(only.inputs[1].data, params) - only.inputs[1].data
     shift = OPS[only.kind].layout.mean_shift(only, error, stats.tensors["x"].channels.mean)
     copied = copy_model(model)

@@ -315,7 +315,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"mode": "dynamic", "block": 32}, "blocks need the mode dynamic and 4-bit weights"),
     ({"mode": "dynamic", "weight_bits": 4, "block": 48}, "blocks of 48 are not supported"),
     ({"mode": "dynamic", "asymmetric": True}, "asymmetric weights need the mode weights"),
-    ({"mode": "dynamic", "weight_bits": 3}, "weights of 3 bits are not supported"),
+    ({"mode": "dynamic", "weight_bits": 9}, "weights of 9 bits are not supported; choose 2 to 8"),
     ({"mode": "tiny"}, "unknown mode 'tiny'"),
 ]
 

@@ -69,7 +69,7 @@ class RecipeOptions:
     measure: bool = flag("Target cpu: time ways to place the ops on this machine; take the fastest.")
     strict: bool = flag(shared.STRICT_HELP)
     allow_unmatched: bool = flag(shared.ALLOW_UNMATCHED_HELP)
-    weight_bits: int = option(8, "BITS", shared.WEIGHT_BITS_HELP)
+    weight_bits: int = option(8, "BITS", shared.MIXED_BITS_HELP)
     block: int | None = option(None, "N", "4-bit dense layers: a scale for each 32, 64, 128 or 256 weights.")
     asymmetric: bool = flag("Mode weights: ranges of weights need not be centred on zero.")
     min_elements: int | None = option(None, "N", "Where only weights are quantized: smaller ones stay float.")

@@ -87,7 +87,7 @@ class _Corrections:
         grid = self.ranges.trained.constants.get(tensor)
         if grid is not None and grid.scales == form.scales:  # the weights lie on it
             return None
-        if is_integer and form.dtype.bits >= NARROW:
+        if is_integer and form.levels.bits >= NARROW:
             return None
         nonnegative = source in positive
         if is_integer and source is not None:

@@ -22,7 +22,7 @@ from ..affine import QuantParams, round_half_away
 from ..bench.bench import PARTS
 from ..bench.errors import real
 from ..calibration.collect import Progress
-from ..dtypes import Array, DType
+from ..dtypes import Array
 from ..graph.edit import copy_model
 from ..graph.model import Graph, Model, Op
 from ..graph.query import Use, Uses, activation_bytes
@@ -43,12 +43,11 @@ BLOCK = 128
 """Columns whose corrections are kept back and then applied to all later ones at once."""
 
 
-def compensated(weights: Array, moments: Array, steps: Array, dtype: DType) -> Array:
-    """Integers for `weights` [groups, rows, inputs] in the narrow range, given E[x x'] [groups, inputs, inputs].
+def compensated(weights: Array, moments: Array, steps: Array, limit: int) -> Array:
+    """Integers up to `limit` for `weights` [groups, rows, inputs], given E[x x'] [groups, inputs, inputs].
 
     `steps` are the scales of the weights, broadcast against them: one for each row, or for each weight.
     """
-    limit = dtype.max
     steps = np.broadcast_to(steps.astype(np.float64), (*weights.shape[:2], steps.shape[2]))
     nearest = np.clip(round_half_away(weights / steps), -limit, limit)
     factor = inverse_factor(moments)
@@ -189,7 +188,8 @@ class CarriedOut:
 class Refiner:
     """Refines the plans of a prepared model on some samples, which may be one sequence.
 
-    A layer's moments are taken from about so many `vectors`; more for layers with more inputs.
+    A layer's moments are taken from about so many `vectors`; more for layers with more inputs. Where it `refits`,
+    weights are fitted to what the quantized layers before produce.
     """
 
     model: Model
@@ -198,6 +198,7 @@ class Refiner:
     stage: Callable[[str, int], Progress]
     vectors: int
     in_sequence: bool = False
+    refits: bool = True
 
     def refine(self, planned: Planned) -> Planned:
         return replace(planned, plans=tuple(map(self._refined_plan, planned.plans)))
@@ -237,7 +238,7 @@ class Refiner:
             if not isinstance(form, QuantParams) or not form.is_symmetric or weights is None or weights.data is None:
                 continue
             effort = self.request.recipe.effort(op, self.request.effort)
-            is_asked = effort == "high" or (effort == "standard" and form.dtype.bits < 8)
+            is_asked = effort == "high" or (effort == "standard" and form.levels.bits < 8)
             if is_asked and len(uses.readers(weights)) == 1:
                 yield RefinedLayer(op, layout, form, bias_use(op, spec))
 
@@ -245,12 +246,14 @@ class Refiner:
         moments, has_bias = Moments.mean(halves), layer.bias is not None
         whole, blocks = moments.pair(has_bias), layer.blocks
         weights = layer.layout.matrix(layer.op, layer.weights.data.astype(np.float64))
-        target = refitted(blocks.split(weights), whole, [half.pair(has_bias) for half in halves])
+        target = blocks.split(weights)
+        if self.refits:
+            target = refitted(target, whole, [half.pair(has_bias) for half in halves])
         power = blocks.join(np.diagonal(whole.second, axis1=1, axis2=2)[:, None])[:, 0]
         form = _scaled(layer, blocks.join(target), power)
         steps = _steps(form, weights)
         own = np.repeat(steps, blocks.count, axis=0) if steps.shape[2] == 1 else blocks.split(steps, fill=1.0)
-        made = blocks.join(compensated(target, whole.second, own, form.dtype)) * steps
+        made = blocks.join(compensated(target, whole.second, own, form.levels.max)) * steps
         new = {layer.weights: layer.layout.from_matrix(layer.op, made).astype(np.float32)}
         if layer.bias is not None:
             first, wanted = (blocks.join(part[:, None])[:, 0] for part in (moments.first, moments.float_first))
@@ -303,9 +306,9 @@ def _scaled(layer: RefinedLayer, weights: Array, power: Array) -> QuantParams:
     """With few bits, scales for inputs of this power; with 8, the peaks decide."""
     form = layer.form
     peaks = np.abs(weights).max(axis=2)
-    if form.dtype.bits >= 8 or form.axis is None or peaks.size != len(form.scales):
+    if form.levels.bits >= 8 or form.axis is None or peaks.size != len(form.scales):
         return form
-    found = [weighted_scales(weights[g], power[g], form.dtype, peaks[g]) for g in range(weights.shape[0])]
+    found = [weighted_scales(weights[g], power[g], form.levels, peaks[g]) for g in range(weights.shape[0])]
     return with_scales(form, np.where(peaks.reshape(-1) > 0, np.concatenate(found), np.array(form.scales)))
 
 

@@ -10,7 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .. import __version__
 from ..affine import QuantParams
@@ -28,7 +28,7 @@ from ..graph.query import Use
 from ..ops.check import check_runnable
 from ..plan.derive import Interface
 from ..plan.fit import placed
-from ..plan.plan import Form, Plan, Planned, Repair, Skipped, form_type
+from ..plan.plan import Form, Plan, Planned, Repair, Skipped
 from ..plan.planner import prepare_model, require_float_part, require_matched_rules
 from ..plan.request import FALLBACK, Request
 from ..plan.rewrite import build
@@ -43,6 +43,7 @@ from ..tflite.provenance import Provenance, provenance, recorded
 from ..tflite.write import save, to_bytes
 from .bias_correction import plan_and_correct
 from .measured_target import measured_target
+from .mixed_precision import narrow_layers, weight_errors, worth_widening
 from .steps import STEPS, Candidate, Lab, Stage, Step, no_progress
 
 JUDGED_AT_HIGH_EFFORT = 64
@@ -118,7 +119,14 @@ def plan(model: Model, request: Request) -> Planned:
 
 def run(model: Model, request: Request) -> Result:
     """Quantize `model`; it is not changed."""
-    return carry_out(plan(model, request), request)
+    candidate = Candidate(prepare_model(model, request), request)
+    layers = [] if request.effort == "quick" else narrow_layers(candidate.planned, request.recipe)
+    widening = worth_widening(weight_errors(layers, candidate.planned, request.ops))
+    if widening is None:
+        return carry_out(candidate.planned, request)
+    candidate = candidate.widened(widening)
+    result = carry_out(candidate.planned, candidate.request)
+    return replace(result, notes=(*result.notes, widening.text()))
 
 
 def run_without_data(model: Model, request: Request) -> Result:
@@ -202,19 +210,25 @@ def _require_taken(check: Check) -> None:
 
 def _other_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:
     """Ops whose weights are held in another way than asked for, because LiteRT has no kernel for that."""
-    wider, unblocked = Counter[tuple[str, str, str]](), Counter[str]()
+    wider, narrowed, unblocked = Counter[tuple[str, str, str]](), Counter[tuple[str, str]](), Counter[str]()
     for plan in plans:
         grids = plan.constants.grids.items()
         held: dict[Use, Form] = {u: p for u, p in grids if u.slot in request.ops[u.op.kind].weight_slots}
         held |= {u: p.form for u, p in plan.packed.items() if not p.unpacked}
         for op, form in {use.op: form for use, form in held.items()}.items():
-            asked, made = request.recipe.scheme(op), form_type(form)
-            if asked.weights is not None and made.bits > asked.weights.bits:
-                wider[op.label, asked.weights.label, made.label] += 1
-            if asked.block is not None and isinstance(form, QuantParams) and form.block is None:
+            asked = request.recipe.scheme(op)
+            if asked.weights is None or asked.levels is None or not isinstance(form, QuantParams):
+                continue
+            if form.levels.bits > asked.levels.bits:
+                wider[op.label, asked.weights.label, form.dtype.label] += 1
+            if form.narrowed is not None:
+                narrowed[f"{form.narrowed}-bit", form.dtype.label] += 1
+            if asked.block is not None and form.block is None:
                 unblocked[op.label] += 1
     for (label, asked_label, made_label), count in wider.items():
         yield f"{count} {label} with {made_label} weights: LiteRT has no {asked_label} kernel for it"
+    for (bits, held_as), count in narrowed.items():
+        yield f"{count} {'layer' if count == 1 else 'layers'} with {bits} weights, which {held_as} holds"
     for label, count in unblocked.items():
         yield f"{count} {label} with a scale for each channel: LiteRT has no kernel for such blocks of it"
 
@@ -299,13 +313,16 @@ class _Search:
 
     lab: Lab
     trials: list[Trial]
+    gains: dict[str, float] = field(default_factory=dict)
 
     def result(self, first: Candidate) -> Result:
         """Only the best candidate is built with its own inputs and outputs, and tried in LiteRT."""
         best, error = self.best(first)
         result = carry_out(best.planned, best.request)
-        note = f"{best}; SNR of the outputs {decibels(error):.1f} dB, measured at {self.lab.bench.where}"
-        result = replace(result, notes=(*result.notes, note), steps=tuple(self.trials))
+        notes = [f"{best}; SNR of the outputs {decibels(error):.1f} dB, measured at {self.lab.bench.where}"]
+        if best.widening is not None:
+            notes.append(best.widening.text(self.gains["mixed precision"]))
+        result = replace(result, notes=(*result.notes, *notes), steps=tuple(self.trials))
         if best.request.interface != Interface():
             return result
         return replace(result, worst=self.lab.bench.worst_ops(result.model, best.prepared.model))
@@ -339,4 +356,5 @@ class _Search:
                 candidate = None
         if reached < math.inf or before == math.inf:
             self.trials.append(Trial(step.name, time.perf_counter() - start, reached, error < before))
+            self.gains[step.name] = decibels(error) - decibels(before)
         return best, error

@@ -29,7 +29,7 @@ def balanced_weights(use: Use, layout: Layout | None, params: QuantParams, *, no
     if layout is None or weights is None or not params.is_symmetric or (weights.shape[2] == 1 and not nonnegative):
         return None
     steps = np.broadcast_to(params.arrays[0].astype(np.float64), weights.shape[:1])
-    q = balanced(weights, steps, params.dtype.max, rows=nonnegative)
+    q = balanced(weights, steps, params.levels.max, rows=nonnegative)
     return dequantize(layout.from_inputs(use.op, q), params)
 
 

@@ -38,6 +38,7 @@ from .cross_layer_equalization import equalize
 from .float_islands import GOOD_ENOUGH, GOOD_IN_LOOPS, MOST_WORK, RETAINED, STRETCHES, find_island
 from .gptq import Refiner
 from .integer_norms import with_integer_norms
+from .mixed_precision import NarrowLayer, Widening, narrow_layers, weight_errors, worth_widening
 from .range_choice import RangeTrials, affordable_samples
 from .smoothquant import SIDES, Side, smoothed
 
@@ -75,6 +76,10 @@ is for weights of fewer than 8 bits, which hold badly otherwise, if the work suf
 VECTORS: Mapping[Effort, int] = {"standard": 2048, "high": 8192}
 """About how many inputs of a layer its weights are refined for; more for layers with more weights."""
 
+WIDENED = 4, 16
+WIDENING_MACS: Mapping[Effort, float] = {"standard": 1e11, "high": 1e12}
+"""On how many samples it is measured what few bits cost each layer, and how much work that may be."""
+
 Stage = Callable[[str, int], Progress]
 """(what, how many parts) -> who to tell about each."""
 
@@ -89,7 +94,8 @@ class Candidate:
     """One way to do it: a float model that computes the same as the original, and a request with its ranges.
 
     `equalized` counts tensors whose channels were scaled, `smoothed` those that a product in 16 bits scales; `refined`
-    is a plan with weights that make up for each other.
+    is a plan with weights that make up for each other, `widening` says which weights have 8 bits although fewer are
+    asked for.
     """
 
     prepared: Prepared
@@ -97,6 +103,7 @@ class Candidate:
     equalized: int = 0
     smoothed: int = 0
     refined: Planned | None = None
+    widening: Widening | None = None
 
     @cached_property
     def planned(self) -> Planned:
@@ -132,6 +139,11 @@ class Candidate:
         known = {self.prepared.keys[op.outputs[0]] for op in ops if op.outputs[0] in self.prepared.keys}
         islands = {**self.request.islands, **dict.fromkeys(sorted(known), island)}
         return replace(self, request=replace(self.request, islands=islands))
+
+    def widened(self, widening: Widening) -> Candidate:
+        """The same, not refined, with these weights in 8 bits."""
+        request = replace(self.request, recipe=replace(self.request.recipe, widened=widening.ops))
+        return replace(self, request=request, refined=None, widening=widening)
 
 
 Proposals = Generator[Candidate, Candidate, None]
@@ -386,7 +398,9 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
     # Ranges chosen tensor by tensor suit weights that are rounded by themselves: try it without them, too.
     plain = replace(best, request=replace(request, methods={k: m for k, m in request.methods.items() if k in cut}))
     for candidate in (best, plain) if plain.request != request and lab.effort == "high" else (best,):
-        yield replace(candidate, refined=refiner.refine(candidate.planned))
+        proposed = replace(candidate, refined=refiner.refine(candidate.planned))
+        if (yield proposed) is not proposed:  # too few samples to fit weights to the errors of the layers before
+            yield replace(candidate, refined=replace(refiner, refits=False).refine(candidate.planned))
 
 
 def _refining_samples(candidate: Candidate, effort: Effort) -> int:
@@ -397,6 +411,36 @@ def _refining_samples(candidate: Candidate, effort: Effort) -> int:
     if effort == "standard" and (request.recipe.least_bits >= 8 or REFINED[0] * work > REFINING_MACS["standard"]):
         return 0
     return int(np.clip(REFINING_MACS[effort] // work, *REFINED))
+
+
+def mixed_precision(lab: Lab, best: Candidate) -> Proposals:
+    """Weights of the layers that few bits cost most in 8 bits."""
+    layers = narrow_layers(best.planned, best.request.recipe)
+    widening = worth_widening(*_harms(lab, best, layers)) if layers else None
+    if widening is None:
+        return
+    wide = best.widened(widening)
+    if best.refined is None:
+        yield wide
+    else:
+        yield from compensated_rounding(lab, wide)
+
+
+def _harms(lab: Lab, best: Candidate, layers: Sequence[NarrowLayer]) -> tuple[dict[NarrowLayer, float], float]:
+    """The error that each layer adds, alone in few bits, to that of the model with all of them in 8."""
+    ops = best.request.ops
+    work = len(layers) * sum(macs_of(op, ops) for op in best.prepared.model.main.ops)
+    samples = int(min(WIDENING_MACS[lab.effort] // max(1, work), WIDENED[1]))
+    if samples < WIDENED[0]:
+        return weight_errors(layers, best.planned, ops), 0.0
+    bench, report = lab.bench.judging(samples), lab.stage("measuring what few bits cost", len(layers))
+    rest = bench.error(best.widened(Widening((*layers,), len(layers))).model())
+    harms = {}
+    for done, layer in enumerate(layers, 1):
+        others = Widening(tuple(other for other in layers if other is not layer), len(layers))
+        harms[layer] = max(0.0, bench.error(best.widened(others).model()) - rest)
+        report(done)
+    return harms, rest
 
 
 BOTH: tuple[Effort, ...] = ("standard", "high")
@@ -410,4 +454,5 @@ STEPS: Sequence[Step] = (
     Step("float islands", BOTH, float_islands, ranges=False),
     Step("16-bit islands and SmoothQuant", BOTH, wide_islands, ranges=False),
     Step("compensated rounding", BOTH, compensated_rounding, ranges=False),
+    Step("mixed precision", BOTH, mixed_precision, ranges=False),
 )

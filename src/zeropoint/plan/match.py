@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..dtypes import DType
 from ..errors import InvalidRecipe, InvalidSample, argument
@@ -89,10 +89,10 @@ class Matcher:
         nearest = nearest_type(known, scheme.weights)
         wider = [t for t in known if nearest is not None and t.bits >= nearest.bits]
         for weights in sorted(wider, key=lambda t: t.bits):
-            widened = replace(scheme, weights=weights)
+            widened = scheme.held_in(weights)
             if self.target.verdict(TypedOp.of_scheme(op, widened, self.ops)).speed != "refused":
                 return widened
-        return replace(scheme, weights=nearest)
+        return scheme.held_in(nearest)
 
     def _refusals(self, op: Op, scheme: Scheme) -> Iterator[tuple[SkipCode, str]]:
         """Why `op` cannot be computed as `scheme` asks; the first is the one to tell."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..affine import QuantParams
 from ..calibration import Range, Ranges
-from ..dtypes import Array, DType
+from ..dtypes import Array, DType, Levels
 from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp, argument, names_are_listed
 from ..graph.edit import add_constant_input, copy_model, signatures_follow
 from ..graph.model import Graph, Model, Op, Tensor
@@ -71,18 +71,18 @@ class Prepared:
     model: Model
     keys: Mapping[Tensor, str]
     trained: Trained
-    grids: dict[tuple[Tensor, int | None, DType], QuantParams] = field(default_factory=dict, compare=False, repr=False)
+    grids: dict[tuple[Tensor, int | None, Levels], QuantParams] = field(default_factory=dict, compare=False, repr=False)
     shifts: dict[tuple[Use, Form], Array | None] = field(default_factory=dict, compare=False, repr=False)
     integers: dict[EncodedAs, Tensor] = field(default_factory=dict, compare=False, repr=False)
     functions: dict[Graph, tuple[Curve, ...]] = field(default_factory=dict, compare=False, repr=False)
     matched: dict[Graph, Matched] = field(default_factory=dict, compare=False, repr=False)
 
-    def grid(self, tensor: Tensor, axis: int | None, dtype: DType) -> QuantParams:
+    def grid(self, tensor: Tensor, axis: int | None, levels: Levels) -> QuantParams:
         """The parameters of a constant that is used as weights."""
-        key = tensor, axis, dtype
+        key = tensor, axis, levels
         if key not in self.grids:
             assert tensor.data is not None
-            self.grids[key] = weight_params(tensor.data, axis, dtype, tensor.name)
+            self.grids[key] = weight_params(tensor.data, axis, levels, tensor.name)
         return self.grids[key]
 
     def copied(self) -> tuple[Prepared, dict[Tensor, Tensor]]:
@@ -257,17 +257,17 @@ def _weight_grids(
     """The parameters of weights: those that they were trained with, or the ones that hold their values."""
     grids = {}
     for op, scheme in schemes.items():
-        spec, dtype = ops[op.kind], scheme.weights
-        assert dtype is not None
+        spec, levels = ops[op.kind], scheme.levels
+        assert levels is not None
         for slot, tensor in enumerate(op.inputs):
             role = spec.input_role(slot)
             if tensor is None or tensor.data is None:
                 continue
             if isinstance(role, Weight):
                 axis = scale_axis(op, spec, role, tensor.data.ndim, scheme)
-                grids[Use(op, slot)] = ranges.weights(tensor, axis, dtype) or prepared.grid(tensor, axis, dtype)
+                grids[Use(op, slot)] = ranges.weights(tensor, axis, levels) or prepared.grid(tensor, axis, levels)
             elif isinstance(role, Coefficients):
-                grids[Use(op, slot)] = prepared.grid(tensor, None, DType.INT16)
+                grids[Use(op, slot)] = prepared.grid(tensor, None, DType.INT16.levels)
     return grids
 
 

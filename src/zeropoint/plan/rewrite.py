@@ -32,7 +32,7 @@ def held_bytes(elements: int, form: Form) -> int:
 
 def integers(data: Array, params: QuantParams) -> Array:
     """What a constant becomes. Kernels for packed weights rely on the narrow range: LiteRT's 4-bit ones add 7."""
-    return quantize(data, params, narrow=params.is_symmetric and params.dtype.is_packed)
+    return quantize(data, params, narrow=params.is_symmetric and params.levels.bits < 8)
 
 
 def rounded(data: Array, form: Form) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 from ..affine import QuantParams
 from ..calibration import Grid, Method, Range, Ranges, Stats, TensorStats, choose_ranges
 from ..calibration.range_methods import PERCENTILE, Bounds
-from ..dtypes import Array, DType
+from ..dtypes import Array, Levels
 from ..graph.model import Model, Tensor
 from ..ops import fused_activation
 from .qdq import Trained
@@ -82,15 +82,15 @@ class TensorRanges:
         entry = self._entry(tensor)
         return None if entry is None else entry.params
 
-    def weights(self, tensor: Tensor, axis: int | None, dtype: DType) -> QuantParams | None:
+    def weights(self, tensor: Tensor, axis: int | None, levels: Levels) -> QuantParams | None:
         """The grid that a constant was trained on, if kernels take it: symmetric, with scales along `axis` or one."""
         grid, data = self.trained.constants.get(tensor), tensor.data
         if grid is None or data is None or not grid.is_symmetric or grid.axis not in (None, axis):
             return None
         scales, _ = grid.along(data.ndim)
-        if np.rint(np.abs(data) / scales).max(initial=0) > dtype.max:
+        if np.rint(np.abs(data) / scales).max(initial=0) > levels.max:
             return None
-        return QuantParams(grid.scales, grid.zero_points, dtype, grid.granularity)
+        return QuantParams(grid.scales, grid.zero_points, levels.dtype, grid.granularity, levels.narrowed)
 
     def _entry(self, tensor: Tensor) -> Range | None:
         """What was given, or follows from it where nothing was measured."""

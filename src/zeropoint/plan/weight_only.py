@@ -91,9 +91,9 @@ class WeightOnly:
     def _kept(self, use: Use, scheme: Scheme) -> QuantParams | None:
         """The integers that the file has, if they are no wider than what is asked for."""
         packed = self.before.get(use.tensor)
-        if packed is None or not isinstance(packed.form, QuantParams) or scheme.weights is None:
+        if packed is None or not isinstance(packed.form, QuantParams):
             return None
-        return packed.form if packed.form.dtype.bits <= scheme.weights.bits else None
+        return packed.form if scheme.levels is not None and packed.form.levels.bits <= scheme.levels.bits else None
 
     def _is_hybrid_already(self, op: Op, scheme: Scheme) -> bool:
         """Whether its kernel takes integer weights in the file as well, as narrow as the scheme asks for."""
@@ -142,7 +142,7 @@ class WeightOnly:
             is_lookup = spec.tied and DType.INT8 in spec.types and len(held) == 1
             return self._add_lookup(op, spec, next(iter(held)), draft) if is_lookup else reason
         if not scheme.unpacked:
-            scheme = replace(scheme, weights=nearest_type(spec.hybrid, scheme.weights))
+            scheme = scheme.held_in(nearest_type(spec.hybrid, scheme.weights))
         for use, role in held.items():
             draft.packed[use] = Packed(self._form(use, spec, role, scheme), scheme.unpacked)
         return None
@@ -153,27 +153,27 @@ class WeightOnly:
             return "other data flow through it as well, in float"
         if any(t.dtype is not DType.FLOAT32 for t in op.outputs) or len(op.outputs) != 1:
             return "its output is not one tensor of floats"
-        params = weight_params(use.data, None, DType.INT8, use.tensor.name)
+        params = weight_params(use.data, None, DType.INT8.levels, use.tensor.name)
         draft.lookups[op] = Group((use, Held(op.outputs[0], DType.INT8)), params, fixed=True, symmetric=True)
         return None
 
     def _form(self, use: Use, spec: OpSpec, role: Weight, scheme: Scheme) -> Form:
         """One form for all tensors of the same bytes, layout and scheme, in whatever graph."""
-        data, dtype, name = use.data, scheme.weights, use.tensor.name
-        assert dtype is not None
+        data, levels, name = use.data, scheme.levels, use.tensor.name
+        assert levels is not None
         axis = scale_axis(use.op, spec, role, data.ndim, scheme)
         block = _block(use.op, spec, data, scheme)
         kept = self._kept(use, scheme)
         if kept is not None and (scheme.unpacked or _is_taken(kept, axis, block)):
-            return kept if scheme.unpacked else replace(kept, dtype=dtype)
+            return kept if scheme.unpacked else replace(kept, dtype=levels.dtype)
         spot = use.tensor.buffer, axis, scheme if block else replace(scheme, granularity=PerChannel())
         if spot not in self._forms:
             if block is not None:
-                self._forms[spot] = block_params(data, block, dtype, self.method)
+                self._forms[spot] = block_params(data, block, levels, self.method)
             elif scheme.asymmetric:
-                self._forms[spot] = unpacked_params(data, axis, dtype, name)
+                self._forms[spot] = unpacked_params(data, axis, levels, name)
             else:
-                self._forms[spot] = weight_params(data, axis, dtype, name, self.method)
+                self._forms[spot] = weight_params(data, axis, levels, name, self.method)
         return self._forms[spot]
 
     def share(self, plans: Sequence[Plan]) -> tuple[Plan, ...]:

@@ -92,7 +92,7 @@ def distill(
     At most `limit` samples are used. All else is as in `quantize`.
     """
     source = load(model)
-    rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits)).keeping_float(keep_float)
+    rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits)).unmixed().keeping_float(keep_float)
     schedule, goal, settings = schedule or Schedule(), goal or Goal(), settings or QuantSettings()
     schedule = schedule if steps is None else replace(schedule, steps=steps)
     held = TrainingData.of(source, data, labelled=goal.loss is not None, limit=limit)
@@ -113,8 +113,10 @@ def distill(
 
 def _weight_bits(planned: Planned, settings: QuantSettings) -> int:
     """The fewest that weights are trained in."""
-    types = [scheme.weights for plan in planned.plans for scheme in plan.schemes.values()]
-    return min((8 if settings.weight_bits is None else settings.weight_bits, *(t.bits for t in types if t is not None)))
+    levels = [scheme.levels for plan in planned.plans for scheme in plan.schemes.values()]
+    return min(
+        (8 if settings.weight_bits is None else settings.weight_bits, *(x.bits for x in levels if x is not None))
+    )
 
 
 class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types

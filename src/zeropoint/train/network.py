@@ -149,7 +149,7 @@ def trainable(
     """
     source = load(model)
     if quantize:
-        rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits)).keeping_float(keep_float)
+        rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits)).unmixed().keeping_float(keep_float)
         made_for = without_dynamic_layers(resolve_target(target, rules, Interface(), strict=True))
         request = Request(rules, stats, ranges or Ranges({}), ops=ops, target=made_for)
         require_matched_rules(source, request)

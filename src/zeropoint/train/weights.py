@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from keras import ops
 
 from ..affine import SMALLEST_SCALE, QuantParams
-from ..dtypes import Array, DType
+from ..dtypes import Array, DType, Levels
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use
 from ..ops import Bias, Coefficients, OpSpec, Weight
 from ..plan.plan import Plan
-from ..plan.weights import live_scales
+from ..plan.weights import live_scales, weight_params
 from ..recipe import keep_float
 from .backend import AddWeight, array_of, new_variable
 from .fake_quant import QuantLevels, QuantSettings, symmetric_scale
@@ -124,14 +124,17 @@ class WeightQuantizer:
         self, start: QuantParams, data: Array, settings: QuantSettings, add_weight: AddWeight, name: str
     ) -> None:
         self.start = start
-        bits = start.dtype.bits if settings.weight_bits is None else min(settings.weight_bits, start.dtype.bits)
+        given = start.levels.bits
+        bits = given if settings.weight_bits is None else min(settings.weight_bits, given)
         self.levels = QuantLevels(bits, narrow=True)
         self.learned = (settings.weight_scales or ("learned" if bits < NARROW else "last")) == "learned"
         if not self.learned:
             return
         scales = np.array(start.scales, np.float32)
-        if bits < start.dtype.bits:
-            scales = fitted_scales(data, start.axis, self.levels)
+        if bits < given:
+            scales = np.array(
+                weight_params(data, start.axis, Levels(start.dtype, bits), name, "mse").scales, np.float32
+            )
         shape = [] if start.axis is None else [-1 if k == start.axis else 1 for k in range(data.ndim)]
         self.first = np.asarray(scales.reshape(shape))
         self.exponents = new_variable(add_weight, name, np.zeros_like(self.first), trainable=True)
@@ -155,21 +158,10 @@ class WeightQuantizer:
             scales = peaks.astype(np.float64) / (self.levels.steps // 2)
         scales = live_scales(scales, peaks)
         stored = tuple(map(float, np.asarray(scales, np.float32)))
-        return QuantParams(stored, (0,) * len(stored), self.start.dtype, self.start.granularity)
+        return replace(self.start, scales=stored, zero_points=(0,) * len(stored))
 
     def clipped(self, weights: Array, params: QuantParams) -> Array:
         """The weights cut off where the grid ends, which the stored type may reach beyond."""
         scales, _ = params.along(weights.ndim)
         most = scales * (self.levels.steps // 2)
         return np.clip(weights, -most, most).astype(np.float32)
-
-
-def fitted_scales(data: Array, axis: int | None, levels: QuantLevels) -> Array:
-    """For each slice, the scale with the least squared rounding error, out of a few below the one that cuts nothing."""
-    rows = data.reshape(1, -1) if axis is None else np.moveaxis(data, axis, 0).reshape(data.shape[axis], -1)
-    most = levels.steps // 2
-    peaks = np.maximum(np.abs(rows).max(axis=1, keepdims=True), SMALLEST_SCALE)
-    scales = [share * peaks / most for share in np.linspace(0.2, 1.0, 41)]
-    errors = [((np.clip(np.round(rows / s), -most, most) * s - rows) ** 2).sum(axis=1) for s in scales]
-    best = np.argmin(errors, axis=0)
-    return np.asarray(np.hstack(scales)[np.arange(len(rows)), best], np.float32)

@@ -1,0 +1,136 @@
+"""Mixed precision: where few bits are asked for, the layers that they cost most are held in 8 bits.
+
+What a layer costs is measured with it alone in few bits and all others in 8: such errors are small, so they add up. A
+layer is widened if that brings more for its bytes than one more bit for all layers would. Without data, the relative
+error of a layer's weights stands for what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ..affine import QuantParams
+from ..bench.errors import ErrorSum, decibels
+from ..dtypes import DType
+from ..graph.model import Buffer, Graph, Op
+from ..graph.query import Use, Uses
+from ..ops import OpSpec
+from ..plan.plan import Form, Plan, Planned
+from ..plan.rewrite import rounded
+from ..recipe import Recipe
+
+DB_PER_BIT = 6.02
+"""One more bit for all weights halves their rounding errors."""
+
+MOST_GROWTH = 0.25
+"""Part of the bytes of all weights of few bits that may be added to them."""
+
+ENDS_COUNT = 4.0
+"""How much more errors of the first and last layers count where nothing is measured: what the first ones lose no other
+layer can regain, and nothing averages what the last ones add."""
+
+
+@dataclass(frozen=True)
+class NarrowLayer:
+    """Weights of few bits and the ops that read them: the bytes they take, and how many more in 8 bits."""
+
+    uses: tuple[Use, ...]
+    form: QuantParams
+    size: int
+    growth: int
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        return tuple(use.op for use in self.uses)
+
+
+@dataclass(frozen=True)
+class Widening:
+    """The layers that are held in 8 bits, out of so many."""
+
+    layers: tuple[NarrowLayer, ...]
+    of: int
+
+    @property
+    def ops(self) -> frozenset[Op]:
+        return frozenset(op for layer in self.layers for op in layer.ops)
+
+    def text(self, gain: float | None = None) -> str:
+        """`2 of 28 layers in 8 bits: +3.1 kB, +6.1 dB`."""
+        growth = sum(layer.growth for layer in self.layers)
+        brought = "by the errors of their weights" if gain is None else f"{gain:+.1f} dB"
+        return f"{len(self.layers)} of {self.of} layers in 8 bits: +{growth / 1000:.1f} kB, {brought}"
+
+
+def narrow_layers(planned: Planned, recipe: Recipe) -> list[NarrowLayer]:
+    """The weights of fewer than 8 bits whose width the recipe leaves to us."""
+    found: dict[tuple[Buffer | None, Form], list[Use]] = {}
+    for plan in planned.plans:
+        for use, form in _held(plan):
+            if isinstance(form, QuantParams) and form.dtype.is_packed and recipe.scheme(use.op).mixed:
+                found.setdefault((use.tensor.buffer, form), []).append(use)
+    layers = []
+    for (_, form), uses in found.items():
+        assert isinstance(form, QuantParams)
+        bits, elements = form.dtype.bits, uses[0].tensor.size
+        layers.append(NarrowLayer((*uses,), form, elements * bits // 8, elements * (DType.INT8.bits - bits) // 8))
+    return layers
+
+
+def _held(plan: Plan) -> Iterator[tuple[Use, Form]]:
+    yield from ((use, plan.wanted[use]) for use in plan.constants.grids)
+    yield from ((use, packed.form) for use, packed in plan.packed.items())
+
+
+def worth_widening(harms: Mapping[NarrowLayer, float], rest: float = 0.0) -> Widening | None:
+    """The layers to hold in 8 bits, given the squared error that each adds to the `rest`; None if there is none."""
+    size, grown, chosen = sum(layer.size for layer in harms), 0, []
+    error = rest + sum(harms.values())
+    for layer in sorted(harms, key=lambda layer: -harms[layer] / max(1, layer.growth)):
+        mended = harms[layer] * (1 - 4.0 ** (layer.form.levels.bits - DType.INT8.bits))
+        gain = decibels(error - mended) - decibels(error)
+        least = DB_PER_BIT * layer.form.dtype.bits * layer.growth / size
+        if gain > least and grown + layer.growth <= MOST_GROWTH * size:
+            chosen.append(layer)
+            grown += layer.growth
+            error -= mended
+    return Widening((*chosen,), len(harms)) if chosen else None
+
+
+def weight_errors(
+    layers: Iterable[NarrowLayer], planned: Planned, ops: Mapping[str, OpSpec]
+) -> dict[NarrowLayer, float]:
+    """The relative squared errors of weights, those of the first and last layers counted more."""
+    ends = {op for plan in planned.plans for op in first_and_last(plan.graph, ops)}
+    errors = {}
+    for layer in layers:
+        data, total = layer.uses[0].data, ErrorSum()
+        total.add(data, rounded(data, layer.form))
+        errors[layer] = total.relative * (ENDS_COUNT if ends.intersection(layer.ops) else 1.0)
+    return errors
+
+
+def first_and_last(graph: Graph, ops: Mapping[str, OpSpec]) -> set[Op]:
+    """The layers before which, or behind which, there is no other on some way through the graph."""
+    layers = {op for op in graph.ops if (spec := ops.get(op.kind)) is not None and spec.layout is not None}
+    uses = Uses(graph)
+
+    def readers(op: Op) -> list[Op]:
+        return [use.op for t in op.outputs for use in uses.readers(t)]
+
+    def makers(op: Op) -> list[Op]:
+        return [made for t in op.inputs if t is not None and (made := uses.producer(t)) is not None]
+
+    starts = [use.op for t in graph.inputs for use in uses.readers(t)]
+    stops = [op for t in graph.outputs if (op := uses.producer(t)) is not None]
+    found: set[Op] = set()
+    for heads, onwards in ((starts, readers), (stops, makers)):
+        seen, todo = set(heads), list(heads)
+        while todo:
+            op = todo.pop()
+            new = [] if op in layers else [other for other in onwards(op) if other not in seen]
+            seen.update(new)
+            todo += new
+        found |= seen & layers
+    return found
