@@ -67,12 +67,12 @@ def quantize(
     data. `percentile` is the share that the method of this name leaves unclipped at each end. `effort` is "quick",
     "standard" or "high" (minutes). `weight_bits` is 2 to 8; with 4 or fewer, layers that need 8 keep them, unless a
     recipe names the bits. `block` is the number of 4-bit weights that share a scale; weights below `min_elements` stay
-    float where only weights are quantized. `keep_float` are patterns of op kinds or names that stay float, each of which
-    has to match something unless `allow_unmatched`; `strict` refuses if anything has to. `target` is what the model is made for (`zeropoint targets` lists them): "cpu" where inputs and outputs stay
-    float, or else "integer". With `measure`, ways to place the ops on it are timed on this machine, and the fastest is
-    taken. With `record`, an entry in the file's metadata tells how it was made, for `inspect` and `compare`. `ops` is
-    another op table, such as `OPS | {"MY_OP": spec}`. A model that is not `trusted` runs in a child process, which it
-    cannot escape from.
+    float where only weights are quantized. `keep_float` are patterns of op kinds or names that stay float, each of
+    which has to match something unless `allow_unmatched`; `strict` refuses if anything has to. `target` is what the
+    model is made for (`zeropoint targets` lists them): "cpu" where inputs and outputs stay float, or else "integer".
+    With `measure`, ways to place the ops on it are timed on this machine, and the fastest is taken. With `record`, an
+    entry in the file's metadata tells how it was made, for `inspect` and `compare`. `ops` is another op table, such as
+    `OPS | {"MY_OP": spec}`. A model that is not `trusted` runs in a child process, which it cannot escape from.
     """
     source = load(model)
     weights = WeightOptions(weight_bits, block, asymmetric, min_elements)

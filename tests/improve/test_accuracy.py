@@ -266,7 +266,7 @@ def test_steps_say_what_was_gained_and_how_long_it_took() -> None:
     model, samples = chain(), inputs(chain(), 24)
     steps = zeropoint.quantize(model, data=samples, effort="high", weight_bits=4).steps
     assert [s.what for s in steps][:3] == ["calibration", "nearest rounding, minmax ranges", "ranges and biases"]
-    assert steps[-1].what == "compensated rounding"
+    assert "compensated rounding" in [s.what for s in steps]
     assert all(s.seconds >= 0 for s in steps)
     assert steps[-1].error < steps[1].error
 
@@ -277,7 +277,7 @@ def test_few_bits_are_rounded_with_compensation_by_default(mode: str) -> None:
     options = {"mode": mode, "data": samples, **({} if mode == "int8" else {"min_elements": 0})}
     quick = zeropoint.quantize(model, weight_bits=4, effort="quick", **options)
     usual = zeropoint.quantize(model, weight_bits=4, **options)
-    assert usual.steps[-1].what == "compensated rounding"
+    assert "compensated rounding" in [s.what for s in usual.steps]
     assert output_power(usual.model, samples, model) < 0.8 * output_power(quick.model, samples, model)
     assert all(s.what != "compensated rounding" for s in zeropoint.quantize(model, **options).steps)
 
