@@ -71,7 +71,7 @@ def test_uncorrelated_inputs_of_equal_power_are_rounded_to_nearest(seed: int) ->
     weights = rng.normal(size=(1, 4, 9))
     steps = np.abs(weights).max(axis=2, keepdims=True) / 7
     q = compensated(weights, 3.0 * np.eye(9)[None], steps, DType.INT4.max)
-    np.testing.assert_array_equal(q, nearest(weights, steps, DType.INT4.max))
+    np.testing.assert_array_equal(q, nearest(weights, steps, DType.INT4))
 
 
 def test_compensation_helps_where_inputs_go_together() -> None:
@@ -79,7 +79,7 @@ def test_compensation_helps_where_inputs_go_together() -> None:
     moments, weights = correlated(rng, 1, 400, 32), rng.normal(size=(1, 16, 32))
     steps = np.abs(weights).max(axis=2, keepdims=True) / 7
     ours = output_error(compensated(weights, moments, steps, DType.INT4.max) * steps - weights, moments)
-    theirs = output_error(nearest(weights, steps, DType.INT4.max) * steps - weights, moments)
+    theirs = output_error(nearest(weights, steps, DType.INT4) * steps - weights, moments)
     assert ours.sum() < 0.7 * theirs.sum()
 
 

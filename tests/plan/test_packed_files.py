@@ -56,7 +56,7 @@ def executions(model: Model) -> set[str]:
 def test_a_file_with_integer_weights_is_quantized_whole_and_keeps_its_integers(
     mode: str, bits: int, target: str
 ) -> None:
-    file = zeropoint.quantize(float_model(), mode, weight_bits=bits).model
+    file = zeropoint.quantize(float_model(), mode, weight_bits=bits, effort="quick").model
     before = stored(file)
     assert len(before) == 3
     result = zeropoint.quantize(file, target, data=samples_for(file))
@@ -100,7 +100,7 @@ def test_files_do_not_grow_where_only_weights_are_quantized(origin: str, mode: s
 
 def test_fewer_bits_than_the_file_has_are_rounded_to() -> None:
     file = zeropoint.quantize(float_model(), "dynamic").model
-    result = zeropoint.quantize(file, "dynamic", weight_bits=4)
+    result = zeropoint.quantize(file, "dynamic", weight_bits=4, effort="quick")
     assert result.notes[0] == "3 constants are int8 in the file already: 3 of them are rounded once more"
     assert {params.dtype for _, params in stored(result.model).values()} == {DType.INT4}
 

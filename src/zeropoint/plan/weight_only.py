@@ -91,9 +91,10 @@ class WeightOnly:
     def _kept(self, use: Use, scheme: Scheme) -> QuantParams | None:
         """The integers that the file has, if they are no wider than what is asked for."""
         packed = self.before.get(use.tensor)
-        if packed is None or not isinstance(packed.form, QuantParams):
+        asked = scheme.levels or scheme.weights
+        if packed is None or not isinstance(packed.form, QuantParams) or asked is None:
             return None
-        return packed.form if scheme.levels is not None and packed.form.levels.bits <= scheme.levels.bits else None
+        return packed.form if packed.form.levels.bits <= asked.bits else None
 
     def _is_hybrid_already(self, op: Op, scheme: Scheme) -> bool:
         """Whether its kernel takes integer weights in the file as well, as narrow as the scheme asks for."""
