@@ -16,6 +16,7 @@ from zeropoint.demo import digits
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidRecipe, InvalidSample, UnsupportedOp
 from zeropoint.ops import OPS, KernelSpec
+from zeropoint.recipe import recipe_from
 from zeropoint.train import FreezeRanges, QuantSettings, export, parity, trainable
 from zeropoint.train.backend import array_of
 
@@ -71,7 +72,8 @@ def trained_a_little(net, x, steps=3):
 def test_untrained_it_is_exported_as_post_training_quantization_makes_it(model, stats, weight_bits):
     """The same bytes: the same plan, the same weights, the same ranges."""
     net = trainable(model, "int8", stats, weight_bits=weight_bits)
-    wanted = zeropoint.quantize(model, "int8", stats=stats, weight_bits=weight_bits, target="integer")
+    recipe = recipe_from({"rules": [{"scheme": "int8", "weights": f"int{weight_bits}"}]})  # all layers alike
+    wanted = zeropoint.quantize(model, recipe=recipe, stats=stats, target="integer")
     assert zeropoint.to_bytes(export(net).model) == zeropoint.to_bytes(wanted.model)
 
 
