@@ -73,13 +73,14 @@ def repeated_names(graph: Graph) -> Iterator[str]:
 def unexplained_float_ops(result: Result) -> set[str]:
     """Ops that compute in float without a word about it, or the other way round."""
     said = {s.op.outputs[0].name for s in result.skipped}
+    dynamic = {op.outputs[0].name for op in result.plan.dynamic}  # the plan says so
     found = set()
     for graph in entry_graphs(result.model):
         for op in graph.ops:
             is_float = any(t is not None and t.dtype is DType.FLOAT32 for t in (*op.inputs, *op.outputs))
             if is_arithmetic(op, OPS) and is_float:
                 found.add(op.name.removesuffix("/float32"))  # an output's name goes to the form that callers see
-    return said ^ found
+    return (said ^ found) - dynamic
 
 
 def entry_graphs(model: Model) -> list[Graph]:
