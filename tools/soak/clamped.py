@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from zeropoint.affine import QuantParams
 from zeropoint.dtypes import DType
 from zeropoint.graph import Model, Op, Tensor
 from zeropoint.graph.edit import copy_model
@@ -21,8 +22,8 @@ def clamped(result: Result) -> Model:
     model = copy_model(result.prepared)
     model.signatures.clear()
     graph, twins = model.main, dict(zip(model.main.tensors, result.prepared.main.tensors, strict=True))
-    stored = {t: result.plan.stored[twin].range() for t, twin in twins.items() if twin in result.plan.stored}
-    ends = {t: e for t, e in stored.items() if t.dtype is DType.FLOAT32 and len(t.shape) <= MOST_AXES}
+    stored = {t: result.plan.stored[twin] for t, twin in twins.items() if twin in result.plan.stored}
+    ends = {t: _ends(p) for t, p in stored.items() if t.dtype is DType.FLOAT32 and len(t.shape) <= MOST_AXES}
     cut: dict[Tensor | None, Tensor] = {}
     ops: list[Op] = []
     for tensor in (t for t in graph.inputs if t in ends):
@@ -36,6 +37,12 @@ def clamped(result: Result) -> Model:
     graph.outputs = [cut.get(t, t) for t in graph.outputs]
     graph.tensors = list(dict.fromkeys((*graph.inputs, *(t for op in ops for t in op.tensors()), *graph.outputs)))
     return model
+
+
+def _ends(params: QuantParams) -> tuple[float, float]:
+    """One step beyond the range: a probability of 1 lies there, and is rounded rather than cut off."""
+    low, high = params.range()
+    return low - params.scale, high + params.scale
 
 
 def _clamp(tensor: Tensor, ends: tuple[float, float], cut: dict[Tensor | None, Tensor]) -> Iterator[Op]:

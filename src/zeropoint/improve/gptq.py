@@ -28,7 +28,7 @@ from ..graph.model import Graph, Model, Op
 from ..graph.query import Use, Uses, activation_bytes
 from ..ops.layout import Layout
 from ..parallel import cached_property, in_parallel, side_by_side
-from ..plan.derive import derive
+from ..plan.derive import settle
 from ..plan.plan import Plan, Planned
 from ..plan.request import Request
 from ..plan.rewrite import Encoder, rewrite
@@ -269,9 +269,10 @@ class Refiner:
             packed = replace(plan.packed[layer.weights], form=form)
             return replace(plan, constants=constants, packed={**plan.packed, layer.weights: packed})
         constants = replace(constants, grids={**constants.grids, layer.weights: form})
-        made = derive(replace(plan, constants=constants), self.request.ops)
-        # Where the bias rules this layer's scales, it is left as it is.
-        return made if made.wanted[layer.weights] == form else plan
+        made, refused = settle(replace(plan, constants=constants), self.request.ops)
+        # Where the bias rules this layer's scales, or the kernel does not take them, it is left as it is.
+        is_taken = not refused and made.groups == plan.groups and made.wanted[layer.weights] == form
+        return made if is_taken else plan
 
     def _moments_of(self, made: CarriedOut, layer: RefinedLayer, runs: Sequence[Frontier]) -> list[Moments]:
         """For each part of the data, those of the layer's input: as quantized so far, and in the float model."""

@@ -115,6 +115,9 @@ def _wrong_scales(op: Op, spec: OpSpec, dtype: DType, plan: Plan) -> Iterator[st
             yield f"{taken}, and that of '{Use(op, slot).tensor.name}' is {used.scale:.3g}"
         if isinstance(role, CellState) and 4 * plan.stored[op.outputs[0]].scale < 2.0**role.least:
             yield f"its state has steps of at least {2.0**role.least:.3g}, far coarser than those of its output"
+    ends = [abs(end) for end in fused_activation(op).bounds or () if math.isfinite(end)]
+    if spec.tied and ends and max(ends) >= plan.stored[op.outputs[0]].scale * ENDS_BELOW:
+        yield f"the ends of its fused {fused_activation(op).name} are no integers of 32 bits in its output's scale"
     if spec.rescale is Rescale.ROOT and _root(op, plan) >= spec.rescale_limit(dtype):
         yield "its output's scale is too large beside that of its input for the kernel"
 
@@ -128,6 +131,9 @@ def coarse_tables(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -
     for op, scheme in plan.schemes.items():
         function = ops[op.kind].interpolated
         if function is None or scheme.activations is not DType.INT16:
+            continue
+        if ranges.bounds(op.outputs[0]) == (0.0, 0.0):
+            yield Skipped(op, "it only ever made zeros, and its int16 kernel is not exact", "scale")
             continue
         seen = ranges.bounds(Use(op, 0).tensor)
         if interpolation_error(function, seen, plan.wanted[Use(op, 0)], plan.stored[op.outputs[0]]) > COARSE:

@@ -181,6 +181,9 @@ def saturation(
         elif (curve := next((c for c in known if c.tensor is tensor), None)) is not None:
             seen = {t: ranges.bounds(t) for t in (tensor, *curve.results) if ranges.knows(t)}
             limits = curve.limits(seen, types[0].bits)
+            if limits and any(op is not None and op.kind in ops and ops[op.kind].tied for op in around):
+                # It may share the range of others, and reach further than what is made of it.
+                limits = {tensor: limits[tensor]}
         found |= {t: within_reach(b, ranges.bounds(t), types[0].bits) for t, b in limits.items() if ranges.knows(t)}
     return found
 

@@ -70,7 +70,8 @@ def check_model(model: Model, target: Target, ops: Mapping[str, OpSpec] = OPS) -
         op.outputs[0]: op.inputs[0]
         for graph in model.graphs
         for op in graph.ops
-        if op.kind in UNPACKING and op.inputs[0] is not None and op.inputs[0].is_constant
+        if op.kind in UNPACKING and op.outputs and op.inputs  # files may leave them out
+        if op.inputs[0] is not None and op.inputs[0].is_constant
     }
 
     def checked(op: Op) -> CheckedOp:
