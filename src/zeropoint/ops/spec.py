@@ -107,7 +107,7 @@ RESCALE_LIMITS: Mapping[Rescale, Mapping[DType, float]] = {
     # Integers are shifted left, out of their 32 bits.
     Rescale.RATIO: {DType.INT8: 2.0**20, DType.INT16: 2.0**14},
     # Kernels end the process, or wrap.
-    Rescale.SUM: {DType.INT8: 2.0**14, DType.INT16: 2.0**14},
+    Rescale.SUM: {DType.INT8: 2.0**14, DType.INT16: 2.0**13},
     # (2 * scale)**2 / (2**14 * output's scale) reaches 1, and the kernel ends the process.
     Rescale.SQUARE: {DType.INT8: 2.0**12},
     # Shifts to the right are longer than 31 bits.

@@ -13,7 +13,7 @@ from .plan import Plan, Skipped
 from .tensor_ranges import TensorRanges
 
 FEWEST_STEPS = 2.0
-"""Half a step is lost in rounding, and kernels may be off by one more."""
+"""Half a step is lost in rounding, and kernels may be off by one more: of 8 bits, as weights have no more than that."""
 
 WIDE = 2.0
 """Times the range of what was measured."""
@@ -66,7 +66,7 @@ def _reaches_too_far(op: Op, plan: Plan, ranges: TensorRanges) -> bool:
 
 
 def _has_zeros(params: QuantParams, bounds: Bounds) -> bool:
-    nearest = FEWEST_STEPS * params.scale
+    nearest = FEWEST_STEPS * max(params.scale, max(map(abs, bounds)) / 256)
     return bounds[0] < nearest and bounds[1] > -nearest
 
 

@@ -244,7 +244,8 @@ class Solver:
         low, high = self._bounds(other)
         least, greatest = pin.range()
         # A probability of 1 is a whole step beyond what the integers of probabilities hold, and is meant to be.
-        return least - pin.scale / 2 <= min(low, 0.0) and max(high, 0.0) <= greatest + pin.scale
+        slack = pin.scale if greatest > 0 else pin.scale / 2
+        return least - pin.scale / 2 <= min(low, 0.0) and max(high, 0.0) <= greatest + slack
 
     def _choices(self, c: _Class) -> Iterator[tuple[Tensor, str | None, Grid]]:
         """The ranges that make up that of the class: those that were given, if some were, or else all."""
