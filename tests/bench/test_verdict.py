@@ -75,3 +75,18 @@ def test_close_calls_do_not_count(digits, images):
     noise = [np.full_like(images[0], v) for v in np.linspace(0, 1, 24)]
     found = zeropoint.quantize(digits, data=noise).verdict
     assert found.sure <= found.samples
+
+
+def test_a_verdict_says_so_if_float_activations_were_clearly_better():
+    net = Net()
+    x = net.input(1, 16)
+    swamped = net("SUB", [net("ADD", [x, np.float32(1000)]), np.float32(1000)])
+    model = net.model(net.dense(swamped, normal(4, 16)))
+    result = zeropoint.quantize(model, "int8", data=samples_for(model, 8), strict=True, effort="quick")
+    assert result.verdict.dynamic is not None
+    assert result.verdict.dynamic.snr > result.verdict.snr + 3
+    assert "; the mode dynamic would reach" in str(result.verdict)
+
+
+def test_nothing_is_said_of_the_mode_dynamic_where_integers_do_as_well(digits, images):
+    assert zeropoint.quantize(digits, data=images).verdict.dynamic is None

@@ -8,7 +8,7 @@ of its outputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -31,6 +31,10 @@ SURE = 0.5
 SNRS = 15.0, 8.0
 """Good and usable signal-to-noise ratios in dB, of outputs that are no choice among classes."""
 
+CLEAR, NOISE, FEW = 20.0, 3.0, 2
+"""Outputs of so many dB need no comparison with the mode dynamic; else it is told if that is better by more dB than
+this, or by more samples with the float model's class."""
+
 FEWEST = 4
 """Samples that it takes to say anything by their classes."""
 
@@ -38,7 +42,7 @@ FEWEST = 4
 @dataclass(frozen=True)
 class Verdict:
     """`agreeing` of `sure` samples have the float model's class; `sure` is 0 where there are no classes. `where` the
-    `snr` is measured is told as well."""
+    `snr` is measured is told as well. `dynamic` is what the mode dynamic reaches, if that is clearly better."""
 
     level: Level
     snr: float | None = None
@@ -47,6 +51,7 @@ class Verdict:
     samples: int = 0
     held_back: bool | None = False  # None if it is not known
     where: str = ""
+    dynamic: Verdict | None = None
 
     @property
     def summary(self) -> str:
@@ -58,8 +63,23 @@ class Verdict:
         snr = f"SNR of the outputs {self.snr:.1f} dB, measured at {self.where}"
         if self.sure:
             classes = f"the float model's class for {self.agreeing} of {self.sure} {which}"
-            return f"{classes}; {snr}"
-        return f"{snr} on {self.samples} {which}"
+            return f"{classes}; {snr}{self._beside}"
+        return f"{snr} on {self.samples} {which}{self._beside}"
+
+    @property
+    def _beside(self) -> str:
+        if self.dynamic is None:
+            return ""
+        reached = f"{self.dynamic.agreeing} of {self.sure}" if self.sure else f"{self.dynamic.snr:.1f} dB"
+        return f"; the mode dynamic would reach {reached}"
+
+    def beside(self, dynamic: Verdict) -> Verdict:
+        """The same, which tells what the mode dynamic reaches if that is better by more than chance."""
+        if self.sure:
+            is_better = dynamic.agreeing - self.agreeing > FEW
+        else:
+            is_better = (dynamic.snr or 0.0) > (self.snr or 0.0) + NOISE
+        return replace(self, dynamic=dynamic) if is_better else self
 
     @property
     def advice(self) -> str:

@@ -17,14 +17,14 @@ from ..affine import QuantParams
 from ..bench.bench import JUDGED, Bench
 from ..bench.errors import OpError, decibels
 from ..bench.sample_checks import check_samples
-from ..bench.verdict import UNKNOWN, Verdict, verdict
+from ..bench.verdict import CLEAR, UNKNOWN, Verdict, verdict
 from ..calibration import Settings, Stats
 from ..calibration.collect import Progress, in_sequence_note, never_used, unknown_states
 from ..display import Displayed
 from ..errors import MissingExtra, UnsupportedOp, argument
 from ..files import PathLike
 from ..graph.model import Model
-from ..graph.query import Use
+from ..graph.query import Use, constants
 from ..ops.check import check_runnable
 from ..plan.derive import Interface
 from ..plan.fit import placed
@@ -33,12 +33,12 @@ from ..plan.planner import prepare_model, require_float_part, require_matched_ru
 from ..plan.request import FALLBACK, Request
 from ..plan.rewrite import build
 from ..plan.saved import save_plan
-from ..recipe import plain_rules
+from ..recipe import plain_rules, preset
 from ..runtime import require_runnable
 from ..runtime.device_tools import ToolReport, ask_tool
 from ..sources.ports import entries, entry_graphs
 from ..sources.samples import Samples
-from ..targets import INTEGER, Check, Target, check_model
+from ..targets import CPU, INTEGER, Check, Target, check_model
 from ..tflite.provenance import Provenance, provenance, recorded
 from ..tflite.write import save, to_bytes
 from .bias_correction import plan_and_correct
@@ -251,7 +251,17 @@ def quantize_on(
     result = ask_target(quantize_with(bench, request, stage))
     warnings = (*map(str, check_samples(bench)), *_left_without_samples(model, request, data), *result.warnings)
     notes = (*result.notes, *_use_of_samples(request))
-    return replace(result, warnings=warnings, notes=notes, verdict=verdict(bench, result.model))
+    found = _beside_dynamic(verdict(bench, result.model), bench, request)
+    return replace(result, warnings=warnings, notes=notes, verdict=found)
+
+
+def _beside_dynamic(found: Verdict, bench: Bench, request: Request) -> Verdict:
+    """The verdict on integers that are far from the float model, beside that on float activations."""
+    has_weights = any(t.dtype.is_float for graph in bench.model.graphs for t in constants(graph))
+    if not request.recipe.has_integer_ops or found.snr is None or found.snr >= CLEAR or not has_weights:
+        return found
+    dynamic = Request(preset("dynamic"), effort="quick", ops=request.ops, target=CPU)
+    return found.beside(verdict(bench, build(plan(bench.model, dynamic), request.ops)))
 
 
 def _left_without_samples(model: Model, request: Request, data: Samples | Mapping[str, Samples]) -> Iterator[str]:
