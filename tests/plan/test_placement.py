@@ -11,6 +11,7 @@ from zeropoint.plan.request import Request
 from zeropoint.recipe import INT8, Recipe, Rule, preset
 from zeropoint.runtime import Session
 from zeropoint.targets import CPU, INTEGER, Target
+from zeropoint.tflite.provenance import recorded
 
 from ..nets import Net, conversions, kinds, normal, outputs_of, samples_for, steps, worst
 
@@ -104,5 +105,5 @@ def test_nothing_is_split_off_where_everything_is_fast() -> None:
     net = Net()
     x = net.conv(net.input(1, 8, 8, 8), normal(8, 3, 3, 8))
     model = net.model(net("ADD", [x, net.conv(x, normal(8, 3, 3, 8, seed=1))]))
-    both = [zeropoint.to_bytes(made(model, target=target).model) for target in (CPU, INTEGER)]
+    both = [zeropoint.to_bytes(recorded(made(model, target=target).model, None)) for target in (CPU, INTEGER)]
     assert both[0] == both[1]
