@@ -16,7 +16,7 @@ from zeropoint.dtypes import DType
 from zeropoint.fixedpoint import to_fixed_point
 from zeropoint.graph import Model, Quantization
 from zeropoint.report.inspection import InspectedOp, Inspection, TensorRow, formula, inspect
-from zeropoint.report.terminal import Detail, print_inspection, range_line
+from zeropoint.report.terminal import Detail, counted, print_inspection, range_line, share_text
 from zeropoint.runtime import Session
 from zeropoint.tflite import load, to_bytes
 
@@ -298,3 +298,8 @@ def test_many_channels_are_announced():
     y.quantization = Quantization.of(IMAGE)
     model = Model([build.graph("main", inputs[:1], [y], op("CONV_2D", inputs, y, options="Conv2DOptions"))])
     assert "and 5 channels more (--channels shows them)" in printed(inspect(model), Detail(True, True))
+
+
+def test_all_of_it_is_only_said_of_all_of_it():
+    assert [share_text(share) for share in (0.5, 0.9994, 0.99999, 1.0)] == ["50.0%", "99.9%", "99.9%", "100.0%"]
+    assert [counted(count, "op") for count in (0, 1, 2, 1234)] == ["0 ops", "1 op", "2 ops", "1,234 ops"]

@@ -31,17 +31,25 @@ if TYPE_CHECKING:
     from ..comparison.values import Comparison, Diagnosis
 
 QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no summaries, no notes.")
+    bool,
+    typer.Option(
+        "--quiet", "-q", metavar=" ", help="Print results and errors only: no progress, no summaries, no notes."
+    ),
 ]
 VerboseOption = Annotated[
     bool,
     typer.Option(
-        "--verbose", "-v", help="Print versions, time, memory, what converters print, and tracebacks of errors."
+        "--verbose",
+        "-v",
+        metavar=" ",
+        help="Print versions, time, memory, what converters print, and tracebacks of errors.",
     ),
 ]
 TrustedOption = Annotated[
     bool,
-    typer.Option("--trusted", help="Run the model in this process: a little faster, but a damaged file can end it."),
+    typer.Option(
+        "--trusted", metavar=" ", help="Run the model in this process: a little faster, but a damaged file can end it."
+    ),
 ]
 TimeLimitOption = Annotated[
     float | None,
@@ -160,7 +168,7 @@ def option(default: Any, metavar: str | None, help: str, *names: str, **settings
 
 def flag(help: str, *names: str) -> Any:
     """A field that is False unless the option is given."""
-    return option(False, None, help, *names)
+    return option(False, " ", help, *names)  # Typer 0.27 writes <bool> where nothing is said
 
 
 def _with_screen(function: Callable[..., None], runs_models: bool) -> Callable[..., None]:

@@ -201,7 +201,7 @@ class SampleOptions(ImageOptions):
     """Which samples are run."""
 
     limit: int | None = option(None, "N", LIMIT_HELP, min=1)
-    keep_state: bool | None = option(None, None, STATE_HELP, "--keep-state/--reset-state")
+    keep_state: bool | None = option(None, " ", STATE_HELP, "--keep-state/--reset-state")
 
     @property
     def most(self) -> int | None:

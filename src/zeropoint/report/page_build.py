@@ -27,7 +27,7 @@ from .inspection import InspectedOp, Inspection, inspect
 from .page_picture import Picture, pictures_of, require_report
 from .page_tensors import ChannelRanges, TensorDetail, expected_errors, tensor_detail, weight_ranges
 from .quantization import step_text, target_lines
-from .terminal import size_text, snr_text, threads_text
+from .terminal import share_text, size_text, snr_text, threads_text
 
 DIGITS = 5
 """As many as can be seen in a picture."""
@@ -349,7 +349,7 @@ def _cards(evidence: Evidence) -> Iterator[Card]:
     if shown.integer_share is None:
         yield Card("Integer ops", f"{counts['integer'] / max(1, len(shown.ops)):.0%}", note)
     else:
-        yield Card("Integer arithmetic", f"{shown.integer_share:.1%}", note)
+        yield Card("Integer arithmetic", share_text(shown.integer_share), note)
     if evidence.diagnosis is not None:
         yield _health(evidence.diagnosis)
 

@@ -24,7 +24,7 @@ from ..targets import CPU, INTEGER, TypedOp, check_model
 from .device_tools import tool_lines
 from .inspection import formula, inspect, signed
 from .targets import where_text
-from .terminal import Printer, size_text, snr_text
+from .terminal import Printer, counted, share_text, size_text, snr_text
 
 MOST_REASONS, MOST_REPAIRS = 12, 3
 
@@ -77,11 +77,11 @@ def print_result(result: Result, saved: SavedAs, console: Console) -> None:
     before, after = saved.float_bytes, saved.bytes
     shown = inspect(result.model, after)
     printer.entry("Size", f"{size_text(before)} -> {size_text(after)}  ({after / before:.0%})")
-    share = "" if shown.integer_share is None else f", {shown.integer_share:.1%} of the arithmetic"
+    share = "" if shown.integer_share is None else f", {share_text(shown.integer_share)} of the arithmetic"
     counts = Counter(op.execution for op in shown.ops)
-    conversions = f", {counts['conversion']} conversions" if counts["conversion"] else ""
+    conversions = f", {counted(counts['conversion'], 'conversion')}" if counts["conversion"] else ""
     if any(plan.schemes for plan in result.plans):
-        printer.entry("In integers", f"{counts['integer']} ops{share}{conversions}")
+        printer.entry("In integers", f"{counted(counts['integer'], 'op')}{share}{conversions}")
     for line in weight_lines(result):
         printer.entry("Weights", line)
     for line in target_lines(result):
@@ -167,7 +167,7 @@ def weight_lines(result: Result) -> Iterator[str]:
 def _print_skipped(result: Result, printer: Printer) -> None:
     if not result.skipped:
         return
-    printer.entry("Stayed float", f"{len(result.skipped)} ops")
+    printer.entry("Stayed float", counted(len(result.skipped), "op"))
     reasons = Counter((s.op.label, s.reason) for s in result.skipped)
     for (label, reason), count in list(reasons.items())[:MOST_REASONS]:
         printer.line(f"  {count:3d} {label}: {reason}")

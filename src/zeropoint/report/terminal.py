@@ -75,6 +75,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def share_text(share: float) -> str:
+    """`99.9%`; 100.0% only if it is all."""
+    return f"{min(share, 0.999):.1%}" if share < 1 else "100.0%"
+
+
 def count_text(count: int) -> str:
     """`12.6 M`: large counts with a unit."""
     for least, factor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
@@ -131,7 +136,7 @@ def print_inspection(shown: Inspection, title: str, detail: Detail, console: Con
 
 def _print_summary(shown: Inspection, title: str, printer: Printer) -> None:
     size = "" if shown.file_bytes is None else f"  {size_text(shown.file_bytes)}"
-    printer.line((title, "bold"), size, f"  {len(shown.ops)} ops, {len(shown.tensors)} tensors")
+    printer.line((title, "bold"), size, f"  {counted(len(shown.ops), 'op')}, {counted(len(shown.tensors), 'tensor')}")
     for signature in shown.signatures:
         printer.line(("Signature ", "bold"), signature.key if signature.key is not None else "(none)")
         for side, ports in (("in ", signature.inputs), ("out", signature.outputs)):
@@ -155,7 +160,7 @@ def _print_summary(shown: Inspection, title: str, printer: Printer) -> None:
         printer.line(f"  {counts.total():4d}  {kind:28} {how}")
     if shown.integer_share is not None:
         parts = ", ".join(f"{count_text(n)} {execution}" for execution, n in shown.macs.items())
-        printer.entry("Arithmetic", f"{shown.integer_share:.1%} integer  (multiply-accumulates: {parts})")
+        printer.entry("Arithmetic", f"{share_text(shown.integer_share)} integer  (multiply-accumulates: {parts})")
 
 
 def _print_tensor(tensor: TensorRow, detail: Detail, printer: Printer) -> None:
@@ -203,7 +208,7 @@ def _print_op(op: InspectedOp, detail: Detail, printer: Printer) -> None:
 def print_stats(stats: Stats, title: str, console: Console, *, brief: bool = False) -> None:
     """Statistics as a table: the range of each tensor with a small histogram."""
     printer = Printer(console)
-    printer.line((title, "bold"), f"  {len(stats.tensors)} tensors on {stats.samples} samples")
+    printer.line((title, "bold"), f"  {counted(len(stats.tensors), 'tensor')} on {counted(stats.samples, 'sample')}")
     for note in stats.notes:
         printer.line("note: ", note)
     if brief:
