@@ -16,7 +16,19 @@ EXEMPT = ("__init__", "__main__")
 """At the top only: the list of public names, and the entry point."""
 
 LAYERS = (
-    ("errors", "display", "dtypes", "affine", "fixedpoint", "packing", "parallel", "files", "streams", "json_values"),
+    (
+        "cluster",
+        "display",
+        "errors",
+        "dtypes",
+        "affine",
+        "fixedpoint",
+        "packing",
+        "parallel",
+        "files",
+        "streams",
+        "json_values",
+    ),
     ("graph",),
     ("ops", "recipe"),
     ("targets",),
@@ -45,6 +57,7 @@ PLACES = {
     "litert_torch": {"sources"},
     "tflite_micro": {"runtime"},
     "ethosu": {"runtime"},
+    "ray": {"cluster"},
 }
 """Where an outside module, or anything below it, may be imported."""
 

@@ -31,6 +31,15 @@ def test_the_last_place_that_keeps_the_budget_is_found(count, data):
     assert len(tried) <= 10
 
 
+def test_luck_does_not_count():
+    """A place behind one that fails is not searched further."""
+    rounds = boldest(lambda place: Candidate(str(place), preset("weights")), range(30))
+    asked = next(rounds)
+    careful = int(asked[0].label)
+    later = rounds.send([Trial(asked[0], within=False), Trial(asked[1], within=True)])
+    assert all(int(c.label) < careful for c in later)
+
+
 ERRORS = st.lists(st.floats(1e-6, 1.0), min_size=3, max_size=3).map(sorted)
 LAYERS = st.lists(st.tuples(st.integers(100, 10000), ERRORS), min_size=1, max_size=8).map(
     lambda rows: [

@@ -41,11 +41,23 @@ def smallest(digits, store) -> Tuned:
 def test_the_smallest_model_within_the_budget_is_found(smallest):
     assert smallest.met
     assert len(smallest.trials) <= 20
-    assert smallest.best.size == min(t.size for t in smallest.trials if t.within)
+    failed = min((t.candidate.step for t in smallest.trials if t.candidate.path and not t.within), default=99)
+    assert smallest.best.size == min(t.size for t in smallest.trials if t.within and t.candidate.step < failed)
     uniform = [t for t in smallest.trials if t.within and "mixed" not in t.label]
     assert smallest.best.size < 0.9 * min(t.size for t in uniform)
     assert smallest.final.drop.samples == len(IMAGES) // 2
     assert smallest.final.holds_within_error
+
+
+def test_a_lucky_place_on_a_path_is_not_taken(smallest):
+    path = [t for t in smallest.trials if t.candidate.path]
+    first, last = min(path, key=lambda t: t.candidate.step), max(path, key=lambda t: t.candidate.step)
+    search = object.__new__(search_module.Search)
+    search.objective = "smallest"
+    search.trials = [replace(first, within=False), replace(last, within=True), replace(smallest.trials[0], within=True)]
+    assert search.best() is search.trials[2]
+    search.trials[0] = replace(first, within=True)
+    assert search.best() is search.trials[1]
 
 
 def test_every_decision_is_a_line(smallest):

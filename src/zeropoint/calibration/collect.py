@@ -8,10 +8,13 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache, partial
 
+from ..cluster import Cluster
 from ..display import notebook_line
 from ..dtypes import DType
-from ..errors import InvalidModel, InvalidSample, RuntimeFailure, argument
+from ..errors import InvalidModel, InvalidRecipe, InvalidSample, RuntimeFailure, argument
 from ..graph.model import Model, Tensor
 from ..graph.query import fingerprint, tensor_keys
 from ..graph.sparse import with_dense_constants
@@ -19,11 +22,12 @@ from ..ops import OPS
 from ..ops.check import check_runnable
 from ..ops.states import dependent_tensors, initial_reads
 from ..parallel import Threads
-from ..runtime import trusting
+from ..runtime import isolated, time_limit, trusting
 from ..sources.data import DataSource, samples_by_signature
 from ..sources.models import ModelSource, load
 from ..sources.ports import Row, entry, entry_graphs
 from ..sources.samples import Notes, Samples, rows
+from ..tflite import to_bytes
 from .inner_tensors import unmeasurable_calls
 from .instrumented_graph import MeasureMode, takes_batches
 from .observer import Chunk, Observer
@@ -71,13 +75,22 @@ def calibrate(
             progress(done)
 
     dense = with_dense_constants(loaded)
-    with trusting(trusted), Threads(settings.threads) as pool:
+    with trusting(trusted), Threads(settings.threads) as pool, _cluster(settings.on, ops) as cluster:
         mark = pool.submit(fingerprint, loaded)
         for key, source in given:
             where = entry(dense, key)
             task = CalibrationTask(dense, where.graph, settings, ops)
-            stats = stats.merge(_calibrate_graph(task, rows(source, where, notes), pool, notes, advance))
+            place = pool if cluster is None or task.in_sequence else RemoteObservers(cluster, dense, key, settings)
+            stats = stats.merge(_calibrate_graph(task, rows(source, where, notes), place, notes, advance))
     return dataclasses.replace(stats, fingerprint=mark.result(), notes=tuple(notes.lines))
+
+
+def _cluster(on: str | None, ops: OpTable) -> AbstractContextManager[Cluster | None]:
+    if on is None:
+        return nullcontext()
+    if ops is not OPS:
+        raise InvalidRecipe("another op table is known in this process only; leave it out, or the cluster")
+    return Cluster(on)
 
 
 def require_float(model: Model, ops: OpTable = OPS) -> None:
@@ -92,7 +105,7 @@ def require_float(model: Model, ops: OpTable = OPS) -> None:
 def _calibrate_graph(
     task: CalibrationTask,
     numbered: Iterator[tuple[int, Row]],
-    pool: Threads,
+    place: Threads | RemoteObservers,
     notes: Notes,
     advance: Progress,
 ) -> Stats:
@@ -110,8 +123,13 @@ def _calibrate_graph(
     if observer.graph.batch > 1 and not observer.takes([row for _, row in opening[: observer.graph.batch]]):
         observer = _observer(task, MeasureMode.SINGLE)
     found, last = dict[str, TensorStats](), -1
-    ahead = task.settings.threads if task.interpreters == task.settings.threads else task.interpreters - 1
-    for chunk, measured in _in_order(pool, _Observers(observer).measure, itertools.chain([opening], chunks), ahead):
+    all_chunks = itertools.chain([opening], chunks)
+    if isinstance(place, RemoteObservers):
+        in_order = _in_order(partial(place.submit, observer.mode), all_chunks, 2 * place.cluster.cores)
+    else:
+        ahead = task.settings.threads if task.interpreters == task.settings.threads else task.interpreters - 1
+        in_order = _in_order(partial(place.submit, _Observers(observer).measure), all_chunks, ahead)
+    for chunk, measured in in_order:
         for part in measured:
             merge_tensors(found, part)
         last = chunk[-1][0]
@@ -122,8 +140,8 @@ def _calibrate_graph(
         notes.say(never_used(task.keys[state]))
         for tensor in (state, *dependent_tensors(task.graph, state)):
             found.pop(task.keys[tensor], None)
-    in_order = dict.fromkeys((*(task.keys[t] for t in measured_tensors(task.graph, task.ops)), *found))
-    return Stats("", last + 1, {key: found[key] for key in in_order if key in found})
+    keys = dict.fromkeys((*(task.keys[t] for t in measured_tensors(task.graph, task.ops)), *found))
+    return Stats("", last + 1, {key: found[key] for key in keys if key in found})
 
 
 def in_sequence_note() -> str:
@@ -182,14 +200,47 @@ class _Observers:
             self._idle.put(observer)
 
 
-def _in_order(
-    pool: Threads, work: Callable[[Chunk], Measured], chunks: Iterable[Chunk], ahead: int
-) -> Iterator[Measured]:
+@dataclasses.dataclass(frozen=True)
+class RemoteTask:
+    """What a machine of a cluster needs to measure chunks of samples."""
+
+    model: bytes
+    signature: str | None
+    settings: Settings
+    time_limit: float | None
+
+
+class RemoteObservers:
+    """Observers on the machines of a cluster. They measure the chunks that would be measured here, and what they find
+    is merged here in the order of the samples, so that it makes no difference where they are."""
+
+    def __init__(self, cluster: Cluster, model: Model, signature: str | None, settings: Settings) -> None:
+        self.cluster = cluster
+        settings = dataclasses.replace(settings, on=None)
+        self._task = cluster.put(RemoteTask(to_bytes(model), signature, settings, time_limit()))
+
+    def submit(self, mode: MeasureMode, chunk: Chunk) -> Future[Measured]:
+        return self.cluster.submit(_measure, self._task, mode, chunk)
+
+
+@lru_cache(maxsize=1)
+def _observers(task: RemoteTask, mode: MeasureMode) -> _Observers:
+    """Loaded once in each process of a cluster."""
+    model = load(task.model)
+    return _Observers(Observer(CalibrationTask(model, entry(model, task.signature).graph, task.settings, OPS), mode))
+
+
+def _measure(task: RemoteTask, mode: MeasureMode, chunk: Chunk) -> Measured:
+    with nullcontext() if task.time_limit is None else isolated(task.time_limit):
+        return _observers(task, mode).measure(chunk)
+
+
+def _in_order(submit: Callable[[Chunk], Future[Measured]], chunks: Iterable[Chunk], ahead: int) -> Iterator[Measured]:
     """Results in the order of the chunks, with at most `ahead` more of them in memory."""
     pending: deque[Future[Measured]] = deque()
     try:
         for chunk in chunks:
-            pending.append(pool.submit(work, chunk))
+            pending.append(submit(chunk))
             if len(pending) > ahead:
                 yield pending.popleft().result()
         while pending:

@@ -26,7 +26,8 @@ class Settings:
     """How to calibrate. `limit` counts runs; `workers` None is one for each core; without `histograms` only minima and
     maxima are recorded, and of the rest only what costs nothing. With `keep_state` each run goes on from the state that
     the last one left, without it each starts from the initial one; None leaves it to the model: what runs step by step
-    is kept running. `decay` is what the moving average keeps of the runs before at each run: 1 is a plain mean."""
+    is kept running. `decay` is what the moving average keeps of the runs before at each run: 1 is a plain mean.
+    `on` is "ray", or the address of a Ray cluster whose machines measure parts of the samples, with the same result."""
 
     limit: int | None = None
     workers: int | None = None
@@ -34,6 +35,7 @@ class Settings:
     keep_state: bool | None = None
     allow_nonfinite: bool = False
     decay: float = DECAY
+    on: str | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("limit", self.limit), ("workers", self.workers)):

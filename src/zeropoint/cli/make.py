@@ -28,6 +28,7 @@ class CalibrateOptions:
     data: str = option(..., "DATA", shared.DATA_HELP)
     output: Path = option(..., "STATS", "Where to write the statistics.", "--output", "-o")
     quick: bool = flag("Only minima and maxima, no histograms.")
+    on: str | None = option(None, "CLUSTER", "Measure on Ray: ray, or the address of a cluster.")
     overwrite: bool = flag(shared.OVERWRITE_HELP)
 
 
@@ -50,7 +51,8 @@ def calibrate(
 
     shared.PageOptions(overwrite=options.overwrite).require(options.output, inputs=(model, options.data))
     source = samples.sampled(shared.load_model(model, screen), options.data, samples.signature)
-    bench = source.measured(samples.settings(histograms=not options.quick), screen.remarks)
+    settings = replace(samples.settings(histograms=not options.quick), on=options.on)
+    bench = source.measured(settings, screen.remarks)
     bench.stats.save(options.output, overwrite=options.overwrite)
     print_stats(bench.stats, options.output.name, screen.remarks, brief=True)
     print_warnings(map(str, check_samples(bench)), screen.remarks)

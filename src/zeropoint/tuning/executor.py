@@ -6,22 +6,19 @@ All give the same results, and all go on if a process dies: what it was doing is
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Protocol
 
-from ..errors import InvalidRecipe, MissingExtra, RuntimeFailure
+from ..cluster import ATTEMPTS, Cluster, JobLost
+from ..errors import InvalidRecipe
 from .trial import Candidate, Outcome, Workpiece
 
-ATTEMPTS = 3
-"""How often a trial is begun before it counts as one that ends its process."""
-
-DIED = "the process that made it ended, three times; perhaps for lack of memory"
+DIED = f"the process that made it ended, {ATTEMPTS} times; perhaps for lack of memory"
 
 
 class Executor(AbstractContextManager["Executor"], Protocol):
@@ -111,53 +108,28 @@ class Processes:
                 process.terminate()
 
 
-class OnRay:
+class OnCluster:
     """On a Ray cluster. The model and the samples go to its object store once."""
 
-    def __init__(self, workpiece: Workpiece, address: str | None) -> None:
-        self._ray = connected(address)
-        self._workpiece = self._ray.put(workpiece)
-        # Ray itself begins a task again whose worker or machine died.
-        self._job = self._ray.remote(max_retries=ATTEMPTS - 1)(_carry_out_of)
+    def __init__(self, workpiece: Workpiece, address: str) -> None:
+        self._cluster = Cluster(address)
+        self._workpiece = self._cluster.put(workpiece)
 
     def outcomes(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Outcome]]:
-        places = {self._job.remote(self._workpiece, candidate): k for k, candidate in enumerate(candidates)}
-        while places:
-            (done,), _ = self._ray.wait(list(places), num_returns=1)
-            place = places.pop(done)
-            try:
-                yield place, self._ray.get(done)
-            except self._ray.exceptions.WorkerCrashedError:
-                yield place, Outcome(refusal=DIED)
+        begun = {self._cluster.submit(_carry_out_of, self._workpiece, c): k for k, c in enumerate(candidates)}
+        for future in as_completed(begun):
+            is_lost = isinstance(future.exception(), JobLost)
+            yield begun[future], Outcome(refusal=DIED) if is_lost else future.result()
 
     def __enter__(self) -> Executor:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._ray.shutdown()
+    def __exit__(self, *error: object) -> None:
+        self._cluster.__exit__(*error)
 
 
 def _carry_out_of(workpiece: Workpiece, candidate: Candidate) -> Outcome:
     return workpiece.carry_out(candidate)
-
-
-def connected(address: str | None) -> Any:
-    """Ray, connected to the cluster at `address`; without one, to the cluster of this machine, started if need be."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing of ours touches the network unasked
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtra("running on Ray needs ray; install it with: pip install 'zeropoint[ray]'") from None
-    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}  # Ray's type for a level is a number
-    if address is None:
-        settings["include_dashboard"] = False
-    try:
-        ray.init(address=address, **settings)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        where = "a Ray cluster on this machine" if address is None else f"the Ray cluster at {address}"
-        first = str(error).strip().partition("\n")[0]
-        raise RuntimeFailure(f"cannot reach {where}: {first}; is it running, and is its version the same?") from None
-    return ray
 
 
 def executor(workpiece: Workpiece, on: str | None = None, workers: int = 1) -> Executor:
@@ -165,5 +137,5 @@ def executor(workpiece: Workpiece, on: str | None = None, workers: int = 1) -> E
     if workers < 1:
         raise InvalidRecipe(f"workers must be at least 1, not {workers}")
     if on is not None:
-        return OnRay(workpiece, None if on == "ray" else on)
+        return OnCluster(workpiece, on)
     return InProcess(workpiece) if workers == 1 else Processes(workpiece, workers)

@@ -220,8 +220,14 @@ class Search:
     # The choice.
 
     def best(self) -> Trial | None:
-        """The best trial that keeps the budget."""
-        return min((t for t in self.trials if t.within), key=self._rank, default=None)
+        """The best trial that keeps the budget, and not by luck."""
+        return min((t for t in self.trials if t.within and not self._is_luck(t)), key=self._rank, default=None)
+
+    def _is_luck(self, trial: Trial) -> bool:
+        """Whether a more careful place on the same path is over the budget."""
+        own = trial.candidate
+        before = (t for t in self.trials if own.path and t.candidate.path == own.path and t.candidate.step < own.step)
+        return any(not t.within for t in before)
 
     def _rank(self, trial: Trial) -> tuple[float, ...]:
         drop = math.inf if trial.drop is None else trial.drop.value
@@ -239,6 +245,11 @@ class Search:
         """What was found, looked at on the samples that did not steer."""
         if self.objective == "fastest" and not self.interrupted:
             self._time_finalists()
+        for trial in self.trials:
+            if trial.within and self._is_luck(trial):
+                self.say(
+                    f"{trial.label} is not taken: what is more careful on its path is over budget, so this is luck"
+                )
         chosen = self.best() or self._closest()
         final = None
         if chosen is not None and final_judge is not None:

@@ -85,10 +85,9 @@ def fewer_bits(question: Question, trials: dict[str, Trial]) -> Round:
     base, steps = NARROWED[able[0]], path(layers)
 
     def at(place: int) -> Candidate:
-        note = described(steps[place])
-        return question.candidate(
-            f"{able[0]}, mixed {place} of {len(steps) - 1}", narrowed(layers, steps[place], base), note
-        )
+        label = f"{able[0]}, mixed {place} of {len(steps) - 1}"
+        candidate = question.candidate(label, narrowed(layers, steps[place], base), described(steps[place]))
+        return replace(candidate, path="bits", step=place)
 
     sizes = [_bytes(layers, config) for config in steps]
     yield from boldest(at, _distinct(sizes))
@@ -116,12 +115,10 @@ def boldest(at: Callable[[int], Candidate], places: Sequence[int]) -> Round:
         tried = sorted({low + third, min(high - 1, low + 2 * third + (high - low) % 3 // 2)})
         found = yield [at(places[k]) for k in tried]
         for k, trial in zip(tried, found, strict=True):
-            if trial.within:
-                low = max(low, k + 1)
-            elif k >= low:
-                high = min(high, k)
-        if len(found) < len(tried):
-            return
+            if not trial.within:  # what is bolder and keeps the budget does so by luck
+                high = k
+                break
+            low = k + 1
 
 
 def _sensitivity_line(layers: Sequence[Layer]) -> str:
@@ -149,7 +146,8 @@ def wider_ops(question: Question, trials: dict[str, Trial]) -> Round:
         chosen = harms[: counts[place]]
         kind = "float" if island is FLOAT else "16-bit"
         label = f"int8, {len(chosen)} {kind} {'op' if len(chosen) == 1 else 'ops'}"
-        return question.candidate(label, widened(chosen, INT8, island), _harm_names(chosen))
+        candidate = question.candidate(label, widened(chosen, INT8, island), _harm_names(chosen))
+        return replace(candidate, path="islands", step=place)
 
     yield from boldest(at, range(len(counts)))
 

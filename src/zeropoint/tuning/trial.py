@@ -28,12 +28,15 @@ from .metric import Outputs
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to quantize a model. `label` is what people call it, `note` what it consists of."""
+    """A way to quantize a model. `label` is what people call it, `note` what it consists of. On a path from careful to
+    bold, `step` counts; others are no part of one."""
 
     label: str
     recipe: Recipe
     effort: Effort = "standard"
     note: str = ""
+    path: str = ""
+    step: int = 0
 
     @property
     def rules(self) -> dict[str, Any]:
