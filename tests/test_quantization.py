@@ -11,6 +11,8 @@ import zeropoint
 from zeropoint.demo import digits as digits_data
 from zeropoint.dtypes import DType
 from zeropoint.errors import CannotWrite, InvalidRecipe, InvalidSample, OutputExists, UnsupportedOp
+from zeropoint.graph.edit import copy_model, only_signature
+from zeropoint.graph.model import Signature
 
 QUICK = {"effort": "quick"}
 
@@ -145,3 +147,17 @@ def test_a_missing_folder_is_not_an_existing_file(digits, tmp_path):
     for path in (tmp_path / "none" / "model.tflite", tmp_path):
         with pytest.raises(CannotWrite, match="cannot write"):
             zeropoint.save(model, path)
+
+
+def test_the_doctor_looks_at_one_signature(digits, images):
+    model = zeropoint.load(digits)
+    twin = copy_model(model).main
+    twin.name = "twin"
+    model.graphs.append(twin)
+    model.signatures.append(Signature("twin", twin, {"image": twin.inputs[0]}, {"scores": twin.outputs[0]}))
+    made = zeropoint.quantize(model, data={"serving_default": images, "twin": images}, **QUICK).model
+    assert [len(only_signature(made, key).graphs) for key in ("serving_default", "twin")] == [1, 1]
+    found = zeropoint.doctor(model, images, quantized=made, signature="twin", limit=4)
+    assert found.comparison.samples == 4
+    with pytest.raises(InvalidSample, match="no signature 'none'; it has 'serving_default', 'twin'"):
+        zeropoint.doctor(model, images, quantized=made, signature="none")
