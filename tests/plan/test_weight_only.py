@@ -309,7 +309,7 @@ def test_signs_are_known_from_the_graph() -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"mode": "dynamic", "input_type": "int8"}, "integer inputs and outputs need integer arithmetic"),
-    ({"mode": "float16", "strict": True}, "--strict needs integer arithmetic"),
+    ({"mode": "float16", "strict": True}, "strict=True needs integer arithmetic"),
     ({"mode": "weights", "range": "entropy"}, "'entropy' is for ranges of activations"),
     ({"mode": "float16", "weight_bits": 4}, "float16 has no integer weights"),
     ({"mode": "dynamic", "block": 32}, "blocks need the mode dynamic and 4-bit weights"),

@@ -104,3 +104,17 @@ def test_factors_survive_and_multiply():
     np.testing.assert_array_equal(again.factors_of("a"), factors**2)
     np.testing.assert_array_equal(again.factors_of("b"), factors)
     assert again.factors_of("c") is None
+
+
+def test_tensors_without_names_of_their_own_make_the_record_incomplete():
+    model = load(to_bytes(chain()))
+    samples = [(x,) for x in inputs(model)]
+    for tensor in model.main.tensors:
+        tensor.name = "same"
+    made = load(to_bytes(zeropoint.quantize(model, data=samples, target="integer").model))
+    assert not provenance(made).is_complete
+    assert zeropoint.compare(model, made, samples[:2]).snr > 20
+
+
+def test_a_model_of_which_nothing_was_quantized_says_nothing():
+    assert provenance(zeropoint.quantize(build.branches(), "dynamic").model) is None

@@ -233,7 +233,7 @@ class _Comparer:
 
         A file of ours says what was scaled. Of others it is guessed.
         """
-        if self.provenance is not None:
+        if self.provenance is not None and self.provenance.is_complete:
             self.gains = dict(self._recorded_gains(self.provenance))
         else:
             seen: dict[Tensor, ChannelGains] = {}
@@ -313,7 +313,7 @@ class _Comparer:
         layers = [row.own.snr for row in compared if row.macs and row.own is not None]
         if sum(snr < OTHER_MODEL for snr in layers) > len(layers) / 2:
             self.notes.append("most layers are too far off: was the quantized model made from this float model?")
-        if self.provenance is None:
+        if self.provenance is None or not self.provenance.is_complete:
             compared = list(map(_doubted, compared))
         if doubtful := sum(row.note == UNRELIABLE for row in compared):
             why = "the quantizer may have scaled channels, or fitted weights to errors before them"

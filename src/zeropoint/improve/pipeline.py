@@ -168,7 +168,9 @@ def carry_out(planned: Planned, request: Request, *, trained: bool = False) -> R
     warnings = [f"no op matches the rule {rule}" for rule in request.recipe.unmatched(ops)]
     if not any(plan.does_anything for plan in planned.plans):
         warnings.append("nothing was quantized")
-    planned = placed(replace(planned, model=_told(planned.model, request, trained)), request.ops, request.target)
+    else:
+        planned = replace(planned, model=_told(planned.model, request, trained))
+    planned = placed(planned, request.ops, request.target)
     made = build(planned, request.ops)
     _require_taken(check_model(made, request.target, request.ops))
     require_runnable(made)

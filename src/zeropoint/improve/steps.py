@@ -9,6 +9,7 @@ and an entry in STEPS.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -203,9 +204,10 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     tensors = {**request.stats.tensors, **new}
     stats = replace(request.stats, fingerprint=measured.fingerprint, tensors=tensors)  # no longer the given model's
     kept = {twin: trained.packed[t] for t, twin in twins.items() if t in trained.packed and twin.buffer is t.buffer}
-    known = provenance(copy) or Provenance()
+    known, alike = provenance(copy) or Provenance(), Counter(t.name for graph in copy.graphs for t in graph.tensors)
     for one in equalized:
-        known = known.scaled({tensor.name: factors for tensor, factors in one.factors.items()})
+        own = {tensor.name: factors for tensor, factors in one.factors.items() if alike[tensor.name] == 1}
+        known = replace(known.scaled(own), is_complete=known.is_complete and len(own) == len(one.factors))
     prepared = Prepared(recorded(copy, known), keys, Trained(packed=kept))
     for method in dict.fromkeys((request.range_method, *TRIED[:1])):
         yield Candidate(prepared, replace(request, stats=stats, method=method), len(equalized))

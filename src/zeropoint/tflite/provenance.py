@@ -33,11 +33,13 @@ WORDS = {"target": "for {}", "range": "range {}", "effort": "effort {}"}
 
 @dataclass(frozen=True)
 class Provenance:
-    """`settings` are what was asked for, as plain values. `factors` are by the checksum of a tensor's name."""
+    """`settings` are what was asked for, as plain values. `factors` are by the checksum of a tensor's name; if some
+    tensors have no name of their own, they are not complete."""
 
     version: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     factors: Mapping[int, Array] = field(default_factory=dict)
+    is_complete: bool = True
 
     def factors_of(self, name: str) -> Array | None:
         """What the values of a tensor were multiplied with; None if they are the float model's."""
@@ -73,11 +75,11 @@ def provenance(model: Model) -> Provenance | None:
     text, _, numbers = raw.partition(b"\0")
     try:
         content = json.loads(text)
-        version, rows = content.pop("version"), content.pop("equalized", [])
+        version, rows, lacks = content.pop("version"), content.pop("equalized", []), content.pop("incomplete", False)
         factors = {int(name): _factors(numbers, tuple(map(int, shape)), int(start)) for name, shape, start in rows}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None  # another tool's, or damaged, which is no reason to refuse the model
-    return Provenance(str(version), content, factors)
+    return Provenance(str(version), content, factors, not lacks)
 
 
 def _factors(numbers: bytes, shape: tuple[int, ...], start: int) -> Array:
@@ -108,4 +110,6 @@ def _content(made: Provenance) -> bytes:
     if len(json.dumps(settings.get("rules"))) > MOST_RULES:
         settings["rules"] = len(settings["rules"])
     content = {"version": made.version, **settings, **({"equalized": rows} if rows else {})}
+    if not made.is_complete:
+        content["incomplete"] = True
     return json.dumps(content, separators=(",", ":")).encode() + (b"\0" + numbers if rows else b"")
