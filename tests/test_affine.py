@@ -153,6 +153,35 @@ def test_known_cases(low, high, dtype, scale, zero_point):
     assert QuantParams.from_range(low, high, dtype) == QuantParams((scale,), (zero_point,), dtype)
 
 
+def classical_zero_point(low: float, high: float, dtype: DType) -> int:
+    """By the published rule for uint8 and int8, in Python's double precision, one number at a time."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    step = (high - low) / (dtype.max - dtype.min)
+    from_low, from_high = dtype.min - low / step, dtype.max - high / step
+    low_error, high_error = abs(dtype.min) + abs(low / step), abs(dtype.max) + abs(high / step)
+    chosen = from_low if low_error < high_error else from_high
+    return min(dtype.max, max(dtype.min, math.floor(abs(chosen) + 0.5) * (1 if chosen >= 0 else -1)))
+
+
+@pytest.mark.parametrize("dtype", [DType.INT8, DType.UINT8])
+def test_zero_points_are_those_of_the_classical_rule(dtype):
+    """Over ten thousand ranges, a third of them symmetric, where the zero point would lie between two integers."""
+    rng = np.random.default_rng(7)
+    sizes = np.exp(rng.uniform(-12, 12, (10_000, 2))).astype(np.float32).astype(np.float64)
+    sizes[::3, 1] = sizes[::3, 0]
+    sizes[1::30, 0] = 0
+    lows, highs = -sizes[:, 0], sizes[:, 1]
+    params = QuantParams.from_range(lows, highs, dtype, axis=0)
+    expected = [classical_zero_point(low, high, dtype) for low, high in zip(lows, highs, strict=True)]
+    assert list(params.zero_points) == expected
+    assert np.allclose(params.scales, (highs - lows) / 255, rtol=2**-22, atol=0)
+
+
+@pytest.mark.parametrize(("dtype", "zero_point"), [(DType.INT8, -1), (DType.UINT8, 128)])
+def test_symmetric_ranges_have_the_classical_zero_point(dtype, zero_point):
+    assert QuantParams.from_range(-1.0, 1.0, dtype).zero_point == zero_point
+
+
 @given(ends, st.sampled_from(TYPES))
 def test_the_end_with_the_smaller_error_stays_in_place(ends, dtype):
     """The scale is a float32: over many steps its error adds up, and one of the ends has to give."""

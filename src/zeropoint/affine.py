@@ -145,7 +145,8 @@ class QuantParams(Brief):
             scale      = (high - low) / (qmax - qmin),   symmetric: max(-low, high) / qmax
             zero_point = round(qmin - low / scale)  or  round(qmax - high / scale)
 
-        whichever end has the smaller rounding error, clamped into [qmin, qmax].
+        whichever end has the smaller rounding error, clamped into [qmin, qmax]. The scale is stored as float32, but the
+        zero point follows from the quotient in double precision, so that [-1, 1] has -1 in int8 and 128 in uint8.
         """
         lows, highs = np.atleast_1d(np.asarray(low, np.float64)), np.atleast_1d(np.asarray(high, np.float64))
         _require_range(lows, highs, name)
@@ -160,9 +161,10 @@ class QuantParams(Brief):
             zero_points: Array = np.zeros(lows.shape, np.int64)
         else:
             scales = _storable(_span(lows, highs) / (qmax - qmin))
-            from_low, from_high = qmin - lows / scales, qmax - highs / scales
-            low_error, high_error = abs(qmin) - lows / scales, abs(qmax) + highs / scales
-            nudged = round_half_away(np.where(low_error < high_error, from_low, from_high))
+            steps = _unrounded(scales, lows, highs, qmax - qmin)
+            below, above = -lows / steps, highs / steps
+            from_low = abs(qmin) + below < abs(qmax) + above
+            nudged = round_half_away(np.where(from_low, qmin + below, qmax - above))
             zero_points = np.clip(nudged, qmin, qmax).astype(np.int64)
             # An empty range says nothing but "zero is in it": keep that zero at 0 where the type allows.
             zero_points[(lows == 0) & (highs == 0)] = max(qmin, 0)
@@ -207,6 +209,15 @@ def _storable(scales: Array) -> Array:
     limit = np.finfo(np.float32)
     stored = np.clip(scales, limit.tiny, limit.max).astype(np.float32).astype(np.float64)
     return np.where(scales == 0, 1.0, stored)
+
+
+def _unrounded(scales: Array, lows: Array, highs: Array, levels: int) -> Array:
+    """The quotients in double precision that `scales` hold in float32, so that halves stay halves; but `scales` where
+    that is more than rounding, and where the type has so many levels that the difference would add up."""
+    with np.errstate(over="ignore"):
+        exact = (highs - lows) / levels
+    is_close = np.isclose(exact, scales, rtol=1e-6, atol=0.0) & (levels < 1 << 16)
+    return np.where(is_close, exact, scales)
 
 
 def round_half_away(x: Array) -> Array:
