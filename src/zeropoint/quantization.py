@@ -79,7 +79,8 @@ def quantize(
     rules = resolve_recipe(mode, recipe, weights).keeping_float(keep_float)
     interface = interface_of(input_type, output_type)
     made_for = resolve_target(target, rules, interface, strict)
-    request = Request(rules, stats, ranges or Ranges({}), range, interface, strict, effort, ops, target=made_for)
+    given = (ranges or Ranges({})).resolved(source)
+    request = Request(rules, stats, given, range, interface, strict, effort, ops, target=made_for)
     request = replace(request, measure=measure, allow_unmatched=allow_unmatched, percentile=percentile, record=record)
     require_one_source(data, stats)
     with trusting(trusted):

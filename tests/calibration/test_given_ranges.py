@@ -7,7 +7,7 @@ import json
 import pytest
 
 from zeropoint.affine import QuantParams
-from zeropoint.calibration import Range, Ranges, ranges_from_json
+from zeropoint.calibration import Range, Ranges, default_range, ranges_from_input_stats, ranges_from_json
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidStats
 from zeropoint.graph import Model
@@ -96,3 +96,117 @@ def test_ranges_know_whether_they_fit_a_model():
     Ranges({"x": Range(0, 1, "a file")}).require(fake_quant())
     with pytest.raises(InvalidStats, match="ranges are given for 'absent', which the model does not have"):
         Ranges({"x": Range(0, 1, "a file"), "absent": Range(0, 1, "a file")}).require(fake_quant())
+
+
+# Names that stand for several tensors, or for a signature's ends.
+
+
+def signed_cnn() -> Model:
+    model = build.float_cnn()
+    model.signatures.clear()
+    build.sign(model, "serve", model.graphs[0])
+    return model
+
+
+def test_patterns_and_signature_names_become_names_of_tensors():
+    model = signed_cnn()
+    names = [t.name for t in model.graphs[0].tensors]
+    called = next(iter(model.signatures[0].inputs))
+    given = Ranges({"*": Range(-1, 1, "a"), called: Range(-2, 2, "b"), names[-1]: Range(-3, 3, "c")})
+    found = given.resolved(model).entries
+    assert set(found) == set(names)
+    assert found[model.graphs[0].inputs[0].name].origin == "b"
+    assert found[names[-1]].origin == "c"
+    assert found[names[1]].origin in ("a", "c")
+
+
+def test_patterns_that_fit_nothing_are_an_error():
+    with pytest.raises(InvalidStats, match=r"ranges are given for 'head/\*', which the model does not have"):
+        Ranges({"head/*": Range(-1, 1, "a")}).resolved(signed_cnn())
+
+
+def test_lists_are_ranges_of_channels(written):
+    (found,) = ranges_from_json(written({"w": {"min": [-1, -2], "max": [3, 1]}})).entries.values()
+    assert found.channels == ((-1, 3), (-2, 1))
+    assert (found.low, found.high) == (-2, 3)
+    with pytest.raises(InvalidStats, match="'w': "):
+        ranges_from_json(written({"w": {"min": [-1, -2], "max": [3]}}))
+
+
+# Other tools' files.
+
+CONV = {"bitwidth": 8, "dtype": "int", "is_symmetric": "False", "max": 64.0, "min": -63.5, "offset": -127, "scale": 0.5}
+OLD = {
+    "version": "0.6.1",
+    "activation_encodings": {"conv": [CONV]},
+    "param_encodings": {
+        "kernel": [{"bitwidth": 8, "dtype": "int", "offset": -128, "scale": s} for s in (0.5, 0.25)],
+        "half": [{"bitwidth": 16, "dtype": "float"}],
+    },
+}
+NEW = {
+    "version": "1.0.0",
+    "activation_encodings": [{"name": "conv", "bw": 8, "dtype": "INT", "offset": [-127], "scale": [0.5]}],
+    "param_encodings": [
+        {"name": "kernel", "bw": 8, "dtype": "INT", "offset": [-128, -128], "scale": [0.5, 0.25]},
+        {"name": "half", "bw": 16, "dtype": "FLOAT"},
+    ],
+}
+
+
+@pytest.mark.parametrize("content", [OLD, NEW])
+def test_encodings_of_both_versions_are_read(written, content):
+    found = ranges_from_json(written(content))
+    assert found.foreign
+    assert set(found.entries) == {"conv", "kernel"}
+    conv, kernel = found.entries["conv"], found.entries["kernel"]
+    assert conv.params == QuantParams((0.5,), (-1,), DType.INT8)
+    assert (conv.low, conv.high) == (-63.5, 64.0)
+    assert kernel.channels == ((-64.0, 63.5), (-32.0, 31.75))
+
+
+def test_encodings_of_unknown_tensors_are_listed(written):
+    found = ranges_from_json(written(OLD)).resolved(build.float_cnn())
+    assert found.unmatched
+    assert all(name in " ".join(found.notes()) for name in found.unmatched)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"activation_encodings": 3}, "neither an object nor a list"),
+        ({"activation_encodings": [{"bw": 8}]}, "without a name"),
+        ({"activation_encodings": [{"name": "a", "scale": [1], "offset": []}]}, "as many scales as offsets"),
+        ({"activation_encodings": {"a": [3]}}, "'a' is no object"),
+        ({"activation_encodings": {"a": [{"scale": 1}]}}, "scale, offset and bitwidth"),
+        ({"activation_encodings": {"a": [{"scale": 0, "offset": 0, "bitwidth": 8}]}}, "has scale 0"),
+        ({"activation_encodings": {"a": [{"scale": 1, "offset": 1, "bitwidth": 8}]}}, "zero is not one"),
+    ],
+)
+def test_damaged_encodings_are_refused(written, content, message):
+    with pytest.raises(InvalidStats, match=message):
+        ranges_from_json(written(content))
+
+
+# Integer inputs, and ranges that are made up.
+
+
+def test_mean_and_std_say_what_the_integers_of_an_input_stand_for():
+    found = ranges_from_input_stats({"x": (127.5, 127.5)}, DType.UINT8).entries["x"]
+    assert (found.low, found.high) == (-1, 1)
+    found = ranges_from_input_stats({"x": (0, 32)}, DType.INT8).entries["x"]
+    assert (found.low, found.high) == (-4, 127 / 32)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "message"), [(0, 0, "has to be positive"), (300, 1, "stands for 0"), (float("nan"), 1, "positive")]
+)
+def test_impossible_means_are_refused(mean, std, message):
+    with pytest.raises(InvalidStats, match=message):
+        ranges_from_input_stats({"x": (mean, std)}, DType.UINT8)
+
+
+@pytest.mark.parametrize("ends", [(1, 1), (2, -2), (float("-inf"), 1)])
+def test_a_default_range_has_two_ends(ends):
+    with pytest.raises(InvalidStats, match="is no range; give two numbers such as -6,6"):
+        default_range(*ends)

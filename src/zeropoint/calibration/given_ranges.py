@@ -1,11 +1,12 @@
-"""Ranges of a model's tensors, wherever they come from: statistics, a JSON file, training."""
+"""Ranges of a model's tensors, wherever they come from: statistics, a JSON file, training, another tool's encodings."""
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,43 +17,137 @@ from ..errors import InvalidStats
 from ..files import PathLike, reading
 from ..graph.model import Model
 from ..graph.query import tensor_keys
+from .encodings import Encoding, encodings_in
 
 
 @dataclass(frozen=True)
 class Range:
-    """A tensor's range and where it comes from. `params` where these were given rather than a range."""
+    """A tensor's range and where it comes from. `params` where these were given rather than a range.
+
+    `channels` are the ranges of weights channel by channel; `low` and `high` span all of them.
+    """
 
     low: float
     high: float
     origin: str
     params: QuantParams | None = None
+    channels: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
 class Ranges(Brief):
-    """Given ranges by tensor name."""
+    """Given ranges by tensor name.
+
+    `default` is for activations that nothing else tells a range of. `foreign` ranges come from a tool that may know
+    tensors by other names: those that the model does not have are listed in `unmatched`, and are no error.
+    """
 
     entries: Mapping[str, Range]
+    default: Range | None = None
+    foreign: bool = False
+    unmatched: tuple[str, ...] = ()
 
     def merge(self, other: Ranges) -> Ranges:
         """Both; where both know a tensor, `other` wins."""
-        return Ranges({**self.entries, **other.entries})
+        return Ranges(
+            {**self.entries, **other.entries},
+            other.default or self.default,
+            self.foreign or other.foreign,
+            self.unmatched + other.unmatched,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.entries and self.default is None
+
+    def resolved(self, model: Model) -> Ranges:
+        """With the names of tensors as keys, where these were patterns (`block1/*`) or names of a signature's ends."""
+        names = list(tensor_keys(model).values())
+        entries: dict[str, Range] = {}
+        unmatched = []
+        exact = {name: key for name, key in _signature_names(model).items() if name not in names}
+        exact |= {name: name for name in names}
+        for key in sorted(self.entries, key=lambda key: key in exact):  # a name counts more than a pattern
+            found = [exact[key]] if key in exact else fnmatch.filter(names, key)
+            entries |= dict.fromkeys(found, self.entries[key])
+            if not found:
+                unmatched.append(key)
+        if unmatched and not self.foreign:
+            raise InvalidStats(f"ranges are given for {_listed(unmatched)}, which the model does not have")
+        return replace(self, entries=entries, unmatched=tuple(unmatched))
 
     def require(self, model: Model) -> None:
         """Raise if a name is none of the model's."""
         unknown = self.entries.keys() - set(tensor_keys(model).values())
         if unknown:
-            shown = ", ".join(repr(n) for n in sorted(unknown)[:5])
-            raise InvalidStats(f"ranges are given for {shown}, which the model does not have")
+            raise InvalidStats(f"ranges are given for {_listed(unknown)}, which the model does not have")
+
+    def notes(self) -> Iterator[str]:
+        """What whoever gave them should know."""
+        if self.unmatched:
+            count = len(self.unmatched)
+            what = "1 given range is" if count == 1 else f"{count} given ranges are"
+            yield f"{what} not used, as the model has no tensors of these names: {_listed(self.unmatched)}"
+
+
+def _listed(names: Any) -> str:
+    shown = ", ".join(repr(n) for n in sorted(names)[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def _signature_names(model: Model) -> dict[str, str]:
+    """What signatures call inputs and outputs, and the names of these tensors."""
+    keys = tensor_keys(model)
+    ends = [pair for s in model.signatures for pair in (*s.inputs.items(), *s.outputs.items())]
+    return {name: keys[tensor] for name, tensor in reversed(ends)}
 
 
 def ranges_from_json(path: PathLike) -> Ranges:
-    """`{tensor name: {"min": ..., "max": ...}}` or `{"scale": ..., "zero_point": ..., "type": "int8"}`."""
+    """`{tensor name: {"min": ..., "max": ...}}` or `{"scale": ..., "zero_point": ..., "type": "int8"}`.
+
+    Names may be patterns, or those of a signature's inputs and outputs. For weights, "min" and "max" may be lists with
+    a number for each channel. AIMET's encodings (both versions) are read as well.
+    """
     with reading(path, "JSON", InvalidStats):
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise InvalidStats(f"{path} must hold an object of tensor names")
+    encodings = encodings_in(content, str(path))
+    if encodings is not None:
+        return Ranges({name: _encoded(each, str(path)) for name, each in encodings.items()}, foreign=True)
     return Ranges({name: _range(name, value, str(path)) for name, value in content.items()})
+
+
+def ranges_from_input_stats(stats: Mapping[str, tuple[float, float]], dtype: DType) -> Ranges:
+    """Ranges of integer inputs from (mean, std), where real = (q - mean) / std."""
+    entries = {}
+    for name, (mean, std) in stats.items():
+        if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
+            raise InvalidStats(f"the input '{name}' has mean {mean:g} and std {std:g}; the latter has to be positive")
+        low, high = ((q - mean) / std for q in (dtype.min, dtype.max))
+        if low > 0 or high < 0:
+            raise InvalidStats(
+                f"the input '{name}' would hold {low:g} to {high:g} with mean {mean:g} and std {std:g}; "
+                f"the mean has to be an integer of {dtype.label}, which stands for 0"
+            )
+        entries[name] = Range(low, high, "mean and std")
+    return Ranges(entries)
+
+
+def default_range(low: float, high: float) -> Ranges:
+    """The same range for every activation that nothing tells one of."""
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InvalidStats(f"{low:g} to {high:g} is no range; give two numbers such as -6,6")
+    return Ranges({}, Range(low, high, "default"))
+
+
+def _encoded(channels: tuple[Encoding, ...], origin: str) -> Range:
+    """One range; or for several channels, one for each of them."""
+    ends = tuple((each.low, each.high) for each in channels)
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    if len(channels) > 1:
+        return Range(low, high, origin, channels=ends)
+    return Range(low, high, origin, channels[0].params)
 
 
 def _range(name: str, value: Any, origin: str) -> Range:
@@ -61,18 +156,30 @@ def _range(name: str, value: Any, origin: str) -> Range:
     keys = set(value)
     try:
         if keys == {"min", "max"}:
-            low, high = float(value["min"]), float(value["max"])
-            if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-                raise ValueError(f"min {low} and max {high} are no range")
-            return Range(low, high, origin)
+            if isinstance(value["min"], list) or isinstance(value["max"], list):
+                channels = tuple(_ends(*pair) for pair in zip(value["min"], value["max"], strict=True))
+                return Range(min(c[0] for c in channels), max(c[1] for c in channels), origin, channels=channels)
+            return Range(*_ends(value["min"], value["max"]), origin)
         if keys in ({"scale", "zero_point"}, {"scale", "zero_point", "type"}):
-            dtype = DType.parse(str(value.get("type", "int8")))
-            params = QuantParams((float(value["scale"]),), (int(value["zero_point"]),), dtype)
-            if not (math.isfinite(params.scale) and params.scale > 0):
-                raise ValueError(f"the scale {params.scale} is not positive")
-            if not dtype.min <= value["zero_point"] <= dtype.max or params.zero_point != value["zero_point"]:
-                raise ValueError(f"the zero point {value['zero_point']} is no integer of {dtype.label}")
+            params = _params(value)
             return Range(*params.range(), origin, params)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidStats(f"{origin}: '{name}': {error}") from None
     raise InvalidStats(f"{origin}: '{name}' has {sorted(keys)}; give min and max, or scale and zero_point")
+
+
+def _ends(least: Any, greatest: Any) -> tuple[float, float]:
+    low, high = float(least), float(greatest)
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise ValueError(f"min {low} and max {high} are no range")
+    return low, high
+
+
+def _params(value: Mapping[str, Any]) -> QuantParams:
+    dtype = DType.parse(str(value.get("type", "int8")))
+    params = QuantParams((float(value["scale"]),), (int(value["zero_point"]),), dtype)
+    if not (math.isfinite(params.scale) and params.scale > 0):
+        raise ValueError(f"the scale {params.scale} is not positive")
+    if not dtype.min <= value["zero_point"] <= dtype.max or params.zero_point != value["zero_point"]:
+        raise ValueError(f"the zero point {value['zero_point']} is no integer of {dtype.label}")
+    return params

@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..dtypes import DType
 from ..errors import InvalidRecipe
 from . import shared
 from .command import CheckFailed, Screen, flag, option
 
 if TYPE_CHECKING:
+    from ..calibration import Ranges
     from ..improve.pipeline import Result
+    from ..plan.derive import Interface
     from ..plan.request import Request
     from ..recipe import Recipe
     from ..report.quantization import SavedAs
@@ -89,8 +92,21 @@ class RangeOptions:
 
     data: str | None = option(None, "DATA", shared.DATA_HELP)
     stats: Path | None = option(None, "STATS", "Statistics from `zeropoint calibrate`.")
-    ranges: Path | None = option(None, "JSON", "Given ranges: {tensor: {min, max}}.")
+    ranges: Path | None = option(None, "JSON", "Given ranges: {tensor: {min, max}}, or AIMET's encodings.")
     percentile: float | None = option(None, "P", "Ranges hold this share of the values (99.99): --range percentile.")
+    default_range: str | None = option(None, "LOW,HIGH", "For tensors that nothing tells a range of: a dummy.")
+
+    def given(self) -> Ranges:
+        """Ranges from the file, and the one for everything else."""
+        from ..calibration import Ranges, default_range, ranges_from_json
+
+        found = Ranges({}) if self.ranges is None else ranges_from_json(self.ranges)
+        if self.default_range is None:
+            return found
+        ends = shared.channels(self.default_range)
+        if len(ends) != 2:
+            raise InvalidRecipe("--default-range takes two numbers, such as -6,6")
+        return found.merge(default_range(*ends))
 
     def require(self, samples: shared.CalibrationOptions, method: str) -> None:
         from ..plan.request import require_one_source
@@ -110,6 +126,7 @@ class OutputOptions:
 
     output: Path | None = option(None, "OUT", "Where to write the quantized .tflite.", "--output", "-o")
     dry_run: bool = flag("Print the plan and write nothing.")
+    write_ranges: bool = flag("Also write the least and greatest number of each tensor, which viewers show.")
     check: bool = flag("Exit with 1 if the result is broken: far from the float model on --data.")
     as_json: bool = flag("Print the summary as JSON (docs/quantize-json.md).", "--json")
     no_record: bool = flag("Leave out the note in the file's metadata on how it was made.")
@@ -159,11 +176,20 @@ def quantize(
     reports.require(path, inputs=(model, ranges.data, ranges.stats, ranges.ranges, recipe.recipe))
     if reports.model_explorer is not None and ranges.data is None:
         raise InvalidRecipe("--model-explorer shows how far each op is from the float model; give --data to measure it")
+    ends = interface.checked()
+    described = samples if ends.input.is_integer and samples.describes_integers else None
+    is_folder = ranges.data is not None and Path(ranges.data).is_dir()
+    if described is not None and not is_folder:  # not about the samples then, which are what the float model takes
+        samples = replace(samples, mean=None, std=None)
     ranges.require(samples, search.range)
     if output.check and ranges.data is None:
         raise InvalidRecipe("--check compares the result with the float model; give --data to run both on")
-    request = replace(_request(recipe, ranges, search, interface), record=not output.no_record)
+    request = replace(_request(recipe, ranges, search, ends), record=not output.no_record)
     source = shared.load_model(model, screen)
+    if described is not None:
+        pixels = DType.UINT8 if is_folder else ends.input
+        request = replace(request, ranges=described.input_ranges(source, pixels).merge(request.ranges))
+    request = replace(request, ranges=request.ranges.resolved(source))
     require_float_part(source, request.recipe, request.ops)
     require_matched_rules(source, request)
     remarks = screen.beside(output.as_json)
@@ -177,7 +203,8 @@ def quantize(
             print(plan)
         print_verdict(result.verdict, remarks)
     else:
-        size, before = result.save(path, overwrite=reports.overwrite), size_of(model, source)
+        size = result.save(path, overwrite=reports.overwrite, write_ranges=output.write_ranges)
+        before = size_of(model, source)
         _show(screen, result, SavedAs(path, size, before), output.as_json)
     if path is not None and reports.wanted:
         comparison = None if sampled is None else sampled.compare_briefly(result.model, remarks, samples.settings())
@@ -197,18 +224,16 @@ def _show(screen: Screen, result: Result, saved: SavedAs, as_json: bool) -> None
         print_verdict(result.verdict, screen.remarks)
 
 
-def _request(
-    recipe: RecipeOptions, ranges: RangeOptions, search: shared.SearchOptions, interface: shared.InterfaceOptions
-) -> Request:
-    from ..calibration import Ranges, Stats, ranges_from_json
+def _request(recipe: RecipeOptions, ranges: RangeOptions, search: shared.SearchOptions, ends: Interface) -> Request:
+    from ..calibration import Stats
     from ..calibration.range_methods import PERCENTILE
     from ..plan.request import Request, resolve_target
 
-    rules, ends = recipe.resolved(), interface.checked()
+    rules = recipe.resolved()
     return Request(
         rules,
         None if ranges.stats is None else Stats.load(ranges.stats),
-        Ranges({}) if ranges.ranges is None else ranges_from_json(ranges.ranges),
+        ranges.given(),
         search.chosen_range() if ranges.percentile is None else "percentile",
         ends,
         recipe.strict,

@@ -17,7 +17,8 @@ from .command import argument, flag, option
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..calibration import Settings
+    from ..calibration import Ranges, Settings
+    from ..dtypes import DType
     from ..graph.model import Model
     from ..plan.derive import Interface
     from ..plan.request import RangeChoice
@@ -159,8 +160,8 @@ class ImageOptions:
 
     scale: float | None = option(None, None, "Images: multiply pixels (0 to 255) by this.")
     offset: float | None = option(None, None, "Images: then add this.")
-    mean: str | None = option(None, "M[,M,M]", "Images: then subtract this, for each channel.")
-    std: str | None = option(None, "S[,S,S]", "Images: then divide by this.")
+    mean: str | None = option(None, "M[,M,M]", "Images: then subtract this, for each channel; see --std.")
+    std: str | None = option(None, "S[,S,S]", "Images: then divide by this. Integer inputs: (q - mean) / std.")
     transpose: bool = flag("Arrays: channels come first where the model has them last, or the reverse.")
 
     def sampled(self, model: Model, data: str, signature: str | None = None) -> SampledModel:
@@ -177,18 +178,41 @@ class ImageOptions:
         """How many samples are used, where there is an option for it."""
         return None
 
+    @property
+    def describes_integers(self) -> bool:
+        """Whether mean and std, and nothing else, say what the integers of an input stand for."""
+        return None not in (self.mean, self.std) and self.scale is None and self.offset is None
+
+    def input_ranges(self, model: Model, dtype: DType) -> Ranges:
+        """The range of the model's only input, where real = (q - mean) / std."""
+        from ..calibration import ranges_from_input_stats
+        from ..graph.query import tensor_keys
+        from ..sources.ports import entry
+
+        inputs = [t for t in entry(model).graph.inputs if t.dtype.is_float]
+        if len(inputs) != 1:
+            raise InvalidRecipe(
+                f"--mean and --std describe one input, and the model has {len(inputs)}; give their ranges (--ranges)"
+            )
+        mean, std = channels(self.mean or ""), channels(self.std or "")
+        if len(mean) != 1 or len(std) != 1:
+            raise InvalidRecipe("an integer input has one scale, so --mean and --std take one number each")
+        return ranges_from_input_stats({tensor_keys(model)[inputs[0]]: (mean[0], std[0])}, dtype)
+
     def _normalization(self) -> Normalization | None:
         """None if none of these options was given."""
         from ..sources.data import Normalization
 
-        given = {"scale": self.scale, "offset": self.offset, "mean": _channels(self.mean), "std": _channels(self.std)}
+        given: dict[str, Any] = {"scale": self.scale, "offset": self.offset}
+        given |= {key: channels(text) for key, text in (("mean", self.mean), ("std", self.std)) if text is not None}
         given = {name: value for name, value in given.items() if value is not None}
-        return Normalization(**given) if given else None  # type: ignore[arg-type]  # each is of its field's type
+        return Normalization(**given) if given else None
 
 
-def _channels(text: str | None) -> tuple[float, ...] | None:
+def channels(text: str) -> tuple[float, ...]:
+    """Numbers with commas between them."""
     try:
-        return None if text is None else tuple(float(part) for part in text.split(","))
+        return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise InvalidSample(f"{text!r} is not a number, or numbers with commas between them") from None
 

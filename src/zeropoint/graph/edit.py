@@ -180,6 +180,22 @@ def cut_model(model: Model, graph: Graph, tensors: list[Tensor]) -> tuple[Model,
     return Model([part, *others]), set(inputs)
 
 
+def with_written_ranges(model: Model) -> Model:
+    """A copy in which every quantized tensor also states the least and the greatest number that it can hold.
+
+    Runtimes need scale and zero point only; viewers show all of `min <= scale * (q - zero_point) <= max`.
+    """
+    made = copy_model(model)
+    for tensor in (t for graph in made.graphs for t in graph.tensors):
+        params, stored = tensor.params, tensor.quantization
+        if params is None or stored is None:
+            continue
+        pairs = list(zip(params.scales, params.zero_points, strict=True))
+        ends = [tuple(s * (end - z) for s, z in pairs) for end in (params.dtype.min, params.dtype.max)]
+        tensor.quantization = replace(stored, min=ends[0], max=ends[1])
+    return made
+
+
 def copy_model(model: Model) -> Model:
     """A model that can be edited without touching `model`; constant bytes stay shared until they are replaced."""
     graphs = {graph: copy(graph) for graph in model.graphs}

@@ -239,7 +239,8 @@ class Refiner:
                 continue
             effort = self.request.recipe.effort(op, self.request.effort)
             is_asked = effort == "high" or (effort == "standard" and form.levels.bits < 8)
-            if is_asked and len(uses.readers(weights)) == 1:
+            is_given = weights.name in self.request.ranges.entries
+            if is_asked and not is_given and len(uses.readers(weights)) == 1:
                 yield RefinedLayer(op, layout, form, bias_use(op, spec))
 
     def _refined(self, plan: Plan, layer: RefinedLayer, halves: Sequence[Moments]) -> Plan:

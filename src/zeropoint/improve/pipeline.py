@@ -23,6 +23,7 @@ from ..calibration.collect import Progress, in_sequence_note, never_used, unknow
 from ..display import Displayed
 from ..errors import MissingExtra, UnsupportedOp, argument
 from ..files import PathLike
+from ..graph.edit import with_written_ranges
 from ..graph.model import Model
 from ..graph.query import Use, constants
 from ..ops.check import check_runnable
@@ -103,9 +104,11 @@ class Result(Displayed):
     def repairs(self) -> tuple[Repair, ...]:
         return tuple(r for plan in self.plans for r in plan.repairs)
 
-    def save(self, path: PathLike, *, overwrite: bool = False) -> int:
-        """Write the model, whole or not at all; return the file's size."""
-        return save(self.model, path, overwrite=overwrite)
+    def save(self, path: PathLike, *, overwrite: bool = False, write_ranges: bool = False) -> int:
+        """Write the model, whole or not at all; return the file's size. `write_ranges` adds minima and maxima for
+        viewers, which no runtime needs."""
+        model = with_written_ranges(self.model) if write_ranges else self.model
+        return save(model, path, overwrite=overwrite)
 
     def save_plan(self, path: PathLike, *, overwrite: bool = False) -> None:
         """Write the plans as JSON; `zeropoint.plan.load_plan` reads them again, for the `prepared` model."""

@@ -188,8 +188,9 @@ def range_methods(lab: Lab, best: Candidate) -> Proposals:  # noqa: ARG001 - one
 def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     """Channels of tensors scaled so that they share one scale well."""
     request, trained = best.request, best.prepared.trained
-    # Ranges that were given are those of the tensors as they are.
-    if request.ranges.entries or trained.ranges.entries or trained.constants or request.stats is None:
+    # Ranges that were given are those of the tensors as they are; inputs stay so.
+    inputs = {best.prepared.keys[t] for graph in best.prepared.model.graphs for t in graph.inputs}
+    if request.ranges.entries.keys() - inputs or trained.ranges.entries or trained.constants or request.stats is None:
         return
     copied, twins = best.prepared.copied()
     copy, keys = copied.model, copied.keys

@@ -19,6 +19,7 @@ from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
 from .derive import coarse_tables, with_interface
 from .fit import fit_scales, symmetric_uses
+from .given import clip_constants, default_notes, require_free
 from .masks import limit_to_what_counts
 from .match import Matcher, require_ranges
 from .placement import Placement
@@ -121,6 +122,7 @@ def prepare_model(model: Model, request: Request) -> Prepared:
         trained = prepare(copy, request.recipe, request.ops)
         fuse_clamps(copy, request.target)
         gathers_to_lookups(copy, request.recipe)
+        clip_constants(copy, request, keys)
         if request.stats is not None:
             for graph in entry_graphs(copy):
                 _give_biases(graph, request)
@@ -173,7 +175,7 @@ def _give_biases(graph: Graph, request: Request) -> None:
 def ranges_of(prepared: Prepared, request: Request) -> TensorRanges:
     """The range of every tensor, as the request has it."""
     given = prepared.trained.ranges.merge(request.ranges)
-    if request.recipe.has_integer_ops and request.stats is None and not given.entries:
+    if request.recipe.has_integer_ops and request.stats is None and given.is_empty:
         raise InvalidSample(
             f"nothing tells the ranges of the tensors; give representative data ({argument('data')}), statistics of it "
             f"({argument('stats')}), or the ranges themselves ({argument('ranges')})"
@@ -198,9 +200,10 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
     plans += [Plan(graph, k) for graph, k in index.items() if graph not in whole]
     if request.stats is None:
         require_ranges(plans, request.ops, ranges)
-    weights = WeightOnly(request.recipe, request.ops, request.weight_method, prepared.trained.packed)
+    weights = WeightOnly(request.recipe, request.ops, request.weight_method, prepared.trained.packed, ranges)
     made = weights.share([weights.add(plan) for plan in plans])
-    notes = tuple(reuse_notes(prepared.trained.packed, made))
+    require_free(made, request, prepared.keys)
+    notes = (*reuse_notes(prepared.trained.packed, made), *request.ranges.notes(), *default_notes(made, ranges))
     planned = Planned(model, tuple(p for p in made if p.graph in whole or p.does_anything or p.skipped), notes)
     if request.strict:
         refuse_float(planned)

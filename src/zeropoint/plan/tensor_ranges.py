@@ -13,6 +13,7 @@ from ..affine import QuantParams
 from ..calibration import Grid, Method, Range, Ranges, Stats, TensorStats, choose_ranges
 from ..calibration.range_methods import PERCENTILE, Bounds
 from ..dtypes import Array, Levels
+from ..errors import InvalidStats
 from ..graph.model import Model, Tensor
 from ..ops import fused_activation
 from .qdq import Trained
@@ -83,7 +84,10 @@ class TensorRanges:
         return None if entry is None else entry.params
 
     def weights(self, tensor: Tensor, axis: int | None, levels: Levels) -> QuantParams | None:
-        """The grid that a constant was trained on, if kernels take it: symmetric, with scales along `axis` or one."""
+        """The grid that was given for a constant, or that it was trained on, if kernels take it: symmetric, with scales
+        along `axis` or one."""
+        if self.is_given(tensor):
+            return given_weights(tensor, self.given.entries[self.keys[tensor]], axis, levels)
         grid, data = self.trained.constants.get(tensor), tensor.data
         if grid is None or data is None or not grid.is_symmetric or grid.axis not in (None, axis):
             return None
@@ -97,7 +101,9 @@ class TensorRanges:
         key = self.keys.get(tensor, "")
         if key in self.given.entries:
             return self.given.entries[key]
-        return self.trained.implied.entries.get(key) if self.measured(tensor) is None else None
+        if tensor.data is not None or self.measured(tensor) is not None:
+            return None
+        return self.trained.implied.entries.get(key, self.given.default)
 
     def anticipate(self, wanted: Iterable[tuple[Tensor, str | None, Grid]]) -> None:
         """Pick the ranges that `choose` will be asked for, which takes less time together than one by one."""
@@ -130,12 +136,32 @@ class TensorRanges:
     def is_given(self, tensor: Tensor) -> bool:
         return self.keys.get(tensor, "") in self.given.entries
 
+    def is_default(self, tensor: Tensor) -> bool:
+        """Whether nothing but the default range is known of it."""
+        entry = self._entry(tensor)
+        return entry is not None and entry is self.given.default
+
     def is_prescribed(self, tensor: Tensor) -> bool:
         return self.keys.get(tensor, "") in self.prescribed
 
 
 def _both(a: Bounds | None, b: Bounds) -> Bounds:
     return b if a is None else (max(a[0], b[0]), min(a[1], b[1]))
+
+
+def given_weights(tensor: Tensor, given: Range, axis: int | None, levels: Levels) -> QuantParams:
+    """Parameters of weights that hold the given range, as kernels take them: symmetric, in the narrow range."""
+    if given.params is not None and given.params.levels == levels:
+        if not given.params.is_symmetric:
+            raise InvalidStats(f"'{tensor.name}' is given the zero point {given.params.zero_point}; weights need 0")
+        peaks = np.array([given.params.scale * levels.max])
+    else:
+        peaks = np.array([max(-low, high) for low, high in given.channels or ((given.low, given.high),)])
+    count = 1 if axis is None else tensor.shape[axis]
+    if peaks.size not in (1, count):
+        raise InvalidStats(f"'{tensor.name}' is given ranges of {peaks.size} channels; here it has {count} scales")
+    peaks = np.broadcast_to(peaks, (count,))
+    return QuantParams.from_range(-peaks, peaks, levels, symmetric=True, narrow=True, axis=axis, name=tensor.name)
 
 
 def constant_bounds(tensor: Tensor) -> Bounds:

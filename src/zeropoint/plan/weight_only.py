@@ -19,6 +19,7 @@ from ..recipe import INT8, SMALLEST, PerChannel, Recipe, Scheme
 from .derive import derive
 from .match import nearest_type
 from .plan import Form, Group, Held, Packed, Plan, Repair, Skipped
+from .tensor_ranges import TensorRanges, given_weights
 from .weights import block_params, scale_axis, unpacked_params, weight_params
 
 HALF_LIMIT = float(np.finfo(np.float16).max)
@@ -55,6 +56,8 @@ class WeightOnly:
     """How the scales of weights are chosen; None: by the peak for 8 bits, by the squared error for fewer."""
     before: Mapping[Tensor, Packed] = field(default_factory=dict)
     """How the file held constants that it had in fewer bits."""
+    ranges: TensorRanges | None = None
+    """Those that were given for constants count."""
     _forms: dict[tuple[Buffer | None, int | None, Scheme], Form] = field(default_factory=dict)
 
     def add(self, plan: Plan) -> Plan:
@@ -168,6 +171,8 @@ class WeightOnly:
         if kept is not None and (scheme.unpacked or _is_taken(kept, axis, block)):
             return kept if scheme.unpacked else replace(kept, dtype=levels.dtype)
         spot = use.tensor.buffer, axis, scheme if block else replace(scheme, granularity=PerChannel())
+        if block is None and not scheme.asymmetric and self.ranges is not None and self.ranges.is_given(use.tensor):
+            return given_weights(use.tensor, self.ranges.given.entries[self.ranges.keys[use.tensor]], axis, levels)
         if spot not in self._forms:
             if block is not None:
                 self._forms[spot] = block_params(data, block, levels, self.method)

@@ -1,0 +1,81 @@
+"""Ranges that a user gives for chosen tensors: what they mean for constants, and where kernels leave no choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from ..calibration import Range
+from ..dtypes import Array, DType
+from ..errors import InvalidStats
+from ..graph.edit import set_constant
+from ..graph.model import Model, Tensor
+from ..ops import Bias
+from .plan import Plan
+from .request import Request
+from .tensor_ranges import TensorRanges
+
+
+def clip_constants(model: Model, request: Request, keys: Mapping[Tensor, str]) -> None:
+    """Limit constants to the ranges that were given for them; raises for those whose scale follows from others."""
+    given = request.ranges.entries
+    for op in (op for graph in model.graphs for op in graph.ops if given):
+        spec = request.ops.get(op.kind)
+        for slot, tensor in enumerate(op.inputs):
+            if tensor is None or tensor.data is None or (entry := given.get(keys.get(tensor, ""))) is None:
+                continue
+            if spec is not None and isinstance(spec.input_role(slot), Bias):
+                raise InvalidStats(
+                    f"a range is given for '{tensor.name}', which is a bias: its scale is that of the data times that "
+                    "of the weights; leave it out"
+                )
+            if tensor.dtype is DType.FLOAT32:
+                clipped = np.clip(tensor.data, entry.low, entry.high)
+                if entry.channels and spec is not None and (role := spec.held(slot)) is not None:
+                    clipped = _clip_channels(tensor, entry, role.axis_of(op, len(tensor.shape)))
+                if not np.array_equal(clipped, tensor.data):
+                    set_constant(tensor, clipped.astype(np.float32), DType.FLOAT32)
+
+
+def _clip_channels(tensor: Tensor, given: Range, axis: int | None) -> Array:
+    assert tensor.data is not None
+    count = len(given.channels)
+    if axis is None or tensor.shape[axis] != count:
+        has = "one scale for all" if axis is None else f"{tensor.shape[axis]} channels"
+        raise InvalidStats(f"'{tensor.name}' is given ranges of {count} channels, and has {has}")
+    lows, highs = (
+        np.reshape(side, [-1 if k == axis else 1 for k in range(tensor.data.ndim)])
+        for side in zip(*given.channels, strict=True)
+    )
+    return np.clip(tensor.data, lows, highs)
+
+
+def require_free(plans: Iterable[Plan], request: Request, keys: Mapping[Tensor, str]) -> None:
+    """Raise if a range was given for an output whose parameters are fixed in the kernel that makes it."""
+    for op, scheme in (pair for plan in plans for pair in plan.schemes.items()):
+        assert scheme.activations is not None
+        fixed, given = request.ops[op.kind].fixed.get(scheme.activations), None
+        if fixed is not None:
+            given = request.ranges.entries.get(keys.get(op.outputs[0], ""))
+        if fixed is None or given is None:
+            continue
+        least, greatest = fixed.params(scheme.activations).range()
+        if max(abs(given.low - least), abs(given.high - greatest)) > 1.5 * fixed.scale:
+            raise InvalidStats(
+                f"the range {given.low:g} to {given.high:g} is given for '{op.outputs[0].name}', and the kernel of "
+                f"{op.label} has {least:g} to {greatest:g} built in; leave it out"
+            )
+
+
+def default_notes(plans: Iterable[Plan], ranges: TensorRanges) -> Iterator[str]:
+    """Say it loudly where ranges are made up."""
+    default = ranges.given.default
+    nodes = (node for plan in plans for group in plan.groups for node in group.nodes)
+    tensors = {node.tensor for node in nodes if default is not None and ranges.is_default(node.tensor)}
+    if default is not None and tensors:
+        yield (
+            f"{len(tensors)} {'tensor has' if len(tensors) == 1 else 'tensors have'} the default range "
+            f"{default.low:g} to {default.high:g}. Size and speed are those of a real model, but "
+            "ACCURACY IS MEANINGLESS: give --data for a model to use"
+        )
