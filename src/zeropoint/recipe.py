@@ -95,7 +95,7 @@ class Scheme:
     @property
     def label(self) -> str:
         if self.activations is not None:
-            return "int8" if self.activations is DType.INT8 else "int16x8"
+            return "int16x8" if self.activations is DType.INT16 else self.activations.label
         if self.weights is None:
             return "float"
         if self.weights is DType.FLOAT16:
@@ -105,12 +105,13 @@ class Scheme:
 
 FLOAT = Scheme(None, None)
 INT8 = Scheme(DType.INT8)
+UINT8 = Scheme(DType.UINT8, DType.UINT8, granularity=PerTensor())
 INT16X8 = Scheme(DType.INT16, symmetric=True)
 DYNAMIC = Scheme(None)
 WEIGHTS = Scheme(None, unpacked=True)
 FLOAT16 = Scheme(None, DType.FLOAT16, unpacked=True, min_elements=0)
 
-PRESETS: Mapping[str, Scheme] = {s.label: s for s in (INT8, INT16X8, DYNAMIC, WEIGHTS, FLOAT16, FLOAT)}
+PRESETS: Mapping[str, Scheme] = {s.label: s for s in (INT8, INT16X8, UINT8, DYNAMIC, WEIGHTS, FLOAT16, FLOAT)}
 MODES = tuple(name for name in PRESETS if name != "float")
 
 
@@ -210,6 +211,11 @@ class Recipe(Displayed):
         return any(rule.scheme.activations is not None for rule in self.rules)
 
     @property
+    def is_unsigned(self) -> bool:
+        """Whether some rule asks for the older uint8 kernels."""
+        return any(rule.scheme.activations is DType.UINT8 for rule in self.rules)
+
+    @property
     def least_bits(self) -> int:
         """Bits of the narrowest weights that some rule asks for."""
         return min((levels.bits for rule in self.rules if (levels := rule.scheme.levels) is not None), default=32)
@@ -247,10 +253,12 @@ def preset(name: str, weight_bits: int = 8, **changes: Any) -> Recipe:
         raise InvalidRecipe(f"weights of {weight_bits} bits are not supported; choose 2 to 8")
     if name not in MODES:
         raise InvalidRecipe(f"unknown mode {name!r}; choose from {', '.join(MODES)}")
-    if name != "float16":
+    if name in ("float16", "uint8"):
+        if weight_bits != 8:
+            has = "no integer weights" if name == "float16" else "weights of 8 bits"
+            raise InvalidRecipe(f"{name} has {has}; leave out the bits of the weights, or choose another mode")
+    else:
         changes = {"weights": f"int{weight_bits}", "mixed": weight_bits <= MIXED, **changes}
-    elif weight_bits != 8:
-        raise InvalidRecipe("float16 has no integer weights; leave out the bits of the weights, or choose mode weights")
     return Recipe((Rule(_scheme(PRESETS[name], changes, f"mode {name}")),))
 
 

@@ -18,12 +18,13 @@ from zeropoint.ops import CONVERSIONS, OPS, OpSpec
 from zeropoint.plan.request import Request
 from zeropoint.recipe import INT8 as INT8_SCHEME
 from zeropoint.recipe import INT16X8 as INT16_SCHEME
+from zeropoint.recipe import UINT8 as UINT8_SCHEME
 from zeropoint.recipe import Recipe, Rule
 from zeropoint.runtime import Kernels, Session
 
 from .samples import SAMPLES, Sample
 
-SCHEMES = {DType.INT8: INT8_SCHEME, DType.INT16: INT16_SCHEME}
+SCHEMES = {DType.INT8: INT8_SCHEME, DType.INT16: INT16_SCHEME, DType.UINT8: UINT8_SCHEME}
 RUNS = 20
 NO_REFERENCE = frozenset({"ELU"})
 """Ops that LiteRT's set of reference kernels lacks, in float as well (2.3)."""
@@ -77,11 +78,12 @@ def cases() -> Iterator[Case]:
     for sample in SAMPLES:
         spec = OPS[sample.becomes or sample.kind]
         for activations in spec.types:
-            for weights in spec.weights.get(activations, (DType.INT8,)):
+            usual = SCHEMES[activations].weights or DType.INT8
+            for weights in spec.weights.get(activations, (usual,)):
                 yield Case(sample, activations, weights)
-            if (sample.kind, activations) not in seen:
+            if (sample.kind, activations) not in seen and activations not in spec.fixed:
                 seen.add((sample.kind, activations))
-                yield Case(sample, activations, stretch=1.0)
+                yield Case(sample, activations, usual, stretch=1.0)
 
 
 CASES = list(cases())

@@ -46,6 +46,7 @@ SIMULATIONS: Mapping[Kernels, KernelSet] = {"reference": "reference", "delegate"
 
 NEAR = {
     (DType.INT8, DType.INT8): 0.005,
+    (DType.UINT8, DType.UINT8): 0.005,
     (DType.INT16, DType.INT8): 0.001,
     (DType.INT8, DType.INT4): 0.03,
     (DType.INT16, DType.INT4): 0.03,
@@ -121,7 +122,7 @@ def allowed(role: Role, case: Case) -> tuple[DType, ...]:
 # What the table does not claim.
 
 UNCLAIMED = [
-    Case(sample, activations)
+    Case(sample, activations, SCHEMES[activations].weights or DType.INT8)
     for sample in {sample.kind: sample for sample in SAMPLES}.values()
     for activations in SCHEMES
     if activations not in OPS[sample.kind].types
@@ -132,7 +133,7 @@ UNCLAIMED = [
 def test_what_is_not_claimed_is_not_there(case: Case) -> None:
     """All of these end in an error rather than the process, as of LiteRT 2.3."""
     spec = case.spec
-    kernels = replace(spec.kernels, types=tuple(SCHEMES), weights=dict.fromkeys(SCHEMES, (DType.INT8,)))
+    kernels = replace(spec.kernels, types=tuple(SCHEMES), weights={a: (s.weights,) for a, s in SCHEMES.items()})
     claimed = replace(spec, kernels=kernels)
     request = Request(case.recipe(), statistics(case.sample), method="minmax", ops={**OPS, spec.kind: claimed})
     with pytest.raises(RuntimeFailure):

@@ -103,11 +103,11 @@ class Rescale(Enum):
 
 RESCALE_LIMITS: Mapping[Rescale, Mapping[DType, float]] = {
     # XNNPACK refuses the whole graph; int16 kernels wrap where results pass 32 bits.
-    Rescale.PRODUCT: {DType.INT8: 256.0, DType.INT16: 16.0},
+    Rescale.PRODUCT: {DType.INT8: 256.0, DType.UINT8: 256.0, DType.INT16: 16.0},
     # Integers are shifted left, out of their 32 bits.
-    Rescale.RATIO: {DType.INT8: 2.0**20, DType.INT16: 2.0**14},
+    Rescale.RATIO: {DType.INT8: 2.0**20, DType.UINT8: 2.0**20, DType.INT16: 2.0**14},
     # Kernels end the process, or wrap.
-    Rescale.SUM: {DType.INT8: 2.0**14, DType.INT16: 2.0**13},
+    Rescale.SUM: {DType.INT8: 2.0**14, DType.UINT8: 2.0**14, DType.INT16: 2.0**13},
     # (2 * scale)**2 / (2**14 * output's scale) reaches 1, and the kernel ends the process.
     Rescale.SQUARE: {DType.INT8: 2.0**12},
     # Shifts to the right are longer than 31 bits.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,7 +21,8 @@ from .layout import CONVOLUTION, DENSE, DEPTHWISE, MATRIX_PRODUCT, TRANSPOSED
 from .recurrent import LSTM
 from .spec import Activation, Bias, Fixed, KernelSpec, Need, OpSpec, Rescale, Trait, Weight
 
-INT8, INT16, INT4, INT2 = DType.INT8, DType.INT16, DType.INT4, DType.INT2
+INT8, INT16, INT4, INT2, UINT8 = DType.INT8, DType.INT16, DType.INT4, DType.INT2, DType.UINT8
+Fact = TypeVar("Fact")
 BOTH = (INT8, INT16)
 PRODUCT, RATIO, SUM, SQUARE, ROOT = Rescale.PRODUCT, Rescale.RATIO, Rescale.SUM, Rescale.SQUARE, Rescale.ROOT
 VARIADIC, TIED, AVERAGES, FUSES = Trait.VARIADIC, Trait.TIED, Trait.AVERAGES, Trait.FUSES
@@ -241,7 +244,35 @@ ROWS: tuple[OpSpec, ...] = (
 )
 # fmt: on
 
-OPS: Mapping[str, OpSpec] = {row.kind: row for row in ROWS}
+SIGNED_ONLY = frozenset({LSTM, "BATCH_MATMUL", "SQUARED_DIFFERENCE", "ELU", "ABS", "RSQRT", "SQRT", "EXP", "LOG"})
+"""Ops that have int8 kernels but none for uint8."""
+
+
+def also_unsigned(row: OpSpec) -> OpSpec:
+    """The row with the older uint8 kernels: what holds in int8 holds there, with zero points higher by 128.
+
+    Weights are uint8 as well, with one scale and zero point for all of them.
+    """
+    if INT8 not in row.types or row.kind in SIGNED_ONLY:
+        return row
+
+    def both(facts: Mapping[DType, Fact]) -> Mapping[DType, Fact]:
+        return {**facts, UINT8: facts[INT8]} if INT8 in facts else facts
+
+    weights = {**row.weights, UINT8: (UINT8,)} if INT8 in row.weights else row.weights
+    kernels = replace(row.kernels, types=(*row.types, UINT8), weights=weights)
+    fixed = {UINT8: Fixed(f.scale, f.zero_point + 128)} if (f := row.fixed.get(INT8)) is not None else {}
+    return replace(
+        row,
+        kernels=kernels,
+        max_rescale=both(row.max_rescale),
+        input_scales=both(row.input_scales),
+        saturates=both(row.saturates),
+        fixed={**row.fixed, **fixed},
+    )
+
+
+OPS: Mapping[str, OpSpec] = {row.kind: also_unsigned(row) for row in ROWS}
 
 UNPACKING = frozenset({"DEQUANTIZE", "DENSIFY"})
 """Ops that give constants the form in which they are computed with."""

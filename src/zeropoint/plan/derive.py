@@ -168,7 +168,7 @@ def _excess(op: Op, spec: OpSpec, wanted: Mapping[Use, QuantParams], held: Quant
     uses = [Use(op, k) for k in range(len(op.inputs)) if isinstance(spec.input_role(k), Activation | Weight)]
     read = [wanted[use] for use in uses if use in wanted]
     excess = _numerator(spec.rescale, [max(p.scales) for p in read]) / (held.scale * spec.rescale_limit(held.dtype))
-    if Trait.MULTIPLIES in spec.traits and held.dtype is DType.INT8:
+    if Trait.MULTIPLIES in spec.traits and held.dtype.bits == 8:
         products = [x * y for x in read[0].range() for y in read[1].range()]
         furthest = max(products) if held.zero_point > 0 else -min(products)
         excess = max(excess, furthest / held.scale / (PRODUCTS_BELOW - abs(held.zero_point)))
@@ -206,7 +206,7 @@ def with_interface(plan: Plan, interface: Interface, ranges: TensorRanges | None
     """`plan` with these types for callers. `ranges` tell the parameters of what the graph itself has in float."""
     stored, outputs = dict(plan.stored), {}
     if interface.input is not DType.FLOAT32:
-        inner = _inner(interface.input)
+        inner = _inner(plan, interface.input)
         for tensor in _floats(plan.graph.inputs):
             stored[tensor] = _external(plan, tensor, interface.input, plan.params(Held(tensor, inner)), ranges)
     if interface.output is not DType.FLOAT32:
@@ -226,15 +226,17 @@ def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [t for t in tensors if t.dtype is DType.FLOAT32]
 
 
-def _inner(dtype: DType) -> DType:
-    return DType.INT8 if dtype is DType.UINT8 else dtype
+def _inner(plan: Plan, dtype: DType) -> DType:
+    """What the graph computes with where callers give or get `dtype`."""
+    is_unsigned = any(scheme.activations is DType.UINT8 for scheme in plan.schemes.values())
+    return DType.INT8 if dtype is DType.UINT8 and not is_unsigned else dtype
 
 
 def _external(
     plan: Plan, tensor: Tensor, dtype: DType, held: QuantParams | None, ranges: TensorRanges | None
 ) -> QuantParams:
     """What a caller gives or gets: what the graph has where types agree, so that no conversion is needed."""
-    inner = _inner(dtype)
+    inner = _inner(plan, dtype)
     if held is None or held.dtype is not inner:
         if ranges is not None and ranges.knows(tensor):
             low, high = ranges.choose(tensor, None, Grid(inner.bits, inner is DType.INT16))
@@ -243,6 +245,6 @@ def _external(
         else:
             raise InvalidRecipe(f"'{tensor.name}' cannot be {dtype.label}: its range is not known")
         held = QuantParams.from_range(low, high, inner, symmetric=inner is DType.INT16, name=tensor.name)
-    if dtype is DType.UINT8:
+    if held.dtype is not dtype:
         return QuantParams(held.scales, (held.zero_point + 128,), DType.UINT8)
     return held

@@ -267,7 +267,7 @@ def _weight_grids(
             if tensor is None or tensor.data is None:
                 continue
             if isinstance(role, Weight):
-                axis = scale_axis(op, spec, role, tensor.data.ndim, scheme)
+                axis = scale_axis(op, role, tensor.data.ndim, scheme)
                 grids[Use(op, slot)] = ranges.weights(tensor, axis, levels) or prepared.grid(tensor, axis, levels)
             elif isinstance(role, Coefficients):
                 grids[Use(op, slot)] = prepared.grid(tensor, None, DType.INT16.levels)

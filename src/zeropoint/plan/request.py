@@ -131,7 +131,7 @@ def resolve_target(asked: Target | str | None, recipe: Recipe, interface: Interf
         return asked
     if (chosen := name or recipe.target) is not None:
         return target_named(chosen)
-    return INTEGER if strict or interface != Interface() else CPU
+    return INTEGER if strict or interface != Interface() or recipe.is_unsigned else CPU
 
 
 TypeLike = str | type | np.dtype[Any] | DType

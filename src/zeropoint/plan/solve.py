@@ -201,12 +201,12 @@ class Solver:
 
     def _given(self, tensor: Tensor, dtype: DType) -> QuantParams | None:
         """What a user prescribed, or training left, as far as it is of this type."""
-        return _as_signed(self.ranges.params(tensor), dtype)
+        return _in_type(self.ranges.params(tensor), dtype)
 
     def _trained(self, use: Use, c: _Class) -> QuantParams | None:
         """What this place alone was trained with: a constant's grid, or a mark beside the tensor's own."""
         if use.tensor.data is None:
-            return _as_signed(self.ranges.trained.uses.get(use), c.dtype)
+            return _in_type(self.ranges.trained.uses.get(use), c.dtype)
         grid = self._given(use.tensor, c.dtype)
         return None if grid is None or (c.symmetric and not grid.is_symmetric) else grid
 
@@ -258,10 +258,10 @@ class Solver:
         return min(low for low, _ in found), max(high for _, high in found)
 
 
-def _as_signed(params: QuantParams | None, dtype: DType) -> QuantParams | None:
-    """Parameters of `dtype`; those of uint8 can be had in int8."""
+def _in_type(params: QuantParams | None, dtype: DType) -> QuantParams | None:
+    """Parameters of `dtype`; those of uint8 can be had in int8, and the other way round."""
     if params is None:
         return None
-    if params.dtype is DType.UINT8 and dtype is DType.INT8:
-        return QuantParams(params.scales, (params.zero_point - 128,), DType.INT8)
+    if params.dtype.bits == dtype.bits == 8:
+        return QuantParams(params.scales, (params.zero_point - params.dtype.min + dtype.min,), dtype)
     return params if params.dtype is dtype else None

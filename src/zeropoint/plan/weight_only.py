@@ -165,7 +165,7 @@ class WeightOnly:
         """One form for all tensors of the same bytes, layout and scheme, in whatever graph."""
         data, levels, name = use.data, scheme.levels, use.tensor.name
         assert levels is not None
-        axis = scale_axis(use.op, spec, role, data.ndim, scheme)
+        axis = scale_axis(use.op, role, data.ndim, scheme)
         block = _block(use.op, spec, data, scheme)
         kept = self._kept(use, scheme)
         if kept is not None and (scheme.unpacked or _is_taken(kept, axis, block)):

@@ -12,11 +12,10 @@ from ..dtypes import Array, DType, Levels
 from ..graph.model import Op
 from ..graph.query import Use
 from ..ops import OpSpec, Weight
-from ..ops.layout import Layout
 from ..parallel import in_parallel
 from ..recipe import Scheme
 
-BIAS_LIMIT = {DType.INT8: 2.0**30, DType.INT16: 2.0**44}
+BIAS_LIMIT = {DType.INT8: 2.0**30, DType.UINT8: 2.0**30, DType.INT16: 2.0**44}
 """The largest integer a bias may take, by activation type: half of what the accumulators hold, so that sums fit too.
 Those of int16 hold 48 bits."""
 
@@ -24,13 +23,12 @@ SCALED_DOWN = 2.0**31
 """Kernels take factors below 2**-32 for zero, so that nothing would remain of a bias which has more integers than that
 for each unit of the output."""
 
-BIAS_TYPE = {DType.INT8: DType.INT32, DType.INT16: DType.INT64}
+BIAS_TYPE = {DType.INT8: DType.INT32, DType.UINT8: DType.INT32, DType.INT16: DType.INT64}
 
 
-def scale_axis(op: Op, spec: OpSpec, role: Weight, rank: int, scheme: Scheme) -> int | None:
+def scale_axis(op: Op, role: Weight, rank: int, scheme: Scheme) -> int | None:
     """The axis along which the op's weights have a scale for each slice; None for one scale."""
-    is_dense = type(spec.layout) is Layout
-    return None if scheme.per_tensor and is_dense else role.axis_of(op, rank)
+    return None if scheme.per_tensor else role.axis_of(op, rank)
 
 
 def weight_params(data: Array, axis: int | None, levels: Levels, name: str, method: str | None = None) -> QuantParams:
@@ -40,6 +38,8 @@ def weight_params(data: Array, axis: int | None, levels: Levels, name: str, meth
     cut off the peaks.
     """
     lows, highs = _extremes(data, axis)
+    if levels.dtype is DType.UINT8:  # kernels of that kind have zero points, and multiply faster without a 0
+        return QuantParams.from_range(lows, highs, levels, narrow=True, axis=axis, name=name)
     peaks = np.maximum(-lows, highs)
     params = QuantParams.from_range(-peaks, peaks, levels, symmetric=True, narrow=True, axis=axis, name=name)
     scales = np.array(params.scales)
