@@ -331,7 +331,7 @@ def test_data_that_have_no_effect_are_mentioned():
     ("settings", "says"),
     [
         ({"optimisations": []}, "did you mean optimizations"),
-        ({"inference_type": np.int8}, "no setting 'inference_type'"),
+        ({"dump_graphviz_dir": "here"}, "no setting 'dump_graphviz_dir'"),
         ({"optimizations": ["FASTER"]}, "choose from DEFAULT"),
         ({"optimizations": [lite.Optimize.EXPERIMENTAL_SPARSITY]}, "SPARSITY, which is not supported"),
         ({"supported_ops": ["EVERYTHING"]}, "supported_ops has 'EVERYTHING'"),
@@ -484,3 +484,117 @@ def test_a_keras_model_on_another_backend_is_refused_with_advice(monkeypatch, se
     monkeypatch.setattr(keras().backend, "backend", lambda: "jax")
     with pytest.raises(ZeropointError, match=r"computes with jax.*KERAS_BACKEND=tensorflow"):
         lite.TFLiteConverter.from_keras_model(setting["model"]).convert()
+
+
+# TensorFlow 1.
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory):
+    """A small network as a session, and its frozen graph in a file."""
+    tf = tensorflow()
+    path = tmp_path_factory.mktemp("frozen") / "graph.pb"
+    v1 = tf.compat.v1
+    with v1.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, (1, 6), "x")
+        kernel = v1.get_variable("kernel", initializer=np.linspace(-1, 1, 24).reshape(6, 4).astype(np.float32))
+        y = tf.nn.relu(tf.matmul(x, kernel), name="y")
+        session = v1.Session(graph=graph)
+        session.run(v1.global_variables_initializer())
+        constant = v1.graph_util.convert_variables_to_constants(session, graph.as_graph_def(), ["y"])
+    path.write_bytes(constant.SerializeToString())
+    yield path, session, x, y
+    session.close()
+
+
+ROWS = [np.random.default_rng(k).normal(size=(1, 6)).astype(np.float32) for k in range(8)]
+
+
+def old_doors(frozen) -> dict[str, lite.TFLiteConverter]:
+    path, session, x, y = frozen
+    return {
+        "graph": lite.TFLiteConverter.from_frozen_graph(path, ["x"], ["y"]),
+        "session": lite.TFLiteConverter.from_session(session, [x], [y]),
+    }
+
+
+@pytest.mark.parametrize("door", ["graph", "session"])
+def test_graphs_of_tensorflow_1(frozen, door):
+    _, session, x, y = frozen
+    converter = old_doors(frozen)[door]
+    converter.post_training_quantize = True
+    assert converter.post_training_quantize
+    converter.representative_dataset = lambda: ([row] for row in ROWS)
+    got, wanted = Session(zeropoint.load(converter.convert())).run([ROWS[0]])[0], session.run(y, {x: ROWS[0]})
+    np.testing.assert_allclose(got, wanted, atol=0.1)
+
+
+@pytest.mark.parametrize("dtype", ["INT8", "QUANTIZED_UINT8"])
+def test_inference_type_makes_everything_integer(frozen, dtype):
+    converter = old_doors(frozen)["graph"]
+    converter.inference_type = wanted = getattr(lite.constants, dtype)
+    converter.quantized_input_stats = {"x": (128, 32) if wanted is UINT8 else (0, 32)}
+    converter.default_ranges_stats = (0, 6)
+    converter.reorder_across_fake_quant = converter.change_concat_input_ranges = False
+    model = zeropoint.load(converter.convert())
+    (x,), (y,) = model.main.inputs, model.main.outputs
+    assert (x.dtype, y.dtype) == (wanted, wanted)
+    assert x.params.scale == pytest.approx(1 / 32)
+    assert x.params.zero_point == (128 if wanted is UINT8 else 0)
+    assert {op.kind for op in model.main.ops} == {"FULLY_CONNECTED"}
+    weights = model.main.ops[0].inputs[1]
+    assert weights.dtype is wanted
+
+
+def test_a_keras_file_by_its_old_name(tmp_path):
+    path = tmp_path / "net.h5"
+    with unwarned():
+        small_network().save(path)
+    assert zeropoint.load(lite.TFLiteConverter.from_keras_model_file(path).convert()).main.ops
+    with pytest.raises(InvalidRecipe, match="from_keras_model"):
+        lite.TFLiteConverter.from_keras_model_file(path, custom_objects={"Mine": object})
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [((["z"], ["y"]), "has no tensor 'z'; its placeholders are x"), ((["x"], ["relu"]), "has no tensor 'relu'")],
+)
+def test_unknown_tensors_of_a_frozen_graph(frozen, names, says):
+    with pytest.raises(ZeropointError, match=says):
+        lite.TFLiteConverter.from_frozen_graph(frozen[0], *names).convert()
+
+
+def test_what_is_no_frozen_graph(tmp_path):
+    (tmp_path / "x.pb").write_bytes(b"\x93\x00no graph")
+    with pytest.raises(ZeropointError, match="is not a frozen graph"):
+        lite.TFLiteConverter.from_frozen_graph(tmp_path / "x.pb", ["x"], ["y"]).convert()
+    with pytest.raises(ZeropointError, match="there is no file"):
+        lite.TFLiteConverter.from_frozen_graph(tmp_path / "none.pb", ["x"], ["y"]).convert()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"inference_type": np.float16}, "inference_type is float16"),
+        ({"quantized_input_stats": {"x": (0, 1)}}, "for integer inputs"),
+        ({"inference_type": np.int8}, "representative_dataset = None"),
+        ({"inference_type": np.uint8, "default_ranges_stats": (3, 1)}, "is no range"),
+        ({"inference_type": np.int8, "default_ranges_stats": (0, 6), "quantized_input_stats": {"q": (0, 1)}}, "'q'"),
+    ],
+)
+def test_wrong_settings_of_old(frozen, settings, says):
+    converter = old_doors(frozen)["graph"]
+    for name, value in settings.items():
+        setattr(converter, name, value)
+    with pytest.raises(ZeropointError, match=says):
+        converter.convert()
+
+
+def test_a_frozen_graph_on_the_command_line(frozen, run, tmp_path):
+    path, out = frozen[0], tmp_path / "out.tflite"
+    code, _, err = run("quantize", path, "-o", out, "--default-range", "-6,6", "--inputs", "x", "--outputs", "y")
+    assert (code, err) == (0, "")
+    assert out.exists()
+    code, _, err = run("quantize", path, "-o", tmp_path / "two.tflite", "--default-range", "-6,6")
+    assert code == 2
+    assert "needs --inputs and --outputs" in err

@@ -177,10 +177,10 @@ MALFORMED = {
     rules(): "at least one rule",
     '{"rules": [{"scheme": "int8"}], "more": 1}': "one list called 'rules'",
     rules({"scheme": "int8"}, 7): "rule 2 of .* needs a 'scheme'",
-    rules({"ops": "ADD"}): "rule 1 of .* needs a 'scheme': int8, int16x8, dynamic, weights, float16, float",
-    rules({"scheme": "int7"}): "'int7'; choose from int8, int16x8, dynamic, weights, float16, float",
-    rules({"scheme": ["int8"]}): r"\['int8'\]; choose from int8, int16x8, dynamic, weights, float16, float",
-    rules({"scheme": None}): "None; choose from int8, int16x8, dynamic, weights, float16, float",
+    rules({"ops": "ADD"}): "rule 1 of .* needs a 'scheme': int8, int16x8, uint8, dynamic, weights, float16, float",
+    rules({"scheme": "int7"}): "'int7'; choose from int8, int16x8, uint8, dynamic, weights, float16, float",
+    rules({"scheme": ["int8"]}): r"\['int8'\]; choose from int8, int16x8, uint8, dynamic, weights, float16, float",
+    rules({"scheme": None}): "None; choose from int8, int16x8, uint8, dynamic, weights, float16, float",
     rules({"scheme": "int8", "op": "ADD"}): "has op; known are asymmetric, block, effort, either, min_elements, mixed",
     rules({"scheme": "int8", "ops": 3}): "'ops' is a text",
     rules({"scheme": "int8", "name": ["a", "b"]}): "'name' is a text",
@@ -277,14 +277,14 @@ def test_mixed_branches():
     assert forms == {"stem": "int8", "wide": "int16", "exact": "float32"}
 
 
-def test_one_scale_for_dense_layers():
+def test_one_scale_for_each_layer():
     net = Net()
     flat = net("RESHAPE", [net.conv(net.input(1, 2, 2, 4), normal(4, 3, 3, 4)), np.int32([1, 16])], (1, 16))
     model = net.model(net.dense(flat, normal(4, 16), normal(4)))
     recipe = recipe_from({"rules": [{"scheme": "int8", "per_tensor": True}]})
     conv, _, dense = quantized(model, recipe=recipe).model.main.ops[1:4]
     assert [len(t.params.scales) for t in dense.inputs] == [1, 1, 1]
-    assert [len(t.params.scales) for t in conv.inputs] == [1, 4, 4]
+    assert [len(t.params.scales) for t in conv.inputs] == [1, 1, 1]
 
 
 def test_symmetric_activations():

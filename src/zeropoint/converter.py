@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from .calibration import Ranges, default_range, ranges_from_input_stats
 from .dtypes import DType
 from .errors import InvalidRecipe, InvalidSample, UnsupportedOp
 from .files import PathLike
@@ -21,11 +22,11 @@ from .graph.model import Model
 from .improve.pipeline import Result
 from .plan.qdq import has_trained_ranges
 from .quantization import quantize
-from .sources.conversion import Conversion
+from .sources.conversion import Conversion, GraphEnds
 from .sources.models import load
 from .sources.ports import entries
 from .sources.samples import Samples, iterate
-from .sources.tensorflow import from_functions, from_saved_model
+from .sources.tensorflow import from_frozen_graph, from_functions, from_saved_model, from_session
 from .tflite.write import to_bytes
 
 
@@ -92,16 +93,25 @@ FORWARDED = (
 )
 """Attributes of TensorFlow's converter that affect the conversion to a float model: they are passed on to it."""
 
-WITHOUT_EFFECT = ("experimental_new_quantizer", "experimental_new_dynamic_range_quantizer")
-"""Attributes that choose among TensorFlow's own quantizers."""
+WITHOUT_EFFECT = (
+    "experimental_new_quantizer",
+    "experimental_new_dynamic_range_quantizer",
+    "reorder_across_fake_quant",
+    "change_concat_input_ranges",
+    "drop_control_dependency",
+)
+"""Attributes that choose among TensorFlow's own quantizers, or ask for what is done here anyway."""
 
 
 @dataclass(eq=False, repr=False)
 class TFLiteConverter:
     """A model, and what to make of it.
 
-    The attributes are those of TensorFlow's converter; `effort`, `range`, `keep_float` and `target` are those of
-    `zeropoint.quantize`, except that integers are used wherever there is a kernel, unless another target is set.
+    The attributes are those of TensorFlow's converter, of version 1 too: with `inference_type` int8 or uint8 (the older
+    kind of kernels), integers throughout; `quantized_input_stats` are (mean, std) of inputs, where real = (q - mean) /
+    std; `default_ranges_stats` is a range for all tensors that nothing else tells one of. `effort`, `range`,
+    `keep_float` and `target` are those of `zeropoint.quantize`, except that integers are used wherever there is a
+    kernel, unless another target is set.
     After `convert`, `result` tells what was done: the plan, and which ops stayed float and why.
     """
 
@@ -112,6 +122,9 @@ class TFLiteConverter:
     target_spec: TargetSpec = field(default_factory=TargetSpec)
     inference_input_type: Any = DType.FLOAT32
     inference_output_type: Any = DType.FLOAT32
+    inference_type: Any = DType.FLOAT32
+    quantized_input_stats: Mapping[str, tuple[float, float]] | None = None
+    default_ranges_stats: tuple[float, float] | None = None
     allow_custom_ops: bool = False
     effort: Any = "standard"
     range: Any = "auto"
@@ -148,6 +161,51 @@ class TFLiteConverter:
         """A PyTorch module, traced on sample inputs by litert-torch."""
         return cls(partial(load, module, sample_inputs))
 
+    # Of TensorFlow 1.
+
+    @classmethod
+    def from_frozen_graph(
+        cls,
+        graph_def_file: PathLike,
+        input_arrays: Iterable[str],
+        output_arrays: Iterable[str],
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+    ) -> TFLiteConverter:
+        """A `.pb` whose variables are constants."""
+        ends = GraphEnds(tuple(input_arrays), tuple(output_arrays), dict(input_shapes or {}))
+        return cls(partial(from_frozen_graph, Path(graph_def_file), ends))
+
+    @classmethod
+    def from_session(cls, sess: Any, input_tensors: Iterable[Any], output_tensors: Iterable[Any]) -> TFLiteConverter:
+        """A session of `tf.compat.v1`, with the values that its variables have when `convert` is called."""
+        return cls(partial(from_session, sess, list(input_tensors), list(output_tensors)))
+
+    @classmethod
+    def from_keras_model_file(
+        cls,
+        model_file: PathLike,
+        input_arrays: Iterable[str] | None = None,
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        output_arrays: Iterable[str] | None = None,
+        custom_objects: Mapping[str, Any] | None = None,
+    ) -> TFLiteConverter:
+        """A `.h5` or `.keras` file."""
+        if any(given is not None for given in (input_arrays, input_shapes, output_arrays, custom_objects)):
+            raise InvalidRecipe(
+                "from_keras_model_file takes the whole model here; for parts of it or your own classes, use "
+                "TFLiteConverter.from_keras_model(keras.models.load_model(path, custom_objects=...))"
+            )
+        return cls(partial(load, Path(model_file), None))
+
+    @property
+    def post_training_quantize(self) -> bool:
+        """The older name of `optimizations = [Optimize.DEFAULT]`."""
+        return bool(list(self.optimizations))
+
+    @post_training_quantize.setter
+    def post_training_quantize(self, wanted: bool) -> None:
+        self.optimizations = [Optimize.DEFAULT] if wanted else []
+
     @property
     def target_ops(self) -> Iterable[Any]:
         """The older name of `target_spec.supported_ops`."""
@@ -162,7 +220,7 @@ class TFLiteConverter:
         if name in FORWARDED:
             self._settings[name] = value
         elif name not in WITHOUT_EFFECT:
-            own = {*TFLiteConverter.__annotations__, "target_ops"}
+            own = {*TFLiteConverter.__annotations__, "target_ops", "post_training_quantize"}
             if name not in own:
                 near = difflib.get_close_matches(name, [*own, *FORWARDED, *WITHOUT_EFFECT], 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
@@ -177,13 +235,14 @@ class TFLiteConverter:
         mode = asked.mode(model)
         if mode == "float":
             return to_bytes(model)
-        with_data = mode in ("int8", "int16x8") and asked.has_data
+        with_data = mode in INTEGER_MODES and asked.has_data
         self.result = quantize(
             model,
             mode,
             samples_of(self.representative_dataset, model) if with_data else None,
             range=self.range,
             effort=self.effort,
+            ranges=asked.given_ranges(model),
             input_type=asked.input_type,
             output_type=asked.output_type,
             keep_float=tuple(self.keep_float),
@@ -198,7 +257,8 @@ class TFLiteConverter:
         return to_bytes(self.result.model)
 
 
-MODES = ("int8", "int16x8", "dynamic", "float16", "float")
+INTEGER_MODES = ("int8", "int16x8", "uint8")
+MODES = (*INTEGER_MODES, "dynamic", "float16", "float")
 """What a model can become. Of those that all settings allow, the first is chosen."""
 
 
@@ -237,6 +297,9 @@ class ConverterSettings:
     input_type: str
     output_type: str
     has_data: bool
+    type: str = "float32"
+    input_stats: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    default_range: tuple[float, float] | None = None
 
     @classmethod
     def of(cls, converter: TFLiteConverter) -> ConverterSettings:
@@ -249,14 +312,22 @@ class ConverterSettings:
             raise InvalidRecipe(f"target_spec.supported_types has {', '.join(unknown)}; int8 and float16 are supported")
         if len(types) > 1:
             raise InvalidRecipe(f"target_spec.supported_types has {' and '.join(types)}; choose one")
+        inference = _type_name("inference_type", converter.inference_type)
+        if inference not in ("float32", "int8", "uint8"):
+            raise InvalidRecipe(f"inference_type is {inference}; choose float32, int8 or uint8 (QUANTIZED_UINT8)")
         asked = cls(
             bool(wishes),
             frozenset(_member(OpsSet, "target_spec.supported_ops", o) for o in spec.supported_ops),
             tuple(types),
-            _type_name("inference_input_type", converter.inference_input_type),
-            _type_name("inference_output_type", converter.inference_output_type),
+            _end(inference, "inference_input_type", converter.inference_input_type),
+            _end(inference, "inference_output_type", converter.inference_output_type),
             converter.representative_dataset is not None,
+            inference,
+            dict(converter.quantized_input_stats or {}),
+            converter.default_ranges_stats,
         )
+        if asked.input_stats and asked.input_type == "float32":
+            raise InvalidRecipe("quantized_input_stats are for integer inputs; set inference_type to int8 or uint8")
         _agreed(asked.settings)
         return asked
 
@@ -267,20 +338,31 @@ class ConverterSettings:
         return [
             *(OF_TYPES[name] for name in self.types),
             *(setting for ops, setting in OF_OPS.items() if ops in self.ops),
-            *(Setting(end, frozenset({"int8", "int16x8"})) for end in ends if not end.endswith(" float32")),
-            *(() if self.optimized else (NOT_OPTIMIZED,)),
+            *(Setting(end, frozenset(INTEGER_MODES)) for end in ends if not end.endswith(" float32")),
+            *(() if self.type == "float32" else (Setting(f"inference_type = {self.type}", frozenset({self.type})),)),
+            *(() if self.optimized or self.type != "float32" else (NOT_OPTIMIZED,)),
         ]
+
+    def given_ranges(self, model: Model) -> Ranges:
+        """Ranges that are told rather than measured."""
+        dtype = DType.INT16 if self.input_type == "float32" else DType.parse(self.input_type)
+        found = ranges_from_input_stats({k: (float(m), float(s)) for k, (m, s) in self.input_stats.items()}, dtype)
+        if self.default_range is not None:
+            found = found.merge(default_range(*map(float, self.default_range)))
+        return found.resolved(model)
 
     @property
     def integer_only(self) -> str:
         """The setting that forbids float ops, if one does."""
+        if self.type != "float32":
+            return f"inference_type = {self.type}"
         if self.types == ("int8",):
             return OF_TYPES["int8"].text
         return "" if self.ops - OF_OPS.keys() else next((OF_OPS[ops].text for ops in self.ops), "")
 
     def mode(self, model: Model) -> str:
         """What `quantize` is asked for, or "float"."""
-        has_ranges = self.has_data or has_trained_ranges(model)
+        has_ranges = self.has_data or self.default_range is not None or has_trained_ranges(model)
         mode = _agreed(self.settings if has_ranges else [*self.settings, NO_DATA])
         if self.has_data and mode in ("float16", "float"):
             why = "float16 needs no samples" if mode == "float16" else "the settings ask for a float model"
@@ -305,6 +387,12 @@ def _member(kind: type[Kind], setting: str, value: Any) -> Kind:
     if not isinstance(name, str) or name not in kind.__members__:
         raise InvalidRecipe(f"{setting} has {value!r}; choose from {', '.join(kind.__members__)}")
     return kind[name]
+
+
+def _end(inference: str, setting: str, value: Any) -> str:
+    """The type of inputs or outputs; where all is in integers, they are so as well if nothing else is said."""
+    name = _type_name(setting, value)
+    return inference if name == "float32" else name
 
 
 def _type_name(setting: str, value: Any) -> str:

@@ -5,11 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .converter import OpsSet, Optimize, RepresentativeDataset, TargetSpec, TFLiteConverter
+from .dtypes import DType
 
 if TYPE_CHECKING:
     Interpreter: Any
 
-__all__ = ["Interpreter", "OpsSet", "Optimize", "RepresentativeDataset", "TFLiteConverter", "TargetSpec"]
+
+class constants:  # noqa: N801  # TensorFlow 1's name
+    """Types, as `inference_type` takes them."""
+
+    FLOAT = DType.FLOAT32
+    FLOAT16 = DType.FLOAT16
+    INT8 = DType.INT8
+    INT16 = DType.INT16
+    QUANTIZED_UINT8 = DType.UINT8
+
+
+__all__ = ["Interpreter", "OpsSet", "Optimize", "RepresentativeDataset", "TFLiteConverter", "TargetSpec", "constants"]
 
 
 def __getattr__(name: str) -> Any:

@@ -59,9 +59,9 @@ def quantize(
 ) -> Result:
     """Quantize a float model.
 
-    `mode` is "int8" (the default) or "int16x8" for integer arithmetic; or, without any data, "dynamic" (integer
-    weights, float activations that kernels round as they run), "weights" (integers that are made float before use) or
-    "float16". `recipe`, rules or a file of them, says it op by op instead. Ranges come from running `data`, or from
+    `mode` is "int8" (the default), "int16x8" or the older "uint8" for integer arithmetic; or, without any data,
+    "dynamic" (integer weights, float activations that kernels round as they run), "weights" (integers that are made
+    float before use) or "float16". `recipe`, rules or a file of them, says it op by op instead. Ranges come from running `data`, or from
     `stats` of an earlier calibration, or from `ranges` given outright. `data` are samples as `calibrate` takes them, or
     the path of a file or folder that holds them. `range` is the method that picks them; "auto" tries several on the
     data. `percentile` is the share that the method of this name leaves unclipped at each end. `effort` is "quick",

@@ -46,8 +46,8 @@ class Scheme:
     else the kernel takes weights of that type as they are, or, with `unpacked`, a DEQUANTIZE makes them float first.
     `narrowed` are the bits of weights that use only some of their type's integers. With `mixed`, layers for which that
     is too few are held in 8 bits.
-    `granularity` is how finely weights share scales, as far as the op's kernel allows it: one scale for a whole tensor
-    concerns dense layers only, because some runtimes lack per-channel ones. `asymmetric` gives unpacked weights zero
+    `granularity` is how finely weights share scales, as far as the op's kernel allows it: some runtimes lack a scale
+    for each channel. `asymmetric` gives unpacked weights zero
     points. `min_elements` is the size from which weights of float ops are quantized. `effort` is what is spent on this
     op, None for as much as on all.
     """

@@ -80,8 +80,11 @@ def test_biases_take_no_range():
 
 def test_outputs_that_the_kernel_fixes_take_no_other_range():
     with pytest.raises(InvalidStats, match=r"the kernel of SOFTMAX has 0 to 0\.996094 built in"):
-        made("int8", given(z=Range(0, 0.5, "here")))
+        made("int8", given(z=Range(0, 0.25, "here")))
+    with pytest.raises(InvalidStats, match="built in"):
+        made("int8", given(z=Range(0, 2, "here")))
     made("int8", given(z=Range(0, 1, "here")))
+    made("int8", given(z=Range(0.1, 0.8, "measured")))
 
 
 def test_a_default_range_takes_no_data_and_says_what_it_is_worth():

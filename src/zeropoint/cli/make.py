@@ -66,7 +66,7 @@ class RecipeOptions:
     """What becomes of each op and of its weights."""
 
     mode: str | None = option(
-        None, "MODE", "int8 (the default), int16x8, dynamic, weights, float16.", autocompletion=shared.modes
+        None, "MODE", "int8 (the default), int16x8, uint8, dynamic, weights, float16.", autocompletion=shared.modes
     )
     recipe: Path | None = option(None, "FILE", shared.RECIPE_HELP, show_default=False)
     keep_float: list[str] | None = option(None, "PATTERN", shared.KEEP_FLOAT_HELP)
@@ -152,10 +152,12 @@ def quantize(
     interface: shared.InterfaceOptions,
     samples: shared.CalibrationOptions,
     reports: shared.ReportOptions,
+    graph: shared.FrozenGraphOptions,
 ) -> None:
     """Make a quantized model of a float one.
 
-    int8 and int16x8 compute in integers and need representative data, or statistics of it. dynamic, weights and
+    int8, int16x8 and uint8 compute in integers and need representative data, or statistics of it. uint8 is the older
+    kind, for runtimes and accelerators that know no other: one scale for all weights of a layer. dynamic, weights and
     float16 quantize the weights alone and need none.
 
     Examples:
@@ -185,7 +187,7 @@ def quantize(
     if output.check and ranges.data is None:
         raise InvalidRecipe("--check compares the result with the float model; give --data to run both on")
     request = replace(_request(recipe, ranges, search, ends), record=not output.no_record)
-    source = shared.load_model(model, screen)
+    source = shared.load_model(model, screen, graph.ends(model))
     if described is not None:
         pixels = DType.UINT8 if is_folder else ends.input
         request = replace(request, ranges=described.input_ranges(source, pixels).merge(request.ranges))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..plan.request import RangeChoice
     from ..recipe import Effort
     from ..runtime import Runtime
+    from ..sources.conversion import GraphEnds
     from ..sources.data import Normalization
     from .command import Screen
     from .sampled import SampledModel
@@ -87,11 +88,29 @@ def known(what: str, name: str, choices: Sequence[Choice]) -> Choice:
     raise InvalidRecipe(f"unknown {what} {name!r}; choose from {', '.join(choices)}")
 
 
-def load_model(path: Path, screen: Screen) -> Model:
+def load_model(path: Path, screen: Screen, ends: GraphEnds | None = None) -> Model:
     from ..sources.conversion import Conversion
     from ..sources.models import load
 
-    return load(path, conversion=Conversion(verbose=screen.verbose))
+    return load(path, conversion=Conversion(verbose=screen.verbose, ends=ends))
+
+
+@dataclass(frozen=True)
+class FrozenGraphOptions:
+    """What a frozen graph of TensorFlow 1 does not say itself."""
+
+    inputs: str | None = option(None, "NAME[,NAME]", "A frozen graph (.pb): the tensors that are its inputs.")
+    outputs: str | None = option(None, "NAME[,NAME]", "A frozen graph (.pb): the tensors that are its outputs.")
+
+    def ends(self, model: Path) -> GraphEnds | None:
+        from ..sources.conversion import GraphEnds
+
+        is_graph = model.suffix.lower() == ".pb" and model.is_file()
+        if (self.inputs is None) != (self.outputs is None) or is_graph != (self.inputs is not None):
+            raise InvalidRecipe("a frozen graph (.pb) needs --inputs and --outputs, and nothing else takes them")
+        if not (self.inputs and self.outputs):
+            return None
+        return GraphEnds(tuple(self.inputs.split(",")), tuple(self.outputs.split(",")))
 
 
 RUNTIMES: dict[str, Runtime] = {"litert": "delegate", "tflm": "tflm"}

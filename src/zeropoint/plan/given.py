@@ -61,7 +61,9 @@ def require_free(plans: Iterable[Plan], request: Request, keys: Mapping[Tensor, 
         if fixed is None or given is None:
             continue
         least, greatest = fixed.params(scheme.activations).range()
-        if max(abs(given.low - least), abs(given.high - greatest)) > 1.5 * fixed.scale:
+        slack = 1.5 * fixed.scale  # what was measured, and a whole number in place of the last integer, are fine
+        fits = least - slack <= given.low and given.high <= greatest + slack
+        if not fits or 2 * max(-given.low, given.high) < max(-least, greatest):
             raise InvalidStats(
                 f"the range {given.low:g} to {given.high:g} is given for '{op.outputs[0].name}', and the kernel of "
                 f"{op.label} has {least:g} to {greatest:g} built in; leave it out"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -17,12 +17,21 @@ SHOWN_LINES, LONGEST_LINE = 12, 300
 
 
 @dataclass(frozen=True)
+class GraphEnds:
+    """Which tensors of a frozen graph are inputs and outputs, and the shapes of inputs where others are wanted."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Conversion:
     """How a framework's model becomes a float `.tflite`.
 
     `signatures` are those of a SavedModel to keep (none: all). `select_tf_ops` leaves ops that LiteRT lacks to
     TensorFlow's own kernels, `custom_ops` leaves them to whoever runs the model. `verbose` lets the converter print.
-    `settings` are further attributes of TensorFlow's converter.
+    `settings` are further attributes of TensorFlow's converter. `ends` name the inputs and outputs of a frozen graph.
     """
 
     signatures: tuple[str, ...] = ()
@@ -30,6 +39,7 @@ class Conversion:
     custom_ops: bool = False
     verbose: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
+    ends: GraphEnds | None = None
 
 
 def require_library(name: str, what: str, remedy: str) -> Any:

@@ -13,7 +13,14 @@ from ..graph.model import Model
 from ..tflite.read import load as load_tflite
 from ..tflite.write import to_bytes
 from .conversion import Conversion, converting, require_library
-from .tensorflow import KERAS_SUFFIXES, from_functions, from_keras_model, from_saved_model, read_keras_file
+from .tensorflow import (
+    KERAS_SUFFIXES,
+    from_frozen_graph,
+    from_functions,
+    from_keras_model,
+    from_saved_model,
+    read_keras_file,
+)
 
 ModelSource = Any
 """A path, the bytes of a `.tflite`, a `Model`, or a model of Keras, TensorFlow or PyTorch."""
@@ -37,6 +44,8 @@ def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion 
         path = Path(source)
         if path.is_dir():
             return from_saved_model(path, asked)
+        if asked.ends is not None:
+            return from_frozen_graph(path, asked.ends, asked)
         if path.suffix.lower() in KERAS_SUFFIXES:
             return from_keras_model(read_keras_file(path, asked), asked)
         return load_tflite(path)

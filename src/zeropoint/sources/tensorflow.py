@@ -17,7 +17,7 @@ from ..graph.model import Model, Signature, Tensor
 from ..ops.states import variable_name
 from ..tflite.other_files import HEAD, other_file
 from ..tflite.read import load
-from .conversion import Conversion, converting, first_relevant_line, require_library
+from .conversion import Conversion, GraphEnds, converting, first_relevant_line, require_library
 
 CONVERTER = "TensorFlow's converter"
 GRAPH_FILES = ("saved_model.pb", "saved_model.pbtxt")
@@ -141,6 +141,40 @@ def _restored(tf: Any, folder: Path, keys: Sequence[str], conversion: Conversion
     made = _of_functions(tf, [whole.signatures[key] for key in keys], conversion)
     made.signatures[:] = [replace(s, key=key) for s, key in zip(made.signatures, keys, strict=True)]
     return made
+
+
+def from_frozen_graph(path: Path, ends: GraphEnds, conversion: Conversion) -> Model:
+    """A `.pb` of TensorFlow 1, whose variables are constants."""
+    if not path.is_file():
+        raise InvalidModel(f"there is no file {path}")
+    with converting(CONVERTER, conversion):
+        tf = require_tensorflow("converting a frozen graph")
+        graph = tf.compat.v1.GraphDef()
+        try:
+            graph.ParseFromString(path.read_bytes())
+        except Exception:
+            raise InvalidModel(f"{path} is not a frozen graph of TensorFlow (a GraphDef in binary form)") from None
+        nodes = {node.name for node in graph.node}
+        if unknown := [n for n in (*ends.inputs, *ends.outputs) if n.removesuffix(":0") not in nodes]:
+            placeholders = ", ".join(node.name for node in graph.node if node.op == "Placeholder")
+            last = graph.node[-1].name if graph.node else "none"
+            raise InvalidModel(
+                f"{path} has no tensor {', '.join(map(repr, unknown))}; "
+                f"its placeholders are {placeholders or 'none'}, its last op is {last}"
+            )
+        old = tf.compat.v1.lite.TFLiteConverter
+        names = [n.removesuffix(":0") for n in ends.inputs], [n.removesuffix(":0") for n in ends.outputs]
+        shapes = {name.removesuffix(":0"): list(shape) for name, shape in ends.shapes.items()}
+        return _convert(old.from_frozen_graph(str(path), *names, input_shapes=shapes or None), conversion)
+
+
+def from_session(session: Any, inputs: Sequence[Any], outputs: Sequence[Any], conversion: Conversion) -> Model:
+    """A session of `tf.compat.v1` with the values that its variables have now."""
+    with converting(CONVERTER, conversion):
+        tf = require_tensorflow("converting a session")
+        return _convert(
+            tf.compat.v1.lite.TFLiteConverter.from_session(session, list(inputs), list(outputs)), conversion
+        )
 
 
 def require_saved_model(folder: Path) -> None:

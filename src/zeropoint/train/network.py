@@ -150,8 +150,11 @@ def trainable(
     source = load(model)
     if quantize:
         rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits)).unmixed().keeping_float(keep_float)
+        if rules.is_unsigned:
+            raise InvalidRecipe("uint8 is not trained; train int8, or quantize a trained float model in the mode uint8")
         made_for = without_dynamic_layers(resolve_target(target, rules, Interface(), strict=True))
-        request = Request(rules, stats, ranges or Ranges({}), ops=ops, target=made_for)
+        given = (ranges or Ranges({})).resolved(source)
+        request = Request(rules, stats, given, ops=ops, target=made_for)
         require_matched_rules(source, request)
         planned = plan_model(source, request)
     else:
