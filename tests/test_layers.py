@@ -38,7 +38,7 @@ LAYERS = (
     ("simulation",),
     ("plan",),
     ("improve",),
-    ("quantization",),
+    ("quantization", "rescaling"),
     ("train",),
     ("comparison",),
     ("diagnosis",),

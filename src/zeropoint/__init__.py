@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .recipe import Recipe as Recipe
     from .recipe import load_recipe as load_recipe
     from .report.inspection import inspect as inspect
+    from .rescaling import rescale as rescale
     from .simulation.trace import Trace as Trace
     from .simulation.trace import simulate as simulate
     from .sources.conversion import Conversion as Conversion
@@ -54,6 +55,7 @@ _HOMES = {
     "quantization": ("quantize",),
     "recipe": ("Recipe", "load_recipe"),
     "report.inspection": ("inspect",),
+    "rescaling": ("rescale",),
     "simulation.trace": ("Trace", "simulate"),
     "sources.conversion": ("Conversion",),
     "sources.data": ("ImageFolder", "Normalization"),

@@ -61,18 +61,19 @@ def quantize(
 
     `mode` is "int8" (the default), "int16x8" or the older "uint8" for integer arithmetic; or, without any data,
     "dynamic" (integer weights, float activations that kernels round as they run), "weights" (integers that are made
-    float before use) or "float16". `recipe`, rules or a file of them, says it op by op instead. Ranges come from running `data`, or from
-    `stats` of an earlier calibration, or from `ranges` given outright. `data` are samples as `calibrate` takes them, or
-    the path of a file or folder that holds them. `range` is the method that picks them; "auto" tries several on the
-    data. `percentile` is the share that the method of this name leaves unclipped at each end. `effort` is "quick",
-    "standard" or "high" (minutes). `weight_bits` is 2 to 8; with 4 or fewer, layers that need 8 keep them, unless a
-    recipe names the bits. `block` is the number of 4-bit weights that share a scale; weights below `min_elements` stay
-    float where only weights are quantized. `keep_float` are patterns of op kinds or names that stay float, each of
-    which has to match something unless `allow_unmatched`; `strict` refuses if anything has to. `target` is what the
-    model is made for (`zeropoint targets` lists them): "cpu" where inputs and outputs stay float, or else "integer".
-    With `measure`, ways to place the ops on it are timed on this machine, and the fastest is taken. With `record`, an
-    entry in the file's metadata tells how it was made, for `inspect` and `compare`. `ops` is another op table, such as
-    `OPS | {"MY_OP": spec}`. A model that is not `trusted` runs in a child process, which it cannot escape from.
+    float before use) or "float16". `recipe`, rules or a file of them, says it op by op instead. Ranges come from
+    running `data`, or from `stats` of an earlier calibration, or from `ranges` given outright. `data` are samples as
+    `calibrate` takes them, or the path of a file or folder that holds them. `range` is the method that picks them;
+    "auto" tries several on the data. `percentile` is the share that the method of this name leaves unclipped at each
+    end. `effort` is "quick", "standard" or "high" (minutes). `weight_bits` is 2 to 8; with 4 or fewer, layers that need
+    8 keep them, unless a recipe names the bits. `block` is the number of 4-bit weights that share a scale; weights
+    below `min_elements` stay float where only weights are quantized. `keep_float` are patterns of op kinds or names
+    that stay float, each of which has to match something unless `allow_unmatched`; `strict` refuses if anything has to.
+    `target` is what the model is made for (`zeropoint targets` lists them): "cpu" where inputs and outputs stay float,
+    or else "integer". With `measure`, ways to place the ops on it are timed on this machine, and the fastest is taken.
+    With `record`, an entry in the file's metadata tells how it was made, for `inspect` and `compare`. `ops` is another
+    op table, such as `OPS | {"MY_OP": spec}`. A model that is not `trusted` runs in a child process, which it cannot
+    escape from.
     """
     source = load(model)
     weights = WeightOptions(weight_bits, block, asymmetric, min_elements)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def test_a_quantized_model():
     assert ends.key is None
     assert [p.formula for p in ends.inputs + ends.outputs] == [
         "0.012566 * (q - 3)",
-        "0.0078431 * q",
+        "0.0078431 * (q + 1)",
         "0.0039062 * (q + 128)",
     ]
 
@@ -303,3 +304,16 @@ def test_many_channels_are_announced():
 def test_all_of_it_is_only_said_of_all_of_it():
     assert [share_text(share) for share in (0.5, 0.9994, 0.99999, 1.0)] == ["50.0%", "99.9%", "99.9%", "100.0%"]
     assert [counted(count, "op") for count in (0, 1, 2, 1234)] == ["0 ops", "1 op", "2 ops", "1,234 ops"]
+
+
+def test_exact_numbers_can_be_read_back(run, tmp_path):
+    model = build.quantized_cnn()
+    (tmp_path / "m.tflite").write_bytes(to_bytes(model))
+    code, out, err = run("inspect", tmp_path / "m.tflite", "--exact")
+    assert (code, err) == (0, "")
+    found = re.findall(r"≤ ([-\d.e]+) \* \(?q[^≤]*≤ ([-\d.e]+)", out)
+    rows = [
+        t.quantization for t in inspect(model).tensors if t.quantization is not None and t.quantization.axis is None
+    ]
+    assert {np.float32(scale) for scale, _ in found} == {np.float32(row.scales[0]) for row in rows}
+    assert {float(high) for _, high in found} == {row.high for row in rows}

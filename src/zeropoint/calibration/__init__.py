@@ -5,6 +5,7 @@ from .collect import calibrate as calibrate
 from .given_ranges import Range as Range
 from .given_ranges import Ranges as Ranges
 from .given_ranges import default_range as default_range
+from .given_ranges import ranges_from as ranges_from
 from .given_ranges import ranges_from_input_stats as ranges_from_input_stats
 from .given_ranges import ranges_from_json as ranges_from_json
 from .range_methods import METHODS as METHODS

@@ -115,7 +115,12 @@ def ranges_from_json(path: PathLike) -> Ranges:
     encodings = encodings_in(content, str(path))
     if encodings is not None:
         return Ranges({name: _encoded(each, str(path)) for name, each in encodings.items()}, foreign=True)
-    return Ranges({name: _range(name, value, str(path)) for name, value in content.items()})
+    return ranges_from(content, str(path))
+
+
+def ranges_from(content: Mapping[str, Any], origin: str) -> Ranges:
+    """From plain values, as a file holds them."""
+    return Ranges({name: _range(name, value, origin) for name, value in content.items()})
 
 
 def ranges_from_input_stats(stats: Mapping[str, tuple[float, float]], dtype: DType) -> Ranges:

@@ -12,6 +12,7 @@ import typer
 
 from .command import QuietOption, Screen, VerboseOption, add_command, causes, tolerate_closed_pipe
 from .devices import check, targets
+from .edit import edit
 from .examine import benchmark, compare, doctor, inspect, report
 from .export import export
 from .make import calibrate, demo, quantize, train
@@ -30,7 +31,7 @@ app = typer.Typer(
 )
 
 MAKING, EXAMINING = (calibrate, quantize, tune, train), (compare, doctor, trace, benchmark, report)
-COMMANDS = (inspect, *MAKING, *EXAMINING, check, targets, export, demo)
+COMMANDS = (inspect, *MAKING, *EXAMINING, check, targets, export, edit, demo)
 for command in COMMANDS:
     add_command(app, command, runs_models=command not in (inspect, report, check, targets, demo, tune))
 

@@ -27,6 +27,7 @@ class InspectOptions:
     ops: bool = flag("List the ops with their fixed-point multipliers.")
     summary: bool = flag("Only the summary.")
     channels: bool = flag("Every channel's parameters.")
+    exact: bool = flag("As many digits as it takes to have the same numbers again.")
     filter: str | None = option(None, "GLOB", "Only tensors and ops whose name or kind matches.")
     as_json: bool = flag("Print JSON (docs/inspect-json.md).", "--json")
 
@@ -57,7 +58,7 @@ def inspect(screen: Screen, model: shared.ModelArgument, options: InspectOptions
     if options.as_json:
         screen.json(shown.to_json())
     else:
-        detail = Detail(not options.summary, options.ops, options.channels)
+        detail = Detail(not options.summary, options.ops, options.channels, options.exact)
         print_inspection(shown, model.name, detail, screen.results)
 
 

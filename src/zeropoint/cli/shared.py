@@ -113,6 +113,13 @@ class FrozenGraphOptions:
         return GraphEnds(tuple(self.inputs.split(",")), tuple(self.outputs.split(",")))
 
 
+def require_runnable(model: Model) -> None:
+    """Raise unless LiteRT runs `model`."""
+    from ..runtime import Session, run_on_zeros
+
+    run_on_zeros(Session(model))
+
+
 RUNTIMES: dict[str, Runtime] = {"litert": "delegate", "tflm": "tflm"}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..calibration import Range
 from ..dtypes import Array, DType
-from ..errors import InvalidStats
+from ..errors import InvalidStats, argument
 from ..graph.edit import set_constant
 from ..graph.model import Model, Tensor
 from ..ops import Bias
@@ -79,5 +79,5 @@ def default_notes(plans: Iterable[Plan], ranges: TensorRanges) -> Iterator[str]:
         yield (
             f"{len(tensors)} {'tensor has' if len(tensors) == 1 else 'tensors have'} the default range "
             f"{default.low:g} to {default.high:g}. Size and speed are those of a real model, but "
-            "ACCURACY IS MEANINGLESS: give --data for a model to use"
+            f"ACCURACY IS MEANINGLESS: give {argument('data')} for a model to use"
         )

@@ -15,7 +15,7 @@ from ..bench.latency import Benchmark, Timing
 from ..calibration.histogram import Histogram
 from ..calibration.stats import Stats
 from ..errors import printable
-from .inspection import InspectedOp, Inspection, QuantRow, TensorRow
+from .inspection import InspectedOp, Inspection, QuantRow, TensorRow, signed
 
 BAR_WIDTH = 30
 """Columns of the longest bar of a benchmark."""
@@ -117,6 +117,7 @@ class Detail:
     tensors: bool = True
     ops: bool = False
     channels: bool = False
+    exact: bool = False
 
 
 def print_inspection(shown: Inspection, title: str, detail: Detail, console: Console) -> None:
@@ -168,9 +169,10 @@ def _print_tensor(tensor: TensorRow, detail: Detail, printer: Printer) -> None:
     about = [tensor.kind, type_text(tensor.dtype, tensor.shape_signature or tensor.shape)]
     row = tensor.quantization
     if row is not None:
-        about.append(range_line(row))
+        about.append(exact_line(row) if detail.exact else range_line(row))
     elif tensor.values is not None:
-        about.append(f"values {tensor.values[0]:.5g} .. {tensor.values[1]:.5g}")
+        digits = EXACT_DIGITS if detail.exact else 5
+        about.append(f"values {tensor.values[0]:.{digits}g} .. {tensor.values[1]:.{digits}g}")
     if tensor.note:
         about.append(f"({tensor.note})")
     printer.line("    ", "  ".join(about))
@@ -184,6 +186,19 @@ def range_line(row: QuantRow) -> str:
     if row.axis is not None:
         return row.formula
     return f"{row.low:.5g} ≤ {row.formula} ≤ {row.high:.5g}  ({row.source})"
+
+
+EXACT_DIGITS = 9
+"""Digits from which a float32 can be had again, bit for bit."""
+
+
+def exact_line(row: QuantRow) -> str:
+    """The same with all digits that the numbers need."""
+    if row.axis is not None:
+        return row.formula
+    offset = f"(q{signed(-row.zero_points[0])})" if row.zero_points[0] else "q"
+    low, high = (f"{end:.17g}" for end in (row.low, row.high))
+    return f"{low} ≤ {row.scales[0]:.{EXACT_DIGITS}g} * {offset} ≤ {high}  ({row.source})"
 
 
 def _print_op(op: InspectedOp, detail: Detail, printer: Printer) -> None:

@@ -1,0 +1,82 @@
+"""The command that changes scales in a file: edit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidRecipe
+from . import shared
+from .command import Screen, flag, option
+
+if TYPE_CHECKING:
+    from ..calibration import Ranges
+
+
+@dataclass(frozen=True)
+class EditOptions:
+    """What is changed, and where it goes."""
+
+    output: Path = option(..., "OUT", "Where to write the changed .tflite.", "--output", "-o")
+    set: list[str] | None = option(None, "'TENSOR: min=A, max=B'", "A range; or scale=S, zero_point=Z (repeatable).")
+    ranges: Path | None = option(None, "JSON", "The same for several: {tensor: {min, max}}.")
+    as_json: bool = flag("Print what changed as JSON.", "--json")
+    overwrite: bool = flag(shared.OVERWRITE_HELP)
+
+    def given(self) -> Ranges:
+        from ..calibration import Ranges, ranges_from, ranges_from_json
+
+        listed = Ranges({}) if self.ranges is None else ranges_from_json(self.ranges)
+        found = listed.merge(ranges_from(dict(map(_setting, self.set or ())), "--set"))
+        if not found.entries:
+            raise InvalidRecipe("say what to change with --set 'tensor: min=-1, max=1', or with --ranges")
+        return found
+
+
+def _setting(text: str) -> tuple[str, dict[str, float | str]]:
+    """`name: key=value, key=value`; the name may have colons in it."""
+    name, colon, values = text.rpartition(":")
+    pairs = [part.partition("=") for part in values.split(",")]
+    if not colon or not name.strip() or any(not (key.strip() and value.strip()) for key, _, value in pairs):
+        raise InvalidRecipe(f"--set {text!r} is not of the form 'tensor: min=-1, max=1'")
+    return name.strip(), {key.strip(): _number(value.strip()) for key, _, value in pairs}
+
+
+def _number(text: str) -> float | str:
+    if re.fullmatch(r"[-+]?\d+", text):
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def edit(screen: Screen, model: shared.ModelArgument, options: EditOptions) -> None:
+    """Give tensors of a quantized .tflite another range.
+
+    Weights are rounded again from the numbers that they stand for, tensors that an op ties together follow each other,
+    and biases follow data and weights. What changed is listed.
+
+    Examples:
+      zeropoint edit model_int8.tflite -o wider.tflite --set 'conv1/Relu: min=0, max=6'
+      zeropoint edit model_int8.tflite -o clipped.tflite \\
+        --set 'conv1/weights: min=-0.9, max=0.8' --set 'logits: scale=0.125, zero_point=3'
+    """
+    from ..errors import printable
+    from ..json_values import json_values
+    from ..rescaling import rescale
+    from ..tflite import save
+
+    shared.PageOptions(overwrite=options.overwrite).require(options.output, inputs=(model, options.ranges))
+    made = rescale(shared.load_model(model, screen), options.given())
+    shared.require_runnable(made.model)
+    save(made.model, options.output, overwrite=options.overwrite)
+    if options.as_json:
+        screen.json({"schema": 1, "changes": json_values(made.changes)})
+        return
+    for change in made.changes:
+        print(printable(str(change)))
+    count = len(made.changes)
+    print(f"{options.output}: {count} {'tensor' if count == 1 else 'tensors'} changed")
