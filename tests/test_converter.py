@@ -598,3 +598,17 @@ def test_a_frozen_graph_on_the_command_line(frozen, run, tmp_path):
     code, _, err = run("quantize", path, "-o", tmp_path / "two.tflite", "--default-range", "-6,6")
     assert code == 2
     assert "needs --inputs and --outputs" in err
+
+
+@pytest.mark.parametrize(
+    ("ops", "target"), [((), "integer"), ((lite.OpsSet.TFLITE_BUILTINS, lite.OpsSet.TFLITE_BUILTINS_INT8), "int8")]
+)
+def test_int8_by_name_is_never_16_bits(ops, target):
+    net = Net()
+    model = net.model(net.dense(net.input(1, 16), normal(4, 16), normal(4)))
+    converter = lite.TFLiteConverter.from_tflite(model)
+    converter.optimizations = [lite.Optimize.DEFAULT]
+    converter.representative_dataset = lambda: samples_for(model, 4)
+    converter.target_spec.supported_ops = ops or converter.target_spec.supported_ops
+    converter.convert()
+    assert converter.result.target.name == target

@@ -26,7 +26,7 @@ def network() -> Model:
 
 FLOAT = network()
 SAMPLES = samples_for(FLOAT, 8)
-QUANTIZED = zeropoint.quantize(FLOAT, "int8", SAMPLES, target="integer", input_type="int8", output_type="int8").model
+QUANTIZED = zeropoint.quantize(FLOAT, "int8", SAMPLES, target="int8", input_type="int8", output_type="int8").model
 CONV, MOVED, DENSE, SOFTMAX = QUANTIZED.main.ops
 
 

@@ -246,7 +246,7 @@ class TFLiteConverter:
             input_type=asked.input_type,
             output_type=asked.output_type,
             keep_float=tuple(self.keep_float),
-            target=self.target,
+            target="int8" if self.target == "integer" and asked.int8_only else self.target,
         )
         if asked.integer_only and (count := len(self.result.skipped)):
             raise UnsupportedOp(
@@ -350,6 +350,11 @@ class ConverterSettings:
         if self.default_range is not None:
             found = found.merge(default_range(*map(float, self.default_range)))
         return found.resolved(model)
+
+    @property
+    def int8_only(self) -> bool:
+        """Whether 8 bits are asked for by name, so that no op gets 16."""
+        return INT8_OPS in self.ops or self.type != "float32" or "int8" in self.types
 
     @property
     def integer_only(self) -> str:

@@ -25,3 +25,11 @@ def test_what_a_target_refuses_stays_float() -> None:
         kinds = {op.kind: op.outputs[0].dtype.label for op in result.model.main.ops}
         assert kinds["TANH"] == ("float32" if refused else "int8")
         assert kinds["FULLY_CONNECTED"] == "int8"
+
+
+def test_int8_takes_no_16_bits_instead():
+    x, y = (build.act(name, 1, 4) for name in "xy")
+    op = build.op("RELU", [x], y)
+    for target, speed in ((INTEGER, "fast"), (INT8_ONLY, "slow")):
+        assert target.verdict(TypedOp.of_scheme(op, INT16X8, OPS)).speed == speed
+        assert target.verdict(TypedOp.of_scheme(op, INT8, OPS)).speed == "fast"

@@ -12,6 +12,7 @@ from .check import check_model as check_model
 from .cpu import CPU as CPU
 from .edgetpu import EDGETPU as EDGETPU
 from .ethos_u import ETHOS_U as ETHOS_U
+from .litert import INT8_ONLY as INT8_ONLY
 from .litert import INTEGER as INTEGER
 from .litert import LITERT as LITERT
 from .target import Costs as Costs
@@ -24,7 +25,7 @@ from .tflm import TFLM as TFLM
 from .typed_op import Operand as Operand
 from .typed_op import TypedOp as TypedOp
 
-TARGETS: Mapping[str, Target] = {target.name: target for target in (CPU, INTEGER, TFLM, *ETHOS_U, EDGETPU)}
+TARGETS: Mapping[str, Target] = {target.name: target for target in (CPU, INTEGER, INT8_ONLY, TFLM, *ETHOS_U, EDGETPU)}
 """By name, as users ask for them."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..dtypes import DType
 from .target import Rule, Target
 
@@ -25,4 +27,11 @@ INTEGER = Target(
     source=LITERT.source,
     version=LITERT.version,
     fallback=LITERT,
+)
+
+INT8_ONLY = replace(
+    INTEGER,
+    name="int8",
+    about="the same, but never 16 bits for ops of an int8 model that lose much in 8: for what knows no other integers",
+    rules=(Rule(activations=tuple(dtype for dtype in NO_FLOATS if dtype is not DType.INT16)),),
 )
