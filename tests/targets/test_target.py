@@ -5,10 +5,12 @@ from __future__ import annotations
 import zeropoint
 from zeropoint.dtypes import DType
 from zeropoint.improve.pipeline import run
+from zeropoint.ops import OPS
 from zeropoint.plan.request import Request
-from zeropoint.recipe import preset
-from zeropoint.targets import INTEGER, LITERT, Rule, Target
+from zeropoint.recipe import INT8, INT16X8, preset
+from zeropoint.targets import INT8_ONLY, INTEGER, LITERT, Rule, Target, TypedOp
 
+from .. import build
 from ..nets import Net, normal, samples_for
 
 

@@ -207,7 +207,6 @@ def test_too_few_samples_are_noticed(digits):
         ({"evaluation": IMAGES[:3], "labels": LABELS[:3]}, InvalidSample, "too few"),
         ({"target": "toaster"}, InvalidRecipe, "toaster"),
     ],
-    ids=str,
 )
 def test_bad_input_is_said_before_any_trial(digits, monkeypatch, given, error, words):
     monkeypatch.setattr(Workpiece, "carry_out", lambda *_: pytest.fail("a trial was made"))
