@@ -60,11 +60,12 @@ LINES: dict[str, list[str]] = {
     "report": [MODEL, "-o", "page.html"],
     "benchmark": [MODEL, "--rounds", "2", "--quick", "--threads", "1"],
     "export": [INT8, "--c", "firmware"],
+    "edit": [INT8, "-o", "out.tflite", "--set", "*/Mean: min=0, max=6"],
     "demo": [],
 }
 """A good use of every command."""
 
-WRITERS = ("calibrate", "quantize", "tune", "report", "export")
+WRITERS = ("calibrate", "quantize", "tune", "report", "export", "edit")
 """Their result is a file, or a folder. So is that of `train`, which the tests of training run."""
 
 QUICK = [name for name in LINES if name != "train"]

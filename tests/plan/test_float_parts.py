@@ -163,7 +163,8 @@ def test_fake_quant_ranges_are_used_and_the_ops_removed(with_data):
     assert kinds(made) == steps("FULLY_CONNECTED")
     dense = made.main.ops[1]
     for tensor, key in ((dense.inputs[0], "x"), (dense.outputs[0], "y")):
-        assert tensor.params == QuantParams.from_range(*ends[key], DType.INT8)
+        nudged = QuantParams.from_range(*ends[key], DType.UINT8)  # as the op does it
+        assert tensor.params == QuantParams(nudged.scales, (nudged.zero_point - 128,), DType.INT8)
     assert [t.name for t in made.main.outputs] == [t.name for t in model.main.outputs]
 
 

@@ -60,9 +60,9 @@ def edit(screen: Screen, model: shared.ModelArgument, options: EditOptions) -> N
     and biases follow data and weights. What changed is listed.
 
     Examples:
-      zeropoint edit model_int8.tflite -o wider.tflite --set 'conv1/Relu: min=0, max=6'
+      zeropoint edit model_int8.tflite -o wider.tflite --set '*/Mean: min=0, max=6'
       zeropoint edit model_int8.tflite -o clipped.tflite \\
-        --set 'conv1/weights: min=-0.9, max=0.8' --set 'logits: scale=0.125, zero_point=3'
+        --set '*logits_1/MatMul: min=-0.9, max=0.8' --set '*/Mean: scale=0.1, zero_point=-128'
     """
     from ..errors import printable
     from ..json_values import json_values
