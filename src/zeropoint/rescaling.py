@@ -81,7 +81,7 @@ class _Rescaling:
         if any(isinstance(self._role(u.op.kind, u.slot), Bias) for u in self.uses.readers(tensor)):
             raise InvalidStats(f"'{tensor.name}' is a bias: its scale follows from the data and weights beside it")
         if weight is not None and held.is_symmetric:
-            self._set(tensor, given_weights(tensor, asked, held.axis, held.dtype), "given", asked)
+            self._set(tensor, given_weights(tensor, asked, held.axis, held.levels), "given", asked)
             return
         if len(held.scales) > 1:
             raise InvalidStats(f"'{tensor.name}' has {len(held.scales)} scales; only weights can be given several")

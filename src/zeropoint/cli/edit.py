@@ -62,7 +62,7 @@ def edit(screen: Screen, model: shared.ModelArgument, options: EditOptions) -> N
     Examples:
       zeropoint edit model_int8.tflite -o wider.tflite --set '*/Mean: min=0, max=6'
       zeropoint edit model_int8.tflite -o clipped.tflite \\
-        --set '*logits_1/MatMul: min=-0.9, max=0.8' --set '*/Mean: scale=0.1, zero_point=-128'
+        --set '*logits_1/MatMul: min=-0.9, max=0.8'
     """
     from ..errors import printable
     from ..json_values import json_values
@@ -76,7 +76,7 @@ def edit(screen: Screen, model: shared.ModelArgument, options: EditOptions) -> N
     if options.as_json:
         screen.json({"schema": 1, "changes": json_values(made.changes)})
         return
-    for change in made.changes:
-        print(printable(str(change)))
     count = len(made.changes)
-    print(f"{options.output}: {count} {'tensor' if count == 1 else 'tensors'} changed")
+    total = f"{options.output}: {count} {'tensor' if count == 1 else 'tensors'} changed"
+    for line in (*map(str, made.changes), total):
+        screen.remarks.print(printable(line), markup=False, highlight=False, soft_wrap=True)
