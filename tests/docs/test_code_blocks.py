@@ -32,6 +32,9 @@ REASONS = {
     "takes a minute": 1,
     "takes hours": 1,
     "needs a checkout of tflite-micro and a cross compiler": 1,
+    "one line of a summary": 1,
+    "the names are those of another model": 2,
+    "takes a frozen graph": 2,
 }
 """Why a block may go unrun, and how many blocks may say so: a new one is a decision, made here."""
 

@@ -224,7 +224,9 @@ def test_near_a_pole_int16_kernels_are_not_used(kind: str, low: float, stays: bo
     rng = np.random.default_rng(0)
     samples = [(rng.uniform(0, 1, (1, 64)) ** 6).astype(np.float32) for _ in range(16)]
     result = zeropoint.quantize(model, "int16x8", data=samples, target="integer")
-    assert [(s.op.kind, s.code) for s in result.skipped] == ([(kind, "need")] if stays else [])
+    found = {(s.op.kind, s.code) for s in result.skipped}
+    assert ((kind, "need") in found) is stays
+    assert found <= {(kind, "need"), ("ADD", "scale")}  # whatever would round its sum to zero stays float as well
     wanted, got = (np.concatenate([Session(m).run([x])[0] for x in samples]) for m in (model, result.model))
     assert np.square(got - wanted).sum() < 1e-3 * np.square(wanted).sum()
     assert kind not in {s.op.kind for s in zeropoint.quantize(model, "int8", data=samples, target="integer").skipped}

@@ -12,7 +12,10 @@ from . import shared
 from .command import CheckFailed, Screen, flag, option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..calibration import Ranges
+    from ..graph.model import Model
     from ..improve.pipeline import Result
     from ..plan.derive import Interface
     from ..plan.request import Request
@@ -108,6 +111,22 @@ class RangeOptions:
             raise InvalidRecipe("--default-range takes two numbers, such as -6,6")
         return found.merge(default_range(*ends))
 
+    def split(
+        self, samples: shared.CalibrationOptions, ends: Interface
+    ) -> tuple[Callable[[Model], Ranges], shared.CalibrationOptions]:
+        """What --mean and --std say of an integer input, and the options that are left for the samples.
+
+        Images are prepared by them as well. Other samples are what the float model takes.
+        """
+        from ..calibration import Ranges
+
+        if not (ends.input.is_integer and samples.describes_integers):
+            return lambda _: Ranges({}), samples
+        is_folder = self.data is not None and Path(self.data).is_dir()
+        counted = DType.UINT8 if is_folder else ends.input
+        rest = samples if is_folder else replace(samples, mean=None, std=None)
+        return lambda model: samples.input_ranges(model, counted), rest
+
     def require(self, samples: shared.CalibrationOptions, method: str) -> None:
         from ..plan.request import require_one_source
 
@@ -179,19 +198,13 @@ def quantize(
     if reports.model_explorer is not None and ranges.data is None:
         raise InvalidRecipe("--model-explorer shows how far each op is from the float model; give --data to measure it")
     ends = interface.checked()
-    described = samples if ends.input.is_integer and samples.describes_integers else None
-    is_folder = ranges.data is not None and Path(ranges.data).is_dir()
-    if described is not None and not is_folder:  # not about the samples then, which are what the float model takes
-        samples = replace(samples, mean=None, std=None)
+    described, samples = ranges.split(samples, ends)
     ranges.require(samples, search.range)
     if output.check and ranges.data is None:
         raise InvalidRecipe("--check compares the result with the float model; give --data to run both on")
     request = replace(_request(recipe, ranges, search, ends), record=not output.no_record)
     source = shared.load_model(model, screen, graph.ends(model))
-    if described is not None:
-        pixels = DType.UINT8 if is_folder else ends.input
-        request = replace(request, ranges=described.input_ranges(source, pixels).merge(request.ranges))
-    request = replace(request, ranges=request.ranges.resolved(source))
+    request = replace(request, ranges=described(source).merge(request.ranges).resolved(source))
     require_float_part(source, request.recipe, request.ops)
     require_matched_rules(source, request)
     remarks = screen.beside(output.as_json)

@@ -70,7 +70,7 @@ class BudgetOptions:
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class TrialOptions:
     """How long to search, and where."""
 
     trials: int = option(20, "N", "Score at most so many models.", min=1)
@@ -109,7 +109,7 @@ def tune(
     outputs: TunedOutputs,
     score: ScoreOptions,
     budget: BudgetOptions,
-    search: SearchOptions,
+    search: TrialOptions,
     samples: shared.SampleOptions,
 ) -> None:
     """Find the smallest or fastest quantized model that keeps an accuracy budget.

@@ -216,17 +216,20 @@ class _Comparer:
         )
         measured = [op for op in self.quantized.ops if any(t in self.sums for t in op.outputs)]
         self.isolated = isolate(made, self.quantized, measured, lambda t: alignment.partner.get(t) in known)
-        self.alone = None
-        if self.isolated.ops:
-            try:
-                self.alone = Runner(self.isolated.model, kernels=kernels, strict=False)
-            except RuntimeFailure as error:
-                self.notes.append(f"own errors were not measured: {error}")
+        self.alone = self._alone(kernels)
         self.in_sequence = Settings(keep_state=options.keep_state).in_sequence(self.exact)
         if self.in_sequence:
             self.notes.append("the samples were run as one sequence: each run goes on from the state of the last")
         for runner in (*self.runners, *(() if self.alone is None else (self.alone,))):
             runner.keeping_state(self.in_sequence)
+
+    def _alone(self, kernels: Runtime) -> Runner | None:
+        """What runs each op by itself, if that is possible."""
+        try:
+            return Runner(self.isolated.model, kernels=kernels, strict=False) if self.isolated.ops else None
+        except RuntimeFailure as error:
+            self.notes.append(f"own errors were not measured: {error}")
+            return None
 
     def look_for_gains(self, samples: Sequence[Row]) -> None:
         """Find tensors whose channels the quantizer scaled; from then on they are compared with that taken out.

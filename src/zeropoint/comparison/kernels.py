@@ -95,16 +95,16 @@ def compare_kernels(
     if len(set(kernels)) < 2:
         raise InvalidRecipe(f"give at least two different sets of kernels, of {', '.join(KERNEL_SETS)}")
     options = SimulationOptions(kernels[0], signature, float_rest=True)
-    comparer: _Comparer | None = None
+    comparer: _KernelComparer | None = None
     for trace in islice(simulate_all(model, samples, options), limit):
-        comparer = comparer or _Comparer(trace, kernels)
+        comparer = comparer or _KernelComparer(trace, kernels)
         comparer.add(trace)
     if comparer is None:
         raise InvalidSample("there are no samples to compare runtimes on; give at least one")
     return comparer.comparison()
 
 
-class _Comparer:
+class _KernelComparer:
     """A model loaded into each runtime, with every tensor of integers exposed."""
 
     def __init__(self, trace: Trace, kernels: Sequence[KernelSet]) -> None:

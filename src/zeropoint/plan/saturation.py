@@ -172,12 +172,9 @@ def saturation(
         types = [scheme.activations for op in around if op is not None and (scheme := schemes.get(op)) is not None]
         if not types or types[0] is None or uses.is_output(tensor) or not ranges.knows(tensor):
             continue
-        rows = [ops.get(use.op.kind) for use in uses.readers(tensor)]
-        ends = [row.saturates.get(types[0]) for row in rows if row is not None]
-        intervals = [interval for interval in ends if interval is not None]
         limits: dict[Tensor, Bounds] = {}
-        if intervals and len(intervals) == len(rows):
-            limits = {tensor: (min(low for low, _ in intervals), max(high for _, high in intervals))}
+        if (ends := _common_ends(tensor, uses, ops, types[0])) is not None:
+            limits = {tensor: ends}
         elif (curve := next((c for c in known if c.tensor is tensor), None)) is not None:
             seen = {t: ranges.bounds(t) for t in (tensor, *curve.results) if ranges.knows(t)}
             limits = curve.limits(seen, types[0].bits)
@@ -186,6 +183,16 @@ def saturation(
                 limits = {tensor: limits[tensor]}
         found |= {t: within_reach(b, ranges.bounds(t), types[0].bits) for t, b in limits.items() if ranges.knows(t)}
     return found
+
+
+def _common_ends(tensor: Tensor, uses: Uses, ops: Mapping[str, OpSpec], dtype: DType) -> Bounds | None:
+    """Beyond which none of its readers changes any more, if they are all of such kinds."""
+    rows = [ops.get(use.op.kind) for use in uses.readers(tensor)]
+    ends = [row.saturates.get(dtype) for row in rows if row is not None]
+    intervals = [interval for interval in ends if interval is not None]
+    if not intervals or len(intervals) < len(rows):
+        return None
+    return min(low for low, _ in intervals), max(high for _, high in intervals)
 
 
 def within_reach(bounds: Bounds, seen: Bounds, bits: int) -> Bounds:

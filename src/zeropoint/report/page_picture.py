@@ -83,7 +83,7 @@ def picture_of(graph: Graph, ids: Mapping[Op, str], names: Mapping[Tensor, str])
     return _picture(graph.name, *_single(graph.ops, ids, names), (graph.inputs, graph.outputs), names, ids)
 
 
-def _part(graph: Graph, group: Group, ids: Mapping[Op, str], names: Mapping[Tensor, str], parent: int) -> Picture:
+def _part(graph: Graph, group: NodeGroup, ids: Mapping[Op, str], names: Mapping[Tensor, str], parent: int) -> Picture:
     """The ops of a group; what flows in and out are its ends."""
     own = set(group.ops)
     made = {t for op in group.ops for t in op.outputs}
@@ -151,14 +151,14 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Group:
+class NodeGroup:
     """Ops that follow one another in execution, under the scope that their names share."""
 
     name: str
     ops: tuple[Op, ...]
 
 
-def groups_of(ops: Sequence[Op]) -> list[Group]:
+def groups_of(ops: Sequence[Op]) -> list[NodeGroup]:
     """Runs of ops with the same name scope, of the deepest level that leaves few enough; else parts of equal size.
 
     Ops of a group follow one another, so that no group is both before and behind another.
@@ -166,10 +166,10 @@ def groups_of(ops: Sequence[Op]) -> list[Group]:
     for depth in range(DEEPEST, 0, -1):
         runs = [(scope, tuple(run)) for scope, run in groupby(ops, key=lambda op: _scope(op, depth))]
         if 1 < len(runs) <= MOST_GROUPS:
-            return [Group(short(scope) or "(no scope)", run) for scope, run in runs]
+            return [NodeGroup(short(scope) or "(no scope)", run) for scope, run in runs]
     size = -(-len(ops) // MOST_GROUPS)
     parts = [tuple(ops[k : k + size]) for k in range(0, len(ops), size)]
-    return [Group(f"ops {k * size} to {k * size + len(part) - 1}", part) for k, part in enumerate(parts)]
+    return [NodeGroup(f"ops {k * size} to {k * size + len(part) - 1}", part) for k, part in enumerate(parts)]
 
 
 def _scope(op: Op, depth: int) -> str:

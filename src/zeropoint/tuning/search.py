@@ -174,14 +174,18 @@ class Search:
         if not drop.within(self.allowed, MARGIN):
             sure = " or its standard error" if drop.within(self.allowed) else ""
             found.append(f"the drop{sure}")
-        if budget.size is not None and trial.size > budget.size:
-            found.append(f"{trial.size:,} bytes")
-        if budget.seconds is not None and (trial.latency is None or trial.latency > budget.seconds):
-            found.append(f"{1e3 * (trial.latency or math.nan):.3g} ms")
-        if budget.ram is not None and (tool is None or tool.ram is None or tool.ram > budget.ram):
-            found.append("RAM not known" if tool is None or tool.ram is None else f"{tool.ram:,} bytes of RAM")
-        if budget.max_cycles is not None and (tool is None or tool.cycles is None or tool.cycles > budget.max_cycles):
-            found.append("cycles not known" if tool is None or tool.cycles is None else f"{tool.cycles:,} cycles")
+        ram, cycles = (None, None) if tool is None else (tool.ram, tool.cycles)
+        milliseconds = None if trial.latency is None else 1e3 * trial.latency
+        longest = None if budget.seconds is None else 1e3 * budget.seconds
+        limits: tuple[tuple[float | None, float | None, str, str], ...] = (
+            (trial.size, budget.size, ",", "bytes"),
+            (milliseconds, longest, ".3g", "ms"),
+            (ram, budget.ram, ",", "bytes of RAM"),
+            (cycles, budget.max_cycles, ",", "cycles"),
+        )
+        for value, limit, form, unit in limits:
+            if limit is not None and (value is None or value > limit):
+                found.append(f"{unit} not known" if value is None else f"{value:{form}} {unit}")
         return found
 
     @cached_property
