@@ -76,7 +76,7 @@ def test_notebooks_are_shown_html(values):
     assert "<svg" in shown[zeropoint.Model]
     assert shown[zeropoint.Stats].count("<svg") == len(values["stats"].tensors)
     assert "Verdict" in shown[zeropoint.Result]
-    assert "Ops by their own error" in shown[type(values["comparison"])]
+    assert "Ops by their own SNR" in shown[type(values["comparison"])]
 
 
 def test_names_from_files_are_escaped():

@@ -160,7 +160,7 @@ def test_completion_scripts_are_for_this_command(shell):
 COMPLETED = {
     "zeropoint qu": {"quantize"},
     "zeropoint quantize --mo": {"--mode", "--model-explorer"},
-    "zeropoint quantize --mode ": {"int8", "int16x8", "dynamic", "weights", "float16"},
+    "zeropoint quantize --mode ": {"int8", "int16x8", "uint8", "dynamic", "weights", "float16"},
     "zeropoint doctor --range p": {"percentile"},
     "zeropoint quantize --effort ": {"quick", "standard", "high"},
     "zeropoint train --input-type u": {"uint8"},

@@ -93,7 +93,7 @@ def test_a_function_and_its_notes(run, folder):
     Path("mine.py").write_text("def batch():\n    import numpy\n    yield numpy.zeros((3, 4, 4, 1), 'uint8')\n")
     _, out, _ = run("calibrate", "m.tflite", "--data", "mine.py:batch", "-o", "b.stats")
     assert [line for line in out.splitlines() if not line.startswith("Warning")] == [
-        "b.stats  8 tensors on 1 samples",
+        "b.stats  8 tensors on 1 sample",
         "note: input 'in0': uint8 values were converted to float32, unscaled",
         "note: samples are batches; they are fed row by row",
     ]

@@ -82,9 +82,16 @@ def test_integer_op_computes_what_the_float_op_does(case: Case, kernels: Kernels
                 assert np.abs(got - unrounded).mean() <= NEAR[case.activations, case.weights] * (high - low)
 
 
+ROUNDED_OTHERWISE = {("L2_NORMALIZATION", DType.UINT8), ("RESIZE_BILINEAR", DType.UINT8)}
+"""Where the simulation may be off by one unit: the uint8 kernels round twice, or in float."""
+
+
 def assert_simulated(model: Model, inputs: Sequence[Array], kernels: KernelSet, wanted: Sequence[Array]) -> None:
+    op = computing(model)
+    output = op.outputs[0]
+    off = output.params.scale if (op.kind, output.dtype) in ROUNDED_OTHERWISE and output.params is not None else 0.0
     for simulated, run_by_litert in zip(zeropoint.simulate(model, inputs, kernels).outputs, wanted, strict=True):
-        np.testing.assert_array_equal(simulated, run_by_litert)
+        np.testing.assert_allclose(simulated, run_by_litert, rtol=0, atol=1.001 * off)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -25,7 +25,7 @@ from . import prepared
 from .blocks import ROOT, Block, blocks, commands, exchanges, pages
 
 REASONS = {
-    "installs packages": 2,
+    "installs packages": 3,
     "needs PyTorch": 2,
     "a drawing": 2,
     "needs a zoo of models, other tools and half an hour": 1,

@@ -31,5 +31,5 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     assert not any(cell["outputs"] for cell in cells), "leave outputs out: they grow old"
     shown = [run_cell("".join(cell["source"]), names)._repr_html_() for cell in cells]
     assert len(shown) == 5
-    assert all("<svg" in html for html in shown if "Ops by their own error" not in html)
+    assert all("<svg" in html for html in shown if "Ops by their own SNR" not in html)
     assert [path.name for path in tmp_path.iterdir()] == ["digits_int8.tflite"]

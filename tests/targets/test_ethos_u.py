@@ -56,7 +56,8 @@ def surprise(model: Model, name: str, answer: list[str] | str) -> str | None:
 
 @pytest.mark.parametrize("name", ["ethos-u55-128", "ethos-u85-256"])
 def test_no_surprises(name):
-    asked = {one.name: one.model for one in integer_ops()}
+    # Rules claim int8 and int16. Vela moves some data in uint8 as well.
+    asked = {one.name: one.model for one in integer_ops() if "uint8" not in one.name}
     asked |= {f"{model.main.ops[0].kind}-other-{k}": model for k, model in enumerate(others())}
     answers = ask_all(left_by_vela, [(name, to_bytes(model)) for model in asked.values()])
     found = {n: surprise(m, name, answer) for (n, m), answer in zip(asked.items(), answers, strict=True)}

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..dtypes import DType
 from ..errors import InvalidRecipe
 from . import shared
 from .command import CheckFailed, Screen, flag, option
@@ -119,6 +118,7 @@ class RangeOptions:
         Images are prepared by them as well. Other samples are what the float model takes.
         """
         from ..calibration import Ranges
+        from ..dtypes import DType
 
         if not (ends.input.is_integer and samples.describes_integers):
             return lambda _: Ranges({}), samples

@@ -7,6 +7,7 @@ what has changed.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ..dtypes import DType
 from .conditions import (
@@ -41,7 +42,7 @@ UNIT_STEPS = Values(3, 1, 1, "step")
 KEEPS_AXES = (OptionIn("ellipsisMask", (0,), 0), OptionIn("newAxisMask", (0,), 0), OptionIn("shrinkAxisMask", (0,), 0))
 
 # fmt: off
-XNNPACK = (
+XNNPACK: tuple[Rule, ...] = (
     # One scale throughout, or the delegate takes the op and then fails to load the model.
     Rule(("CONCATENATION", "MAX_POOL_2D"), INT8, (Not(SameParameters()),),
          speed="refused", reason="has other scales for its inputs than for its output", remedy=SameParameters.remedy),
@@ -88,6 +89,20 @@ XNNPACK = (
     Rule(("Convolution2DTransposeBias",), FLOAT),
 )
 # fmt: on
+
+SIGNED_ONLY = frozenset({"ELU", "BATCH_MATMUL", "SLICE", "STRIDED_SLICE", "SUM", "QUANTIZE", "DEQUANTIZE"})
+"""Kinds that the delegate takes in int8 but not in uint8, or that have uint8 rows of their own."""
+
+
+def unsigned(rule: Rule) -> Rule | None:
+    """The row for uint8, the older kind of models, where the delegate takes these like int8."""
+    kinds = tuple(kind for kind in rule.kinds if kind not in SIGNED_ONLY)
+    if DType.INT8 not in rule.activations or not kinds or (rule.weights and DType.INT8 not in rule.weights):
+        return None
+    return replace(rule, kinds=kinds, activations=UINT8, weights=UINT8 if rule.weights else ())
+
+
+XNNPACK += tuple(row for rule in XNNPACK if (row := unsigned(rule)) is not None)
 
 CPU = Target(
     "cpu",
