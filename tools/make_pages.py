@@ -52,7 +52,7 @@ What LiteRT's kernels take and give, as the quantizer sees it: one row for each 
 every type that is claimed here in LiteRT. An op that is not here, or not with the type that was asked for, stays float,
 and the summary says so.
 
-- **int8, int16**: the op has an integer kernel for activations of this type.
+- **int8, int16, uint8**: the op has an integer kernel for activations of this type.
 - **weights**: types that its weights can have beside integer activations.
 - **dynamic**: types that its weights can have beside float activations.
 - **one scale**: all activations of the op must have the same scale and zero point.
@@ -62,12 +62,13 @@ and the summary says so.
 
 def ops_page(table: Mapping[str, OpSpec] = OPS) -> str:
     rows = sorted(table.values(), key=lambda row: row.kind)
-    header = ("op", "int8", "int16", "weights", "dynamic", "one scale", "fixed")
+    header = ("op", "int8", "int16", "uint8", "weights", "dynamic", "one scale", "fixed")
     summary = [
         (
             f"[{row.kind}](#{_slug(row.kind)})",
             _yes(DType.INT8 in row.types),
             _yes(DType.INT16 in row.types),
+            _yes(DType.UINT8 in row.types),
             _labels(sorted({w for kinds in row.weights.values() for w in kinds}, key=lambda w: -w.bits)),
             _labels(row.hybrid),
             _yes(row.tied),
@@ -300,14 +301,14 @@ def api_page() -> str:
 
 def public_names() -> Iterator[tuple[str, Mapping[str, str], str]]:
     """Packages with their public names, and the module that each name lives in."""
-    top = {name: f"zeropoint.{home}" for name, home in zeropoint._HOME_OF.items() if name != "lite"}
+    top = {name: f"zeropoint.{home}" for name, home in zeropoint._HOME_OF.items() if name not in ("lite", "train")}
     yield "zeropoint", top, "Names are imported when they are first used."
-    names = {name: "zeropoint.converter" for name in lite.__all__ if name != "Interpreter"}
+    names = {name: "zeropoint.converter" for name in lite.__all__ if name not in ("Interpreter", "constants")}
+    names["constants"] = "zeropoint.lite"
     yield "zeropoint.lite", names, "The names of `tensorflow.lite`; `Interpreter` is LiteRT's own."
     trained = {name: f"zeropoint.train.{home}" for name, home in train._HOME_OF.items()}
     yield "zeropoint.train", trained, "Needs Keras 3, and one of its backends."
     others = {
-        "Result": "zeropoint.improve.pipeline",
         "Plan": "zeropoint.plan.plan",
         "Rule": "zeropoint.recipe",
         "Scheme": "zeropoint.recipe",
@@ -318,7 +319,7 @@ def public_names() -> Iterator[tuple[str, Mapping[str, str], str]]:
 
 
 def _described(name: str, home: str) -> Iterator[str]:
-    directive = "autoclass" if name[0].isupper() else "autofunction"
+    directive = "autoclass" if name[0].isupper() or name == "constants" else "autofunction"
     members = ("   :members:", "   :member-order: bysource") if directive == "autoclass" else ()
     yield from ("```{eval-rst}", f".. {directive}:: {home}.{name}", *members, "```", "")
 
