@@ -345,8 +345,10 @@ class ConverterSettings:
 
     def given_ranges(self, model: Model) -> Ranges:
         """Ranges that are told rather than measured."""
-        dtype = DType.INT16 if self.input_type == "float32" else DType.parse(self.input_type)
-        found = ranges_from_input_stats({k: (float(m), float(s)) for k, (m, s) in self.input_stats.items()}, dtype)
+        found = Ranges({})
+        if self.input_stats:
+            stats = {key: (float(mean), float(std)) for key, (mean, std) in self.input_stats.items()}
+            found = ranges_from_input_stats(stats, DType.parse(self.input_type))
         if self.default_range is not None:
             found = found.merge(default_range(*map(float, self.default_range)))
         return found.resolved(model)

@@ -15,6 +15,7 @@ from .graph.edit import copy_model, retype, set_constant
 from .graph.model import Graph, Model, Tensor
 from .graph.query import Uses, tensor_keys
 from .ops import OPS, Bias, OpSpec, Weight
+from .plan.derive import biases
 from .plan.tensor_ranges import given_weights
 from .sources.models import ModelSource, load
 
@@ -140,18 +141,14 @@ class _Rescaling:
     def follow_with_biases(self) -> None:
         """Biases whose data or weights have another scale now."""
         for op in self.graph.ops:
-            spec = self.ops.get(op.kind)
-            for slot, tensor in enumerate(op.inputs):
-                role = None if spec is None else spec.input_role(slot)
-                if tensor is None or not isinstance(role, Bias) or tensor.params is None or tensor.data is None:
+            for use, data, weights in biases(op, self.ops[op.kind]) if op.kind in self.ops else ():
+                tensor, beside = use.tensor, [op.inputs[data.slot], op.inputs[weights.slot]]
+                if tensor.params is None or tensor.data is None or not any(t in self.reasons for t in beside):
                     continue
-                beside = [op.inputs[k] for k in role.of]
-                if not any(t in self.reasons for t in beside):
-                    continue
-                scales = [None if t is None or t.params is None else np.array(t.params.scales) for t in beside]
-                if scales[0] is None or scales[1] is None:
+                first, second = (None if t is None else t.params for t in beside)
+                if first is None or second is None:
                     raise InvalidModel(f"'{tensor.name}' is a bias beside data or weights without a scale")
-                self._set_bias(tensor, (scales[0] * scales[1]).astype(np.float32))
+                self._set_bias(tensor, (np.array(first.scales) * np.array(second.scales)).astype(np.float32))
 
     def _set_bias(self, tensor: Tensor, scales: Array) -> None:
         assert tensor.params is not None

@@ -70,7 +70,7 @@ def trained_a_little(net, x, steps=3):
         net.train_on_batch(x, target)
 
 
-def unsigned_bytes(result: Result) -> bytes:
+def bytes_without_record(result: Result) -> bytes:
     """Without the note on how it was made: by training, or not."""
     return zeropoint.to_bytes(recorded(result.model, None))
 
@@ -81,7 +81,7 @@ def test_untrained_it_is_exported_as_post_training_quantization_makes_it(model, 
     net = trainable(model, "int8", stats, weight_bits=weight_bits)
     recipe = recipe_from({"rules": [{"scheme": "int8", "weights": f"int{weight_bits}"}]})  # all layers alike
     wanted = zeropoint.quantize(model, recipe=recipe, stats=stats, target="integer")
-    assert unsigned_bytes(export(net)) == unsigned_bytes(wanted)
+    assert bytes_without_record(export(net)) == bytes_without_record(wanted)
 
 
 @pytest.mark.parametrize("ranges", ["learned", "average", "last"])
@@ -243,7 +243,7 @@ def test_exports_with_integer_ends(model, stats, input_type, output_type):
     net = trainable(model, "int8", stats)
     result = export(net, input_type=input_type, output_type=output_type)
     wanted = zeropoint.quantize(model, "int8", stats=stats, input_type=input_type, output_type=output_type)
-    assert unsigned_bytes(result) == unsigned_bytes(wanted)
+    assert bytes_without_record(result) == bytes_without_record(wanted)
 
 
 def test_sixteen_bits_and_two(model, stats, images):

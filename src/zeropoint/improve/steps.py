@@ -338,12 +338,14 @@ def wide_islands(lab: Lab, best: Candidate) -> Proposals:
         return  # parameters that a user gave are those of 8 bits
     if floats or not any(rule.scheme.activations is DType.INT8 for rule in request.recipe.rules):
         return
-    before = decibels(samples.error(best.model()))
+    if decibels(lab.error) >= GOOD_ENOUGH:
+        return
     # Nothing has to be cut off from what has 16 bits.
     base = replace(best, prepared=with_integer_norms(best.prepared, request), request=replace(request, limits={}))
     work = _work(base)
-    if before >= GOOD_ENOUGH or not any(p.widened for p in base.with_islands(list(work), WIDE).planned.plans):
+    if not any(p.widened for p in base.with_islands(list(work), WIDE).planned.plans):
         return
+    before = decibels(samples.error(best.model()))
 
     def snr(part: Sequence[Op]) -> float:
         return decibels(samples.error(_smoothed(base.with_islands(part, WIDE), SIDES).model()))

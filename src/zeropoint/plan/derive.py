@@ -46,7 +46,7 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
     wanted = {use: p for use, p in params.items() if isinstance(use, Use)} | dict(plan.constants.grids)
     repairs = []
     for op in plan.schemes:
-        for use, data, weights in _biases(op, ops[op.kind]):
+        for use, data, weights in biases(op, ops[op.kind]):
             values = plan.constants.at(use)
             if values is None or weights not in wanted:  # coupled gates lack some weights
                 continue
@@ -60,7 +60,7 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
     return replace(plan, stored={**stored, **plan.inputs}, wanted=wanted, repairs=tuple(dict.fromkeys(kept + repairs)))
 
 
-def _biases(op: Op, spec: OpSpec) -> Iterator[tuple[Use, Use, Use]]:
+def biases(op: Op, spec: OpSpec) -> Iterator[tuple[Use, Use, Use]]:
     """Where the op reads biases, each with the data and the weights whose products it is added to."""
     for slot, tensor in enumerate(op.inputs):
         role = spec.input_role(slot)

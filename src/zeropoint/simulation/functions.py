@@ -173,24 +173,23 @@ def _in_thirds(call: Call, near: tuple[int, ...]) -> Array:
     return np.asarray((x * int(multiplier) + ((1 << shift) >> 1)) >> shift)
 
 
+def _between_points(size: Array, bits: int) -> tuple[Array, Array]:
+    """Interpolated between points of the table that are 2**bits apart, in so many bits more; and the place in it."""
+    place, points = np.minimum(size >> bits, 255), sigmoid_points()
+    base, rest = points[place], size & ((1 << bits) - 1)
+    return (base << bits) + rest * (points[np.minimum(place + 1, 255)] - base), place
+
+
 def sigmoid_of_thirds(x: Array) -> tuple[Array, Array]:
     """Of numbers in units of 1 / (3 * 4096), in units of 1 / 32768; and which segment of the table each lies in."""
-    size = np.abs(x)
-    place = np.minimum(size >> 9, 255)
-    points = sigmoid_points()
-    base = points[place]
-    between = (base << 9) + (size & 511) * (points[np.minimum(place + 1, 255)] - base)
+    between, place = _between_points(np.abs(x), 9)
     value = np.where(place >= 255, 0x7FFF << 10, between)
     return np.where(x >= 0, value + (1 << 9), (1 << 25) - value + (1 << 9) - 1) >> 10, place
 
 
 def tanh_of_thirds(x: Array) -> tuple[Array, Array]:
     """The same: tanh(x) = 2 sigmoid(2 x) - 1."""
-    size = np.abs(x)
-    place = np.minimum(size >> 8, 255)
-    points = sigmoid_points()
-    base = points[place]
-    between = (base << 8) + (size & 255) * (points[np.minimum(place + 1, 255)] - base)
+    between, place = _between_points(np.abs(x), 8)
     value = np.where(place >= 255, 0xFFFF << 8, between)
     middle, half = 1 << 23, 1 << 7
     return np.where(x >= 0, value - middle + half, -value + middle + half - 1) >> 8, place
