@@ -176,13 +176,13 @@ def _any_below(names: Iterable[str], scope: str) -> bool:
 class Recipe(Displayed):
     """Rules in order: the last one that matches an op decides. An op that none matches stays float.
 
-    `target` is the name of what the model is made for; None leaves that open. `widened` are ops of a model whose
+    `target` is the name of what the model is made for; None leaves that open. `in_8_bits` are ops of a model whose
     weights are held in 8 bits where the rules would have fewer (mixed precision).
     """
 
     rules: tuple[Rule, ...]
     target: str | None = None
-    widened: frozenset[Op] = frozenset()
+    in_8_bits: frozenset[Op] = frozenset()
 
     def rule(self, op: Op) -> Rule | None:
         """The rule that decides."""
@@ -191,7 +191,7 @@ class Recipe(Displayed):
     def scheme(self, op: Op) -> Scheme:
         rule = self.rule(op)
         scheme = FLOAT if rule is None else rule.scheme
-        return scheme.widened() if op in self.widened else scheme
+        return scheme.widened() if op in self.in_8_bits else scheme
 
     def then(self, *rules: Rule) -> Recipe:
         return dataclasses.replace(self, rules=(*self.rules, *rules))

@@ -143,15 +143,17 @@ def test_a_transformer_holds_in_integers():
     assert after > max(20.0, before + 10)
     assert not made.skipped
     assert "16-bit islands and SmoothQuant" in {s.what for s in made.steps if s.kept}
-    assert made.plan.widened
-    assert all("the SNR of the outputs rises from" in why or "SmoothQuant" in why for why in made.plan.widened.values())
-    assert f"{len(made.plan.widened)} ops with 16 bits" in made.notes[-1]
+    assert made.plan.wide_ops
+    assert all(
+        "the SNR of the outputs rises from" in why or "SmoothQuant" in why for why in made.plan.wide_ops.values()
+    )
+    assert f"{len(made.plan.wide_ops)} ops with 16 bits" in made.notes[-1]
     assert "because with 16 bits for such ops the SNR of the outputs rises from" in str(made.plan)
 
 
 @pytest.mark.parametrize("changes", [{"target": CPU}, {"effort": "quick"}])
 def test_8_bits_stay_where_float_is_a_choice_or_nothing_is_tried(changes):
-    assert not quantize(transformer(), **changes).plan.widened
+    assert not quantize(transformer(), **changes).plan.wide_ops
 
 
 def test_an_island_without_a_kernel_stays_at_8_bits():
@@ -160,5 +162,5 @@ def test_an_island_without_a_kernel_stays_at_8_bits():
     squares = next(op for op in model.main.ops if op.kind == "SQUARED_DIFFERENCE")
     request = Request(preset("int8"), stats, islands={squares.outputs[0].name: Island(INT16X8, "to see")})
     plan = plan_model(prepare_model(model, request), request).plans[0]
-    assert not plan.widened
+    assert not plan.wide_ops
     assert {s.label for s in plan.schemes.values()} == {"int8"}

@@ -14,7 +14,7 @@ from zeropoint.plan.derive import Interface
 from zeropoint.plan.request import interface_of, resolve_target
 from zeropoint.recipe import INT8, Recipe, Rule, preset, recipe_content, recipe_from
 from zeropoint.targets import CPU, INTEGER, TARGETS, Target, check_model, target_named
-from zeropoint.targets import Rule as Row
+from zeropoint.targets import TargetRule as Row
 
 from ..nets import Net, normal, samples_for
 

@@ -8,7 +8,7 @@ from zeropoint.improve.pipeline import run
 from zeropoint.ops import OPS
 from zeropoint.plan.request import Request
 from zeropoint.recipe import INT8, INT16X8, preset
-from zeropoint.targets import INT8_ONLY, INTEGER, LITERT, Rule, Target, TypedOp
+from zeropoint.targets import INT8_ONLY, INTEGER, LITERT, Target, TargetRule, TypedOp
 
 from .. import build
 from ..nets import Net, normal, samples_for
@@ -19,7 +19,7 @@ def test_what_a_target_refuses_stays_float() -> None:
     hidden = net.dense(net.input(1, 8), normal(6, 8), name="first")
     model = net.model(net.dense(net("TANH", [hidden], name="bend"), normal(4, 6), name="last"))
     stats = zeropoint.calibrate(model, samples_for(model, 8))
-    no_tanh = Rule(("TANH",), (DType.INT8,), speed="refused", reason="has no table here")
+    no_tanh = TargetRule(("TANH",), (DType.INT8,), speed="refused", reason="has no table here")
     picky = Target("picky", "", "the device", (no_tanh,), source="", fallback=LITERT)
     for target, refused in ((INTEGER, []), (picky, [("bend", "target", "picky refuses it: it has no table here")])):
         result = run(model, Request(preset("int8"), stats, target=target))

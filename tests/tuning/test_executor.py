@@ -19,9 +19,9 @@ from zeropoint.demo import digits_model
 from zeropoint.errors import InvalidRecipe, MissingExtra
 from zeropoint.recipe import preset
 from zeropoint.tuning.executor import DIED, InProcess, Processes, executor
-from zeropoint.tuning.trial import Candidate, Outcome, Workpiece
+from zeropoint.tuning.trial import Configuration, Outcome, Workpiece
 
-CANDIDATES = [Candidate(mode, preset(mode)) for mode in ("int8", "dynamic", "float16")]
+CANDIDATES = [Configuration(mode, preset(mode)) for mode in ("int8", "dynamic", "float16")]
 
 
 def workpiece() -> Workpiece:
@@ -41,7 +41,7 @@ class Fragile(Workpiece):
 
     lives: str = ""
 
-    def carry_out(self, candidate: Candidate) -> Outcome:
+    def carry_out(self, candidate: Configuration) -> Outcome:
         left = sorted(Path(self.lives).iterdir()) if candidate.label == "dynamic" else []
         if left:
             left[0].unlink()
@@ -68,7 +68,7 @@ def test_processes_give_the_same_even_if_one_dies(tmp_path, deaths):
 
 
 def test_a_refusal_is_an_outcome():
-    ((_, outcome),) = InProcess(workpiece()).outcomes([Candidate("none", preset("int8", 2))])
+    ((_, outcome),) = InProcess(workpiece()).outcomes([Configuration("none", preset("int8", 2))])
     assert outcome.content or outcome.refusal
     bad = Workpiece(digits_model(), [np.zeros((1, 9, 9, 1), np.float32)], (), "cpu", Settings())
     ((_, outcome),) = InProcess(bad).outcomes(CANDIDATES[:1])

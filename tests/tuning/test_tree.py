@@ -11,13 +11,13 @@ from zeropoint.dtypes import DType
 from zeropoint.recipe import WEIGHTS, Recipe, preset
 from zeropoint.tuning.sensitivity import BITS, Choice, Layer, narrowed, path
 from zeropoint.tuning.tree import boldest
-from zeropoint.tuning.trial import Candidate, Trial
+from zeropoint.tuning.trial import Configuration, Trial
 
 
 @given(st.integers(1, 60), st.data())
 def test_the_last_place_that_keeps_the_budget_is_found(count, data):
     last = data.draw(st.integers(-1, count - 1))
-    rounds = boldest(lambda place: Candidate(str(place), preset("weights")), range(count))
+    rounds = boldest(lambda place: Configuration(str(place), preset("weights")), range(count))
     asked, tried = next(rounds, None), set()
     while asked is not None:
         assert 1 <= len(asked) <= 2
@@ -33,7 +33,7 @@ def test_the_last_place_that_keeps_the_budget_is_found(count, data):
 
 def test_luck_does_not_count():
     """A place behind one that fails is not searched further."""
-    rounds = boldest(lambda place: Candidate(str(place), preset("weights")), range(30))
+    rounds = boldest(lambda place: Configuration(str(place), preset("weights")), range(30))
     asked = next(rounds)
     careful = int(asked[0].label)
     later = rounds.send([Trial(asked[0], within=False), Trial(asked[1], within=True)])

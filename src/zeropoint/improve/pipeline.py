@@ -51,7 +51,7 @@ JUDGED_AT_HIGH_EFFORT = 64
 
 
 @dataclass(frozen=True)
-class Trial:
+class StepRecord:
     """Something that was tried: the time it took, the outputs' relative squared error after it, if it was kept."""
 
     what: str
@@ -72,7 +72,7 @@ class Result(Displayed):
     plans: tuple[Plan, ...]
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    steps: tuple[Trial, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
     worst: tuple[OpError, ...] = ()
     prepared: Model | None = None
     stats: Stats | None = None
@@ -293,7 +293,7 @@ def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) ->
     """Quantize the model of `bench` by what its samples say."""
     start = time.perf_counter()
     request = replace(request, stats=bench.stats)
-    calibration = Trial("calibration", time.perf_counter() - start)
+    calibration = StepRecord("calibration", time.perf_counter() - start)
     request, measured = _measured(bench.model, request)
     if not _searches(request) or not bench.is_single or not bench.compared:
         result = replace(run(bench.model, request), steps=(calibration,))
@@ -327,7 +327,7 @@ class _Search:
     """Goes from one candidate to the next better one."""
 
     lab: Lab
-    trials: list[Trial]
+    trials: list[StepRecord]
     gains: dict[str, float] = field(default_factory=dict)
 
     def result(self, first: Candidate) -> Result:
@@ -349,7 +349,7 @@ class _Search:
             start = time.perf_counter()
             quick = replace(first, request=replace(first.request, method="minmax", effort="quick"))
             found = self.lab.bench.error(quick.model())  # what quick effort would give, for comparison
-            self.trials.append(Trial("nearest rounding, minmax ranges", time.perf_counter() - start, found))
+            self.trials.append(StepRecord("nearest rounding, minmax ranges", time.perf_counter() - start, found))
         for step in STEPS:
             if self.lab.effort in step.efforts and (chooses or not step.ranges):
                 best, error = self._try(step, best, error)
@@ -370,6 +370,6 @@ class _Search:
             except StopIteration:
                 candidate = None
         if reached < math.inf or before == math.inf:
-            self.trials.append(Trial(step.name, time.perf_counter() - start, reached, error < before))
+            self.trials.append(StepRecord(step.name, time.perf_counter() - start, reached, error < before))
             self.gains[step.name] = decibels(error) - decibels(before)
         return best, error

@@ -129,7 +129,7 @@ class Candidate:
         if self.equalized:
             text += f", channels of {self.equalized} tensors equalized"
         left = sum(island.scheme.activations is None for island in self.request.islands.values())
-        wide = sum(len(plan.widened) for plan in self.planned.plans)
+        wide = sum(len(plan.wide_ops) for plan in self.planned.plans)
         text += f", {left} ops left float" if left else ""
         text += f", {wide} ops with 16 bits" if wide else ""
         text += f", {self.smoothed} tensors smoothed" if self.smoothed else ""
@@ -143,7 +143,7 @@ class Candidate:
 
     def widened(self, widening: Widening) -> Candidate:
         """The same, not refined, with these weights in 8 bits."""
-        request = replace(self.request, recipe=replace(self.request.recipe, widened=widening.ops))
+        request = replace(self.request, recipe=replace(self.request.recipe, in_8_bits=widening.ops))
         return replace(self, request=request, refined=None, widening=widening)
 
 
@@ -343,7 +343,7 @@ def wide_islands(lab: Lab, best: Candidate) -> Proposals:
     # Nothing has to be cut off from what has 16 bits.
     base = replace(best, prepared=with_integer_norms(best.prepared, request), request=replace(request, limits={}))
     work = _work(base)
-    if not any(p.widened for p in base.with_islands(list(work), WIDE).planned.plans):
+    if not any(p.wide_ops for p in base.with_islands(list(work), WIDE).planned.plans):
         return
     before = decibels(samples.error(best.model()))
 
@@ -366,7 +366,7 @@ def _smoothed(candidate: Candidate, sides: Sequence[Side]) -> Candidate:
     """With the channels scaled on these sides of layers, where 8 bits meet 16."""
     for side in sides:
         plan, request = candidate.planned.plans[0], candidate.request
-        prepared, products = smoothed(candidate.prepared, request, plan, side) if plan.widened else (None, {})
+        prepared, products = smoothed(candidate.prepared, request, plan, side) if plan.wide_ops else (None, {})
         if prepared is not None and products:
             request = replace(request, islands={**request.islands, **products})
             count = candidate.smoothed + len(products)

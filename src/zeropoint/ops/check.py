@@ -23,7 +23,7 @@ class Passed(Enum):
 
 
 @dataclass(frozen=True)
-class Call:
+class CalledGraph:
     """The graph at an option of an op: what it takes and gives."""
 
     option: str
@@ -31,13 +31,13 @@ class Call:
     gives: Passed = Passed.ALL
 
 
-LOOP = (Call("condSubgraphIndex", gives=Passed.CONDITION), Call("bodySubgraphIndex"))
-CALLS: dict[str, tuple[Call, ...]] = {
-    "IF": tuple(Call(f"{branch}SubgraphIndex", takes=Passed.ALL_BUT_FIRST) for branch in ("then", "else")),
+LOOP = (CalledGraph("condSubgraphIndex", gives=Passed.CONDITION), CalledGraph("bodySubgraphIndex"))
+CALLS: dict[str, tuple[CalledGraph, ...]] = {
+    "IF": tuple(CalledGraph(f"{branch}SubgraphIndex", takes=Passed.ALL_BUT_FIRST) for branch in ("then", "else")),
     "WHILE": LOOP,
     "STABLEHLO_WHILE": LOOP,
-    "STABLEHLO_COMPOSITE": (Call("decompositionSubgraphIndex"),),
-    "CALL_ONCE": (Call("initSubgraphIndex", Passed.NOTHING, Passed.NOTHING),),
+    "STABLEHLO_COMPOSITE": (CalledGraph("decompositionSubgraphIndex"),),
+    "CALL_ONCE": (CalledGraph("initSubgraphIndex", Passed.NOTHING, Passed.NOTHING),),
 }
 
 

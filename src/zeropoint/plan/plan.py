@@ -146,7 +146,7 @@ class Plan(Displayed):
     float, of activations and of constants. `packed` says how constants are held that float ops read, `dynamic` for
     which of these ops the target is the reason. `inputs` and `outputs` are what the graph's own are for the caller.
     `index` is the graph's place in its model. `bias_limit` is the greatest integer that the target takes in a bias.
-    `verdicts` say where each op will run on the target, `widened` why ops have 16 bits though the recipe asks for 8.
+    `verdicts` say where each op will run on the target, `wide_ops` why ops have 16 bits though the recipe asks for 8.
     """
 
     graph: Graph
@@ -164,7 +164,7 @@ class Plan(Displayed):
     dynamic: Mapping[Op, Scheme] = field(default_factory=dict)
     bias_limit: float | None = None
     verdicts: Mapping[Op, OpVerdict] = field(default_factory=dict)
-    widened: Mapping[Op, str] = field(default_factory=dict)
+    wide_ops: Mapping[Op, str] = field(default_factory=dict)
 
     @property
     def does_anything(self) -> bool:
@@ -226,7 +226,7 @@ class Plan(Displayed):
             {op(o): scheme for o, scheme in self.dynamic.items()},
             self.bias_limit,
             {op(o): verdict for o, verdict in self.verdicts.items()},
-            {op(o): why for o, why in self.widened.items()},
+            {op(o): why for o, why in self.wide_ops.items()},
         )
 
     def __str__(self) -> str:
@@ -239,7 +239,7 @@ class Plan(Displayed):
         yield f"plan for '{self.graph.name}': {what}, {len(self.skipped)} float"
         for tensor in self.graph.inputs:
             yield f"  input '{tensor.name}' given as {self.inputs.get(tensor) or 'float32'}"
-        reasons = {**self.widened, **{s.op: s.reason for s in self.skipped}}
+        reasons = {**self.wide_ops, **{s.op: s.reason for s in self.skipped}}
         for op in self.graph.ops:
             yield f"  {op.label} {labels[op]}  '{op.name}'"
             if op in reasons:

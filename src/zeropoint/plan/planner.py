@@ -247,7 +247,7 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
     order = {op: k for k, op in enumerate(graph.ops)}
     skipped.sort(key=lambda s: order[s.op])
     wide = {op: island.why for op, scheme in schemes.items() if _is_wide(scheme) and (island := matcher.island(op))}
-    return replace(with_interface(plan, request.interface, ranges), skipped=tuple(skipped), widened=wide)
+    return replace(with_interface(plan, request.interface, ranges), skipped=tuple(skipped), wide_ops=wide)
 
 
 def _is_wide(scheme: Scheme) -> bool:

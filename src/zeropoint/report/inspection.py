@@ -72,7 +72,7 @@ class Multiplier:
 
 
 @dataclass(frozen=True)
-class Operand:
+class OperandRow:
     """An op's input or output, with its parameters in one line."""
 
     name: str
@@ -90,13 +90,13 @@ class InspectedOp:
     activation: str
     execution: Execution
     macs: int
-    inputs: tuple[Operand | None, ...]  # None: an optional input that is left out
-    outputs: tuple[Operand, ...]
+    inputs: tuple[OperandRow | None, ...]  # None: an optional input that is left out
+    outputs: tuple[OperandRow, ...]
     multipliers: tuple[Multiplier, ...]
 
 
 @dataclass(frozen=True)
-class PortRow(Operand):
+class PortRow(OperandRow):
     """An input or output of the model as a caller sees it, with the name of its tensor."""
 
     tensor: str
@@ -315,6 +315,6 @@ def _op_row(op: Op, graph: Graph, names: dict[Tensor, str]) -> InspectedOp:
     )
 
 
-def _operand(tensor: Tensor, names: dict[Tensor, str]) -> Operand:
+def _operand(tensor: Tensor, names: dict[Tensor, str]) -> OperandRow:
     shown = None if tensor.params is None else formula(tensor.params)
-    return Operand(names[tensor], tensor.dtype.label, tensor.shape, shown)
+    return OperandRow(names[tensor], tensor.dtype.label, tensor.shape, shown)

@@ -14,7 +14,7 @@ from ..bench.verdict import Level, Verdict
 from ..errors import argument
 from ..files import PathLike
 from ..graph.model import Buffer, Op
-from ..improve.pipeline import Result, Trial
+from ..improve.pipeline import Result, StepRecord
 from ..json_values import json_values
 from ..plan.plan import Form, form_type
 from ..plan.rewrite import held_bytes
@@ -87,7 +87,7 @@ def print_result(result: Result, saved: SavedAs, console: Console) -> None:
     for line in target_lines(result):
         printer.entry("Target", line)
     _print_skipped(result, printer)
-    for why, count in Counter(why for plan in result.plans for why in plan.widened.values()).items():
+    for why, count in Counter(why for plan in result.plans for why in plan.wide_ops.values()).items():
         printer.entry("16 bits", f"{count} ops: {why}")
     for step in result.steps:
         printer.entry("Step", step_text(step))
@@ -142,7 +142,7 @@ def target_lines(result: Result) -> Iterator[str]:
         yield f"on phones and desktops {slow} of its ops run on plain kernels; {better} leaves such ops float"
 
 
-def step_text(step: Trial) -> str:
+def step_text(step: StepRecord) -> str:
     snr = "" if step.error is None else f", SNR of the outputs {snr_text(decibels(step.error))}"
     return f"{step.what}{snr}{'' if step.kept else ', not kept'} ({step.seconds:.1f} s)"
 

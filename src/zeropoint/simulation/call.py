@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Step:
+class Interim:
     """A number on the way to the output: what it is, and its values, which broadcast against the output's."""
 
     name: str
@@ -32,11 +32,11 @@ class Computed:
     """What an op made: its outputs, and for the first of them the steps on the way."""
 
     outputs: tuple[Array, ...]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Interim, ...] = ()
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelCall:
     """An op with the values of its inputs (None for those left out), and the rules of the kernels that run it."""
 
     op: Op
@@ -101,13 +101,13 @@ class Call:
         tensor = self.op.outputs[slot]
         return np.asarray(values).astype(tensor.dtype.storage).reshape(tensor.shape)
 
-    def finished(self, units: Array, steps: Sequence[Step] = (), bounds: tuple[int, int] | None = None) -> Computed:
+    def finished(self, units: Array, steps: Sequence[Interim] = (), bounds: tuple[int, int] | None = None) -> Computed:
         """Output = clamp(units + zero point)."""
         low, high = self.bounds() if bounds is None else bounds
         zero_point = self.output.zero_point
         clamped = np.clip(units + zero_point, low, high)
-        last = [Step("rescaled", units), Step("zero point", np.asarray(zero_point))]
-        last += [Step("lower bound", np.asarray(low)), Step("upper bound", np.asarray(high))]
+        last = [Interim("rescaled", units), Interim("zero point", np.asarray(zero_point))]
+        last += [Interim("lower bound", np.asarray(low)), Interim("upper bound", np.asarray(high))]
         return Computed((self.stored(clamped),), (*steps, *last))
 
 

@@ -7,11 +7,11 @@ import numpy as np
 from ..affine import dequantize as to_real
 from ..affine import quantize as to_integers
 from ..dtypes import DType
-from .call import Call, Computed
+from .call import Computed, KernelCall
 from .rescaling import Scales
 
 
-def quantize(call: Call) -> Computed:
+def quantize(call: KernelCall) -> Computed:
     """round(x / scale) + zero point, halves away from zero; or, of integers, their difference from the zero point times
     a ratio of scales."""
     if call.tensor(0).dtype.is_float:
@@ -22,11 +22,11 @@ def quantize(call: Call) -> Computed:
     return call.finished(units, steps, (made.min, made.max))
 
 
-def quantize_half_away(call: Call) -> np.ndarray:
+def quantize_half_away(call: KernelCall) -> np.ndarray:
     return call.stored(to_integers(call.value(0).astype(np.float32), call.output))
 
 
-def quantize_by_reciprocal(call: Call) -> np.ndarray:
+def quantize_by_reciprocal(call: KernelCall) -> np.ndarray:
     """As LiteRT's optimized kernels: eight elements at a time times the reciprocal of the scale, halves to even; what
     is left over divided by it."""
     made = call.output
@@ -41,7 +41,7 @@ def quantize_by_reciprocal(call: Call) -> np.ndarray:
     return call.stored(np.concatenate([units, rest]))
 
 
-def quantize_half_even(call: Call) -> np.ndarray:
+def quantize_half_even(call: KernelCall) -> np.ndarray:
     """As XNNPACK: times the reciprocal of the scale, halves to even."""
     made = call.output
     scaled = call.value(0).astype(np.float32) * (np.float32(1) / np.float32(made.scale))
@@ -49,7 +49,7 @@ def quantize_half_even(call: Call) -> np.ndarray:
     return call.stored(np.rint(np.clip(scaled, low, high)) + made.zero_point)
 
 
-def dequantize(call: Call) -> Computed:
+def dequantize(call: KernelCall) -> Computed:
     """scale * (q - zero point) as float32; float16 constants as they are."""
     tensor = call.tensor(0)
     if tensor.dtype is DType.FLOAT16:

@@ -10,7 +10,7 @@ from ..affine import round_half_away
 from ..dtypes import Array, DType
 from ..fixedpoint import high_product, multiply, shift_right, wrapped
 from ..ops.execution import HEADROOM
-from .call import Call, Computed, Step
+from .call import Computed, Interim, KernelCall
 from .rescaling import FixedPoint, Scales, fixed_points
 
 BinaryFunction = Callable[[Array, Array], Array]
@@ -18,8 +18,8 @@ ONE = np.float32(1)
 
 
 def _to_common_scale(
-    call: Call, headroom: int, rescale: Callable[..., Array] = multiply
-) -> tuple[Array, Array, np.float64, list[Step]]:
+    call: KernelCall, headroom: int, rescale: Callable[..., Array] = multiply
+) -> tuple[Array, Array, np.float64, list[Interim]]:
     """Both inputs in units of twice the larger scale, and that, with so many bits of headroom below."""
     scales = [np.float32(call.scale(slot)) for slot in (0, 1)]
     common = np.float64(np.float32(2) * max(scales))
@@ -27,20 +27,22 @@ def _to_common_scale(
     for slot, scale in enumerate(scales):
         multiplier, shift = fixed_points(np.asarray(scale / common))
         made.append(rescale(wrapped(call.centered(slot) << headroom), multiplier, shift))
-        steps += [Step(f"multiplier of input {slot}", multiplier), Step(f"shift of input {slot}", shift)]
-        steps.append(Step(f"input {slot} rescaled", made[-1]))
+        steps += [Interim(f"multiplier of input {slot}", multiplier), Interim(f"shift of input {slot}", shift)]
+        steps.append(Interim(f"input {slot} rescaled", made[-1]))
     return made[0], made[1], common, steps
 
 
-def add(call: Call) -> Computed:
+def add(call: KernelCall) -> Computed:
     return call.rules.add(call, np.add)
 
 
-def subtract(call: Call) -> Computed:
+def subtract(call: KernelCall) -> Computed:
     return call.rules.subtract(call, np.subtract)
 
 
-def fixed_point_sum(call: Call, combine: BinaryFunction, rescale_inputs: Callable[..., Array] = multiply) -> Computed:
+def fixed_point_sum(
+    call: KernelCall, combine: BinaryFunction, rescale_inputs: Callable[..., Array] = multiply
+) -> Computed:
     """ADD and SUB: both inputs to a common scale, then to the output's."""
     if _is_power_of_two(call):
         return _shifted_sum(call, combine)
@@ -49,11 +51,11 @@ def fixed_point_sum(call: Call, combine: BinaryFunction, rescale_inputs: Callabl
     total = wrapped(combine(first, second))
     factor = common / (np.float32(1 << headroom) * np.float32(call.output_scale))
     multiplier, shift = fixed_points(np.asarray(np.float64(factor)))
-    steps += [Step("sum", total), Step("multiplier", multiplier), Step("shift", shift)]
+    steps += [Interim("sum", total), Interim("multiplier", multiplier), Interim("shift", shift)]
     return call.finished(multiply(total, multiplier, shift), steps)
 
 
-def vectorized_sum(call: Call, combine: BinaryFunction) -> Computed:
+def vectorized_sum(call: KernelCall, combine: BinaryFunction) -> Computed:
     """LiteRT's optimized kernels, where nothing is broadcast: 16 elements at a time their inputs are rounded once, what
     is left over as ever."""
     plain = fixed_point_sum(call, combine)
@@ -70,19 +72,19 @@ def _multiply_once(x: Array, multiplier: Array, shift: Array) -> Array:
     return high_product(x >> -shift, multiplier)
 
 
-def sum_of_21_bits(call: Call, combine: BinaryFunction) -> Computed:
+def sum_of_21_bits(call: KernelCall, combine: BinaryFunction) -> Computed:
     """XNNPACK's: both inputs times 21-bit multipliers that go straight to the output's scale, rounded once, upwards."""
     ratios = [np.float32(call.scale(slot)) / np.float32(call.output_scale) for slot in (0, 1)]
     shift = 20 - (int(np.frexp(max(ratios))[1]) - 1)
     multipliers = [int(np.rint(np.ldexp(ratio, shift))) for ratio in ratios]
     first, second = (call.centered(slot) * multiplier for slot, multiplier in enumerate(multipliers))
     total = combine(first, second)
-    steps = [Step(f"multiplier of input {slot}", np.asarray(m)) for slot, m in enumerate(multipliers)]
-    steps += [Step("sum", total), Step("shift", np.asarray(-shift))]
+    steps = [Interim(f"multiplier of input {slot}", np.asarray(m)) for slot, m in enumerate(multipliers)]
+    steps += [Interim("sum", total), Interim("shift", np.asarray(-shift))]
     return call.finished((total + (1 << (shift - 1))) >> shift, steps)
 
 
-def _is_power_of_two(call: Call) -> bool:
+def _is_power_of_two(call: KernelCall) -> bool:
     """16-bit sums whose scales are powers of two, of which one is the output's, unless the option forbids it."""
     if call.output.dtype is not DType.INT16 or not call.option("potScaleInt16", True):
         return False
@@ -90,50 +92,50 @@ def _is_power_of_two(call: Call) -> bool:
     return all(abs(log - round(log)) < 1e-3 for log in logs)
 
 
-def _shifted_sum(call: Call, combine: BinaryFunction) -> Computed:
+def _shifted_sum(call: KernelCall, combine: BinaryFunction) -> Computed:
     shifts = [round(float(np.log2(call.output_scale / call.scale(slot)))) for slot in (0, 1)]
     first, second = (shift_right(call.value(k).astype(np.int64), shift) for k, shift in enumerate(shifts))
-    steps = [Step("input 0 rescaled", first), Step("input 1 rescaled", second)]
+    steps = [Interim("input 0 rescaled", first), Interim("input 1 rescaled", second)]
     return call.finished(combine(first, second), steps)
 
 
-def multiply_elements(call: Call) -> Computed:
+def multiply_elements(call: KernelCall) -> Computed:
     """MUL: (x - zero point) * (y - zero point), rescaled."""
     product = call.centered(0) * call.centered(1)
     units, steps = call.rules.product(product, Scales(call.scale(0), call.scale(1), call.output_scale))
-    return call.finished(units, [Step("product", product), *steps])
+    return call.finished(units, [Interim("product", product), *steps])
 
 
-def squared_difference(call: Call) -> Computed:
+def squared_difference(call: KernelCall) -> Computed:
     first, second, common, steps = _to_common_scale(call, 7)
     square = wrapped((first - second) ** 2)
     factor = common * common / (np.float32(1 << 14) * np.float32(call.output_scale))
     multiplier, shift = fixed_points(np.asarray(np.float64(factor)))
-    steps += [Step("square", square), Step("multiplier", multiplier), Step("shift", shift)]
+    steps += [Interim("square", square), Interim("multiplier", multiplier), Interim("shift", shift)]
     return call.finished(multiply(square, multiplier, shift), steps)
 
 
-def choose(function: BinaryFunction) -> Callable[[Call], Computed]:
+def choose(function: BinaryFunction) -> Callable[[KernelCall], Computed]:
     """MAXIMUM and MINIMUM: of the integers as they are."""
 
-    def chosen(call: Call) -> Computed:
+    def chosen(call: KernelCall) -> Computed:
         return Computed((call.stored(function(call.value(0), call.value(1))),))
 
     return chosen
 
 
-def compare(function: BinaryFunction, orders: bool = True) -> Callable[[Call], Computed]:
+def compare(function: BinaryFunction, orders: bool = True) -> Callable[[KernelCall], Computed]:
     """256 * scale * (q - zero point) of both sides as integers; or, for some types that are put in order, the integers
     as they are."""
 
-    def compared(call: Call) -> Computed:
+    def compared(call: KernelCall) -> Computed:
         if orders and call.tensor(0).dtype not in call.rules.ordered_by_scale:
             return Computed((call.stored(function(call.value(0), call.value(1))),))
         sides = []
         for slot in (0, 1):
             multiplier, shift = fixed_points(np.asarray(call.scale(slot), np.float64))
             sides.append(multiply(call.centered(slot) << 8, multiplier, shift))
-        steps = (Step("input 0 rescaled", sides[0]), Step("input 1 rescaled", sides[1]))
+        steps = (Interim("input 0 rescaled", sides[0]), Interim("input 1 rescaled", sides[1]))
         return Computed((call.stored(function(*sides)),), steps)
 
     return compared
@@ -144,20 +146,20 @@ def compare(function: BinaryFunction, orders: bool = True) -> Callable[[Call], C
 RATIO = FixedPoint(np.float32, np.float32)
 
 
-def clamp(low: float, high: float) -> Callable[[Call], Computed]:
+def clamp(low: float, high: float) -> Callable[[KernelCall], Computed]:
     """RELU and its relatives: rescaled and clamped."""
 
-    def clamped(call: Call) -> Computed:
+    def clamped(call: KernelCall) -> Computed:
         units, steps = call.rules.ratio(call.centered(0), Scales(call.scale(0), np.asarray(ONE), call.output_scale))
         return call.finished(units, steps, call.bounds_of(low, high))
 
     return clamped
 
 
-def clamp_unscaled(high: float) -> Callable[[Call], Computed]:
+def clamp_unscaled(high: float) -> Callable[[KernelCall], Computed]:
     """The integers of the input, whatever the output's scale is."""
 
-    def clamped(call: Call) -> Computed:
+    def clamped(call: KernelCall) -> Computed:
         read = call.params(0)
         top = read.zero_point + int(round_half_away(np.float32(high) / np.float32(read.scale)))
         top = min(max(top, read.dtype.min), read.dtype.max)
@@ -166,26 +168,26 @@ def clamp_unscaled(high: float) -> Callable[[Call], Computed]:
     return clamped
 
 
-def absolute(call: Call) -> Computed:
+def absolute(call: KernelCall) -> Computed:
     x = np.abs(call.centered(0))
     if call.scale(0) == call.output_scale:
         return call.finished(x)
     return call.finished(*RATIO(x, Scales(call.scale(0), np.asarray(ONE), call.output_scale)))
 
 
-def leaky_relu(call: Call) -> Computed:
+def leaky_relu(call: KernelCall) -> Computed:
     """Two factors: the scales' ratio above zero, alpha times that below."""
     x, alpha, rescale = call.centered(0), np.float32(call.option("alpha", 0.0)), call.rules.leak
     above, steps = rescale(x, Scales(call.scale(0), np.asarray(ONE), call.output_scale))
     below, others = rescale(x, Scales(call.scale(0), np.asarray(abs(alpha)), call.output_scale))
-    steps += [Step(f"{step.name} below zero", step.values) for step in others]
+    steps += [Interim(f"{step.name} below zero", step.values) for step in others]
     return call.finished(np.where(x >= 0, above, -below if alpha < 0 else below), steps)
 
 
-def prelu(call: Call) -> Computed:
+def prelu(call: KernelCall) -> Computed:
     """The same with an alpha for each channel, or element."""
     x, alpha, rescale = call.centered(0), call.centered(1), call.rules.slopes
     above, steps = rescale(x, Scales(call.scale(0), np.asarray(ONE), call.output_scale))
     below, others = rescale(x * alpha, Scales(call.scale(0), call.scale(1), call.output_scale))
-    steps += [Step(f"{step.name} below zero", step.values) for step in others]
+    steps += [Interim(f"{step.name} below zero", step.values) for step in others]
     return call.finished(np.where(x >= 0, above, below), steps)

@@ -18,7 +18,7 @@ from ..json_values import json_values
 from ..ops import CONVERSIONS, OPS, Activation
 from ..ops.layout import pooling_windows, sliding
 from ..runtime import Runner
-from .call import Call
+from .call import KernelCall
 from .movement import MOVING
 from .weighted import layout_of
 
@@ -131,7 +131,7 @@ def _at(params: QuantParams, index: tuple[int, ...]) -> QuantParams:
     return QuantParams((params.scales[channel],), (params.zero_points[channel],), params.dtype)
 
 
-def _parts(trace: Trace, call: Call, slot: int, index: tuple[int, ...]) -> dict[str, Any]:
+def _parts(trace: Trace, call: KernelCall, slot: int, index: tuple[int, ...]) -> dict[str, Any]:
     """What it was made of, and the steps: those are known for an op's first output."""
     from .trace import compute
 
@@ -149,7 +149,7 @@ def _parts(trace: Trace, call: Call, slot: int, index: tuple[int, ...]) -> dict[
     return parts
 
 
-def _element(call: Call, names: dict[Tensor, str], slot: int, place: int) -> Element:
+def _element(call: KernelCall, names: dict[Tensor, str], slot: int, place: int) -> Element:
     tensor, values = call.tensor(slot), call.value(slot)
     index = tuple(int(k) for k in np.unravel_index(place, values.shape))
     integer = values[index].item()
@@ -161,7 +161,7 @@ def _places(values: Array) -> Array:
     return np.asarray(np.arange(values.size).reshape(values.shape) + NOWHERE)
 
 
-def _elements(call: Call, names: dict[Tensor, str], slot: int, index: tuple[int, ...]) -> Iterator[Element]:
+def _elements(call: KernelCall, names: dict[Tensor, str], slot: int, index: tuple[int, ...]) -> Iterator[Element]:
     """What ops read that move numbers, or work element by element, or on windows."""
     spec, shape = OPS.get(call.op.kind), call.op.outputs[slot].shape
     is_pointwise = call.op.kind in CONVERSIONS or (spec is not None and spec.is_pointwise)
@@ -179,14 +179,14 @@ def _elements(call: Call, names: dict[Tensor, str], slot: int, index: tuple[int,
         yield from (_element(call, names, k, int(place) - NOWHERE) for place in found if place >= NOWHERE)
 
 
-def _data_slots(call: Call) -> list[int]:
+def _data_slots(call: KernelCall) -> list[int]:
     """Inputs whose numbers end up in the output, rather than say where."""
     spec = OPS.get(call.op.kind)
     given = [k for k in range(len(call.values)) if call.has(k)]
     return given[:1] if spec is None else [k for k in given if isinstance(spec.input_role(k), Activation)]
 
 
-def _moved_place(call: Call, slot: int, data: int) -> Array:
+def _moved_place(call: KernelCall, slot: int, data: int) -> Array:
     """For each element of an output its place in one of the inputs; below NOWHERE what is not from there."""
     slots = _data_slots(call)
     values = list(call.values)
@@ -196,13 +196,13 @@ def _moved_place(call: Call, slot: int, data: int) -> Array:
     return np.asarray(moved).reshape(call.op.outputs[slot].shape)
 
 
-def _position(call: Call, index: tuple[int, ...]) -> tuple[int, int]:
+def _position(call: KernelCall, index: tuple[int, ...]) -> tuple[int, int]:
     """Which window, and which channel."""
     shape = call.op.outputs[0].shape
     return divmod(int(np.ravel_multi_index(index, shape)), shape[-1])
 
 
-def _products(call: Call, names: dict[Tensor, str], index: tuple[int, ...]) -> Iterator[Product]:
+def _products(call: KernelCall, names: dict[Tensor, str], index: tuple[int, ...]) -> Iterator[Product]:
     op, layout = call.op, layout_of(call.op)
     position, channel = _position(call, index)
     data, weights = _places(call.value(layout.data)), _places(call.value(layout.weights))

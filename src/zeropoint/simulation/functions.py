@@ -12,7 +12,7 @@ from ..affine import round_half_away
 from ..dtypes import Array, DType
 from ..fixedpoint import high_product, multiply, shift_right
 from . import transcendental
-from .call import Call, Computed, Step
+from .call import Computed, Interim, KernelCall
 from .rescaling import fixed_points
 
 RealFunction = Callable[[Array], Array]
@@ -53,7 +53,7 @@ def gelu_by_tanh(x: Array) -> Array:
 # Tables.
 
 
-def table_of_bytes(call: Call, function: RealFunction) -> Array:
+def table_of_bytes(call: KernelCall, function: RealFunction) -> Array:
     """The output for each integer that an 8-bit input can be, in their order."""
     read, made = call.params(0), call.output
     inputs = np.arange(read.dtype.min, read.dtype.max + 1)
@@ -92,7 +92,7 @@ def interpolate(x: Array, table: Array) -> Array:
     return np.asarray(base + ((slope * (x & 127) + 64) >> 7))
 
 
-def looked_up(call: Call, function: RealFunction) -> Computed:
+def looked_up(call: KernelCall, function: RealFunction) -> Computed:
     """8 bits from a table of all values, 16 bits between 513 points."""
     read, made, x = call.params(0), call.output, call.value(0).astype(np.int64)
     if read.dtype.bits == 8:
@@ -101,30 +101,32 @@ def looked_up(call: Call, function: RealFunction) -> Computed:
     low, high = (np.float32(end - read.zero_point) * scale for end in (-32768, 32767))
     span = own * np.float32(32767 - made.zero_point) - own * np.float32(-32768 - made.zero_point)
     table = table_of_points(function, np.asarray(low), np.asarray(high), np.asarray(np.float32(65536) / span))
-    return Computed((call.stored(interpolate(x, table)),), (Step("segment", 256 + (x >> 7)), Step("place", x & 127)))
+    return Computed(
+        (call.stored(interpolate(x, table)),), (Interim("segment", 256 + (x >> 7)), Interim("place", x & 127))
+    )
 
 
-def table(function: RealFunction) -> Callable[[Call], Computed]:
+def table(function: RealFunction) -> Callable[[KernelCall], Computed]:
     return lambda call: looked_up(call, function)
 
 
-def gelu_op(call: Call) -> Computed:
+def gelu_op(call: KernelCall) -> Computed:
     return looked_up(call, gelu_by_tanh if call.option("approximate", False) else gelu)
 
 
-def log_op(call: Call) -> Computed:
+def log_op(call: KernelCall) -> Computed:
     """Of what is not above zero: the least that the output holds."""
     least = np.float32(call.output.dtype.min - call.output.zero_point) * np.float32(call.output.scale)
     return looked_up(call, lambda x: np.where(x <= 0, least, log(np.maximum(x, np.float32(1e-38)))))
 
 
-def square_root(call: Call) -> Computed:
+def square_root(call: KernelCall) -> Computed:
     """In float32, cut off rather than rounded."""
     real = np.float32(call.scale(0)) * call.centered(0).astype(np.float32)
     return call.finished(np.trunc(np.sqrt(real) / np.float32(call.output_scale)).astype(np.int64))
 
 
-def reciprocal_root(call: Call) -> Computed:
+def reciprocal_root(call: KernelCall) -> Computed:
     """8 bits in fixed point, 16 bits from a table; of what is not above zero the greatest that the output holds."""
     greatest = np.float32(call.output.dtype.max) * np.float32(call.output.scale)
     if call.output.dtype is DType.INT16:
@@ -133,14 +135,14 @@ def reciprocal_root(call: Call) -> Computed:
     return reciprocal_root_in_fixed_point(call)
 
 
-def reciprocal_root_in_fixed_point(call: Call) -> Computed:
+def reciprocal_root_in_fixed_point(call: KernelCall) -> Computed:
     x = call.centered(0)
     factor = 1.0 / np.float64(np.sqrt(np.float32(call.scale(0))) * np.float32(call.output_scale))
     multiplier, shift = fixed_points(np.asarray(factor))
     roots, root_shifts = transcendental.inverse_root(x)
     units = multiply(multiply(np.ones_like(x), roots, root_shifts + 20), multiplier, shift - 20)
     units = np.where(x == 0, call.output.dtype.max - call.output.zero_point, units)
-    return call.finished(units, [Step("root's multiplier", roots), Step("root's shift", root_shifts)])
+    return call.finished(units, [Interim("root's multiplier", roots), Interim("root's shift", root_shifts)])
 
 
 # LOGISTIC and TANH.
@@ -160,7 +162,7 @@ def sigmoid_points() -> Array:
     return points
 
 
-def _in_thirds(call: Call, near: tuple[int, ...]) -> Array:
+def _in_thirds(call: KernelCall, near: tuple[int, ...]) -> Array:
     """16-bit inputs in units of 1 / (3 * 4096), by a multiplier of 15 bits; exact for scales of 2**(-12 + `near`)."""
     x, scale = call.value(0).astype(np.int64), np.float32(call.scale(0))
     log2 = np.log2(scale)
@@ -195,27 +197,27 @@ def tanh_of_thirds(x: Array) -> tuple[Array, Array]:
     return np.where(x >= 0, value - middle + half, -value + middle + half - 1) >> 8, place
 
 
-def logistic(call: Call) -> Computed:
+def logistic(call: KernelCall) -> Computed:
     if call.output.dtype is not DType.INT16:
         return call.rules.sigmoid(call, True)
     x = _in_thirds(call, (0,))
     value, place = sigmoid_of_thirds(x)
-    return Computed((call.stored(value),), (Step("rescaled input", x), Step("segment", place)))
+    return Computed((call.stored(value),), (Interim("rescaled input", x), Interim("segment", place)))
 
 
-def hyperbolic_tangent(call: Call) -> Computed:
+def hyperbolic_tangent(call: KernelCall) -> Computed:
     if call.output.dtype is not DType.INT16:
         return call.rules.sigmoid(call, False)
     x = _in_thirds(call, (0, 1))
     value, place = tanh_of_thirds(x)
-    return Computed((call.stored(value),), (Step("rescaled input", x), Step("segment", place)))
+    return Computed((call.stored(value),), (Interim("rescaled input", x), Interim("segment", place)))
 
 
-def sigmoid_by_table(call: Call, is_logistic: bool) -> Computed:
+def sigmoid_by_table(call: KernelCall, is_logistic: bool) -> Computed:
     return looked_up(call, sigmoid if is_logistic else tanh)
 
 
-def sigmoid_in_fixed_point(call: Call, is_logistic: bool) -> Computed:
+def sigmoid_in_fixed_point(call: KernelCall, is_logistic: bool) -> Computed:
     """8 bits: rescaled to four integer bits, the function, rounded to 8 bits."""
     factor = np.float64(call.scale(0)) * (1 << 27)
     multiplier, shift = fixed_points(np.asarray(factor))
@@ -225,10 +227,10 @@ def sigmoid_in_fixed_point(call: Call, is_logistic: bool) -> Computed:
     function, bits, zero = (transcendental.logistic, 23, -128) if is_logistic else (transcendental.tanh, 24, 0)
     value = np.clip(shift_right(function(inside, 4), bits) + zero, -128, 127)
     value = np.where(x <= -radius, -128, np.where(x >= radius, 127, value))
-    return Computed((call.stored(value),), (Step("rescaled input", inside),))
+    return Computed((call.stored(value),), (Interim("rescaled input", inside),))
 
 
-def hard_swish(call: Call) -> Computed:
+def hard_swish(call: KernelCall) -> Computed:
     """x * relu6(x + 3) / 6 in 16 bits: a factor from 0 to 1 times x, both rescaled."""
     fine = np.float32(1 / 128) * np.float32(call.scale(0))
     factors = np.array(
@@ -248,5 +250,5 @@ def hard_swish(call: Call) -> Computed:
         gate = shift_right(gate, -shift)
     gate = (gate + (1 << 15)) >> 1
     product = np.trunc(gate * scaled / (1 << 15)).astype(np.int64)
-    steps = [Step("rescaled input", scaled), Step("gate", gate), Step("product", product)]
+    steps = [Interim("rescaled input", scaled), Interim("gate", gate), Interim("product", product)]
     return call.finished(shift_right(product, -int(shifts[0])), steps)

@@ -11,11 +11,11 @@ from ..ops import CONVERSIONS
 from ..ops.execution import execution_of
 from ..ops.recurrent import LSTM
 from . import conversion, elementwise, functions, normalization, pooling, recurrent
-from .call import Call, Computed
+from .call import Computed, KernelCall
 from .movement import MOVING, moved
 from .weighted import matrix_product, weighted
 
-Kernel = Callable[[Call], Computed]
+Kernel = Callable[[KernelCall], Computed]
 
 KERNELS: Mapping[str, Kernel] = {
     **dict.fromkeys(("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"), weighted),

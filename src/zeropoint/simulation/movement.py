@@ -11,72 +11,72 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import Array
-from .call import Call, Computed
+from .call import Computed, KernelCall
 
-Moving = Callable[[Call], Sequence[Array]]
+Moving = Callable[[KernelCall], Sequence[Array]]
 
 
-def _ints(call: Call, slot: int) -> list[int]:
+def _ints(call: KernelCall, slot: int) -> list[int]:
     return [int(v) for v in np.ravel(call.value(slot))]
 
 
-def _shape(call: Call, slot: int = 0) -> tuple[int, ...]:
+def _shape(call: KernelCall, slot: int = 0) -> tuple[int, ...]:
     return call.op.outputs[slot].shape
 
 
-def real_zero(call: Call) -> int:
+def real_zero(call: KernelCall) -> int:
     """The integer that stands for a real zero."""
     params = call.op.outputs[0].params
     return 0 if params is None else params.zero_point
 
 
-def same(call: Call) -> Sequence[Array]:
+def same(call: KernelCall) -> Sequence[Array]:
     """RESHAPE, SQUEEZE, EXPAND_DIMS: another shape."""
     return [call.value(0)]
 
 
-def shape(call: Call) -> Sequence[Array]:
+def shape(call: KernelCall) -> Sequence[Array]:
     return [np.array(call.value(0).shape)]
 
 
-def rank(call: Call) -> Sequence[Array]:
+def rank(call: KernelCall) -> Sequence[Array]:
     return [np.array(call.value(0).ndim)]
 
 
-def transpose(call: Call) -> Sequence[Array]:
+def transpose(call: KernelCall) -> Sequence[Array]:
     return [call.value(0).transpose(_ints(call, 1))]
 
 
-def pack(call: Call) -> Sequence[Array]:
+def pack(call: KernelCall) -> Sequence[Array]:
     return [np.stack([call.value(k) for k in range(len(call.values))], int(call.option("axis", 0)))]
 
 
-def unpack(call: Call) -> Sequence[Array]:
+def unpack(call: KernelCall) -> Sequence[Array]:
     return list(np.moveaxis(call.value(0), int(call.option("axis", 0)), 0))
 
 
-def concatenate(call: Call) -> Sequence[Array]:
+def concatenate(call: KernelCall) -> Sequence[Array]:
     return [np.concatenate([call.value(k) for k in range(len(call.values))], int(call.option("axis", 0)))]
 
 
-def split(call: Call) -> Sequence[Array]:
+def split(call: KernelCall) -> Sequence[Array]:
     return np.split(call.value(1), len(call.op.outputs), _ints(call, 0)[0])
 
 
-def split_by_sizes(call: Call) -> Sequence[Array]:
+def split_by_sizes(call: KernelCall) -> Sequence[Array]:
     x, axis = call.value(0), _ints(call, 2)[0]
     sizes = [tensor.shape[axis] for tensor in call.op.outputs]
     return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
-def cut(call: Call) -> Sequence[Array]:
+def cut(call: KernelCall) -> Sequence[Array]:
     """SLICE: a size of -1 goes to the end."""
     x = call.value(0)
     ends = zip(_ints(call, 1), _ints(call, 2), x.shape, strict=True)
     return [x[tuple(slice(begin, length if size < 0 else begin + size) for begin, size, length in ends)]]
 
 
-def strided_slice(call: Call) -> Sequence[Array]:
+def strided_slice(call: KernelCall) -> Sequence[Array]:
     x = call.value(0)
     masks = [int(call.option(f"{name}Mask", 0)) for name in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")]
     begins, ends, steps = (_ints(call, slot) for slot in (1, 2, 3))
@@ -95,7 +95,7 @@ def strided_slice(call: Call) -> Sequence[Array]:
     return [x[tuple(index)]]
 
 
-def gather(call: Call) -> Sequence[Array]:
+def gather(call: KernelCall) -> Sequence[Array]:
     x, places = call.value(0), call.value(1)
     axis, batch = int(call.option("axis", 0)) % call.value(0).ndim, int(call.option("batchDims", 0))
     if not batch:
@@ -105,15 +105,15 @@ def gather(call: Call) -> Sequence[Array]:
     return [np.stack([np.take(row, place, axis - batch) for row, place in zip(rows, chosen, strict=True)])]
 
 
-def gather_nd(call: Call) -> Sequence[Array]:
+def gather_nd(call: KernelCall) -> Sequence[Array]:
     return [call.value(0)[tuple(np.moveaxis(call.value(1), -1, 0))]]
 
 
-def embedding_lookup(call: Call) -> Sequence[Array]:
+def embedding_lookup(call: KernelCall) -> Sequence[Array]:
     return [call.value(1)[call.value(0)]]
 
 
-def update_slice(call: Call) -> Sequence[Array]:
+def update_slice(call: KernelCall) -> Sequence[Array]:
     x, part = call.value(0), call.value(1)
     starts = [min(max(s, 0), n - m) for s, n, m in zip(_ints(call, 2), x.shape, part.shape, strict=True)]
     result = x.copy()
@@ -121,45 +121,45 @@ def update_slice(call: Call) -> Sequence[Array]:
     return [result]
 
 
-def pad(call: Call) -> Sequence[Array]:
+def pad(call: KernelCall) -> Sequence[Array]:
     value = int(np.ravel(call.value(2))[0]) if call.has(2) else real_zero(call)
     return [np.pad(call.value(0), call.value(1).astype(np.int64), constant_values=value)]
 
 
-def mirror_pad(call: Call) -> Sequence[Array]:
+def mirror_pad(call: KernelCall) -> Sequence[Array]:
     mode = "symmetric" if int(call.option("mode", 0)) else "reflect"
     return [np.pad(call.value(0), call.value(1).astype(np.int64), mode=mode)]  # type: ignore[call-overload]
 
 
-def fill(call: Call) -> Sequence[Array]:
+def fill(call: KernelCall) -> Sequence[Array]:
     return [np.full(_shape(call), call.value(1))]
 
 
-def zeros_like(call: Call) -> Sequence[Array]:
+def zeros_like(call: KernelCall) -> Sequence[Array]:
     return [np.full(_shape(call), real_zero(call))]
 
 
-def set_diagonal(call: Call) -> Sequence[Array]:
+def set_diagonal(call: KernelCall) -> Sequence[Array]:
     result, places = call.value(0).copy(), np.arange(call.value(1).shape[-1])
     result[..., places, places] = call.value(1)
     return [result]
 
 
-def dilate(call: Call) -> Sequence[Array]:
+def dilate(call: KernelCall) -> Sequence[Array]:
     x = call.value(0)
     result = np.full(_shape(call), np.ravel(call.value(2))[0], x.dtype)
     result[tuple(slice(None, None, step) for step in _ints(call, 1))] = x
     return [result]
 
 
-def one_hot(call: Call) -> Sequence[Array]:
+def one_hot(call: KernelCall) -> Sequence[Array]:
     places, depth = call.value(0), _ints(call, 1)[0]
     axis = int(call.option("axis", -1))
     hot = np.expand_dims(places, axis) == np.arange(depth).reshape(-1, *[1] * (places.ndim - axis % (places.ndim + 1)))
     return [np.where(hot, call.value(2), call.value(3))]
 
 
-def sparse_to_dense(call: Call) -> Sequence[Array]:
+def sparse_to_dense(call: KernelCall) -> Sequence[Array]:
     places, values = call.value(0), call.value(2)
     result = np.full(_shape(call), np.ravel(call.value(3))[0], values.dtype)
     rank = result.ndim
@@ -167,19 +167,19 @@ def sparse_to_dense(call: Call) -> Sequence[Array]:
     return [result]
 
 
-def tile(call: Call) -> Sequence[Array]:
+def tile(call: KernelCall) -> Sequence[Array]:
     return [np.tile(call.value(0), _ints(call, 1))]
 
 
-def broadcast_to(call: Call) -> Sequence[Array]:
+def broadcast_to(call: KernelCall) -> Sequence[Array]:
     return [np.broadcast_to(call.value(0), _shape(call))]
 
 
-def reverse(call: Call) -> Sequence[Array]:
+def reverse(call: KernelCall) -> Sequence[Array]:
     return [np.flip(call.value(0), tuple(_ints(call, 1)))]
 
 
-def select(call: Call) -> Sequence[Array]:
+def select(call: KernelCall) -> Sequence[Array]:
     """A condition of one dimension chooses rows."""
     condition, shape = call.value(0), _shape(call)
     if call.op.kind == "SELECT" and condition.ndim == 1 and len(shape) > 1:
@@ -192,18 +192,18 @@ def _space_to_blocks(x: Array, block: int) -> Array:
     return x.reshape(batch, height // block, block, width // block, block, channels)
 
 
-def space_to_depth(call: Call) -> Sequence[Array]:
+def space_to_depth(call: KernelCall) -> Sequence[Array]:
     return [_space_to_blocks(call.value(0), int(call.option("blockSize"))).transpose(0, 1, 3, 2, 4, 5)]
 
 
-def depth_to_space(call: Call) -> Sequence[Array]:
+def depth_to_space(call: KernelCall) -> Sequence[Array]:
     block, x = int(call.option("blockSize")), call.value(0)
     batch, height, width, channels = x.shape
     parts = x.reshape(batch, height, width, block, block, channels // block**2)
     return [parts.transpose(0, 1, 3, 2, 4, 5)]
 
 
-def space_to_batch(call: Call) -> Sequence[Array]:
+def space_to_batch(call: KernelCall) -> Sequence[Array]:
     x, blocks, pads = call.value(0), _ints(call, 1), call.value(2).astype(np.int64)
     rest = x.ndim - 1 - len(blocks)
     x = np.pad(x, [(0, 0), *pads.tolist(), *[(0, 0)] * rest], constant_values=call.rules.block_filler(call))
@@ -215,7 +215,7 @@ def space_to_batch(call: Call) -> Sequence[Array]:
     return [parts.transpose(*inner, 0, *outer, *range(1 + 2 * len(blocks), parts.ndim))]
 
 
-def batch_to_space(call: Call) -> Sequence[Array]:
+def batch_to_space(call: KernelCall) -> Sequence[Array]:
     x, blocks, crops = call.value(0), _ints(call, 1), call.value(2).astype(np.int64).tolist()
     count, batch = len(blocks), x.shape[0] // int(np.prod(blocks))
     parts = x.reshape(*blocks, batch, *x.shape[1:])
@@ -267,7 +267,7 @@ MOVING: dict[str, Moving] = {
 }
 
 
-def moved(call: Call) -> Computed:
+def moved(call: KernelCall) -> Computed:
     """Numbers in other places."""
     values = MOVING[call.op.kind](call)
     return Computed(tuple(call.stored(value, k) for k, value in enumerate(values)))

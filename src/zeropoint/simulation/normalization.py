@@ -11,14 +11,14 @@ from ..affine import round_half_away
 from ..dtypes import Array, DType
 from ..fixedpoint import high_product, multiply, shift_right, to_fixed_point
 from . import transcendental
-from .call import Call, Computed, Step
+from .call import Computed, Interim, KernelCall
 from .functions import exact, interpolate, table_of_points
 
 INTEGER_BITS, SUM_BITS = 5, 12
 """Of the differences to a row's greatest element, and of the sum of their exponentials."""
 
 
-def _differences(call: Call, beta: float) -> tuple[Array, Array, int, int]:
+def _differences(call: KernelCall, beta: float) -> tuple[Array, Array, int, int]:
     """Elements below the row's greatest, in fixed point; which of them count; multiplier and shift."""
     factor = min(beta * float(call.scale(0)) * (1 << (31 - INTEGER_BITS)), 2.0**31 - 1)
     multiplier, shift = to_fixed_point(factor)
@@ -29,13 +29,13 @@ def _differences(call: Call, beta: float) -> tuple[Array, Array, int, int]:
     return below, counts, multiplier, shift
 
 
-def softmax(call: Call) -> Computed:
+def softmax(call: KernelCall) -> Computed:
     if call.params(0).dtype is DType.INT16:
         return _softmax_of_int16(call)
     return call.rules.softmax(call)
 
 
-def softmax_in_fixed_point(call: Call) -> Computed:
+def softmax_in_fixed_point(call: KernelCall) -> Computed:
     """exp(x - greatest), the sum of these, its reciprocal, their product, all as 32-bit integers."""
     below, counts, multiplier, shift = _differences(call, float(np.float32(call.option("beta", 1.0))))
     exponentials = transcendental.exp_of_negative(multiply(np.where(counts, below, 0), multiplier, shift), INTEGER_BITS)
@@ -46,17 +46,17 @@ def softmax_in_fixed_point(call: Call) -> Computed:
     units = shift_right(high_product(scale, exponentials), over + 31 - made.bits)
     value = np.where(counts, np.clip(units + made.min, made.min, made.max), made.min)
     steps = (
-        Step("below the greatest", below),
-        Step("multiplier", np.asarray(multiplier)),
-        Step("shift", np.asarray(shift)),
-        Step("exponential", exponentials),
-        Step("sum of exponentials", total),
-        Step("reciprocal", scale),
+        Interim("below the greatest", below),
+        Interim("multiplier", np.asarray(multiplier)),
+        Interim("shift", np.asarray(shift)),
+        Interim("exponential", exponentials),
+        Interim("sum of exponentials", total),
+        Interim("reciprocal", scale),
     )
     return Computed((call.stored(value),), steps)
 
 
-def softmax_in_float(call: Call) -> Computed:
+def softmax_in_float(call: KernelCall) -> Computed:
     """A table of exponentials in float32, and float32 sums."""
     x = call.value(0).astype(np.int64)
     table = _float_exponentials(np.float32(call.scale(0)), np.float32(call.option("beta", 1.0)))
@@ -65,7 +65,7 @@ def softmax_in_float(call: Call) -> Computed:
     inverse = np.float32(1) / (total * np.float32(call.output_scale))
     made = call.output
     units = np.rint(exponentials * inverse).astype(np.int64) + made.zero_point
-    steps = (Step("exponential", exponentials), Step("sum of exponentials", total))
+    steps = (Interim("exponential", exponentials), Interim("sum of exponentials", total))
     return Computed((call.stored(np.clip(units, made.dtype.min, made.dtype.max)),), steps)
 
 
@@ -89,7 +89,7 @@ def _int16_tables() -> tuple[Array, Array]:
     return exponentials, reciprocals
 
 
-def _softmax_of_int16(call: Call) -> Computed:
+def _softmax_of_int16(call: KernelCall) -> Computed:
     """Exponentials from a table over [-10, 0], the reciprocal of their sum from another."""
     exponential_table, reciprocal_table = _int16_tables()
     beta = np.float32(call.option("beta", 1.0))
@@ -104,15 +104,15 @@ def _softmax_of_int16(call: Call) -> Computed:
     scale = interpolate(np.clip(shifted - (1 << 15) - (1 << 16), -32768, 32767), reciprocal_table)
     right = 31 - headroom
     value = np.clip((exponentials * scale + (np.int64(1) << (right - 1))) >> right, 0, 32767)
-    steps = (Step("exponential", exponentials), Step("sum of exponentials", total), Step("reciprocal", scale))
+    steps = (Interim("exponential", exponentials), Interim("sum of exponentials", total), Interim("reciprocal", scale))
     return Computed((call.stored(value),), steps)
 
 
-def log_softmax(call: Call) -> Computed:
+def log_softmax(call: KernelCall) -> Computed:
     return call.rules.log_softmax(call)
 
 
-def log_softmax_in_fixed_point(call: Call) -> Computed:
+def log_softmax_in_fixed_point(call: KernelCall) -> Computed:
     """x - greatest - log(sum of exponentials)."""
     below, counts, multiplier, shift = _differences(call, 1.0)
     rescaled = multiply(np.where(counts, below, 0), multiplier, shift)
@@ -126,11 +126,11 @@ def log_softmax_in_fixed_point(call: Call) -> Computed:
     rescaled = multiply(np.maximum(below, least), multiplier, shift)
     units = shift_right(rescaled - log, 31 - INTEGER_BITS - 4) + made.max
     value = np.where(below > least, np.clip(units, made.min, made.max), made.min)
-    steps = (Step("below the greatest", below), Step("sum of exponentials", total), Step("logarithm", log))
+    steps = (Interim("below the greatest", below), Interim("sum of exponentials", total), Interim("logarithm", log))
     return Computed((call.stored(value),), steps)
 
 
-def log_softmax_in_float(call: Call) -> Computed:
+def log_softmax_in_float(call: KernelCall) -> Computed:
     x = call.value(0).astype(np.int64)
     table = _float_exponentials(np.float32(call.scale(0)), np.float32(1))
     greatest = x.max(axis=-1, keepdims=True)
@@ -141,15 +141,15 @@ def log_softmax_in_float(call: Call) -> Computed:
     offset = greatest.astype(np.float32) * scale + log / np.float32(call.output_scale)
     units = round_half_away((scale * x.astype(np.float32) - offset).astype(np.float32)).astype(np.int64)
     value = np.clip(units + made.zero_point, made.dtype.min, made.dtype.max)
-    return Computed((call.stored(value),), (Step("sum of exponentials", total), Step("logarithm", log)))
+    return Computed((call.stored(value),), (Interim("sum of exponentials", total), Interim("logarithm", log)))
 
 
-def l2_normalization(call: Call) -> Computed:
+def l2_normalization(call: KernelCall) -> Computed:
     """x / sqrt(sum of squares), with 7 bits behind the point."""
     x = call.centered(0)
     total = (x * x).sum(axis=-1, keepdims=True)
     multiplier, shift = transcendental.inverse_root(total)
     made = call.output
     value = np.clip(multiply(x, multiplier, shift + 7) + made.zero_point, made.dtype.min, made.dtype.max)
-    steps = (Step("sum of squares", total), Step("multiplier", multiplier), Step("shift", shift + 7))
+    steps = (Interim("sum of squares", total), Interim("multiplier", multiplier), Interim("shift", shift + 7))
     return Computed((call.stored(value),), steps)

@@ -8,31 +8,31 @@ from ..affine import round_half_away
 from ..dtypes import Array
 from ..fixedpoint import multiply, wrapped
 from ..ops.layout import pooling_windows, sliding
-from .call import Call, Computed, Step
+from .call import Computed, Interim, KernelCall
 from .rescaling import fixed_points
 
 
-def _windows(call: Call, x: Array) -> Array:
+def _windows(call: KernelCall, x: Array) -> Array:
     """[positions, taps, channels], zeros for padding."""
     return sliding(pooling_windows(call.op), x)
 
 
-def average_pool(call: Call) -> Computed:
+def average_pool(call: KernelCall) -> Computed:
     return call.rules.average(call)
 
 
-def average_of_integers(call: Call) -> Computed:
+def average_of_integers(call: KernelCall) -> Computed:
     """The mean of the integers that lie on the image, halves away from zero; the zero point does not matter."""
     x = call.value(0).astype(np.int64)
     total = _windows(call, x).sum(axis=1)
     count = _windows(call, np.ones_like(x)).sum(axis=1)
     mean = _quotient(total + np.where(total > 0, count // 2, -(count // 2)), count)
     shape = call.op.outputs[0].shape
-    steps = (Step("sum", total.reshape(shape)), Step("elements", count.reshape(shape)))
+    steps = (Interim("sum", total.reshape(shape)), Interim("elements", count.reshape(shape)))
     return Computed((call.stored(np.clip(mean, *call.bounds())),), steps)
 
 
-def max_pool(call: Call) -> Computed:
+def max_pool(call: KernelCall) -> Computed:
     x = call.value(0).astype(np.int64)
     least = call.output.dtype.min
     greatest = _windows(call, x - least).max(axis=1) + least
@@ -47,12 +47,12 @@ def _quotient(a: Array, b: Array | int) -> Array:
 # Images.
 
 
-def _size(call: Call) -> tuple[int, int]:
+def _size(call: KernelCall) -> tuple[int, int]:
     height, width = np.ravel(call.value(1)).tolist()
     return height, width
 
 
-def resize_nearest_neighbor(call: Call) -> Computed:
+def resize_nearest_neighbor(call: KernelCall) -> Computed:
     x = call.value(0)
     corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
     rows, columns = (_nearest(x.shape[axis], size, corners, centers) for axis, size in enumerate(_size(call), 1))
@@ -67,11 +67,11 @@ def _nearest(source: int, size: int, corners: bool, centers: bool) -> Array:
     return np.asarray(np.clip(chosen.astype(np.int64), 0, source - 1))
 
 
-def resize_bilinear(call: Call) -> Computed:
+def resize_bilinear(call: KernelCall) -> Computed:
     return call.rules.bilinear(call)
 
 
-def bilinear_in_integers(call: Call) -> Computed:
+def bilinear_in_integers(call: KernelCall) -> Computed:
     """Places in 1/1024 of a pixel; the mean of four neighbours is rounded half away from zero."""
     x = call.value(0).astype(np.int64)
     corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
@@ -86,7 +86,7 @@ def bilinear_in_integers(call: Call) -> Computed:
         + x[:, y1][:, :, x1] * v * u
     )
     mean = _quotient(total + np.where(total > 0, 1 << 19, -(1 << 19)), 1 << 20)
-    return Computed((call.stored(mean),), (Step("weighted sum", total),))
+    return Computed((call.stored(mean),), (Interim("weighted sum", total),))
 
 
 def _neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[Array, Array, Array]:
@@ -102,7 +102,7 @@ def _neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[A
     return before, after, places - 1024 * before
 
 
-def bilinear_in_11_bits(call: Call) -> Computed:
+def bilinear_in_11_bits(call: KernelCall) -> Computed:
     """XNNPACK's: weights in 1/2048, rounded to the nearest, the mean rounded half upwards."""
     x = call.value(0).astype(np.int64)
     corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
@@ -113,7 +113,7 @@ def bilinear_in_11_bits(call: Call) -> Computed:
     top = (x[:, y0][:, :, x0] << 11) + (x[:, y0][:, :, x1] - x[:, y0][:, :, x0]) * u
     bottom = (x[:, y1][:, :, x0] << 11) + (x[:, y1][:, :, x1] - x[:, y1][:, :, x0]) * u
     total = (top << 11) + (bottom - top) * v
-    return Computed((call.stored((total + (1 << 21)) >> 22),), (Step("weighted sum", total),))
+    return Computed((call.stored((total + (1 << 21)) >> 22),), (Interim("weighted sum", total),))
 
 
 def _weighted_neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[Array, Array, Array]:
@@ -131,16 +131,16 @@ def _weighted_neighbours(source: int, size: int, corners: bool, centers: bool) -
 # Reductions.
 
 
-def axes_of(call: Call) -> tuple[int, ...]:
+def axes_of(call: KernelCall) -> tuple[int, ...]:
     rank = call.value(0).ndim
     return tuple(dict.fromkeys(int(axis) % rank for axis in np.ravel(call.value(1)))) if rank else ()
 
 
-def mean(call: Call) -> Computed:
+def mean(call: KernelCall) -> Computed:
     return call.rules.mean(call)
 
 
-def mean_in_fixed_point(call: Call) -> Computed:
+def mean_in_fixed_point(call: KernelCall) -> Computed:
     """The division by the number of elements is part of the multiplier."""
     axes = axes_of(call)
     x = call.centered(0)
@@ -150,12 +150,12 @@ def mean_in_fixed_point(call: Call) -> Computed:
     more = min(count.bit_length() - 1, 32, 31 + shift)
     multiplier, shift = (multiplier << more) // count, shift - more
     total = wrapped(x.sum(axis=axes)).reshape(call.op.outputs[0].shape)
-    steps = [Step("sum", total), Step("elements", np.asarray(count))]
-    steps += [Step("multiplier", np.asarray(multiplier)), Step("shift", np.asarray(shift))]
+    steps = [Interim("sum", total), Interim("elements", np.asarray(count))]
+    steps += [Interim("multiplier", np.asarray(multiplier)), Interim("shift", np.asarray(shift))]
     return call.finished(multiply(total, multiplier, shift), steps)
 
 
-def mean_in_float32(call: Call) -> Computed:
+def mean_in_float32(call: KernelCall) -> Computed:
     """XNNPACK's: the sum of the integers as they are times a float32, plus a float32 for the zero points."""
     axes = axes_of(call)
     x, made = call.value(0).astype(np.int64), call.output
@@ -165,27 +165,27 @@ def mean_in_float32(call: Call) -> Computed:
     offset = np.float32(made.zero_point) - np.float32(count * call.params(0).zero_point) * factor
     total = wrapped(x.sum(axis=axes)).reshape(call.op.outputs[0].shape)
     rounded = np.rint(total.astype(np.float32) * factor + offset).astype(np.int64)
-    steps = (Step("sum", total), Step("factor", np.asarray(factor)), Step("offset", np.asarray(offset)))
+    steps = (Interim("sum", total), Interim("factor", np.asarray(factor)), Interim("offset", np.asarray(offset)))
     return Computed((call.stored(np.clip(rounded, made.dtype.min, made.dtype.max)),), steps)
 
 
-def reduce_max(call: Call) -> Computed:
+def reduce_max(call: KernelCall) -> Computed:
     return Computed((call.stored(call.value(0).max(axis=axes_of(call))),))
 
 
-def reduce_min(call: Call) -> Computed:
+def reduce_min(call: KernelCall) -> Computed:
     return Computed((call.stored(call.value(0).min(axis=axes_of(call))),))
 
 
-def arg_max(call: Call) -> Computed:
+def arg_max(call: KernelCall) -> Computed:
     return Computed((call.stored(np.argmax(call.value(0), axis=axes_of(call)[0])),))
 
 
-def arg_min(call: Call) -> Computed:
+def arg_min(call: KernelCall) -> Computed:
     return Computed((call.stored(np.argmin(call.value(0), axis=axes_of(call)[0])),))
 
 
-def top_k(call: Call) -> Computed:
+def top_k(call: KernelCall) -> Computed:
     """The k greatest of each row; of equal ones the first."""
     x, count = call.value(0), int(np.ravel(call.value(1))[0])
     order = np.argsort(-x.astype(np.int64), axis=-1, kind="stable")[..., :count]

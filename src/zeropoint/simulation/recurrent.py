@@ -12,7 +12,7 @@ from ..fixedpoint import multiply, shift_right, wrapped
 from ..graph.model import Op
 from ..ops.recurrent import Gate, LstmSlot
 from . import transcendental
-from .call import Call, Computed
+from .call import Computed, KernelCall
 from .functions import sigmoid_of_thirds, tanh_of_thirds
 from .rescaling import fixed_points
 from .weighted import product
@@ -70,7 +70,7 @@ def is_plain(op: Op) -> bool:
     return all(slot >= len(op.inputs) or op.inputs[slot] is None for slot in slots)
 
 
-def lstm(call: Call) -> Computed:
+def lstm(call: KernelCall) -> Computed:
     """Gates i, f, o = sigmoid(W x + R h + b), update g = tanh(...), cell c = f c + i g, output h = o tanh(c)."""
     layer = _Layer(call)
     x = call.value(0).astype(np.int64)
@@ -82,7 +82,7 @@ def lstm(call: Call) -> Computed:
 class _Layer:
     """The state between the steps of a sequence."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: KernelCall) -> None:
         self.call, self.arithmetic = call, call.rules.cell
         self.hidden = call.value(LstmSlot.OUTPUT_STATE).astype(np.int64)
         self.cell = call.value(LstmSlot.CELL_STATE).astype(np.int64)

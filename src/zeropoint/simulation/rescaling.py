@@ -13,7 +13,7 @@ import numpy as np
 from ..affine import round_half_away
 from ..dtypes import Array
 from ..fixedpoint import high_product, multiply, multiply_wide, to_fixed_point, wrapped
-from .call import Step
+from .call import Interim
 
 Real = np.floating[Any]
 
@@ -50,9 +50,9 @@ class FixedPoint:
     def factor(self, scales: Scales) -> Array:
         return scales.factor() if scales.weights.ndim else scales.factor(self.product, self.quotient)
 
-    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Step]]:
+    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Interim]]:
         multiplier, shift = fixed_points(self.factor(scales))
-        steps = [Step("multiplier", multiplier), Step("shift", shift)]
+        steps = [Interim("multiplier", multiplier), Interim("shift", shift)]
         return multiply(wrapped(sums), multiplier, shift), steps
 
 
@@ -60,12 +60,12 @@ class FixedPoint:
 class FixedPointUpwards(FixedPoint):
     """The same with halves upwards in the second rounding: ruy, in LiteRT's optimized kernels."""
 
-    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Step]]:
+    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Interim]]:
         multiplier, shift = fixed_points(self.factor(scales))
         left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
         high = high_product(wrapped(sums << left), multiplier)
         units = (high + ((np.int64(1) << right) >> 1)) >> right
-        return np.asarray(units), [Step("multiplier", multiplier), Step("shift", shift)]
+        return np.asarray(units), [Interim("multiplier", multiplier), Interim("shift", shift)]
 
 
 @dataclass(frozen=True)
@@ -73,19 +73,19 @@ class EightBits:
     """Times a multiplier with eight bits behind the point, rounded once, halves upwards: XNNPACK where no sum is
     involved."""
 
-    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Step]]:
+    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Interim]]:
         ratio = scales.inputs.astype(np.float32) / scales.output.astype(np.float32)
         multiplier = np.rint(np.float32(256) * (ratio * scales.weights.astype(np.float32))).astype(np.int64)
-        return np.asarray((sums * multiplier + 128) >> 8), [Step("multiplier / 256", multiplier)]
+        return np.asarray((sums * multiplier + 128) >> 8), [Interim("multiplier / 256", multiplier)]
 
 
 @dataclass(frozen=True)
 class WideFixedPoint(FixedPoint):
     """A 64-bit sum times a 16-bit multiplier, rounded once."""
 
-    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Step]]:
+    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Interim]]:
         multiplier, shift = fixed_points(self.factor(scales))
-        steps = [Step("multiplier", multiplier), Step("shift", shift)]
+        steps = [Interim("multiplier", multiplier), Interim("shift", shift)]
         return multiply_wide(sums, multiplier, shift), steps
 
 
@@ -93,18 +93,18 @@ class WideFixedPoint(FixedPoint):
 class Float64:
     """A sum times a float64, rounded once, halves away from zero."""
 
-    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Step]]:
+    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Interim]]:
         factor = scales.factor()
-        return round_half_away(sums * factor).astype(np.int64), [Step("factor", factor)]
+        return round_half_away(sums * factor).astype(np.int64), [Interim("factor", factor)]
 
 
 @dataclass(frozen=True)
 class Float32:
     """A sum as float32 times a float32, rounded once, halves to even: XNNPACK."""
 
-    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Step]]:
+    def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Interim]]:
         factor = scales.factor(np.float32, np.float32).astype(np.float32)
-        return np.rint(wrapped(sums).astype(np.float32) * factor).astype(np.int64), [Step("factor", factor)]
+        return np.rint(wrapped(sums).astype(np.float32) * factor).astype(np.int64), [Interim("factor", factor)]
 
 
 Rescaling = FixedPoint | EightBits | WideFixedPoint | Float64 | Float32

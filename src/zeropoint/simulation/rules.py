@@ -15,7 +15,7 @@ from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op
 from ..runtime import Session
 from . import conversion, elementwise, functions, movement, normalization, pooling
-from .call import Call, Computed
+from .call import Computed, KernelCall
 from .elementwise import BinaryFunction
 from .recurrent import CellArithmetic, FixedPointCell, TableCell
 from .rescaling import EightBits, FixedPoint, FixedPointUpwards, Float32, Float64, Rescaling, WideFixedPoint
@@ -23,7 +23,7 @@ from .rescaling import EightBits, FixedPoint, FixedPointUpwards, Float32, Float6
 KernelSet = Literal["reference", "xnnpack", "tflm"]
 KERNEL_SETS: tuple[KernelSet, ...] = ("reference", "xnnpack", "tflm")
 
-Kernel = Callable[[Call], Computed]
+Kernel = Callable[[KernelCall], Computed]
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Rules:
     leak: Rescaling
     slopes: Rescaling
     requantize: Rescaling
-    add: Callable[[Call, BinaryFunction], Computed]
-    subtract: Callable[[Call, BinaryFunction], Computed]
-    quantize: Callable[[Call], Array]
-    sigmoid: Callable[[Call, bool], Computed]
+    add: Callable[[KernelCall, BinaryFunction], Computed]
+    subtract: Callable[[KernelCall, BinaryFunction], Computed]
+    quantize: Callable[[KernelCall], Array]
+    sigmoid: Callable[[KernelCall, bool], Computed]
     softmax: Kernel
     log_softmax: Kernel
     average: Kernel
@@ -52,7 +52,7 @@ class Rules:
     relu6: Kernel
     reciprocal_root: Kernel
     ordered_by_scale: frozenset[DType]
-    block_filler: Callable[[Call], int]
+    block_filler: Callable[[KernelCall], int]
     cell: CellArithmetic
 
 
@@ -63,11 +63,7 @@ RATIO = FixedPoint(FLOAT32, FLOAT32)
 REFERENCE = Rules(
     name="reference",
     layers={**dict.fromkeys(CONVOLUTIONS, FixedPoint()), DENSE: Float64(), MATRICES: FixedPoint(FLOAT32)},
-    wide_layers={
-        **dict.fromkeys(CONVOLUTIONS, WideFixedPoint()),
-        DENSE: Float64(),
-        MATRICES: WideFixedPoint(FLOAT32),
-    },
+    wide_layers={**dict.fromkeys(CONVOLUTIONS, WideFixedPoint()), DENSE: Float64(), MATRICES: WideFixedPoint(FLOAT32)},
     narrow_without_bias=frozenset(),
     grouped=FixedPoint(),
     product=RATIO,

@@ -21,7 +21,7 @@ from ..runtime import Runner, Runtime, Session
 from ..sources.models import ModelSource, load
 from ..sources.ports import Entry, Port, Row, entry
 from ..sources.samples import Notes, Samples, iterate, rows
-from .call import Call, Computed
+from .call import Computed, KernelCall
 from .kernels import KERNELS, is_simulated
 from .movement import MOVING
 from .rules import KERNEL_SETS, KernelSet, Rules, rules_for
@@ -93,10 +93,10 @@ class Trace:
     def outputs(self) -> list[Array]:
         return [self.value(tensor) for tensor in self.entry.graph.outputs]
 
-    def call(self, op: Op) -> Call:
+    def call(self, op: Op) -> KernelCall:
         """An op with what it read."""
         inputs = tuple(None if t is None else self.value(t) for t in op.inputs)
-        return Call(op, inputs, self.rules[op])
+        return KernelCall(op, inputs, self.rules[op])
 
     def integers(self) -> Iterator[OpIntegers]:
         """What the first output of each op holds, where these are integers."""
@@ -216,7 +216,7 @@ class Simulator:
         return runner.run([values[t] for t in fed])
 
 
-def compute(call: Call) -> Computed:
+def compute(call: KernelCall) -> Computed:
     """What the kernels that the call's rules describe make of its inputs."""
     return KERNELS[call.op.kind](call)
 

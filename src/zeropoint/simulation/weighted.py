@@ -8,7 +8,7 @@ from ..dtypes import Array, DType
 from ..graph.model import Op
 from ..ops import OPS
 from ..ops.layout import Layout
-from .call import Call, Computed, Step
+from .call import Computed, Interim, KernelCall
 from .rescaling import Rescaling, Scales
 
 EXACT = (("float32", 2.0**24), ("float64", 2.0**53))
@@ -30,7 +30,7 @@ def layout_of(op: Op) -> Layout:
     return layout
 
 
-def weighted(call: Call) -> Computed:
+def weighted(call: KernelCall) -> Computed:
     """CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV, FULLY_CONNECTED.
 
     output = zero point + rescale(sum over k of (x[k] - zero point) * (w[k] - zero point) + bias)
@@ -45,11 +45,16 @@ def weighted(call: Call) -> Computed:
     rescale = rescaling(call, slot)
     scales = Scales(call.scale(layout.data), call.scale(layout.weights), call.output_scale)
     units, steps = rescale(sums + bias, scales)
-    steps = [Step("sum of products", sums), Step("bias", np.asarray(bias)), Step("accumulator", sums + bias), *steps]
+    steps = [
+        Interim("sum of products", sums),
+        Interim("bias", np.asarray(bias)),
+        Interim("accumulator", sums + bias),
+        *steps,
+    ]
     return call.finished(units, steps)
 
 
-def rescaling(call: Call, bias_slot: int | None) -> Rescaling:
+def rescaling(call: KernelCall, bias_slot: int | None) -> Rescaling:
     """Beside 16-bit activations sums have 64 bits, unless the bias has 32, or some kernels find no bias."""
     kind, rules = call.op.kind, call.rules
     if call.output.dtype is not DType.INT16:
@@ -60,7 +65,7 @@ def rescaling(call: Call, bias_slot: int | None) -> Rescaling:
     return (rules.layers if call.tensor(bias_slot).dtype is DType.INT32 else rules.wide_layers)[kind]
 
 
-def matrix_product(call: Call) -> Computed:
+def matrix_product(call: KernelCall) -> Computed:
     """BATCH_MATMUL, of two tensors that may both flow."""
     left, right = (
         values.swapaxes(-1, -2) if call.option(adjoint) else values
@@ -69,4 +74,4 @@ def matrix_product(call: Call) -> Computed:
     sums = product(left, right)
     rescale = rescaling(call, None)
     units, steps = rescale(sums, Scales(call.scale(0), call.scale(1), call.output_scale))
-    return call.finished(units, [Step("sum of products", sums), *steps])
+    return call.finished(units, [Interim("sum of products", sums), *steps])

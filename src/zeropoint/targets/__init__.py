@@ -18,9 +18,9 @@ from .litert import LITERT as LITERT
 from .target import Costs as Costs
 from .target import OpVerdict as OpVerdict
 from .target import Rewrite as Rewrite
-from .target import Rule as Rule
 from .target import Speed as Speed
 from .target import Target as Target
+from .target import TargetRule as TargetRule
 from .tflm import TFLM as TFLM
 from .typed_op import Operand as Operand
 from .typed_op import TypedOp as TypedOp

@@ -29,7 +29,7 @@ from .conditions import (
     Values,
 )
 from .litert import LITERT
-from .target import Costs, Rewrite, Rule, Target
+from .target import Costs, Rewrite, Target, TargetRule
 
 FLOAT, INT8, UINT8 = (DType.FLOAT32,), (DType.INT8,), (DType.UINT8,)
 EITHER = FLOAT + INT8
@@ -42,51 +42,51 @@ UNIT_STEPS = Values(3, 1, 1, "step")
 KEEPS_AXES = (OptionIn("ellipsisMask", (0,), 0), OptionIn("newAxisMask", (0,), 0), OptionIn("shrinkAxisMask", (0,), 0))
 
 # fmt: off
-XNNPACK: tuple[Rule, ...] = (
+XNNPACK: tuple[TargetRule, ...] = (
     # One scale throughout, or the delegate takes the op and then fails to load the model.
-    Rule(("CONCATENATION", "MAX_POOL_2D"), INT8, (Not(SameParameters()),),
+    TargetRule(("CONCATENATION", "MAX_POOL_2D"), INT8, (Not(SameParameters()),),
          speed="refused", reason="has other scales for its inputs than for its output", remedy=SameParameters.remedy),
     # Layers.
-    Rule(("CONV_2D",), FLOAT, CONSTANT_LAYER, weights=FLOAT + INT8),
-    Rule(("CONV_2D", "DEPTHWISE_CONV_2D"), INT8, CONSTANT_LAYER, weights=INT8),
-    Rule(("DEPTHWISE_CONV_2D",), FLOAT, CONSTANT_LAYER, weights=FLOAT),
-    Rule(("TRANSPOSE_CONV",), EITHER, (ConstantOperand(1),), weights=FLOAT + INT8),
-    Rule(("FULLY_CONNECTED",), EITHER, weights=FLOAT + INT8),
-    Rule(("FULLY_CONNECTED",), EITHER, (DimensionMultiple(1, -1, 2),), weights=NARROW),
-    Rule(("BATCH_MATMUL",), FLOAT, (Rank(2, 6),), weights=FLOAT + INT8),
-    Rule(("BATCH_MATMUL",), INT8, (Rank(2, 6), SymmetricOperand(1))),
+    TargetRule(("CONV_2D",), FLOAT, CONSTANT_LAYER, weights=FLOAT + INT8),
+    TargetRule(("CONV_2D", "DEPTHWISE_CONV_2D"), INT8, CONSTANT_LAYER, weights=INT8),
+    TargetRule(("DEPTHWISE_CONV_2D",), FLOAT, CONSTANT_LAYER, weights=FLOAT),
+    TargetRule(("TRANSPOSE_CONV",), EITHER, (ConstantOperand(1),), weights=FLOAT + INT8),
+    TargetRule(("FULLY_CONNECTED",), EITHER, weights=FLOAT + INT8),
+    TargetRule(("FULLY_CONNECTED",), EITHER, (DimensionMultiple(1, -1, 2),), weights=NARROW),
+    TargetRule(("BATCH_MATMUL",), FLOAT, (Rank(2, 6),), weights=FLOAT + INT8),
+    TargetRule(("BATCH_MATMUL",), INT8, (Rank(2, 6), SymmetricOperand(1))),
     # Arithmetic.
-    Rule(("ADD", "SUB"), INT8, (SMALL, ScaleRatio(2**-10, 2**8, (0,)), ScaleRatio(2**-10, 2**8, (1,)))),
-    Rule(("MUL",), INT8, (SMALL, ScaleRatio(2**-16, 2**8, (0, 1)))),
-    Rule(("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE"), FLOAT, (SMALL,)),
-    Rule(("PRELU",), FLOAT, (SMALL, ConstantOperand(1)), weights=FLOAT),
+    TargetRule(("ADD", "SUB"), INT8, (SMALL, ScaleRatio(2**-10, 2**8, (0,)), ScaleRatio(2**-10, 2**8, (1,)))),
+    TargetRule(("MUL",), INT8, (SMALL, ScaleRatio(2**-16, 2**8, (0, 1)))),
+    TargetRule(("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE"), FLOAT, (SMALL,)),
+    TargetRule(("PRELU",), FLOAT, (SMALL, ConstantOperand(1)), weights=FLOAT),
     # Functions of one value.
-    Rule(("LOGISTIC", "TANH", "ELU"), EITHER, (SMALL,)),
-    Rule(("LEAKY_RELU",), INT8, (SMALL, ScaleRatio(2**-8, 2**7, closed=True), SlopeRatio(2**-8, 2**7))),
-    Rule(("LEAKY_RELU", "RELU", "RELU6", "RELU_N1_TO_1", "HARD_SWISH", "GELU", "ABS", "NEG", "SQUARE", "SQRT", "RSQRT",
-          "EXP", "LOG", "SIN", "COS", "FLOOR", "CEIL", "ROUND"), FLOAT, (SMALL,)),
-    Rule(("SOFTMAX",), FLOAT, (OptionIn("beta", (1.0,)),)),
+    TargetRule(("LOGISTIC", "TANH", "ELU"), EITHER, (SMALL,)),
+    TargetRule(("LEAKY_RELU",), INT8, (SMALL, ScaleRatio(2**-8, 2**7, closed=True), SlopeRatio(2**-8, 2**7))),
+    TargetRule(("LEAKY_RELU", "RELU", "RELU6", "RELU_N1_TO_1", "HARD_SWISH", "GELU", "ABS", "NEG", "SQUARE", "SQRT",
+               "RSQRT", "EXP", "LOG", "SIN", "COS", "FLOOR", "CEIL", "ROUND"), FLOAT, (SMALL,)),
+    TargetRule(("SOFTMAX",), FLOAT, (OptionIn("beta", (1.0,)),)),
     # Reductions, pooling and resizing.
-    Rule(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN"), EITHER, (ConstantOperand(1),)),
-    Rule(("AVERAGE_POOL_2D",), FLOAT, (PoolCoversStride(),)),
-    Rule(("MAX_POOL_2D",), EITHER, (PoolCoversStride(),)),
-    Rule(("RESIZE_BILINEAR",), EITHER, (ConstantOperand(1),)),
+    TargetRule(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN"), EITHER, (ConstantOperand(1),)),
+    TargetRule(("AVERAGE_POOL_2D",), FLOAT, (PoolCoversStride(),)),
+    TargetRule(("MAX_POOL_2D",), EITHER, (PoolCoversStride(),)),
+    TargetRule(("RESIZE_BILINEAR",), EITHER, (ConstantOperand(1),)),
     # Moving data.
-    Rule(("RESHAPE", "TRANSPOSE"), EITHER, (SMALL,)),
-    Rule(("PAD",), EITHER, (ConstantOperand(1), OperandTypes(1, INDICES), SMALL)),
-    Rule(("CONCATENATION",), EITHER, (InputCount(2, 5),)),
-    Rule(("SPLIT",), EITHER, (ConstantOperand(0), OutputCount(2, 4))),
-    Rule(("SLICE",), EITHER, (ConstantOperand(1), ConstantOperand(2), Values(2, 0, math.inf, "size"))),
-    Rule(("STRIDED_SLICE",), EITHER, (*(ConstantOperand(k) for k in (1, 2, 3)), UNIT_STEPS, *KEEPS_AXES)),
-    Rule(("SPACE_TO_DEPTH", "DEPTH_TO_SPACE"), EITHER),
+    TargetRule(("RESHAPE", "TRANSPOSE"), EITHER, (SMALL,)),
+    TargetRule(("PAD",), EITHER, (ConstantOperand(1), OperandTypes(1, INDICES), SMALL)),
+    TargetRule(("CONCATENATION",), EITHER, (InputCount(2, 5),)),
+    TargetRule(("SPLIT",), EITHER, (ConstantOperand(0), OutputCount(2, 4))),
+    TargetRule(("SLICE",), EITHER, (ConstantOperand(1), ConstantOperand(2), Values(2, 0, math.inf, "size"))),
+    TargetRule(("STRIDED_SLICE",), EITHER, (*(ConstantOperand(k) for k in (1, 2, 3)), UNIT_STEPS, *KEEPS_AXES)),
+    TargetRule(("SPACE_TO_DEPTH", "DEPTH_TO_SPACE"), EITHER),
     # Conversions.
-    Rule(("QUANTIZE",), FLOAT, (OutputTypes(INT8 + UINT8),)),
-    Rule(("QUANTIZE",), INT8, (OutputTypes(INT8), ScaleRatio(2**-8, 2**7, closed=True))),
-    Rule(("QUANTIZE",), UINT8, (OutputTypes(UINT8), ScaleRatio(2**-8, 2**7, closed=True))),
-    Rule(("DEQUANTIZE",), INT8 + UINT8),
-    Rule(("DEQUANTIZE",), FLOAT, (ConstantOperand(0), OperandTypes(0, (DType.FLOAT16, DType.INT8)))),
+    TargetRule(("QUANTIZE",), FLOAT, (OutputTypes(INT8 + UINT8),)),
+    TargetRule(("QUANTIZE",), INT8, (OutputTypes(INT8), ScaleRatio(2**-8, 2**7, closed=True))),
+    TargetRule(("QUANTIZE",), UINT8, (OutputTypes(UINT8), ScaleRatio(2**-8, 2**7, closed=True))),
+    TargetRule(("DEQUANTIZE",), INT8 + UINT8),
+    TargetRule(("DEQUANTIZE",), FLOAT, (ConstantOperand(0), OperandTypes(0, (DType.FLOAT16, DType.INT8)))),
     # MediaPipe's.
-    Rule(("Convolution2DTransposeBias",), FLOAT),
+    TargetRule(("Convolution2DTransposeBias",), FLOAT),
 )
 # fmt: on
 
@@ -94,7 +94,7 @@ SIGNED_ONLY = frozenset({"ELU", "BATCH_MATMUL", "SLICE", "STRIDED_SLICE", "SUM",
 """Kinds that the delegate takes in int8 but not in uint8, or that have uint8 rows of their own."""
 
 
-def unsigned(rule: Rule) -> Rule | None:
+def unsigned(rule: TargetRule) -> TargetRule | None:
     """The row for uint8, the older kind of models, where the delegate takes these like int8."""
     kinds = tuple(kind for kind in rule.kinds if kind not in SIGNED_ONLY)
     if DType.INT8 not in rule.activations or not kinds or (rule.weights and DType.INT8 not in rule.weights):

@@ -8,7 +8,7 @@ from ..dtypes import DType
 from .conditions import Condition, ConstantOperand, Fused, OptionIn, Rank, StaticShape, WeightBits
 from .device_conditions import AlongAxes
 from .litert import LITERT
-from .target import Rewrite, Rule, Target
+from .target import Rewrite, Target, TargetRule
 from .typed_op import TypedOp
 
 BYTES = (DType.INT8, DType.UINT8)
@@ -49,9 +49,9 @@ class EqualDilation(Condition):
         return None if width == height else f"is dilated by {width} and {height}"
 
 
-def tpu(kinds: str, *conditions: Condition) -> Rule:
+def tpu(kinds: str, *conditions: Condition) -> TargetRule:
     """Ops that the Edge TPU takes in 8 bits: shapes are fixed, weights constant."""
-    return Rule(tuple(kinds.split()), BYTES, (StaticShape(), ThreeDimensions(), *conditions))
+    return TargetRule(tuple(kinds.split()), BYTES, (StaticShape(), ThreeDimensions(), *conditions))
 
 
 LAYER = (ConstantOperand(1), WeightBits((8,)))

@@ -20,7 +20,7 @@ from .device_conditions import (
     OnlyBatchOpen,
     OptionBelow,
 )
-from .target import Rule, Target
+from .target import Target, TargetRule
 from .tflm import PLAIN_LSTM, TFLM, TFLM_REWRITES
 from .typed_op import TypedOp
 
@@ -90,13 +90,13 @@ class LastAxisUpTo(Condition):
         return f"has more than {self.most} elements along the last axis" if source.shape[-1] > self.most else None
 
 
-def npu(kinds: str, types: tuple[DType, ...], *conditions: Condition) -> Rule:
+def npu(kinds: str, types: tuple[DType, ...], *conditions: Condition) -> TargetRule:
     """Ops that the NPU takes in these types; their weights have 8 bits."""
-    return Rule(tuple(kinds.split()), types, (*GENERAL, *conditions), (*ANY, INT32))
+    return TargetRule(tuple(kinds.split()), types, (*GENERAL, *conditions), (*ANY, INT32))
 
 
-def refused(reason: str, remedy: str, kinds: str, types: tuple[DType, ...], *conditions: Condition) -> Rule:
-    return Rule(tuple(kinds.split()), types, conditions, speed="refused", reason=reason, remedy=remedy)
+def refused(reason: str, remedy: str, kinds: str, types: tuple[DType, ...], *conditions: Condition) -> TargetRule:
+    return TargetRule(tuple(kinds.split()), types, conditions, speed="refused", reason=reason, remedy=remedy)
 
 
 # fmt: off
@@ -132,7 +132,7 @@ COMMON = (
 )
 
 
-def family(limit: int) -> tuple[Rule, ...]:
+def family(limit: int) -> tuple[TargetRule, ...]:
     """Layers with weights; their 64-bit biases are at most `limit`."""
     small = limit < 2**40
     strides = (EitherOf((SHORT_STRIDES, VALID)),) if small else ()

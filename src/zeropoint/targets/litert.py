@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..dtypes import DType
-from .target import Rule, Target
+from .target import Target, TargetRule
 
 NO_FLOATS = tuple(dtype for dtype in DType if not dtype.is_float)
 
@@ -13,7 +13,7 @@ LITERT = Target(
     "litert",
     "LiteRT's own kernels",
     "LiteRT's plain kernels",
-    (Rule(),),
+    (TargetRule(),),
     source="the op table, which tests/conformance runs in LiteRT",
     version="ai-edge-litert 2.3",
 )
@@ -23,7 +23,7 @@ INTEGER = Target(
     "integer",
     "integers wherever LiteRT has a kernel for them, on no device in particular; made strictly, nothing else",
     "integer kernels",
-    (Rule(activations=NO_FLOATS),),
+    (TargetRule(activations=NO_FLOATS),),
     source=LITERT.source,
     version=LITERT.version,
     fallback=LITERT,
@@ -33,5 +33,5 @@ INT8_ONLY = replace(
     INTEGER,
     name="int8",
     about="the same, but never 16 bits for ops of an int8 model that lose much in 8: for what knows no other integers",
-    rules=(Rule(activations=tuple(dtype for dtype in NO_FLOATS if dtype is not DType.INT16)),),
+    rules=(TargetRule(activations=tuple(dtype for dtype in NO_FLOATS if dtype is not DType.INT16)),),
 )

@@ -51,7 +51,7 @@ class OpVerdict:
 
 
 @dataclass(frozen=True)
-class Rule:
+class TargetRule:
     """A row: ops of these `kinds`, computing in these types, run with this `speed` if all conditions are met.
 
     `activations` and `weights` are the types that the row is about, none of them standing for any; float `weights`
@@ -109,7 +109,7 @@ class Target(Brief):
     name: str
     about: str
     place: str
-    rules: tuple[Rule, ...]
+    rules: tuple[TargetRule, ...]
     source: str
     version: str = ""
     fallback: Target | None = None
@@ -142,16 +142,16 @@ class Target(Brief):
         """What the target demands of `op` to run it fast."""
         return next((rule.conditions for rule in self._about(op) if rule.speed == "fast"), ())
 
-    def _about(self, op: TypedOp) -> Iterator[Rule]:
+    def _about(self, op: TypedOp) -> Iterator[TargetRule]:
         return (rule for rule in self._by_kind.get(op.label, self._general) if rule.is_about(op))
 
     @cached_property
-    def _general(self) -> tuple[Rule, ...]:
+    def _general(self) -> tuple[TargetRule, ...]:
         """Rules about whatever op."""
         return tuple(rule for rule in self.rules if not rule.kinds)
 
     @cached_property
-    def _by_kind(self) -> Mapping[str, tuple[Rule, ...]]:
+    def _by_kind(self) -> Mapping[str, tuple[TargetRule, ...]]:
         """Rules about each kind, in their order, general ones included."""
         kinds = {kind for rule in self.rules for kind in rule.kinds}
         return {kind: tuple(r for r in self.rules if not r.kinds or kind in r.kinds) for kind in kinds}

@@ -21,7 +21,7 @@ from .conditions import (
     ZeroOperand,
 )
 from .device_conditions import KnownToHaveOneScale
-from .target import Rewrite, Rule, Target
+from .target import Rewrite, Target, TargetRule
 
 FLOAT, INT8, INT16, INT32, INT64 = DType.FLOAT32, DType.INT8, DType.INT16, DType.INT32, DType.INT64
 BOOL, UINT8, INT4 = DType.BOOL, DType.UINT8, DType.INT4
@@ -39,13 +39,15 @@ PLAIN_LSTM = (
 )
 
 
-def rows(kinds: str, types: Iterable[DType], *conditions: Condition, weights: tuple[DType, ...] = ()) -> list[Rule]:
+def rows(
+    kinds: str, types: Iterable[DType], *conditions: Condition, weights: tuple[DType, ...] = ()
+) -> list[TargetRule]:
     """Ops of these kinds in these types; float is slow, and beside integers no weights are float."""
     known, every = tuple(kinds.split()), tuple(types)
     integers = tuple(t for t in every if t is not FLOAT)
-    made = [Rule(known, integers, conditions, weights)] if integers else []
+    made = [TargetRule(known, integers, conditions, weights)] if integers else []
     if FLOAT in every:
-        made.append(Rule(known, (FLOAT,), conditions, (FLOAT,), "slow", SOFTWARE, "quantize it"))
+        made.append(TargetRule(known, (FLOAT,), conditions, (FLOAT,), "slow", SOFTWARE, "quantize it"))
     return made
 
 
@@ -95,13 +97,13 @@ RULES = (
     *rows("EQUAL NOT_EQUAL", (FLOAT, INT8, INT32, INT64, BOOL)),
     *rows("GREATER GREATER_EQUAL LESS LESS_EQUAL", (FLOAT, INT8, INT32, INT64)),  # int16: it forgets the scales
     *rows("LOGICAL_AND LOGICAL_OR LOGICAL_NOT REDUCE_ALL", (BOOL,)),
-    Rule(("SHAPE",)),
-    Rule(("CAST",), NUMBERS, (OutputTypes(NUMBERS),)),
-    Rule(("QUANTIZE",), (FLOAT, INT16), (OutputTypes(BOTH),)),
-    Rule(("QUANTIZE",), (INT8,), (OutputTypes((INT8, INT16, UINT8)),)),
-    Rule(("QUANTIZE",), (UINT8,), (OutputTypes((INT8,)),)),
-    Rule(("DEQUANTIZE",), (), (OperandTypes(0, (INT8, INT16, UINT8)), OutputTypes((FLOAT,)))),  # constants too
-    Rule(("IF", "WHILE", "CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE")),
+    TargetRule(("SHAPE",)),
+    TargetRule(("CAST",), NUMBERS, (OutputTypes(NUMBERS),)),
+    TargetRule(("QUANTIZE",), (FLOAT, INT16), (OutputTypes(BOTH),)),
+    TargetRule(("QUANTIZE",), (INT8,), (OutputTypes((INT8, INT16, UINT8)),)),
+    TargetRule(("QUANTIZE",), (UINT8,), (OutputTypes((INT8,)),)),
+    TargetRule(("DEQUANTIZE",), (), (OperandTypes(0, (INT8, INT16, UINT8)), OutputTypes((FLOAT,)))),  # constants too
+    TargetRule(("IF", "WHILE", "CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE")),
 )
 # fmt: on
 

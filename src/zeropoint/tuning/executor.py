@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ..cluster import ATTEMPTS, Cluster, JobLost
 from ..errors import InvalidRecipe
-from .trial import Candidate, Outcome, Workpiece
+from .trial import Configuration, Outcome, Workpiece
 
 DIED = f"the process that made it ended, {ATTEMPTS} times; perhaps for lack of memory"
 
@@ -24,7 +24,7 @@ DIED = f"the process that made it ended, {ATTEMPTS} times; perhaps for lack of m
 class Executor(AbstractContextManager["Executor"], Protocol):
     """Carries out candidates for one workpiece."""
 
-    def outcomes(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Outcome]]:
+    def outcomes(self, candidates: Sequence[Configuration]) -> Iterator[tuple[int, Outcome]]:
         """Each candidate's place and what came of it, as they are done."""
 
 
@@ -34,7 +34,7 @@ class InProcess:
     def __init__(self, workpiece: Workpiece) -> None:
         self._workpiece = workpiece
 
-    def outcomes(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Outcome]]:
+    def outcomes(self, candidates: Sequence[Configuration]) -> Iterator[tuple[int, Outcome]]:
         for place, candidate in enumerate(candidates):
             yield place, self._workpiece.carry_out(candidate)
 
@@ -55,7 +55,7 @@ def _receive(workpiece: Workpiece) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is for all of them: no traceback of each
 
 
-def _carry_out(candidate: Candidate) -> Outcome:
+def _carry_out(candidate: Configuration) -> Outcome:
     assert _workpiece is not None
     return _workpiece.carry_out(candidate)
 
@@ -63,13 +63,15 @@ def _carry_out(candidate: Candidate) -> Outcome:
 class Processes:
     """Several at a time, each in a process of its own on this machine."""
 
-    def __init__(self, workpiece: Workpiece, workers: int, job: Callable[[Candidate], Outcome] = _carry_out) -> None:
+    def __init__(
+        self, workpiece: Workpiece, workers: int, job: Callable[[Configuration], Outcome] = _carry_out
+    ) -> None:
         self._workpiece, self._workers, self._job = workpiece, workers, job
         self._pool: ProcessPoolExecutor | None = None
         self._others: list[BaseProcess] = []
         self._is_busy = False
 
-    def outcomes(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Outcome]]:
+    def outcomes(self, candidates: Sequence[Configuration]) -> Iterator[tuple[int, Outcome]]:
         left = dict(enumerate(candidates))
         attempts = dict.fromkeys(left, 0)
         self._is_busy = True
@@ -115,7 +117,7 @@ class OnCluster:
         self._cluster = Cluster(address)
         self._workpiece = self._cluster.put(workpiece)
 
-    def outcomes(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Outcome]]:
+    def outcomes(self, candidates: Sequence[Configuration]) -> Iterator[tuple[int, Outcome]]:
         begun = {self._cluster.submit(_carry_out_of, self._workpiece, c): k for k, c in enumerate(candidates)}
         for future in as_completed(begun):
             is_lost = isinstance(future.exception(), JobLost)
@@ -128,7 +130,7 @@ class OnCluster:
         self._cluster.__exit__(*error)
 
 
-def _carry_out_of(workpiece: Workpiece, candidate: Candidate) -> Outcome:
+def _carry_out_of(workpiece: Workpiece, candidate: Configuration) -> Outcome:
     return workpiece.carry_out(candidate)
 
 

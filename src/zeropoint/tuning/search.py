@@ -19,7 +19,7 @@ from .executor import Executor
 from .result import Baseline, Final, Scale, Tuned, trial_line
 from .store import Store
 from .tree import Question, walk
-from .trial import Candidate, Outcome, Trial, Workpiece
+from .trial import Configuration, Outcome, Trial, Workpiece
 
 MARGIN = 0.5
 """Standard errors by which the drop on the samples that steer has to stay below what is allowed: the best of many is
@@ -92,7 +92,7 @@ class Search:
             self._announce()
             with self.workpiece.isolation():
                 tree = walk(self._question())
-                proposed: Sequence[Candidate] | None = next(tree, None)
+                proposed: Sequence[Configuration] | None = next(tree, None)
                 while proposed is not None:
                     late = time.monotonic() - self._start >= seconds
                     taken = [] if late else list(proposed)[: most - len(self.trials)]
@@ -127,7 +127,7 @@ class Search:
     def _stats(self) -> Stats:
         return calibrate(self.workpiece.loaded, list(self.workpiece.calibration), self.workpiece.settings)
 
-    def _batch(self, candidates: Sequence[Candidate], executor: Executor) -> list[Trial]:
+    def _batch(self, candidates: Sequence[Configuration], executor: Executor) -> list[Trial]:
         """Trials of candidates, in their order; those that are stored are not made again."""
         before, waiting = len(self.trials), [c.label for c in candidates]
         kept = {} if self._store is None else {c.label: self._store.find(self._key(c), c) for c in candidates}
@@ -159,7 +159,7 @@ class Search:
             self.trials.append(judged)
             self.say(trial_line(judged, self.baseline, self.scale, excess))
 
-    def _scored(self, candidate: Candidate, outcome: Outcome) -> Trial:
+    def _scored(self, candidate: Configuration, outcome: Outcome) -> Trial:
         if outcome.refusal:
             return Trial(candidate, seconds=outcome.seconds, refusal=outcome.refusal)
         drop = self.judge.drop(outcome.outputs, outcome.content)
@@ -197,7 +197,7 @@ class Search:
         shared = digest(piece.model, piece.calibration, piece.target, str(piece.settings), versions)
         return digest(shared, self.judge.part.digest(), metric.name, metric.higher_is_better, metric.source())
 
-    def _key(self, candidate: Candidate) -> str:
+    def _key(self, candidate: Configuration) -> str:
         return digest(self._input_key, candidate.rules, candidate.effort)
 
     # Latency, always side by side with the float model.

@@ -16,7 +16,7 @@ from ..files import PathLike, describe_os_error, write_whole
 from ..json_values import json_values
 from ..runtime.device_tools import ToolReport
 from .evaluation import Drop
-from .trial import Candidate, Trial
+from .trial import Configuration, Trial
 
 SCHEMA = 1
 MARK = "store.json"
@@ -52,7 +52,7 @@ class Store:
             )
         return store
 
-    def find(self, key: str, candidate: Candidate) -> Trial | None:
+    def find(self, key: str, candidate: Configuration) -> Trial | None:
         """The trial with this fingerprint, if it is here and whole."""
         try:
             kept = json.loads((self.folder / f"{key}.json").read_text("utf-8"))

@@ -20,9 +20,9 @@ from ..targets import CPU, Target, target_named
 from .budget import Objective
 from .islands import Harm, harmful_ops, widened
 from .sensitivity import Layer, described, narrowed, path, weight_layers
-from .trial import Candidate, Trial
+from .trial import Configuration, Trial
 
-Round = Generator[Sequence[Candidate], Sequence[Trial], None]
+Round = Generator[Sequence[Configuration], Sequence[Trial], None]
 """Candidates to be tried, side by side if there is room; their trials are sent back."""
 
 Say = Callable[[str], None]
@@ -44,8 +44,8 @@ class Question:
     objective: Objective
     say: Say
 
-    def candidate(self, label: str, recipe: Recipe, note: str = "") -> Candidate:
-        return Candidate(label, replace(recipe, target=self.target.name), note=note)
+    def candidate(self, label: str, recipe: Recipe, note: str = "") -> Configuration:
+        return Configuration(label, replace(recipe, target=self.target.name), note=note)
 
 
 def takes_float(target: Target) -> bool:
@@ -84,7 +84,7 @@ def fewer_bits(question: Question, trials: dict[str, Trial]) -> Round:
     question.say(_sensitivity_line(layers))
     base, steps = NARROWED[able[0]], path(layers)
 
-    def at(place: int) -> Candidate:
+    def at(place: int) -> Configuration:
         label = f"{able[0]}, mixed {place} of {len(steps) - 1}"
         candidate = question.candidate(label, narrowed(layers, steps[place], base), described(steps[place]))
         return replace(candidate, path="bits", step=place)
@@ -107,7 +107,7 @@ def _distinct(sizes: Sequence[int]) -> list[int]:
     return kept
 
 
-def boldest(at: Callable[[int], Candidate], places: Sequence[int]) -> Round:
+def boldest(at: Callable[[int], Configuration], places: Sequence[int]) -> Round:
     """Find the last of `places`, from careful to bold, that keeps the budget, trying two at a time."""
     low, high = 0, len(places)  # what is below `low` keeps the budget, what is from `high` on does not
     while low < high:
@@ -142,7 +142,7 @@ def wider_ops(question: Question, trials: dict[str, Trial]) -> Round:
     # From careful (most ops widened) to bold (one op widened).
     counts = sorted({min(len(harms), max(1, round(len(harms) * share))) for share in SHARES}, reverse=True)
 
-    def at(place: int) -> Candidate:
+    def at(place: int) -> Configuration:
         chosen = harms[: counts[place]]
         kind = "float" if island is FLOAT else "16-bit"
         label = f"int8, {len(chosen)} {kind} {'op' if len(chosen) == 1 else 'ops'}"

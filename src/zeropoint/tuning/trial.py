@@ -27,7 +27,7 @@ from .metric import Outputs
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Configuration:
     """A way to quantize a model. `label` is what people call it, `note` what it consists of. On a path from careful to
     bold, `step` counts; others are no part of one."""
 
@@ -74,7 +74,7 @@ class Workpiece:
         with self.isolation():
             return self.bench(rows).outputs(load(content))
 
-    def carry_out(self, candidate: Candidate) -> Outcome:
+    def carry_out(self, candidate: Configuration) -> Outcome:
         """Quantize, and run the result on the rows that score."""
         start = time.perf_counter()
         request = Request(candidate.recipe, effort=candidate.effort, target=target_named(self.target))
@@ -107,7 +107,7 @@ class Trial:
     `latency` is in seconds, None if it was not measured. `refusal` says why there is no model.
     """
 
-    candidate: Candidate
+    candidate: Configuration
     size: int = 0
     drop: Drop | None = None
     content: bytes = b""
