@@ -14,11 +14,12 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 import zeropoint
-from zeropoint.demo import accuracy
+from zeropoint.demo import accuracy, lenet_model
 from zeropoint.demo import digits as digits_data
 from zeropoint.dtypes import Array
 from zeropoint.graph import Model
 from zeropoint.graph.query import tensor_keys
+from zeropoint.recipe import MODES
 from zeropoint.streams import quiet_stderr
 from zeropoint.tflite import load, save
 
@@ -323,12 +324,20 @@ def test_a_folder_that_is_not_there(run, home, tmp_path):
 def test_the_demo_compares_every_mode(run):
     code, out, err = run("demo")
     assert (code, err) == (0, "")
-    rows = [line.split() for line in out.splitlines() if re.match(r"  (float32|int)", line)]
-    assert [row[0] for row in rows] == ["float32", "int8", "int16x8"]
-    assert all(float(row[3].rstrip("%")) >= 97 for row in rows)
-    sizes = [float(row[1]) for row in rows]
-    assert max(sizes[1:]) < 0.6 * sizes[0]
-    assert [row[-1] for row in rows] == ["0%", "100%", "100%"]
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.startswith("  ")}
+    assert set(rows) == {"mode", "float32", *MODES}
+    del rows["mode"]
+    assert all(float(row[2].rstrip("%")) >= 98 and float(row[3].rstrip("x")) > 0 for row in rows.values())
+    sizes = {mode: float(row[0]) for mode, row in rows.items()}
+    assert sizes["float32"] > 500 > 3.5 * sizes["int8"]
+    assert [rows[mode][-1] for mode in ("float32", "int8", "int16x8")] == ["0%", "100%", "100%"]
+
+
+def test_the_network_of_the_demo_is_float_throughout():
+    model = lenet_model()
+    assert {t.dtype.label for t in model.main.tensors} <= {"float32", "int32"}
+    assert {op.kind for op in model.main.ops}.isdisjoint({"DEQUANTIZE", "QUANTIZE"})
+    assert accuracy(model, digits_data()) == pytest.approx(444 / 450)
 
 
 def test_tensor_names_in_the_plan_are_those_of_the_model(run, home):

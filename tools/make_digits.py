@@ -1,12 +1,15 @@
-"""Train the small digit classifier that ships with zeropoint and write it next to its data.
+"""Train the digit classifiers that ship with zeropoint and write them next to their data.
 
-    python tools/make_digits.py [--out DIR]
+    python tools/make_digits.py [--out DIR] [--only NAME]
 
-Two files are written to DIR (by default ``src/zeropoint/data``):
+Three files are written to DIR (by default ``src/zeropoint/data``):
 
 ``digits.tflite``
     A float model with the signature ``serving_default``: ``image`` (float32 [1, 8, 8, 1], 0..1) to ``scores``
     (float32 [1, 10], softmax).
+``lenet.tflite``
+    The network of ``zeropoint demo``, with the same signature: convolutions before large dense layers. Weights are
+    stored in float16 by zeropoint itself; `zeropoint.demo` unpacks them.
 ``digits.npz``
     ``calibration`` (uint8 [200, 8, 8, 1], out of the training split), ``test_images`` (uint8 [N, 8, 8, 1]) and
     ``test_labels`` (uint8 [N]). Pixels are kept as the integers 0..16 of the original data: the model wants
@@ -29,6 +32,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+
+import zeropoint
 
 SEED = 7
 CALIBRATION_IMAGES = 200
@@ -93,6 +98,20 @@ def build_model() -> keras.Model:
     return keras.Model(image, layers.Softmax(name="scores")(x), name="digits")
 
 
+def build_lenet() -> keras.Model:
+    """After LeNet-5: nearly all of its weights are those of dense layers, which have to be fetched for every image."""
+    layers = keras.layers
+    image = keras.Input((8, 8, 1), name="image")
+    x = layers.Conv2D(12, 3, padding="same", activation="relu", name="conv1")(image)
+    x = layers.Conv2D(24, 3, strides=2, padding="same", activation="relu", name="conv2")(x)
+    x = layers.Flatten(name="flat")(x)
+    for k, units in enumerate((240, 120), start=1):
+        x = layers.Dense(units, activation="relu", name=f"dense{k}")(x)
+        x = layers.Dropout(0.4, name=f"dropout{k}")(x)
+    x = layers.Dense(10, name="logits")(x)
+    return keras.Model(image, layers.Softmax(name="scores")(x), name="lenet")
+
+
 def train(model: keras.Model, images: Bytes, labels: Bytes) -> None:
     """A fixed schedule without a look at the test split, so that the accuracy on it stays an honest estimate."""
     steps = EPOCHS * -(-len(images) // BATCH)
@@ -123,26 +142,42 @@ def accuracy(flatbuffer: bytes, images: Bytes, labels: Bytes) -> float:
     return float(np.mean(np.array(guesses) == labels))
 
 
-def main() -> None:
-    """Train, convert, write both files and say how good the model is."""
-    parser = argparse.ArgumentParser(description="Train and write the digits example.")
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help="where both files go")
-    out: Path = parser.parse_args().out
-
-    keras.utils.set_random_seed(SEED)
-    tf.config.experimental.enable_op_determinism()
-
-    split = load_split()
+def make_digits(split: Split) -> bytes:
     model = build_model()
     train(model, split.train_images, split.train_labels)
-    flatbuffer = convert(model)
+    return convert(model)
 
+
+def make_lenet(split: Split) -> bytes:
+    model = build_lenet()
+    train(model, split.train_images, split.train_labels)
+    return zeropoint.to_bytes(zeropoint.quantize(convert(model), "float16", min_elements=0, record=False).model)
+
+
+MODELS = {"digits": make_digits, "lenet": make_lenet}
+
+
+def main() -> None:
+    """Train, convert, write the files and say how good the models are."""
+    parser = argparse.ArgumentParser(description="Train and write the digits example.")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help="where the files go")
+    parser.add_argument("--only", choices=MODELS, help="train this one and write nothing else")
+    options = parser.parse_args()
+    out: Path = options.out
+
+    split = load_split()
     out.mkdir(parents=True, exist_ok=True)
-    (out / "digits.tflite").write_bytes(flatbuffer)
-    arrays = {name: getattr(split, name) for name in ("calibration", "test_images", "test_labels")}
-    np.savez_compressed(out / "digits.npz", **arrays)
-    correct = accuracy(flatbuffer, split.test_images, split.test_labels)
-    print(f"{model.count_params()} parameters, {len(flatbuffer)} bytes, float test accuracy {correct:.4f}")
+    for name, make in MODELS.items():
+        if options.only in (None, name):
+            keras.utils.set_random_seed(SEED)
+            tf.config.experimental.enable_op_determinism()
+            flatbuffer = make(split)
+            (out / f"{name}.tflite").write_bytes(flatbuffer)
+            correct = accuracy(flatbuffer, split.test_images, split.test_labels)
+            print(f"{name}: {len(flatbuffer)} bytes, float test accuracy {correct:.4f}")
+    if options.only is None:
+        arrays = {name: getattr(split, name) for name in ("calibration", "test_images", "test_labels")}
+        np.savez_compressed(out / "digits.npz", **arrays)
 
 
 if __name__ == "__main__":

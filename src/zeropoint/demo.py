@@ -1,4 +1,4 @@
-"""The example that comes with the package: a small network for handwritten digits, and images to try it on."""
+"""The example that comes with the package: two networks for handwritten digits, and images to try them on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ import numpy as np
 from .bench.errors import real
 from .dtypes import Array
 from .graph.model import Model
+from .plan.prepare import prepare
+from .recipe import Recipe
 from .runtime import Session
+from .tflite import load
 
 
 def digits_model() -> bytes:
-    """The network as a `.tflite`: float, 8x8 handwritten digits in, ten scores out."""
+    """The small network as a `.tflite`: float, 8x8 handwritten digits in, ten scores out."""
     return files("zeropoint").joinpath("data/digits.tflite").read_bytes()
+
+
+def lenet_model() -> Model:
+    """The larger one, in float32 throughout; the package holds its weights in float16, to be small itself."""
+    model = load(files("zeropoint").joinpath("data/lenet.tflite").read_bytes())
+    prepare(model, Recipe(()))
+    return model
 
 
 def digits() -> dict[str, Array]:

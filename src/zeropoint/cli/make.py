@@ -379,19 +379,20 @@ def demo(screen: Screen) -> None:
     """
     from ..bench.latency import TimingOptions, benchmark
     from ..calibration import Settings
-    from ..demo import accuracy, digits, digits_model
+    from ..demo import accuracy, digits, lenet_model
     from ..quantization import quantize
     from ..recipe import MODES
     from ..report.inspection import inspect
     from ..report.terminal import Printer, size_text
     from ..sources.data import Data
-    from ..tflite import load, to_bytes
+    from ..tflite import to_bytes
     from .sampled import SampledModel
 
     printer = Printer(screen.results)
-    model, data = load(digits_model()), digits()
+    model, data = lenet_model(), digits()
     samples = [image[None] for image in data["calibration"]]
-    printer.line(f"A small network for handwritten digits, calibrated on {len(samples)} of them:")
+    weights = sum(t.size for t in model.main.tensors if t.is_constant and t.dtype.is_float)
+    printer.line(f"A network of {weights:,} weights for handwritten digits, calibrated on {len(samples)} of them:")
     stats = SampledModel(model, Data(samples, len(samples))).calibrate(Settings(), screen.results)
     models = {"float32": model, **{mode: quantize(model, mode, stats=stats, min_elements=0).model for mode in MODES}}
     timed = benchmark(models, TimingOptions(rounds=DEMO_ROUNDS, inside=False))
