@@ -42,6 +42,20 @@ def test_a_divisor_that_rounding_would_bring_to_zero_stays_float(between: str | 
         assert worst(wanted, outputs_of(made.model, data, kernels)) < 0.5
 
 
+def test_a_divisor_that_came_from_coarser_integers_stays_float() -> None:
+    """Of numbers down to minus a million the last two are around a thousand: 2 steps of their own, but none of the input's."""
+    net = Net()
+    x = net.input(*SHAPE)
+    top = net("SLICE", [x, np.int32([0, 62]), np.int32([1, 2])], (1, 2))
+    divisor = net("ADD", [net("ABS", [top], (1, 2)), np.float32([0.1])], (1, 2))
+    model = net.model(net("DIV", [top, divisor], (1, 2)))
+    data = [(np.r_[np.linspace(-1e6, -1e5, 62), np.linspace(1e3, 2e3, 2)].astype(np.float32)[None],)] * 4
+    made = zeropoint.quantize(model, "int8", data=data, effort="quick", target="integer")
+    assert "could give it a zero" in {skipped.op.kind: skipped.reason for skipped in made.skipped}["ADD"]
+    for kernels in ("delegate", "optimized", "reference"):
+        assert all(np.isfinite(v).all() for row in outputs_of(made.model, data, kernels) for v in row)
+
+
 def test_a_divisor_far_from_zero_is_an_integer() -> None:
     made = zeropoint.quantize(quotient(1.0), "int8", data=samples(10.0), effort="quick", target="integer")
     assert [skipped.op.kind for skipped in made.skipped] == ["DIV"]

@@ -13,7 +13,7 @@ from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from ..parallel import cached_property
 from .batch import BatchRule, broadcasts, pointwise
-from .interpolation import Function
+from .interpolation import FunctionOf
 from .layout import Layout
 from .recurrent import macs_recurrent
 
@@ -217,7 +217,7 @@ class OpSpec:
     own_activation: str = "NONE"
     probabilities: Probabilities | None = None
     optional: tuple[int, ...] = ()
-    interpolated: Function | None = None
+    interpolated: FunctionOf | None = None
 
     def input_role(self, slot: int) -> Role:
         return self._role(self.inputs, slot)

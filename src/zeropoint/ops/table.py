@@ -16,7 +16,7 @@ import numpy as np
 from ..dtypes import DType
 from . import batch, spec
 from .batch import along, broadcasts, by_sample, joined, only, pointwise
-from .interpolation import gelu, reciprocal_root
+from .interpolation import always, gelu, reciprocal_root
 from .layout import CONVOLUTION, DENSE, DEPTHWISE, MATRIX_PRODUCT, TRANSPOSED
 from .recurrent import LSTM
 from .spec import Activation, Bias, Fixed, KernelSpec, Need, OpSpec, Rescale, Trait, Weight
@@ -158,10 +158,10 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("TANH", ONE, since(2, 3), batch=pointwise, fixed=SIGNED_UNIT, saturates=TANH_ENDS, input_scales=HYPERBOLIC),
     OpSpec("ABS", ONE, since(2, 3), HOMOGENEOUS, batch=pointwise, rescale=RATIO),
     OpSpec("RSQRT", (POLE,), since(2, 3, Need.NONNEGATIVE, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise,
-           rescale=ROOT, interpolated=reciprocal_root),
+           rescale=ROOT, interpolated=always(reciprocal_root)),
     OpSpec("SQRT", ONE, since(2, 2, Need.NONNEGATIVE), HAS_POLES | KEEPS_ZERO, batch=pointwise),
-    OpSpec("EXP", ONE, since(2, 2), batch=pointwise, interpolated=np.exp),
-    OpSpec("LOG", (POLE,), since(2, 2, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise, interpolated=np.log),
+    OpSpec("EXP", ONE, since(2, 2), batch=pointwise, interpolated=always(np.exp)),
+    OpSpec("LOG", (POLE,), since(2, 2, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise, interpolated=always(np.log)),
     *(OpSpec(kind, ONE, traits=KEEPS_ZERO, batch=pointwise) for kind in ("NEG", "SQUARE")),
     *(OpSpec(kind, ONE, batch=pointwise) for kind in ("SIGN", "SIN", "COS", "FLOOR", "CEIL", "ROUND")),
     OpSpec("CAST", ONE, traits=Trait.CASTS, batch=pointwise),

@@ -129,14 +129,14 @@ def _root(op: Op, plan: Plan) -> float:
 def coarse_tables(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
     """Ops whose int16 kernels interpolate a function between points that are too far apart for their inputs."""
     for op, scheme in plan.schemes.items():
-        function = ops[op.kind].interpolated
-        if function is None or scheme.activations is not DType.INT16:
+        interpolated = ops[op.kind].interpolated
+        if interpolated is None or scheme.activations is not DType.INT16:
             continue
         if ranges.bounds(op.outputs[0]) == (0.0, 0.0):
             yield Skipped(op, "it only ever made zeros, and its int16 kernel is not exact", "scale")
             continue
         seen = ranges.bounds(Use(op, 0).tensor)
-        if interpolation_error(function, seen, plan.wanted[Use(op, 0)], plan.stored[op.outputs[0]]) > COARSE:
+        if interpolation_error(interpolated(op), seen, plan.wanted[Use(op, 0)], plan.stored[op.outputs[0]]) > COARSE:
             yield Skipped(op, "its int16 kernel interpolates between 513 points that are too far apart here", "scale")
 
 

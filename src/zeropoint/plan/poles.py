@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..affine import QuantParams
 from ..calibration.range_methods import Bounds
-from ..graph.model import Op
+from ..graph.model import Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import Activation, OpSpec, Trait
 from .plan import Plan, Skipped
@@ -19,6 +18,8 @@ WIDE = 2.0
 """Times the range of what was measured."""
 
 ZERO_TO_ZERO = Trait.TIED | Trait.HOMOGENEOUS | Trait.MULTIPLIES | Trait.KEEPS_ZERO
+PASSES_ERRORS_ON = Trait.TIED | Trait.HOMOGENEOUS | Trait.ADDS | Trait.SUBTRACTS
+"""Of ops whose results are off by about as much as their inputs, whatever range they have."""
 
 
 def rounded_to_poles(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
@@ -27,7 +28,9 @@ def rounded_to_poles(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges
     for use in _poles(plan, ops):
         if use.op not in plan.schemes:
             yield from _makers_of_zeros(use, uses, plan, ops, ranges)
-        elif _has_zeros(plan.wanted[use], ranges.bounds(use.tensor)) and _reaches_too_far(use.op, plan, ranges):
+            continue
+        step = max(plan.wanted[use].scale, _coarsest_step(use.tensor, uses, plan, ops))
+        if _has_zeros(step, ranges.bounds(use.tensor)) and _reaches_too_far(use.op, plan, ranges):
             yield Skipped(use.op, f"rounding '{use.tensor.name}' could give it a zero", "scale")
 
 
@@ -41,7 +44,7 @@ def _makers_of_zeros(
         if maker is None:
             continue
         if maker in plan.schemes and stored is not None:
-            if _has_zeros(stored, ranges.bounds(read)):
+            if _has_zeros(_coarsest_step(read, uses, plan, ops), ranges.bounds(read)):
                 told = f"{use.op.label} '{use.op.name}' is float, and rounding '{read.name}' could give it a zero"
                 yield Skipped(maker, told, "scale")
         elif maker.kind in ops and ops[maker.kind].traits & ZERO_TO_ZERO:
@@ -65,8 +68,19 @@ def _reaches_too_far(op: Op, plan: Plan, ranges: TensorRanges) -> bool:
     return greatest - least > WIDE * (max(high, 0.0) - min(low, 0.0))
 
 
-def _has_zeros(params: QuantParams, bounds: Bounds) -> bool:
-    nearest = FEWEST_STEPS * max(params.scale, max(map(abs, bounds)) / 256)
+def _coarsest_step(tensor: Tensor, uses: Uses, plan: Plan, ops: Mapping[str, OpSpec]) -> float:
+    """Of the integers that the tensor's values went through: what coarse ones have lost, finer ones do not bring back."""
+    steps, waiting = [], [tensor]
+    for made in waiting:  # which grows meanwhile
+        maker, stored = uses.producer(made), plan.stored.get(made)
+        steps += [] if stored is None else [stored.scale]
+        if maker in plan.schemes and ops[maker.kind].traits & PASSES_ERRORS_ON:
+            waiting += (t for t in ops[maker.kind].read_activations(maker) if t.data is None and t not in waiting)
+    return max(steps, default=0.0)
+
+
+def _has_zeros(step: float, bounds: Bounds) -> bool:
+    nearest = FEWEST_STEPS * max(step, max(map(abs, bounds)) / 256)
     return bounds[0] < nearest and bounds[1] > -nearest
 
 
