@@ -43,7 +43,7 @@ def test_a_divisor_that_rounding_would_bring_to_zero_stays_float(between: str | 
 
 
 def test_a_divisor_that_came_from_coarser_integers_stays_float() -> None:
-    """Of numbers down to minus a million the last two are around a thousand: 2 steps of their own, but none of the input's."""
+    """The last two of these numbers are around a thousand: steps of their own, but none of the whole input."""
     net = Net()
     x = net.input(*SHAPE)
     top = net("SLICE", [x, np.int32([0, 62]), np.int32([1, 2])], (1, 2))

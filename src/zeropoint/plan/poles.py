@@ -69,12 +69,12 @@ def _reaches_too_far(op: Op, plan: Plan, ranges: TensorRanges) -> bool:
 
 
 def _coarsest_step(tensor: Tensor, uses: Uses, plan: Plan, ops: Mapping[str, OpSpec]) -> float:
-    """Of the integers that the tensor's values went through: what coarse ones have lost, finer ones do not bring back."""
+    """Of the integers that the values went through: what coarse ones have lost, finer ones do not bring back."""
     steps, waiting = [], [tensor]
     for made in waiting:  # which grows meanwhile
         maker, stored = uses.producer(made), plan.stored.get(made)
         steps += [] if stored is None else [stored.scale]
-        if maker in plan.schemes and ops[maker.kind].traits & PASSES_ERRORS_ON:
+        if maker is not None and maker in plan.schemes and ops[maker.kind].traits & PASSES_ERRORS_ON:
             waiting += (t for t in ops[maker.kind].read_activations(maker) if t.data is None and t not in waiting)
     return max(steps, default=0.0)
 
