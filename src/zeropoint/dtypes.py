@@ -48,6 +48,8 @@ class DType(Enum):
         self.bits = bits
         self.variant = variant
 
+    __hash__ = object.__hash__  # Enum's is Python code, and types are part of most keys
+
     @cached_property
     def label(self) -> str:
         """The name people type: `int8`, `float32`."""

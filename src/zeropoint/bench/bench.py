@@ -238,7 +238,8 @@ class Bench:
 class Loaded:
     """A version of the model, loaded to be compared with the float one.
 
-    Its inputs may be integers, in another order, or more than those of the float model.
+    Its inputs may be integers, in another order, or more than those of the float model. A file from elsewhere has to be
+    checked before.
     """
 
     def __init__(self, bench: Bench, model: Model, compared: Sequence[Compared] | None = None) -> None:
@@ -247,7 +248,8 @@ class Loaded:
         self._inputs = where.graph.inputs
         self._order = input_order(bench.entry, where)
         self._tensors: list[Tensor] = [c.tensor(where.graph) for c in self._compared]
-        self._runners = [Runner.exposing(model, where.graph, self._tensors).keeping_state(bench.in_sequence)]
+        runner = Runner.exposing(model, where.graph, self._tensors, checked=True)
+        self._runners = [runner.keeping_state(bench.in_sequence)]
         self._macs = sum(macs_of(op, bench.ops) for op in where.graph.ops)
         self._has_room = side_by_side(activation_bytes(bench.entry.graph)) > 1
 

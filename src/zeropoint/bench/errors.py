@@ -267,10 +267,11 @@ def _errors_by_name(model: Model, made: Model, rows: Sequence[Row], in_sequence:
     groups = list(_within(HELD_BYTES, [named[0][name] for name in sums]))
     chosen = rows if len(groups) < 2 else rows[:1]
     for group in groups:
-        exact = Runner.exposing(model, graphs[0], group).keeping_state(in_sequence)
+        exact = Runner.exposing(model, graphs[0], group, checked=True).keeping_state(in_sequence)
         wanted = [{tensor.name: values for tensor, values in exact.values(row).items()} for row in chosen]
         del exact  # before the other one is loaded
-        found = Runner.exposing(made, graphs[1], [named[1][t.name] for t in group]).keeping_state(in_sequence)
+        twins = [named[1][t.name] for t in group]
+        found = Runner.exposing(made, graphs[1], twins, checked=True).keeping_state(in_sequence)
         for row, values in zip(chosen, wanted, strict=True):
             _add_run(views(found, row), values, sums)
         del wanted, found

@@ -32,7 +32,7 @@ from .inner_tensors import unmeasurable_calls
 from .instrumented_graph import MeasureMode, takes_batches
 from .observer import Chunk, Observer
 from .stats import Stats, TensorStats, merge_tensors
-from .task import CalibrationTask, OpTable, Settings, measured_tensors
+from .task import CalibrationTask, OpTable, Settings
 
 Progress = Callable[[int], None]
 """Called with the number of runs done so far."""
@@ -83,6 +83,16 @@ def calibrate(
             place = pool if cluster is None or task.in_sequence else RemoteObservers(cluster, dense, key, settings)
             stats = stats.merge(_calibrate_graph(task, rows(source, where, notes), place, notes, advance))
     return dataclasses.replace(stats, fingerprint=mark.result(), notes=tuple(notes.lines))
+
+
+def remeasure(
+    model: Model, tensors: Iterable[Tensor], samples: Iterable[Row], settings: Settings, ops: OpTable
+) -> dict[Tensor, TensorStats]:
+    """Statistics of a few tensors of a model that was edited; those that no integer kernel touches are left out."""
+    task = CalibrationTask(model, entry(model).graph, settings, ops, only=frozenset(tensors))
+    with Threads(settings.threads) as pool:
+        stats = _calibrate_graph(task, enumerate(samples), pool, Notes(), lambda _: None)
+    return {t: stats.tensors[task.keys[t]] for t in task.tensors if task.keys[t] in stats.tensors}
 
 
 def _cluster(on: str | None, ops: OpTable) -> AbstractContextManager[Cluster | None]:
@@ -140,7 +150,7 @@ def _calibrate_graph(
         notes.say(never_used(task.keys[state]))
         for tensor in (state, *dependent_tensors(task.graph, state)):
             found.pop(task.keys[tensor], None)
-    keys = dict.fromkeys((*(task.keys[t] for t in measured_tensors(task.graph, task.ops)), *found))
+    keys = dict.fromkeys((*(task.keys[t] for t in task.tensors), *found))
     return Stats("", last + 1, {key: found[key] for key in keys if key in found})
 
 

@@ -155,7 +155,7 @@ def _probes(task: CalibrationTask, mode: MeasureMode) -> tuple[list[Probe], list
     """The tensors to reduce in the graph, and those whose values have to be read."""
     channelwise = weighted_activations(task.graph, task.ops)
     probes, read, start = [], [], 0
-    for tensor in measured_tensors(task.graph, task.ops):
+    for tensor in task.tensors:
         signature = tensor.shape_signature or tensor.shape
         reducible = mode is not MeasureMode.EXPOSED and len(tensor.shape) >= 2 and tensor.size > 0
         # How much of a tensor is sampled depends on its size, so without a fixed size it is sampled outside.

@@ -37,7 +37,9 @@ class Observer:
         alone = self.graph.batch == 1  # else a run has another shape than the file says
         threads = task.settings.threads // task.interpreters
         self._runner: Runner = (
-            Runner(self.graph.model, strict=alone, threads=threads) if like is None else like._runner.another()
+            Runner(self.graph.model, strict=alone, threads=threads, checked=True)
+            if like is None
+            else like._runner.another()
         )
         self._starts = np.array([p.start for p in self.graph.probes], np.intp)
         self._width = sum(p.channels for p in self.graph.probes)

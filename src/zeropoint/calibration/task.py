@@ -55,16 +55,22 @@ class Settings:
 
 @dataclass(frozen=True)
 class CalibrationTask:
-    """A graph of a model to measure, and how."""
+    """A graph of a model to measure, and how: all of its tensors, or `only` some."""
 
     model: Model
     graph: Graph
     settings: Settings
     ops: OpTable
+    only: frozenset[Tensor] | None = None
 
     @cached_property
     def keys(self) -> Mapping[Tensor, str]:
         return tensor_keys(self.model)
+
+    @cached_property
+    def tensors(self) -> list[Tensor]:
+        """What is measured, in order of execution."""
+        return [t for t in measured_tensors(self.graph, self.ops) if self.only is None or t in self.only]
 
     @cached_property
     def in_sequence(self) -> bool:

@@ -27,6 +27,7 @@ from ..graph.model import Model
 from ..improve.pipeline import JUDGED_AT_HIGH_EFFORT, Result, quantize_with
 from ..improve.steps import TRIED
 from ..ops import OPS, OpSpec
+from ..ops.check import check_runnable
 from ..parallel import cached_property
 from ..plan.derive import Interface
 from ..plan.request import RangeChoice, Request, WeightOptions, resolve_recipe, resolve_target
@@ -119,6 +120,8 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
     """Find the causes, and build the model that their fixes ask for."""
     if not request.recipe.has_integer_ops:
         raise InvalidRecipe("the doctor looks at integer arithmetic; choose the mode int8 or int16x8")
+    for given in (request.model, *filter(None, (request.quantized,))):
+        check_runnable(given)
     request.report("measuring the float model")
     settings = Settings(keep_state=request.keep_state)
     most = request.limit or MOST_SAMPLES

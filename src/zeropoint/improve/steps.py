@@ -17,12 +17,12 @@ import numpy as np
 
 from ..bench.bench import Bench
 from ..bench.errors import decibels
-from ..calibration import Grid, Method, calibrate, choose_range
-from ..calibration.collect import Progress
+from ..calibration import Grid, Method, choose_range
+from ..calibration.collect import Progress, remeasure
 from ..calibration.range_methods import Bounds
 from ..dtypes import DType
 from ..graph.model import Model, Op
-from ..graph.query import tensor_keys
+from ..graph.query import fingerprint
 from ..ops import OpSpec
 from ..ops.execution import macs_of
 from ..ops.states import returned_states
@@ -197,13 +197,10 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     equalized = equalize(copy, request.stats, keys, request.ops)
     if not equalized:
         return
-    settings = replace(lab.bench.settings, limit=None)
-    measured = calibrate(copy, lab.bench.rows[:MEASURED_AGAIN], settings, ops=request.ops)
-    names = tensor_keys(copy)
-    changed = [t for one in equalized for t in one.link.scaled]
-    new = {keys[t]: measured.tensors[names[t]] for t in changed if names[t] in measured.tensors}
-    tensors = {**request.stats.tensors, **new}
-    stats = replace(request.stats, fingerprint=measured.fingerprint, tensors=tensors)  # no longer the given model's
+    settings, changed = replace(lab.bench.settings, limit=None), (t for one in equalized for t in one.link.scaled)
+    measured = remeasure(copy, changed, lab.bench.rows[:MEASURED_AGAIN], settings, request.ops)
+    tensors = {**request.stats.tensors, **{keys[t]: found for t, found in measured.items()}}
+    stats = replace(request.stats, fingerprint=fingerprint(copy), tensors=tensors)  # no longer the given model's
     kept = {twin: trained.packed[t] for t, twin in twins.items() if t in trained.packed and twin.buffer is t.buffer}
     known, alike = provenance(copy) or Provenance(), Counter(t.name for graph in copy.graphs for t in graph.tensors)
     for one in equalized:

@@ -13,7 +13,7 @@ from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, CellState, Need, OpSpec, Rescale, ShapeOnly, Weight, fused_activation
 from ..ops.recurrent import Gate, LstmSlot
 from ..recipe import Recipe, Scheme
-from ..targets import Speed, Target, TypedOp
+from ..targets import OpVerdict, Speed, Target, TypedOp
 from .plan import Plan, SkipCode, Skipped
 from .request import Island
 from .tensor_ranges import TensorRanges
@@ -25,14 +25,32 @@ SHOWN = 20
 
 
 @dataclass(frozen=True)
+class TargetAnswers:
+    """What a target says of the float ops of a model that are to compute by a scheme. Each is asked about once."""
+
+    target: Target
+    ops: Mapping[str, OpSpec]
+    known: dict[tuple[Op, Scheme], OpVerdict] = field(default_factory=dict, compare=False, repr=False)
+
+    def verdict(self, op: Op, scheme: Scheme) -> OpVerdict:
+        key = op, scheme
+        if key not in self.known:
+            self.known[key] = self.target.verdict(TypedOp.of_scheme(op, scheme, self.ops))
+        return self.known[key]
+
+
+@dataclass(frozen=True)
 class Matcher:
     """Decides for every op of a graph. This is where the target is asked."""
 
     recipe: Recipe
-    ops: Mapping[str, OpSpec]
-    target: Target
+    answers: TargetAnswers
     ranges: TensorRanges
     islands: Mapping[str, Island] = field(default_factory=dict)
+
+    @property
+    def ops(self) -> Mapping[str, OpSpec]:
+        return self.answers.ops
 
     def match(self, graph: Graph) -> tuple[dict[Op, Scheme], list[Skipped]]:
         """The ops that compute in integers, with their schemes, and those that stay float."""
@@ -66,7 +84,7 @@ class Matcher:
         held = [t for k, t in enumerate(op.inputs) if t is not None and spec.held(k) is not None]
         if scheme.weights not in spec.hybrid or any(t.data is None for t in held):
             return None
-        is_fast = self.target.verdict(TypedOp.of_scheme(op, scheme, self.ops)).speed == "fast"
+        is_fast = self.answers.verdict(op, scheme).speed == "fast"
         return scheme if is_fast and sum(t.size for t in held) >= scheme.min_elements else None
 
     def _widened(self, op: Op, asked: Scheme) -> Scheme | None:
@@ -77,7 +95,7 @@ class Matcher:
         wide = self._with_kernel(op, replace(asked, activations=island.scheme.activations, symmetric=True))
         if next(self._refusals(op, wide), None) is not None:
             return None
-        speeds = [SPEEDS.index(self.target.verdict(TypedOp.of_scheme(op, s, self.ops)).speed) for s in (wide, asked)]
+        speeds = [SPEEDS.index(self.answers.verdict(op, s).speed) for s in (wide, asked)]
         return wide if speeds[0] <= speeds[1] else None
 
     def _with_kernel(self, op: Op, scheme: Scheme) -> Scheme:
@@ -90,7 +108,7 @@ class Matcher:
         wider = [t for t in known if nearest is not None and t.bits >= nearest.bits]
         for weights in sorted(wider, key=lambda t: t.bits):
             widened = scheme.held_in(weights)
-            if self.target.verdict(TypedOp.of_scheme(op, widened, self.ops)).speed != "refused":
+            if self.answers.verdict(op, widened).speed != "refused":
                 return widened
         return scheme.held_in(nearest)
 
@@ -129,15 +147,15 @@ class Matcher:
             elif self.ranges.is_unbounded(tensor) or self._multiplies_by_infinity(op, spec, tensor):
                 # Some kernels end the process at such scales.
                 yield "infinite", f"'{tensor.name}' reaches values that stand for infinity"
-        verdict = self.target.verdict(TypedOp.of_scheme(op, scheme, self.ops))
+        verdict, target = self.answers.verdict(op, scheme), self.answers.target.name
         if verdict.speed == "refused":
             rule = self.recipe.rule(op)
             if rule is not None and not rule.is_general:
                 raise InvalidRecipe(
-                    f"the recipe asks for {rule}, and the target {self.target.name} refuses that: "
+                    f"the recipe asks for {rule}, and the target {target} refuses that: "
                     f"{op.label} '{op.name}' {verdict.reason}; change the rule, or choose another target"
                 )
-            yield "target", f"{self.target.name} refuses it: it {verdict.reason}"
+            yield "target", f"{target} refuses it: it {verdict.reason}"
 
     def _multiplies_by_infinity(self, op: Op, spec: OpSpec, tensor: Tensor) -> bool:
         """Whether a factor is cut short that is no mask: small numbers make ordinary ones of it."""

@@ -19,8 +19,9 @@ from ..ops.execution import macs_of
 from ..ops.layout import Convolution
 from ..parallel import cached_property
 from ..recipe import FLOAT, Recipe, Scheme
-from ..targets import Costs, OpVerdict, Target, TypedOp
+from ..targets import Costs, Target
 from .derive import Interface
+from .match import TargetAnswers
 from .minimum_cut import FORBIDDEN, Network
 from .plan import Skipped
 
@@ -33,8 +34,7 @@ class Placement:
 
     graph: Graph
     schemes: Mapping[Op, Scheme]
-    ops: Mapping[str, OpSpec]
-    target: Target
+    answers: TargetAnswers
 
     def choose(self, recipe: Recipe, interface: Interface) -> tuple[dict[Op, Scheme], list[Skipped]]:
         """The schemes of ops that leave integers, dynamic or float, and what to tell about those that are float."""
@@ -112,14 +112,19 @@ class Placement:
         if any(t.data is None for t in weights) or sum(t.size for t in weights) < scheme.min_elements:
             return None
         made = replace(scheme, activations=None)
-        is_fast = self._verdict(op, made).speed == "fast"
+        is_fast = self.answers.verdict(op, made).speed == "fast"
         return made if is_fast or self._slow(op) else None
 
-    def _verdict(self, op: Op, scheme: Scheme) -> OpVerdict:
-        return self.target.verdict(TypedOp.of_scheme(op, scheme, self.ops))
+    @property
+    def ops(self) -> Mapping[str, OpSpec]:
+        return self.answers.ops
+
+    @property
+    def target(self) -> Target:
+        return self.answers.target
 
     def _slow(self, op: Op) -> bool:
-        return self._verdict(op, self.schemes[op]).speed != "fast"
+        return self.answers.verdict(op, self.schemes[op]).speed != "fast"
 
     def _integer_cost(self, op: Op, costs: Costs) -> float:
         if self._slow(op):
@@ -130,7 +135,7 @@ class Placement:
 
     def _float_cost(self, op: Op, costs: Costs) -> float:
         dynamic, macs = self._dynamic(op), macs_of(op, self.ops)
-        is_slow = self._verdict(op, dynamic or FLOAT).speed != "fast"
+        is_slow = self.answers.verdict(op, dynamic or FLOAT).speed != "fast"
         call = costs.slow_call if is_slow else costs.call
         if dynamic is not None:  # rounds its input as it runs
             source = next(self.ops[op.kind].read_activations(op))
@@ -149,7 +154,7 @@ class Placement:
         return max((t.size for t in (*spec.read_activations(op), *spec.made_activations(op))), default=0)
 
     def _told(self, op: Op) -> Skipped:
-        verdict = self._verdict(op, self.schemes[op])
+        verdict = self.answers.verdict(op, self.schemes[op])
         if verdict.speed != "fast":
             return Skipped(op, f"float is quicker for {self.target.name}: it {verdict.reason}", "target")
         return Skipped(op, f"float is quicker for {self.target.name}: so are its neighbours", "target")

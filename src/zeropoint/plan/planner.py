@@ -17,11 +17,12 @@ from ..graph.query import Use, called_graphs, constants, tensor_keys
 from ..ops import Coefficients, OpSpec, Weight
 from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
+from ..targets import OpVerdict
 from .derive import coarse_tables, with_interface
 from .fit import fit_scales, symmetric_uses
 from .given import clip_constants, default_notes, require_free
 from .masks import limit_to_what_counts
-from .match import Matcher, require_ranges
+from .match import Matcher, TargetAnswers, require_ranges
 from .placement import Placement
 from .plan import Constants, Form, Plan, Planned, Skipped
 from .poles import rounded_to_poles
@@ -65,8 +66,8 @@ class Prepared:
     `keys` are the names by which statistics know the tensors, from before the model was edited; `trained` is what
     training left in it. Candidates with other ranges share it, and what was computed of its constants: the parameters
     of weights (`grids`), how far their rounding shifts the outputs (`shifts`), their integers (`integers`); the
-    `functions` that its graphs compute; and which of their ops compute in integers, as the last plan has it
-    (`matched`).
+    `functions` that its graphs compute; which of their ops compute in integers, as the last plan has it (`matched`);
+    and what the target that it was prepared for says of ops (`verdicts`).
     """
 
     model: Model
@@ -77,6 +78,7 @@ class Prepared:
     integers: dict[EncodedAs, Tensor] = field(default_factory=dict, compare=False, repr=False)
     functions: dict[Graph, tuple[Curve, ...]] = field(default_factory=dict, compare=False, repr=False)
     matched: dict[Graph, Matched] = field(default_factory=dict, compare=False, repr=False)
+    verdicts: dict[tuple[Op, Scheme], OpVerdict] = field(default_factory=dict, compare=False, repr=False)
 
     def grid(self, tensor: Tensor, axis: int | None, levels: Levels) -> QuantParams:
         """The parameters of a constant that is used as weights."""
@@ -210,26 +212,29 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
     return planned
 
 
-def _match(graph: Graph, request: Request, ranges: TensorRanges) -> Matched:
-    ops, target = request.ops, request.target
-    matcher = Matcher(request.recipe, ops, target, ranges, request.islands)
+def _matcher(prepared: Prepared, request: Request, ranges: TensorRanges) -> Matcher:
+    answers = TargetAnswers(request.target, request.ops, prepared.verdicts)
+    return Matcher(request.recipe, answers, ranges, request.islands)
+
+
+def _match(graph: Graph, request: Request, matcher: Matcher) -> Matched:
     schemes, skipped = matcher.match(graph)
     dynamic = {s.op: scheme for s in skipped if (scheme := matcher.island_weights(s.op)) is not None}
     if not request.strict:
-        left, told = Placement(graph, schemes, ops, target).choose(request.recipe, request.interface)
+        left, told = Placement(graph, schemes, matcher.answers).choose(request.recipe, request.interface)
         schemes = {op: scheme for op, scheme in schemes.items() if op not in left}
         dynamic |= {op: scheme for op, scheme in left.items() if scheme.weights is not None}
         skipped += told
-    return Matched(request, ranges, schemes, dynamic, tuple(skipped), symmetric_uses(schemes, ops, target))
+    symmetric = symmetric_uses(schemes, request.ops, request.target)
+    return Matched(request, matcher.ranges, schemes, dynamic, tuple(skipped), symmetric)
 
 
 def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, ranges: TensorRanges) -> Plan:
-    ops = request.ops
+    ops, matcher = request.ops, _matcher(prepared, request, ranges)
     matched = prepared.matched.get(graph)
     if matched is None or not matched.holds_for(request, ranges):
-        matched = prepared.matched[graph] = _match(graph, request, ranges)
+        matched = prepared.matched[graph] = _match(graph, request, matcher)
     schemes, dynamic, skipped = matched.schemes, matched.dynamic, list(matched.skipped)
-    matcher = Matcher(request.recipe, ops, request.target, ranges, request.islands)
     seen, ranges = ranges, ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
     while True:  # ends, as every round but the last leaves out an op, or has one compute in 8 bits instead of 16
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))

@@ -16,7 +16,8 @@ from ..graph.model import Graph, Model, Tensor
 from ..graph.query import activation_bytes
 from ..ops.check import check_runnable
 from ..parallel import cores, threads_of_each
-from ..tflite import load, to_bytes
+from ..tflite import load
+from ..tflite.write import chunks
 from .child import ChildInterpreter, time_limit
 from .interpreter import Kernels, open_interpreter, timed
 from .tflm import MicroSession
@@ -188,14 +189,18 @@ def _run_on_zeros(session: Session, shapes: list[tuple[int, ...]]) -> list[tuple
     return shapes
 
 
-def loadable(model: Model) -> bytes:
-    """The model as a file. LiteRT's Python API fails on names that are not valid text, so those are replaced."""
-    check_runnable(model)
+def loadable(model: Model, *, checked: bool = False) -> bytes:
+    """The model as a file. LiteRT's Python API fails on names that are not valid text, so those are replaced.
+
+    A `checked` model is one that we made of another that was checked: looking at it again takes as long as writing it.
+    """
+    if not checked:
+        check_runnable(model)
     if not all(_is_text(t.name) for t in (*model.main.inputs, *model.main.outputs)):
         model = copy_model(model)
         for tensor in (*model.main.inputs, *model.main.outputs):
             tensor.name = tensor.name if _is_text(tensor.name) else ascii(tensor.name)
-    return to_bytes(model)
+    return b"".join(chunks(model, checked=checked))
 
 
 def _is_text(name: str) -> bool:
@@ -206,14 +211,23 @@ class Runner:
     """The first graph of a model, loaded once and run sample by sample. Used by one thread at a time.
 
     A sample is a row of arrays, one for each input; results are read by tensor of `model`. Inputs may have another
-    shape in each run; with `strict`, only in dimensions that the model leaves open.
+    shape in each run; with `strict`, only in dimensions that the model leaves open. A `checked` model was made by us of
+    one that was checked.
     """
 
     session: Session | MicroSession
 
-    def __init__(self, model: Model, *, kernels: Runtime = "delegate", threads: int = 1, strict: bool = True) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        kernels: Runtime = "delegate",
+        threads: int = 1,
+        strict: bool = True,
+        checked: bool = False,
+    ) -> None:
         self.model, self.outputs = model, tuple(model.main.outputs)
-        self._content = loadable(model)
+        self._content = loadable(model, checked=checked)
         self._kernels, self._threads, self._strict = kernels, threads, strict
         self._slots: tuple[int, ...] | None = None
         self._in_sequence = False
@@ -231,11 +245,12 @@ class Runner:
         *,
         kernels: Runtime = "delegate",
         strict: bool = True,
+        checked: bool = False,
     ) -> Runner:
         """A runner that computes `tensors` of `graph` and nothing else. Rows still hold all of the graph's inputs."""
         cut, needed = cut_model(model, graph, list(dict.fromkeys(tensors)))
         threads = threads_of_each(activation_bytes(graph))
-        runner = cls(cut, kernels=kernels, threads=threads, strict=strict)
+        runner = cls(cut, kernels=kernels, threads=threads, strict=strict, checked=checked)
         runner._slots = tuple(k for k, t in enumerate(graph.inputs) if t in needed)
         return runner
 

@@ -32,9 +32,13 @@ def to_bytes(model: Model) -> bytes:
     return b"".join(chunks(model))
 
 
-def chunks(model: Model) -> Iterator[bytes | memoryview]:
-    """The file in pieces: the structure, then each constant, straight from where it lies in memory."""
-    check(model)
+def chunks(model: Model, *, checked: bool = False) -> Iterator[bytes | memoryview]:
+    """The file in pieces: the structure, then each constant, straight from where it lies in memory.
+
+    A `checked` model is known to be legal.
+    """
+    if not checked:
+        check(model)
     writer = _Writer(model)
     head = writer.head()
     pieces: list[bytes | memoryview] = []
