@@ -43,6 +43,15 @@ def test_ops_that_pass_on_a_difference_have_none_of_their_own(model, images):
     assert pool.own_units == 0
 
 
+def test_layers_on_float_data_differ_by_real_numbers(digits, images):
+    made = zeropoint.quantize(digits, "dynamic").model
+    found = compare_kernels(made, images[:3], ("reference", "xnnpack", "tflm"))
+    assert [refusal.kernels for refusal in found.refused] == ["tflm"]
+    differing = found.of("xnnpack")
+    assert differing
+    assert all(0 < op.units < 0.5 and op.own_units is not None for op in differing)
+
+
 def test_a_runtime_that_refuses_the_model_is_named():
     case = next(c for c in CASES if str(c) == "SPACE_TO_BATCH_ND-image-int16")
     made, samples = quantized(case).model, case.sample.draw(1)

@@ -21,11 +21,15 @@ from zeropoint.recipe import INT16X8 as INT16_SCHEME
 from zeropoint.recipe import UINT8 as UINT8_SCHEME
 from zeropoint.recipe import Recipe, Rule
 from zeropoint.runtime import Kernels, Session
+from zeropoint.simulation.rules import KernelSet
 
 from .samples import SAMPLES, Sample
 
 SCHEMES = {DType.INT8: INT8_SCHEME, DType.INT16: INT16_SCHEME, DType.UINT8: UINT8_SCHEME}
 RUNS = 20
+SIMULATED = 3
+"""Runs that are also simulated, bit for bit."""
+SIMULATIONS: Mapping[Kernels, KernelSet] = {"reference": "reference", "delegate": "xnnpack"}
 NO_REFERENCE = frozenset({"ELU"})
 """Ops that LiteRT's set of reference kernels lacks, in float as well (2.3)."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +25,8 @@ from .cases import (
     CASES,
     RUNS,
     SCHEMES,
+    SIMULATED,
+    SIMULATIONS,
     Case,
     computing,
     quantized,
@@ -38,11 +40,6 @@ from .samples import LOOSE, SAMPLES, tolerance
 
 SLACK = 0.02
 """In units of the last place: what float32 loses on the way to int16 and back."""
-
-SIMULATED = 3
-"""Runs that are also simulated, bit for bit."""
-
-SIMULATIONS: Mapping[Kernels, KernelSet] = {"reference": "reference", "delegate": "xnnpack"}
 
 NEAR = {
     (DType.INT8, DType.INT8): 0.005,
@@ -82,16 +79,9 @@ def test_integer_op_computes_what_the_float_op_does(case: Case, kernels: Kernels
                 assert np.abs(got - unrounded).mean() <= NEAR[case.activations, case.weights] * (high - low)
 
 
-ROUNDED_OTHERWISE = {("L2_NORMALIZATION", DType.UINT8), ("RESIZE_BILINEAR", DType.UINT8)}
-"""Where the simulation may be off by one unit: the uint8 kernels round twice, or in float."""
-
-
 def assert_simulated(model: Model, inputs: Sequence[Array], kernels: KernelSet, wanted: Sequence[Array]) -> None:
-    op = computing(model)
-    output = op.outputs[0]
-    off = output.params.scale if (op.kind, output.dtype) in ROUNDED_OTHERWISE and output.params is not None else 0.0
     for simulated, run_by_litert in zip(zeropoint.simulate(model, inputs, kernels).outputs, wanted, strict=True):
-        np.testing.assert_allclose(simulated, run_by_litert, rtol=0, atol=1.001 * off)
+        np.testing.assert_array_equal(simulated, run_by_litert)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
+import zeropoint
 from zeropoint.affine import PerBlock, dequantize
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import BlockScales, Model, Op, Tensor
@@ -17,7 +18,9 @@ from zeropoint.ops import CONVERSIONS, OPS, OpSpec
 from zeropoint.plan.request import Request
 from zeropoint.recipe import DYNAMIC, FLOAT16, WEIGHTS, Recipe, Rule, Scheme
 from zeropoint.runtime import Kernels, Session
+from zeropoint.simulation.rules import KernelSet
 
+from .cases import SIMULATED, SIMULATIONS
 from .samples import HYBRID_SAMPLES, SAMPLES, Sample
 
 RUNS = 10
@@ -125,14 +128,25 @@ def test_ops_compute_what_the_float_op_does_with_rounded_weights(case: Case, ker
         Session(rounded_model(case, result.model), kernels=kernels),
     )
     error = 1e-5 if case.scheme.unpacked else HYBRID_ERROR
-    for inputs in case.sample.draw(RUNS):
+    for number, inputs in enumerate(case.sample.draw(RUNS)):
         quantized.reset()
         exact.reset()
-        for got, wanted in zip(quantized.run(inputs), exact.run(inputs), strict=True):
+        made = quantized.run(inputs)
+        if number < SIMULATED and kernels in SIMULATIONS and case.scheme.label == DYNAMIC.label:
+            assert_simulated(result.model, inputs, SIMULATIONS[kernels], made)
+        for got, wanted in zip(made, exact.run(inputs), strict=True):
             if wanted.dtype.kind == "f":
                 assert np.abs(got - wanted).max() <= error * np.abs(wanted).max() + 1e-30
             else:
                 np.testing.assert_array_equal(got, wanted)
+
+
+def assert_simulated(model: Model, inputs: Sequence[Array], kernels: KernelSet, wanted: Sequence[Array]) -> None:
+    """Bit for bit; where there is a scale for each block of weights, to a millionth."""
+    has_blocks = any(t.params is None for t in model.main.tensors if t.is_quantized)
+    for simulated, run_by_litert in zip(zeropoint.simulate(model, inputs, kernels).outputs, wanted, strict=True):
+        limit = 1e-6 * np.abs(run_by_litert).max() if has_blocks else 0.0
+        np.testing.assert_allclose(simulated, run_by_litert, rtol=0, atol=limit)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -12,6 +12,7 @@ from zeropoint.demo import digits as digits_data
 from zeropoint.errors import InvalidModel
 from zeropoint.fixedpoint import multiply
 from zeropoint.graph.query import Uses
+from zeropoint.ops.execution import execution_of
 from zeropoint.simulation.trace import Trace
 
 
@@ -87,3 +88,26 @@ def test_an_index_outside_of_the_tensor(trace, index):
     (add,) = outputs(trace, "ADD")
     with pytest.raises(InvalidModel, match="is not an index into it"):
         trace.explain(add, index)
+
+
+def test_a_layer_on_float_data_shows_the_integers_that_it_makes_of_them(digits):
+    images = [image[None] for image in digits_data()["calibration"][:1]]
+    trace = zeropoint.simulate(zeropoint.quantize(digits, "dynamic").model, images[0], float_model=digits)
+    layers = [op for op in trace.entry.graph.ops if execution_of(op) == "hybrid"]
+    assert layers
+    for op in layers:
+        name = trace.names[op.outputs[0]]
+        for place in places(trace, name):
+            found = trace.explain(name, place)
+            total = sum(product.value for product in found.products)
+            assert total == found.step("sum of products")
+            exact = total * found.step("input scale") * found.step("weight scale") + found.step("bias")
+            assert found.step("before the activation") == pytest.approx(exact, rel=1e-5, abs=1e-6)
+            zero_point = found.step("input zero point")
+            for product in found.products:
+                if product.data is not None:
+                    assert product.data.centered == product.data.integer - zero_point
+                    data = trace[product.data.tensor][product.data.index]
+                    assert product.data.centered * found.step("input scale") == pytest.approx(
+                        data, abs=0.51 * found.step("input scale")
+                    )

@@ -11,6 +11,7 @@ from zeropoint.demo import digits as digits_data
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp
 from zeropoint.graph import Model
+from zeropoint.ops.execution import execution_of
 from zeropoint.runtime import Runner
 from zeropoint.simulation.rules import KERNEL_SETS
 from zeropoint.simulation.trace import RUNTIMES
@@ -54,6 +55,21 @@ def test_weights_of_four_bits(digits, images):
     made = zeropoint.quantize(digits, "int8", data=images, effort="quick", weight_bits=4).model
     assert any(t.dtype is DType.INT4 for t in made.main.tensors)
     assert differences(made, images[0], "reference") == {}
+
+
+@pytest.mark.parametrize("kernels", ["reference", "xnnpack"])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_weights_alone_in_integers(digits, images, bits, kernels):
+    made = zeropoint.quantize(digits, "dynamic", weight_bits=bits).model
+    assert any(execution_of(op) == "hybrid" for op in made.main.ops)
+    for image in images[:3]:
+        assert differences(made, image, kernels) == {}
+
+
+def test_tensorflow_lite_micro_has_no_kernels_for_that(digits, images):
+    made = zeropoint.quantize(digits, "dynamic").model
+    with pytest.raises(UnsupportedOp, match=r"no simulation of CONV_2D \(hybrid\)"):
+        zeropoint.simulate(made, images[0], "tflm")
 
 
 def test_real_numbers_are_quantized_for_a_quantized_input(models, images):

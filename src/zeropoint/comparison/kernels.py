@@ -13,8 +13,10 @@ from ..dtypes import Array
 from ..errors import InvalidRecipe, InvalidSample, MissingExtra, RuntimeFailure, UnsupportedOp
 from ..graph.model import Model, Op, Tensor
 from ..json_values import json_values
+from ..ops.execution import execution_of
 from ..runtime import Runner
 from ..runtime.tflm import measure_arena
+from ..simulation.kernels import kernel_of
 from ..simulation.rules import KERNEL_SETS, KernelSet, Rules, rules_for
 from ..simulation.trace import RUNTIMES, SimulationOptions, Trace, compute, simulate_all
 from ..sources.samples import Samples
@@ -24,8 +26,8 @@ from ..tflite import to_bytes
 @dataclass(frozen=True)
 class OpDifference:
     """An op whose first output differs from the baseline's: in how many of its elements, and by how many units (steps
-    of its integers) at most. `own_units` is what is left if the op reads the baseline's values: 0 where it only passes
-    on what came before; None where that is not known."""
+    of its integers; of a layer on float data, real numbers) at most. `own_units` is what is left if the op reads the
+    baseline's values: 0 where it only passes on what came before; None where that is not known."""
 
     kernels: KernelSet
     position: int
@@ -105,11 +107,11 @@ def compare_kernels(
 
 
 class _KernelComparer:
-    """A model loaded into each runtime, with every tensor of integers exposed."""
+    """A model loaded into each runtime, with everything exposed that ops compute in integers."""
 
     def __init__(self, trace: Trace, kernels: Sequence[KernelSet]) -> None:
         graph = trace.entry.graph
-        self.names, self.ops = trace.names, [op for op in graph.ops if op.outputs and _is_compared(op.outputs[0])]
+        self.names, self.ops = trace.names, [op for op in graph.ops if op.outputs and _is_compared(op)]
         exposed = [*dict.fromkeys([*(op.outputs[0] for op in self.ops), *graph.outputs])]
         self.outputs = graph.outputs
         self.samples = 0
@@ -139,7 +141,8 @@ class _KernelComparer:
         off = _distance(known.values[tensor], made)
         if not off.any() and (name, op) not in self.found:
             return
-        own = None if op in known.elsewhere else self._own(known, op, self.rules[name][op])
+        rules = self.rules[name][op]
+        own = None if op in known.elsewhere or kernel_of(op, rules) is None else self._own(known, op, rules)
         position = known.entry.graph.ops.index(op)
         start = OpDifference(name, position, op.label, self.names[tensor], 0, 0, 0.0, own)
         before = self.found.get((name, op), start)
@@ -192,8 +195,10 @@ def _joined(rows: Sequence[OutputDifference]) -> OutputDifference:
     )
 
 
-def _is_compared(tensor: Tensor) -> bool:
-    return tensor.dtype.is_integer and tensor.dtype.storage is not None and tensor.size > 0
+def _is_compared(op: Op) -> bool:
+    tensor = op.outputs[0]
+    has_integers = tensor.dtype.is_integer or execution_of(op) == "hybrid"
+    return has_integers and tensor.dtype.storage is not None and tensor.size > 0
 
 
 def _distance(a: Array, b: Array) -> Array:

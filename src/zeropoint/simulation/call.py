@@ -29,10 +29,12 @@ class Interim:
 
 @dataclass(frozen=True)
 class Computed:
-    """What an op made: its outputs, and for the first of them the steps on the way."""
+    """What an op made: its outputs, and for the first of them the steps on the way. `note` says by how much kernels may
+    differ from it, where they may."""
 
     outputs: tuple[Array, ...]
     steps: tuple[Interim, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True)

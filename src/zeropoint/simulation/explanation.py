@@ -16,9 +16,11 @@ from ..graph.model import Tensor
 from ..graph.query import Uses
 from ..json_values import json_values
 from ..ops import CONVERSIONS, OPS, Activation
+from ..ops.execution import execution_of
 from ..ops.layout import pooling_windows, sliding
 from ..runtime import Runner
 from .call import KernelCall
+from .dynamic_range import rounded_rows
 from .movement import MOVING
 from .weighted import layout_of
 
@@ -31,7 +33,8 @@ NOWHERE = 1 << 40
 
 @dataclass(frozen=True)
 class Element:
-    """A number that was read: of which tensor, where, and what it is once its zero point is taken off."""
+    """A number that was read: of which tensor, where, and what it is once its zero point is taken off. Of float data
+    that a layer rounds to 8 bits itself, it is the integer that it makes of it."""
 
     tensor: str
     index: tuple[int, ...]
@@ -142,9 +145,10 @@ def _parts(trace: Trace, call: KernelCall, slot: int, index: tuple[int, ...]) ->
         parts["products"] = tuple(_products(call, names, index))
     if slot == 0:
         shape = call.op.outputs[0].shape
-        steps = compute(call).steps
+        made = compute(call)
+        parts["note"] = made.note
         parts["steps"] = tuple(
-            StepValue(step.name, np.broadcast_to(step.values, shape)[index].item()) for step in steps
+            StepValue(step.name, np.broadcast_to(step.values, shape)[index].item()) for step in made.steps
         )
     return parts
 
@@ -209,9 +213,13 @@ def _products(call: KernelCall, names: dict[Tensor, str], index: tuple[int, ...]
     matrix = layout.matrix(op, weights)
     group, row = divmod(channel, matrix.shape[1])
     patch = layout.patches(op, data, data.size + op.outputs[0].size)[group, position]
+    rounded = rounded_rows(call) if execution_of(op) == "hybrid" else None
     for place, weight_place in zip(patch.tolist(), matrix[group, row].tolist(), strict=True):
         weight = _element(call, names, layout.weights, weight_place - NOWHERE)
         element = _element(call, names, layout.data, place - NOWHERE) if place else None
+        if element is not None and rounded is not None:
+            integers = (int(values.flat[place - NOWHERE]) for values in (rounded.integers, rounded.centered))
+            element = Element(element.tensor, element.index, *integers)
         yield Product(element, weight, 0 if element is None else int(element.centered * weight.centered))
 
 

@@ -10,9 +10,11 @@ from ..graph.model import Op
 from ..ops import CONVERSIONS
 from ..ops.execution import execution_of
 from ..ops.recurrent import LSTM
-from . import conversion, elementwise, functions, normalization, pooling, recurrent
+from . import conversion, dynamic_range, dynamic_recurrent, elementwise, functions, normalization, pooling, recurrent
 from .call import Computed, KernelCall
+from .dynamic_range import DynamicRange
 from .movement import MOVING, moved
+from .rules import Rules
 from .weighted import matrix_product, weighted
 
 Kernel = Callable[[KernelCall], Computed]
@@ -68,8 +70,26 @@ KERNELS: Mapping[str, Kernel] = {
 }
 
 
-def is_simulated(op: Op) -> bool:
-    """Whether the integers of this op are computed here."""
-    if op.kind in CONVERSIONS or op.kind in MOVING:
-        return True
-    return op.kind in KERNELS and execution_of(op) == "integer" and (op.kind != LSTM or recurrent.is_plain(op))
+HYBRID_KERNELS: Mapping[str, tuple[Kernel, Callable[[Op, DynamicRange], bool]]] = {
+    **dict.fromkeys(dynamic_range.LITERT, (dynamic_range.hybrid, dynamic_range.has_layer)),
+    "BIDIRECTIONAL_SEQUENCE_LSTM": (dynamic_recurrent.both_ways, lambda op, _: dynamic_recurrent.has_both_ways(op)),
+    "EMBEDDING_LOOKUP": (dynamic_range.embedding_lookup, lambda *_: True),
+    "SVDF": (dynamic_recurrent.svdf, lambda *_: True),
+    LSTM: (dynamic_recurrent.lstm, lambda op, _: dynamic_recurrent.has_lstm(op)),
+}
+"""Where data are float, and weights integers: what computes the op, and whether it knows this one."""
+
+
+def kernel_of(op: Op, rules: Rules) -> Kernel | None:
+    """What computes this op here; None where nothing does."""
+    if op.kind in CONVERSIONS:
+        return KERNELS[op.kind]
+    if execution_of(op) == "hybrid":
+        if rules.dynamic is None or op.kind not in HYBRID_KERNELS:
+            return None
+        kernel, is_known = HYBRID_KERNELS[op.kind]
+        return kernel if is_known(op, rules.dynamic) else None
+    if op.kind in MOVING:
+        return moved
+    is_plain = op.kind != LSTM or recurrent.is_plain(op)
+    return KERNELS.get(op.kind) if execution_of(op) == "integer" and is_plain else None

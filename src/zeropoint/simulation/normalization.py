@@ -145,11 +145,13 @@ def log_softmax_in_float(call: KernelCall) -> Computed:
 
 
 def l2_normalization(call: KernelCall) -> Computed:
-    """x / sqrt(sum of squares), with 7 bits behind the point."""
+    """x / sqrt(sum of squares), with 7 bits behind the point: those of the product, or, of uint8, of x."""
     x = call.centered(0)
     total = (x * x).sum(axis=-1, keepdims=True)
     multiplier, shift = transcendental.inverse_root(total)
     made = call.output
-    value = np.clip(multiply(x, multiplier, shift + 7) + made.zero_point, made.dtype.min, made.dtype.max)
-    steps = (Interim("sum of squares", total), Interim("multiplier", multiplier), Interim("shift", shift + 7))
+    early, late = (7, 0) if made.dtype is DType.UINT8 else (0, 7)
+    units = multiply(x << early, multiplier, shift + late)
+    value = np.clip(units + made.zero_point, made.dtype.min, made.dtype.max)
+    steps = (Interim("sum of squares", total), Interim("multiplier", multiplier), Interim("shift", shift + late))
     return Computed((call.stored(value),), steps)

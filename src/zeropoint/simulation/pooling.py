@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 from ..affine import round_half_away
-from ..dtypes import Array
+from ..dtypes import Array, DType
 from ..fixedpoint import multiply, wrapped
 from ..ops.layout import pooling_windows, sliding
 from .call import Computed, Interim, KernelCall
 from .rescaling import fixed_points
+
+F32 = np.float32
 
 
 def _windows(call: KernelCall, x: Array) -> Array:
@@ -69,6 +74,64 @@ def _nearest(source: int, size: int, corners: bool, centers: bool) -> Array:
 
 def resize_bilinear(call: KernelCall) -> Computed:
     return call.rules.bilinear(call)
+
+
+def bilinear(in_float: Callable[[Corners], Array]) -> Callable[[KernelCall], Computed]:
+    """In integers; of uint8 in float32, half a unit added and the fraction cut off."""
+
+    def resized(call: KernelCall) -> Computed:
+        if call.output.dtype is not DType.UINT8:
+            return bilinear_in_integers(call)
+        total = in_float(_corners(call))
+        return Computed((call.stored(np.trunc(total + F32(0.5))),), (Interim("weighted sum", total),))
+
+    return resized
+
+
+@dataclass(frozen=True)
+class Corners:
+    """For each output the four pixels around its place, by row and column, and how far it is from the first."""
+
+    pixels: tuple[tuple[Array, Array], tuple[Array, Array]]
+    down: Array
+    right: Array
+
+
+def _corners(call: KernelCall) -> Corners:
+    x = call.value(0).astype(F32)
+    corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
+    (y0, y1, v), (x0, x1, u) = (
+        _real_neighbours(x.shape[axis], size, corners, centers) for axis, size in enumerate(_size(call), 1)
+    )
+    rows = ((x[:, y][:, :, x0], x[:, y][:, :, x1]) for y in (y0, y1))
+    return Corners((next(rows), next(rows)), v[:, None, None], u[:, None])
+
+
+def _real_neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[Array, Array, Array]:
+    scale = F32(source) / F32(size)
+    if corners and size > 1:
+        scale = F32(source - 1) / F32(size - 1)
+    places = np.arange(size, dtype=F32)
+    places = (places + F32(0.5)) * scale - F32(0.5) if centers else places * scale
+    before = np.maximum(np.floor(places).astype(np.int64), 0)
+    after = np.minimum(np.ceil(places).astype(np.int64), source - 1)
+    return before, after, places - before.astype(F32)
+
+
+def pixel_by_pixel(found: Corners) -> Array:
+    """Each pixel times the one weight, then the other; column by column: LiteRT's reference kernel."""
+    down, right = found.down, found.right
+    up, left = F32(1) - down, F32(1) - right
+    (a, b), (c, d) = found.pixels
+    return np.asarray(a * up * left + c * down * left + b * up * right + d * down * right)
+
+
+def weight_by_weight(found: Corners) -> Array:
+    """Each pixel times the product of the weights, row by row: LiteRT's optimized kernel."""
+    down, right = found.down, found.right
+    up, left = F32(1) - down, F32(1) - right
+    (a, b), (c, d) = found.pixels
+    return np.asarray(a * (up * left) + b * (up * right) + c * (down * left) + d * (down * right))
 
 
 def bilinear_in_integers(call: KernelCall) -> Computed:

@@ -14,8 +14,9 @@ import numpy as np
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op
 from ..runtime import Session
-from . import conversion, elementwise, functions, movement, normalization, pooling
+from . import conversion, dynamic_range, elementwise, functions, movement, normalization, pooling
 from .call import Computed, KernelCall
+from .dynamic_range import DynamicRange
 from .elementwise import BinaryFunction
 from .recurrent import CellArithmetic, FixedPointCell, TableCell
 from .rescaling import EightBits, FixedPoint, FixedPointUpwards, Float32, Float64, Rescaling, WideFixedPoint
@@ -54,6 +55,7 @@ class Rules:
     ordered_by_scale: frozenset[DType]
     block_filler: Callable[[KernelCall], int]
     cell: CellArithmetic
+    dynamic: DynamicRange | None
 
 
 CONVOLUTIONS, DENSE, MATRICES = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV"), "FULLY_CONNECTED", "BATCH_MATMUL"
@@ -63,7 +65,11 @@ RATIO = FixedPoint(FLOAT32, FLOAT32)
 REFERENCE = Rules(
     name="reference",
     layers={**dict.fromkeys(CONVOLUTIONS, FixedPoint()), DENSE: Float64(), MATRICES: FixedPoint(FLOAT32)},
-    wide_layers={**dict.fromkeys(CONVOLUTIONS, WideFixedPoint()), DENSE: Float64(), MATRICES: WideFixedPoint(FLOAT32)},
+    wide_layers={
+        **dict.fromkeys(CONVOLUTIONS, WideFixedPoint()),
+        DENSE: Float64(),
+        MATRICES: WideFixedPoint(FLOAT32),
+    },
     narrow_without_bias=frozenset(),
     grouped=FixedPoint(),
     product=RATIO,
@@ -79,12 +85,13 @@ REFERENCE = Rules(
     log_softmax=normalization.log_softmax_in_fixed_point,
     average=pooling.average_of_integers,
     mean=pooling.mean_in_fixed_point,
-    bilinear=pooling.bilinear_in_integers,
+    bilinear=pooling.bilinear(pooling.pixel_by_pixel),
     relu6=elementwise.clamp(0.0, 6.0),
     reciprocal_root=functions.reciprocal_root,
     ordered_by_scale=frozenset({DType.INT8, DType.UINT8}),
     block_filler=movement.real_zero,
     cell=FixedPointCell(),
+    dynamic=dynamic_range.REFERENCE,
 )
 TFLM = replace(
     REFERENCE,
@@ -98,6 +105,7 @@ TFLM = replace(
     reciprocal_root=functions.reciprocal_root_in_fixed_point,
     block_filler=lambda _: 0,  # whatever the zero point is
     cell=TableCell(),
+    dynamic=None,  # it refuses float data beside integer weights
 )
 
 
@@ -110,6 +118,8 @@ OPTIMIZED = replace(
     quantize=conversion.quantize_by_reciprocal,
     softmax=normalization.softmax_in_float,
     log_softmax=normalization.log_softmax_in_float,
+    bilinear=pooling.bilinear(pooling.weight_by_weight),
+    dynamic=dynamic_range.OPTIMIZED,
 )
 XNNPACK = replace(
     OPTIMIZED,
@@ -125,6 +135,7 @@ XNNPACK = replace(
     quantize=conversion.quantize_half_even,
     mean=pooling.mean_in_float32,
     bilinear=pooling.bilinear_in_11_bits,
+    dynamic=dynamic_range.XNNPACK,
 )
 
 

@@ -22,7 +22,7 @@ from ..sources.models import ModelSource, load
 from ..sources.ports import Entry, Port, Row, entry
 from ..sources.samples import Notes, Samples, iterate, rows
 from .call import Computed, KernelCall
-from .kernels import KERNELS, is_simulated
+from .kernels import kernel_of
 from .movement import MOVING
 from .rules import KERNEL_SETS, KernelSet, Rules, rules_for
 
@@ -184,7 +184,8 @@ class Simulator:
         if not {"integer", "hybrid"}.intersection(executions.values()):
             raise InvalidModel("no op of this model computes with integers; quantize it first (zeropoint quantize)")
         outside = {op for op, how in executions.items() if how in ("float", "other") and op.kind not in MOVING}
-        missing = [op for op in graph.ops if op not in outside and not is_simulated(op)]
+        self.rules = rules_for(model, graph, options.kernels)
+        missing = [op for op in graph.ops if op not in outside and kernel_of(op, self.rules[op]) is None]
         if missing and not options.float_rest:
             kinds = ", ".join(dict.fromkeys(f"{op.label} ({executions[op]})" for op in missing))
             raise UnsupportedOp(
@@ -192,7 +193,6 @@ class Simulator:
                 f"{argument('float_rest', True)}"
             )
         self.elsewhere = frozenset(outside.union(missing))
-        self.rules = rules_for(model, graph, options.kernels)
         self._runners: dict[Op, tuple[Runner, tuple[Tensor, ...]]] = {}
 
     def run(self, row: Row) -> Trace:
@@ -218,7 +218,9 @@ class Simulator:
 
 def compute(call: KernelCall) -> Computed:
     """What the kernels that the call's rules describe make of its inputs."""
-    return KERNELS[call.op.kind](call)
+    kernel = kernel_of(call.op, call.rules)
+    assert kernel is not None
+    return kernel(call)
 
 
 def initial_state(tensor: Tensor) -> Array:
