@@ -61,3 +61,16 @@ def test_biases_far_greater_than_what_is_added_to_them_remain() -> None:
     assert not made.skipped
     for kernels in ("optimized", "reference"):
         assert worst(outputs_of(model, samples), outputs_of(made.model, samples, kernels)) <= 0.001
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+def test_probabilities_below_the_kernels_steps_stay_float(mode: str) -> None:
+    """In steps of 1/256 or 1/32768 nothing would be left of them, whatever is computed with them later."""
+    net = Net()
+    chance = net("LOGISTIC", [net.input(1, 32)])
+    model = net.model(net("MUL", [chance, np.float32([1e9])]))
+    samples = [(np.linspace(-26, -22, 32, dtype=np.float32)[None] - k,) for k in range(4)]
+    made = zeropoint.quantize(model, mode, data=samples, effort="quick", target="integer")
+    reasons = {skipped.op.kind: skipped.reason for skipped in made.skipped}
+    assert "none of its results reaches one" in reasons["LOGISTIC"]
+    assert worst(outputs_of(model, samples), outputs_of(made.model, samples)) <= 0.01

@@ -126,6 +126,17 @@ def _root(op: Op, plan: Plan) -> float:
     return math.sqrt(plan.wanted[Use(op, 0)].scale) * plan.stored[op.outputs[0]].scale
 
 
+def coarse_outputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
+    """Ops whose kernels fix a scale that is coarser than all that they make: a sigmoid of numbers below -11, say."""
+    for op, scheme in plan.schemes.items():
+        fixed = None if scheme.activations is None else ops[op.kind].fixed.get(scheme.activations)
+        if fixed is None or not ranges.knows(op.outputs[0]):
+            continue
+        if 0 < max(map(abs, ranges.bounds(op.outputs[0]))) < fixed.scale:
+            reason = f"its kernel makes steps of {fixed.scale:.3g}, and none of its results reaches one"
+            yield Skipped(op, reason, "scale")
+
+
 def coarse_tables(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
     """Ops whose int16 kernels interpolate a function between points that are too far apart for their inputs."""
     for op, scheme in plan.schemes.items():

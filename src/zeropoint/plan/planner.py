@@ -18,7 +18,7 @@ from ..ops import Coefficients, OpSpec, Weight
 from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
 from ..targets import OpVerdict
-from .derive import coarse_tables, with_interface
+from .derive import coarse_outputs, coarse_tables, with_interface
 from .fit import fit_scales, symmetric_uses
 from .given import clip_constants, default_notes, require_free
 from .masks import limit_to_what_counts
@@ -242,7 +242,7 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
         groups = Solver(schemes, ops, ranges, matched.symmetric, exposed).solve()
         plan = Plan(graph, index, schemes, groups, constants, dynamic=dynamic, bias_limit=request.target.bias_limit)
         plan, refused = fit_scales(plan, ops, request.target)
-        refused = refused or tuple(coarse_tables(plan, ops, ranges))
+        refused = refused or (*coarse_tables(plan, ops, ranges), *coarse_outputs(plan, ops, seen))
         refused = refused or tuple({s.op: s for s in rounded_to_poles(plan, ops, seen)}.values())
         if not refused:
             break
