@@ -9,6 +9,7 @@ import zeropoint
 from zeropoint.bench.bench import FEWEST_IN_ALL, HELD_BACK_EVERY, MOST_HELD_BACK, Bench
 from zeropoint.bench.verdict import Verdict, verdict
 from zeropoint.demo import digits as digits_data
+from zeropoint.dtypes import DType
 from zeropoint.sources.models import load
 
 from ..nets import Net, normal, samples_for
@@ -68,6 +69,15 @@ def test_without_data_the_verdict_is_unknown(digits):
     found = zeropoint.quantize(digits, "dynamic").verdict
     assert found == Verdict("unknown")
     assert "zeropoint.compare(FLOAT" in str(found)
+
+
+def test_a_model_without_float_outputs_has_an_unknown_verdict_which_says_why():
+    net = Net()
+    above = net("GREATER", [net.input(1, 8), np.float32([0])])
+    above.dtype = DType.BOOL
+    found = zeropoint.quantize(net.model(above), data=[(normal(1, 8),)] * 4, effort="quick").verdict
+    assert (found.level, found.samples) == ("unknown", 4)
+    assert "no output is in float" in str(found)
 
 
 def test_close_calls_do_not_count(digits, images):

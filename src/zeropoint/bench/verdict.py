@@ -57,7 +57,7 @@ class Verdict:
     def summary(self) -> str:
         """What was measured, in a sentence."""
         if self.level == "unknown":
-            return "nothing was measured, as no samples were given"
+            return f"nothing was measured, as {'no output is in float' if self.samples else 'no samples were given'}"
         uses = {True: "samples that calibration did not use", False: "samples of the calibration", None: "samples"}
         which = uses[self.held_back]
         snr = f"SNR of the outputs {self.snr:.1f} dB, measured at {self.where}"
@@ -103,7 +103,7 @@ def verdict(bench: Bench, made: Model, rows: Sequence[Row] = ()) -> Verdict:
     rows = rows or bench.unseen_rows or bench.rows[:JUDGED]
     compared = tuple(compared_outputs(bench.entry.graph, bench.ops)) if rows else ()
     if not compared:
-        return UNKNOWN
+        return replace(UNKNOWN, samples=len(rows))
     classes = [Compared(one.place) for one in compared if one.probabilities == "row"][:1]
     asked = (*compared, *classes)
     wanted = bench.float_model(asked).values(rows)
