@@ -58,6 +58,16 @@ def test_ops_by_themselves_compute_what_they_do_in_their_place():
     np.testing.assert_array_equal(Session(everything.model).run(fed)[0], first)
 
 
+def test_what_unpacks_weights_in_two_steps_stays_in_order():
+    net = Net()
+    steps = net("ABS", [np.float32([-2.0])]), net("NEG", [net.ops[-1].outputs[0]])
+    model = net.model(net("ADD", [net.input(1, 4), steps[1]]))
+    chosen = [op for op in model.main.ops if op.kind != "NEG"]
+    alone = isolate(model, model.main, chosen, lambda t: True)  # noqa: ARG005
+    made = Session(alone.model).run([np.ones((1, 4), np.float32)])
+    np.testing.assert_array_equal(made[1], -np.ones((1, 4)))
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_recipes_survive_being_written_as_plain_values(mode):
     recipe = preset(mode)

@@ -26,10 +26,12 @@ def isolate(model: Model, graph: Graph, ops: Sequence[Op], is_known: Callable[[T
     fed: dict[Tensor | None, Tensor] = {}
     for tensor in (t for op in chosen for t in flowing_inputs(op, constant)):
         fed.setdefault(tensor, replace(tensor, name=f"{tensor.name}/fed", is_variable=False))
-    alone = [replace(op, inputs=[fed.get(t, t) for t in op.inputs]) for op in chosen]
-    unpacking = [op for op in graph.ops if op not in chosen and op.outputs and constant.issuperset(op.outputs)]
+    alone = {op: replace(op, inputs=[fed.get(t, t) for t in op.inputs]) for op in chosen}
+    unpacking = {op for op in graph.ops if op.outputs and constant.issuperset(op.outputs)}
+    # In their order: what unpacks weights may itself be among the chosen.
+    kept = [alone.get(op, op) for op in graph.ops if op in alone or op in unpacking]
     stand_ins = list(fed.values())
-    part = Graph(graph.name, [*stand_ins, *graph.tensors], [*unpacking, *alone], stand_ins)
+    part = Graph(graph.name, [*stand_ins, *graph.tensors], kept, stand_ins)
     others = [g for g in model.graphs if g is not graph]
     cut, _ = cut_model(Model([part, *others]), part, [t for op in chosen for t in op.outputs])
     return IsolatedOps(cut, tuple(t for t in fed if t is not None), tuple(chosen))
