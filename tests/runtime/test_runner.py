@@ -50,10 +50,14 @@ def test_inner_tensors_are_exposed_and_rows_stay_whole():
     assert [t.name for t in model.main.outputs] == ["sum", "square"]
 
 
+@pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("make", [counter, build.stateful])
-def test_every_run_starts_from_the_initial_state(make):
+def test_every_run_starts_from_the_initial_state(make, is_open):
     model = make()
-    runner, row = Runner(model), [np.ones(model.main.inputs[0].shape, np.float32)]
+    shape = model.main.inputs[0].shape
+    if is_open:
+        model.main.inputs[0].shape_signature = (-1, *shape[1:])
+    runner, row = Runner(model, strict=not is_open), [np.ones(shape, np.float32)]
     first = runner.run(row)[0]
     np.testing.assert_array_equal(runner.run(row)[0], first)
     runner.invoke(row)  # without a restart it goes on

@@ -281,7 +281,9 @@ class Runner:
 
     def restart(self) -> None:
         """Reset the state that earlier runs left behind."""
-        if self._has_resources and self._is_used:
+        if not self._is_used:
+            return  # and perhaps has no memory yet: shapes that are open come with the first sample
+        if self._has_resources:
             self.reload()  # LiteRT resets variable tensors, but not what VAR_HANDLE refers to (ai-edge-litert 2.3)
         elif self._has_variables:
             self.session.reset()
