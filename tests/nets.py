@@ -37,6 +37,7 @@ OPTIONS = {
     "TANH": "",
     "LOGISTIC": "",
     "CUSTOM": "",
+    "CEIL": "",
     "SIN": "",
     "LOG": "",
     "MINIMUM": "MaximumMinimumOptions",

@@ -89,13 +89,15 @@ def test_everything_but_the_edges_is_integer(case: Case) -> None:
     """Nothing stays float; one QUANTIZE for each float input and one DEQUANTIZE for each float output."""
     result = quantized(case)
     assert result.skipped == ()
-    op, main = computing(result.model), result.model.main
-    assert op.kind == case.spec.kind
-    assert op.version >= case.spec.kernels.versions.get(case.activations.label, 1)
+    op, main, spec = computing(result.model), result.model.main, case.spec
+    if spec.table is not None:
+        spec = OPS["GATHER"]
+    assert op.kind == spec.kind
+    assert op.version >= spec.kernels.versions.get(case.activations.label, 1)
     for slot, tensor in enumerate(op.inputs):
-        assert tensor is None or tensor.dtype in allowed(case.spec.input_role(slot), case)
+        assert tensor is None or tensor.dtype in allowed(spec.input_role(slot), case)
     for slot, tensor in enumerate(op.outputs):
-        assert tensor.dtype in allowed(case.spec.output_role(slot), case)
+        assert tensor.dtype in allowed(spec.output_role(slot), case)
     conversions = {kind: [op for op in main.ops if op.kind == kind] for kind in CONVERSIONS}
     assert {op.inputs[0] for op in conversions["QUANTIZE"]} <= set(main.inputs)
     assert {op.outputs[0] for op in conversions["DEQUANTIZE"]} <= set(main.outputs)
@@ -118,11 +120,15 @@ def allowed(role: Role, case: Case) -> tuple[DType, ...]:
 
 # What the table does not claim.
 
+NOT_BY_ITS_SCALE = {("SCATTER_ND", DType.UINT8)}
+"""Kernels that are there, but fill with integers 0, which is no zero point that uint8 has."""
+
 UNCLAIMED = [
     Case(sample, activations, SCHEMES[activations].weights or DType.INT8)
     for sample in {sample.kind: sample for sample in SAMPLES}.values()
     for activations in SCHEMES
-    if activations not in OPS[sample.kind].types
+    if activations not in OPS[sample.kind].types and OPS[sample.kind].table is None
+    if (sample.kind, activations) not in NOT_BY_ITS_SCALE
 ]
 
 

@@ -136,8 +136,9 @@ def convert(make: Callable[[Any, Any], Any]) -> tuple[bytes, bytes, list[Array]]
 def pair_of(make: Callable[[Any, Any], Any]) -> Pair:
     source, theirs, samples = convert(make)
     stats = calibrate(source, samples)
-    # Quick: without the correction of biases, which TensorFlow does not have.
-    ours = zeropoint.quantize(source, stats=stats, range="minmax", effort="quick", target="integer").model
+    # Quick: without the correction of biases, which TensorFlow does not have. Nor has it integers for NEG.
+    settings = {"range": "minmax", "effort": "quick", "target": "integer"}
+    ours = zeropoint.quantize(source, stats=stats, keep_float="NEG", allow_unmatched=True, **settings).model
     return Pair(load(source), load(theirs), ours, stats)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zeropoint.ops import OPS
 from zeropoint.simulation.kernels import HYBRID_KERNELS, KERNELS
 
-BECOME_OTHERS = {"DIV"}
+BECOME_OTHERS = {"DIV", *(kind for kind, spec in OPS.items() if spec.table is not None)}
 """Ops that the planner turns into other ops before they compute with integers."""
 
 

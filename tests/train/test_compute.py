@@ -114,7 +114,13 @@ def test_the_table_covers_the_op_table():
 
 
 WITHOUT_BATCH = {
-    "their output has the shape that an operand says": {"BROADCAST_TO", "FILL", "ONE_HOT", "SPARSE_TO_DENSE"},
+    "their output has the shape that an operand says": {
+        "BROADCAST_TO",
+        "FILL",
+        "ONE_HOT",
+        "SCATTER_ND",
+        "SPARSE_TO_DENSE",
+    },
     "they move elements between the batch and the image": {"BATCH_TO_SPACE_ND", "SPACE_TO_BATCH_ND"},
     "they may write or spread along the first axis": {"DILATE", "DYNAMIC_UPDATE_SLICE", "MATRIX_SET_DIAG"},
     "its condition may choose whole rows": {"SELECT"},

@@ -93,6 +93,18 @@ def recast(graph: Graph, op: Op, kind: str, inputs: Sequence[Tensor], options: R
     _admit(graph, inputs)
 
 
+def replace_op(graph: Graph, op: Op, ops: Sequence[Op]) -> None:
+    """Let other ops, in a row, do the work of `op`."""
+    place = graph.ops.index(op)
+    graph.ops[place : place + 1] = ops
+    _admit(graph, (t for each in ops for t in each.tensors()))
+
+
+def with_shape_of(tensor: Tensor, name: str, dtype: DType) -> Tensor:
+    """A new tensor of the same shape."""
+    return Tensor(name, tensor.shape, dtype, shape_signature=tensor.shape_signature)
+
+
 def _admit(graph: Graph, tensors: Iterable[Tensor]) -> None:
     """List tensors that the graph did not have so far: results, and constants of a new op."""
     for tensor in tensors:

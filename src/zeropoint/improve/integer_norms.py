@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..calibration import Range
 from ..calibration.range_methods import Bounds
-from ..dtypes import Array, DType
-from ..graph.edit import drop_unused, unused_name
-from ..graph.model import Graph, Op, Record, Tensor
+from ..graph.edit import drop_unused
+from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
 from ..ops import fused_activation
+from ..plan.new_ops import NewOps
 from ..plan.planner import Prepared, ranges_of
 from ..plan.request import Request
 from ..sources.ports import entry_graphs
@@ -36,7 +36,7 @@ MOST_PARTS = 4
 
 def with_integer_norms(prepared: Prepared, request: Request) -> Prepared:
     """The same function with its normalizations rewritten; as it is if there are none, or ranges were trained."""
-    trained, made = prepared.trained, dict[Tensor, Range]()
+    trained, made = prepared.trained, dict[Tensor, Range | Tensor]()
     if trained.ranges.entries or trained.constants or trained.uses:
         return prepared
     copy, _ = prepared.copied()
@@ -46,23 +46,23 @@ def with_integer_norms(prepared: Prepared, request: Request) -> Prepared:
     return copy.with_new(made) if made else prepared
 
 
-def rewrite_norms(graph: Graph, bounds: Callable[[Tensor], Bounds | None]) -> dict[Tensor, Range]:
+def rewrite_norms(graph: Graph, bounds: Callable[[Tensor], Bounds | None]) -> dict[Tensor, Range | Tensor]:
     """Edit `graph` in place, where `bounds` tells what a tensor spans; the ranges of tensors that are new in it."""
-    edit = _Edit(graph, bounds)
+    edit = _Edit(graph, bounds, NewOps(graph))
     for op in list(graph.ops):
         if op.kind == "MEAN":
             edit.rewrite_mean_square(op)
         elif op.kind == "RSQRT":
             edit.split_reciprocal_root(op)
     drop_unused(graph)
-    return edit.made
+    return edit.new.made
 
 
 @dataclass
 class _Edit:
     graph: Graph
     bounds: Callable[[Tensor], Bounds | None]
-    made: dict[Tensor, Range] = field(default_factory=dict)
+    new: NewOps
 
     def rewrite_mean_square(self, mean: Op) -> None:
         """The mean of squares along the last axis as a product of matrices."""
@@ -77,13 +77,19 @@ class _Edit:
             return
         self.graph.ops.remove(maker)
         size, count = squares.shape[-1], squares.size // squares.shape[-1]
-        rows = self._new(difference, "rows", (count, 1, size), spanned)
-        total = self._new(result, "products", (count, 1, 1), (0.0, size * max(seen[1], 0.0)))
-        sums = self._new(result, "sums", result.shape, (0.0, size * max(seen[1], 0.0)))
-        self._insert(mean, "RESHAPE", [difference, self._shape(rows)], rows)
-        self._insert(mean, "BATCH_MATMUL", [rows, rows], total, default_options("BatchMatMulOptions", adjY=True))
-        self._insert(mean, "RESHAPE", [total, self._shape(sums)], sums)
-        self._insert(mean, "MUL", [sums, self._constant(mean, 1 / size)], result, default_options("MulOptions"))
+        rows = self.new.tensor(difference, "rows", (count, 1, size), spanned)
+        total = self.new.tensor(result, "products", (count, 1, 1), (0.0, size * max(seen[1], 0.0)))
+        sums = self.new.tensor(result, "sums", result.shape, (0.0, size * max(seen[1], 0.0)))
+        self.new.insert(mean, "RESHAPE", [difference, self.new.integers(f"{rows.name}/shape", rows.shape)], rows)
+        self.new.insert(mean, "BATCH_MATMUL", [rows, rows], total, default_options("BatchMatMulOptions", adjY=True))
+        self.new.insert(mean, "RESHAPE", [total, self.new.integers(f"{sums.name}/shape", sums.shape)], sums)
+        self.new.insert(
+            mean,
+            "MUL",
+            [sums, self.new.constant(f"{mean.name}/constant", 1 / size)],
+            result,
+            default_options("MulOptions"),
+        )
         self.graph.ops.remove(mean)
 
     def _squared(self, maker: Op) -> Tensor | None:
@@ -101,8 +107,8 @@ class _Edit:
             self.graph.ops.remove(known)
             self.graph.ops.insert(self.graph.ops.index(maker), known)
             return known.outputs[0]
-        difference = self._new(maker.outputs[0], "difference", maker.outputs[0].shape, (a[0] - b[1], a[1] - b[0]))
-        self._insert(maker, "SUB", [first, second], difference, default_options("SubOptions"))
+        difference = self.new.tensor(maker.outputs[0], "difference", maker.outputs[0].shape, (a[0] - b[1], a[1] - b[0]))
+        self.new.insert(maker, "SUB", [first, second], difference, default_options("SubOptions"))
         return difference
 
     def _difference(self, first: Tensor, second: Tensor) -> Op | None:
@@ -122,15 +128,15 @@ class _Edit:
         roots = [1 / math.sqrt(edge) for edge in edges]
         parts = []
         for k in range(count):
-            parts.append(self._new(result, f"part{k}", result.shape, (roots[k + 1], roots[k])))
-            self._insert(op, "RSQRT", [self._clipped(op, source, edges, k)], parts[-1])
+            parts.append(self.new.tensor(result, f"part{k}", result.shape, (roots[k + 1], roots[k])))
+            self.new.insert(op, "RSQRT", [self._clipped(op, source, edges, k)], parts[-1])
         total = parts[0]
         for k, part in enumerate(parts[1:], 1):
-            added = self._new(result, f"parts{k}", result.shape, (roots[-1], sum(roots[: k + 1])))
-            self._insert(op, "ADD", [total, part], added, default_options("AddOptions"))
+            added = self.new.tensor(result, f"parts{k}", result.shape, (roots[-1], sum(roots[: k + 1])))
+            self.new.insert(op, "ADD", [total, part], added, default_options("AddOptions"))
             total = added
-        inner = self._constant(op, -sum(roots[1:-1]))
-        self._insert(op, "ADD", [total, inner], result, default_options("AddOptions"))
+        inner = self.new.constant(f"{op.name}/constant", -sum(roots[1:-1]))
+        self.new.insert(op, "ADD", [total, inner], result, default_options("AddOptions"))
         self.graph.ops.remove(op)
 
     def _clipped(self, op: Op, source: Tensor, edges: list[float], part: int) -> Tensor:
@@ -139,9 +145,9 @@ class _Edit:
         limits = [("MAXIMUM", low, edges[-1])] if part else []
         limits += [("MINIMUM", high, high)] if part < len(edges) - 2 else []
         for kind, limit, most in limits:
-            clipped = self._new(source, f"{kind.lower()}{part}", source.shape, (low, most))
+            clipped = self.new.tensor(source, f"{kind.lower()}{part}", source.shape, (low, most))
             options = default_options("MaximumMinimumOptions")
-            self._insert(op, kind, [source, self._constant(op, limit)], clipped, options)
+            self.new.insert(op, kind, [source, self.new.constant(f"{op.name}/constant", limit)], clipped, options)
             source = clipped
         return source
 
@@ -151,27 +157,8 @@ class _Edit:
         return len(uses.readers(tensor)) == 1 and not uses.is_output(tensor) and not is_open and len(tensor.shape) > 1
 
     def _span(self, tensor: Tensor) -> Bounds | None:
-        return (self.made[tensor].low, self.made[tensor].high) if tensor in self.made else None
-
-    def _new(self, beside: Tensor, what: str, shape: tuple[int, ...], span: Bounds) -> Tensor:
-        tensor = Tensor(unused_name(self.graph, f"{beside.name}/{what}"), shape, DType.FLOAT32)
-        self.graph.tensors.append(tensor)
-        self.made[tensor] = Range(*span, "follows from the ranges beside it")
-        return tensor
-
-    def _shape(self, tensor: Tensor) -> Tensor:
-        return self._listed(f"{tensor.name}/shape", np.array(tensor.shape, np.int32), DType.INT32)
-
-    def _constant(self, op: Op, value: float) -> Tensor:
-        return self._listed(f"{op.name}/constant", np.array(value, np.float32), DType.FLOAT32)
-
-    def _listed(self, name: str, data: Array, dtype: DType) -> Tensor:
-        tensor = Tensor.constant(unused_name(self.graph, name), data, dtype)
-        self.graph.tensors.append(tensor)
-        return tensor
-
-    def _insert(self, before: Op, kind: str, inputs: list[Tensor], made: Tensor, options: Record | None = None) -> None:
-        self.graph.ops.insert(self.graph.ops.index(before), Op(kind, [*inputs], [made], options))
+        span = self.new.made.get(tensor)
+        return (span.low, span.high) if isinstance(span, Range) else None
 
 
 def _is_along_last(mean: Op) -> bool:

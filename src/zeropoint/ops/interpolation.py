@@ -1,4 +1,4 @@
-"""Functions of which int16 kernels hold a table of 513 points, and what these lose between them."""
+"""Functions that are looked up: in int16 kernels' tables of 513 points, and in our own of all 256 integers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..affine import QuantParams
+from ..affine import QuantParams, dequantize, quantize
 from ..dtypes import Array
 from ..graph.model import Op
 
@@ -45,6 +45,28 @@ def gelu_by_erfc(x: Array) -> Array:
 
 def gelu_by_tanh(x: Array) -> Array:
     return np.asarray(x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+
+
+def power_of(op: Op) -> Function | None:
+    """What POW does where its exponent is one constant number."""
+    exponent = constant_exponent(op)
+    return None if exponent is None else lambda x: np.asarray(np.power(x, exponent))
+
+
+def constant_exponent(op: Op) -> float | None:
+    base, exponent = op.inputs
+    data = None if exponent is None else exponent.data
+    if base is None or data is None or data.size != 1 or base.shape != op.outputs[0].shape:
+        return None
+    return float(data.item())
+
+
+def table_of(function: Function, read: QuantParams, made: QuantParams) -> Array:
+    """What `function` makes of every integer of `read`, in integers of `made`. What is no number becomes a real 0."""
+    integers = np.arange(read.dtype.min, read.dtype.max + 1)
+    with np.errstate(all="ignore"):
+        values = np.nan_to_num(function(dequantize(integers, read).astype(np.float64)), nan=0.0)
+    return quantize(np.clip(values, *made.range()), made)
 
 
 def interpolation_error(function: Function, seen: tuple[float, float], read: QuantParams, made: QuantParams) -> float:

@@ -13,7 +13,7 @@ from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from ..parallel import cached_property
 from .batch import BatchRule, broadcasts, pointwise
-from .interpolation import FunctionOf
+from .interpolation import Function, FunctionOf
 from .layout import Layout
 from .recurrent import macs_recurrent
 
@@ -43,10 +43,12 @@ class Activation:
     """Data that flows: real numbers with one scale and zero point.
 
     `symmetric_constant`: if it is a constant, its zero point must be 0. `constant` is how it is held where it is one
-    and only weights are quantized. `pole`: the op may make infinity of its zeros.
+    and only weights are quantized. `pole`: the op may make infinity of its zeros. `symmetric`: its zero point
+    must be 0.
     """
 
     symmetric_constant: bool = False
+    symmetric: bool = False
     constant: Weight | None = None
     pole: bool = False
 
@@ -61,6 +63,11 @@ class Bias:
 @dataclass(frozen=True)
 class Untouched:
     """Holds indices, shapes, conditions: no quantization."""
+
+
+@dataclass(frozen=True)
+class FloatConstant:
+    """A number that belongs to what the op computes, such as an exponent: it is no data, and is not quantized."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,7 @@ class CellState:
     greatest: int
 
 
-Role = Activation | Weight | Bias | Untouched | ShapeOnly | Coefficients | OutputState | CellState
+Role = Activation | Weight | Bias | Untouched | FloatConstant | ShapeOnly | Coefficients | OutputState | CellState
 
 
 # How an integer kernel goes from its inputs' scales to its output's.
@@ -123,7 +130,11 @@ class Need(Enum):
     """What an integer kernel demands of its operands beyond their types; the text says what it would do otherwise."""
 
     NONNEGATIVE = "its integer kernel fails on negative values, and the input goes below zero"
-    CONSTANT_DIVISOR = "its integer kernel garbles small numbers; only a constant without zeros makes it a product"
+    CONSTANT_DIVISOR = (
+        "its integer kernel garbles small numbers; only a divisor far from zero, best a constant, makes it a product"
+    )
+    CONSTANT_EXPONENT = "only a constant exponent, one for all numbers, makes it a table"
+    DISTINCT_INDICES = "its integer kernel adds up what falls on one place; only constant indices are known to differ"
     CONSTANT_WEIGHTS = "its weights are not constant"
     NO_NORMALIZATION = "layer normalization and projection inside the op are not supported in integers"
     FAR_FROM_POLE = "its int16 kernel interpolates between 256 points above zero, and the input goes below the fourth"
@@ -172,7 +183,8 @@ class KernelSpec:
     kernel of dense layers. `versions` maps a type to the lowest op version that has it (1 where absent); `options`
     are option values that an activation type needs, float32 standing for hybrid kernels. `intermediates` are tensors
     that an integer kernel keeps values in: "float" ones it does not read, "output" ones with the output's parameters.
-    `note` says why a type is not claimed although LiteRT has a kernel for it.
+    `note` says why a type is not claimed although LiteRT has a kernel for it. `table` gives the function that an op
+    applies to each number, where there is no kernel: its results are then gathered from a table of 256 entries.
     """
 
     types: tuple[DType, ...] = ()
@@ -184,6 +196,7 @@ class KernelSpec:
     needs: tuple[Need, ...] = ()
     intermediates: tuple[str, ...] = ()
     note: str = ""
+    table: Callable[[Op], Function | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -296,6 +309,10 @@ class OpSpec:
     @property
     def hybrid(self) -> tuple[DType, ...]:
         return self.kernels.hybrid
+
+    @property
+    def table(self) -> Callable[[Op], Function | None] | None:
+        return self.kernels.table
 
 
 # Activation functions that an op applies to its output, by their code in the schema.

@@ -16,7 +16,7 @@ import numpy as np
 from ..dtypes import DType
 from . import batch, spec
 from .batch import along, broadcasts, by_sample, joined, only, pointwise
-from .interpolation import always, gelu, reciprocal_root
+from .interpolation import always, gelu, power_of, reciprocal_root
 from .layout import CONVOLUTION, DENSE, DEPTHWISE, MATRIX_PRODUCT, TRANSPOSED
 from .recurrent import LSTM
 from .spec import Activation, Bias, Fixed, KernelSpec, Need, OpSpec, Rescale, Trait, Weight
@@ -86,6 +86,10 @@ LOGARITHMS = {INT8: (2.0**-20, 2.0**11)}
 # In float the norm is at least 1e-6, and squares have to be finite; integers know neither.
 NORMALIZED = {INT8: (2.0**-20, 2.0**48)}
 
+# Steps of more than a sixteenth of a radian would leave less than 35 dB of a sine.
+ANGLES = {INT8: (0.0, 2.0**-4)}
+
+JUMPS = "it jumps: rounding what it reads may move what it makes by as much as it ever changes"
 CONSTANT = (Need.CONSTANT_WEIGHTS,)
 INT8_WEIGHTS: Mapping[DType, tuple[DType, ...]] = {INT8: (INT8,), INT16: (INT8,)}
 NARROW_WEIGHTS: Mapping[DType, tuple[DType, ...]] = {INT8: (INT8, INT4), INT16: (INT8, INT4)}
@@ -107,6 +111,7 @@ LSTM_KERNELS = KernelSpec((INT8,), {INT8: (INT8,)}, hybrid=(INT8,), versions={"h
 BOTH_WAYS_KERNELS = KernelSpec(hybrid=(INT8,), versions={"hybrid": 3}, options=ASYMMETRIC_INPUTS)
 SVDF_KERNELS = KernelSpec(hybrid=(INT8,), versions={"hybrid": 4}, options=ASYMMETRIC_INPUTS,
                           note="quantizing the state of SVDF is not implemented")
+POWERS = KernelSpec((INT8,), needs=(Need.CONSTANT_EXPONENT,), table=power_of)
 LOOKUP_KERNELS = KernelSpec(BOTH, hybrid=(INT8, INT4, INT2), blockwise=(INT4,), versions={"hybrid": 4, "int2": 5})
 
 ROWS: tuple[OpSpec, ...] = (
@@ -140,7 +145,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("MINIMUM", TWO, since(2, 4), TIED, batch=broadcasts),
     OpSpec("FLOOR_DIV", (ACT, POLE), traits=HAS_POLES, batch=broadcasts),
     OpSpec("FLOOR_MOD", (ACT, POLE), traits=HAS_POLES, batch=broadcasts),
-    OpSpec("POW", (POLE, ACT), traits=HAS_POLES, batch=broadcasts),
+    OpSpec("POW", (POLE, spec.FloatConstant()), POWERS, HAS_POLES, batch=broadcasts),
     OpSpec("ATAN2", TWO, batch=broadcasts),
     # Functions of one value.
     OpSpec("RELU", ONE, since(2, 3), HOMOGENEOUS, batch=pointwise, rescale=RATIO, saturates=ends(0, math.inf)),
@@ -163,8 +168,11 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("EXP", ONE, since(2, 2), batch=pointwise, interpolated=always(np.exp)),
     OpSpec("LOG", (POLE,), since(2, 2, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise, interpolated=always(np.log)),
     *(OpSpec(kind, ONE, traits=KEEPS_ZERO, batch=pointwise) for kind in ("NEG", "SQUARE")),
-    *(OpSpec(kind, ONE, batch=pointwise) for kind in ("SIGN", "SIN", "COS", "FLOOR", "CEIL", "ROUND")),
-    OpSpec("CAST", ONE, traits=Trait.CASTS, batch=pointwise),
+    OpSpec("SIN", ONE, KernelSpec((INT8,), table=always(np.sin)), batch=pointwise, input_scales=ANGLES),
+    OpSpec("COS", ONE, KernelSpec((INT8,), table=always(np.cos)), batch=pointwise, input_scales=ANGLES),
+    *(OpSpec(kind, ONE, KernelSpec(note=JUMPS), batch=pointwise) for kind in ("SIGN", "FLOOR", "CEIL", "ROUND")),
+    OpSpec("CAST", ONE, KernelSpec(note="it makes floats of other numbers, or others of floats"), Trait.CASTS,
+           batch=pointwise),
     # Normalizations.
     OpSpec("SOFTMAX", ONE, since(2, 3), batch=along(batch.last_axis), fixed=UNIT, negligible=20.0, probabilities="row",
            input_scales=EXPONENTIALS),
@@ -216,6 +224,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("MATRIX_SET_DIAG", TWO, since(1, 1), TIED),
     OpSpec("DILATE", (ACT, INDEX, ACT), since(1, 1), TIED),
     OpSpec("ONE_HOT", (INDEX, INDEX, ACT, ACT), since(1), TIED),
+    OpSpec("SCATTER_ND", (INDEX, Activation(symmetric=True), INDEX), since(1, None, Need.DISTINCT_INDICES), TIED),
     OpSpec("SPARSE_TO_DENSE", (INDEX, INDEX, ACT, ACT), since(3), TIED),
     OpSpec("TILE", (ACT, INDEX), since(2, 2), TIED, batch=along(batch.repeated)),
     OpSpec("BROADCAST_TO", (ACT, INDEX), since(3, 3), TIED),
@@ -244,7 +253,9 @@ ROWS: tuple[OpSpec, ...] = (
 )
 # fmt: on
 
-SIGNED_ONLY = frozenset({LSTM, "BATCH_MATMUL", "SQUARED_DIFFERENCE", "ELU", "ABS", "RSQRT", "SQRT", "EXP", "LOG"})
+SIGNED_ONLY = frozenset(
+    {LSTM, "SCATTER_ND", "BATCH_MATMUL", "SQUARED_DIFFERENCE", "ELU", "ABS", "RSQRT", "SQRT", "EXP", "LOG"}
+)
 """Ops that have int8 kernels but none for uint8."""
 
 

@@ -6,11 +6,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..dtypes import DType
+import numpy as np
+
+from ..dtypes import Array, DType
 from ..errors import InvalidRecipe, InvalidSample, argument
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, CellState, Need, OpSpec, Rescale, ShapeOnly, Weight, fused_activation
+from ..ops.interpolation import constant_exponent
 from ..ops.recurrent import Gate, LstmSlot
 from ..recipe import Recipe, Scheme
 from ..targets import OpVerdict, Speed, Target, TypedOp
@@ -179,7 +182,16 @@ class Matcher:
         if need is Need.SUM_FITS:
             terms = 0 if source is None else source.size // max(1, op.outputs[0].size)
             return math.log2(max(1, terms)) + kind.bits - 1 < 31
+        if need is Need.CONSTANT_EXPONENT:
+            return constant_exponent(op) is not None
+        if need is Need.DISTINCT_INDICES:
+            return source is not None and source.data is not None and _are_distinct(source.data)
         return False  # CONSTANT_DIVISOR: divisions that can be products have become so by now
+
+
+def _are_distinct(indices: Array) -> bool:
+    places = indices.reshape(-1, indices.shape[-1])
+    return len(np.unique(places, axis=0)) == len(places)
 
 
 def nearest_type(known: Sequence[DType], asked: DType | None) -> DType | None:

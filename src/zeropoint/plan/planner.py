@@ -9,6 +9,7 @@ import numpy as np
 
 from ..affine import QuantParams
 from ..calibration import Range, Ranges
+from ..calibration.range_methods import Bounds
 from ..dtypes import Array, DType, Levels
 from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp, argument, names_are_listed
 from ..graph.edit import add_constant_input, copy_model, signatures_follow
@@ -18,6 +19,7 @@ from ..ops import Coefficients, OpSpec, Weight
 from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
 from ..targets import OpVerdict
+from .decompose import decompose, has_float_part
 from .derive import coarse_outputs, coarse_tables, with_interface
 from .fit import fit_scales, symmetric_uses
 from .given import clip_constants, default_notes, require_free
@@ -26,7 +28,7 @@ from .match import Matcher, TargetAnswers, require_ranges
 from .placement import Placement
 from .plan import Constants, Form, Plan, Planned, Skipped
 from .poles import rounded_to_poles
-from .prepare import has_float_part, prepare
+from .prepare import prepare
 from .qdq import Trained
 from .request import Request
 from .rewrite import EncodedAs
@@ -97,11 +99,11 @@ class Prepared:
         packed = {twins[t]: packed for t, packed in self.trained.packed.items() if t in twins}
         return Prepared(copy, keys, Trained(implied=self.trained.implied, packed=packed)), twins
 
-    def with_new(self, made: Mapping[Tensor, Range]) -> Prepared:
-        """With the ranges of tensors that edits have put into the model."""
-        implied = self.trained.implied.merge(Ranges({t.name: span for t, span in made.items()}))
-        keys = {**self.keys, **{t: t.name for t in made}}
-        return replace(self, keys=keys, trained=replace(self.trained, implied=implied))
+    def with_new(self, made: Mapping[Tensor, Range | Tensor]) -> Prepared:
+        """With the ranges of tensors that edits have put into the model, or other tensors that have the same."""
+        implied = self.trained.implied.merge(Ranges({t.name: r for t, r in made.items() if isinstance(r, Range)}))
+        known = {t: self.keys.get(r, r.name) if isinstance(r, Tensor) else t.name for t, r in made.items()}
+        return replace(self, keys={**self.keys, **known}, trained=replace(self.trained, implied=implied))
 
     def curves(self, graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[Curve, ...]:
         """The functions of one tensor that a graph computes."""
@@ -128,9 +130,19 @@ def prepare_model(model: Model, request: Request) -> Prepared:
         if request.stats is not None:
             for graph in entry_graphs(copy):
                 _give_biases(graph, request)
-    implied = trained.implied.merge(Ranges({t.name: r for t, r in made.items() if isinstance(r, Range)}))
-    known = {t: keys[r] if isinstance(r, Tensor) else t.name for t, r in made.items()}
-    return Prepared(copy, keys | known, replace(trained, implied=implied))
+    return _decomposed(Prepared(copy, keys, trained).with_new(made), request)
+
+
+def _decomposed(prepared: Prepared, request: Request) -> Prepared:
+    """With ops that have no integer kernels written as ops that do; the model is changed in place."""
+    given = prepared.trained.ranges.merge(request.ranges)
+    ranges = None if request.stats is None and given.is_empty else ranges_of(prepared, request)
+
+    def bounds(tensor: Tensor) -> Bounds | None:
+        return None if ranges is None or not ranges.knows(tensor) else ranges.bounds(tensor)
+
+    made = [decompose(graph, request, bounds) for graph in entry_graphs(prepared.model)]
+    return prepared.with_new({t: span for spans in made for t, span in spans.items()})
 
 
 def require_float_part(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from ..calibration.range_methods import Bounds
 from ..graph.model import Op, Tensor
 from ..graph.query import Use, Uses
@@ -55,11 +57,18 @@ def _makers_of_zeros(
 
 def _poles(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Use]:
     """Where ops make infinity of zeros."""
-    for op in (op for op in plan.graph.ops if op.kind in ops):
+    for op in (op for op in plan.graph.ops if op.kind in ops and _has_pole(op, ops[op.kind])):
         for slot, tensor in enumerate(op.inputs):
             role = ops[op.kind].input_role(slot)
             if isinstance(role, Activation) and role.pole and tensor is not None and tensor.data is None:
                 yield Use(op, slot)
+
+
+def _has_pole(op: Op, spec: OpSpec) -> bool:
+    """Whether the op makes infinity of zero, as far as that depends on more than its kind."""
+    function = None if spec.table is None else spec.table(op)
+    with np.errstate(divide="ignore"):
+        return function is None or not np.isfinite(function(np.zeros(1))).all()
 
 
 def _reaches_too_far(op: Op, plan: Plan, ranges: TensorRanges) -> bool:

@@ -159,15 +159,3 @@ def _fold_sparse(graph: Graph, recipe: Recipe) -> None:
         behind = [use.op for reader in readers if reader.kind in CONVERSIONS for use in uses.readers(reader.outputs[0])]
         if any(recipe.scheme(reader).activations is not None for reader in behind or readers):
             fold_densify(graph, op)
-
-
-def has_float_part(model: Model, ops: Mapping[str, OpSpec] = OPS) -> bool:
-    """Whether some op that integers could flow through still computes in float."""
-    for graph in model.graphs:
-        for op in graph.ops:
-            spec = ops.get(op.kind)
-            if spec is None or not spec.types:
-                continue
-            if any(t is not None and t.dtype is DType.FLOAT32 for t in (*op.inputs, *op.outputs)):
-                return True
-    return False

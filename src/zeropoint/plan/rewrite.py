@@ -16,6 +16,7 @@ from ..graph import edit
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Quantization, Tensor, attached, buffer_of
 from ..graph.query import Use, Uses
 from ..ops import UNPACKED_SINCE, OpSpec
+from ..ops.interpolation import Function, table_of
 from ..tflite.metadata import restated
 from ..tflite.schema import default_options
 from .match import reads_only_shape
@@ -115,6 +116,8 @@ def rewrite(plan: Plan, ops: Mapping[str, OpSpec], encoder: Encoder | None = Non
     for op, scheme in plan.schemes.items():
         assert scheme.activations is not None
         _retarget(graph, op, scheme.activations, ops[op.kind], plan)
+        if (table := ops[op.kind].table) is not None:
+            _look_up(graph, op, table(op))
     for op in dict.fromkeys(use.op for use, packed in plan.packed.items() if not packed.unpacked):
         _retarget_hybrid(op, ops[op.kind], plan)
     edit.drop_unused(graph)
@@ -208,6 +211,25 @@ def _retarget(graph: Graph, op: Op, activations: DType, spec: OpSpec, plan: Plan
         forms = [output if kind == "output" else None for kind in spec.kernels.intermediates]
         op.intermediates = [_tensor_of(form, f"{op.name}/intermediate{k}", (0,)) for k, form in enumerate(forms)]
         graph.tensors += op.intermediates
+
+
+def _look_up(graph: Graph, op: Op, function: Function | None) -> None:
+    """Gather the op's results from a table: a place in it for every integer of what the op reads."""
+    source, result = op.inputs[0], op.outputs[0]
+    assert function is not None
+    assert source is not None
+    assert source.params is not None
+    assert result.params is not None
+    table = table_of(function, source.params, result.params)
+    places = edit.with_shape_of(source, edit.unused_name(graph, f"{op.name}/places"), DType.INT32)
+    steps = [Op("CAST", [source], [places], default_options("CastOptions"))]
+    if source.dtype.min < 0:
+        counted = edit.with_shape_of(source, edit.unused_name(graph, f"{op.name}/counted"), DType.INT32)
+        least = Tensor.constant(f"{op.name}/least", np.array(-source.dtype.min, np.int32), DType.INT32)
+        steps.append(Op("ADD", [places, least], [counted], default_options("AddOptions")))
+    entries = Tensor.constant(f"{op.name}/table", table, result.dtype, result.params)
+    steps.append(Op("GATHER", [entries, steps[-1].outputs[0]], [result], default_options("GatherOptions"), 2))
+    edit.replace_op(graph, op, steps)
 
 
 def _retarget_hybrid(op: Op, spec: OpSpec, plan: Plan) -> None:

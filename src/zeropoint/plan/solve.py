@@ -168,7 +168,7 @@ class Solver:
                 continue
             use, is_constant = Use(op, slot), tensor.data is not None
             c = self._node(use, dtype, scheme)
-            c.symmetric |= (is_constant and role.symmetric_constant) or use in self.symmetric
+            c.symmetric |= role.symmetric or (is_constant and role.symmetric_constant) or use in self.symmetric
             own.append(use)
             if not spec.tied:  # the parameters of a tied op are its output's
                 c.pin = self._trained(use, c)

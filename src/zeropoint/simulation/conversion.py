@@ -1,4 +1,4 @@
-"""QUANTIZE and DEQUANTIZE: between real numbers and integers, and from one scale to another."""
+"""QUANTIZE, DEQUANTIZE and CAST: between real numbers and integers, and from one scale to another."""
 
 from __future__ import annotations
 
@@ -55,3 +55,8 @@ def dequantize(call: KernelCall) -> Computed:
     if tensor.dtype is DType.FLOAT16:
         return Computed((call.stored(call.value(0)),))
     return Computed((call.stored(to_real(call.value(0), call.params(0))),))
+
+
+def cast(call: KernelCall) -> Computed:
+    """The integers themselves in another type, as places in a table."""
+    return Computed((call.stored(call.value(0)),))

@@ -28,6 +28,7 @@ KERNELS: Mapping[str, Kernel] = {
     "ARG_MIN": pooling.arg_min,
     "AVERAGE_POOL_2D": pooling.average_pool,
     "BATCH_MATMUL": matrix_product,
+    "CAST": conversion.cast,
     "DEQUANTIZE": conversion.dequantize,
     "ELU": functions.table(functions.elu),
     "EQUAL": elementwise.compare(np.equal, orders=False),

@@ -167,6 +167,14 @@ def sparse_to_dense(call: KernelCall) -> Sequence[Array]:
     return [result]
 
 
+def scatter(call: KernelCall) -> Sequence[Array]:
+    """SCATTER_ND, whose zero point is 0."""
+    places, values = call.value(0), call.value(1)
+    result = np.zeros(_shape(call), values.dtype)
+    result[tuple(np.moveaxis(places, -1, 0))] = values
+    return [result]
+
+
 def tile(call: KernelCall) -> Sequence[Array]:
     return [np.tile(call.value(0), _ints(call, 1))]
 
@@ -249,6 +257,7 @@ MOVING: dict[str, Moving] = {
     "RESHAPE": same,
     "REVERSE_V2": reverse,
     "RANK": rank,
+    "SCATTER_ND": scatter,
     "SELECT": select,
     "SELECT_V2": select,
     "SHAPE": shape,

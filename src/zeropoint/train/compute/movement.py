@@ -242,6 +242,7 @@ COMPUTE: Mapping[str, Compute] = {
     "MATRIX_SET_DIAG": _set_diagonal,
     "DILATE": _dilate,
     "ONE_HOT": _one_hot,
+    "SCATTER_ND": lambda call: ops.scatter(call.known(0), call[1], call.output_shape()),
     "SPARSE_TO_DENSE": _sparse_to_dense,
     "SPACE_TO_DEPTH": _space_to_depth,
     "DEPTH_TO_SPACE": _depth_to_space,
