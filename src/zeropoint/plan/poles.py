@@ -32,7 +32,8 @@ def rounded_to_poles(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges
             yield from _makers_of_zeros(use, uses, plan, ops, ranges)
             continue
         step = max(plan.wanted[use].scale, _coarsest_step(use.tensor, uses, plan, ops))
-        if _has_zeros(step, ranges.bounds(use.tensor)) and _reaches_too_far(use.op, plan, ranges):
+        is_off = ops[use.op.kind].table is not None or _reaches_too_far(use.op, plan, ranges)
+        if is_off and _has_zeros(step, ranges.bounds(use.tensor)):
             yield Skipped(use.op, f"rounding '{use.tensor.name}' could give it a zero", "scale")
 
 
