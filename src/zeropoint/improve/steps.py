@@ -64,6 +64,9 @@ OUTLIER_RATIO = 4.0
 OUTLIER_FACTORS = (1.0, 4.0, 8.0)
 """Multiples of the range of 99.99 % of the values that are tried."""
 
+OUTLIERS_HARMLESS = 25.0
+"""SNR of the outputs in dB from which standard effort leaves them as they are."""
+
 ISLAND_SAMPLES, MOST_ISLANDS = 8, 3
 """On how many samples ops to leave float are searched for, and how often."""
 
@@ -206,7 +209,7 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     for one in equalized:
         own = {tensor.name: factors for tensor, factors in one.factors.items() if alike[tensor.name] == 1}
         known = replace(known.scaled(own), is_complete=known.is_complete and len(own) == len(one.factors))
-    prepared = Prepared(recorded(copy, known), keys, Trained(packed=kept))
+    prepared = replace(copied, model=recorded(copy, known), trained=Trained(packed=kept))
     for method in dict.fromkeys((request.range_method, *TRIED[:1])):
         yield Candidate(prepared, replace(request, stats=stats, method=method), len(equalized))
 
@@ -217,6 +220,8 @@ def clipped_outliers(lab: Lab, best: Candidate) -> Proposals:
     In transformers a single element of a token can be a hundred times as large as all others; a scale that holds it
     leaves nothing for these, and a range without it changes what the element does. Between the two is a best place.
     """
+    if lab.effort == "standard" and decibels(lab.error) >= OUTLIERS_HARMLESS:
+        return
     kinds = outliers(best)
     groups = [list(kinds)] if kinds else []
     if lab.effort == "high" and len(kinds) > 1:

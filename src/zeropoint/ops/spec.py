@@ -233,14 +233,13 @@ class OpSpec:
     interpolated: FunctionOf | None = None
 
     def input_role(self, slot: int) -> Role:
-        return self._role(self.inputs, slot)
+        return self.inputs[slot] if slot < len(self.inputs) else self._further(self.inputs)
 
     def output_role(self, slot: int) -> Role:
-        return self._role(self.outputs, slot)
+        return self.outputs[slot] if slot < len(self.outputs) else self._further(self.outputs)
 
-    def _role(self, roles: tuple[Role, ...], slot: int) -> Role:
-        if slot < len(roles):
-            return roles[slot]
+    def _further(self, roles: tuple[Role, ...]) -> Role:
+        """The role of slots beyond those that the row lists."""
         return roles[-1] if Trait.VARIADIC in self.traits and roles else Untouched()
 
     def is_optional(self, slot: int) -> bool:

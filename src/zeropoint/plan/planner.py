@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from ..calibration.range_methods import Bounds
 from ..dtypes import Array, DType, Levels
 from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp, argument, names_are_listed
 from ..graph.edit import add_constant_input, copy_model, signatures_follow
-from ..graph.model import Graph, Model, Op, Tensor
+from ..graph.model import Buffer, Graph, Model, Op, Tensor
 from ..graph.query import Use, called_graphs, constants, tensor_keys
 from ..ops import Coefficients, OpSpec, Weight
 from ..recipe import Recipe, Scheme
@@ -45,20 +45,31 @@ class Matched:
     """The ops of a graph that compute in integers (`schemes`) or hold integers beside float arithmetic (`dynamic`), why
     others stay float (`skipped`), and what the target wants with a zero point of 0 (`symmetric`).
 
-    `request` and `ranges` are what it follows from. Ways to choose a range within what was seen make no difference.
+    `request` and `ranges` are what it follows from, `before` is what there are kernels for, whatever is quicker. Ways to
+    choose a range within what was seen make no difference.
     """
 
     request: Request
     ranges: TensorRanges
+    before: tuple[Mapping[Op, Scheme], Sequence[Skipped]]
     schemes: Mapping[Op, Scheme]
     dynamic: Mapping[Op, Scheme]
     skipped: tuple[Skipped, ...]
     symmetric: Collection[Use]
 
     def holds_for(self, request: Request, ranges: TensorRanges) -> bool:
-        alike = replace(request, method=self.request.method, methods=self.request.methods, effort=self.request.effort)
         limits = [(one.bounded, one.masked, one.unbounded) for one in (self.ranges, ranges)]
-        return request.stats is self.request.stats and alike == self.request and limits[0] == limits[1]
+        return self.is_for(request) and limits[0] == limits[1]
+
+    def is_for(self, request: Request) -> bool:
+        """Whether the same is asked for, but for ranges."""
+        own = self.request
+        alike = replace(request, method=own.method, methods=own.methods, effort=own.effort, limits=own.limits)
+        return request.stats is own.stats and alike == own
+
+
+GridKey = tuple[Buffer | None, tuple[int, ...], int | None, Levels]
+"""The bytes of weights, their shape, the axis along which they have scales, and the levels of their integers."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,7 @@ class Prepared:
     model: Model
     keys: Mapping[Tensor, str]
     trained: Trained
-    grids: dict[tuple[Tensor, int | None, Levels], QuantParams] = field(default_factory=dict, compare=False, repr=False)
+    grids: dict[GridKey, QuantParams] = field(default_factory=dict, compare=False, repr=False)
     shifts: dict[tuple[Use, Form], Array | None] = field(default_factory=dict, compare=False, repr=False)
     integers: dict[EncodedAs, Tensor] = field(default_factory=dict, compare=False, repr=False)
     functions: dict[Graph, tuple[Curve, ...]] = field(default_factory=dict, compare=False, repr=False)
@@ -84,20 +95,24 @@ class Prepared:
 
     def grid(self, tensor: Tensor, axis: int | None, levels: Levels) -> QuantParams:
         """The parameters of a constant that is used as weights."""
-        key = tensor, axis, levels
+        key = tensor.buffer, tensor.shape, axis, levels
         if key not in self.grids:
             assert tensor.data is not None
             self.grids[key] = weight_params(tensor.data, axis, levels, tensor.name)
         return self.grids[key]
 
     def copied(self) -> tuple[Prepared, dict[Tensor, Tensor]]:
-        """The same model, to be edited, and its tensors by those of this one; without what training left."""
+        """The same model, to be edited, and its tensors by those of this one; without what training left.
+
+        What was computed of its constants goes by their bytes, and those that are edited get others.
+        """
         copy = copy_model(self.model)
-        pairs = zip(self.model.graphs, copy.graphs, strict=True)
+        pairs = list(zip(self.model.graphs, copy.graphs, strict=True))
         twins = {t: twin for old, new in pairs for t, twin in zip(old.tensors, new.tensors, strict=True)}
         keys = {twins[t]: key for t, key in self.keys.items() if t in twins}
         packed = {twins[t]: packed for t, packed in self.trained.packed.items() if t in twins}
-        return Prepared(copy, keys, Trained(implied=self.trained.implied, packed=packed)), twins
+        trained = Trained(implied=self.trained.implied, packed=packed)
+        return Prepared(copy, keys, trained, grids=self.grids, integers=self.integers), twins
 
     def with_new(self, made: Mapping[Tensor, Range | Tensor]) -> Prepared:
         """With the ranges of tensors that edits have put into the model, or other tensors that have the same."""
@@ -229,8 +244,11 @@ def _matcher(prepared: Prepared, request: Request, ranges: TensorRanges) -> Matc
     return Matcher(request.recipe, answers, ranges, request.islands)
 
 
-def _match(graph: Graph, request: Request, matcher: Matcher) -> Matched:
-    schemes, skipped = matcher.match(graph)
+def _match(graph: Graph, request: Request, matcher: Matcher, last: Matched | None) -> Matched:
+    before = schemes, skipped = matcher.match(graph)
+    if last is not None and last.before == before and last.is_for(request):
+        return replace(last, request=request, ranges=matcher.ranges)
+    skipped = [*skipped]
     dynamic = {s.op: scheme for s in skipped if (scheme := matcher.island_weights(s.op)) is not None}
     if not request.strict:
         left, told = Placement(graph, schemes, matcher.answers).choose(request.recipe, request.interface)
@@ -238,14 +256,14 @@ def _match(graph: Graph, request: Request, matcher: Matcher) -> Matched:
         dynamic |= {op: scheme for op, scheme in left.items() if scheme.weights is not None}
         skipped += told
     symmetric = symmetric_uses(schemes, request.ops, request.target)
-    return Matched(request, matcher.ranges, schemes, dynamic, tuple(skipped), symmetric)
+    return Matched(request, matcher.ranges, before, schemes, dynamic, tuple(skipped), symmetric)
 
 
 def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, ranges: TensorRanges) -> Plan:
     ops, matcher = request.ops, _matcher(prepared, request, ranges)
     matched = prepared.matched.get(graph)
     if matched is None or not matched.holds_for(request, ranges):
-        matched = prepared.matched[graph] = _match(graph, request, matcher)
+        matched = prepared.matched[graph] = _match(graph, request, matcher, matched)
     schemes, dynamic, skipped = matched.schemes, matched.dynamic, list(matched.skipped)
     seen, ranges = ranges, ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
     while True:  # ends, as every round but the last leaves out an op, or has one compute in 8 bits instead of 16
