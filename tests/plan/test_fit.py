@@ -56,6 +56,14 @@ def test_scales_of_a_sum_are_brought_together() -> None:
     assert ["XNNPACK" in repair.text for repair in result.repairs] == [True]
 
 
+def test_so_are_those_of_the_conversion_before_it() -> None:
+    net = Net()
+    x, y = net.input(1, 8, 8, 16), net.input(1, 8, 8, 16)
+    model = net.model(net("ADD", [net("MUL", [x, [300.0]]), net("MUL", [y, [1e-5]])]))
+    assert made(model, CPU)[1] == []
+    assert made(sums(1e-5), CPU)[1] == ["QUANTIZE"]  # another op reads the small numbers, and needs their small scale
+
+
 def test_long_concatenations_are_made_in_steps() -> None:
     net = Net()
     parts = [net("MUL", [net.input(1, 4, 4, 2), [k + 1.0]]) for k in range(13)]

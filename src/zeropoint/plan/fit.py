@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from ..dtypes import DType
 from ..graph.model import Op
-from ..graph.query import Use
+from ..graph.query import Use, Uses
 from ..ops import OpSpec
 from ..recipe import Scheme
-from ..targets import Target, TypedOp
+from ..targets import Operand, Target, TypedOp
 from ..targets.conditions import ScaleRatio, SymmetricOperand
 from .derive import settle
 from .plan import Form, Held, Node, Plan, Planned, Repair, Skipped
@@ -62,25 +63,54 @@ def fit_scales(plan: Plan, ops: Mapping[str, OpSpec], target: Target) -> tuple[P
     return plan, refused
 
 
+@dataclass(frozen=True)
+class _Rescaling:
+    """An op, or a conversion that the plan implies, with the place of its output and those of its inputs by slot."""
+
+    op: TypedOp
+    made: Node
+    read: Mapping[int, Node]
+
+
 def _misfits(plan: Plan, ops: Mapping[str, OpSpec], target: Target) -> Iterator[tuple[Node, float]]:
     """Places whose scale is too small beside others, with the factor by which it has to grow."""
     limited = [rule for rule in target.rules if any(isinstance(c, ScaleRatio) for c in rule.conditions)]
-    kinds = {kind for rule in limited for kind in rule.kinds}
+    kinds = None if any(not rule.kinds for rule in limited) else {kind for rule in limited for kind in rule.kinds}
     free = {node for group in plan.groups if not group.fixed for node in group.nodes}
-    for op, scheme in plan.schemes.items():
-        if op.label not in kinds and all(rule.kinds for rule in limited):
+    for one in _rescalings(plan, ops) if limited else ():
+        if kinds is not None and one.op.label not in kinds:
             continue
-        asked = typed(plan, op, ops)
-        for condition in (c for c in target.conditions(asked) if isinstance(c, ScaleRatio)):
-            for ratio in condition.ratios(asked):
-                if ratio >= condition.high and scheme.activations is not None:
-                    places: list[Node] = [Held(op.outputs[0], scheme.activations)]
-                    factor = ratio / condition.high
-                else:
-                    places, factor = [Use(op, slot) for slot in condition.of], condition.low / ratio
-                place = next((place for place in places if place in free), None)
-                if place is not None and condition.broken(asked) is not None:
-                    yield place, SLACK * factor
+        for condition in target.conditions(one.op):
+            if isinstance(condition, ScaleRatio) and condition.broken(one.op) is not None:
+                yield from _growth(one, condition, free)
+
+
+def _growth(one: _Rescaling, condition: ScaleRatio, free: Collection[Node]) -> Iterator[tuple[Node, float]]:
+    """What is free to have a larger scale, so that the ratios come to lie within the condition's limits."""
+    for ratio in condition.ratios(one.op):
+        if ratio >= condition.high:
+            places, factor = [one.made], ratio / condition.high
+        elif ratio < condition.low:
+            places, factor = [one.read[k] for k in condition.of if k in one.read], condition.low / ratio
+        else:
+            continue
+        yield from islice(((place, SLACK * factor) for place in places if place in free), 1)
+
+
+def _rescalings(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[_Rescaling]:
+    for op, scheme in plan.schemes.items():
+        assert scheme.activations is not None
+        read = {slot: Use(op, slot) for slot in range(len(op.inputs))}
+        yield _Rescaling(typed(plan, op, ops), Held(op.outputs[0], scheme.activations), read)
+    uses = Uses(plan.graph)
+    for use, wanted in plan.wanted.items():
+        tensor, stored = use.tensor, plan.stored.get(use.tensor)
+        if tensor.data is None and stored is not None and stored != wanted:
+            operands = (Operand.of(tensor, stored),), (Operand.of(tensor, wanted),)
+            conversion = TypedOp(Op("QUANTIZE", [tensor], [tensor]), *operands, ops.get("QUANTIZE"))
+            # Other readers would lose what a larger scale does not tell apart; this one wants no more.
+            is_alone = len(uses.readers(tensor)) == 1 and not uses.is_output(tensor)
+            yield _Rescaling(conversion, use, {0: Held(tensor, stored.dtype)} if is_alone else {})
 
 
 def _widened(plan: Plan, node: Node, factor: float, target: Target) -> Plan:

@@ -45,8 +45,8 @@ class Matched:
     """The ops of a graph that compute in integers (`schemes`) or hold integers beside float arithmetic (`dynamic`), why
     others stay float (`skipped`), and what the target wants with a zero point of 0 (`symmetric`).
 
-    `request` and `ranges` are what it follows from, `before` is what there are kernels for, whatever is quicker. Ways to
-    choose a range within what was seen make no difference.
+    `request` and `ranges` are what it follows from, `before` is what there are kernels for, whatever is quicker. Ways
+    to choose a range within what was seen make no difference.
     """
 
     request: Request
