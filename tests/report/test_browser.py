@@ -42,7 +42,9 @@ def evidence(digits) -> Evidence:
     op = comparison.ops[0].name
     finding = Finding("clipping", long, (long,), long, long, 1.0, rules=({"name": long, "scheme": "float"},), ops=(op,))
     diagnosis = Diagnosis((finding,), comparison)
-    return Evidence("digits_int8.tflite", result.model, size, len(digits), result, diagnosis=diagnosis)
+    trace = zeropoint.simulate(result.model, images[0], float_model=digits)
+    known = {"diagnosis": diagnosis, "trace": trace, "trace_command": "zeropoint trace m.tflite --data x.npz"}
+    return Evidence("digits_int8.tflite", result.model, size, len(digits), result, **known)
 
 
 @pytest.fixture(scope="session")
@@ -95,6 +97,27 @@ def test_it_opens_without_complaint_and_fits_the_screen(open_page, report, size,
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+
+
+def test_an_element_is_picked_and_its_arithmetic_followed(open_page, report, evidence):
+    page = open_page(report)
+    kinds = [op.kind for op in evidence.model.main.ops]
+    position = kinds.index("DEPTHWISE_CONV_2D")
+    page.click(f'tr[data-op="op{position}"] .show')
+    for choice in (0, 1):
+        page.select_option("#number select", str(choice))
+        (index, _) = page.locator("#number option").nth(choice).inner_text()[1:].split("] ")
+        found = evidence.trace.explain(
+            evidence.trace.names[evidence.model.main.ops[position].outputs[0]], tuple(map(int, index.split(",")))
+        )
+        shown = page.inner_text("#number table")
+        assert f"{found.value} int8" in shown
+        assert str(found.step("multiplier")) in shown
+    page.fill("#number input", "[0, 1, 2, 3]")
+    assert page.inner_text("#number code").startswith("zeropoint trace m.tflite --data x.npz --tensor ")
+    assert page.inner_text("#number code").endswith(" --at 0,1,2,3")
+    page.click("#number .link")  # the data that it read
+    assert page.inner_text("#detail h2") == kinds[position - 1]
 
 
 def test_a_click_on_an_op_shows_its_charts(open_page, report, evidence):

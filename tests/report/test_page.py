@@ -40,7 +40,9 @@ def evidence(digits) -> Evidence:
     result = zeropoint.quantize(digits, data=images, effort="quick")
     comparison = compare_models(zeropoint.load(digits), result.model, images[:8])
     size = len(zeropoint.to_bytes(result.model))
-    return Evidence("digits_int8.tflite", result.model, size, len(digits), result, comparison=comparison)
+    trace = zeropoint.simulate(result.model, images[0], float_model=digits)
+    known = {"comparison": comparison, "trace": trace, "trace_command": "zeropoint trace digits_int8.tflite"}
+    return Evidence("digits_int8.tflite", result.model, size, len(digits), result, **known)
 
 
 @pytest.fixture(scope="session")
@@ -411,3 +413,40 @@ def test_any_model_has_a_report(run, home, tmp_path, monkeypatch):
     assert "model.html" in out
     assert "digits_1/residual_1/Add" in (tmp_path / "model.html").read_text("utf-8")
     assert "exists already" in refused(run("report", home / "model.tflite"))
+
+
+# Numbers.
+
+
+def test_numbers_of_every_integer_op_are_explained(evidence, page):
+    for op, detail in zip(evidence.model.main.ops, page.ops, strict=True):
+        assert bool(detail.numbers) == (op not in evidence.trace.elsewhere)
+        assert len({number.index for number in detail.numbers}) == len(detail.numbers) <= 3
+        for number in detail.numbers:
+            place = tuple(map(int, number.index.split(",")))
+            found = evidence.trace.explain(detail.outputs[0], place)
+            texts = {row.label: row.text for row in number.rows}
+            assert float(texts["Value"].split()[0]) == pytest.approx(found.value)
+            assert all(row.tensor is None or row.tensor in page.tensors for row in number.rows)
+            if found.products:
+                assert texts["sum of products"] == str(sum(product.value for product in found.products))
+
+
+def test_the_number_that_is_farthest_from_the_float_model_comes_first(evidence, page):
+    for detail in page.ops:
+        for number in detail.numbers[:1]:
+            errors = [
+                abs(found.real - found.float_model)
+                for other in detail.numbers
+                if (found := evidence.trace.explain(detail.outputs[0], tuple(map(int, other.index.split(",")))))
+            ]
+            assert number.why != "farthest from the float model" or errors[0] == max(errors)
+
+
+def test_a_model_that_takes_images_of_any_size_has_numbers_too(evidence):
+    model = zeropoint.load(zeropoint.to_bytes(evidence.model))
+    for tensor in (*model.main.inputs, *(t for op in model.main.ops for t in op.outputs)):
+        tensor.shape_signature = (-1, *tensor.shape[1:])
+    trace = zeropoint.simulate(model, evidence.trace.row[0])
+    opened = dataclasses.replace(evidence, model=model, result=None, comparison=None, trace=trace)
+    assert any(op.numbers for op in op_details(opened))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
@@ -20,7 +21,7 @@ INK = {"text": "#111", "line": "#ccc", "accent": "#00f", "range": "#f00", "third
 def call() -> Callable[..., Any]:
     """Call a function of the script: arguments and result go as JSON."""
     engine = MiniRacer()
-    for name in ("view.js", "table.js", "figures.js", "charts.js"):
+    for name in ("view.js", "table.js", "figures.js", "charts.js", "numbers.js"):
         engine.eval(files("zeropoint").joinpath("report/assets").joinpath(name).read_text("utf-8"))
 
     def call(function: str, *arguments: object) -> Any:
@@ -162,3 +163,18 @@ def test_the_course_leaves_out_what_was_not_measured(call):
 def test_latencies_are_drawn_with_their_spread(call):
     (bars,) = call("latencyFigure", [{"label": "a", "value": 2.0, "low": 1.5, "high": 4.0}], INK)["data"]
     assert (bars["error_x"]["array"], bars["error_x"]["arrayminus"]) == ([2.0], [0.5])
+
+
+# Commands.
+
+
+@given(st.text(min_size=1))
+def test_a_command_is_read_back_by_a_shell_as_it_was_meant(call, name):
+    words = shlex.split(call("traceCommand", "zeropoint trace m.tflite --data x.npz", name, "[0, 1, 2]"))
+    assert words == ["zeropoint", "trace", "m.tflite", "--data", "x.npz", "--tensor", name, "--at", "0,1,2"]
+
+
+def test_a_tensor_is_called_by_a_part_of_its_name_that_is_its_own(call):
+    names = ["stem/Relu;stem/bias", "head/Relu;stem/bias", "stem/bias;x"]
+    assert [call("distinctPart", name, names) for name in names] == ["stem/Relu", "head/Relu", "x"]
+    assert call("distinctPart", "a;b", ["a", "b", "a;b"]) == "a;b"

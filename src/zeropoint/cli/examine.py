@@ -174,6 +174,8 @@ def compare(
         known = {"size_before": before, "comparison": comparison, "data": options.data}
         if reports.report is not None:  # it shows histograms
             known["stats"] = source.calibrate(replace(settings, allow_nonfinite=True), screen.remarks)
+        command = shared.trace_command(quantized, options.data, model, options.signature)
+        known |= reports.explained(source, made, command, screen.remarks)
         reports.write(screen.beside(options.as_json), quantized.name, made, size, **known)
     checks.require(comparison)
 
@@ -294,6 +296,8 @@ def doctor(
         title, size = (quantized or model).name, size_of(quantized, result.before)
         known = {"diagnosis": diagnosis, "stats": result.stats, "recipe": rules, "data": options.data}
         known["size_before"] = size_of(model, source.model)
+        command = None if quantized is None else shared.trace_command(quantized, options.data, model, options.signature)
+        known |= reports.explained(source, result.before, command, screen.remarks)
         reports.write(screen.beside(options.as_json), title, result.before, size, **known)
     costly = [f.cause for f in diagnosis.findings if f.gain is not None or f.cause in SAMPLE_CAUSES]
     if options.check and (costly or not diagnosis.is_close):

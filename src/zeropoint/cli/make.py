@@ -224,6 +224,9 @@ def quantize(
     if path is not None and reports.wanted:
         comparison = None if sampled is None else sampled.compare_briefly(result.model, remarks, samples.settings())
         known = {"size_before": before, "result": result, "recipe": request.recipe, "data": ranges.data}
+        if sampled is not None:
+            command = shared.trace_command(path, ranges.data, model, samples.signature)
+            known |= reports.explained(sampled, result.model, command, remarks)
         reports.write(remarks, path.name, result.model, size, comparison=comparison, **known)
     if output.check and result.verdict.level in ("broken", "unknown"):
         raise CheckFailed(f"the result is {result.verdict.level}: {result.verdict.summary}")
@@ -361,6 +364,8 @@ def train(
         unlabelled = source if goal.loss is None else _without_labels(source)
         comparison = unlabelled.compare_briefly(result.model, remarks)
         known = {"size_before": before, "result": result, "data": options.data}
+        command = shared.trace_command(options.output, options.data, model)
+        known |= reports.explained(unlabelled, result.model, command, remarks)
         reports.write(remarks, options.output.name, result.model, size, comparison=comparison, **known)
 
 

@@ -13,12 +13,17 @@ from ..calibration import Settings, Stats
 from ..calibration.collect import Progress
 from ..comparison.compare import ComparisonOptions, NamedMetric, compare_models
 from ..comparison.values import Comparison
+from ..errors import ZeropointError
 from ..graph.model import Model
 from ..improve.pipeline import Result, quantize_on
+from ..ops.execution import execution_of
 from ..plan.request import Request
 from ..report.progress import progress_bar
+from ..report.terminal import Printer
 from ..runtime import Runtime
+from ..simulation.trace import SimulationOptions, Trace, simulate_all
 from ..sources.data import Data
+from ..sources.ports import entry
 from ..sources.samples import Samples
 
 COMPARED = 16
@@ -73,6 +78,18 @@ class SampledModel:
         with progress_bar("comparing", self.total(limit), "samples", console) as progress:
             options = ComparisonOptions(limit, metric, progress, self.signature, settings.keep_state, runtime=runtime)
             return compare_models(self.model, quantized, self.data.samples, options)
+
+    def traced(self, quantized: Model, console: Console) -> Trace | None:
+        """The first sample in integers, of which a report explains numbers; None where nothing computes with them."""
+        executions = {execution_of(op) for op in entry(quantized, self.signature).graph.ops}
+        if not executions.intersection(("integer", "hybrid")):
+            return None
+        options = SimulationOptions("reference", self.signature, float_rest=True, float_model=self.model)
+        try:
+            return next(simulate_all(quantized, self.data.samples, options), None)
+        except ZeropointError as error:  # the report is about more than that
+            Printer(console).entry("Numbers", f"not explained in the report: {error}")
+            return None
 
     def compare_briefly(self, quantized: Model, console: Console, settings: Settings | None = None) -> Comparison:
         """For a report, where the command itself compares nothing."""

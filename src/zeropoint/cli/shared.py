@@ -309,6 +309,12 @@ class PageOptions:
 
             require_report()
 
+    def explained(self, source: SampledModel, model: Model, command: str | None, console: Console) -> dict[str, Any]:
+        """What `write` needs to explain numbers of `model`; nothing where there is no page."""
+        if self.report is None:
+            return {}
+        return {"trace": source.traced(model, console), "trace_command": command}
+
     def write(self, console: Console, title: str, model: Model, size: int, **known: Any) -> None:
         """Write the files that were asked for, about `model`; `known` are other fields of `Evidence`."""
         from ..report.model_explorer import save_node_data
@@ -323,6 +329,14 @@ class PageOptions:
         if self.report is not None:
             save_report(shown, self.report, overwrite=self.overwrite)
             Printer(console).entry("Report", str(self.report))
+
+
+def trace_command(model: Path, data: str | None, original: Path, signature: str | None = None) -> str | None:
+    """The command that explains any number of a model."""
+    if data is None:
+        return None
+    words = ["zeropoint", "trace", str(model), "--data", data, "--float", str(original)]
+    return shlex.join(words if signature is None else [*words, "--signature", signature])
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from .page_build import DIGITS, MEASURES, Evidence, OpDetail, Page, page_of
 from .page_picture import BOX_HEIGHT, BOX_WIDTH, Point, short
 from .terminal import count_text
 
-SCRIPTS = ("view.js", "table.js", "figures.js", "charts.js", "page.js")
+SCRIPTS = ("view.js", "table.js", "figures.js", "charts.js", "numbers.js", "page.js")
 """In this order: the last one uses the others."""
 
 
@@ -34,7 +34,8 @@ def render(page: Page) -> str:
 
     measures = [m for m in MEASURES if any(m.key in op.levels for op in page.ops)]
     shown = [{"key": m.key, "title": m.title, "unit": m.unit} for m in measures]
-    data = {"ops": page.ops, "tensors": page.tensors, "measures": shown, "bars": page.bars}
+    data: dict[str, object] = {"ops": page.ops, "tensors": page.tensors, "measures": shown, "bars": page.bars}
+    data["trace"] = page.trace_command
     template = Environment(autoescape=True, undefined=StrictUndefined)
     template.filters |= {"curve": curve, "recipe": recipe_text, "short": short}
     return template.from_string(_asset("page.html")).render(

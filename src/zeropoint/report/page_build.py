@@ -22,8 +22,10 @@ from ..json_values import json_values
 from ..ops.execution import Execution
 from ..parallel import cached_property
 from ..recipe import PlainRules, Recipe
+from ..simulation.trace import Trace
 from ..sources.ports import entry
 from .inspection import InspectedOp, Inspection, inspect
+from .page_numbers import PickedNumber, picked_numbers
 from .page_picture import Picture, pictures_of, require_report
 from .page_tensors import ChannelRanges, TensorDetail, expected_errors, tensor_detail, weight_ranges
 from .quantization import step_text, target_lines
@@ -125,6 +127,7 @@ class OpDetail:
     multiplier: str | None = None
     notes: tuple[str, ...] = ()
     levels: Mapping[str, int] = field(default_factory=dict)
+    numbers: tuple[PickedNumber, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,7 @@ class Page:
     making: tuple[tuple[str, str], ...] = ()
     remarks: tuple[str, ...] = ()
     bars: tuple[Bar, ...] = ()
+    trace_command: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """With the digits that can be seen in a picture."""
@@ -155,7 +159,8 @@ class Evidence:
     """All there is to report on: a model, and whatever else is known about it. Sizes are those of files, in bytes.
 
     `stats` are of the float model that it was made from, by default those in `result`. `command` is how it was made,
-    `data` what it was run on. The last of `bars` is this model's latency, the others are there for comparison.
+    `data` what it was run on. `trace` is one sample in integers, of which numbers are explained; `trace_command` shows
+    others. The last of `bars` is this model's latency, the others are there for comparison.
     """
 
     title: str
@@ -170,6 +175,8 @@ class Evidence:
     command: str | None = None
     data: str | None = None
     bars: tuple[Bar, ...] = ()
+    trace: Trace | None = None
+    trace_command: str | None = None
 
     @cached_property
     def seen(self) -> Stats | None:
@@ -216,6 +223,7 @@ def page_of(evidence: Evidence) -> Page:
         tuple(_making(evidence)),
         tuple(_remarks(evidence)),
         evidence.bars,
+        evidence.trace_command,
     )
 
 
@@ -236,6 +244,10 @@ def op_details(evidence: Evidence) -> tuple[OpDetail, ...]:
         measured = {ops[row.position]: row for row in evidence.compared.ops}
     reasons = {} if evidence.result is None else {s.op.name: s.reason for s in evidence.result.skipped}
     total = sum(row.macs for row in rows)
+    numbers: dict[Op, tuple[PickedNumber, ...]] = {}
+    if evidence.trace is not None:
+        ops = entry(evidence.model, evidence.trace.entry.key).graph.ops
+        numbers = dict(zip(ops, picked_numbers(evidence.trace), strict=True))
     placed = {} if evidence.result is None else {c.op: f"runs {c.verdict}" for c in evidence.result.check.ops}
 
     def detail(number: int, op: Op, row: InspectedOp) -> OpDetail:
@@ -258,6 +270,7 @@ def op_details(evidence: Evidence) -> tuple[OpDetail, ...]:
             _multiplier(row),
             tuple(filter(None, notes)),
             {m.key: m.level(v) for m in MEASURES if (v := values[m.key]) is not None},
+            numbers.get(op, ()),
         )
 
     return tuple(detail(k, op, row) for k, (op, row) in enumerate(zip(evidence.ops, rows, strict=True)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Console
 
 from ..comparison.kernels import KernelComparison
-from ..simulation.explanation import Element, Explanation
+from ..simulation.explanation import Element, Explanation, Product
 from ..simulation.trace import Trace
 from .inspection import signed
 from .terminal import Printer
@@ -28,19 +30,25 @@ def print_trace(trace: Trace, console: Console) -> None:
 
 def print_explanation(found: Explanation, console: Console) -> None:
     printer = Printer(console)
-    printer.line((f"{found.tensor}[{_place(found.index)}]", "bold"), f" = {_number(found.value)} {found.dtype}")
+    printer.line((f"{found.tensor}[{place_text(found.index)}]", "bold"), f" = {number_text(found.value)} {found.dtype}")
     made = f"{found.op} by {found.kernels} kernels" if found.op else ""
     printer.entry("Made by", ": ".join(part for part in (made, found.note) if part))
-    if found.scale is not None and found.zero_point is not None:
-        term = f"({found.value}{signed(-found.zero_point)})" if found.zero_point else str(found.value)
-        printer.entry("Real", f"{found.scale:.9g} * {term} = {found.real:.6g}")
-    if found.float_model is not None:
-        printer.entry("Float model", f"{found.float_model:.6g}, off by {found.real - found.float_model:.3g}")
+    for label, text in real_rows(found):
+        printer.entry(label, text)
     for element in found.elements:
-        printer.entry("Reads", _element(element))
+        printer.entry("Reads", element_text(element))
     _print_products(found, printer)
     for step in found.steps:
-        printer.line(f"  {step.name:24} {_number(step.value)}")
+        printer.line(f"  {step.name:24} {number_text(step.value)}")
+
+
+def real_rows(found: Explanation) -> Iterator[tuple[str, str]]:
+    """The real number that it stands for, and what the float model has."""
+    if found.scale is not None and found.zero_point is not None:
+        term = f"({found.value}{signed(-found.zero_point)})" if found.zero_point else str(found.value)
+        yield "Real", f"{found.scale:.9g} * {term} = {found.real:.6g}"
+    if found.float_model is not None:
+        yield "Float model", f"{found.float_model:.6g}, off by {found.real - found.float_model:.3g}"
 
 
 def print_kernels(found: KernelComparison, console: Console) -> None:
@@ -83,26 +91,29 @@ def _print_products(found: Explanation, printer: Printer) -> None:
     printer.line(("Products", "bold"), f" {len(found.products)}{padding}")
     for product in on_image[:SHOWN_PRODUCTS]:
         assert product.data is not None
-        data, weight = _centered(product.data), _centered(product.weight)
-        places = f"[{_place(product.data.index)}] * [{_place(product.weight.index)}]"
-        printer.line(f"  {places:34} {data} * {weight} = {product.value}")
+        places = f"[{place_text(product.data.index)}] * [{place_text(product.weight.index)}]"
+        printer.line(f"  {places:34} {product_text(product, product.data)}")
     if rest := on_image[SHOWN_PRODUCTS:]:
         total = sum(product.value for product in rest)
         printer.line(f"  and {len(rest)} more, which add up to {total} (--json lists them)")
 
 
-def _element(element: Element) -> str:
-    return f"{element.tensor}[{_place(element.index)}] = {_number(element.integer)}"
+def product_text(product: Product, data: Element) -> str:
+    return f"{centered_text(data)} * {centered_text(product.weight)} = {product.value}"
 
 
-def _centered(element: Element) -> str:
+def element_text(element: Element) -> str:
+    return f"{element.tensor}[{place_text(element.index)}] = {number_text(element.integer)}"
+
+
+def centered_text(element: Element) -> str:
     offset = element.integer - element.centered
     return f"({element.integer}{signed(-int(offset))})" if offset else f"{element.integer}"
 
 
-def _place(index: tuple[int, ...]) -> str:
+def place_text(index: tuple[int, ...]) -> str:
     return ",".join(map(str, index))
 
 
-def _number(value: int | float) -> str:
+def number_text(value: int | float) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)

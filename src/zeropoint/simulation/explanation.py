@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,10 @@ from ..json_values import json_values
 from ..ops import CONVERSIONS, OPS, Activation
 from ..ops.execution import execution_of
 from ..ops.layout import pooling_windows, sliding
+from ..parallel import cached_property
 from ..runtime import Runner
-from .call import KernelCall
-from .dynamic_range import rounded_rows
+from .call import Computed, KernelCall
+from .dynamic_range import RoundedRows, rounded_rows
 from .movement import MOVING
 from .weighted import layout_of
 
@@ -97,33 +98,49 @@ class Explanation:
 
 def explain(trace: Trace, name: str, index: tuple[int, ...]) -> Explanation:
     tensor = trace.tensor(name)
-    values = trace.value(tensor)
-    if len(index) != values.ndim or not all(0 <= k < n for k, n in zip(index, values.shape, strict=True)):
-        raise InvalidModel(f"'{name}' has the shape {list(values.shape)}; {list(index)} is not an index into it")
+    shape = trace.value(tensor).shape
+    if len(index) != len(shape) or not all(0 <= k < n for k, n in zip(index, shape, strict=True)):
+        raise InvalidModel(f"'{name}' has the shape {list(shape)}; {list(index)} is not an index into it")
+    (found,) = explain_tensor(trace, tensor, [index], float_values(trace, [tensor]).get(tensor))
+    return replace(found, tensor=name)
+
+
+def explain_tensor(
+    trace: Trace, tensor: Tensor, places: Sequence[tuple[int, ...]], in_float: Array | None = None
+) -> list[Explanation]:
+    """Several numbers of one tensor; its op is computed once. `in_float` is what the float model has."""
     op = Uses(trace.entry.graph).producer(tensor)
-    params = tensor.params
+    found = [_summary(trace, tensor, "" if op is None else op.label, index, in_float) for index in places]
+    if op is None:
+        note = "a constant" if tensor.is_constant else "an input of the model"
+    elif op in trace.elsewhere:
+        note = "computed by LiteRT: this op has no integer arithmetic to show"
+    else:
+        source = _Source(trace.call(op), trace.names, op.outputs.index(tensor))
+        return [replace(explanation, **source.parts(explanation.index)) for explanation in found]
+    return [replace(explanation, note=note) for explanation in found]
+
+
+def _summary(trace: Trace, tensor: Tensor, label: str, index: tuple[int, ...], in_float: Array | None) -> Explanation:
+    """The number itself, without how it came about."""
+    values, params = trace.value(tensor), tensor.params
     value = values[index].item()
     own = None if params is None else _at(params, index)
-    found = Explanation(
-        name,
+    return Explanation(
+        trace.names[tensor],
         index,
         tensor.dtype.label,
-        "" if op is None else op.label,
+        label,
         trace.kernels,
         value,
         None if own is None else own.scale,
         None if own is None else own.zero_point,
         float(value) if own is None else float(dequantize(np.asarray([values[index]]), own)[0]),
-        _in_float(trace, tensor, index),
+        None if in_float is None else float(in_float[index]),
         (),
         (),
         (),
     )
-    if op is None:
-        return replace(found, note="a constant" if tensor.is_constant else "an input of the model")
-    if op in trace.elsewhere:
-        return replace(found, note="computed by LiteRT: this op has no integer arithmetic to show")
-    return replace(found, **_parts(trace, trace.call(op), op.outputs.index(tensor), index))
 
 
 def _at(params: QuantParams, index: tuple[int, ...]) -> QuantParams:
@@ -134,23 +151,54 @@ def _at(params: QuantParams, index: tuple[int, ...]) -> QuantParams:
     return QuantParams((params.scales[channel],), (params.zero_points[channel],), params.dtype)
 
 
-def _parts(trace: Trace, call: KernelCall, slot: int, index: tuple[int, ...]) -> dict[str, Any]:
-    """What it was made of, and the steps: those are known for an op's first output."""
-    from .trace import compute
+class _Source:
+    """An op, one of whose outputs is explained: what belongs to all of its numbers is found once."""
 
-    names = trace.names
-    parts: dict[str, Any] = {"elements": tuple(_elements(call, names, slot, index))}
-    spec = OPS.get(call.op.kind)
-    if spec is not None and spec.layout is not None and call.op.kind != "BATCH_MATMUL":
-        parts["products"] = tuple(_products(call, names, index))
-    if slot == 0:
-        shape = call.op.outputs[0].shape
-        made = compute(call)
-        parts["note"] = made.note
-        parts["steps"] = tuple(
-            StepValue(step.name, np.broadcast_to(step.values, shape)[index].item()) for step in made.steps
-        )
-    return parts
+    def __init__(self, call: KernelCall, names: dict[Tensor, str], slot: int) -> None:
+        self.call, self.names, self.slot = call, names, slot
+        spec = OPS.get(call.op.kind)
+        self.has_products = spec is not None and spec.layout is not None and call.op.kind != "BATCH_MATMUL"
+
+    @cached_property
+    def made(self) -> Computed:
+        from .trace import compute
+
+        return compute(self.call)
+
+    @cached_property
+    def windows(self) -> tuple[Array, Array, RoundedRows | None]:
+        """Places of the data [groups, positions, k] and of the weights [groups, outputs, k] of a layer; what becomes of
+        data that it rounds itself."""
+        op, layout = self.call.op, layout_of(self.call.op)
+        data, weights = _places(self.call.value(layout.data)), _places(self.call.value(layout.weights))
+        patches = layout.patches(op, data, data.size + op.outputs[0].size)
+        rounded = rounded_rows(self.call) if execution_of(op) == "hybrid" else None
+        return patches, layout.matrix(op, weights), rounded
+
+    def parts(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """What it was made of, and the steps: those are known for an op's first output."""
+        parts: dict[str, Any] = {"elements": tuple(_elements(self.call, self.names, self.slot, index))}
+        if self.has_products:
+            parts["products"] = tuple(self._products(index))
+        if self.slot == 0:
+            shape = self.call.op.outputs[0].shape
+            steps = ((step.name, np.broadcast_to(step.values, shape)) for step in self.made.steps)
+            parts["steps"] = tuple(StepValue(name, values[index].item()) for name, values in steps)
+            parts["note"] = self.made.note
+        return parts
+
+    def _products(self, index: tuple[int, ...]) -> Iterator[Product]:
+        call, layout = self.call, layout_of(self.call.op)
+        patches, matrix, rounded = self.windows
+        position, channel = _position(call, index)
+        group, row = divmod(channel, matrix.shape[1])
+        for place, weight_place in zip(patches[group, position].tolist(), matrix[group, row].tolist(), strict=True):
+            weight = _element(call, self.names, layout.weights, weight_place - NOWHERE)
+            element = _element(call, self.names, layout.data, place - NOWHERE) if place else None
+            if element is not None and rounded is not None:
+                integers = (int(values.flat[place - NOWHERE]) for values in (rounded.integers, rounded.centered))
+                element = Element(element.tensor, element.index, *integers)
+            yield Product(element, weight, 0 if element is None else int(element.centered * weight.centered))
 
 
 def _element(call: KernelCall, names: dict[Tensor, str], slot: int, place: int) -> Element:
@@ -206,37 +254,21 @@ def _position(call: KernelCall, index: tuple[int, ...]) -> tuple[int, int]:
     return divmod(int(np.ravel_multi_index(index, shape)), shape[-1])
 
 
-def _products(call: KernelCall, names: dict[Tensor, str], index: tuple[int, ...]) -> Iterator[Product]:
-    op, layout = call.op, layout_of(call.op)
-    position, channel = _position(call, index)
-    data, weights = _places(call.value(layout.data)), _places(call.value(layout.weights))
-    matrix = layout.matrix(op, weights)
-    group, row = divmod(channel, matrix.shape[1])
-    patch = layout.patches(op, data, data.size + op.outputs[0].size)[group, position]
-    rounded = rounded_rows(call) if execution_of(op) == "hybrid" else None
-    for place, weight_place in zip(patch.tolist(), matrix[group, row].tolist(), strict=True):
-        weight = _element(call, names, layout.weights, weight_place - NOWHERE)
-        element = _element(call, names, layout.data, place - NOWHERE) if place else None
-        if element is not None and rounded is not None:
-            integers = (int(values.flat[place - NOWHERE]) for values in (rounded.integers, rounded.centered))
-            element = Element(element.tensor, element.index, *integers)
-        yield Product(element, weight, 0 if element is None else int(element.centered * weight.centered))
-
-
-def _in_float(trace: Trace, tensor: Tensor, index: tuple[int, ...]) -> float | None:
-    """What the float model has at the same place; None without one, or where it has no such tensor."""
-    if trace.float_model is None or tensor.is_constant:
-        return None
+def float_values(trace: Trace, tensors: Sequence[Tensor]) -> dict[Tensor, Array]:
+    """What the float model has for these, in one run; without those that it has no counterpart of."""
+    wanted = [tensor for tensor in tensors if not tensor.is_constant]
+    if trace.float_model is None or not wanted:
+        return {}
     alignment = align_models(trace.float_model, trace.model, trace.entry.key)
-    partner = alignment.partner.get(tensor)
-    if partner is None or partner.shape != tensor.shape:
-        return None
     twins = {alignment.partner.get(t): (t, v) for t, v in zip(trace.entry.graph.inputs, trace.row, strict=True)}
     row = []
-    for wanted in alignment.float.inputs:
-        own, value = twins[wanted]
-        row.append(value if own.params is None or wanted.params is not None else dequantize(value, own.params))
-    if partner in alignment.float.inputs:
-        return float(row[alignment.float.inputs.index(partner)][index])
-    runner = Runner.exposing(trace.float_model, alignment.float, [partner], strict=False)
-    return float(runner.run(row)[0][index])
+    for given in alignment.float.inputs:
+        own, value = twins[given]
+        row.append(value if own.params is None or given.params is not None else dequantize(value, own.params))
+    partners = {tensor: alignment.partner.get(tensor) for tensor in wanted}
+    known = dict(zip(alignment.float.inputs, row, strict=True))
+    made = list(dict.fromkeys(p for p in partners.values() if p is not None and p not in known and not p.is_constant))
+    if made:
+        known |= Runner.exposing(trace.float_model, alignment.float, made, strict=False).values(row)
+    pairs = ((tensor, known[partner]) for tensor, partner in partners.items() if partner in known)
+    return {tensor: values for tensor, values in pairs if values.shape == trace.value(tensor).shape}

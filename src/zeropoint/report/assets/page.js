@@ -67,13 +67,46 @@ function errorTable(errors) {
 function tensorPart(title, name) {
   const tensor = page.tensors[name];
   const part = element("div", {}, element("h3", {textContent: title}));
-  if (!title.startsWith("Output 0")) part.append(element("p", {textContent: name})); // the op goes by that name already
+  if (!title.startsWith("Output 0")) part.append(element("p", {}, tensorLink(name))); // the op goes by that name already
   part.append(element("p", {className: "quiet", textContent: [tensor.type, tensor.formula].filter(Boolean).join("  ·  ")}));
   if (tensor.limits) part.append(element("p", {className: "quiet", textContent: `integers cover ${tensor.limits.map(shortNumber).join(" to ")}`}));
   if (tensor.seen) part.append(element("p", {className: "quiet", textContent: `calibration saw ${tensor.seen.map(shortNumber).join(" to ")}`}));
   if (tensor.bins) {
     const where = part.appendChild(element("div", {className: "chart histogram"}));
     drawChart(where, (colours) => histogramFigure(tensor, colours));
+  }
+  return part;
+}
+
+/** A tensor's name; a click shows the op that makes it. */
+function tensorLink(name, text = name) {
+  const maker = page.ops.find((op) => op.outputs.includes(name));
+  if (!maker) return element("span", {textContent: text});
+  const link = element("button", {type: "button", className: "link", textContent: text, title: `Made by ${maker.kind}`});
+  link.addEventListener("click", () => choose(maker.id, {reveal: true}));
+  return link;
+}
+
+/** How a number of the op's first output came about: one of those that the page knows, or the command for any other. */
+function numberPart(op) {
+  if (!op.numbers.length) return null;
+  const list = element("select", {}, ...op.numbers.map((number, k) => element("option", {value: String(k), textContent: `[${number.index}] ${number.why}`})));
+  const body = element("tbody", {});
+  const explain = () => body.replaceChildren(...op.numbers[Number(list.value)].rows.map((row) => {
+    const text = row.tensor ? tensorLink(row.tensor, row.text) : element("span", {textContent: row.text});
+    return element("tr", {}, element("td", {textContent: row.label}), element("td", {}, text));
+  }));
+  list.addEventListener("change", explain);
+  explain();
+  const part = element("div", {id: "number"}, element("h3", {textContent: "How a number came about"}), element("label", {}, "Element ", list), element("table", {}, body));
+  if (page.trace) {
+    const index = element("input", {type: "text", value: op.numbers[0].index, size: 12});
+    const command = element("code", {});
+    const name = distinctPart(op.outputs[0], Object.keys(page.tensors));
+    const write = () => { command.textContent = traceCommand(page.trace, name, index.value); };
+    index.addEventListener("input", write);
+    write();
+    part.append(element("p", {}, element("label", {}, "Any other: index ", index)), element("p", {}, command));
   }
   return part;
 }
@@ -97,6 +130,8 @@ function choose(id, {reveal}) {
   op.outputs.forEach((name, k) => detail.append(tensorPart(`Output ${k}`, name)));
   const errors = errorTable(op.errors);
   if (errors) detail.append(element("h3", {textContent: "Error"}), errors);
+  const number = numberPart(op);
+  if (number) detail.append(number);
   if (op.multiplier) detail.append(element("p", {className: "quiet", textContent: `kernel factor ${op.multiplier}`}));
   op.inputs.forEach((name, k) => { if (name !== null) detail.append(tensorPart(`Input ${k}`, name)); });
   for (const weights of op.weights) {
