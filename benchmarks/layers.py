@@ -1,11 +1,11 @@
-"""Layer by layer, in float and in int8: how much faster than float a model in int8 can be on this processor at best.
+"""Layer by layer, in float, in int8 and dynamic: how much faster than float a model can be on this processor at best.
 
 `python -m benchmarks.layers --zoo PATH [--only NAME ...] [--samples N] [-o layers.json]`
 
-Every layer of a model is run by itself, as a model of one op that LiteRT's delegate takes whole: as it is, and as it is
-in the model that `--target integer` gives. Activation functions, sums and conversions between layers are left out, so
-the sums are what no placement of ops, and no other tool, can get below. Pairs take turns on one thread, and the fastest
-round counts, in CPU time.
+Every layer of a model is run by itself, as a model of one op: as it is, as it is in the model that `--target integer`
+gives, and with int8 weights beside float activations (mode dynamic). Activation functions, sums and conversions between
+layers are left out, so the sums are what no placement of ops, and no other tool, can get below. The versions of a layer
+take turns on one thread, and the fastest round counts, in CPU time.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ from .rows import write_json
 from .targets import fastest, instruction_sets
 from .zoo import Task, load_zoo, zoo_file
 
+VERSIONS = ("float", "int8", "dynamic")
+
 
 @dataclass(frozen=True)
 class LayerTime:
-    """Milliseconds of one layer by itself, in float and in int8."""
+    """Milliseconds of one layer by itself, by version."""
 
     kind: str
     name: str
     macs: int
-    float_ms: float
-    int8_ms: float
+    ms: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A model's layers: `float_ms` is the whole float model, the other times are sums over its layers."""
+    """A model's layers: `float_ms` is the whole float model, `sums` are over its layers, by version."""
 
     task: str
     float_ms: float
-    layers_float_ms: float
-    layers_int8_ms: float
-    layers_fastest_ms: float
+    sums: dict[str, float]
+    fastest_ms: float
     layers: tuple[LayerTime, ...]
 
     @property
     def all_int8(self) -> float:
         """The speed relative to float of a model whose layers are all int8 and whose other ops take no time."""
-        return self.float_ms / self.layers_int8_ms
+        return self.float_ms / self.sums["int8"]
 
     @property
     def mixed(self) -> float:
-        """The same where each layer is float or int8, whichever is faster, and converting takes no time either."""
-        return self.float_ms / self.layers_fastest_ms
+        """The same where each layer has its fastest version, and converting takes no time either."""
+        return self.float_ms / self.fastest_ms
 
 
 def layers_of(model: Model) -> Iterator[Op]:
@@ -81,23 +81,21 @@ def alone(model: Model, op: Op) -> Model:
 
 def measured(name: str, task: Task, samples: int, rounds: int) -> Bound:
     exact = load(str(task.model))
-    made = quantize(exact, "int8", data=task.calibration(samples), target=INTEGER, effort="quick").model
-    twins = {op.outputs[0].name: op for op in layers_of(made) if op.outputs[0].dtype is DType.INT8}
+    result = quantize(exact, "int8", data=task.calibration(samples), target=INTEGER, effort="quick")
+    assert result.prepared is not None
+    made = {"int8": result.model, "dynamic": quantize(result.prepared, "dynamic", effort="quick").model}
+    twins = {version: {op.outputs[0].name: op for op in layers_of(model)} for version, model in made.items()}
     found = []
-    for op in layers_of(exact):
-        twin = twins.get(op.outputs[0].name)
-        if twin is None:
-            continue
-        seconds = fastest({"float": alone(exact, op), "int8": alone(made, twin)}, rounds)
-        found.append(LayerTime(op.kind, op.name, macs_of(op, OPS), 1e3 * seconds["float"], 1e3 * seconds["int8"]))
-    return Bound(
-        name,
-        1e3 * fastest({"float": exact}, rounds)["float"],
-        sum(one.float_ms for one in found),
-        sum(one.int8_ms for one in found),
-        sum(min(one.float_ms, one.int8_ms) for one in found),
-        tuple(found),
-    )
+    for op in layers_of(result.prepared):  # with activation functions fused, as they are in the others
+        key = op.outputs[0].name
+        if key in twins["int8"] and twins["int8"][key].outputs[0].dtype is DType.INT8:
+            versions = {version: alone(made[version], own[key]) for version, own in twins.items() if key in own}
+            seconds = fastest({"float": alone(result.prepared, op), **versions}, rounds)
+            times = {version: 1e3 * seconds.get(version, seconds["float"]) for version in VERSIONS}
+            found.append(LayerTime(op.kind, op.name, macs_of(op, OPS), times))
+    whole = 1e3 * fastest({"float": exact}, rounds)["float"]
+    sums = {version: sum(one.ms[version] for one in found) for version in VERSIONS}
+    return Bound(name, whole, sums, sum(min(one.ms.values()) for one in found), tuple(found))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -121,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine: dict[str, Any] = {"machine": platform.machine(), "instructions": instruction_sets()}
     print(f"{machine['machine']} with {', '.join(machine['instructions']) or 'unknown instruction sets'}")
     bounds = [measured(name, tasks[name], options.samples, options.rounds) for name in names]
-    header = ("task", "layers", "model, float", "layers, float", "layers, int8", "all int8", "mixed", "")
+    header = ("task", "layers", "model, float", *(f"layers, {v}" for v in VERSIONS), "all int8", "mixed", "")
     print_table(header, [_cells(bound) for bound in bounds])
     if options.output is not None:
         write_json(options.output, {**machine, "rows": [asdict(bound) for bound in bounds]})
@@ -129,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _cells(bound: Bound) -> list[str]:
-    times = (f"{ms:.3f} ms" for ms in (bound.float_ms, bound.layers_float_ms, bound.layers_int8_ms))
+    times = (f"{ms:.3f} ms" for ms in (bound.float_ms, *bound.sums.values()))
     return [bound.task, str(len(bound.layers)), *times, f"{bound.all_int8:.2f}x", f"{bound.mixed:.2f}x", ""]
 
 

@@ -33,7 +33,10 @@ from .rows import write_json
 from .tools import DEFAULT_RIVALS, TOOLS, Order, make, obstacle
 from .zoo import Place, Task, load_zoo, zoo_file
 
-OURS = ("cpu", "integer")
+MEASURED = "cpu, measured"
+OURS = ("cpu", "integer", MEASURED)
+"""Targets; the last is `cpu` with `--measure`."""
+
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm", "sve")
 """That make products of bytes fast, or of floats: as Linux calls them."""
 
@@ -83,7 +86,8 @@ def _seconds(session: Session, runs: int) -> float:
 def made_by_us(task: Task, target: str, samples: int) -> bytes:
     from zeropoint import to_bytes
 
-    return to_bytes(quantize(str(task.model), "int8", data=task.calibration(samples), target=TARGETS[target]).model)
+    options = {"target": CPU, "measure": True} if target == MEASURED else {"target": TARGETS[target]}
+    return to_bytes(quantize(str(task.model), "int8", data=task.calibration(samples), **options).model)
 
 
 def versions(place: Place, rivals: Sequence[str], samples: int) -> tuple[dict[str, bytes], dict[str, str]]:

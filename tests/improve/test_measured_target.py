@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 import zeropoint
+from zeropoint.bench.latency import Benchmark, Latency, Timing, TimingOptions
+from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidRecipe
+from zeropoint.graph import Model
 
 from ..nets import Net, normal, samples_for
 
 
 def test_the_fastest_way_is_taken() -> None:
     net = Net()
-    x = net.conv(net.input(1, 16, 16, 8), normal(8, 3, 3, 8))
-    model = net.model(net.conv(net("HARD_SWISH", [x]), normal(4, 3, 3, 8, seed=1)))
+    x = net.conv(net.input(1, 16, 16, 8), normal(32, 3, 3, 8))
+    model = net.model(net.conv(net("HARD_SWISH", [x]), normal(4, 3, 3, 32, seed=1)))
     result = zeropoint.quantize(model, data=samples_for(model, 8), effort="quick", measure=True)
     (note,) = [note for note in result.notes if "timed on this machine" in note]
     assert "by the table" in note
     assert "integers wherever possible" in note
     assert "float " in note
     assert result.target.name == "cpu"
+    assert "float on integer weights" in note
     with pytest.raises(InvalidRecipe, match="nothing to choose for the target integer"):
         zeropoint.quantize(model, data=samples_for(model, 8), target="integer", measure=True)
+
+
+def test_layers_that_are_slow_in_integers_keep_only_integer_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a processor where integers are slow: its clock is made up, so that the test does not depend on this one."""
+    net = Net()
+    x = net.conv(net.input(1, 16, 16, 8), normal(8, 3, 3, 8))
+    model = net.model(net.conv(x, normal(32, 3, 3, 8, seed=1)))
+
+    def benchmark(models: Mapping[str, Model], options: TimingOptions) -> Benchmark:
+        found = []
+        for name, timed in models.items():
+            seconds = 1.0 + sum(op.inputs[0].dtype is DType.INT8 for op in timed.main.ops if op.kind == "CONV_2D")
+            latency = Latency(1, seconds, seconds, seconds, seconds, options.rounds)
+            found.append(Timing(name, 0, (latency,), None, (), {}))
+        return Benchmark(tuple(found), 1, ())
+
+    monkeypatch.setattr("zeropoint.improve.measured_target.benchmark", benchmark)
+    result = zeropoint.quantize(model, data=samples_for(model, 8), measure=True)
+    layers = [op for op in result.model.main.ops if op.kind == "CONV_2D"]
+    assert all(op.inputs[0].dtype is DType.FLOAT32 for op in layers)
+    assert len(zeropoint.to_bytes(result.model)) < len(zeropoint.to_bytes(model))

@@ -43,7 +43,7 @@ from ..targets import CPU, INTEGER, Check, Target, check_model
 from ..tflite.provenance import Provenance, provenance, recorded
 from ..tflite.write import save, to_bytes
 from .bias_correction import plan_and_correct
-from .measured_target import measured_target
+from .measured_target import measured_request
 from .mixed_precision import narrow_layers, weight_errors, worth_widening
 from .steps import STEPS, Candidate, Lab, Stage, Step, no_progress
 
@@ -145,8 +145,8 @@ def _measured(model: Model, request: Request) -> tuple[Request, tuple[str, ...]]
     """The request for whatever is fastest on this machine, if that is asked for, and what was found."""
     if not request.measure:
         return request, ()
-    found = measured_target(model, request)
-    return replace(request, target=found.target), (found.note,)
+    found, note = measured_request(model, request)
+    return found, (note,)
 
 
 def _left_out(request: Request) -> Iterator[str]:
