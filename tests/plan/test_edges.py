@@ -235,6 +235,16 @@ def test_a_bias_that_overflows_raises_its_channels_scale(kind):
     assert dequantize(stored.data, stored.params) == pytest.approx(bias, abs=0.05)  # corrected for rounded weights
 
 
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+@pytest.mark.parametrize("shape", [(1, 6), (6, 1), (2, 3), (1, 1, 1, 6)], ids=str)
+def test_a_bias_may_have_any_shape(shape, mode):
+    """Kernels count its elements."""
+    net = Net()
+    bias = np.float32([0.5, -0.25, 0.3, 0, 2, -1]).reshape(shape)
+    model = net.model(net.dense(net.input(1, 4), normal(6, 4), bias, name="y"))
+    assert quantized(model, mode=mode, bound=0.02).skipped == ()
+
+
 def test_int16_biases_are_wide_enough():
     net = Net()
     kernel, bias = normal(4, 4) * 1e-3, np.float32([0.5, 3000, -0.5, -2e4])

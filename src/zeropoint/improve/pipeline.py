@@ -43,6 +43,7 @@ from ..targets import CPU, INTEGER, Check, Target, check_model
 from ..tflite.provenance import Provenance, provenance, recorded
 from ..tflite.write import save, to_bytes
 from .bias_correction import plan_and_correct
+from .made_up_inputs import never_further_off
 from .measured_target import measured_request
 from .mixed_precision import narrow_layers, weight_errors, worth_widening
 from .steps import STEPS, Candidate, Lab, Stage, Step, no_progress
@@ -137,8 +138,23 @@ def run_without_data(model: Model, request: Request) -> Result:
     check_runnable(model)
     require_matched_rules(model, request)
     request, measured = _measured(model, request)
-    result = ask_target(_with_states(run(model, request), model, request))
+    result = ask_target(_with_states(_run_unmeasured(model, request), model, request))
     return replace(result, notes=(*result.notes, *measured, *_left_out(request)))
+
+
+def _run_unmeasured(model: Model, request: Request) -> Result:
+    """`run`; where only weights are quantized, with 8 bits, rounding that cancels has to prove itself."""
+    corrected = run(model, request)
+    changes_weights = any(plan.constants.values for plan in corrected.plans)
+    if request.recipe.has_integer_ops or request.recipe.least_bits < 8 or request.stats is not None:
+        return corrected
+    if not changes_weights or request.effort == "quick":
+        return corrected
+    nearest = run(model, replace(request, effort="quick"))
+    if never_further_off(model, corrected.model, nearest.model):
+        return corrected
+    told = f"nearest rounding: that errors cancel is not always better, and is tried out on data ({argument('data')})"
+    return replace(nearest, notes=(*nearest.notes, told))
 
 
 def _measured(model: Model, request: Request) -> tuple[Request, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from ..graph.edit import absorb, drop_unused, fold_into_constant, recast, replac
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..graph.sparse import fold_densify
-from ..ops import CONVERSIONS, FUSED_ACTIVATIONS, OPS, OpSpec, Trait
+from ..ops import CONVERSIONS, FUSED_ACTIVATIONS, OPS, Bias, OpSpec, Trait
 from ..ops.execution import execution_of
 from ..ops.layout import VALID
 from ..recipe import Recipe
@@ -43,6 +43,7 @@ def prepare(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec] = OPS) -> Tr
             if recipe.scheme(op).activations is not None:
                 _quotient_to_product(graph, op)
                 _global_pool_to_mean(graph, op)
+                _flatten_biases(graph, op, ops)
         drop_unused(graph)
     return replace(trained, constants=unpacked.grids, packed=unpacked.packed)
 
@@ -91,6 +92,15 @@ def _global_pool_to_mean(graph: Graph, op: Op) -> None:
     if window == source.shape[1:3] and op.outputs[0].shape[1:3] == (1, 1) and op.option("padding") == VALID:
         axes = Tensor.constant(f"{op.name}/axes", np.array([1, 2], np.int32), DType.INT32)
         recast(graph, op, "MEAN", [source, axes], default_options("ReducerOptions", keepDims=True))
+
+
+def _flatten_biases(graph: Graph, op: Op, ops: Mapping[str, OpSpec]) -> None:
+    """Biases as vectors: kernels only count their elements, but scales lie along one axis."""
+    for slot, tensor in enumerate(op.inputs):
+        is_bias = op.kind in ops and isinstance(ops[op.kind].input_role(slot), Bias)
+        if is_bias and tensor is not None and tensor.data is not None and tensor.data.ndim != 1:
+            flat = Tensor.constant(f"{tensor.name}/flat", tensor.data.reshape(-1), tensor.dtype)
+            replace_input(graph, op, slot, flat)
 
 
 @dataclass
