@@ -13,6 +13,9 @@ from tests.build import act, const, one_op
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model
 from zeropoint.graph.edit import copy_model
+from zeropoint.ops import REWRITTEN
+from zeropoint.plan.called import COMPOSITE
+from zeropoint.plan.decompose import DECOMPOSED, TRANSPOSED_WITH_BIAS
 from zeropoint.plan.planner import prepare_model
 from zeropoint.plan.request import Request
 from zeropoint.recipe import preset
@@ -118,6 +121,10 @@ def decibels(wanted: Sequence[Array], found: Sequence[Array]) -> float:
     power, error = (sum(float((np.float64(a) ** 2).sum()) for a in arrays)
                     for arrays in (wanted, [a - b for a, b in zip(wanted, found, strict=True)]))  # fmt: skip
     return 10 * np.log10(power / max(error, 1e-30))
+
+
+def test_every_rewriting_is_announced_to_calibration() -> None:
+    assert {*DECOMPOSED, TRANSPOSED_WITH_BIAS, COMPOSITE} == REWRITTEN
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -11,7 +11,7 @@ from ..dtypes import Array, DType
 from ..errors import InvalidRecipe
 from ..graph.model import Graph, Model, Tensor
 from ..graph.query import activation_bytes, tensor_keys
-from ..ops import UNPACKING, OpSpec
+from ..ops import REWRITTEN, UNPACKING, OpSpec
 from ..ops.states import has_state, is_streaming
 from ..parallel import cached_property, cores, side_by_side
 from .stats import DECAY
@@ -93,7 +93,8 @@ def measured_tensors(graph: Graph, ops: OpTable) -> list[Tensor]:
     # The range of a constant in another form, such as unpacked weights, follows from its data.
     unpacking = [op for op in graph.ops if op.kind in UNPACKING and all(t is None or t.is_constant for t in op.inputs)]
     unpacked = {t for op in unpacking for t in op.outputs}
-    quantizable = [op for op in graph.ops if (spec := ops.get(op.kind)) is not None and (spec.types or spec.hybrid)]
+    known = {kind for kind, spec in ops.items() if spec.types or spec.hybrid} | REWRITTEN
+    quantizable = [op for op in graph.ops if op.label in known]
     touched = (t for op in quantizable for t in (*op.inputs, *op.outputs) if t is not None)
     floats = (t for t in (*touched, *graph.inputs, *graph.outputs) if t.dtype is DType.FLOAT32 and t not in unpacked)
     return list(dict.fromkeys(t for t in floats if not t.is_constant and not t.is_variable))

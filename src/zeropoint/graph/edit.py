@@ -100,6 +100,21 @@ def replace_op(graph: Graph, op: Op, ops: Sequence[Op]) -> None:
     _admit(graph, (t for each in ops for t in each.tensors()))
 
 
+def inline(graph: Graph, op: Op, callee: Graph) -> dict[Tensor, Tensor]:
+    """Put what `callee` does in the place of `op`, which calls it; the new tensors, with those they are copies of."""
+    ends = dict(zip((*callee.inputs, *callee.outputs), (*op.inputs, *op.outputs), strict=True))
+    twins: dict[Any, Any] = {t: ends.get(t) or copy(t) for t in callee.tensors} | {None: None}
+    for tensor in callee.tensors:
+        if tensor not in ends:
+            twins[tensor].quantization = _with_scales(tensor.quantization, twins)
+    ops = [copy(inner) for inner in callee.ops]
+    for inner in ops:
+        inner.inputs, inner.outputs = [twins[t] for t in inner.inputs], [twins[t] for t in inner.outputs]
+        inner.intermediates = [twins[t] for t in inner.intermediates]
+    replace_op(graph, op, ops)
+    return {twin: t for t, twin in twins.items() if t is not None and t not in ends}
+
+
 def with_shape_of(tensor: Tensor, name: str, dtype: DType) -> Tensor:
     """A new tensor of the same shape."""
     return Tensor(name, tensor.shape, dtype, shape_signature=tensor.shape_signature)

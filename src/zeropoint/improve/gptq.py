@@ -25,7 +25,7 @@ from ..calibration.collect import Progress
 from ..dtypes import Array
 from ..graph.edit import copy_model
 from ..graph.model import Graph, Model, Op
-from ..graph.query import Use, Uses, activation_bytes
+from ..graph.query import Use, Uses, activation_bytes, called_graphs
 from ..ops.layout import Layout
 from ..parallel import cached_property, in_parallel, side_by_side
 from ..plan.derive import settle
@@ -201,7 +201,9 @@ class Refiner:
     refits: bool = True
 
     def refine(self, planned: Planned) -> Planned:
-        return replace(planned, plans=tuple(map(self._refined_plan, planned.plans)))
+        called = called_graphs(planned.model)  # which the samples are not inputs of
+        plans = (plan if plan.graph in called else self._refined_plan(plan) for plan in planned.plans)
+        return replace(planned, plans=tuple(plans))
 
     def _refined_plan(self, plan: Plan) -> Plan:
         layers = list(self._layers(plan))

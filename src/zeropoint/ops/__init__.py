@@ -19,5 +19,6 @@ from .spec import Weight as Weight
 from .spec import fused_activation as fused_activation
 from .table import CONVERSIONS as CONVERSIONS
 from .table import OPS as OPS
+from .table import REWRITTEN as REWRITTEN
 from .table import UNPACKED_SINCE as UNPACKED_SINCE
 from .table import UNPACKING as UNPACKING

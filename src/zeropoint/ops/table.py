@@ -288,6 +288,23 @@ OPS: Mapping[str, OpSpec] = {row.kind: also_unsigned(row) for row in ROWS}
 UNPACKING = frozenset({"DEQUANTIZE", "DENSIFY"})
 """Ops that give constants the form in which they are computed with."""
 
+REWRITTEN = frozenset(
+    {
+        "CAST",
+        "CUMSUM",
+        "DIV",
+        "L2_POOL_2D",
+        "LOCAL_RESPONSE_NORMALIZATION",
+        "NEG",
+        "POW",
+        "SQUARE",
+        "STABLEHLO_COMPOSITE",
+        "SUM",
+        "Convolution2DTransposeBias",
+    }
+)
+"""Ops that plan/decompose.py and plan/called.py may write as others, which have integer kernels."""
+
 CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE"})
 """Ops that only change how numbers are stored."""
 

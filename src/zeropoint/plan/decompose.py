@@ -18,7 +18,7 @@ from ..calibration.range_methods import Bounds
 from ..dtypes import DType
 from ..graph.edit import drop_unused, recast
 from ..graph.model import Graph, Model, Op, Tensor
-from ..ops import OPS, OpSpec, fused_activation
+from ..ops import OPS, REWRITTEN, OpSpec, fused_activation
 from ..ops.interpolation import constant_exponent
 from ..ops.layout import SAME, VALID
 from ..targets import TypedOp
@@ -95,8 +95,11 @@ class _Edit:
         """A sum as so many times the mean: LiteRT's sets of kernels do not agree on the integers of SUM."""
         source, axes = op.inputs
         result = op.outputs[0]
-        spans, count = self.bounds(result), source.size // max(1, result.size) if source is not None else 0
-        if source is None or axes is None or spans is None or count < 1 or _is_open(source):
+        spans = self.bounds(result)
+        if source is None or axes is None or axes.data is None or spans is None:
+            return
+        count = math.prod((source.shape_signature or source.shape)[int(axis)] for axis in axes.data.reshape(-1))
+        if count < 1:
             return
         mean = self.new.like(result, "mean", (spans[0] / count, spans[1] / count))
         self.new.insert(op, "MEAN", [source, axes], mean, op.options)
@@ -257,7 +260,7 @@ def has_float_part(model: Model, ops: Mapping[str, OpSpec] = OPS) -> bool:
     for graph in model.graphs:
         for op in graph.ops:
             spec = ops.get(op.kind)
-            if op.label not in (*DECOMPOSED, TRANSPOSED_WITH_BIAS) and (spec is None or not spec.types):
+            if op.label not in REWRITTEN and (spec is None or not spec.types):
                 continue
             if any(t is not None and t.dtype is DType.FLOAT32 for t in (*op.inputs, *op.outputs)):
                 return True

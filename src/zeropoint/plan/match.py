@@ -125,7 +125,7 @@ class Matcher:
         elif op.kind == "CUSTOM":
             yield "custom", f"{op.label} is a custom op, which only its author can quantize"
         elif any(op.graphs()):
-            yield "subgraph", f"{op.label} runs other graphs, which stay as they are"
+            yield "subgraph", f"{op.label} runs other graphs, and passes floats to them"
         elif spec is None or kind not in spec.types:
             note = "" if spec is None else spec.kernels.note
             yield "kernel", note or f"LiteRT has no {kind.label} kernel for {op.label}"

@@ -19,8 +19,9 @@ from ..ops import Coefficients, OpSpec, Weight
 from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
 from ..targets import OpVerdict
+from .called import computing_graphs, inline_composites
 from .decompose import decompose, has_float_part
-from .derive import coarse_outputs, coarse_tables, with_interface
+from .derive import Interface, coarse_outputs, coarse_tables, with_interface
 from .fit import fit_scales, symmetric_uses
 from .given import clip_constants, default_notes, require_free
 from .masks import limit_to_what_counts
@@ -136,6 +137,7 @@ def prepare_model(model: Model, request: Request) -> Prepared:
     request.ranges.require(model)
     copy = copy_model(model)
     keys = tensor_keys(copy)  # as in the statistics: preparing takes tensors away, and names repeat
+    keys |= {new: keys[old] for new, old in inline_composites(copy, request.recipe).items()}
     with signatures_follow(copy):
         made = fit_to_target(copy, request.target, request.ops)
         trained = prepare(copy, request.recipe, request.ops)
@@ -156,7 +158,7 @@ def _decomposed(prepared: Prepared, request: Request) -> Prepared:
     def bounds(tensor: Tensor) -> Bounds | None:
         return None if ranges is None or not ranges.knows(tensor) else ranges.bounds(tensor)
 
-    made = [decompose(graph, request, bounds) for graph in entry_graphs(prepared.model)]
+    made = [decompose(graph, request, bounds) for graph in computing_graphs(prepared.model)]
     return prepared.with_new({t: span for spans in made for t, span in spans.items()})
 
 
@@ -220,12 +222,13 @@ def ranges_of(prepared: Prepared, request: Request) -> TensorRanges:
 
 
 def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None = None) -> Planned:
-    """Plan the graphs: entry graphs, and all others with weights to quantize."""
+    """Plan the graphs: entry graphs, those that they call, and all others with weights to quantize."""
     model, ranges = prepared.model, ranges or ranges_of(prepared, request)
-    called = called_graphs(model)  # whoever calls them gives and gets floats
-    whole = [graph for graph in entry_graphs(model) if graph not in called]
+    called, whole = called_graphs(model), computing_graphs(model)
     index = {graph: k for k, graph in enumerate(model.graphs)}
-    plans = [_plan_graph(graph, index[graph], prepared, request, ranges) for graph in whole]
+    inner = replace(request, interface=Interface())  # whoever calls a graph gives and gets floats
+    asked = {graph: inner if graph in called else request for graph in whole}
+    plans = [_plan_graph(graph, index[graph], prepared, asked[graph], ranges) for graph in whole]
     plans += [Plan(graph, k) for graph, k in index.items() if graph not in whole]
     if request.stats is None:
         require_ranges(plans, request.ops, ranges)
