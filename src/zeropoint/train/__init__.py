@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .network import quantize_model as quantize_model
     from .network import trainable as trainable
     from .open_shapes import fix_shapes as fix_shapes
+    from .parity_by_op import OpParity as OpParity
+    from .parity_by_op import op_parity as op_parity
 
 # Where public names live.
 _HOMES = {
@@ -35,6 +37,7 @@ _HOMES = {
     "fake_quant": ("QuantSettings",),
     "loop": ("Schedule",),
     "network": ("FreezeRanges", "Trainable", "quantize_model", "trainable"),
+    "parity_by_op": ("OpParity", "op_parity"),
     "open_shapes": ("fix_shapes",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

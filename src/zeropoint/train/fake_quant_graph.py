@@ -25,6 +25,8 @@ from ..ops.states import is_streaming
 from ..parallel import cached_property
 from ..plan.plan import Held, Node, Plan, Planned
 from ..plan.request import Request
+from ..simulation.rescaling import Float32
+from ..simulation.rules import OPTIMIZED, XNNPACK
 from . import fake_quant
 from .activation_ranges import ActivationRanges
 from .backend import AddWeight, array_of, held_type
@@ -384,10 +386,12 @@ def _within(bounds: fake_quant.ClipBounds, fused: tuple[float, float], scale: An
 
 
 def rounds_twice(op: Op, weights: WeightQuantizer) -> bool:
-    """Whether LiteRT's own kernels compute the op, in fixed point, and not XNNPACK: that takes no 4-bit convolutions.
+    """Whether the kernel that computes the op rescales its sums in fixed point, by the rules of `zeropoint.simulate`.
 
-    Of dense layers it takes those with rows of whole bytes (LiteRT 2.3).
+    LiteRT's own kernels do that; XNNPACK, which multiplies by a float, takes no 4-bit convolutions, and dense layers
+    only with rows of whole bytes (LiteRT 2.3).
     """
     tensor, dtype = op.inputs[1], weights.start.dtype
     whole = tensor is not None and tensor.shape[-1] * dtype.bits % 8 == 0
-    return dtype.is_packed and not (op.kind == "FULLY_CONNECTED" and whole)
+    rules = OPTIMIZED if dtype.is_packed and not (op.kind == "FULLY_CONNECTED" and whole) else XNNPACK
+    return not isinstance(rules.layers.get(op.kind, Float32()), Float32)
