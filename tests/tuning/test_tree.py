@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zeropoint.affine import PerTensor
 from zeropoint.dtypes import DType
-from zeropoint.recipe import WEIGHTS, Recipe, preset
-from zeropoint.tuning.sensitivity import BITS, Choice, Layer, narrowed, path
+from zeropoint.recipe import DYNAMIC, FLOAT16, INT8, WEIGHTS, Recipe, preset
+from zeropoint.tuning.sensitivity import BITS, Choice, Layer, described, narrowed, path, weight_forms
 from zeropoint.tuning.tree import boldest
 from zeropoint.tuning.trial import Configuration, Trial
 
@@ -40,19 +42,18 @@ def test_luck_does_not_count():
     assert all(int(c.label) < careful for c in later)
 
 
-ERRORS = st.lists(st.floats(1e-6, 1.0), min_size=3, max_size=3).map(sorted)
-LAYERS = st.lists(st.tuples(st.integers(100, 10000), ERRORS), min_size=1, max_size=8).map(
+FORMS = weight_forms(WEIGHTS)
+CHOICES = st.tuples(*(st.tuples(st.integers(100, 10000), st.floats(1e-6, 1.0)) for _ in FORMS))
+LAYERS = st.lists(CHOICES, min_size=1, max_size=8).map(
     lambda rows: [
-        Layer(
-            "CONV_2D", f"layer{k}", tuple(Choice(b, size * b.bits // 8, e) for b, e in zip(BITS, errors, strict=True))
-        )
-        for k, (size, errors) in enumerate(rows)
+        Layer("CONV_2D", f"layer{k}", tuple(Choice(form, *row) for form, row in zip(FORMS, choices, strict=True)))
+        for k, choices in enumerate(rows)
     ]
 )
 
 
 def cost(layers, config) -> tuple[int, float]:
-    chosen = [next(c for c in layer.choices if c.weights is w) for layer, w in zip(layers, config, strict=True)]
+    chosen = [layer.choice(scheme) for layer, scheme in zip(layers, config, strict=True)]
     return sum(c.bytes for c in chosen), sum(c.error for c in chosen)
 
 
@@ -62,7 +63,7 @@ def test_a_path_goes_from_wide_to_narrow_at_rising_prices(layers):
     assert all(a[0] > b[0] and a[1] <= b[1] for a, b in pairwise(costs))
     prices = [(b[1] - a[1]) / (a[0] - b[0]) for a, b in pairwise(costs)]
     assert all(a <= b * (1 + 1e-6) + 1e-12 for a, b in pairwise(prices))
-    assert path(layers)[-1] == (DType.INT2,) * len(layers)
+    assert costs[-1][0] == sum(min(c.bytes for c in layer.choices) for layer in layers)
 
 
 @given(LAYERS, st.data())
@@ -70,7 +71,7 @@ def test_no_choice_of_the_same_price_is_better(layers, data):
     """Every place on the path is the best for some price of a byte."""
     steps = path(layers)
     place = data.draw(st.integers(0, len(steps) - 1))
-    other = tuple(data.draw(st.sampled_from(BITS)) for _ in layers)
+    other = tuple(data.draw(st.sampled_from(FORMS)) for _ in layers)
     size, error = cost(layers, steps[place])
     other_size, other_error = cost(layers, other)
     assert not (other_size <= size and other_error < error * (1 - 1e-9) - 1e-12)
@@ -78,6 +79,19 @@ def test_no_choice_of_the_same_price_is_better(layers, data):
 
 def test_a_recipe_names_the_layers_that_differ():
     layers = [Layer("CONV_2D", f"layer{k}", ()) for k in range(3)]
-    recipe = narrowed(layers, (DType.INT4, DType.INT8, DType.INT4), WEIGHTS)
+    wide, narrow = weight_forms(WEIGHTS)[:2]
+    config = (narrow, replace(wide, granularity=PerTensor()), narrow)
+    recipe = narrowed(layers, config)
     assert isinstance(recipe, Recipe)
     assert [(rule.name, rule.scheme.weights) for rule in recipe.rules] == [(None, DType.INT4), ("layer1", DType.INT8)]
+    assert described(config) == "of 3 layers 1 in 8 bits, 2 in 4; 1 with one scale"
+
+
+def test_each_mode_has_the_granularities_that_its_kernels_take():
+    """Blocks are for hybrid kernels, one scale for those that have none; float16 for what computes in float."""
+    for base, has_blocks, has_half in ((WEIGHTS, False, True), (DYNAMIC, True, True), (INT8, False, False)):
+        forms = weight_forms(base)
+        assert [form.weights for form in forms[:3]] == list(BITS)
+        assert any(form.block for form in forms) is has_blocks
+        assert any(form.per_tensor for form in forms) is not has_blocks
+        assert any(form.label == FLOAT16.label for form in forms) is has_half

@@ -21,9 +21,9 @@ from .store import Store
 from .tree import Question, walk
 from .trial import Configuration, Outcome, Trial, Workpiece
 
-MARGIN = 0.5
+MARGIN, PATH_MARGIN = 0.5, 1.0
 """Standard errors by which the drop on the samples that steer has to stay below what is allowed: the best of many is
-lucky, and would otherwise often miss the budget on others."""
+lucky, and would otherwise often miss the budget on others. On a path, where the boldest of many is looked for, more."""
 
 ROUNDS = 15
 """How often models are timed."""
@@ -171,7 +171,7 @@ class Search:
         if drop is None:
             return [trial.refusal]
         found = []
-        if not drop.within(self.allowed, MARGIN):
+        if not drop.within(self.allowed, PATH_MARGIN if trial.candidate.path else MARGIN):
             sure = " or its standard error" if drop.within(self.allowed) else ""
             found.append(f"the drop{sure}")
         ram, cycles = (None, None) if tool is None else (tool.ram, tool.cycles)

@@ -1,34 +1,45 @@
-"""What fewer bits would cost, layer by layer, measured in the float model, and the order in which to take them away.
+"""What each way to hold a layer's weights would cost, measured in the float model, and the order in which to take bytes
+away.
 
 Each layer's weights are rounded by themselves, everything else staying float, and the outputs are compared. Squared
-errors of different layers nearly add up, so the choice of bits for all layers at once is a knapsack: of all single
-moves to fewer bits, those on the lower convex hull of (bytes, error) are taken in the order of error for each byte they
-save. That is the path of the Lagrangian relaxation; every place on it is a candidate, and few of them are tried.
+errors of different layers nearly add up, so the choice for all layers at once is a knapsack: of all single moves to
+fewer bytes, those on the lower convex hull of (bytes, error) are taken in the order of error for each byte they save.
+That is the path of the Lagrangian relaxation; every place on it is a candidate, and few of them are tried.
+
+Bits and granularity are one choice: a scale with its zero point takes 12 bytes, more than the nine 8-bit weights of a
+channel of a 3 × 3 depthwise convolution, so that float16 or one scale for the whole layer can be smaller.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
+from ..affine import PerBlock, PerTensor, QuantParams
 from ..bench.bench import Bench
 from ..dtypes import DType
 from ..graph.model import Op
 from ..graph.query import Use
+from ..ops import KernelSpec
 from ..ops.execution import macs_of
 from ..plan.plan import Packed, Plan, Planned
 from ..plan.planner import plan_model, prepare_model
 from ..plan.request import Request
 from ..plan.rewrite import build, held_bytes
-from ..recipe import WEIGHTS, Recipe, Rule, Scheme
+from ..recipe import FLOAT16, Recipe, Rule, Scheme
 from ..targets import Target
 
 BITS = (DType.INT8, DType.INT4, DType.INT2)
 
+BLOCK = 32
+"""Weights that share a scale where a kernel takes blocks: the finest there are."""
+
 SMALLEST = 128
 """Weights of fewer elements stay float: their scales would take as much."""
+
+COARSER = 0.95
+"""One scale for a whole layer is measured if it takes at most so much of what a scale for each channel does."""
 
 SAMPLES, TRIAL_MACS = 24, 4e11
 """On how many samples layers are tried: so many, or as many as take this work in all."""
@@ -36,29 +47,36 @@ SAMPLES, TRIAL_MACS = 24, 4e11
 
 @dataclass(frozen=True)
 class Choice:
-    """Weights of a layer in so many bits: what they take, and what it costs the outputs by itself."""
+    """The weights of a layer held in one way: what they take, and what it costs the outputs by itself."""
 
-    weights: DType
+    scheme: Scheme
     bytes: int
     error: float
 
 
 @dataclass(frozen=True)
 class Layer:
-    """An op with weights, by kind and name, and its choices, the widest first."""
+    """An op with weights, by kind and name, and its choices."""
 
     kind: str
     name: str
     choices: tuple[Choice, ...]
 
     def hull(self) -> tuple[Choice, ...]:
-        """The choices that are the best for some price of a byte, the widest first."""
+        """The choices that are the best for some price of a byte, the largest first."""
         kept: list[Choice] = []
-        for choice in self.choices:
+        for choice in sorted(self.choices, key=lambda c: (-c.bytes, -c.error)):
             while kept and (kept[-1].error >= choice.error or _dearer(kept, choice)):
                 kept.pop()
             kept.append(choice)
         return tuple(kept)
+
+    def choice(self, scheme: Scheme) -> Choice:
+        return next(c for c in self.choices if c.scheme == scheme)
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind} '{self.name.split(';')[0]}'"
 
 
 def _price(wide: Choice, narrow: Choice) -> float:
@@ -71,51 +89,96 @@ def _dearer(kept: Sequence[Choice], choice: Choice) -> bool:
     return len(kept) > 1 and _price(kept[-2], kept[-1]) >= _price(kept[-1], choice)
 
 
-Config = tuple[DType, ...]
-"""The type of each layer's weights."""
+Config = tuple[Scheme, ...]
+"""How each layer's weights are held."""
 
 
 def path(layers: Sequence[Layer]) -> list[Config]:
-    """Configurations from all layers at their widest to all at their narrowest, one move after the other."""
+    """Configurations from all layers at their largest to all at their smallest, one move after the other."""
     hulls = [layer.hull() for layer in layers]
     moves = sorted(
-        (_price(wide, narrow), place, narrow.weights)
-        for place, hull in enumerate(hulls)
-        for wide, narrow in pairwise(hull)
+        (_price(hull[k], hull[k + 1]), place, k + 1) for place, hull in enumerate(hulls) for k in range(len(hull) - 1)
     )
-    at = [hull[0].weights for hull in hulls]
+    at = [hull[0].scheme for hull in hulls]
     found = [tuple(at)]
-    for _, place, weights in moves:
-        at[place] = weights
+    for _, place, k in moves:
+        at[place] = hulls[place][k].scheme
         found.append(tuple(at))
     return found
 
 
-def weight_layers(bench: Bench, target: Target) -> tuple[Layer, ...]:
-    """The layers of the model of `bench`, as it is prepared for `target`, with what each choice of bits costs there."""
-    plans = {dtype: _uniform(bench, dtype, target) for dtype in BITS}
-    ops = [op for op in plans[BITS[0]].plans[0].graph.ops if _held(plans[BITS[0]].plans[0], op)]
+def config_bytes(layers: Sequence[Layer], config: Config) -> int:
+    return sum(layer.choice(scheme).bytes for layer, scheme in zip(layers, config, strict=True))
+
+
+def weight_forms(base: Scheme) -> tuple[Scheme, ...]:
+    """The ways to hold a layer's weights in a mode, the usual one first."""
+    usual = replace(base, min_elements=SMALLEST) if base.activations is None else base
+    channels = [replace(usual, weights=dtype) for dtype in BITS]
+    others: list[Scheme] = []
+    if base.label == "dynamic":  # hybrid kernels want a scale for each channel, or blocks
+        others.append(replace(channels[1], granularity=PerBlock(1, BLOCK)))
+    else:
+        # Of 8 bits with one scale LiteRT's delegate makes floats anew in every run (2.3), of others once.
+        coarse = channels[1:2] if base.unpacked else channels[:2]
+        others += [replace(scheme, granularity=PerTensor()) for scheme in coarse]
+    if base.activations is None:
+        others.append(replace(FLOAT16, min_elements=SMALLEST))
+    return (*channels, *others)
+
+
+def weight_layers(bench: Bench, target: Target, base: Scheme) -> tuple[Layer, ...]:
+    """The layers of the model of `bench`, as it is prepared for `target`, with what each choice costs there."""
+    plans = {scheme: _uniform(bench, scheme, target) for scheme in weight_forms(base)}
+    first = next(iter(plans.values())).plans[0]
+    ops = [op for op in first.graph.ops if _held(first, op)]
     names = Counter((op.label, op.name) for op in ops)
     ops = [op for op in ops if names[op.label, op.name] == 1]  # others could not be named in a recipe
     macs = sum(macs_of(op, bench.ops) for op in bench.entry.graph.ops)
-    runs = max(1, len(ops) * len(BITS))
+    runs = max(1, len(ops) * len(plans))
     judge = bench.on(bench.rows[: max(2, min(SAMPLES, int(TRIAL_MACS / max(1, macs * runs))))])
-    by_name = {dtype: _by_name(planned.plans[0]) for dtype, planned in plans.items()}
-    found: list[Layer] = []
-    for op in ops:
-        choices = []
-        for dtype, planned in plans.items():
-            twin = by_name[dtype][op.label, op.name]
-            held = _held(planned.plans[0], twin)
-            made = build(_with_packed(planned, held), bench.ops)
-            size = sum(held_bytes(use.tensor.size, packed.form) for use, packed in held.items())
-            choices.append(Choice(dtype, size, judge.error(made)))
-        found.append(Layer(op.label, op.name, tuple(choices)))
-    return tuple(found)
+    by_name = {scheme: _by_name(planned.plans[0]) for scheme, planned in plans.items()}
+
+    def choices(op: Op) -> Iterator[Choice]:
+        known: dict[DType | None, int] = {}
+        for scheme, planned in plans.items():
+            held = _held(planned.plans[0], by_name[scheme][op.label, op.name])
+            size = _bytes(op, held)
+            usual = known.setdefault(scheme.weights, size)
+            if not _has_kernel(bench.ops[op.kind].kernels, scheme) or _is_told_already(scheme, held, size / usual):
+                continue
+            yield Choice(scheme, size, judge.error(build(_with_packed(planned, held), bench.ops)))
+
+    return tuple(Layer(op.label, op.name, tuple(choices(op))) for op in ops)
 
 
-def _uniform(bench: Bench, dtype: DType, target: Target) -> Planned:
-    recipe = Recipe((Rule(replace(WEIGHTS, weights=dtype, min_elements=SMALLEST)),))
+def _has_kernel(kernels: KernelSpec, scheme: Scheme) -> bool:
+    """Whether an op's weights can be held so where it computes as the scheme says; else they would be wider."""
+    if scheme.activations is not None:
+        return scheme.weights in kernels.weights.get(scheme.activations, (DType.INT8,))
+    return scheme.unpacked or scheme.weights in kernels.hybrid
+
+
+def _is_told_already(scheme: Scheme, held: Mapping[Use, Packed], share: float) -> bool:
+    """Whether a granularity is not to be had here, or saves too little to be measured."""
+    if scheme.per_tensor:
+        return share > COARSER
+    forms = [packed.form for packed in held.values()]
+    has_blocks = any(isinstance(form, QuantParams) and form.block for form in forms)
+    return not forms or (scheme.block is not None and not has_blocks)
+
+
+def _bytes(op: Op, held: Mapping[Use, Packed]) -> int:
+    """What the op's float constants take, held or not."""
+    forms = {use.slot: packed.form for use, packed in held.items()}
+    constants = ((slot, t) for slot, t in enumerate(op.inputs) if t is not None and t.data is not None)
+    return sum(held_bytes(t.size, forms.get(slot, t.dtype)) for slot, t in constants)
+
+
+def _uniform(bench: Bench, scheme: Scheme, target: Target) -> Planned:
+    """All layers held so, in float arithmetic; blocks are there for hybrid kernels alone."""
+    measured = scheme if scheme.block is not None else replace(scheme, activations=None, unpacked=True)
+    recipe = Recipe((Rule(replace(measured, min_elements=SMALLEST)),))
     request = Request(recipe, effort="quick", ops=bench.ops, target=target)
     return plan_model(prepare_model(bench.model, request), request)
 
@@ -133,24 +196,21 @@ def _with_packed(planned: Planned, held: Mapping[Use, Packed]) -> Planned:
     return replace(planned, plans=(replace(first, packed=held), *(replace(p, packed={}) for p in others)))
 
 
-def narrowed(layers: Sequence[Layer], config: Config, base: Scheme) -> Recipe:
-    """The recipe that gives the layers these types: one rule for all, one for each layer that is different."""
+def narrowed(layers: Sequence[Layer], config: Config) -> Recipe:
+    """The recipe that holds the layers so: one rule for all, one for each layer that is different."""
     usual = Counter(config).most_common(1)[0][0]
-    rules = [Rule(_scheme(base, usual))]
-    for layer, weights in zip(layers, config, strict=True):
-        if weights is not usual:
-            rules.append(Rule(_scheme(base, weights), ops=layer.kind, name=layer.name))
+    rules = [Rule(usual)]
+    for layer, scheme in zip(layers, config, strict=True):
+        if scheme != usual:
+            rules.append(Rule(scheme, ops=layer.kind, name=layer.name))
     return Recipe(tuple(rules))
 
 
-def _scheme(base: Scheme, weights: DType) -> Scheme:
-    smallest = SMALLEST if base.activations is None else base.min_elements
-    return replace(base, weights=weights, min_elements=smallest)
-
-
 def described(config: Config) -> str:
-    """Of 27 layers 2 in 8 bits, 25 in 4."""
-    counts = Counter(config)
-    parts = [f"{counts[dtype]} in {dtype.bits}" for dtype in BITS if counts[dtype]]
-    first, *others = parts
-    return f"of {len(config)} layers {', '.join([f'{first} bits', *others])}"
+    """Of 27 layers 2 in 8 bits, 25 in 4; 3 of them with one scale."""
+    widths = Counter(scheme.weights.bits for scheme in config if scheme.weights is not None)
+    first, *others = (f"{widths[bits]} in {bits}" for bits in sorted(widths, reverse=True))
+    text = f"of {len(config)} layers {', '.join([f'{first} bits', *others])}"
+    single, blocks = sum(s.per_tensor for s in config), sum(s.block is not None for s in config)
+    text += f"; {single} with one scale" if single else ""
+    return f"{text}; {blocks} in blocks of {BLOCK}" if blocks else text

@@ -1,8 +1,9 @@
 """The tree of decisions, as a program: what to try next, by what was measured so far.
 
-First every mode for the whole model. Then, for the smallest model, fewer bits for the weights of those layers that can
-do with them; and where int8 loses too much, more bits for the ops that lose most. Both follow a path from careful to
-bold along which few places are tried: two at a time, which halve the rest of the path to a third each time.
+First every mode for the whole model. Where int8 loses too much, high effort, then more bits for the ops that lose most.
+Then, for the smallest model, fewer bytes for the weights of those layers that can do with them, and high effort beyond
+the place where that ends. All follow a path from careful to bold along which few places are tried: two at a time, which
+leave a third of the path each time.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from ..calibration import Stats
 from ..dtypes import DType
 from ..graph.model import Model
 from ..graph.query import constants
-from ..recipe import DYNAMIC, FLOAT, INT8, INT16X8, WEIGHTS, Recipe, Rule, Scheme, preset
+from ..recipe import DYNAMIC, FLOAT, INT8, INT16X8, WEIGHTS, Effort, Recipe, Rule, Scheme, preset
 from ..targets import CPU, Target, target_named
 from .budget import Objective
 from .islands import Harm, harmful_ops, widened
-from .sensitivity import Layer, described, narrowed, path, weight_layers
+from .sensitivity import Layer, config_bytes, described, narrowed, path, weight_forms, weight_layers
 from .trial import Configuration, Trial
 
 Round = Generator[Sequence[Configuration], Sequence[Trial], None]
 """Candidates to be tried, side by side if there is room; their trials are sent back."""
+
+Found = Generator[Sequence[Configuration], Sequence[Trial], int]
+"""The same, with a number in the end."""
 
 Say = Callable[[str], None]
 
@@ -73,42 +77,73 @@ def uniform_modes(target: Target, objective: Objective) -> Iterator[tuple[str, R
 
 
 def fewer_bits(question: Question, trials: dict[str, Trial]) -> Round:
-    """Weights of 8, 4 or 2 bits, layer by layer, in the modes that keep the budget with 8."""
-    able = [mode for mode in NARROWED if mode in trials and trials[mode].within]
-    if not able:
-        question.say("fewer bits are not tried: 8-bit weights lose too much already")
+    """Weights in fewer bytes, layer by layer, in a mode that keeps the budget without; then the same at high effort."""
+    mode = narrowed_mode(question.bench, trials)
+    if mode is None:
+        question.say("fewer bits are not tried: float16 and 8-bit weights lose too much already")
         return
-    layers = weight_layers(question.bench, question.target)
+    base = NARROWED[mode]
+    layers = weight_layers(question.bench, question.target, base)
     if not layers:
         return
     question.say(_sensitivity_line(layers))
-    base, steps = NARROWED[able[0]], path(layers)
+    steps = path(layers)
 
-    def at(place: int) -> Configuration:
-        label = f"{able[0]}, mixed {place} of {len(steps) - 1}"
-        candidate = question.candidate(label, narrowed(layers, steps[place], base), described(steps[place]))
-        return replace(candidate, path="bits", step=place)
+    def at(place: int, effort: Effort = "standard") -> Configuration:
+        label = f"{mode}, mixed {place} of {len(steps) - 1}{'' if effort == 'standard' else f', {effort} effort'}"
+        candidate = question.candidate(label, narrowed(layers, steps[place]), described(steps[place]))
+        return replace(candidate, effort=effort, path=f"bits, {effort} effort", step=place)
 
-    sizes = [_bytes(layers, config) for config in steps]
-    yield from boldest(at, _distinct(sizes))
+    # What the layers take is known, and with it what a file takes that has the same of everything else.
+    others = trials[mode].size - config_bytes(layers, (weight_forms(base)[0],) * len(layers))
+    largest = min(t.size for t in trials.values() if t.within)
+    places = _smaller([others + config_bytes(layers, config) for config in steps], largest)
+    kept = yield from boldest(at, places)
+    if bolder := places[kept : kept + HIGH_PLACES]:
+        yield from boldest(lambda place: at(place, "high"), bolder)
 
 
-def _bytes(layers: Sequence[Layer], config: Sequence[object]) -> int:
-    chosen = zip(layers, config, strict=True)
-    return sum(c.bytes for layer, weights in chosen for c in layer.choices if c.weights is weights)
+HIGH_PLACES = 4
+"""Places beyond the last one that keeps the budget where high effort is tried."""
 
 
-def _distinct(sizes: Sequence[int]) -> list[int]:
-    """Places on a path that differ enough in size to be told apart, from large to small."""
-    kept = [0]
+def narrowed_mode(bench: Bench, trials: Mapping[str, Trial]) -> str | None:
+    """The mode in which weights are narrowed: one that keeps the budget before, and has the finer choices."""
+    able = [mode for mode in NARROWED if mode in trials and trials[mode].within]
+    if not able and "weights" in trials and trials["float16"].within and not trials["weights"].refusal:
+        return "weights"  # from float16 on
+    if "dynamic" in able and _is_dense(bench):
+        able.remove("dynamic")
+        able.insert(0, "dynamic")  # its kernels take blocks
+
+    def least(mode: str) -> int:
+        return min(t.size for t in trials.values() if t.within and t.label.partition(",")[0] == mode)
+
+    # Without DEQUANTIZE ops, int8 takes less beside the weights, which counts in small models.
+    smaller = (mode for mode in able if least(mode) < (1 - LEAST_STEP) * least(able[0]))
+    return min(smaller, key=least, default=next(iter(able), None))
+
+
+def _is_dense(bench: Bench) -> bool:
+    """Whether most of the weights belong to ops whose kernels take blocks of 4-bit ones."""
+    held = [
+        (op.kind, t.size) for op in bench.entry.graph.ops for t in op.inputs if t is not None and t.data is not None
+    ]
+    in_blocks = sum(size for kind, size in held if kind in bench.ops and bench.ops[kind].kernels.blockwise)
+    return 2 * in_blocks > sum(size for _, size in held)
+
+
+def _smaller(sizes: Sequence[int], largest: int) -> list[int]:
+    """Places on a path that are smaller than `largest`, and differ enough to be told apart, from large to small."""
+    kept: list[int] = []
     for place, size in enumerate(sizes):
-        if size < (1 - LEAST_STEP) * sizes[kept[-1]]:
+        if size < (1 - LEAST_STEP) * (sizes[kept[-1]] if kept else largest):
             kept.append(place)
     return kept
 
 
-def boldest(at: Callable[[int], Configuration], places: Sequence[int]) -> Round:
-    """Find the last of `places`, from careful to bold, that keeps the budget, trying two at a time."""
+def boldest(at: Callable[[int], Configuration], places: Sequence[int]) -> Found:
+    """Find the last of `places`, from careful to bold, that keeps the budget, trying two at a time; how many keep it."""
     low, high = 0, len(places)  # what is below `low` keeps the budget, what is from `high` on does not
     while low < high:
         third = (high - low) // 3
@@ -119,21 +154,25 @@ def boldest(at: Callable[[int], Configuration], places: Sequence[int]) -> Round:
                 high = k
                 break
             low = k + 1
+    return low
 
 
 def _sensitivity_line(layers: Sequence[Layer]) -> str:
-    dear = sorted(layers, key=lambda layer: -layer.choices[1].error)[:3]
-    names = ", ".join(f"{layer.kind} '{layer.name.split(';')[0]}'" for layer in dear)
-    return f"{len(layers)} layers measured one by one in the float model; 4 bits cost most in {names}"
+    dear = sorted(layers, key=lambda layer: -layer.hull()[-1].error)[:3]
+    names = ", ".join(layer.label for layer in dear)
+    return f"{len(layers)} layers measured one by one in the float model; fewer bits cost most in {names}"
 
 
 def wider_ops(question: Question, trials: dict[str, Trial]) -> Round:
-    """Where int8 loses too much: the ops that lose most in float or in 16 bits."""
+    """Where int8 loses too much: high effort, then the ops that lose most in float or in 16 bits."""
     int8 = trials.get("int8")
     if int8 is None or int8.within or int8.refusal or int8.drop is None:
         return
     if question.objective == "smallest" and any(t.within for t in trials.values() if t.label != "int16x8"):
         return  # what keeps the budget already is as small as int8 with islands could be
+    (high,) = yield [replace(question.candidate("int8, high effort", preset("int8")), effort="high")]
+    if high.within:
+        return
     harms = harmful_ops(question.bench, question.stats(), question.target)
     if len(harms) < 2:
         return
