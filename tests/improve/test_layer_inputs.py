@@ -71,3 +71,21 @@ def test_layers_read_the_same_whether_samples_are_held_or_not(held: int, monkeyp
         np.testing.assert_allclose(read, wanted, rtol=1e-4, atol=1e-5)
         places.append(frontier.place)
     assert places == ([0, 1, 3] if held else [0, 0, 0])
+
+
+def test_unpacked_weights_are_not_held_for_each_sample() -> None:
+    """LiteRT's delegate cannot give what it unpacks from float16 as an output, and no sample changes it."""
+    model, rng = residual(), np.random.default_rng(4)
+    graph, arrays, unpacking = model.main, [], []
+    for k, dense in enumerate(op for op in graph.ops if op.kind == "FULLY_CONNECTED"):
+        arrays.append(dense.inputs[1].data.astype(np.float16))  # type: ignore[union-attr]
+        dense.inputs[1] = build.act(f"u{k}", 4, 4)
+        unpacking.append(build.op("DEQUANTIZE", [build.const(f"h{k}", arrays[-1])], dense.inputs[1]))
+    graph = build.graph("main", graph.inputs, graph.outputs, *unpacking, *graph.ops)
+    rows = [(rng.normal(size=(1, 4)).astype(np.float32),) for _ in range(2)]
+    frontier = Frontier(graph, rows, in_sequence=False)
+    for op in (graph.ops[4], graph.ops[6]):
+        read = [frontier.until(Model([graph]), graph, op, 0).run(k) for k in range(1)]
+    x, first, second = rows[0][0], *(a.astype(np.float32).T for a in arrays[:2])
+    np.testing.assert_allclose(read[0], x @ first + x @ first @ second, rtol=1e-4, atol=1e-5)
+    assert [len(row) for row in frontier.rows] == [1, 1]

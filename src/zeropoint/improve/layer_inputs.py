@@ -162,14 +162,14 @@ class Frontier:
         end, source = graph.ops.index(op), op.inputs[slot]
         assert source is not None
         start = live_tensors(graph, self.place)
-        ends = live_tensors(graph, end) if self._may_stop else [source]
+        ends = list(dict.fromkeys([*live_tensors(graph, end), source])) if self._may_stop else [source]
         held = sum(t.size * np.dtype(t.dtype.storage).itemsize for t in ends) * len(self.rows)
         stops = self._may_stop and held <= HELD
         wanted = ends if stops else [source]
         made = [t for t in wanted if t not in start]
         runner = None
         if made:
-            part = replace(graph, inputs=start, ops=graph.ops[self.place : end])
+            part = replace(graph, inputs=start, ops=_stretch_ops(graph, self.place, end))
             others = [g for g in model.graphs if g is not graph]
             runner = Runner.exposing(replace(model, graphs=[part, *others]), part, made, strict=self._is_fixed)
             runner.keeping_state(self._in_sequence)
@@ -205,9 +205,21 @@ class Stretch:
 
 
 def live_tensors(graph: Graph, place: int) -> list[Tensor]:
-    """What was made before the op at `place` and is read by it or later ones; at the beginning, the inputs."""
+    """What was made of samples before the op at `place` and is read from there on; at the beginning, the inputs."""
     if not place:
         return list(graph.inputs)
-    made = {*graph.inputs, *(t for op in graph.ops[:place] for t in op.outputs)}
+    made = {*graph.inputs, *(t for op in graph.ops[:place] if not _unpacks(op) for t in op.outputs)}
     read = {t for op in graph.ops[place:] for t in op.inputs}
     return [t for t in graph.tensors if t in made and t in read]
+
+
+def _stretch_ops(graph: Graph, start: int, end: int) -> list[Op]:
+    """The ops of a stretch, behind those that unpack what they read: samples have no part in that."""
+    ops = [op for op in graph.ops[start:end] if not _unpacks(op)]
+    read = {t for op in ops for t in op.inputs}
+    return [*(op for op in graph.ops[:end] if _unpacks(op) and not read.isdisjoint(op.outputs)), *ops]
+
+
+def _unpacks(op: Op) -> bool:
+    """Whether it makes floats of a constant. LiteRT's delegate (2.3) cannot give what it unpacks as an output."""
+    return op.kind == "DEQUANTIZE" and op.inputs[0] is not None and op.inputs[0].data is not None

@@ -143,7 +143,7 @@ def _smaller(sizes: Sequence[int], largest: int) -> list[int]:
 
 
 def boldest(at: Callable[[int], Configuration], places: Sequence[int]) -> Found:
-    """Find the last of `places`, from careful to bold, that keeps the budget, trying two at a time; how many keep it."""
+    """Find the last of `places`, from careful to bold, that keeps the budget, two at a time; give how many keep it."""
     low, high = 0, len(places)  # what is below `low` keeps the budget, what is from `high` on does not
     while low < high:
         third = (high - low) // 3
