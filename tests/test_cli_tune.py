@@ -70,6 +70,10 @@ def test_a_dry_run_estimates_and_writes_nothing(run, folder):
     code, out, err = run("tune", "model.tflite", "--data", "calibration.npz", "--max-drop", 1, "--dry-run")
     assert (code, err) == (0, "")
     assert "int8: about 2." in out
+    assert "float16: about 1." in out
+    assert "training" not in out
+    out = run("tune", "model.tflite", "--data", "x.npz", "--max-drop", 1, "--dry-run", "--allow-training")[1]
+    assert "training of at most 3" in out
     assert sorted(folder.iterdir()) == before
 
 

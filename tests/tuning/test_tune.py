@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +12,15 @@ import pytest
 
 import zeropoint
 from zeropoint import Budget, SearchSettings, tune
+from zeropoint.bench.latency import Benchmark, Latency, Timing
 from zeropoint.demo import digits as digits_data
-from zeropoint.errors import InvalidRecipe, InvalidSample
+from zeropoint.errors import InvalidRecipe, InvalidSample, MissingExtra
 from zeropoint.recipe import load_recipe
 from zeropoint.targets import TARGETS
 from zeropoint.tuning import search as search_module
+from zeropoint.tuning import tree as tree_module
 from zeropoint.tuning.result import Tuned
+from zeropoint.tuning.tree import Question
 from zeropoint.tuning.trial import Workpiece
 
 DATA = digits_data()
@@ -51,7 +56,8 @@ def test_the_smallest_model_within_the_budget_is_found(smallest):
 
 def test_a_lucky_place_on_a_path_is_not_taken(smallest):
     path = [t for t in smallest.trials if t.candidate.path]
-    first, last = min(path, key=lambda t: t.candidate.step), max(path, key=lambda t: t.candidate.step)
+    first = min(path, key=lambda t: t.candidate.step)
+    last = replace(first, candidate=replace(first.candidate, step=99), size=1)
     search = object.__new__(search_module.Search)
     search.objective = "smallest"
     search.trials = [replace(first, within=False), replace(last, within=True), replace(smallest.trials[0], within=True)]
@@ -177,6 +183,92 @@ def test_the_fastest_is_not_slower_than_float(digits, monkeypatch):
     assert "float" in [t.label for t in tuned.trials]
 
 
+def test_what_is_fastest_is_timed_beside_the_float_model(digits, monkeypatch):
+    """Rounds of all models take turns, and the float model's own time is the same wherever it appears."""
+    monkeypatch.setattr(search_module, "ROUNDS", 3)
+    asked = []
+
+    def timed(models, options):
+        asked.append((list(models), options.rounds))
+        seconds = {name: 2.0 if name == "the float model itself" else 3.0 for name in models}
+        latencies = {name: Latency(1, v, v, v, v, options.rounds) for name, v in seconds.items()}
+        return Benchmark(tuple(Timing(n, 1, (v,), None, (), {}) for n, v in latencies.items()), 2)
+
+    monkeypatch.setattr(search_module, "benchmark", timed)
+    tuned = found(digits, objective="fastest", search=SearchSettings(trials=6))
+    assert all(names[0] == "the float model itself" for names, _ in asked)
+    assert asked[-1][1] > asked[0][1], "finalists are timed longer"
+    assert tuned.best.label == "float", "what is slower than float is not taken"
+
+
+def test_training_is_the_last_branch(digits, tmp_path, monkeypatch):
+    """What loses too much and would be smaller is trained, as `zeropoint train` would, on what calibrates."""
+    for module in (search_module, tree_module):
+        monkeypatch.setattr(module, "TRAINED", 1)
+    search = SearchSettings(trials=2, allow_training=True, training_steps=2, store=tmp_path / "trials")
+    budget = Budget(max_drop=2, max_size="8500")
+    tuned = found(digits, budget=budget, search=search)
+    assert [t.candidate.steps for t in tuned.trials] == [0, 0, 2]
+    trained = tuned.trials[-1]
+    again = zeropoint.distill(digits, CALIBRATION, steps=2, recipe=trained.candidate.recipe, target="cpu")
+    assert zeropoint.to_bytes(again.result.model) == trained.content
+    assert tuned.to_json()["trials"][-1]["training_steps"] == 2
+    monkeypatch.setattr(Workpiece, "carry_out", lambda *_: pytest.fail("all of it is known"))
+    monkeypatch.setattr(search_module, "obstacles", lambda *_: ())
+    assert found(digits, budget=budget, search=search).trials[-1].content == trained.content
+
+
+def test_the_best_few_that_lose_too_much_are_trained(smallest):
+    """Those that are smaller than the best, the ones that lose least first, in integer arithmetic."""
+    trials = [replace(t, within=t is smallest.trials[0]) for t in smallest.trials]
+    question = Question(None, None, TARGETS["cpu"], "smallest", pytest.fail, steps=7)
+    asked = next(tree_module.training(question, trials, trials[0]))
+    drops = sorted(t.drop.value for t in trials if not t.within)
+    assert len(asked) == tree_module.TRAINED
+    assert all(c.steps == 7 and c.recipe.has_integer_ops and c.label.endswith(", trained") for c in asked)
+    assert next(t for t in trials if f"{t.label}, trained" == asked[0].label).drop.value == drops[0]
+    said = []
+    question = replace(question, say=said.append)
+    assert next(tree_module.training(question, [trials[0]], trials[0]), None) is None
+    assert "nothing is trained" in said[0]
+
+
+def test_training_needs_keras(digits, monkeypatch):
+    monkeypatch.setattr(Workpiece, "carry_out", lambda *_: pytest.fail("a trial was made"))
+    monkeypatch.setattr("zeropoint.train.find_spec", lambda _: None)
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    with pytest.raises(MissingExtra, match="Keras 3"):
+        found(digits, search=SearchSettings(allow_training=True))
+    with pytest.raises(InvalidRecipe, match="training steps"):
+        SearchSettings(training_steps=0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "what"),
+    [
+        (Budget(max_drop=2, max_size=100), "of the weights"),
+        (Budget(max_drop=2, max_latency="1us"), "of the arithmetic"),
+    ],
+    ids=["size", "latency"],
+)
+def test_what_stands_in_the_way_is_named_with_its_cost(digits, budget, what, monkeypatch):
+    monkeypatch.setattr(search_module, "ROUNDS", 3)
+    tuned = found(digits, budget=budget, search=SearchSettings(trials=1))
+    named = [line for line in tuned.lines if line.startswith("in the way: ")]
+    assert len(named) == 3
+    assert all(what in line and "top-1" in line and "points if it alone has" in line for line in named)
+    assert any("digits_1/wide_relu_1/Relu" in line for line in named)
+
+
+def test_ops_that_lose_most_stand_in_the_way_of_a_score(digits):
+    """Labels at random: no model scores as well as chance did for the float one."""
+    labels = np.random.default_rng(0).integers(10, size=len(LABELS))
+    tuned = found(digits, budget=Budget(max_drop=0), labels=labels, target="integer", search=SearchSettings(trials=1))
+    named = [line for line in tuned.lines if line.startswith("in the way: ")]
+    assert tuned.met or all("of the error of int8; top-1" in line for line in named)
+    assert tuned.met or len(named) == 3
+
+
 def test_without_labels_the_float_model_is_the_measure(digits):
     tuned = tune(digits, IMAGES[:100], budget=Budget(max_drop=5), search=SearchSettings(trials=1))
     assert tuned.scale.metric == "agreement"
@@ -192,6 +284,22 @@ def test_integer_targets_are_given_integers(digits):
 def test_too_few_samples_are_noticed(digits):
     tuned = found(digits, budget=Budget(max_drop=0.1), search=SearchSettings(trials=1))
     assert any("too few for this budget" in line and "2000 in all" in line for line in tuned.lines)
+
+
+def test_a_budget_below_the_standard_error_is_noticed(digits):
+    """So many samples would do that the error, which falls with the root of their number, is as large as the budget."""
+    noise = np.random.default_rng(0).normal(size=len(IMAGES))
+
+    def noisy(outputs, truth):
+        return float(np.mean([truth[k] * np.sign(o[0].ravel()[0] - 1e-7) for k, o in enumerate(outputs)]))
+
+    tuned = found(digits, metric=noisy, labels=noise, budget=Budget(max_drop="0.1%"), search=SearchSettings(trials=4))
+    unsure = [line for line in tuned.lines if "too few to tell this budget from chance" in line]
+    error = tuned.chosen.drop.error
+    assert bool(unsure) == (error > tuned.allowed)
+    assert unsure
+    needed = 2 * math.ceil(len(IMAGES) / 2 * (error / tuned.allowed) ** 2)
+    assert f"about {needed:,} in all would do" in unsure[0]
 
 
 @pytest.mark.parametrize(

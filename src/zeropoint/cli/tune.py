@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..tuning.budget import Budget, Objective
     from ..tuning.result import Tuned
     from ..tuning.store import Store
+    from ..tuning.tune import SearchSettings
 
 MOST_WORKERS = 4
 """Processes by default, however many cores there are: each holds the samples."""
@@ -78,7 +79,17 @@ class TrialOptions:
     store: Path | None = option(None, "DIR", "Where trials are kept. [default: OUT.trials]")
     workers: int | None = option(None, "N", "Processes; by default one for each core, at most 4.", min=1)
     on: str | None = option(None, "CLUSTER", "ray, or the address of a Ray cluster.")
+    allow_training: bool = flag("Train the best few that lose too much, on --data; needs Keras.")
+    training_steps: int = option(500, "N", "Batches to train each of them on.", min=1)
     in_process: bool = flag("Run models in this process: a little faster, but a damaged file can end it.", "--trusted")
+
+    def settings(self, store: Path) -> SearchSettings:
+        from ..parallel import cores
+        from ..tuning.tune import SearchSettings
+
+        workers = min(cores(), MOST_WORKERS) if self.workers is None else self.workers
+        where = (self.trials, self.seconds, store, workers, self.on)
+        return SearchSettings(*where, self.allow_training, self.training_steps)
 
 
 @dataclass(frozen=True)
@@ -132,13 +143,13 @@ def tune(
     from ..sources.models import size_of
     from ..tuning.store import Store
     from ..tuning.tree import estimated_lines
-    from ..tuning.tune import SearchSettings
     from ..tuning.tune import tune as find
 
     limits, objective = budget.budget(), budget.objective()
     if outputs.dry_run:
         source = shared.load_model(model, screen)
-        for line in estimated_lines(source, size_of(model, source), objective, budget.target):
+        known = source, size_of(model, source), objective, budget.target, search.allow_training
+        for line in estimated_lines(*known):
             print(line)
         return
     path, folder = outputs.path(), search.store or Path(f"{outputs.output}.trials")
@@ -163,7 +174,7 @@ def tune(
             objective=objective,
             target=budget.target,
             settings=Settings(samples.limit, keep_state=samples.keep_state),
-            search=SearchSettings(search.trials, search.seconds, folder, _workers(search.workers), search.on),
+            search=search.settings(folder),
             progress=progress,
         )
     command = _command(model, outputs, score, samples, tuned)
@@ -173,12 +184,6 @@ def tune(
     print_tuned(tuned, screen.beside(outputs.as_json))
     if not tuned.met:
         raise CheckFailed(f"{tuned.lines[-1]}{_next_step(tuned, outputs)}")
-
-
-def _workers(asked: int | None) -> int:
-    from ..parallel import cores
-
-    return min(cores(), MOST_WORKERS) if asked is None else asked
 
 
 def _ours(folder: Path, paths: tuple[Path | None, ...]) -> bool:
@@ -193,14 +198,25 @@ def _command(
     model: Path, outputs: TunedOutputs, score: ScoreOptions, samples: shared.SampleOptions, tuned: Tuned
 ) -> str:
     """What makes exactly the same model again."""
-    words = ["zeropoint", "quantize", model, "-o", outputs.path(), "--data", score.data]
+    steps, effort = (
+        (0, "standard") if tuned.chosen is None else (tuned.chosen.candidate.steps, tuned.chosen.candidate.effort)
+    )
+    words: list[object] = [
+        "zeropoint",
+        "train" if steps else "quantize",
+        model,
+        "-o",
+        outputs.path(),
+        "--data",
+        score.data,
+    ]
     words += ["--recipe", outputs.recipe_path()]
     images = {"--scale": samples.scale, "--offset": samples.offset, "--mean": samples.mean, "--std": samples.std}
-    for name, value in {**images, "--limit": tuned.limit}.items():
+    for name, value in {**images, "--limit": tuned.limit, "--steps": steps or None}.items():
         words += [] if value is None else [name, value]
-    words += [] if samples.keep_state is None else ["--keep-state" if samples.keep_state else "--reset-state"]
-    if tuned.chosen is not None and tuned.chosen.candidate.effort != "standard":
-        words += ["--effort", tuned.chosen.candidate.effort]
+    if samples.keep_state is not None and not steps:
+        words.append("--keep-state" if samples.keep_state else "--reset-state")
+    words += [] if effort == "standard" else ["--effort", effort]
     return shlex.join(map(str, words))
 
 
@@ -230,4 +246,4 @@ def _next_step(tuned: Tuned, outputs: TunedOutputs) -> str:
         return ""
     if outputs.closest:
         return f"; {outputs.path()} is the closest"
-    return "; --closest writes it, a larger budget or `zeropoint train` may do better"
+    return "; --closest writes it, a larger budget or --allow-training may do better"

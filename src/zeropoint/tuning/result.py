@@ -33,6 +33,10 @@ class Scale:
         spread = "" if math.isnan(drop.error) else f" ± {self.number(drop.error)}"
         return f"{self.number(-drop.value, sign=True)}{spread}"
 
+    def points(self, drop: Drop) -> str:
+        """The same with the metric: top-1 −0.1 ± 0.2 points."""
+        return f"{self.metric} {self.change(drop)}{'' if self.point == 1 else ' points'}"
+
     def amount(self, value: float) -> str:
         return f"{self.number(value)}{'' if self.point == 1 else ' points'}"
 
@@ -177,6 +181,7 @@ def _trial_json(trial: Trial) -> dict[str, Any]:
         "label": trial.label,
         "note": trial.candidate.note,
         "effort": trial.candidate.effort,
+        "training_steps": trial.candidate.steps,
         "recipe": trial.candidate.rules,
         "size": trial.size,
         "drop": json_values(trial.drop),

@@ -14,22 +14,29 @@ from ..calibration import Stats, calibrate
 from ..parallel import cached_property
 from ..targets import target_named
 from .budget import Budget, Objective
-from .evaluation import Judge, digest
+from .evaluation import Drop, Judge, digest
+from .excess import Excess, excesses
 from .executor import Executor
+from .obstacles import obstacles
 from .result import Baseline, Final, Scale, Tuned, trial_line
 from .store import Store
-from .tree import Question, walk
-from .trial import Configuration, Outcome, Trial, Workpiece
+from .tree import TRAINED, Question, Round, training, walk
+from .trial import Configuration, Outcome, Trial, Workpiece, training_versions
 
-MARGIN, PATH_MARGIN = 0.5, 1.0
-"""Standard errors by which the drop on the samples that steer has to stay below what is allowed: the best of many is
-lucky, and would otherwise often miss the budget on others. On a path, where the boldest of many is looked for, more."""
-
-ROUNDS = 15
-"""How often models are timed."""
+ROUNDS, FINAL_ROUNDS = 15, 41
+"""How often models are timed, and the finalists once more."""
 
 FINALISTS = 4
 """The fastest models, which are timed once more, side by side."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """At most so many trials before training, none begun after so many seconds, `steps` of training each (0: none)."""
+
+    trials: int
+    seconds: float
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,28 +92,38 @@ class Search:
             state = State(tuple(self.lines), tuple(self.trials), self.best(), tuple(self._running), self._most, spent)
             self._progress(state)
 
-    def run(self, executor: Executor, most: int, seconds: float) -> None:
-        """Walk the tree. Ctrl-C ends it; what was measured is kept."""
-        self._most = most
+    def run(self, executor: Executor, limits: Limits) -> None:
+        """Walk the tree, then train what may be trained. Ctrl-C ends it; what was measured is kept."""
+        self._most = limits.trials + (TRAINED if limits.steps else 0)
         try:
             self._announce()
             with self.workpiece.isolation():
-                tree = walk(self._question())
-                proposed: Sequence[Configuration] | None = next(tree, None)
-                while proposed is not None:
-                    late = time.monotonic() - self._start >= seconds
-                    taken = [] if late else list(proposed)[: most - len(self.trials)]
-                    found = self._batch(taken, executor)
-                    if len(taken) < len(proposed):
-                        self.say(f"stopped: {f'{seconds:g} seconds are over' if late else f'{most} trials are made'}")
-                        return
-                    try:
-                        proposed = tree.send(found)
-                    except StopIteration:
-                        proposed = None
+                question = self._question(limits.steps)
+                self._follow(walk(question), executor, limits)
+                if limits.steps:
+                    more = replace(limits, trials=len(self.trials) + TRAINED)
+                    self._follow(training(question, self.trials, self.best()), executor, more)
+                self._say_what_is_unsure()
+                self._say_obstacles(question)
         except KeyboardInterrupt:
             self.interrupted = True
             self.say("interrupted; the best so far is taken")
+
+    def _follow(self, tree: Round, executor: Executor, limits: Limits) -> None:
+        """Carry out what a tree proposes, until it is done or a limit is reached."""
+        proposed: Sequence[Configuration] | None = next(tree, None)
+        while proposed is not None:
+            late = time.monotonic() - self._start >= limits.seconds
+            taken = [] if late else list(proposed)[: limits.trials - len(self.trials)]
+            found = self._batch(taken, executor)
+            if len(taken) < len(proposed):
+                over = f"{limits.seconds:g} seconds are over" if late else f"{limits.trials} trials are made"
+                self.say(f"stopped: {over}")
+                return
+            try:
+                proposed = tree.send(found)
+            except StopIteration:
+                proposed = None
 
     def _announce(self) -> None:
         score, count = self.judge.float_score, len(self.judge.part)
@@ -120,9 +137,34 @@ class Search:
                 f"{2 * math.ceil(1 / self.allowed)} in all would show a difference, more would be better"
             )
 
-    def _question(self) -> Question:
+    def _say_what_is_unsure(self) -> None:
+        """Whether the samples can tell the budget from chance, by the standard error of what was measured; how many
+        would do: the error falls with the square root of their number."""
+        chosen, count = self.best() or self._closest(), len(self.judge.part)
+        error = math.nan if chosen is None or chosen.drop is None else chosen.drop.error
+        if 0 < self.allowed < error:
+            needed = 2 * math.ceil(count * (error / self.allowed) ** 2)
+            self.say(
+                f"{count} samples that steer are too few to tell this budget from chance: the standard error is "
+                f"{self.scale.amount(error)}; about {needed:,} in all would do"
+            )
+
+    def _say_obstacles(self, question: Question) -> None:
+        """If no model keeps the budget: which layers stand in the way."""
+        closest = None if self.best() is not None else self._closest()
+        if closest is None:
+            return
+        (first, *_) = self._excesses(closest)
+
+        def score(outcome: Outcome) -> Drop:
+            return self.judge.drop(outcome.outputs, outcome.content)
+
+        for line in obstacles(question, self.workpiece, first.limit, score, self.scale.points):
+            self.say(line)
+
+    def _question(self, steps: int) -> Question:
         bench = self.workpiece.bench(self.workpiece.rows)
-        return Question(bench, self._stats, target_named(self.workpiece.target), self.objective, self.say)
+        return Question(bench, self._stats, target_named(self.workpiece.target), self.objective, self.say, steps)
 
     def _stats(self) -> Stats:
         return calibrate(self.workpiece.loaded, list(self.workpiece.calibration), self.workpiece.settings)
@@ -148,16 +190,16 @@ class Search:
             self._take([found[label] for label in waiting if label in found])
             raise
         rest = [found[label] for label in waiting]
-        self._take(self._timed(rest) if self.times else rest)
+        self._take(self._timed(rest, ROUNDS) if self.times else rest)
         return self.trials[before:]
 
     def _take(self, trials: Sequence[Trial]) -> None:
         """Judge trials by the budget, and say what they are."""
         for trial in trials:
-            excess = self._excess(trial)
-            judged = replace(trial, within=not excess)
+            over = self._excesses(trial)
+            judged = replace(trial, within=not over)
             self.trials.append(judged)
-            self.say(trial_line(judged, self.baseline, self.scale, excess))
+            self.say(trial_line(judged, self.baseline, self.scale, [excess.text for excess in over]))
 
     def _scored(self, candidate: Configuration, outcome: Outcome) -> Trial:
         if outcome.refusal:
@@ -165,28 +207,8 @@ class Search:
         drop = self.judge.drop(outcome.outputs, outcome.content)
         return Trial(candidate, len(outcome.content), drop, outcome.content, outcome.tool, outcome.seconds)
 
-    def _excess(self, trial: Trial) -> list[str]:
-        """In what a trial is over the budget."""
-        budget, drop, tool = self.budget, trial.drop, trial.tool
-        if drop is None:
-            return [trial.refusal]
-        found = []
-        if not drop.within(self.allowed, PATH_MARGIN if trial.candidate.path else MARGIN):
-            sure = " or its standard error" if drop.within(self.allowed) else ""
-            found.append(f"the drop{sure}")
-        ram, cycles = (None, None) if tool is None else (tool.ram, tool.cycles)
-        milliseconds = None if trial.latency is None else 1e3 * trial.latency
-        longest = None if budget.seconds is None else 1e3 * budget.seconds
-        limits: tuple[tuple[float | None, float | None, str, str], ...] = (
-            (trial.size, budget.size, ",", "bytes"),
-            (milliseconds, longest, ".3g", "ms"),
-            (ram, budget.ram, ",", "bytes of RAM"),
-            (cycles, budget.max_cycles, ",", "cycles"),
-        )
-        for value, limit, form, unit in limits:
-            if limit is not None and (value is None or value > limit):
-                found.append(f"{unit} not known" if value is None else f"{value:{form}} {unit}")
-        return found
+    def _excesses(self, trial: Trial) -> tuple[Excess, ...]:
+        return tuple(excesses(trial, self.budget, self.allowed))
 
     @cached_property
     def _input_key(self) -> str:
@@ -198,28 +220,31 @@ class Search:
         return digest(shared, self.judge.part.digest(), metric.name, metric.higher_is_better, metric.source())
 
     def _key(self, candidate: Configuration) -> str:
-        return digest(self._input_key, candidate.rules, candidate.effort)
+        trained = (candidate.steps, *training_versions()) if candidate.steps else ()
+        return digest(self._input_key, candidate.rules, candidate.effort, trained)
 
     # Latency, always side by side with the float model.
 
-    def _timed(self, trials: Sequence[Trial]) -> list[Trial]:
-        contents = {t.label: t.content for t in trials if t.content}
-        seconds = self._latencies(contents) if contents else {}
-        return [replace(t, latency=seconds.get(t.label)) for t in trials]
-
-    def _latencies(self, contents: dict[str, bytes]) -> dict[str, float]:
+    def _latencies(self, contents: dict[str, bytes], rounds: int) -> dict[str, float]:
         """Seconds of one run, as they would be if the float model took the time that it took first."""
         from ..tflite import load
 
         reference = "the float model itself"
         models = {reference: self.workpiece.loaded, **{label: load(content) for label, content in contents.items()}}
-        timed = benchmark(models, TimingOptions(rounds=ROUNDS, inside=False))
-        found = {t.name: t.latencies[0].median for t in timed.models}
+        timed = benchmark(models, TimingOptions(rounds=rounds, inside=False))
+        found = {t.name: t.latencies[0].low for t in timed.models}  # what else runs only ever adds to a time
         own = found.pop(reference)
         if self.baseline.latency is None:
             self.baseline = replace(self.baseline, latency=own)
         assert self.baseline.latency is not None
         return {label: value * self.baseline.latency / own for label, value in found.items()}
+
+    def _timed(self, trials: Sequence[Trial], rounds: int) -> list[Trial]:
+        """With latencies; that of the float model itself is what all are measured by."""
+        contents = {t.label: t.content for t in trials if t.content}
+        seconds = self._latencies(contents, rounds) if contents else {}
+        seconds |= {t.label: self.baseline.latency or 0.0 for t in trials if t.candidate.is_float}
+        return [replace(t, latency=seconds.get(t.label)) for t in trials]
 
     # The choice.
 
@@ -242,7 +267,7 @@ class Search:
     def _closest(self) -> Trial | None:
         """Where nothing keeps the budget: what loses least, among what is small and fast enough if there is such."""
         made = [t for t in self.trials if t.drop is not None]
-        fits = [t for t in made if not [e for e in self._excess(t) if not e.startswith("the drop")]]
+        fits = [t for t in made if all(excess.limit == "drop" for excess in self._excesses(t))]
         return min(fits or made, key=lambda t: t.drop.value if t.drop else math.inf, default=None)
 
     def result(self, final_judge: Callable[[], Judge] | None) -> Tuned:
@@ -275,11 +300,12 @@ class Search:
         )
 
     def _time_finalists(self) -> None:
+        """Time the fastest once more, side by side with the float model; what is slower than it is not taken."""
         fastest = sorted((t for t in self.trials if t.within), key=self._rank)[:FINALISTS]
-        if len(fastest) < 2:
+        if not fastest:
             return
-        seconds = self._latencies({t.label: t.content for t in fastest})
-        self.trials = [replace(t, latency=seconds.get(t.label, t.latency)) for t in self.trials]
+        timed = {t.label: t for t in self._timed(fastest, FINAL_ROUNDS)}
+        self.trials = [timed.get(t.label, t) for t in self.trials]
 
     def _verdict(self, chosen: Trial | None, final: Final | None) -> str:
         if chosen is None:

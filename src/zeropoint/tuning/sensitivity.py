@@ -6,8 +6,8 @@ errors of different layers nearly add up, so the choice for all layers at once i
 fewer bytes, those on the lower convex hull of (bytes, error) are taken in the order of error for each byte they save.
 That is the path of the Lagrangian relaxation; every place on it is a candidate, and few of them are tried.
 
-Bits and granularity are one choice: a scale with its zero point takes 12 bytes, more than the nine 8-bit weights of a
-channel of a 3 × 3 depthwise convolution, so that float16 or one scale for the whole layer can be smaller.
+Bits and granularity are one choice: beside the nine 8-bit weights that a 3 × 3 depthwise convolution has for a channel,
+its scales take another 8 bytes, so that one scale for the whole layer can save more than fewer bits.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ..graph.model import Op
 from ..graph.query import Use
 from ..ops import KernelSpec
 from ..ops.execution import macs_of
-from ..plan.plan import Packed, Plan, Planned
+from ..plan.plan import Packed, Plan, Planned, form_type
 from ..plan.planner import plan_model, prepare_model
 from ..plan.request import Request
-from ..plan.rewrite import build, held_bytes
+from ..plan.rewrite import build
 from ..recipe import FLOAT16, Recipe, Rule, Scheme
 from ..targets import Target
 
@@ -143,7 +143,7 @@ def weight_layers(bench: Bench, target: Target, base: Scheme) -> tuple[Layer, ..
         known: dict[DType | None, int] = {}
         for scheme, planned in plans.items():
             held = _held(planned.plans[0], by_name[scheme][op.label, op.name])
-            size = _bytes(op, held)
+            size = _bytes(op, held, scheme)
             usual = known.setdefault(scheme.weights, size)
             if not _has_kernel(bench.ops[op.kind].kernels, scheme) or _is_told_already(scheme, held, size / usual):
                 continue
@@ -168,11 +168,14 @@ def _is_told_already(scheme: Scheme, held: Mapping[Use, Packed], share: float) -
     return not forms or (scheme.block is not None and not has_blocks)
 
 
-def _bytes(op: Op, held: Mapping[Use, Packed]) -> int:
-    """What the op's float constants take, held or not."""
+def _bytes(op: Op, held: Mapping[Use, Packed], scheme: Scheme) -> int:
+    """What the op's float constants take, held or not, with their scales; zero points that are all zero are shared."""
     forms = {use.slot: packed.form for use, packed in held.items()}
     constants = ((slot, t) for slot, t in enumerate(op.inputs) if t is not None and t.data is not None)
-    return sum(held_bytes(t.size, forms.get(slot, t.dtype)) for slot, t in constants)
+    total = sum(-(-t.size * form_type(forms.get(slot, t.dtype)).bits // 8) for slot, t in constants)
+    scales = [form for form in forms.values() if isinstance(form, QuantParams)]
+    of_biases = 1 if scheme.activations is None else 2  # in integers, biases have scales as well
+    return total + sum((2 if form.block else 4 * of_biases) * len(form.scales) for form in scales)
 
 
 def _uniform(bench: Bench, scheme: Scheme, target: Target) -> Planned:

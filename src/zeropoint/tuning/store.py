@@ -72,6 +72,7 @@ class Store:
         kept = {
             "label": trial.label,
             "effort": trial.candidate.effort,
+            "training_steps": trial.candidate.steps,
             "recipe": trial.candidate.rules,
             "sha256": hashlib.sha256(trial.content).hexdigest(),
             "drop": json_values(trial.drop),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..bench.bench import Bench
 from ..calibration import Stats
@@ -29,6 +30,9 @@ Round = Generator[Sequence[Configuration], Sequence[Trial], None]
 Found = Generator[Sequence[Configuration], Sequence[Trial], int]
 """The same, with a number in the end."""
 
+Trials = Mapping[str, Trial]
+"""Those of modes for the whole model, by label."""
+
 Say = Callable[[str], None]
 
 NARROWED: Mapping[str, Scheme] = {"weights": WEIGHTS, "dynamic": DYNAMIC, "int8": INT8}
@@ -40,13 +44,21 @@ LEAST_STEP = 0.02
 
 @dataclass(frozen=True)
 class Question:
-    """What the tree is walked for. `bench` has the float model and rows to run it on, `stats` what calibration saw."""
+    """What the tree is walked for. `bench` has the float model and rows to run it on, `stats` what calibration saw.
+
+    `steps` are those of training, 0 if nothing may be trained.
+    """
 
     bench: Bench
     stats: Callable[[], Stats]
     target: Target
     objective: Objective
     say: Say
+    steps: int = 0
+
+    @cached_property
+    def harms(self) -> tuple[Harm, ...]:
+        return harmful_ops(self.bench, self.stats(), self.target)
 
     def candidate(self, label: str, recipe: Recipe, note: str = "") -> Configuration:
         return Configuration(label, replace(recipe, target=self.target.name), note=note)
@@ -58,7 +70,7 @@ def takes_float(target: Target) -> bool:
 
 
 def walk(question: Question) -> Round:
-    """The whole tree."""
+    """The whole tree, but for training."""
     uniform = yield [question.candidate(*mode) for mode in uniform_modes(question.target, question.objective)]
     trials = {trial.label: trial for trial in uniform}
     yield from wider_ops(question, trials)
@@ -66,62 +78,108 @@ def walk(question: Question) -> Round:
         yield from fewer_bits(question, trials)
 
 
+def training(question: Question, trials: Sequence[Trial], best: Trial | None) -> Round:
+    """Train the best few that lose too much, and would be smaller or faster than the best so far."""
+
+    def gain(trial: Trial) -> float:
+        return trial.size if question.objective != "fastest" or trial.latency is None else trial.latency
+
+    missed = [t for t in trials if t.drop is not None and not t.within and (best is None or gain(t) < gain(best))]
+    recipes: dict[Recipe, Trial] = {}
+    for trial in sorted(missed, key=lambda t: t.drop.value if t.drop else 0.0):
+        recipes.setdefault(in_integers(trial.candidate.recipe), trial)
+    if not recipes:
+        question.say("nothing is trained: no model that loses too much would be better than the best one")
+        return
+    chosen = list(recipes.items())[:TRAINED]
+    yield [
+        replace(question.candidate(f"{trial.label}, trained", recipe, trial.candidate.note), steps=question.steps)
+        for recipe, trial in chosen
+    ]
+
+
+TRAINED = 3
+"""How many models are trained."""
+
+
+def in_integers(recipe: Recipe) -> Recipe:
+    """The same widths of weights in integer arithmetic, which is what can be trained."""
+    return replace(recipe, rules=tuple(replace(rule, scheme=_in_integers(rule.scheme)) for rule in recipe.rules))
+
+
+def _in_integers(scheme: Scheme) -> Scheme:
+    if scheme.activations is not None or scheme.weights is None:
+        return scheme
+    is_narrow = scheme.weights.is_integer and scheme.weights.bits < 8
+    granularity = scheme.granularity if scheme.per_tensor else INT8.granularity
+    return replace(INT8, weights=DType.INT4 if is_narrow else DType.INT8, granularity=granularity)
+
+
 def uniform_modes(target: Target, objective: Objective) -> Iterator[tuple[str, Recipe]]:
     """Modes for the whole model, by name."""
     modes = ("float16", "dynamic", "weights", "int8", "int16x8") if takes_float(target) else ("int8", "int16x8")
     yield from ((mode, preset(mode)) for mode in modes)
-    if objective == "fastest":
+    if objective != "smallest" and takes_float(target):
         yield "float", Recipe((Rule(FLOAT),))
-    else:
+    if objective != "fastest":
         yield from ((f"{mode}, 4-bit weights", preset(mode, 4)) for mode in modes if mode in NARROWED)
 
 
-def fewer_bits(question: Question, trials: dict[str, Trial]) -> Round:
-    """Weights in fewer bytes, layer by layer, in a mode that keeps the budget without; then the same at high effort."""
-    mode = narrowed_mode(question.bench, trials)
-    if mode is None:
+def fewer_bits(question: Question, trials: Trials) -> Round:
+    """Weights in fewer bytes, layer by layer, in a mode that keeps the budget without."""
+    modes = narrowed_modes(question.bench, trials)
+    if not modes:
         question.say("fewer bits are not tried: float16 and 8-bit weights lose too much already")
-        return
-    base = NARROWED[mode]
-    layers = weight_layers(question.bench, question.target, base)
+    for mode in modes:
+        if (yield from narrowing(question, trials, mode)):
+            return
+
+
+def narrowing(question: Question, trials: Trials, mode: str) -> Found:
+    """Follow the path of a mode to its last place within the budget, and try high effort on the next few; how many
+    places keep the budget."""
+    layers = weight_layers(question.bench, question.target, NARROWED[mode])
     if not layers:
-        return
+        return 0
     question.say(_sensitivity_line(layers))
     steps = path(layers)
 
     def at(place: int, effort: Effort = "standard") -> Configuration:
         label = f"{mode}, mixed {place} of {len(steps) - 1}{'' if effort == 'standard' else f', {effort} effort'}"
         candidate = question.candidate(label, narrowed(layers, steps[place]), described(steps[place]))
-        return replace(candidate, effort=effort, path=f"bits, {effort} effort", step=place)
+        return replace(candidate, effort=effort, path=f"{mode}, {effort} effort", step=place)
 
     # What the layers take is known, and with it what a file takes that has the same of everything else.
-    others = trials[mode].size - config_bytes(layers, (weight_forms(base)[0],) * len(layers))
+    others = trials[mode].size - config_bytes(layers, (weight_forms(NARROWED[mode])[0],) * len(layers))
     largest = min(t.size for t in trials.values() if t.within)
     places = _smaller([others + config_bytes(layers, config) for config in steps], largest)
     kept = yield from boldest(at, places)
     if bolder := places[kept : kept + HIGH_PLACES]:
-        yield from boldest(lambda place: at(place, "high"), bolder)
+        kept += yield from boldest(lambda place: at(place, "high"), bolder)
+    return kept
 
 
 HIGH_PLACES = 4
 """Places beyond the last one that keeps the budget where high effort is tried."""
 
 
-def narrowed_mode(bench: Bench, trials: Mapping[str, Trial]) -> str | None:
-    """The mode in which weights are narrowed: one that keeps the budget before, and has the finer choices."""
+def narrowed_modes(bench: Bench, trials: Trials) -> Sequence[str]:
+    """The modes in which weights are narrowed, the second if the first leads nowhere: such as keep the budget before.
+
+    Without DEQUANTIZE ops, int8 takes less beside the weights, which counts in small models; the others are closer to
+    the float model.
+    """
     able = [mode for mode in NARROWED if mode in trials and trials[mode].within]
     if not able and "weights" in trials and trials["float16"].within and not trials["weights"].refusal:
-        return "weights"  # from float16 on
+        return ["weights"]  # from float16 on
     if "dynamic" in able and _is_dense(bench):
-        able.remove("dynamic")
-        able.insert(0, "dynamic")  # its kernels take blocks
+        able = ["dynamic", *(mode for mode in able if mode != "dynamic")]  # its kernels take blocks
 
-    def least(mode: str) -> int:
-        return min(t.size for t in trials.values() if t.within and t.label.partition(",")[0] == mode)
+    def size(mode: str) -> int:
+        return trials.get(f"{mode}, 4-bit weights", trials[mode]).size or trials[mode].size
 
-    # Without DEQUANTIZE ops, int8 takes less beside the weights, which counts in small models.
-    smaller = (mode for mode in able if least(mode) < (1 - LEAST_STEP) * least(able[0]))
-    return min(smaller, key=least, default=next(iter(able), None))
+    lighter = [mode for mode in able if size(mode) < (1 - 2 * LEAST_STEP) * size(able[0])]
+    return [*sorted(lighter, key=size)[:1], *able[:1]]
 
 
 def _is_dense(bench: Bench) -> bool:
@@ -163,7 +221,7 @@ def _sensitivity_line(layers: Sequence[Layer]) -> str:
     return f"{len(layers)} layers measured one by one in the float model; fewer bits cost most in {names}"
 
 
-def wider_ops(question: Question, trials: dict[str, Trial]) -> Round:
+def wider_ops(question: Question, trials: Trials) -> Round:
     """Where int8 loses too much: high effort, then the ops that lose most in float or in 16 bits."""
     int8 = trials.get("int8")
     if int8 is None or int8.within or int8.refusal or int8.drop is None:
@@ -173,7 +231,7 @@ def wider_ops(question: Question, trials: dict[str, Trial]) -> Round:
     (high,) = yield [replace(question.candidate("int8, high effort", preset("int8")), effort="high")]
     if high.within:
         return
-    harms = harmful_ops(question.bench, question.stats(), question.target)
+    harms = question.harms
     if len(harms) < 2:
         return
     island = FLOAT if takes_float(question.target) else INT16X8
@@ -203,17 +261,24 @@ def _harm_line(harms: Sequence[Harm]) -> str:
     return f"{len(harms)} ops measured one by one in int8; most is lost in {_harm_names(harms[:3])}"
 
 
-def estimated_lines(model: Model, size: int, objective: Objective, target: str | None) -> Iterator[str]:
+def estimated_lines(model: Model, size: int, objective: Objective, target: str | None, trains: bool) -> Iterator[str]:
     """The tree on estimates alone: nothing is quantized or run."""
     chosen = CPU if target is None else target_named(target)
     floats = [t for graph in model.graphs for t in constants(graph) if t.dtype is DType.FLOAT32]
     held = sum(4 * t.size for t in {id(t.buffer): t for t in floats}.values())
     yield f"float: {size:,} bytes, of which {held:,} are weights"
     for label, recipe in uniform_modes(chosen, objective):
-        guess = size - held + held * recipe.least_bits / 32
+        if recipe.rules[0].scheme == FLOAT:
+            continue
+        guess = size - held + held * min(rule.scheme.weights.bits for rule in recipe.rules if rule.scheme.weights) / 32
         yield f"{label}: about {size / guess:.1f} × smaller"
-    yield f"if int8 loses too much: the ops that lose most in {'float' if takes_float(chosen) else '16 bits'}"
+    island = "float" if takes_float(chosen) else "16 bits"
+    yield f"if int8 loses too much: high effort, then the ops that lose most in {island}"
     if objective != "fastest":
-        guess = size - held + held * 2 / 32
-        yield f"then weights of 8, 4 or 2 bits, layer by layer: at most about {size / guess:.1f} × smaller"
+        widths, least = ("16, 8, 4 or 2 bits", 2) if takes_float(chosen) else ("8 or 4 bits", 4)
+        most = size / (size - held + held * least / 32)
+        yield f"then weights of {widths}, layer by layer, with one or more scales: at most about {most:.1f} × smaller"
+        yield "then the places just beyond the last one within the budget at high effort"
+    if trains:
+        yield f"then training of at most {TRAINED} that lose too much"
     yield "the best of them on the samples that did not steer"

@@ -14,9 +14,9 @@ from ..bench.bench import Bench
 from ..calibration import Settings
 from ..errors import ZeropointError
 from ..graph.model import Model
-from ..improve.pipeline import quantize_on
+from ..improve.pipeline import Result, quantize_on
 from ..plan.request import Request
-from ..recipe import Effort, Recipe, plain_rules, recipe_content
+from ..recipe import FLOAT, Effort, Recipe, plain_rules, recipe_content
 from ..runtime import isolated
 from ..runtime.device_tools import ToolReport
 from ..sources.ports import Row
@@ -29,7 +29,7 @@ from .metric import Outputs
 @dataclass(frozen=True)
 class Configuration:
     """A way to quantize a model. `label` is what people call it, `note` what it consists of. On a path from careful to
-    bold, `step` counts; others are no part of one."""
+    bold, `step` counts; others are no part of one. It is then trained for so many `steps`."""
 
     label: str
     recipe: Recipe
@@ -37,6 +37,12 @@ class Configuration:
     note: str = ""
     path: str = ""
     step: int = 0
+    steps: int = 0
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it leaves the model as it is."""
+        return all(rule.scheme == FLOAT for rule in self.recipe.rules)
 
     @property
     def rules(self) -> dict[str, Any]:
@@ -77,15 +83,49 @@ class Workpiece:
     def carry_out(self, candidate: Configuration) -> Outcome:
         """Quantize, and run the result on the rows that score."""
         start = time.perf_counter()
-        request = Request(candidate.recipe, effort=candidate.effort, target=target_named(self.target))
         try:
             with self.isolation():
-                made = quantize_on(self.loaded, request, list(self.calibration), self.settings)
+                made = self._trained(candidate) if candidate.steps else self._quantized(candidate)
                 content = to_bytes(made.model)
                 outputs = self.bench(self.rows).outputs(made.model)
         except ZeropointError as error:
             return Outcome(refusal=str(error), seconds=time.perf_counter() - start)
         return Outcome(content, outputs, made.tool, made.warnings, time.perf_counter() - start)
+
+    def _quantized(self, candidate: Configuration) -> Result:
+        request = Request(candidate.recipe, effort=candidate.effort, target=target_named(self.target))
+        return quantize_on(self.loaded, request, list(self.calibration), self.settings)
+
+    def _trained(self, candidate: Configuration) -> Result:
+        """As `zeropoint train` does it, on the samples that calibrate."""
+        from ..train import distill
+
+        done = distill(
+            self.loaded,
+            list(self.calibration),
+            steps=candidate.steps,
+            recipe=candidate.recipe,
+            limit=self.settings.limit,
+            effort=candidate.effort,
+            target=self.target,
+            progress=_silent,
+        )
+        if done.training.interrupted:  # a model of half the steps could not be made again
+            raise KeyboardInterrupt
+        return done.result
+
+
+def training_versions() -> tuple[str, str]:
+    """What a trained model depends on besides its inputs."""
+    from importlib.metadata import version
+
+    import keras
+
+    return version("keras"), keras.config.backend()
+
+
+def _silent(step: int, loss: float) -> None:
+    """Trials are told of when they are over."""
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,13 @@ from ..sources.ports import entry
 from ..sources.samples import Notes, Samples, iterate, rows
 from ..targets import CPU, Target, target_named
 from ..tflite import to_bytes
+from ..train import start_keras
 from .budget import OBJECTIVES, Budget, Objective
 from .evaluation import EvaluationSet, Judge, evaluation_set
 from .executor import executor
 from .metric import SNR, Metric, chosen_metric
 from .result import Tuned
-from .search import Progress, Search
+from .search import Limits, Progress, Search
 from .store import Store
 from .trial import Workpiece
 
@@ -42,7 +43,9 @@ class SearchSettings:
     """How long to search, and where: at most so many `trials` are scored, none is begun after so many `seconds`.
 
     `store` is a folder in which trials are kept, so that the same search goes on where it ended. `workers` processes
-    of this machine carry them out; or, with `on`, a Ray cluster: "ray", or its address.
+    of this machine carry them out; or, with `on`, a Ray cluster: "ray", or its address. With `allow_training`, the best
+    few models that lose too much are trained on the samples that calibrate, for `training_steps` each, which takes
+    Keras; these come on top of the `trials`.
     """
 
     trials: int = 20
@@ -50,10 +53,18 @@ class SearchSettings:
     store: PathLike | None = None
     workers: int = 1
     on: str | None = None
+    allow_training: bool = False
+    training_steps: int = 500
 
     def __post_init__(self) -> None:
-        if self.trials < 1:
-            raise InvalidRecipe(f"trials must be at least 1, not {self.trials}")
+        for name, value in (("trials", self.trials), ("training steps", self.training_steps)):
+            if value < 1:
+                raise InvalidRecipe(f"{name} must be at least 1, not {value}")
+
+    @property
+    def limits(self) -> Limits:
+        seconds, steps = math.inf if self.seconds is None else self.seconds, self.training_steps
+        return Limits(self.trials, seconds, steps if self.allow_training else 0)
 
 
 def tune(
@@ -86,8 +97,10 @@ def tune(
     """
     if objective not in OBJECTIVES:
         raise InvalidRecipe(f"unknown objective {objective!r}; choose {', '.join(OBJECTIVES)}")
-    loaded, made_for = load(model), _target(target)
+    loaded, made_for, search = load(model), _target(target), search or SearchSettings()
     check_runnable(loaded)
+    if search.allow_training:
+        start_keras()
     where = entry(loaded)
     labels = read_labels(Path(labels)) if isinstance(labels, str | os.PathLike) else labels
     scoring = None if evaluation is None else samples_from(evaluation, where)
@@ -100,7 +113,7 @@ def tune(
                 "the SNR of the float model against itself has no bound to drop from; say how many dB are enough with "
                 f"{argument('min_metric', 20)}, or give labels or a metric of your own"
             )
-        return _Tuning(workpiece, scored, chosen, budget, objective, search or SearchSettings()).run(progress)
+        return _Tuning(workpiece, scored, chosen, budget, objective, search).run(progress)
 
 
 def _target(asked: Target | str | None) -> Target:
@@ -160,10 +173,9 @@ class _Tuning:
         judge.require()
         allowed = self.budget.allowed_drop(judge.float_score, self.metric.point, self.metric.higher_is_better)
         store = None if self.settings.store is None else Store.at(self.settings.store)
-        limits = self.settings.trials, math.inf if self.settings.seconds is None else self.settings.seconds
         with executor(piece, self.settings.on, self.settings.workers) as carrying_out:
             search = Search(piece, judge, self.budget, self.objective, allowed, store, progress)
-            search.run(carrying_out, *limits)
+            search.run(carrying_out, self.settings.limits)
         return search.result(None if final is None else lambda: self._judge(final))
 
     def _judge(self, part: EvaluationSet) -> Judge:

@@ -1,0 +1,46 @@
+"""In what a trial is over the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from .budget import Budget
+from .trial import Trial
+
+Limit = Literal["drop", "size", "latency", "ram", "cycles", "refusal"]
+
+MARGIN, PATH_MARGIN = 0.5, 1.0
+"""Standard errors by which the drop on the samples that steer has to stay below what is allowed: the best of many is
+lucky, and would otherwise often miss the budget on others. On a path, where the boldest of many is looked for, more."""
+
+
+@dataclass(frozen=True)
+class Excess:
+    """A limit that is not kept, and how people are told."""
+
+    limit: Limit
+    text: str
+
+
+def excesses(trial: Trial, budget: Budget, allowed: float) -> Iterator[Excess]:
+    """The limits that a trial does not keep; `allowed` is how much the score may be worse."""
+    drop, tool = trial.drop, trial.tool
+    if drop is None:
+        yield Excess("refusal", trial.refusal)
+        return
+    if not drop.within(allowed, PATH_MARGIN if trial.candidate.path else MARGIN):
+        yield Excess("drop", f"the drop{' or its standard error' if drop.within(allowed) else ''}")
+    ram, cycles = (None, None) if tool is None else (tool.ram, tool.cycles)
+    milliseconds = None if trial.latency is None else 1e3 * trial.latency
+    longest = None if budget.seconds is None else 1e3 * budget.seconds
+    limits: tuple[tuple[Limit, float | None, float | None, str, str], ...] = (
+        ("size", trial.size, budget.size, ",", "bytes"),
+        ("latency", milliseconds, longest, ".3g", "ms"),
+        ("ram", ram, budget.ram, ",", "bytes of RAM"),
+        ("cycles", cycles, budget.max_cycles, ",", "cycles"),
+    )
+    for name, value, limit, form, unit in limits:
+        if limit is not None and (value is None or value > limit):
+            yield Excess(name, f"{unit} not known" if value is None else f"{value:{form}} {unit}")

@@ -1,0 +1,74 @@
+"""What stands in the way of a budget that no model keeps: the layers that weigh most, and what each costs by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ..dtypes import DType
+from ..graph.model import Op
+from ..ops.execution import macs_of
+from ..recipe import INT8, WEIGHTS, Recipe, Rule, Scheme
+from ..targets import INTEGER
+from .evaluation import Drop
+from .excess import Limit
+from .tree import Question
+from .trial import Configuration, Outcome, Workpiece
+
+SHOWN = 3
+"""How many layers are named."""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Ops by the share of the model's burden that each has: bytes, arithmetic, memory or error, as `what` says."""
+
+    what: str
+    burdens: Mapping[tuple[str, str], float]
+    alone: Scheme
+    """In what the ops are scored by themselves."""
+
+    def heaviest(self) -> list[tuple[str, str, float]]:
+        total = sum(self.burdens.values()) or 1.0
+        ranked = sorted(self.burdens.items(), key=lambda item: -item[1])[:SHOWN]
+        return [(kind, name, burden / total) for (kind, name), burden in ranked if burden > 0]
+
+
+def obstacles(
+    question: Question, piece: Workpiece, limit: Limit, score: Callable[[Outcome], Drop], shown: Callable[[Drop], str]
+) -> Iterator[str]:
+    """The heaviest ops, with what each costs on the samples that steer if it alone is narrowed."""
+    weighed = _weighed(question, limit)
+    here = replace(piece, target=INTEGER.name)  # what a target would rather leave in float is measured, too
+    for kind, name, share in weighed.heaviest():
+        recipe = Recipe((Rule(weighed.alone, ops=kind, name=name),), INTEGER.name)
+        outcome = here.carry_out(Configuration(name, recipe, effort="quick"))
+        form = "4-bit weights" if weighed.alone.unpacked else "int8"
+        cost = outcome.refusal or f"{shown(score(outcome))} if it alone has {form}"
+        yield f"in the way: {kind} '{name.split(';')[0]}': {100 * share:.0f}% of {weighed.what}; {cost}"
+
+
+def _weighed(question: Question, limit: Limit) -> Weighed:
+    if limit in ("drop", "refusal"):
+        return Weighed("the error of int8", {(h.kind, h.name): h.error for h in question.harms}, INT8)
+    if limit == "size":
+        narrow = replace(WEIGHTS, weights=DType.INT4, min_elements=0)
+        return Weighed("the weights", _by_op(question, _weights), narrow)
+    if limit == "ram":
+        return Weighed("the activations", _by_op(question, _activations), INT8)
+    return Weighed("the arithmetic", _by_op(question, lambda op: macs_of(op, question.bench.ops)), INT8)
+
+
+def _by_op(question: Question, burden: Callable[[Op], float]) -> dict[tuple[str, str], float]:
+    ops = question.bench.entry.graph.ops
+    names = Counter((op.label, op.name) for op in ops)
+    return {(op.label, op.name): burden(op) for op in ops if names[op.label, op.name] == 1}
+
+
+def _weights(op: Op) -> float:
+    return float(sum(t.size for t in op.inputs if t is not None and t.data is not None and t.dtype.is_float))
+
+
+def _activations(op: Op) -> float:
+    return float(sum(t.size for t in (*op.inputs, *op.outputs) if t is not None and t.data is None))
