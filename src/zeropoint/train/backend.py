@@ -15,6 +15,11 @@ AddWeight = Callable[..., Any]
 """`add_weight` of a Keras layer or model."""
 
 
+def backend_versions() -> tuple[str, str]:
+    """What a trained model depends on besides its inputs: Keras's version, and what it computes with."""
+    return keras.__version__, keras.backend.backend()
+
+
 def array_of(value: Any) -> Array:
     """A tensor or variable as a NumPy array, converted such that NumPy 2 does not warn (Keras 3.15 would let it)."""
     held = ops.copy(value.value) if isinstance(value, keras.Variable) else value

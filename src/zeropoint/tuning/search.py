@@ -21,7 +21,7 @@ from .obstacles import obstacles
 from .result import Baseline, Final, Scale, Tuned, trial_line
 from .store import Store
 from .tree import TRAINED, Question, Round, training, walk
-from .trial import Configuration, Outcome, Trial, Workpiece, training_versions
+from .trial import Configuration, Outcome, Trial, Workpiece
 
 ROUNDS, FINAL_ROUNDS = 15, 41
 """How often models are timed, and the finalists once more."""
@@ -220,8 +220,7 @@ class Search:
         return digest(shared, self.judge.part.digest(), metric.name, metric.higher_is_better, metric.source())
 
     def _key(self, candidate: Configuration) -> str:
-        trained = (candidate.steps, *training_versions()) if candidate.steps else ()
-        return digest(self._input_key, candidate.rules, candidate.effort, trained)
+        return digest(self._input_key, candidate.rules, candidate.effort, _training(candidate.steps))
 
     # Latency, always side by side with the float model.
 
@@ -326,3 +325,12 @@ class Search:
         if final.holds_within_error:
             return f"best: {chosen.label}{change}: the budget holds within the standard error"
         return f"{chosen.label} kept the budget on the samples that steered{change}: over the budget there"
+
+
+def _training(steps: int) -> tuple[object, ...]:
+    """What tells trained models apart."""
+    if not steps:
+        return ()
+    from ..train.backend import backend_versions
+
+    return steps, *backend_versions()

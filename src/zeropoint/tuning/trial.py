@@ -115,15 +115,6 @@ class Workpiece:
         return done.result
 
 
-def training_versions() -> tuple[str, str]:
-    """What a trained model depends on besides its inputs."""
-    from importlib.metadata import version
-
-    import keras
-
-    return version("keras"), keras.config.backend()
-
-
 def _silent(step: int, loss: float) -> None:
     """Trials are told of when they are over."""
 
