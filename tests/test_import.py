@@ -43,3 +43,14 @@ def test_every_public_name_is_there():
         assert name in dir(zeropoint)
     with pytest.raises(AttributeError, match="nonsense"):
         _ = zeropoint.nonsense
+
+
+def test_help_on_a_public_function_fits_on_a_few_screens():
+    import inspect
+
+    import zeropoint
+
+    functions = [getattr(zeropoint, name) for name in zeropoint.__all__ if inspect.isfunction(getattr(zeropoint, name))]
+    assert zeropoint.quantize in functions
+    for function in functions:
+        assert len(str(inspect.signature(function))) < 2000, function.__name__

@@ -283,7 +283,15 @@ def also_unsigned(row: OpSpec) -> OpSpec:
     )
 
 
-OPS: Mapping[str, OpSpec] = {row.kind: also_unsigned(row) for row in ROWS}
+class OpTable(dict[str, OpSpec]):
+    """Rows by kind of op. `OPS | {"MY_OP": row}` is a table with one more."""
+
+    def __repr__(self) -> str:
+        """Short: the table is the default of many a parameter, and `help` shows defaults."""
+        return f"<op table: {len(self)} kinds>"
+
+
+OPS: Mapping[str, OpSpec] = OpTable({row.kind: also_unsigned(row) for row in ROWS})
 
 UNPACKING = frozenset({"DEQUANTIZE", "DENSIFY"})
 """Ops that give constants the form in which they are computed with."""
