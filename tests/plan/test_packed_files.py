@@ -208,6 +208,14 @@ def test_sparse_weights_stay_sparse_where_only_weights_are_quantized() -> None:
     assert [op.kind for op in result.model.main.ops] == ["DENSIFY", "FULLY_CONNECTED"]
 
 
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16])
+def test_a_model_with_sparse_weights_is_compared_by_what_it_computes(dtype: DType) -> None:
+    model, _ = sparse_layer(dtype)
+    compared = zeropoint.compare(model, zeropoint.quantize(model, "float16").model, samples_for(model))
+    assert [row.label for row in compared.ops] == ["FULLY_CONNECTED"]
+    assert compared.snr > 60
+
+
 DAMAGE = {
     "its segments do not fit": {1: {"arraySegments": (0, 2, 1, 3, 4, 5, 8)}},
     "its segments do not fit its indices": {1: {"arraySegments": (0, 1)}},

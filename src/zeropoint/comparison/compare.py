@@ -11,7 +11,7 @@ import numpy as np
 
 from ..bench.alignment import Alignment, align_models, computed
 from ..bench.errors import Compared, compared_outputs, encoded, real, views
-from ..bench.isolate import isolate
+from ..bench.isolate import constant_parts, isolate
 from ..calibration import Settings
 from ..display import notebook_line
 from ..dtypes import Array
@@ -194,10 +194,14 @@ class _Comparer:
         inner = [t for t in flowing if t not in self.exact.inputs]
         known = {*self.exact.inputs, *self.exact.outputs, *inner}
         relevant = relevant_ranges(self.quantized, self.ops)
+        unpacked = constant_parts(self.quantized)  # weights, which delegates may not even keep in this form
         self.sums = {
             t: TensorSums(t, relevant.get(t, RelevantRange()))
             for t in computed(self.quantized)
-            if t.size and (t.dtype.is_float or t.is_quantized) and alignment.partner.get(t) in known
+            if t not in unpacked
+            and t.size
+            and (t.dtype.is_float or t.is_quantized)
+            and alignment.partner.get(t) in known
         }
         units = map(unit_of, self.quantized.outputs)
         self.compared = [

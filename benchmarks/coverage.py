@@ -1,0 +1,191 @@
+"""Every `.tflite` in a folder in every mode, each in a process of its own: it runs, is refused, is far off, or fails.
+
+`python -m benchmarks.coverage FOLDER [--modes int8,dynamic] [--data FOLDER] [-o coverage.json] [--page coverage.md]`
+
+Samples are random unless `--data` has a file `NAME.npz` for a model `NAME.tflite`. Ends with 1 if anything crashed, hung
+or raised an exception that is not one of zeropoint's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+import zeropoint
+from zeropoint.dtypes import Array
+from zeropoint.errors import ZeropointError
+from zeropoint.files import write_whole
+from zeropoint.sources.ports import Entry, Port, entries
+from zeropoint.tflite import load
+
+from .apart import Failed, apart
+from .modes import DEFAULT_MODES, MODES
+from .page import table
+from .rows import write_json
+
+Kind = Literal["runs", "low SNR", "refused", "cannot be judged", "failed"]
+KINDS: Mapping[Kind, str] = {
+    "runs": "quantized, and it runs",
+    "low SNR": "the same, but its outputs are far from the float model's",
+    "refused": "an error of zeropoint's says why",
+    "cannot be judged": "it runs, but the float model's outputs are not finite, or not numbers",
+    "failed": "a crash, a hang, or an exception that is not zeropoint's",
+}
+LARGEST = 1 << 24
+"""Elements of an input that samples are drawn for."""
+SIDE, LENGTH = 32, 2048
+"""What dimensions that may vary are drawn as, beyond the first: the sides of an image, or the length of a signal."""
+INDICES = 2
+"""Integer inputs are mostly indices, and below this few tables end."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a model in a mode. `integer` is the share of its multiplications that are in integers."""
+
+    model: str
+    mode: str
+    kind: Kind
+    snr: float | None = None
+    integer: float | None = None
+    note: str = ""
+
+
+def draw(port: Port, rng: np.random.Generator) -> Array:
+    varying = SIDE if len(port.shape) > 2 else LENGTH
+    shape = [size if size >= 0 else varying if place else 1 for place, size in enumerate(port.shape)]
+    if port.dtype.storage is None or np.prod(shape) > LARGEST:
+        raise ZeropointError(f"there are no samples for the input {port}; give some with --data")
+    if np.issubdtype(port.dtype.storage, np.floating):
+        return rng.random(shape).astype(port.dtype.storage)
+    return rng.integers(0, INDICES, shape).astype(port.dtype.storage)
+
+
+def samples_of(where: Entry, path: Path, data: Path | None, count: int) -> Any:
+    given = None if data is None else data / f"{path.stem}.npz"
+    if given is not None and given.exists():
+        return str(given)
+    rng = np.random.default_rng(0)
+    return [tuple(draw(port, rng) for port in where.ports) for _ in range(count)]
+
+
+def attempt(path: Path, mode: str, data: Path | None, count: int, target: str | None) -> tuple[Kind, Any, Any, str]:
+    """Quantize one model and compare it with itself as it was. Runs in a child process."""
+    try:
+        model = load(path)
+        where = {e.graph: e for e in entries(model)}
+        by_key = {e.key or "": samples_of(e, path, data, count) for e in where.values()}
+        (samples, *others), first = by_key.values(), next(iter(where.values()))
+        options = {**MODES[mode].options, "effort": "quick", "target": target if MODES[mode].has_data else None}
+        given = (by_key if others else samples) if MODES[mode].has_data else None
+        made = zeropoint.quantize(model, data=given, **options)
+        compared = zeropoint.compare(model, made.model, samples, limit=4, signature=first.key)
+    except ZeropointError as error:
+        return "refused", None, None, " ".join(str(error).split())
+    integer = zeropoint.inspect(made.model).integer_share
+    if not all(np.isfinite(one.largest) for one in compared.outputs):
+        return "cannot be judged", None, integer, "outputs are not finite"
+    return "runs", compared.snr, integer, "; ".join(made.warnings)
+
+
+def outcome(path: Path, mode: str, options: argparse.Namespace) -> Outcome:
+    try:
+        kind, snr, integer, note = apart(
+            attempt, path, mode, options.data, options.samples, options.target, timeout=options.timeout
+        )
+    except Failed as failure:
+        return Outcome(path.stem, mode, "failed", note=str(failure))
+    if kind == "runs" and snr < options.low:
+        kind = "low SNR"
+    return Outcome(path.stem, mode, kind, snr, integer, note)
+
+
+def outcomes(options: argparse.Namespace) -> Iterator[Outcome]:
+    for path in files_in(options.folder):
+        for mode in options.modes:
+            yield outcome(path, mode, options)
+
+
+def files_in(folder: Path) -> list[Path]:
+    found = sorted(folder.rglob("*.tflite"))
+    if not found:
+        raise ZeropointError(f"there is no .tflite file in {folder}")
+    return found
+
+
+def page(found: Sequence[Outcome]) -> Iterator[str]:
+    """Totals by mode, then every model; what did not simply run is told below."""
+    modes = list(dict.fromkeys(one.mode for one in found))
+    models = list(dict.fromkeys(one.model for one in found))
+    yield "# Coverage\n"
+    yield (
+        f"{len(models)} models in {len(modes)} modes, by `python -m benchmarks.coverage`. "
+        + "; ".join(f"**{kind}**: {meaning}" for kind, meaning in KINDS.items())
+        + ".\n"
+    )
+    counts = Counter((one.mode, one.kind) for one in found)
+    yield from table(("mode", *KINDS), [(mode, *(str(counts[mode, kind]) for kind in KINDS)) for mode in modes])
+    yield "\nEach cell: SNR in dB, and the share of multiplications in integers.\n"
+    cells = {(one.model, one.mode): _cell(one) for one in found}
+    yield from table(("model", *modes), [(name, *(cells[name, mode] for mode in modes)) for name in models])
+    told = [one for one in found if one.kind not in ("runs", "low SNR")]
+    yield "\n## Refused, not judged, failed\n"
+    yield from (f"- {one.model}, {one.mode}: {one.kind}: {one.note}" for one in told)
+
+
+def _cell(one: Outcome) -> str:
+    if one.snr is None:
+        return one.kind
+    share = "" if one.integer is None else f", {one.integer:.0%}"
+    return f"{one.snr:.1f}{share}" + (" (low)" if one.kind == "low SNR" else "")
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__)
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    made.add_argument("folder", type=Path, help="where the models are; folders below it count")
+    made.add_argument("--modes", type=lambda text: text.split(","), default=list(DEFAULT_MODES))
+    made.add_argument("--data", type=Path, help="a folder with samples, NAME.npz for NAME.tflite (default: random)")
+    made.add_argument("--samples", type=int, default=8, help="random ones (default: 8)")
+    made.add_argument("--target", help="for modes with data (default: that of zeropoint)")
+    made.add_argument(
+        "--low", type=float, default=10.0, help="the SNR in dB below which a model is far off (default: 10)"
+    )
+    made.add_argument("--timeout", type=float, default=600, help="seconds for one model in one mode (default: 600)")
+    made.add_argument("-o", "--output", type=Path, help="all outcomes as JSON")
+    made.add_argument("--page", type=Path, help="a page of Markdown")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    found: list[Outcome] = []
+    try:
+        if unknown := [mode for mode in options.modes if mode not in MODES]:
+            raise ZeropointError(f"there is no mode {', '.join(unknown)}; choose from {', '.join(MODES)}")
+        for one in outcomes(options):
+            found.append(one)
+            print(f"{one.model}, {one.mode}: {_cell(one)}{f': {one.note}' if one.snr is None else ''}", flush=True)
+    except ZeropointError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; what was done is kept", file=sys.stderr)
+    if options.output is not None:
+        write_json(options.output, [asdict(one) for one in found])
+    if options.page is not None:
+        write_whole(options.page, ["\n".join(page(found)).encode() + b"\n"], overwrite=True)
+    totals = Counter(one.kind for one in found)
+    print("; ".join(f"{totals[kind]} {kind}" for kind in KINDS))
+    return int(totals["failed"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Coverage of a folder of models: what runs, what is refused, what is told of failures."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks import coverage
+from zeropoint.demo import digits_model
+from zeropoint.tflite import save
+
+from .. import build
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "digits.tflite").write_bytes(digits_model())
+    (models / "damaged.tflite").write_bytes(b"no model")
+    save(build.open_sides(), models / "open.tflite")
+    return models
+
+
+def test_every_model_has_an_outcome(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written, page = tmp_path / "found.json", tmp_path / "found.md"
+    assert coverage.main([str(folder), "--modes", "int8", "-o", str(written), "--page", str(page)]) == 0
+    found = {one["model"]: one for one in json.loads(written.read_text())}
+    assert {name: one["kind"] for name, one in found.items()} == {
+        "damaged": "refused",
+        "digits": "runs",
+        "open": "runs",
+    }
+    assert found["digits"]["snr"] > 15
+    assert found["digits"]["integer"] == 1
+    assert "no LiteRT model" in found["damaged"]["note"] or "not a" in found["damaged"]["note"]
+    assert "| digits |" in page.read_text()
+    assert "2 runs" in capsys.readouterr().out
+
+
+def die(*_: object) -> None:
+    os.abort()
+
+
+def test_a_crash_is_a_failure(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(coverage, "attempt", die)
+    for other in ("damaged", "open"):
+        (folder / f"{other}.tflite").unlink()
+    assert coverage.main([str(folder), "--modes", "float16"]) == 1
+    assert "SIGABRT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--modes", "int9"], []], ids=["unknown mode", "empty folder"])
+def test_what_cannot_be_done_is_said(tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert coverage.main([str(tmp_path), *arguments]) == 2
+    assert "there is no" in capsys.readouterr().err
