@@ -2,8 +2,8 @@
 
 `python -m benchmarks.coverage FOLDER [--modes int8,dynamic] [--data FOLDER] [-o coverage.json] [--page coverage.md]`
 
-Samples are random unless `--data` has a file `NAME.npz` for a model `NAME.tflite`. Ends with 1 if anything crashed, hung
-or raised an exception that is not one of zeropoint's.
+Samples are random unless `--data` has a file `NAME.npz` for a model `NAME.tflite`. Ends with 1 if anything crashed,
+hung or raised an exception that is not one of zeropoint's.
 """
 
 from __future__ import annotations
