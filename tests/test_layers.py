@@ -28,6 +28,7 @@ LAYERS = (
         "files",
         "streams",
         "json_values",
+        "train_bits",
     ),
     ("graph",),
     ("ops", "recipe"),

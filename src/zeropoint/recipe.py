@@ -19,6 +19,7 @@ from .dtypes import DType, Levels
 from .errors import InvalidRecipe
 from .files import PathLike, reading
 from .graph.model import Op
+from .train_bits import TrainBits
 
 Effort = Literal["quick", "standard", "high"]
 """quick: each weight is rounded by itself, ranges are one method's. standard: biases make up for what rounding does to
@@ -49,7 +50,7 @@ class Scheme:
     `granularity` is how finely weights share scales, as far as the op's kernel allows it: some runtimes lack a scale
     for each channel. `asymmetric` gives unpacked weights zero
     points. `min_elements` is the size from which weights of float ops are quantized. `effort` is what is spent on this
-    op, None for as much as on all.
+    op, None for as much as on all. `train_bits` says how training rounds it, such as "w2a8" or "ternary".
     """
 
     activations: DType | None
@@ -63,6 +64,12 @@ class Scheme:
     asymmetric: bool = False
     min_elements: int = SMALLEST
     effort: Effort | None = None
+    train_bits: str | None = None
+
+    @property
+    def trained(self) -> TrainBits | None:
+        """The bits that training brings weights and activations to, if a rule asks for it."""
+        return None if self.train_bits is None else TrainBits.parse(self.train_bits)
 
     @property
     def block(self) -> int | None:
@@ -200,6 +207,11 @@ class Recipe(Displayed):
         """With ops that fit one of the patterns, or the only one, left float."""
         return self.then(*map(keep_float, (patterns,) if isinstance(patterns, str) else patterns))
 
+    @property
+    def is_for_training(self) -> bool:
+        """Whether some rule says what training is to round to."""
+        return any(rule.scheme.train_bits is not None for rule in self.rules)
+
     def unmixed(self) -> Recipe:
         """The same with weights of as many bits as asked for in every layer, as training has them."""
         rules = (dataclasses.replace(rule, scheme=dataclasses.replace(rule.scheme, mixed=False)) for rule in self.rules)
@@ -267,6 +279,13 @@ def _scheme(scheme: Scheme, changes: dict[str, Any], where: str) -> Scheme:
     others = {key: value for key, value in changes.items() if key not in ("per_tensor", "block", "weights")}
     if (levels := WEIGHT_TYPES.get(changes.get("weights", ""))) is not None:
         others |= {"weights": levels.dtype, "narrowed": levels.narrowed}
+    if (text := changes.get("train_bits")) is not None:
+        bits = TrainBits.parse(text, f"{where}: ")
+        if scheme.label != "int8":
+            raise InvalidRecipe(f"{where}: train_bits is for the scheme int8, not for {scheme.label}")
+        if "weights" not in changes:
+            levels = WEIGHT_TYPES[bits.weight_type]
+            others |= {"weights": levels.dtype, "narrowed": levels.narrowed}
     block, granularity = changes.get("block"), scheme.granularity
     if block is not None:
         granularity = PerBlock(1, block)
@@ -334,6 +353,7 @@ _CHANGES = {
     "asymmetric": bool,
     "min_elements": int,
     "effort": str,
+    "train_bits": str,
 }
 _KINDS = {str: "a text", bool: "true or false", int: "a whole number"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import keras
 import numpy as np
 import pytest
 
@@ -14,7 +15,8 @@ from zeropoint.ops import OPS, KernelSpec
 from zeropoint.tflite.provenance import recorded
 from zeropoint.train import Goal, QuantSettings, Schedule, distill
 from zeropoint.train.backend import array_of
-from zeropoint.train.loop import TrainingData, WeightEma, shifted
+from zeropoint.train.loop import TrainingSummary, WeightEma
+from zeropoint.train.training_data import Augmentation, RandomBatches, TrainingData, shifted
 
 from ..nets import Net, normal, samples_for
 
@@ -72,7 +74,7 @@ def test_an_interruption_keeps_the_best_so_far(model, images):
     stopped = distill(model, samples, schedule=Schedule(50, 16, 1e-3, checks=50), progress=progress)
     assert stopped.training.interrupted
     assert stopped.training.steps == 3
-    assert len(stopped.training.history) == 3
+    assert [step for step, _ in stopped.training.history] == [0, 1, 2, 3]  # the present state counts as well
     assert zeropoint.to_bytes(stopped.result.model)
 
 
@@ -202,3 +204,133 @@ def test_the_command_takes_labels(run, files):
     assert code == 2
     assert "nonesuch" in errors
     assert "Traceback" not in errors
+
+
+def pairs_of(images, count=96):
+    return [(x[None], y) for x, y in zip(images["test_images"][:count], images["test_labels"][:count], strict=True)]
+
+
+def test_an_interruption_compares_the_present_state_with_the_start(model, images):
+    """No check was reached yet: what was trained so far counts all the same."""
+
+    def progress(step: int, loss: float) -> None:
+        if step == 15:
+            raise KeyboardInterrupt
+
+    samples = [x[None] for x in images["calibration"]]
+    settings = QuantSettings(weight_bits=2)
+    found = distill(model, samples, settings=settings, schedule=Schedule(500, 32, 3e-3, checks=1), progress=progress)
+    assert found.training.best_step == 15, str(found.training)
+    assert "interrupted; the loss on held-back samples fell" in str(found.training)
+
+
+@pytest.mark.parametrize(
+    ("label", "loss", "said"),
+    [
+        (99, "sparse_categorical_crossentropy", r"sample 0 is 99, and the model has 10 classes"),
+        (np.eye(10)[3], "sparse_categorical_crossentropy", "one-hot labels use loss=.categorical_crossentropy"),
+        (3, "categorical_crossentropy", r"shape of the output, \[10\], not \[\]"),
+        (np.nan, "mse", "sample 0 is NaN"),
+        ("seven", "mse", "labels are numbers"),
+        (np.zeros(7), "mse", "cannot be computed of these labels"),
+    ],
+)
+def test_labels_are_checked_before_training(model, images, label, loss, said):
+    pairs = [(x[None], label) for x in images["calibration"][:8]]
+    with pytest.raises((InvalidSample, InvalidRecipe), match=said):
+        distill(model, pairs, schedule=Schedule(5, 4), goal=Goal(loss=loss))
+
+
+def test_inputs_that_are_no_numbers_are_refused_before_training(model, images):
+    samples = [x[None].copy() for x in images["calibration"][:8]]
+    samples[5][0, 2, 2, 0] = np.nan
+    with pytest.raises(InvalidSample, match=r"sample 5, input .*: 1 values are NaN"):
+        distill(model, samples, schedule=Schedule(5, 4))
+
+
+def test_training_ends_at_the_step_where_the_loss_is_no_number(model, images):
+    def loss(labels, outputs):
+        return keras.ops.sqrt(
+            keras.ops.mean(outputs) * 0 + 1 - keras.ops.cast(keras.ops.max(labels) > 7, "float32") * 2
+        )
+
+    pairs = [(x, 8 if k == 11 else 0) for k, (x, _) in enumerate(pairs_of(images, 20))]
+    found = distill(model, pairs, schedule=Schedule(40, 1, 1e-3, checks=2), goal=Goal(loss=loss))
+    assert 1 <= found.training.steps <= 16
+    assert f"became nan at step {found.training.steps}" in str(found.training)
+    assert all(np.isfinite(value).all() for value in map(array_of, found.trained.weights))
+
+
+def test_a_rise_and_noise_are_said(model, images):
+    summary = TrainingSummary(50, 1.0, 1.0, 0, ((0, 1.0), (50, 3.0)))
+    assert "did not improve" in str(summary)
+    assert "rose to 3" in str(summary)
+    fell = TrainingSummary(50, 1.0, 0.5, 20, ((0, 1.0), (20, 0.5), (50, 0.75)))
+    assert "fell from 1 to 0.5 at step 20 of 50, and rose to 0.75 after that" in str(fell)
+    samples = [x[None] for x in images["calibration"][:12]]
+    still = distill(model, samples, schedule=Schedule(2, 4, 1e-7))  # nothing can change
+    assert still.training.best_step == 0
+
+
+def test_metrics_judge_and_callbacks_are_called(model, images):
+    """Metrics, losses, schedules and callbacks are Keras's own."""
+    seen = []
+
+    class Watch(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append((epoch, sorted(logs)))
+
+    goal = Goal(
+        loss=keras.losses.SparseCategoricalCrossentropy(),
+        metrics=("accuracy", keras.metrics.SparseTopKCategoricalAccuracy(3, name="top3")),
+    )
+    rate = keras.optimizers.schedules.ExponentialDecay(3e-3, 10, 0.9)
+    schedule = Schedule(12, 16, rate, checks=3)
+    settings = QuantSettings(weight_bits=2)
+    found = distill(model, pairs_of(images), goal=goal, schedule=schedule, settings=settings, callbacks=[Watch()])
+    names = ["accuracy", "loss", "top3", "val_accuracy", "val_loss", "val_top3"]
+    assert seen == [(0, names), (1, names), (2, names)]
+    assert found.training.judge == "accuracy"
+    assert 0 <= found.training.before <= found.training.best <= 1
+
+
+def test_patience_ends_training(model, images):
+    samples = [x[None] for x in images["calibration"][:24]]
+    found = distill(model, samples, schedule=Schedule(100, 8, 10.0, checks=100, patience=2))
+    assert found.training.steps < 20
+    assert "no better loss in 2 checks" in str(found.training)
+    with pytest.raises(InvalidRecipe, match="at least one check"):
+        Schedule(patience=0)
+
+
+def test_a_run_goes_on_where_it_was_interrupted(model, images, tmp_path):
+    state = tmp_path / "run.npz"
+    samples = [x[None] for x in images["calibration"][:40]]
+    settings, schedule = QuantSettings(weight_bits=2), Schedule(6, 16, 3e-3, checks=3)
+
+    def stop(step: int, loss: float) -> None:
+        if step == 3:
+            raise KeyboardInterrupt
+
+    first = distill(model, samples, settings=settings, schedule=schedule, resume=state, progress=stop)
+    assert first.training.interrupted
+    with pytest.raises(InvalidRecipe, match="other settings"):
+        distill(model, samples, settings=settings, schedule=replace(schedule, seed=1), resume=state)
+    steps = []
+    rest = distill(
+        model, samples, settings=settings, schedule=schedule, resume=state, progress=lambda step, _: steps.append(step)
+    )
+    assert steps == [3, 4, 5, 6]  # from the check after step 2 on
+    assert rest.training.history[:2] == first.training.history[:2]
+    assert not state.exists()
+    state.write_bytes(b"something else")
+    with pytest.raises(InvalidRecipe, match="no training run"):
+        distill(model, samples, settings=settings, schedule=schedule, resume=state)
+
+
+def test_batches_follow_from_the_seed_and_the_step():
+    data = TrainingData(tuple((np.full((1, 2), k, np.float32),) for k in range(10)))
+    batches = RandomBatches(data, range(10), 4, 3, Augmentation())
+    taken = [k for step in range(5) for k in batches.chosen(step)]
+    assert sorted(taken[:10]) == sorted(taken[10:]) == list(range(10))
+    assert batches.chosen(2) == taken[8:12]

@@ -15,9 +15,10 @@ from .devices import check, targets
 from .edit import edit
 from .examine import benchmark, compare, doctor, inspect, report
 from .export import export
-from .make import calibrate, demo, quantize, train
+from .make import calibrate, demo, quantize
 from .signals import orderly_end
 from .trace import trace
+from .train import train
 from .tune import tune
 
 app = typer.Typer(

@@ -1,4 +1,4 @@
-"""Commands that make quantized models, and the statistics they are made with: calibrate, quantize, train, demo."""
+"""Commands that make quantized models, and the statistics they are made with: calibrate, quantize, demo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ..plan.request import Request
     from ..recipe import Recipe
     from ..report.quantization import SavedAs
-    from .sampled import SampledModel
 
 DEMO_ROUNDS = 15
 """How often each model of the demo is timed."""
@@ -220,7 +219,7 @@ def quantize(
     else:
         size = result.save(path, overwrite=reports.overwrite, write_ranges=output.write_ranges)
         before = size_of(model, source)
-        _show(screen, result, SavedAs(path, size, before), output.as_json)
+        show(screen, result, SavedAs(path, size, before), output.as_json)
     if path is not None and reports.wanted:
         comparison = None if sampled is None else sampled.compare_briefly(result.model, remarks, samples.settings())
         known = {"size_before": before, "result": result, "recipe": request.recipe, "data": ranges.data}
@@ -232,7 +231,7 @@ def quantize(
         raise CheckFailed(f"the result is {result.verdict.level}: {result.verdict.summary}")
 
 
-def _show(screen: Screen, result: Result, saved: SavedAs, as_json: bool) -> None:
+def show(screen: Screen, result: Result, saved: SavedAs, as_json: bool) -> None:
     from ..report.quantization import print_result, print_verdict, result_json
 
     if as_json:
@@ -261,119 +260,6 @@ def _request(recipe: RecipeOptions, ranges: RangeOptions, search: shared.SearchO
         allow_unmatched=recipe.allow_unmatched,
         percentile=PERCENTILE if ranges.percentile is None else ranges.percentile,
     )
-
-
-@dataclass(frozen=True)
-class ScheduleOptions:
-    """How long to train, and on what: fields of `train.Schedule`."""
-
-    steps: int = option(500, "N", "How many batches to train on.")
-    batch: int = option(32, "N", "Samples in a batch.")
-    learning_rate: float | None = option(None, "RATE", "Relative to the size of the weights. [default: by bits]")
-    mirror: bool = flag("Images: flip half of them left to right.")
-    shift: int = option(0, "PIXELS", "Images: move each by up to this many pixels.", min=0)
-    seed: int = option(0, "N", "What the order of the samples follows from.", min=0)
-
-
-@dataclass(frozen=True)
-class GoalOptions:
-    """What the trained model is to come close to."""
-
-    loss: str | None = option(None, "LOSS", "A Keras loss of labels; DATA then gives pairs (inputs, label).")
-    teacher: float = option(0.5, "SHARE", "With labels: the float model's share of the loss.")
-    inner: list[str] | None = option(None, "PATTERN", "Compare outputs of these ops as well (repeatable).")
-    freeze: list[str] | None = option(None, "PATTERN", "Do not train weights of these ops (repeatable).")
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """What to make, and of which data."""
-
-    output: Path = option(..., "OUT", "Where to write the trained .tflite.", "--output", "-o")
-    data: str = option(..., "DATA", shared.DATA_HELP)
-    mode: str | None = option(None, "MODE", "int8 (the default) or int16x8.")
-    recipe: Path | None = option(None, "FILE", shared.RECIPE_HELP, show_default=False)
-    keep_float: list[str] | None = option(None, "PATTERN", shared.KEEP_FLOAT_HELP)
-    target: str | None = shared.target_option()
-    strict: bool = flag(shared.STRICT_HELP)
-    allow_unmatched: bool = flag(shared.ALLOW_UNMATCHED_HELP)
-    weight_bits: int = option(8, "BITS", shared.WEIGHT_BITS_HELP)
-    limit: int | None = option(None, "N", shared.LIMIT_HELP, min=1)
-    as_json: bool = flag("Print the summary as JSON (docs/quantize-json.md).", "--json")
-
-
-def train(
-    screen: Screen,
-    model: shared.ModelArgument,
-    options: TrainOptions,
-    schedule: ScheduleOptions,
-    goal: GoalOptions,
-    effort: shared.EffortOptions,
-    interface: shared.InterfaceOptions,
-    images: shared.ImageOptions,
-    reports: shared.PageOptions,
-) -> None:
-    """Quantize a model and train it to compute what the float model does. No labels are needed.
-
-    Some of the samples are held back to choose the best state. Ctrl-C ends training and writes the best so far.
-
-    Examples:
-      zeropoint train model.tflite -o model_int8.tflite --data samples.npz
-      zeropoint train model.tflite -o model_int4.tflite --data samples.npz \\
-        --weight-bits 4 --steps 1000
-      zeropoint train model.tflite -o out.tflite --data data.py:pairs \\
-        --loss sparse_categorical_crossentropy
-    """
-    from ..report.progress import training_bar
-    from ..report.quantization import SavedAs
-    from ..sources.models import size_of
-    from ..train import require_keras, start_keras
-
-    reports.require(options.output, inputs=(model, options.data, options.recipe))
-    interface.checked()
-    require_keras()
-    remarks = screen.beside(options.as_json)
-    source = images.sampled(shared.load_model(model, screen), options.data)
-    start_keras()  # takes seconds: what is wrong with the model or the data is reported before
-    from ..train import Goal, Schedule, distill
-
-    with training_bar(schedule.steps, remarks) as progress:
-        distilled = distill(
-            source.model,
-            source.data.samples,
-            options.mode,
-            recipe=options.recipe,
-            weight_bits=options.weight_bits,
-            keep_float=options.keep_float or (),
-            strict=options.strict,
-            allow_unmatched=options.allow_unmatched,
-            limit=options.limit,
-            schedule=Schedule(**vars(schedule)),
-            goal=Goal(tuple(goal.inner or ()), loss=goal.loss, teacher=goal.teacher),
-            freeze=tuple(goal.freeze or ()),
-            input_type=interface.input_type,
-            output_type=interface.output_type,
-            effort=effort.chosen_effort(),
-            target=options.target,
-            progress=progress,
-        )
-    result = distilled.result
-    size, before = distilled.save(options.output, overwrite=reports.overwrite), size_of(model, source.model)
-    _show(screen, result, SavedAs(options.output, size, before), options.as_json)
-    if reports.wanted:
-        unlabelled = source if goal.loss is None else _without_labels(source)
-        comparison = unlabelled.compare_briefly(result.model, remarks)
-        known = {"size_before": before, "result": result, "data": options.data}
-        command = shared.trace_command(options.output, options.data, model)
-        known |= reports.explained(unlabelled, result.model, command, remarks)
-        reports.write(remarks, options.output.name, result.model, size, comparison=comparison, **known)
-
-
-def _without_labels(source: SampledModel) -> SampledModel:
-    from ..sources.samples import iterate
-
-    pairs = source.data.samples
-    return replace(source, data=replace(source.data, samples=(inputs for inputs, _ in iterate(pairs))))
 
 
 def demo(screen: Screen) -> None:

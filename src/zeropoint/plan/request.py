@@ -11,7 +11,7 @@ import numpy as np
 from ..calibration import Method, Ranges, Stats
 from ..calibration.range_methods import PERCENTILE, Bounds, require_percentile
 from ..dtypes import DType
-from ..errors import InvalidRecipe, argument
+from ..errors import InvalidRecipe, argument, spelled
 from ..files import PathLike
 from ..ops import OPS, OpSpec
 from ..recipe import Effort, Recipe, Scheme, load_recipe, preset, require_effort
@@ -107,12 +107,20 @@ class WeightOptions:
     min_elements: int | None = None
 
 
-def resolve_recipe(mode: str | None, recipe: Recipe | PathLike | None, weights: WeightOptions) -> Recipe:
-    """The recipe, read if it is the path of one, or else that of a mode."""
+def resolve_recipe(
+    mode: str | None, recipe: Recipe | PathLike | None, weights: WeightOptions, *, training: bool = False
+) -> Recipe:
+    """The recipe, read if it is the path of one, or else that of a mode. Some rules are for `training` alone."""
     if recipe is not None:
         if mode is not None or weights != WeightOptions():
             raise InvalidRecipe("give a recipe, or a mode with options for the weights, not both")
-        return recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+        found = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+        if found.is_for_training and not training:
+            raise InvalidRecipe(
+                f"the recipe has train_bits, which take training: {spelled('zeropoint.distill', 'zeropoint train')}; "
+                'without it, name the bits of weights ("weights": "int4")'
+            )
+        return found
     changes: dict[str, object] = {"block": weights.block, "asymmetric": weights.asymmetric}
     if weights.min_elements is not None:
         changes["min_elements"] = weights.min_elements

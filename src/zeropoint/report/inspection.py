@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import math
 import os
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from ..json_values import json_values
 from ..ops import fused_activation
 from ..ops.execution import Execution, execution_of, kernel_factors, macs_of
 from ..sources.models import ModelSource, load, size_of
+from ..tflite import to_bytes
 from ..tflite.packed_files import PackedFile, packed_files
 from ..tflite.provenance import provenance
 
@@ -56,6 +59,7 @@ class TensorRow:
     quantization: QuantRow | None
     values: tuple[float, float] | None  # least and greatest value of a float constant
     note: str = ""
+    levels: int | None = None  # of a quantized constant of 8 bits or fewer: how many different integers it holds
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,17 @@ class Inspection(Displayed):
     packed_files: tuple[PackedFile, ...] = ()
     made_by: str | None = None  # what the file says about how it was made
     remarks: tuple[str, ...] = ()  # why LiteRT would not run it, or what it has to overlook
+    zip_bytes: int | None = None  # the file when zipped, as apps ship it; only where weights have few levels
+
+    @property
+    def few_levels(self) -> str | None:
+        """Which weights use far fewer integers than their type has, and what that is worth; None if there are none."""
+        weights = [t for t in self.tensors if t.levels is not None]
+        few = Counter(t.levels or 0 for t in weights if has_few_levels(t))
+        if not few:
+            return None
+        told = ", ".join(f"{n} with {k} levels ({bits_for(k)} bit{'s' * (k > 2)})" for k, n in sorted(few.items()))
+        return f"{few.total()} of {len(weights)} weights: {told}"
 
     @property
     def ops_by_kind(self) -> dict[str, Counter[Execution]]:
@@ -179,18 +194,31 @@ def inspect(model: ModelSource, file_bytes: int | None = None) -> Inspection:
     data: Counter[str] = Counter()
     for buffer, label in types.items():
         data[label] += buffer.raw.size
+    rows = tuple(_tensor_row(t, g, names[g][t]) for g in model.graphs for t in g.tensors)
     return Inspection(
         model.description,
         file_bytes,
         tuple(_signatures(model, names)),
         dict(data.most_common()),
         None if file_bytes is None else file_bytes - data.total(),
-        tuple(_tensor_row(t, g, names[g][t]) for g in model.graphs for t in g.tensors),
+        rows,
         tuple(_op_row(op, g, names[g]) for g in model.graphs for op in g.ops),
         tuple(packed_files(model)),
         None if (made := provenance(model)) is None else str(made),
         tuple(_remarks(model)),
+        len(zlib.compress(to_bytes(model))) if any(map(has_few_levels, rows)) else None,
     )
+
+
+def has_few_levels(row: TensorRow) -> bool:
+    """Whether a constant's integers could do with half of the bits of their type, or fewer."""
+    bits = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "int2": 2}.get(row.dtype, 0)
+    return row.levels is not None and row.levels <= 2 ** (bits // 2) and math.prod(row.shape) >= 8 * row.levels
+
+
+def bits_for(levels: int) -> int:
+    """How many bits tell so many integers apart."""
+    return max(1, (levels - 1).bit_length())
 
 
 def _remarks(model: Model) -> Iterator[str]:
@@ -254,6 +282,7 @@ def _tensor_row(tensor: Tensor, graph: Graph, name: str) -> TensorRow:
         _quant_row(tensor),
         _values(tensor),
         _note(tensor),
+        _levels(tensor),
     )
 
 
@@ -283,6 +312,13 @@ def _values(tensor: Tensor) -> tuple[float, float] | None:
         return None
     with np.errstate(invalid="ignore"):
         return float(data.min()), float(data.max())
+
+
+def _levels(tensor: Tensor) -> int | None:
+    if not tensor.is_constant or tensor.params is None or not tensor.dtype.is_integer or tensor.dtype.bits > 8:
+        return None
+    data = tensor.data
+    return None if data is None else int(np.count_nonzero(np.bincount(data.astype(np.uint8).reshape(-1))))
 
 
 def _note(tensor: Tensor) -> str:

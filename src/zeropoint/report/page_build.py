@@ -354,6 +354,8 @@ def _cards(evidence: Evidence) -> Iterator[Card]:
     shown, before = evidence.inspection, evidence.size_before
     note = "" if not before else f"{evidence.size / before:.0%} of {size_text(before)}"
     yield Card("Size", size_text(evidence.size), note)
+    if shown.few_levels is not None and shown.zip_bytes is not None:
+        yield Card("Zipped", size_text(shown.zip_bytes), f"few levels in {shown.few_levels}")
     yield from _latency(evidence.bars)
     if evidence.compared is not None:
         yield from _accuracy(evidence.compared)

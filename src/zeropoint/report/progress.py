@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -47,14 +47,19 @@ def progress_bar(title: str, total: int | None, unit: str, console: Console) -> 
 
 
 @contextmanager
-def training_bar(steps: int, console: Console) -> Iterator[Callable[[int, float], None]]:
-    """The same for training: a function to call with the steps done and the loss."""
+def training_bar(steps: int, console: Console) -> Iterator[tuple[Callable[[int, float], None], Callable[..., None]]]:
+    """The same for training: a function to call with the steps done and the loss, and one for what a check gave."""
     with progress_bar("training", steps, "steps", console) as report:
-        smoothed = 0.0
+        smoothed, checked = 0.0, ""
 
         def report_loss(done: int, loss: float) -> None:
             nonlocal smoothed
             smoothed = loss if done == 1 else 0.9 * smoothed + 0.1 * loss  # single batches vary too much
-            report(done, f"training, loss {smoothed:.4g}")
+            report(done, f"training, loss {smoothed:.4g}{checked}")
 
-        yield report_loss
+        def report_check(logs: Mapping[str, float]) -> None:
+            nonlocal checked
+            held = {name.removeprefix("val_"): value for name, value in logs.items() if name.startswith("val_")}
+            checked = "; held back: " + ", ".join(f"{name} {value:.4g}" for name, value in held.items())
+
+        yield report_loss, report_check

@@ -24,7 +24,7 @@ from ..targets import CPU, INTEGER, TypedOp, check_model
 from .device_tools import tool_lines
 from .inspection import formula, inspect, signed
 from .targets import where_text
-from .terminal import Printer, counted, share_text, size_text, snr_text
+from .terminal import Printer, counted, few_levels_text, share_text, size_text, snr_text
 
 MOST_REASONS, MOST_REPAIRS = 12, 3
 
@@ -49,6 +49,7 @@ def result_json(result: Result, saved: SavedAs) -> dict[str, Any]:
         "output": str(saved.path),
         "float_bytes": saved.float_bytes,
         "bytes": saved.bytes,
+        "zip_bytes": shown.zip_bytes,
     }
     skipped = [{"kind": s.op.label, "name": s.op.name, "code": s.code, "reason": s.reason} for s in result.skipped]
     ends = [{"key": s.key, "inputs": s.inputs, "outputs": s.outputs} for s in shown.signatures]
@@ -77,6 +78,8 @@ def print_result(result: Result, saved: SavedAs, console: Console) -> None:
     before, after = saved.float_bytes, saved.bytes
     shown = inspect(result.model, after)
     printer.entry("Size", f"{size_text(before)} -> {size_text(after)}  ({after / before:.0%})")
+    if (few := few_levels_text(shown)) is not None:
+        printer.entry("Few levels", few)
     share = "" if shown.integer_share is None else f", {share_text(shown.integer_share)} of the arithmetic"
     counts = Counter(op.execution for op in shown.ops)
     conversions = f", {counted(counts['conversion'], 'conversion')}" if counts["conversion"] else ""

@@ -15,7 +15,7 @@ from ..bench.latency import Benchmark, Timing
 from ..calibration.histogram import Histogram
 from ..calibration.stats import Stats
 from ..errors import printable
-from .inspection import InspectedOp, Inspection, QuantRow, TensorRow, signed
+from .inspection import InspectedOp, Inspection, QuantRow, TensorRow, has_few_levels, signed
 
 BAR_WIDTH = 30
 """Columns of the longest bar of a benchmark."""
@@ -150,6 +150,8 @@ def _print_summary(shown: Inspection, title: str, printer: Printer) -> None:
     data = ", ".join(f"{dtype} {size_text(n)}" for dtype, n in shown.data_bytes.items())
     rest = "" if shown.other_bytes is None else f"; structure {size_text(shown.other_bytes)}"
     printer.line(("Data  ", "bold"), (data or "none") + rest)
+    if (few := few_levels_text(shown)) is not None:
+        printer.line(("Few levels  ", "bold"), few)
     if shown.packed_files:
         packed = (f"{file.name} {size_text(file.size)}" for file in shown.packed_files)
         printer.line(("Packed files  ", "bold"), ", ".join(packed))
@@ -164,6 +166,13 @@ def _print_summary(shown: Inspection, title: str, printer: Printer) -> None:
         printer.entry("Arithmetic", f"{share_text(shown.integer_share)} integer  (multiply-accumulates: {parts})")
 
 
+def few_levels_text(shown: Inspection) -> str | None:
+    """Weights that use few of their type's integers, and the size of the file when zipped."""
+    if shown.few_levels is None or shown.zip_bytes is None:
+        return None
+    return f"{shown.few_levels}; {size_text(shown.zip_bytes)} when zipped"
+
+
 def _print_tensor(tensor: TensorRow, detail: Detail, printer: Printer) -> None:
     printer.line("  ", (printer.fit(tensor.name, 4), "cyan"))
     about = [tensor.kind, type_text(tensor.dtype, tensor.shape_signature or tensor.shape)]
@@ -173,6 +182,8 @@ def _print_tensor(tensor: TensorRow, detail: Detail, printer: Printer) -> None:
     elif tensor.values is not None:
         digits = EXACT_DIGITS if detail.exact else 5
         about.append(f"values {tensor.values[0]:.{digits}g} .. {tensor.values[1]:.{digits}g}")
+    if has_few_levels(tensor):
+        about.append(f"({tensor.levels} levels)")
     if tensor.note:
         about.append(f"({tensor.note})")
     printer.line("    ", "  ".join(about))

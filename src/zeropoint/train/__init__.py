@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .distillation import Goal as Goal
     from .distillation import distill as distill
     from .fake_quant import QuantSettings as QuantSettings
+    from .loop import OnCheck as OnCheck
     from .loop import Schedule as Schedule
     from .network import FreezeRanges as FreezeRanges
     from .network import Trainable as Trainable
@@ -35,7 +36,7 @@ _HOMES = {
     "deployment": ("Parity", "export", "parity"),
     "distillation": ("Distilled", "Goal", "distill"),
     "fake_quant": ("QuantSettings",),
-    "loop": ("Schedule",),
+    "loop": ("OnCheck", "Schedule"),
     "network": ("FreezeRanges", "Trainable", "quantize_model", "trainable"),
     "parity_by_op": ("OpParity", "op_parity"),
     "open_shapes": ("fix_shapes",),

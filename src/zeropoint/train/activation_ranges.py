@@ -23,8 +23,13 @@ SLOWNESS = 2.0**-5
 """Relative to their size, ranges move by this share of what weights move by: they are nearly right from the start, and
 every value that flows depends on them."""
 
+SLOWNESS_OF_FEW = 2.0**-1
+"""The same for ranges of few levels: where the highest should be is for training to find."""
+
 NARROWEST = 2.0**-12
 """The least width of a range, as a share of what it was at first: a width of nothing has no scale."""
+
+NARROWEST_OF_FEW = 2.0**-5
 
 
 @dataclass(frozen=True)
@@ -37,21 +42,23 @@ class GroupVectors:
     steps: Array
     symmetric: Array
     movable: Array
-    nonnegative: Array
+    few: Array
 
     @classmethod
-    def of(cls, groups: Sequence[Group]) -> GroupVectors:
+    def of(cls, groups: Sequence[Group], bits: Sequence[int]) -> GroupVectors:
         ends = np.array([g.params.range() for g in groups], np.float32).reshape(-1, 2).T
+        few = np.array([b < g.params.dtype.bits for b, g in zip(bits, groups, strict=True)], bool)
         limits = np.clip(np.array([g.limits for g in groups], np.float64), -3e38, 3e38).reshape(-1, 2).T
         size = np.maximum(np.abs(ends).max(axis=0, initial=0.0), SMALLEST_SCALE * 2.0**20)
         return cls(
             ends,
             limits.astype(np.float32),
-            np.exp2(np.round(np.log2(size * SLOWNESS))).astype(np.float32),  # powers of two: multiples are exact
-            np.array([2.0**g.params.dtype.bits - 1 for g in groups], np.float32),
+            # powers of two: multiples are exact
+            np.exp2(np.round(np.log2(size * np.where(few, SLOWNESS_OF_FEW, SLOWNESS)))).astype(np.float32),
+            np.array([2.0**b - 1 for b in bits], np.float32),
             np.array([g.symmetric and not g.fixed for g in groups], bool),
             np.array([not g.fixed for g in groups], bool),
-            np.array([g.nonnegative for g in groups], bool),
+            few,
         )
 
     def tensors(self) -> GroupVectors:
@@ -62,9 +69,11 @@ class GroupVectors:
 class ActivationRanges:
     """Variables of the ranges, what they stand for at this step, and their update."""
 
-    def __init__(self, groups: Sequence[Group], settings: QuantSettings, add_weight: AddWeight) -> None:
+    def __init__(
+        self, groups: Sequence[Group], bits: Sequence[int], settings: QuantSettings, add_weight: AddWeight
+    ) -> None:
         self.groups, self.settings = tuple(groups), settings
-        self.known = GroupVectors.of(groups)
+        self.known = GroupVectors.of(groups, bits)
         self.learned = settings.ranges == "learned"
         # What is used once frozen, and what averages and last values are kept in: lows and highs.
         self.tracked = new_variable(add_weight, "range_ends", self.known.ends)
@@ -74,6 +83,10 @@ class ActivationRanges:
         if self.learned and groups:
             multiples = self.known.ends / self.known.unit
             self.multiples = new_variable(add_weight, "range_multiples", multiples, trainable=True)
+
+    def lowest(self, group: int) -> int:
+        """The integer of the lowest level; the highest is that of the type, where kernels saturate."""
+        return self.groups[group].params.dtype.max - int(self.known.steps[group])
 
     def freeze(self) -> None:
         """From now on ranges stay as they are."""
@@ -100,19 +113,19 @@ class ActivationRanges:
     def _legal(self, low: Any, high: Any) -> tuple[Any, Any]:
         """Zero in the range, symmetric ones symmetric, fixed ones as prescribed, none without a width."""
         known = self.known.tensors()
-        low = ops.where(known.nonnegative, 0.0, ops.minimum(ops.maximum(low, known.limits[0]), 0.0))
+        low = ops.where(known.few, 0.0, ops.minimum(ops.maximum(low, known.limits[0]), 0.0))
         high = ops.maximum(ops.minimum(high, known.limits[1]), 0.0)
         peak = ops.maximum(high, -low)
-        below = (known.steps + 1.0) / (known.steps - 1.0)  # 128 / 127 in 8 bits
+        below = (known.steps + 1.0) / ops.maximum(known.steps - 1.0, 1.0)  # 128 / 127 in 8 bits
         low, high = ops.where(known.symmetric, -peak * below, low), ops.where(known.symmetric, peak, high)
-        high = ops.maximum(high, low + known.unit * (NARROWEST / SLOWNESS))
+        high = ops.maximum(high, low + known.unit * ops.where(known.few, NARROWEST_OF_FEW, NARROWEST / SLOWNESS))
         return ops.where(known.movable, low, known.ends[0]), ops.where(known.movable, high, known.ends[1])
 
     def nudged(self, step: Any) -> list[NudgedRange]:
         """The grid of each group at this step."""
         if not self.groups:
             return []
-        all_groups = nudge(*self.ends(step), ops.convert_to_tensor(self.known.steps))
+        all_groups = nudge(*self.ends(step), ops.convert_to_tensor(self.known.steps), learn_scale=self.learned)
         parts = (ops.unstack(v, num=len(self.groups)) for v in (all_groups.scale, all_groups.low, all_groups.high))
         return [NudgedRange(*of_group) for of_group in zip(*parts, strict=True)]
 
@@ -141,12 +154,14 @@ class ActivationRanges:
         """
         moved = (np.stack([array_of(end) for end in self.ends(step)]) != self.known.ends).any(axis=0)
         return [
-            _deployed_params(grid, group.params.dtype) if has_moved and not group.fixed else group.params
-            for group, grid, has_moved in zip(self.groups, self.nudged(step), moved, strict=True)
+            _deployed_params(grid, group.params.dtype, self.lowest(k)) if changed and not group.fixed else group.params
+            for k, (group, grid, changed) in enumerate(
+                zip(self.groups, self.nudged(step), moved | self.known.few, strict=True)
+            )
         ]
 
 
-def _deployed_params(grid: NudgedRange, dtype: DType) -> QuantParams:
+def _deployed_params(grid: NudgedRange, dtype: DType, lowest: int) -> QuantParams:
     scale = max(float(array_of(grid.scale)), SMALLEST_SCALE)
-    zero_point = dtype.min + round(-float(array_of(grid.low)) / scale)
+    zero_point = lowest + round(-float(array_of(grid.low)) / scale)
     return QuantParams((scale,), (min(max(zero_point, dtype.min), dtype.max),), dtype)

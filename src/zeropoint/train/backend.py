@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,18 @@ import numpy as np
 from keras import ops
 
 from ..dtypes import Array, DType
+from ..graph.model import Op
 
 AddWeight = Callable[..., Any]
 """`add_weight` of a Keras layer or model."""
+
+LayerOf = Callable[[Op | None], AddWeight]
+"""Where the variables of an op belong; those of None belong to all."""
+
+
+def variable_name(name: str) -> str:
+    """A tensor's name as Keras takes it, without slashes; of several joined by semicolons, the first."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name.split(";")[0]).strip("_") or "unnamed"
 
 
 def backend_versions() -> tuple[str, str]:
@@ -29,8 +39,9 @@ def array_of(value: Any) -> Array:
 
 
 def new_variable(add_weight: AddWeight, name: str, value: Array, *, trainable: bool = False) -> Any:
-    """A float variable that starts as `value`."""
-    variable = add_weight(shape=value.shape, dtype="float32", initializer="zeros", trainable=trainable, name=name)
+    """A float variable that starts as `value`; it stays float32 in mixed precision."""
+    options = {"dtype": "float32", "autocast": False, "trainable": trainable, "name": name}
+    variable = add_weight(shape=value.shape, initializer="zeros", **options)
     variable.assign(value)
     return variable
 

@@ -55,7 +55,7 @@ def _learned(trained: Trainable) -> Plan:
         for use in constant.uses:
             if use in graph.quantizers:
                 grids[use] = graph.quantizers[use].params(value)
-                value = graph.quantizers[use].clipped(value, grids[use])
+                value = graph.quantizers[use].deployed(value, grids[use])
         if constant.variable.trainable:
             key = f"{plan.key(constant.uses[0])}:trained"
             values[key] = value

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import keras
 from keras import ops as kops
 
+from ..calibration import Settings
 from ..display import Brief, notebook_line
 from ..errors import InvalidModel, InvalidRecipe, names_are_listed
 from ..files import PathLike
@@ -25,25 +25,33 @@ from ..sources.models import ModelSource, load
 from ..targets import Target
 from .deployment import export
 from .fake_quant import QuantSettings
-from .fake_quant_graph import Blueprint
-from .loop import Progress, Schedule, TrainingData, TrainingLoop, TrainingSummary
-from .network import Trainable, entry_plan, logits_of, without_dynamic_layers
+from .fake_quant_graph import Blueprint, without_dynamic_layers
+from .loop import Progress, Schedule, TrainingLoop, TrainingSummary
+from .losses import binary_divergence, check_labels, divergence, label_loss, probabilities, relative_error
+from .low_bits import Stages, at_stage, low_bit_recipe, stages_of, with_narrow_ranges
+from .network import Trainable, entry_plan, logits_of
 from .open_shapes import fixed_for
-
-SMALLEST = 1e-12
+from .training_data import TrainingData
 
 
 @dataclass(frozen=True)
 class Goal:
     """What training aims at. Besides the outputs, tensors of ops that fit a pattern in `inner` are compared.
 
-    `loss` is the name of a Keras loss of labels; the teacher's part of the whole loss is then `teacher`.
+    `loss` is a loss of labels: Keras's name for it, an object of Keras, or a function; the teacher's part of the whole
+    loss is then `teacher`. `metrics`, as `compile` takes them, are computed of labels as well, and the first of them
+    chooses the best state in place of the loss.
     """
 
     inner: tuple[str, ...] = ()
     inner_weight: float = 1.0
-    loss: str | None = None
+    loss: Any = None
     teacher: float = 0.5
+    metrics: tuple[Any, ...] = ()
+
+    @property
+    def is_labelled(self) -> bool:
+        return self.loss is not None or bool(self.metrics)
 
     def __post_init__(self) -> None:
         if not 0 <= self.teacher <= 1:
@@ -70,6 +78,8 @@ def distill(
     *,
     recipe: Recipe | PathLike | None = None,
     weight_bits: int = 8,
+    train_bits: str | Sequence[str] | None = None,
+    every_layer: bool = False,
     keep_float: Sequence[str] | str = (),
     strict: bool = False,
     allow_unmatched: bool = False,
@@ -80,35 +90,77 @@ def distill(
     freeze: Sequence[str] = (),
     input_type: TypeLike = "float32",
     output_type: TypeLike = "float32",
-    effort: Effort = "standard",
+    effort: Effort | None = None,
     target: Target | str | None = None,
     progress: Progress | None = None,
+    callbacks: Sequence[Any] = (),
+    resume: PathLike | None = None,
+    allow_nonfinite: bool = False,
     ops: Mapping[str, OpSpec] = OPS,
 ) -> Distilled:
     """Quantize `model` as `zeropoint.quantize` does, then train it on `data` to compute what the float model does.
 
     Held-back samples decide which state was best; on them the result is never worse than before training. Ctrl-C ends
-    training and keeps the best state so far. With a `goal` that names a loss, samples are pairs of inputs and labels.
-    At most `limit` samples are used. All else is as in `quantize`.
+    training and keeps the best state so far. With a `goal` that has a loss or metrics, samples are pairs of inputs and
+    labels. At most `limit` samples are used. `callbacks` are Keras's, for `fit`; an epoch lasts from one check to the
+    next. `resume` is a file that training is kept in while it runs: after an interruption the same call goes on from
+    there. All else is as in `quantize`.
+
+    `train_bits` are few bits for weights and activations, such as "w2a8", "w4a4", "ternary" or "binary"; several, such
+    as ("w8a8", "w4a8", "w2a8"), are trained in one after the other, for the same number of steps each. The first and
+    the last layers have 8-bit weights unless `every_layer` is to have few.
     """
     source = load(model)
-    rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits)).unmixed().keeping_float(keep_float)
+    stages = () if train_bits is None else stages_of(train_bits)
+    if stages:
+        if (mode or "int8") != "int8" or recipe is not None or weight_bits != 8:
+            raise InvalidRecipe("train_bits says what becomes of weights and activations; leave out mode and recipe")
+        recipe, mode = low_bit_recipe(source, stages[-1], ops, every_layer=every_layer), None
+    rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits), training=True).unmixed().keeping_float(keep_float)
     schedule, goal, settings = schedule or Schedule(), goal or Goal(), settings or QuantSettings()
     schedule = schedule if steps is None else replace(schedule, steps=steps)
-    held = TrainingData.of(source, data, labelled=goal.loss is not None, limit=limit)
+    held = TrainingData.of(source, data, labelled=goal.is_labelled, limit=limit)
+    if not allow_nonfinite:
+        held.require_finite(source)
     source = fixed_for(source, held.rows)
     made_for = resolve_target(target, rules, interface_of(input_type, output_type), strict)
+    # Where few bits are trained, what they do to a network without training is no reason to keep ops in float.
+    effort = effort or ("quick" if rules.is_for_training else "standard")
     request = Request(rules, effort=effort, ops=ops, target=without_dynamic_layers(made_for), strict=strict)
-    start = quantize_on(source, replace(request, allow_unmatched=allow_unmatched), list(held.rows))
+    calibration = Settings(allow_nonfinite=allow_nonfinite)
+    start = quantize_on(source, replace(request, allow_unmatched=allow_unmatched), list(held.rows), calibration)
     assert start.prepared is not None
     planned = Planned(start.prepared, start.plans)
     if settings.settle is None:
         settings = replace(settings, settle=schedule.settling(_weight_bits(planned, settings)))
     blueprint = Blueprint(planned, entry_plan(planned), request, (), settings, tuple(freeze))
-    distiller = Distiller.of(blueprint, goal)
-    training = TrainingLoop(distiller, schedule, held, progress or notebook_line("training, step and loss:")).run()
-    result = export(distiller.student, input_type=input_type, output_type=output_type)
-    return Distilled(replace(result, notes=(*result.notes, str(training))), training, distiller.student)
+    blueprint = with_narrow_ranges(blueprint, start.stats)
+    progress = progress or notebook_line("training, step and loss:")
+    if resume is not None and len(stages) > 1:
+        raise InvalidRecipe("only training in one number of bits can go on from a file; leave out resume")
+    first = Distiller.of(blueprint if len(stages) < 2 else replace(blueprint, stage=stages[0]), goal)
+    if held.labels is not None:
+        check_labels(held.labels, goal.loss, first.compared[0].tensor)
+    loop = TrainingLoop(first, schedule, held, progress, callbacks, resume)
+    summaries = list(_trained(loop, blueprint, stages))
+    student, training = loop.distiller.student, summaries[-1]
+    told = [f"{s}: {one}" for s, one in zip(stages, summaries, strict=False)] if len(stages) > 1 else [str(training)]
+    result = export(student, input_type=input_type, output_type=output_type)
+    return Distilled(replace(result, notes=(*result.notes, *told)), training, student)
+
+
+def _trained(loop: TrainingLoop, blueprint: Blueprint, stages: Stages) -> Iterator[TrainingSummary]:
+    """Train in each number of bits. After an interruption the result has the last one, without training in it."""
+    found = loop.run()
+    yield found
+    for number, stage in enumerate(stages[1:], start=2):
+        wanted = stages[-1] if found.interrupted else stage
+        loop.distiller = Distiller.of(at_stage(blueprint, loop.distiller.student, wanted), loop.distiller.goal)
+        if found.interrupted:
+            return
+        loop.schedule = replace(loop.schedule, seed=loop.schedule.seed + number)
+        found = loop.run()
+        yield found
 
 
 def _weight_bits(planned: Planned, settings: QuantSettings) -> int:
@@ -123,10 +175,17 @@ class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
     """A student and its teacher, side by side; the loss is how far the one is from the other."""
 
     def __init__(self, student: Trainable, teacher: Trainable, compared: Sequence[ComparedTensor], goal: Goal) -> None:
-        super().__init__(name="distiller")
+        super().__init__(name="distiller", autocast=False)
         self.student, self.teacher, self.goal = student, teacher, goal
-        self._compared, self._label_loss = tuple(compared), label_loss(goal.loss, compared[0].head)
+        self.compared, self._label_loss = tuple(compared), label_loss(goal.loss, compared[0].head)
         self.built = True
+
+    def save(self, filepath: PathLike, overwrite: bool = True, **options: Any) -> None:
+        """The student alone: it is what is trained, and what `keras.models.load_model` gives back."""
+        self.student.save(filepath, overwrite=overwrite, **options)
+
+    def freeze_ranges(self) -> None:
+        self.student.freeze_ranges()
 
     @classmethod
     def of(cls, blueprint: Blueprint, goal: Goal) -> Distiller:
@@ -151,24 +210,16 @@ class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
     ) -> Any:
         """Keras calls it with what `call` gave."""
         del x, sample_weight, training
-        count, share = len(self._compared), self.goal.teacher
-        pairs = zip(self._compared, y_pred[:count], y_pred[count:], strict=True)
+        count, share = len(self.compared), self.goal.teacher
+        pairs = zip(self.compared, y_pred[:count], y_pred[count:], strict=True)
         total = sum(compared.weight * compared.loss(ours, theirs) for compared, ours, theirs in pairs)
         if self._label_loss is None:
             return total
         return share * total + (1.0 - share) * kops.mean(self._label_loss(y, y_pred[0]))
 
-
-def label_loss(name: str | None, head: Probabilities | None) -> Callable[[Any, Any], Any] | None:
-    """The Keras loss called `name`. Those of probabilities get logits where the model ends in a softmax or sigmoid."""
-    if name is None:
-        return None
-    try:
-        loss: Callable[..., Any] = keras.losses.get(name)
-    except ValueError:
-        raise InvalidRecipe(f"Keras has no loss {name!r}; try sparse_categorical_crossentropy or mse") from None
-    takes_logits = head is not None and "crossentropy" in name.lower().replace("_", "")
-    return partial(loss, from_logits=True) if takes_logits else loss
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Of labels and the model's first output."""
+        return super().compute_metrics(x, y, probabilities(y_pred[0], self.compared[0].head), sample_weight)
 
 
 @dataclass(frozen=True)
@@ -207,25 +258,3 @@ def compared_tensors(graph: Graph, goal: Goal, ops: Mapping[str, OpSpec]) -> tup
 
 def _outputs_of(op: Op, pattern: str) -> list[Tensor]:
     return [t for t in op.outputs if t.dtype.is_float] if keep_float(pattern).matches(op) else []
-
-
-def divergence(student: Any, teacher: Any) -> Any:
-    """Kullback-Leibler divergence of the student's distribution from the teacher's, of logits; the mean over rows."""
-    wanted = kops.log_softmax(teacher, axis=-1)
-    return kops.mean(kops.sum(kops.exp(wanted) * (wanted - kops.log_softmax(student, axis=-1)), axis=-1))
-
-
-def binary_divergence(student: Any, teacher: Any) -> Any:
-    """The same for logits that each stand for a probability of their own."""
-    wanted = kops.sigmoid(teacher)
-    return kops.mean(_cross_entropy(student, wanted) - _cross_entropy(teacher, wanted))
-
-
-def _cross_entropy(logits: Any, wanted: Any) -> Any:
-    return kops.relu(logits) - logits * wanted + kops.softplus(-kops.abs(logits))
-
-
-def relative_error(student: Any, teacher: Any) -> Any:
-    """Squared error relative to how much the teacher's values vary."""
-    spread = kops.mean(kops.square(teacher - kops.mean(teacher)))
-    return kops.mean(kops.square(student - teacher)) / kops.maximum(spread, SMALLEST)

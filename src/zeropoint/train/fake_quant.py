@@ -31,7 +31,8 @@ class QuantSettings:
     it off; None is "learned" for fewer than 8 bits. Training starts in float for `delay` steps; after `freeze_after`
     steps ranges stay as they are. Over the first `settle` steps weights are rounded more and more sharply; with 0 they
     are rounded from the first step on, with straight-through gradients; None lets `distill` choose: four fifths of its
-    steps for 4 to 7 bits. `weight_bits`: fewer than the type has that weights are stored in.
+    steps for 4 to 7 bits. `weight_bits`: fewer than the type has that weights are stored in. `gradient_bits` rounds the
+    gradients of layers' outputs to so many bits, at random up or down (DoReFa).
     """
 
     ranges: RangeSource = "learned"
@@ -42,6 +43,7 @@ class QuantSettings:
     freeze_after: int | None = None
     settle: int | None = None
     weight_bits: int | None = None
+    gradient_bits: int | None = None
 
     def __post_init__(self) -> None:
         if self.ranges not in get_args(RangeSource):
@@ -53,6 +55,8 @@ class QuantSettings:
             raise InvalidRecipe(f"the decay of an average must be at least 0 and below 1, not {self.decay}")
         if self.weight_bits is not None and not 2 <= self.weight_bits <= 8:
             raise InvalidRecipe(f"weights can be trained in 2 to 8 bits, not {self.weight_bits}")
+        if self.gradient_bits is not None and not 1 <= self.gradient_bits <= 16:
+            raise InvalidRecipe(f"gradients can be rounded to 1 to 16 bits, not {self.gradient_bits}")
         if self.delay < 0 or (self.freeze_after is not None and self.freeze_after < 0):
             raise InvalidRecipe("steps are counted from 0: the delay and the step to freeze at cannot be negative")
         if self.settle is not None and self.settle < 0:
@@ -92,7 +96,7 @@ class ClipBounds:
 class NudgedRange:
     """A range that starts and ends on its grid: real = scale * k, from `low` up to `high`, zero included.
 
-    The ends carry gradients, the scale does not.
+    The ends carry gradients, the scale only if it is to be learned.
     """
 
     scale: Any
@@ -110,17 +114,20 @@ class NudgedRange:
         return x * (1.0 / self.scale)
 
 
-def nudge(low: Any, high: Any, steps: Any) -> NudgedRange:
+def nudge(low: Any, high: Any, steps: Any, *, learn_scale: bool = False) -> NudgedRange:
     """The range moved by less than a step so that zero lies on the grid.
 
         scale = (high - low) / steps,   below = clamp(round(-low / scale), 0, steps)
 
     `below` of the steps lie below zero. A range on one side of zero is moved to start or end there, as TensorFlow
     does; to have it stretched instead, do that first. Ranges of no width have a scale of one.
+
+    With `learn_scale` the ends get the gradient of LSQ as well: values inside move the scale by how far each is from
+    its level, round(k) - k with k = x / scale. Without, as in TensorFlow, only values that are cut off move the ends.
     """
-    width = ops.stop_gradient(high) - ops.stop_gradient(low)
+    width = high - low if learn_scale else ops.stop_gradient(high) - ops.stop_gradient(low)
     scale = ops.where(width > 0, width / steps, ops.ones_like(width))
-    below = ops.clip(ops.floor(0.5 - ops.stop_gradient(low) / scale), 0.0, steps)
+    below = ops.clip(ops.floor(0.5 - ops.stop_gradient(low / scale)), 0.0, steps)
     return NudgedRange(scale, straight_through(low, -below * scale), straight_through(high, (steps - below) * scale))
 
 
@@ -243,3 +250,34 @@ def soft_round(k: Any, slope: Any) -> Any:
     """
     below = ops.stop_gradient(ops.floor(k))
     return below + ops.clip((k - below - 0.5) / slope + 0.5, 0.0, 1.0)
+
+
+def with_gradient_bits(x: Any, bits: int, step: Any) -> Any:
+    """x, with its gradient g rounded to `bits` bits (DoReFa), for each sample of the batch by itself:
+
+        2 max|g| (quantize(g / (2 max|g|) + 1/2 + noise) - 1/2),   noise uniform in ±1/2 of a level
+
+    Without the noise, small gradients would vanish all the time instead of most of the time.
+    """
+
+    @ops.custom_gradient  # type: ignore[untyped-decorator]  # Keras has no types
+    def identity(x: Any, step: Any) -> Any:
+        def gradient(*upstream: Any, **named: Any) -> tuple[Any, ...]:
+            above = named["upstream"] if named else upstream[0]
+            others = tuple(range(1, len(above.shape)))
+            most = ops.maximum(2.0 * ops.max(ops.abs(above), axis=others, keepdims=True), 1e-30)
+            steps = 2.0**bits - 1
+            k = (above / most + 0.5) * steps + _noise(above, step)
+            rounded = ops.clip(ops.round(k), 0.0, steps) / steps
+            return most * (rounded - 0.5), ops.zeros_like(step)
+
+        return x, gradient
+
+    return identity(x, ops.cast(ops.convert_to_tensor(step), "float32"))
+
+
+def _noise(like: Any, step: Any) -> Any:
+    """Numbers in ±1/2 without a pattern, others at each step; no state, so that every backend can compute it."""
+    count = ops.cast(ops.arange(ops.size(like)), "float32")
+    spread = ops.sin(count * 12.9898 + step * 78.233) * 43758.5453
+    return ops.reshape(spread - ops.floor(spread) - 0.5, ops.shape(like))

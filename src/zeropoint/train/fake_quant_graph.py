@@ -19,22 +19,31 @@ from ..dtypes import Array, DType
 from ..errors import UnsupportedOp
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use
+from ..improve.squant import nonnegative_tensors
 from ..ops import Bias, OpSpec, Trait, fused_activation
 from ..ops.batching import Free, free_tensors
 from ..ops.states import is_streaming
 from ..parallel import cached_property
-from ..plan.plan import Held, Node, Plan, Planned
+from ..plan.plan import Group, Held, Node, Plan, Planned
 from ..plan.request import Request
 from ..simulation.rescaling import Float32
 from ..simulation.rules import OPTIMIZED, XNNPACK
+from ..targets import Target
+from ..train_bits import TrainBits
 from . import fake_quant
 from .activation_ranges import ActivationRanges
-from .backend import AddWeight, array_of, held_type
+from .backend import LayerOf, array_of, held_type, variable_name
 from .compute import COMPUTE, FUSED, RecurrentState, compute
-from .weights import TrainableConstant, WeightQuantizer, constants_of
+from .weight_quantizers import LearnedScales, WeightQuantizer, quantizer_for
+from .weights import TrainableConstant, constants_of
 
 LAST_SLOPE = 0.02
 """How much of each step the risers take in the end, where weights are rounded softly: next to nothing."""
+
+
+def without_dynamic_layers(target: Target) -> Target:
+    """The same target: what rounds its inputs as it runs has no ranges that could be trained."""
+    return target if target.costs is None else replace(target, costs=replace(target.costs, dynamic=False))
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,13 @@ class Blueprint:
     settings: fake_quant.QuantSettings = field(default_factory=fake_quant.QuantSettings)
     freeze: tuple[str, ...] = ()
     quantize: bool = True
+    stage: TrainBits | None = None
+
+    def bits(self, op: Op) -> TrainBits | None:
+        """What `op` is trained in; in a `stage` on the way there, as many as that has, if these are more."""
+        scheme = self.plan.schemes.get(op)
+        trained = None if scheme is None else scheme.trained
+        return None if trained is None else trained.at_least(self.stage)
 
     @property
     def specs(self) -> Mapping[str, OpSpec]:
@@ -73,13 +89,13 @@ class FakeQuantGraph:
     ranges: ActivationRanges
 
     @classmethod
-    def of(cls, blueprint: Blueprint, add_weight: AddWeight) -> FakeQuantGraph:
+    def of(cls, blueprint: Blueprint, layer_of: LayerOf) -> FakeQuantGraph:
         plan, specs = blueprint.plan, blueprint.specs
         needed = needed_ops(plan, blueprint.outputs)
         require_known(needed)
         require_whole_sequences(plan.graph)
         free = free_tensors(plan.graph.inputs, needed, specs)
-        constants = constants_of(plan, needed, specs, blueprint.freeze, add_weight)
+        constants = constants_of(plan, needed, specs, blueprint.freeze, layer_of)
         return cls(
             blueprint,
             needed,
@@ -87,9 +103,9 @@ class FakeQuantGraph:
             _statics(needed, free, specs),
             constants,
             {use: constant for constant in constants for use in constant.uses},
-            _quantizers(blueprint, constants, add_weight),
+            _quantizers(blueprint, constants, layer_of),
             {node: k for k, group in enumerate(plan.groups) for node in group.nodes},
-            ActivationRanges(plan.groups, blueprint.settings, add_weight),
+            ActivationRanges(plan.groups, group_bits(blueprint), blueprint.settings, layer_of(None)),
         )
 
     def stored(self, tensor: Tensor) -> int | None:
@@ -99,15 +115,36 @@ class FakeQuantGraph:
 
 
 def _quantizers(
-    blueprint: Blueprint, constants: Sequence[TrainableConstant], add_weight: AddWeight
+    blueprint: Blueprint, constants: Sequence[TrainableConstant], layer_of: LayerOf
 ) -> dict[Use, WeightQuantizer]:
     plan, made = blueprint.plan, dict[Use, WeightQuantizer]()
     for constant in constants:
         for use in constant.uses:
             if use in plan.constants.grids:
-                name, start = f"scale_{len(made) + 1}", plan.wanted[use]
-                made[use] = WeightQuantizer(start, constant.value, blueprint.settings, add_weight, name)
+                add = LearnedScales(layer_of(use.op), variable_name(constant.tensor.name))
+                trained, data = blueprint.bits(use.op), constant.value
+                made[use] = quantizer_for(plan.wanted[use], data, blueprint.settings, trained, add)
     return made
+
+
+def group_bits(blueprint: Blueprint) -> list[int]:
+    """The bits of each group's values: what its ops are trained in, if none of its values can be below zero.
+
+    Kernels saturate at the end of their type, so that the highest of few levels is put there; where a ReLU begins, the
+    lowest one is. Values on both sides of zero have no such end, and keep all levels of their type.
+    """
+    plan = blueprint.plan
+    makers = {t: op for op in plan.graph.ops for t in op.outputs}
+    rectified = nonnegative_tensors(plan.graph, blueprint.specs)
+
+    def bits(group: Group) -> int:
+        whole, tensors = group.params.dtype.bits, {node.tensor for node in group.nodes}
+        if group.fixed or whole != 8 or not tensors <= rectified:
+            return whole
+        trained = [None if (op := makers.get(t)) is None else blueprint.bits(op) for t in tensors]
+        return max((whole if one is None else one.activations for one in trained), default=whole)
+
+    return [bits(group) for group in plan.groups]
 
 
 def needed_ops(plan: Plan, outputs: Sequence[Tensor]) -> tuple[Op, ...]:
@@ -175,11 +212,13 @@ class Value:
 
 @dataclass
 class ForwardPass:
-    """`seen` has what went through the range of each group, where ranges follow that."""
+    """`seen` has what went through the range of each group, where ranges follow that. `product_type` is what layers
+    multiply in while training; rounding is done in float32, and so is all that is deployed."""
 
     graph: FakeQuantGraph
     step: Any
     training: bool
+    product_type: str = "float32"
     grids: list[fake_quant.NudgedRange] = field(default_factory=list)
     values: dict[Tensor, Value] = field(default_factory=dict)
     converted: dict[tuple[Tensor, int], Value] = field(default_factory=dict)
@@ -236,8 +275,12 @@ class ForwardPass:
             for at, operand in enumerate(operands):
                 if isinstance(operand, Value) and at != slot:
                     whole[at] = operand.whole * (factor if at == 1 else flat)
+            whole = [ops.cast(v, self.product_type) if ops.is_tensor(v) else v for v in whole]
         (k,) = compute(op, whole, self.graph.free)
-        k = k if self.training else k * flat
+        k = ops.cast(k, "float32") if self.training else k * flat
+        bits = self.graph.blueprint.settings.gradient_bits
+        if self.training and bits is not None:
+            k = fake_quant.with_gradient_bits(k, bits, self.step)
         return self._on_grid(k, group, self._rounding(op, group), fused_activation(op).bounds)
 
     def _data_slot(self, op: Op) -> int:
@@ -281,7 +324,7 @@ class ForwardPass:
         if use not in self.weights:
             quantizer, current = self.graph.quantizers[use], self.graph.by_use[use].current
             scale = quantizer.scale(current)
-            whole = fake_quant.symmetric_steps(current, scale, quantizer.levels, self._slope)
+            whole = quantizer.steps(current, scale, self._slope)
             self.weights[use] = self._after_delay(current, Value(whole=whole, scale=scale))
         return self.weights[use]
 
@@ -317,7 +360,7 @@ class ForwardPass:
             return fake_quant.HALF_TO_EVEN
         grid, weights = self.grids[group], Use(producer, 1)
         if producer.kind == "AVERAGE_POOL_2D":
-            lowest = self.graph.ranges.groups[group].params.dtype.min
+            lowest = self.graph.ranges.lowest(group)
             return fake_quant.half_away_from(ops.stop_gradient(ops.round(-grid.low / grid.scale)) + lowest)
         if weights not in self.weights or not rounds_twice(producer, self.graph.quantizers[weights]):
             return fake_quant.HALF_TO_EVEN

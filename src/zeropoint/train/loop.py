@@ -1,23 +1,21 @@
-"""The training loop: batches, a schedule, held-back samples, and the best state so far."""
+"""The training loop, on `keras.Model.fit`: a schedule, held-back samples, and the best state so far."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 import numpy as np
 
 from ..dtypes import Array
-from ..errors import InvalidRecipe, InvalidSample
-from ..graph.model import Model
-from ..sources.data import DataSource, samples_from
-from ..sources.ports import Row, entry
-from ..sources.samples import Notes, iterate, rows
+from ..errors import InvalidRecipe, ZeropointError
+from ..files import PathLike
 from .backend import array_of
+from .checkpoint import Check, Progressed, TrainingCheckpoint, plain_text
+from .training_data import Augmentation, HeldBack, RandomBatches, TrainingData
 
 RATE, RATE_OF_FEW_BITS = 3e-4, 1e-3
 """Relative to the size of the weights: in 8 bits these are nearly right from the start, in 4 they have a way to go."""
@@ -31,39 +29,59 @@ Progress = Callable[[int, float], None]
 EMA_DECAY = 0.99
 """How much of the moving average of states stays with each step."""
 
+PARTS = 8
+"""The standard error of a gain is taken from its spread over at least so many parts of the held-back samples, if there
+are as many. A gain below it does not count."""
+
 
 @dataclass(frozen=True)
 class Schedule:
     """`steps` of Adam on batches of `batch` samples. The learning rate, None for one that suits the weights' bits,
-    rises over the first twentieth and then falls along a cosine. A share of the samples is held back; on these the
-    loss is taken `checks` times. `mirror` flips half of the images of a batch left to right; `shift` moves each
-    by up to so many pixels, with the border repeated.
+    rises over the first twentieth and then falls along a cosine, `restarts` times anew; a schedule of Keras is taken
+    as it is, and so is an `optimizer`. A share of the samples is held back; on these the loss is taken `checks` times.
+    After `patience` checks without a better one training ends. `mirror` flips half of the images of a batch left to
+    right; `shift` moves each by up to so many pixels, with the border repeated.
     """
 
     steps: int = 500
     batch: int = 32
-    learning_rate: float | None = None
+    learning_rate: float | Any | None = None
     held_back: float = 0.2
     checks: int = 20
     seed: int = 0
     mirror: bool = False
     shift: int = 0
+    patience: int | None = None
+    restarts: int = 0
+    optimizer: Any = None
 
     def __post_init__(self) -> None:
         if self.shift < 0:
             raise InvalidRecipe(f"images are shifted by zero pixels or more, not by {self.shift}")
         if self.steps < 1 or self.batch < 1 or self.checks < 1:
             raise InvalidRecipe("training takes at least one step, one sample a batch, and one check")
-        if self.learning_rate is not None and not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise InvalidRecipe(f"the learning rate must be greater than zero, not {self.learning_rate}")
+        rate = self.learning_rate
+        if isinstance(rate, int | float) and not (math.isfinite(rate) and rate > 0):
+            raise InvalidRecipe(f"the learning rate must be greater than zero, not {rate}")
         if not 0 <= self.held_back < 1:
             raise InvalidRecipe(f"the share of samples held back is at least 0 and below 1, not {self.held_back}")
+        if (self.patience is not None and self.patience < 1) or self.restarts < 0:
+            raise InvalidRecipe("training is patient for at least one check, and restarts zero times or more")
 
-    def rate(self, bits: int) -> float:
-        """The learning rate at its highest, for weights of so many bits."""
-        if self.learning_rate is not None:
-            return self.learning_rate
-        return RATE if bits >= 8 else RATE_OF_FEW_BITS
+    def rate(self, bits: int) -> Any:
+        """The learning rate over the steps, for weights of so many bits."""
+        peak = self.learning_rate
+        if peak is None:
+            peak = RATE if bits >= 8 else RATE_OF_FEW_BITS
+        if not isinstance(peak, int | float):
+            return peak
+        if self.restarts:
+            length = max(1, -(-self.steps // (self.restarts + 1)))
+            return keras.optimizers.schedules.CosineDecayRestarts(peak, length, t_mul=1.0, m_mul=0.7, alpha=0.01)
+        warmup = max(1, self.steps // 20)
+        return keras.optimizers.schedules.CosineDecay(
+            peak / 10, max(1, self.steps - warmup), alpha=0.01, warmup_target=peak, warmup_steps=warmup
+        )
 
     def settling(self, bits: int) -> int:
         """Over how many steps weights of so many bits come to rest; 0 if they are rounded from the first step on.
@@ -73,49 +91,20 @@ class Schedule:
         """
         return round(SETTLED * self.steps) if 4 <= bits < 8 else 0
 
-
-@dataclass(frozen=True)
-class TrainingData:
-    """All samples in memory: rows for one run each, and labels beside them."""
-
-    rows: tuple[Row, ...]
-    labels: tuple[Array, ...] | None = None
-
-    @classmethod
-    def of(cls, model: Model, data: DataSource, *, labelled: bool, limit: int | None = None) -> TrainingData:
-        """All samples of `data`, or the first so many."""
-        where = entry(model)
-        samples = islice(iterate(samples_from(data, where)), limit)
-        if labelled:
-            pairs = [pair for k, sample in enumerate(samples) for pair in _labelled(sample, where, k)]
-            found, labels = tuple(row for row, _ in pairs), tuple(label for _, label in pairs)
-        else:
-            found, labels = tuple(row for _, row in rows(samples, where, Notes())), None
-        if len(found) < 2:
-            raise InvalidSample(f"training needs at least two samples, one of them to check with, not {len(found)}")
-        return cls(found, labels)
-
-    def batch(self, chosen: Sequence[int]) -> tuple[list[Array], Array | None]:
-        inputs = [np.concatenate(column) for column in zip(*(self.rows[k] for k in chosen), strict=True)]
-        return inputs, None if self.labels is None else np.concatenate([self.labels[k] for k in chosen])
-
-
-def _labelled(sample: Any, where: Any, number: int) -> list[tuple[Row, Array]]:
-    """A pair of inputs and labels, or of batches of them."""
-    if not isinstance(sample, tuple | list) or len(sample) != 2:
-        raise InvalidSample(f"sample {number} is no pair of inputs and labels; without labels, leave out the loss")
-    found = [row for _, row in rows([sample[0]], where, Notes())]
-    labels = np.asarray(sample[1])
-    if len(found) == 1:
-        return [(found[0], labels if labels.ndim and labels.shape[0] == 1 else labels[None])]
-    if labels.shape[:1] != (len(found),):
-        raise InvalidSample(f"sample {number} has {len(found)} inputs and labels of shape {list(labels.shape)}")
-    return [(row, labels[k : k + 1]) for k, row in enumerate(found)]
+    @property
+    def every(self) -> int:
+        """How many steps there are from one check to the next."""
+        return max(1, self.steps // self.checks)
 
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """How training went: the loss on held-back samples before and at its best, and at which step that was."""
+    """How training went: the loss on held-back samples before and at its best, and at which step that was.
+
+    `judge` is the metric that chose the best state, or "loss"; the other numbers are then of it. `noise` is the
+    standard error of the gain; one below it is given up, and `given_up` says what it was. `stopped` is
+    why training ended early, if it did.
+    """
 
     steps: int
     before: float
@@ -123,110 +112,34 @@ class TrainingSummary:
     best_step: int
     history: tuple[tuple[int, float], ...] = ()
     interrupted: bool = False
+    judge: str = "loss"
+    noise: float | None = None
+    given_up: float | None = None
+    stopped: str = ""
 
     def __str__(self) -> str:
-        stopped = "interrupted; " if self.interrupted else ""
+        stopped = "interrupted; " if self.interrupted else f"{self.stopped}; " if self.stopped else ""
+        last = self.history[-1][1] if self.history else self.best
+        if self.given_up is not None:
+            return (
+                f"{stopped}{self.steps} steps took the {self.judge} on held-back samples from {self.before:.4g} to "
+                f"{self.given_up:.4g}, which is within noise (standard error {self.noise:.2g}); the state before "
+                "training was kept"
+            )
         if self.best_step == 0:
-            return f"{stopped}{self.steps} steps did not lower the loss on held-back samples ({self.before:.4g})"
-        gain = f"from {self.before:.4g} to {self.best:.4g}"
-        return f"{stopped}the loss on held-back samples fell {gain} at step {self.best_step} of {self.steps}"
+            moved = "" if last == self.before else f", which {_moved(self.before, last)} to {last:.4g}"
+            return (
+                f"{stopped}{self.steps} steps did not improve the {self.judge} on held-back samples "
+                f"({self.before:.4g}{moved}); the state before training was kept"
+            )
+        gain = f"{_moved(self.before, self.best)} from {self.before:.4g} to {self.best:.4g}"
+        later = "" if last == self.best else f", and {_moved(self.best, last)} to {last:.4g} after that"
+        at = f"at step {self.best_step} of {self.steps}"
+        return f"{stopped}the {self.judge} on held-back samples {gain} {at}{later}"
 
 
-@dataclass
-class TrainingLoop:
-    """Trains the student of `distiller`, and leaves it in the best state."""
-
-    distiller: Any
-    schedule: Schedule
-    data: TrainingData
-    progress: Progress | None = None
-
-    def run(self) -> TrainingSummary:
-        schedule = self.schedule
-        self._compile()
-        kept, held = self._split()
-        state = self._state()
-        average, history = WeightEma(state), [(0, self._check(state, held))]
-        best_step, best = history[0]
-        every, interrupted, step = max(1, schedule.steps // schedule.checks), False, 0
-        try:
-            for step, (inputs, labels) in enumerate(self._batches(kept), start=1):
-                loss = _number(self.distiller.train_on_batch(inputs, labels))
-                present = self._state()
-                average.add(present)
-                if self.progress is not None:
-                    self.progress(step, loss)
-                if step % every and step != schedule.steps:
-                    continue
-                tried = [(self._check(candidate, held), candidate) for candidate in (average.state, present)]
-                found, candidate = min(tried, key=lambda pair: pair[0])
-                history.append((step, found))
-                if found < best:
-                    best_step, best, state = step, found, candidate
-        except KeyboardInterrupt:
-            interrupted = True
-        self._restore(state)
-        return TrainingSummary(step, history[0][1], best, best_step, tuple(history), interrupted)
-
-    def _state(self) -> list[Array]:
-        return [array_of(variable) for variable in self.distiller.student.weights]
-
-    def _restore(self, state: Sequence[Array]) -> None:
-        for variable, value in zip(self.distiller.student.weights, state, strict=True):
-            variable.assign(value)
-
-    def _compile(self) -> None:
-        schedule = self.schedule
-        warmup, peak = max(1, schedule.steps // 20), schedule.rate(self.distiller.student.least_bits)
-        rate = keras.optimizers.schedules.CosineDecay(
-            peak / 10, max(1, schedule.steps - warmup), alpha=0.01, warmup_target=peak, warmup_steps=warmup
-        )
-        # XLA on a CPU makes steps of convolutional networks slower, not faster.
-        jit = False if keras.backend.backend() == "tensorflow" else "auto"
-        self.distiller.compile(optimizer=keras.optimizers.Adam(rate, clipnorm=1.0), jit_compile=jit)
-
-    def _split(self) -> tuple[list[int], list[int]]:
-        """Samples to train on and to check with: every so many is held back, at least one."""
-        count = len(self.data.rows)
-        wanted = max(1, round(self.schedule.held_back * count)) if self.schedule.held_back else 0
-        held = {int(k * count / wanted) for k in range(wanted)} if wanted else set()
-        kept = [k for k in range(count) if k not in held]
-        return kept, sorted(held) or kept
-
-    def _batches(self, kept: Sequence[int]) -> Iterator[tuple[list[Array], Array | None]]:
-        """Random batches of one size, so that nothing is compiled twice."""
-        rng = np.random.default_rng(self.schedule.seed)
-        size = min(self._batch_size(), len(kept))
-        order: list[int] = []
-        for _ in range(self.schedule.steps):
-            while len(order) < size:
-                order += rng.permutation(kept).tolist()
-            chosen, order = order[:size], order[size:]
-            inputs, labels = self.data.batch(chosen)
-            yield [self._varied(array, rng) for array in inputs], labels
-
-    def _varied(self, array: Array, rng: np.random.Generator) -> Array:
-        """Images mirrored and shifted at random, if the schedule says so."""
-        if not self.schedule.mirror and not self.schedule.shift:
-            return array
-        if array.ndim != 4:
-            raise InvalidRecipe(f"only images can be mirrored or shifted, not arrays of {array.ndim} dimensions")
-        array = _mirrored(array, rng) if self.schedule.mirror else array
-        return shifted(array, self.schedule.shift, rng) if self.schedule.shift else array
-
-    def _batch_size(self) -> int:
-        return self.schedule.batch if self.distiller.student.takes_any_batch else 1
-
-    def _check(self, state: Sequence[Array], held: Sequence[int]) -> float:
-        """The mean loss on held-back samples in that state, which the student is left in."""
-        self._restore(state)
-        size, total = self._batch_size(), 0.0
-        for start in range(0, len(held), size):
-            chosen = held[start : start + size]
-            inputs, labels = self.data.batch(chosen)
-            found = self.distiller(inputs, training=False)
-            total += _number(self.distiller.compute_loss(y=labels, y_pred=found)) * len(chosen)
-        return total / len(held)
+def _moved(before: float, after: float) -> str:
+    return "fell" if after < before else "rose"
 
 
 @dataclass
@@ -248,20 +161,226 @@ class WeightEma:
         ]
 
 
-def _number(loss: Any) -> float:
-    value = loss[0] if isinstance(loss, list | tuple) else loss
-    return float(array_of(value))
+@dataclass
+class TrainingLoop:
+    """Trains the student of `distiller`, and leaves it in the best state.
+
+    `callbacks` are the user's, for `fit`. With `resume`, a file, training goes on from the last check that it holds.
+    """
+
+    distiller: Any
+    schedule: Schedule
+    data: TrainingData
+    progress: Progress | None = None
+    callbacks: Sequence[Any] = ()
+    resume: PathLike | None = None
+
+    def run(self) -> TrainingSummary:
+        schedule, distiller = self.schedule, self.distiller
+        self._compile()
+        kept, held = self.data.split(schedule.held_back)
+        size = schedule.batch if distiller.student.takes_any_batch else 1
+        vary = Augmentation(schedule.mirror, schedule.shift)
+        batches = RandomBatches(self.data, kept, size, schedule.seed, vary)
+        batches.each = schedule.every
+        checkpoint = None if self.resume is None else TrainingCheckpoint(self.resume, plain_text(schedule))
+        keeper = KeepBest(distiller, schedule, batches, HeldBack(self.data, held, min(size, -(-len(held) // PARTS))))
+        keeper.progress, keeper.checkpoint = self.progress, checkpoint
+        first = keeper.start()
+        interrupted = False
+        try:
+            distiller.fit(
+                batches,
+                initial_epoch=first,
+                epochs=-(-schedule.steps // schedule.every),
+                callbacks=[keeper, *self.callbacks],
+                shuffle=False,
+                verbose=0,
+            )
+        except KeyboardInterrupt:
+            interrupted = True
+            keeper.compare_present()
+        found = keeper.finish()
+        if checkpoint is not None and not interrupted:
+            checkpoint.remove()
+        return replace(found, interrupted=interrupted)
+
+    def _compile(self) -> None:
+        schedule, student = self.schedule, self.distiller.student
+        optimizer = schedule.optimizer
+        if optimizer is None:
+            optimizer = keras.optimizers.Adam(schedule.rate(student.least_bits), clipnorm=1.0)
+        # XLA on a CPU makes steps of convolutional networks slower, not faster.
+        jit = False if keras.backend.backend() == "tensorflow" else "auto"
+        self.distiller.compile(optimizer=optimizer, metrics=list(self.distiller.goal.metrics), jit_compile=jit)
+        self.distiller.optimizer.build(self.distiller.trainable_variables)  # else TensorFlow traces the step once more
 
 
-def _mirrored(images: Array, rng: np.random.Generator) -> Array:
-    turned = rng.random((images.shape[0], 1, 1, 1)) < 0.5
-    return np.where(turned, images[:, :, ::-1], images)
+class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """After each epoch, which lasts from one check to the next, the present and the averaged state are compared with
+    the best so far on held-back samples."""
+
+    progress: Progress | None = None
+    checkpoint: TrainingCheckpoint | None = None
+
+    def __init__(self, distiller: Any, schedule: Schedule, batches: RandomBatches, held: HeldBack) -> None:
+        super().__init__()
+        self.distiller, self.schedule, self.batches, self.held = distiller, schedule, batches, held
+        self.judge, self.sign = "loss", 1.0
+        self.first = Check(0.0, ())
+        self.done, self.stopped = Progressed(), ""
+        self.initial: list[Array] = []
+        self.present: list[Array] = []
+        self.average = WeightEma([])
+
+    def start(self) -> int:
+        """Take the loss before training, or what an earlier run has left; gives the epoch to begin with."""
+        self.initial = self.present = self._state()
+        self.first = self._first_check()
+        self.average = WeightEma(self.initial)
+        self.done = Progressed(0, [(0, self.first.value)], 0, self.first, self.initial)
+        found = None if self.checkpoint is None else self.checkpoint.read(self.distiller)
+        if found is not None:
+            self.done, self.average = found.progressed, WeightEma(found.average, found.progressed.step)
+            self.present = self._state()
+        return self.done.step // self.schedule.every
+
+    def _first_check(self) -> Check:
+        goal = self.distiller.goal
+        try:
+            found = self._check(self.initial)
+        except ZeropointError:
+            raise
+        except Exception as error:
+            if not goal.is_labelled:
+                raise
+            raise InvalidRecipe(
+                f"the loss or a metric cannot be computed of these labels and outputs: {str(error).splitlines()[0]}"
+            ) from error
+        if not math.isfinite(found.value):
+            raise InvalidRecipe(
+                f"the {self.judge} on held-back samples is {found.value} before training; look for values that are too "
+                "large in the samples and labels, or choose another loss"
+            )
+        return found
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        del logs
+        self.batches.first = epoch * self.schedule.every
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
+        del batch
+        loss, model = float((logs or {})["loss"]), self.model  # with JAX, asking for the model brings it up to date
+        self.done.step += 1
+        if not math.isfinite(loss):
+            self.stopped = f"the loss became {loss} at step {self.done.step}, so training ended there"
+            model.stop_training = True
+            return
+        self.present = self._state()
+        self.average.add(self.present)
+        if self.progress is not None:
+            self.progress(self.done.step, loss)
+        if self.done.step >= self.schedule.steps:
+            model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """What the present state gives on held-back samples is told to the other callbacks, as `val_loss` and so on."""
+        del epoch
+        if self.stopped:
+            return
+        model = self.model
+        found = self._check(self.present)
+        if logs is not None:
+            logs.update({f"val_{name}": value for name, value in found.logs.items()})
+        self._compare(found)
+        self._restore(self.present)
+        if self.checkpoint is not None:
+            self.checkpoint.write(model, self.done, self.average.state)
+        patience, since = self.schedule.patience, self._checks_since_best()
+        if patience is not None and since >= patience and self.done.step < self.schedule.steps:
+            self.stopped = f"no better {self.judge} in {since} checks, so training ended after {self.done.step} steps"
+            model.stop_training = True
+
+    def compare_present(self) -> None:
+        """After an interruption: what was trained since the last check counts as well."""
+        if hasattr(self.distiller, "jax_state_sync"):  # JAX holds the variables elsewhere while it trains
+            self.distiller.jax_state_sync()
+        if self.done.step > self.done.history[-1][0] and not self.stopped:
+            try:
+                self._compare(self._check(self.present))
+            except KeyboardInterrupt:
+                return
+
+    def finish(self) -> TrainingSummary:
+        """Leave the student in the best state, if that is better than the first by more than noise."""
+        done, best = self.done, self.done.best.value
+        found = TrainingSummary(done.step, self.first.value, best, done.best_step, tuple(done.history))
+        found = replace(found, judge=self.judge, stopped=self.stopped)
+        if done.best_step and len(self.first.parts) > 1:
+            gains = self.sign * (np.array(self.first.parts) - np.array(done.best.parts))
+            noise = float(gains.std(ddof=1) / math.sqrt(len(gains)))
+            found = replace(found, noise=noise)
+            if gains.mean() <= noise:
+                found = replace(found, best=found.before, best_step=0, given_up=best)
+        self._restore(self.initial if found.best_step == 0 else done.state)
+        return found
+
+    def _compare(self, present: Check) -> None:
+        """Take the better of the present and the averaged state, if it is the best so far."""
+        done = self.done
+        tried = [(self._check(self.average.state), self.average.state), (present, self.present)]
+        found, state = min(tried, key=lambda pair: self._rank(pair[0].value))
+        done.history.append((done.step, found.value))
+        if self._rank(found.value) < self._rank(done.best.value):
+            done.best_step, done.best, done.state = done.step, found, state
+
+    def _rank(self, value: float) -> float:
+        return self.sign * value if math.isfinite(value) else math.inf
+
+    def _check(self, state: Sequence[Array]) -> Check:
+        """On the samples held back, in that state, which the student is left in."""
+        self._restore(state)
+        found, sizes = list[Mapping[str, float]](), list[int]()
+        for k in range(self.held.num_batches):
+            inputs, *labels = self.held[k]
+            found.append(self.distiller.test_on_batch(inputs, *labels, return_dict=True))
+            sizes.append(len(inputs[0]))
+        self._choose_judge()
+        logs = {name: float(np.average([one[name] for one in found], weights=sizes)) for name in found[0]}
+        return Check(logs[self.judge], tuple(float(one[self.judge]) for one in found), logs)
+
+    def _choose_judge(self) -> None:
+        """The first metric, once Keras has made it, or the loss."""
+        if self.distiller.goal.metrics and self.judge == "loss":
+            first = next(m for one in self.distiller.metrics for m in getattr(one, "metrics", ()))
+            self.judge, self.sign = first.name, 1.0 if _is_better_lower(first) else -1.0
+
+    def _checks_since_best(self) -> int:
+        return sum(step > self.done.best_step for step, _ in self.done.history)
+
+    def _state(self) -> list[Array]:
+        return [array_of(variable) for variable in self.distiller.student.weights]
+
+    def _restore(self, state: Sequence[Array]) -> None:
+        for variable, value in zip(self.distiller.student.weights, state, strict=True):
+            variable.assign(value)
 
 
-def shifted(images: Array, most: int, rng: np.random.Generator) -> Array:
-    """Each image moved by up to `most` pixels down and across, with its border repeated."""
-    count, height, width, _ = images.shape
-    down, across = rng.integers(-most, most + 1, (2, count, 1))
-    rows = np.clip(np.arange(height) + down, 0, height - 1)
-    columns = np.clip(np.arange(width) + across, 0, width - 1)
-    return np.asarray(images[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]])
+class OnCheck(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """Calls a function with what Keras knows after each check: the loss, `val_loss`, metrics."""
+
+    def __init__(self, function: Callable[[Mapping[str, float]], None]) -> None:
+        super().__init__()
+        self.function = function
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        del epoch
+        self.function(logs or {})
+
+
+def _is_better_lower(metric: Any) -> bool:
+    """Keras knows which way its metrics go; others are better when higher, unless they are named after an error."""
+    direction = getattr(metric, "_direction", None)
+    if direction is not None:
+        return bool(direction == "down")
+    return any(word in metric.name.lower() for word in ("loss", "error", "entropy", "divergence"))

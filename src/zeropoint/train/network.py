@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -13,7 +12,7 @@ from ..calibration import Ranges, Stats, calibrate
 from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp, names_are_listed
 from ..files import PathLike
 from ..graph.edit import copy_model
-from ..graph.model import Graph, Model, Tensor
+from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..improve.pipeline import plan as plan_model
 from ..ops import OPS, OpSpec, Probabilities
@@ -28,34 +27,51 @@ from ..sources.models import ModelSource, load
 from ..sources.ports import Port, Row, entry, entry_graphs
 from ..sources.samples import Notes, iterate, rows
 from ..targets import Target
-from .backend import array_of
+from .backend import array_of, variable_name
 from .fake_quant import QuantSettings
-from .fake_quant_graph import Blueprint, FakeQuantGraph, ForwardPass
+from .fake_quant_graph import Blueprint, FakeQuantGraph, ForwardPass, needed_ops, without_dynamic_layers
 from .open_shapes import fixed_for, leaves_sizes_open
+from .saving import blueprint_content, blueprint_from
 from .weights import unmatched
 
 NOISE_RUNS = 8
 
 
-def without_dynamic_layers(target: Target) -> Target:
-    """The same target: what rounds its inputs as it runs has no ranges that could be trained."""
-    return target if target.costs is None else replace(target, costs=replace(target.costs, dynamic=False))
+class OpLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
+    """The variables of one op of the graph, under its name; the graph computes it."""
+
+    def __init__(self, op: Op, name: str) -> None:
+        super().__init__(name=name, dtype="float32")
+        self.kind, self.shape = op.label, tuple(None if n == -1 else n for n in op.outputs[0].shape)
+        self.built = True
+
+    @property
+    def output_shape(self) -> tuple[int | None, ...]:
+        return self.shape
+
+    def build(self, input_shape: Any = None) -> None:
+        """Variables are added by what the graph is made of."""
 
 
+@keras.saving.register_keras_serializable("zeropoint")
 class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
     """A `.tflite` as a Keras model. Its inputs and outputs are those of the file, in the file's order.
 
-    Inputs are given as one array, a list, or a dict by name. Weights and biases can be trained.
+    Inputs are given as one array, a list, or a dict by name. Weights and biases can be trained. `save`,
+    `load_model` and `clone_model` work as with any Keras model. With the policy "mixed_float16" layers multiply in
+    float16 while training.
     """
 
-    def __init__(self, blueprint: Blueprint) -> None:
+    def __init__(self, blueprint: Blueprint, name: str = "trainable", dtype: Any = None) -> None:
         if blueprint.plan.packed:
             raise InvalidRecipe("the recipe only stores weights in fewer bits; training is for integer arithmetic")
         if unknown := unmatched(blueprint.freeze, blueprint.plan.graph):
             raise InvalidRecipe(f"nothing fits the pattern {unknown[0]!r}; {names_are_listed()}")
-        super().__init__(name="trainable")
+        super().__init__(name=name, dtype=dtype, autocast=False)
         self.blueprint, self.ports = blueprint, entry(blueprint.planned.model).ports
-        self.graph = FakeQuantGraph.of(blueprint, self.add_weight)
+        layers = op_layers(blueprint)
+        self.graph = FakeQuantGraph.of(blueprint, lambda op: (self if op is None else layers[op]).add_weight)
+        self.op_layers = list(layers.values())
         self._steps = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="steps")
         self.built = True
 
@@ -68,7 +84,7 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
         return bool(self.graph.free)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        forward = ForwardPass(self.graph, self._steps, bool(training))
+        forward = ForwardPass(self.graph, self._steps, bool(training), self.compute_dtype)
         outputs = forward.outputs(self._arranged(inputs))
         if training and self.blueprint.quantize:
             forward.finish()
@@ -92,6 +108,15 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
                 )
         return found
 
+    def get_config(self) -> dict[str, Any]:
+        """All that it is made of: the `.tflite`, the plan, the recipe and the settings; variables are not in it."""
+        return {"name": self.name, "dtype": self.dtype_policy.name, **blueprint_content(self.blueprint)}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Trainable:
+        del custom_objects
+        return cls(blueprint_from(config), config["name"], config["dtype"])
+
     def freeze_ranges(self) -> None:
         """From now on ranges stay as they are; weights go on being trained."""
         self.graph.ranges.freeze()
@@ -104,7 +129,18 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
     @property
     def least_bits(self) -> int:
         """Of the weights that are trained; 8 if there are none."""
-        return min((quantizer.levels.bits for quantizer in self.graph.quantizers.values()), default=8)
+        return min((quantizer.bits for quantizer in self.graph.quantizers.values()), default=8)
+
+
+def op_layers(blueprint: Blueprint) -> dict[Op, OpLayer]:
+    """A layer for each op that is computed, with a name of its own."""
+    taken: dict[str, int] = {}
+    found = {}
+    for op in needed_ops(blueprint.plan, blueprint.outputs):
+        name = f"{variable_name(op.name)}_{op.label.lower()}"
+        taken[name] = taken.get(name, 0) + 1
+        found[op] = OpLayer(op, name if taken[name] == 1 else f"{name}_{taken[name]}")
+    return found
 
 
 class FreezeRanges(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
@@ -117,7 +153,7 @@ class FreezeRanges(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         del logs
         if epoch == self.epoch:
-            if not isinstance(self.model, Trainable):
+            if not hasattr(self.model, "freeze_ranges"):
                 raise InvalidRecipe("FreezeRanges is for models that zeropoint.train.trainable made")
             self.model.freeze_ranges()
 
@@ -149,7 +185,9 @@ def trainable(
     """
     source = load(model)
     if quantize:
-        rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits)).unmixed().keeping_float(keep_float)
+        rules = (
+            resolve_recipe(mode, recipe, WeightOptions(weight_bits), training=True).unmixed().keeping_float(keep_float)
+        )
         if rules.is_unsigned:
             raise InvalidRecipe("uint8 is not trained; train int8, or quantize a trained float model in the mode uint8")
         made_for = without_dynamic_layers(resolve_target(target, rules, Interface(), strict=True))

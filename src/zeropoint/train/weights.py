@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from keras import ops
 
-from ..affine import SMALLEST_SCALE, QuantParams
-from ..dtypes import Array, DType, Levels
+from ..affine import SMALLEST_SCALE
+from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use
 from ..ops import Bias, Coefficients, OpSpec, Weight
 from ..plan.plan import Plan
-from ..plan.weights import live_scales, weight_params
 from ..recipe import keep_float
-from .backend import AddWeight, array_of, new_variable
-from .fake_quant import QuantLevels, QuantSettings, symmetric_scale
+from .backend import LayerOf, array_of, new_variable, variable_name
 
 LEAST_SIZE = 2.0**-10
 """Channels whose weights are smaller than this share of the others' hardly contribute; they move as the others do."""
 
 BIAS_STEPS = 8
 """A bias moves in multiples of so many steps of the output."""
-
-NARROW = 8
-"""Below so many bits the scales of weights are learned unless asked otherwise: cutting off peaks pays."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ class TrainableConstant:
 
 
 def constants_of(
-    plan: Plan, needed: Sequence[Op], specs: Mapping[str, OpSpec], freeze: Sequence[str], add_weight: AddWeight
+    plan: Plan, needed: Sequence[Op], specs: Mapping[str, OpSpec], freeze: Sequence[str], layer_of: LayerOf
 ) -> tuple[TrainableConstant, ...]:
     """Variables for the float constants that `needed` ops read: weights and biases can be trained, others cannot.
 
@@ -73,7 +68,7 @@ def constants_of(
         value = np.asarray(plan.constants.at(uses[0]))
         trained = any(_is_trained(use, specs) for use in uses) and not _is_frozen(tensor, uses, freeze)
         unit = _unit(value, uses[0], plan, specs) if trained else np.ones((), np.float32)
-        name = f"constant_{len(made)}"  # names of tensors hold slashes, which Keras refuses
+        add_weight, name = layer_of(uses[0].op), variable_name(tensor.name)
         variable = new_variable(add_weight, name, value / unit, trainable=trained)
         made.append(TrainableConstant(tensor, tuple(uses), variable, unit))
     return tuple(made)
@@ -112,56 +107,3 @@ def unmatched(patterns: Sequence[str], graph: Graph) -> list[str]:
     """Patterns that fit nothing: most likely misspelt."""
     named = [Op("", [], [t]) for t in graph.tensors if t.is_constant]
     return [p for p in patterns if not any(keep_float(p).matches(op) for op in (*graph.ops, *named))]
-
-
-class WeightQuantizer:
-    """Symmetric levels for the weights at one use, with a scale for each slice along an axis, or one for all.
-
-    Scales either hold the greatest weight there is now, or are learned (LSQ): as the first ones times exp(exponents).
-    """
-
-    def __init__(
-        self, start: QuantParams, data: Array, settings: QuantSettings, add_weight: AddWeight, name: str
-    ) -> None:
-        self.start = start
-        given = start.levels.bits
-        bits = given if settings.weight_bits is None else min(settings.weight_bits, given)
-        self.levels = QuantLevels(bits, narrow=True)
-        self.learned = (settings.weight_scales or ("learned" if bits < NARROW else "last")) == "learned"
-        if not self.learned:
-            return
-        scales = np.array(start.scales, np.float32)
-        if bits < given:
-            scales = np.array(
-                weight_params(data, start.axis, Levels(start.dtype, bits), name, "mse").scales, np.float32
-            )
-        shape = [] if start.axis is None else [-1 if k == start.axis else 1 for k in range(data.ndim)]
-        self.first = np.asarray(scales.reshape(shape))
-        self.exponents = new_variable(add_weight, name, np.zeros_like(self.first), trainable=True)
-
-    def scale(self, weights: Any) -> Any:
-        if self.learned:
-            return ops.multiply(ops.convert_to_tensor(self.first), ops.exp(ops.convert_to_tensor(self.exponents)))
-        scale = symmetric_scale(weights, self.levels, self.start.axis)
-        # Channels without weights take the least scale of the others, as `live_scales` has it.
-        alive = scale * (self.levels.steps // 2) >= SMALLEST_SCALE * 2.0**24
-        others = ops.min(ops.where(alive, scale, 3e38))
-        return ops.where(alive, scale, ops.where(others < 3e38, others, 2.0**-7))
-
-    def params(self, weights: Array) -> QuantParams:
-        """What the weights are deployed with: `scale`, computed to the last bit as without training."""
-        others = None if self.start.axis is None else tuple(k for k in range(weights.ndim) if k != self.start.axis)
-        peaks = np.abs(weights).max(axis=others, initial=0.0).reshape(-1)
-        if self.learned:
-            scales = self.first.reshape(-1) * np.exp(array_of(self.exponents)).reshape(-1)
-        else:
-            scales = peaks.astype(np.float64) / (self.levels.steps // 2)
-        scales = live_scales(scales, peaks)
-        stored = tuple(map(float, np.asarray(scales, np.float32)))
-        return replace(self.start, scales=stored, zero_points=(0,) * len(stored))
-
-    def clipped(self, weights: Array, params: QuantParams) -> Array:
-        """The weights cut off where the grid ends, which the stored type may reach beyond."""
-        scales, _ = params.along(weights.ndim)
-        most = scales * (self.levels.steps // 2)
-        return np.clip(weights, -most, most).astype(np.float32)

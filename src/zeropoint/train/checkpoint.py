@@ -1,0 +1,122 @@
+"""A training run in a file, to go on from after an interruption."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import Array
+from ..errors import InvalidRecipe
+from ..files import PathLike, write_whole
+from ..graph.query import fingerprint
+from .backend import array_of
+
+
+@dataclass(frozen=True)
+class Check:
+    """Of a state on held-back samples: what it is judged by, over all and in parts, and what else Keras says."""
+
+    value: float
+    parts: tuple[float, ...]
+    logs: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Progressed:
+    """How far training has come: the checks so far, and the best state."""
+
+    step: int = 0
+    history: list[tuple[int, float]] = field(default_factory=list)
+    best_step: int = 0
+    best: Check = Check(0.0, ())
+    state: list[Array] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a file held, besides the variables of the model."""
+
+    progressed: Progressed
+    average: list[Array]
+
+
+@dataclass(frozen=True)
+class TrainingCheckpoint:
+    """One file, written at each check. `asked` is how training was asked for, which has to be the same."""
+
+    path: PathLike
+    asked: str
+
+    def write(self, distiller: Any, done: Progressed, average: Sequence[Array]) -> None:
+        """All variables, those of the optimizer too, the average and the best state."""
+        known = {"run": self._identity(distiller), "step": done.step, "history": done.history}
+        known |= {"best_step": done.best_step, "best": done.best.value, "parts": done.best.parts}
+        arrays = {"known": np.array(json.dumps(known))}
+        for name, values in (
+            ("student", map(array_of, distiller.student.weights)),
+            ("optimizer", map(array_of, distiller.optimizer.variables)),
+            ("average", average),
+            ("best", done.state),
+        ):
+            arrays |= {f"{name}_{k}": value for k, value in enumerate(values)}
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]  # its stubs mix up the options and the arrays
+        write_whole(self.path, [buffer.getvalue()], overwrite=True)
+
+    def read(self, distiller: Any) -> Restored | None:
+        """Bring the student and the optimizer to where the file left them; None if there is no file yet."""
+        if not Path(self.path).exists():
+            return None
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                held = {name: file[name] for name in file.files}
+            known = json.loads(str(held["known"]))
+            history = [(int(step), float(value)) for step, value in known["history"]]
+            best = Check(float(known["best"]), tuple(map(float, known["parts"])))
+            done = Progressed(int(known["step"]), history, int(known["best_step"]), best)
+            run = known["run"]
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise InvalidRecipe(
+                f"{self.path} is no training run that was left ({error}); choose another name"
+            ) from None
+        if run != self._identity(distiller):
+            raise InvalidRecipe(
+                f"{self.path} holds a run of another model, or with other settings; repeat what it was begun with, or "
+                "choose another name"
+            )
+        distiller.optimizer.build(distiller.trainable_variables)
+        for name, variables in (("student", distiller.student.weights), ("optimizer", distiller.optimizer.variables)):
+            for k, variable in enumerate(variables):
+                variable.assign(held[f"{name}_{k}"])
+        count = len(distiller.student.weights)
+        done.state = [held[f"best_{k}"] for k in range(count)]
+        return Restored(done, [held[f"average_{k}"] for k in range(count)])
+
+    def remove(self) -> None:
+        """Training is done: there is nothing to go on with."""
+        Path(self.path).unlink(missing_ok=True)
+
+    def _identity(self, distiller: Any) -> str:
+        """Of the model and of how it is trained."""
+        blueprint = distiller.student.blueprint
+        model = fingerprint(blueprint.planned.model)
+        shapes = [tuple(v.shape) for v in distiller.student.weights]
+        text = f"{self.asked} {plain_text(distiller.goal)} {blueprint.settings} {model} {shapes}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def plain_text(value: Any) -> str:
+    """A dataclass as text that is the same in another process: Keras's objects by their class."""
+    if is_dataclass(value):
+        return " ".join(f"{f.name}={plain_text(getattr(value, f.name))}" for f in fields(value))
+    if isinstance(value, tuple | list):
+        return f"[{' '.join(map(plain_text, value))}]"
+    return repr(value) if value is None or isinstance(value, str | int | float) else type(value).__qualname__

@@ -1,0 +1,123 @@
+"""Few bits: which layers get them, where their ranges start, and going from one number of bits to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from ..affine import QuantParams
+from ..calibration import Grid, Stats, choose_range
+from ..errors import InvalidRecipe
+from ..graph.model import Graph, Model, Op
+from ..graph.query import Uses, tensor_keys
+from ..ops import OpSpec
+from ..plan.plan import Group, Plan
+from ..recipe import INT8, Recipe, Rule, recipe_from
+from ..sources.ports import entry
+from ..train_bits import TrainBits
+from .fake_quant_graph import Blueprint, group_bits
+
+Stages = tuple[TrainBits, ...]
+"""Bits to train in, one after the other; the last are those of the result."""
+
+
+def stages_of(asked: str | Sequence[str]) -> Stages:
+    """From "w2a8", from "w8a8,w4a8,w2a8", or from several such texts."""
+    texts = asked.split(",") if isinstance(asked, str) else asked
+    found = tuple(TrainBits.parse(text) for text in texts)
+    if not found:
+        raise InvalidRecipe("no bits to train in were given; choose from w8a8 down to w1a1, ternary or binary")
+    for wide, narrow in pairwise(found):
+        if narrow.weights > wide.weights or narrow.activations > wide.activations:
+            raise InvalidRecipe(f"training goes from more bits to fewer, not from {wide} to {narrow}")
+    return found
+
+
+def low_bit_recipe(model: Model, bits: TrainBits, ops: Mapping[str, OpSpec], *, every_layer: bool = False) -> Recipe:
+    """A recipe for `bits` in all layers, with 8-bit weights in the first and the last ones unless `every_layer`.
+
+    These have the fewest weights and are the most sensitive: one reads the data itself, the other makes the result.
+    """
+    recipe = recipe_from({"rules": [{"scheme": "int8", "train_bits": str(bits)}]})
+    if every_layer:
+        return recipe
+    graph = entry(model).graph
+    first, last = outermost_layers(graph, ops)
+    wide = replace(INT8, train_bits=str(TrainBits(8, bits.activations)))
+    rules = [Rule(wide, name=op.outputs[0].name) for op in (*first, *(op for op in last if op not in first))]
+    return recipe.then(*rules)
+
+
+def outermost_layers(graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[list[Op], list[Op]]:
+    """Layers with weights that no other comes before, and those that none comes after."""
+
+    def has_weights(op: Op) -> bool:
+        spec = ops.get(op.kind)
+        slots = () if spec is None else spec.weight_slots
+        return any(k < len(op.inputs) and (t := op.inputs[k]) is not None and t.is_constant for k in slots)
+
+    uses, layers = Uses(graph), [op for op in graph.ops if has_weights(op)]
+    behind: set[Op] = set()
+    for op in graph.ops:
+        makers = [uses.producer(t) for t in op.inputs if t is not None]
+        if any(maker is not None and (maker in behind or has_weights(maker)) for maker in makers):
+            behind.add(op)
+    before: set[Op] = set()
+    for op in reversed(graph.ops):
+        if has_weights(op) or op in before:
+            before.update(maker for t in op.inputs if t is not None and (maker := uses.producer(t)) is not None)
+    return [op for op in layers if op not in behind], [op for op in layers if op not in before]
+
+
+def with_narrow_ranges(blueprint: Blueprint, stats: Stats | None) -> Blueprint:
+    """Ranges of few levels start where these lose the least, as far as statistics say; it is far below the peak."""
+    if stats is None:
+        return blueprint
+    keys = tensor_keys(blueprint.planned.model)
+
+    def narrowed(group: Group, bits: int) -> Group:
+        named = {keys.get(node.tensor, "") for node in group.nodes}
+        seen = [stats.tensors[key] for key in sorted(named) if key in stats.tensors]
+        if bits >= group.params.dtype.bits or not seen:
+            return group
+        highs = [[choose_range(one, "mse", Grid(b))[1] for one in seen] for b in (bits, 8)]
+        share = max(highs[0]) / max(highs[1]) if max(highs[1]) > 0 else 1.0
+        return replace(group, params=_from_zero(group.params.range()[1] * min(share, 1.0), group))
+
+    return _with_groups(blueprint, narrowed)
+
+
+def at_stage(blueprint: Blueprint, trained: Any, stage: TrainBits | None) -> Blueprint:
+    """What comes after `trained`, a graph of the stage before: its weights and ranges, rounded to fewer levels."""
+    plan = blueprint.plan
+    values, keys = dict(plan.constants.values), dict(plan.constants.keys)
+    for constant in trained.graph.constants:
+        if constant.variable.trainable:
+            key = f"{plan.key(constant.uses[0])}:stage"
+            values[key] = constant.value
+            keys.update(dict.fromkeys(constant.uses, key))
+    learned = trained.graph.ranges.deployed(trained.step)
+    few = [bits < group.params.dtype.bits for bits, group in zip(group_bits(blueprint), plan.groups, strict=True)]
+    groups = tuple(
+        replace(group, params=_from_zero(params.range()[1], group) if narrow else params)
+        for group, params, narrow in zip(plan.groups, learned, few, strict=True)
+    )
+    constants = replace(plan.constants, values=values, keys=keys)
+    return _on_plan(replace(blueprint, stage=stage), replace(plan, groups=groups, constants=constants))
+
+
+def _from_zero(high: float, group: Group) -> QuantParams:
+    return QuantParams.from_range(0.0, high, group.params.dtype, name=group.nodes[0].tensor.name)
+
+
+def _with_groups(blueprint: Blueprint, change: Any) -> Blueprint:
+    plan = blueprint.plan
+    groups = tuple(change(g, b) for g, b in zip(plan.groups, group_bits(blueprint), strict=True))
+    return _on_plan(blueprint, replace(plan, groups=groups))
+
+
+def _on_plan(blueprint: Blueprint, plan: Plan) -> Blueprint:
+    plans = tuple(plan if p.graph is plan.graph else p for p in blueprint.planned.plans)
+    return replace(blueprint, plan=plan, planned=replace(blueprint.planned, plans=plans))

@@ -1,0 +1,172 @@
+"""What is trained on: samples in memory, labels beside them, and batches of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import keras
+import numpy as np
+
+from ..dtypes import Array
+from ..errors import InvalidRecipe, InvalidSample, argument
+from ..graph.model import Model
+from ..sources.data import DataSource, samples_from
+from ..sources.ports import Row, entry
+from ..sources.samples import Notes, iterate, rows
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """All samples in memory: rows for one run each, and labels beside them."""
+
+    rows: tuple[Row, ...]
+    labels: tuple[Array, ...] | None = None
+
+    @classmethod
+    def of(cls, model: Model, data: DataSource, *, labelled: bool, limit: int | None = None) -> TrainingData:
+        """All samples of `data`, or the first so many."""
+        where = entry(model)
+        samples = islice(iterate(samples_from(data, where)), limit)
+        if labelled:
+            pairs = [pair for k, sample in enumerate(samples) for pair in _labelled(sample, where, k)]
+            found, labels = tuple(row for row, _ in pairs), tuple(label for _, label in pairs)
+        else:
+            found, labels = tuple(row for _, row in rows(samples, where, Notes())), None
+        if len(found) < 2:
+            raise InvalidSample(f"training needs at least two samples, one of them to check with, not {len(found)}")
+        return cls(found, labels)
+
+    def require_finite(self, model: Model) -> None:
+        """Raise if an input holds NaN or infinity: one such sample makes every weight NaN."""
+        ports = entry(model).ports
+        for number, row in enumerate(self.rows):
+            for port, values in zip(ports, row, strict=True):
+                if values.dtype.kind == "f" and not np.isfinite(values).all():
+                    raise InvalidSample(
+                        f"sample {number}, input {port}: {np.count_nonzero(~np.isfinite(values))} values are NaN or "
+                        f"infinite; leave that sample out, or allow it ({argument('allow_nonfinite', True)})"
+                    )
+
+    def split(self, share: float) -> tuple[list[int], list[int]]:
+        """Samples to train on and to check with: every so many is held back, at least one; all, for a share of 0."""
+        count = len(self.rows)
+        wanted = max(1, round(share * count)) if share else 0
+        held = {int(k * count / wanted) for k in range(wanted)} if wanted else set()
+        kept = [k for k in range(count) if k not in held]
+        return kept, sorted(held) or kept
+
+    def batch(self, chosen: Sequence[int]) -> tuple[list[Array], Array | None]:
+        inputs = [np.concatenate(column) for column in zip(*(self.rows[k] for k in chosen), strict=True)]
+        return inputs, None if self.labels is None else np.concatenate([self.labels[k] for k in chosen])
+
+
+def _labelled(sample: Any, where: Any, number: int) -> list[tuple[Row, Array]]:
+    """A pair of inputs and labels, or of batches of them."""
+    if not isinstance(sample, tuple | list) or len(sample) != 2:
+        raise InvalidSample(
+            f"sample {number} is no pair of inputs and labels; without labels, leave out the loss and the metric"
+        )
+    found = [row for _, row in rows([sample[0]], where, Notes())]
+    labels = np.asarray(sample[1])
+    if labels.dtype.kind not in "biuf":
+        raise InvalidSample(f"the label of sample {number} is {sample[1]!r}; labels are numbers or arrays of them")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise InvalidSample(f"the label of sample {number} is NaN or infinite; leave that sample out")
+    if len(found) == 1:
+        return [(found[0], labels if labels.ndim and labels.shape[0] == 1 else labels[None])]
+    if labels.shape[:1] != (len(found),):
+        raise InvalidSample(f"sample {number} has {len(found)} inputs and labels of shape {list(labels.shape)}")
+    return [(row, labels[k : k + 1]) for k, row in enumerate(found)]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """`mirror` flips half of the images of a batch left to right; `shift` moves each by up to so many pixels."""
+
+    mirror: bool = False
+    shift: int = 0
+
+    def __call__(self, array: Array, rng: np.random.Generator) -> Array:
+        if not self.mirror and not self.shift:
+            return array
+        if array.ndim != 4:
+            raise InvalidRecipe(f"only images can be mirrored or shifted, not arrays of {array.ndim} dimensions")
+        array = _mirrored(array, rng) if self.mirror else array
+        return shifted(array, self.shift, rng) if self.shift else array
+
+
+def _mirrored(images: Array, rng: np.random.Generator) -> Array:
+    turned = rng.random((images.shape[0], 1, 1, 1)) < 0.5
+    return np.where(turned, images[:, :, ::-1], images)
+
+
+def shifted(images: Array, most: int, rng: np.random.Generator) -> Array:
+    """Each image moved by up to `most` pixels down and across, with its border repeated."""
+    count, height, width, _ = images.shape
+    down, across = rng.integers(-most, most + 1, (2, count, 1))
+    rows = np.clip(np.arange(height) + down, 0, height - 1)
+    columns = np.clip(np.arange(width) + across, 0, width - 1)
+    return np.asarray(images[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]])
+
+
+class _Batches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
+    def __init__(self, data: TrainingData) -> None:
+        super().__init__(workers=0)
+        self.data = data
+
+    def taken(self, chosen: Sequence[int]) -> tuple[tuple[Array, ...], Array | None]:
+        inputs, labels = self.data.batch(chosen)
+        return tuple(inputs), labels
+
+    @staticmethod
+    def item(inputs: tuple[Array, ...], labels: Array | None) -> tuple[Any, ...]:
+        return (inputs,) if labels is None else (inputs, labels)
+
+
+class HeldBack(_Batches):
+    """The samples to check with, always in the same order."""
+
+    def __init__(self, data: TrainingData, held: Sequence[int], size: int) -> None:
+        super().__init__(data)
+        self.held, self.size = held, min(size, len(held))
+
+    @property
+    def num_batches(self) -> int:
+        return -(-len(self.held) // self.size)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return self.item(*self.taken(self.held[index * self.size : (index + 1) * self.size]))
+
+
+class RandomBatches(_Batches):
+    """Random batches of one size, so that nothing is compiled twice: `each` of them from `first` on.
+
+    The batch of a step follows from the seed and the step alone, so that training can go on where it was left.
+    """
+
+    def __init__(self, data: TrainingData, kept: Sequence[int], size: int, seed: int, vary: Augmentation) -> None:
+        super().__init__(data)
+        self.kept, self.size, self.seed, self.vary = np.asarray(kept), min(size, len(kept)), seed, vary
+        self.first, self.each = 0, 1
+
+    @property
+    def num_batches(self) -> int:
+        return self.each
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        step = self.first + index
+        inputs, labels = self.taken(self.chosen(step))
+        rng = np.random.default_rng((self.seed, 1, step))
+        return self.item(tuple(self.vary(array, rng) for array in inputs), labels)
+
+    def chosen(self, step: int) -> list[int]:
+        """The samples of a step: one shuffled pass over all after the other, cut into batches."""
+        start, count = step * self.size, len(self.kept)
+        rounds = range(start // count, (start + self.size - 1) // count + 1)
+        order = np.concatenate([np.random.default_rng((self.seed, 0, k)).permutation(self.kept) for k in rounds])
+        place = start - rounds[0] * count
+        found: list[int] = order[place : place + self.size].tolist()
+        return found

@@ -1,0 +1,214 @@
+"""Few bits: levels of weights and activations, which layers have them, stages, and what is exported."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from keras import ops
+
+import zeropoint
+from zeropoint.affine import QuantParams
+from zeropoint.dtypes import DType
+from zeropoint.errors import InvalidRecipe
+from zeropoint.ops import OPS
+from zeropoint.recipe import load_recipe, recipe_from
+from zeropoint.train import QuantSettings, Schedule, distill, export, parity, trainable
+from zeropoint.train.backend import array_of
+from zeropoint.train.fake_quant import with_gradient_bits
+from zeropoint.train.low_bits import low_bit_recipe, outermost_layers, stages_of
+from zeropoint.train.weight_quantizers import BinaryQuantizer, LearnedScales, TernaryQuantizer, WeightQuantizer
+from zeropoint.train_bits import TrainBits
+
+from ..nets import Net, normal, samples_for
+from .gradients import value_and_gradients
+
+
+class Variable:
+    """Stands for a layer that variables are added to."""
+
+    def add_weight(self, shape, name, **_):
+        import keras
+
+        return keras.Variable(np.zeros(shape, np.float32), name=name)
+
+
+def small_net():
+    """Three layers with rectified values between them."""
+    net = Net()
+    x = net.conv(net.input(1, 6, 6, 2), normal(8, 3, 3, 2, spread=0.4), normal(8), activation=1)
+    x = net.conv(x, normal(8, 3, 3, 8, seed=1, spread=0.2), normal(8, seed=2), activation=1)
+    flat = net("RESHAPE", [x, np.array([1, 288], np.int32)], (1, 288), newShape=(1, 288))
+    return net.model(net.dense(flat, normal(4, 288, seed=3, spread=0.1)))
+
+
+def weights_of(model):
+    return [t for t in model.main.tensors if t.data is not None and t.params and t.dtype.bits <= 8]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("w2a8", TrainBits(2, 8)),
+        ("W4A4", TrainBits(4, 4)),
+        ("w3", TrainBits(3, 8)),
+        ("binary", TrainBits(1, 8)),
+        ("w1a4", TrainBits(1, 4)),
+        ("ternary", TrainBits(2, 8, ternary=True)),
+        ("ternarya2", TrainBits(2, 2, ternary=True)),
+    ],
+)
+def test_bits_are_spelled(text, wanted):
+    assert TrainBits.parse(text) == wanted
+    assert TrainBits.parse(str(wanted)) == wanted
+
+
+def test_bits_that_there_are_not_are_refused():
+    for text in ("w9a8", "w0", "a4", "", "w2a8x"):
+        with pytest.raises(InvalidRecipe, match="ternary or binary"):
+            TrainBits.parse(text)
+    with pytest.raises(InvalidRecipe, match="from more bits to fewer"):
+        stages_of("w2a8,w4a8")
+    assert [str(s) for s in stages_of("w8a8,w4a8,binary")] == ["w8a8", "w4a8", "binarya8"]
+
+
+@pytest.mark.parametrize("kind", [TernaryQuantizer, BinaryQuantizer, WeightQuantizer])
+def test_what_is_trained_is_what_is_deployed(kind):
+    """Integers times scale in training are those that are stored."""
+    data = normal(6, 3, 3, 4, spread=0.5)
+    start = QuantParams((0.1,) * 6, (0,) * 6, DType.INT8, zeropoint.affine.PerAxis(0))
+    quantizer = kind(start, data, QuantSettings(), 3, LearnedScales(Variable().add_weight, "w"))
+    scale = quantizer.scale(ops.convert_to_tensor(data))
+    trained = array_of(quantizer.steps(ops.convert_to_tensor(data), scale)) * array_of(scale)
+    params = quantizer.params(data)
+    deployed = quantizer.deployed(data, params)
+    scales, _ = params.along(4)
+    np.testing.assert_allclose(np.floor(deployed / scales + 0.5) * scales, trained, rtol=1e-5, atol=1e-6)
+    levels = np.unique(np.round(trained / scales))
+    assert (
+        set(levels)
+        <= {TernaryQuantizer: {-1, 0, 1}, BinaryQuantizer: {-1, 1}, WeightQuantizer: set(range(-3, 4))}[kind]
+    )
+
+
+def test_ternary_weights_start_near_the_best():
+    """The scale is the mean of what lies beyond the threshold, which is 0.7 times the mean magnitude."""
+    data = normal(1, 10000, spread=1.0)
+    start = QuantParams((0.1,), (0,), DType.INT8)
+    quantizer = TernaryQuantizer(start, data, QuantSettings(), 2, LearnedScales(Variable().add_weight, "w"))
+    best = min(
+        np.square(data - s * np.sign(data) * (np.abs(data) > t)).mean()
+        for s in np.linspace(0.8, 1.6, 17)
+        for t in np.linspace(0.3, 0.9, 13)
+    )
+    found = quantizer.deployed(data, quantizer.params(data))
+    assert np.square(data - found).mean() < 1.02 * best
+
+
+def test_the_first_and_last_layers_are_left_in_8_bits():
+    model = small_net()
+    first, last = outermost_layers(model.main, OPS)
+    assert [op.kind for op in (*first, *last)] == ["CONV_2D", "FULLY_CONNECTED"]
+    rules = low_bit_recipe(model, TrainBits(2, 4), OPS)
+    bits = [str(rules.scheme(op).trained) for op in model.main.ops if op.kind != "RESHAPE"]
+    assert bits == ["w8a4", "w2a4", "w8a4"]
+    rules = low_bit_recipe(model, TrainBits(2, 4), OPS, every_layer=True)
+    assert {str(rules.scheme(op).trained) for op in model.main.ops} == {"w2a4"}
+
+
+@pytest.mark.parametrize("bits", ["w4a4", "w2a2", "ternarya3", "w1a1"])
+def test_few_levels_are_exported_and_agree(bits):
+    """The integers of the file have as many levels as were trained, and LiteRT computes what the trained graph does."""
+    model, asked = small_net(), TrainBits.parse(bits)
+    samples = samples_for(model, 24)
+    recipe = low_bit_recipe(model, asked, OPS, every_layer=True)
+    net = trainable(model, None, zeropoint.calibrate(model, samples), recipe=recipe)
+    x = np.concatenate([row[0] for row in samples])
+    net.compile(optimizer="adam", loss="mse", run_eagerly=True)
+    net.train_on_batch(x, array_of(net(x)) * 0.5)
+    result = export(net)
+    most = 2 if asked.is_binary else 2**asked.weights - 1
+    assert all(len(np.unique(t.data)) <= most for t in weights_of(result.model))
+    (found,) = parity(net, result, samples)
+    assert found.equal >= 0.98, str(found)
+    for op in result.model.main.ops:
+        if op.kind == "CONV_2D":
+            assert op.outputs[0].params.zero_point == 127 - (2**asked.activations - 1)
+
+
+def test_stages_go_from_more_bits_to_fewer(tmp_path):
+    model = small_net()
+    done = distill(model, samples_for(model, 24), train_bits="w4a8,binary", schedule=Schedule(4, 8, checks=2))
+    assert [note.split(":")[0] for note in done.result.notes[-2:]] == ["w4a8", "binarya8"]
+    inner = done.trained.graph.quantizers
+    assert sorted({q.bits for q in inner.values()}) == [1, 8]
+
+
+def test_recipes_name_bits_for_some_ops(tmp_path):
+    content = {"rules": [{"scheme": "int8"}, {"ops": "CONV_2D", "scheme": "int8", "train_bits": "ternary"}]}
+    model, samples = small_net(), samples_for(small_net(), 8)
+    net = trainable(model, None, zeropoint.calibrate(model, samples), recipe=recipe_from(content))
+    kinds = {use.op.kind: type(q) for use, q in net.graph.quantizers.items()}
+    assert kinds == {"CONV_2D": TernaryQuantizer, "FULLY_CONNECTED": WeightQuantizer}
+    with pytest.raises(InvalidRecipe, match=r"train_bits, which take training: zeropoint\.distill"):
+        zeropoint.quantize(model, recipe=recipe_from(content), data=samples)
+    with pytest.raises(InvalidRecipe, match="is for the scheme int8"):
+        recipe_from({"rules": [{"scheme": "int16x8", "train_bits": "w4a8"}]})
+    (tmp_path / "r.toml").write_text('[[rules]]\nscheme = "int8"\ntrain_bits = "w4a4"\n')
+    assert load_recipe(tmp_path / "r.toml").rules[0].scheme.trained == TrainBits(4, 4)
+
+
+def test_gradients_are_rounded_to_few_bits():
+    """Each sample's gradients take few values, and are right on average."""
+    x = np.zeros((2, 400), np.float32)
+    above = np.stack([np.linspace(-1, 1, 400), np.linspace(-0.01, 0.01, 400)]).astype(np.float32)
+    total = np.zeros_like(above)
+    for step in range(64):
+        _, (found,) = value_and_gradients(lambda v, step=step: with_gradient_bits(v, 3, step), [x], above)
+        total += found / 64
+        assert len(np.unique(np.round(found[0], 5))) <= 8
+    assert (np.abs(total - above).max(axis=1) < 0.12 * np.abs(above).max(axis=1)).all()
+    with pytest.raises(InvalidRecipe, match="1 to 16 bits"):
+        QuantSettings(gradient_bits=0)
+
+
+def test_values_inside_a_learned_range_move_its_scale():
+    """LSQ: the gradient of the scale is round(k) - k inside."""
+    from zeropoint.train.fake_quant import nudge, round_and_clip
+
+    x = np.array([0.3, 0.45, -0.2], np.float32)
+
+    def total(low, high):
+        grid = nudge(low, high, 15.0, learn_scale=True)
+        return ops.sum(round_and_clip(grid.in_steps(ops.convert_to_tensor(x)), grid.bounds()) * grid.scale)
+
+    _, (_, to_high) = value_and_gradients(total, [np.float32(-1), np.float32(2)], np.float32(1))
+    k = x / 0.2
+    assert float(array_of(to_high)) == pytest.approx(float((np.round(k) - k).sum()) / 15, abs=1e-4)
+
+
+def test_low_bits_refuse_what_contradicts_them():
+    model = small_net()
+    with pytest.raises(InvalidRecipe, match="leave out mode and recipe"):
+        distill(model, samples_for(model, 4), "int16x8", train_bits="w2a8")
+    with pytest.raises(InvalidRecipe, match="leave out resume"):
+        distill(model, samples_for(model, 4), train_bits="w4a8,w2a8", resume="run.npz")
+    assert replace(TrainBits(4, 4)).at_least(TrainBits(8, 2)) == TrainBits(8, 4)
+
+
+def test_inspect_tells_the_levels_and_the_zipped_size(run, tmp_path):
+    model = small_net()
+    stats = zeropoint.calibrate(model, samples_for(model, 8))
+    recipe = low_bit_recipe(model, TrainBits.parse("ternary"), OPS)
+    file = tmp_path / "ternary.tflite"
+    export(trainable(model, None, stats, recipe=recipe)).save(file)
+    shown = zeropoint.inspect(file)
+    assert sorted(t.levels for t in shown.tensors if t.levels is not None)[0] == 3
+    assert shown.few_levels == "1 of 3 weights: 1 with 3 levels (2 bits)"
+    assert shown.zip_bytes < shown.file_bytes
+    code, out, _ = run("inspect", file)
+    assert code == 0
+    assert "1 with 3 levels (2 bits);" in out
+    assert "(3 levels)" in out
+    assert zeropoint.inspect(model).zip_bytes is None
