@@ -38,6 +38,7 @@ OPTIONS = {
     "LOGISTIC": "",
     "CUSTOM": "",
     "CEIL": "",
+    "FLOOR": "",
     "SIN": "",
     "LOG": "",
     "MINIMUM": "MaximumMinimumOptions",

@@ -143,3 +143,14 @@ def test_a_function_that_goes_on_changing_is_not_cut_off_however_large_its_numbe
     made = zeropoint.quantize(model, "int8", samples, effort="quick", target="integer")
     assert not made.skipped
     assert outputs_of(made.model, samples)[0].max() == pytest.approx(2 * size, rel=0.01)
+
+
+def test_a_jump_at_the_end_of_a_range_is_not_cut_off():
+    """FLOOR makes 1 of the only value that is 1, and 0 of all others above zero."""
+    net = Net()
+    model = net.model(net("FLOOR", [net("MUL", [net.input(1, 64), np.float32([0.5])])]))
+    samples = [(np.linspace(-0.1, 2, 64, dtype=np.float32)[None],)]
+    made = zeropoint.quantize(model, "int16x8", samples, effort="quick", target="integer")
+    assert [skipped.op.kind for skipped in made.skipped] == ["FLOOR"]
+    _, high = made.plan.stored[made.plan.graph.ops[-1].inputs[0]].range()
+    assert high > 0.9999

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import zeropoint
-from tools.soak.oracle import KERNELS, wrong_ops
+from tools.soak.oracle import KERNELS, Opened, wrong_ops
 from zeropoint.affine import QuantParams
 from zeropoint.dtypes import DType
 from zeropoint.graph import Model
+from zeropoint.graph.edit import set_constant
 
 from .. import build
-from ..nets import normal, samples_for
+from ..nets import Net, normal, samples_for
 
 kernels = pytest.mark.parametrize("kernels", KERNELS)
 
@@ -67,3 +68,16 @@ def test_numbers_that_cancel_are_judged_as_finely_as_float32_holds_them(kernels)
     model = build.one_op("SUB", [x, y], z, options="SubOptions", potScaleInt16=False)
     numbers = 32000 * np.random.default_rng(0).uniform(-1, 1, 64).astype(np.float32)
     assert wrong_ops(model, [(numbers, numbers)], kernels) == []
+
+
+def test_a_table_is_judged_by_the_function_that_it_stands_for():
+    net = Net()
+    model = net.model(net("SIN", [net.input(1, 64)]))
+    samples = [(np.linspace(-3, 3, 64, dtype=np.float32)[None],)]
+    result = zeropoint.quantize(model, "int8", samples, effort="quick", target="integer")
+    assert "GATHER" in {op.kind for op in result.model.main.ops}
+    assert Opened(result.model, result.prepared).wrong_ops(samples, "optimized") == []
+    table = next(op for op in result.model.main.ops if op.kind == "GATHER").inputs[0]
+    set_constant(table, np.roll(table.data, 8), table.dtype, table.params)
+    (wrong,) = Opened(result.model, result.prepared).wrong_ops(samples, "optimized")
+    assert wrong.op.kind == "GATHER"

@@ -37,9 +37,9 @@ CONVERTED = {True: 1.0, False: 0.5}
 AS_EIGHT_BITS = COARSE + 16
 """Units of int16 that are one and a half of int8: where a table is interpolated, int16 may be as coarse as that."""
 
-FIXED_POINT = {"LOGISTIC": 7.0, "TANH": 13.0}
-"""Units of int16 that the optimized kernels are off at most where the scale of their input is nearly a power of two:
-there they compute with few bits rather than look up a table."""
+FIXED_POINT = {"LOGISTIC": 11.5, "TANH": 22.0}
+"""Units of int16 that the optimized kernels are off at most, over all inputs, where the scale of these is within 0.07 %
+of 2**-12 (TANH: or 2**-11): they take it for that, and compute with few bits rather than look up a table."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Wrong:
 class FloatTwins:
     """For each op of a graph with integer operands the same op in float, fed with what the integers stand for."""
 
-    def __init__(self, graph: Graph) -> None:
-        constant = constant_parts(graph)
-        self.ops = [op for op in graph.ops if has_twin(op)]
+    def __init__(self, graph: Graph, looked_up: Mapping[str, Op]) -> None:
+        self.ops = [lookup(op, graph, looked_up) for op in graph.ops if has_twin(op)]
+        constant = constant_parts(graph) | {t for op in self.ops for t in op.inputs if t is not None and t.is_constant}
         self.outputs: dict[Tensor, Tensor] = {}
         fed: dict[Tensor, Tensor] = {}
         held: dict[Tensor, Tensor] = {}
@@ -76,7 +76,8 @@ class FloatTwins:
         self.fed = list(fed)
         tensors = dict.fromkeys((*fed.values(), *(t for op in twins for t in op.tensors())))
         main = Graph("main", list(tensors), twins, list(fed.values()), list(self.outputs.values()))
-        self.runner = Runner(Model([main]), kernels="optimized") if twins else None
+        # Not strict: an op may make [1] of a scalar, whatever shape the file records.
+        self.runner = Runner(Model([main]), kernels="optimized", strict=False) if twins else None
 
     def values(self, found: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
         """What the float ops make of the values `found` in the quantized model, by tensor of that model."""
@@ -89,7 +90,23 @@ class FloatTwins:
 def has_twin(op: Op) -> bool:
     spec = OPS.get(op.kind)
     has_integers = any(t is not None and t.is_quantized for t in (*op.inputs, *op.outputs))
-    return spec is not None and has_integers and op.kind not in CONVERSIONS and Trait.RECURRENT not in spec.traits
+    if spec is None or not has_integers or op.kind in CONVERSIONS or Trait.RECURRENT in spec.traits:
+        return False
+    return Trait.CASTS not in spec.traits  # of integers it makes places in a table: see `lookup`
+
+
+def lookup(op: Op, graph: Graph, looked_up: Mapping[str, Op]) -> Op:
+    """The float op whose results `op` gathers from a table, if it does: CAST, perhaps ADD, and GATHER stand for it."""
+    made = op.outputs[0]
+    name = made.name.removesuffix(f"/{made.dtype.label}")  # of an output of the graph, which is float
+    original = looked_up.get(name) if op.kind == "GATHER" else None
+    if original is None:
+        return op
+    makers = {t: maker for maker in graph.ops for t in maker.outputs}
+    source = op.inputs[1]
+    while source in makers and not source.is_quantized:
+        source = makers[source].inputs[0]
+    return replace(original, inputs=[source, *original.inputs[1:]], outputs=op.outputs)
 
 
 def as_float(tensor: Tensor) -> Tensor:
@@ -104,11 +121,15 @@ def as_float_constant(tensor: Tensor) -> Tensor:
 
 
 class Opened:
-    """The first graph of a quantized model with all its activations to be seen, and its float twins."""
+    """The first graph of a quantized model with all its activations to be seen, and its float twins.
 
-    def __init__(self, model: Model) -> None:
+    `prepared` is the float model that it was made of, which tells what its tables are tables of.
+    """
+
+    def __init__(self, model: Model, prepared: Model | None = None) -> None:
         self.graph = model.main
-        self.twins = FloatTwins(self.graph)
+        ops = () if prepared is None else prepared.main.ops
+        self.twins = FloatTwins(self.graph, {op.name: op for op in ops if op.kind in OPS and OPS[op.kind].table})
         self.made = list(dict.fromkeys(t for op in self.graph.ops for t in op.outputs if t.size))
         cut, needed = cut_model(model, self.graph, self.made)
         self.content = to_bytes(cut)
@@ -130,7 +151,7 @@ class Opened:
         """Ops that compute something else than their float twins do, each with its worst result."""
         worst: dict[Op, float] = {}
         for found in self.values(rows, kernels):
-            for op, off in _distances(self.graph, found, self.twins.values(found)):
+            for op, off in _distances(self.graph, found, self.twins):
                 if kernels == "delegate" and op.inputs[0] in self.constants:
                     continue  # the delegate unpacks constants as it loads them, and writes nothing where others look
                 worst[op] = max(worst.get(op, 0.0), off)
@@ -141,14 +162,13 @@ def wrong_ops(model: Model, rows: Sequence[Sequence[Array]], kernels: Kernels) -
     return Opened(model).wrong_ops(rows, kernels)
 
 
-def _distances(
-    graph: Graph, found: Mapping[Tensor, Array], wanted: Mapping[Tensor, Array]
-) -> Iterator[tuple[Op, float]]:
+def _distances(graph: Graph, found: Mapping[Tensor, Array], twins: FloatTwins) -> Iterator[tuple[Op, float]]:
     """For each op that can be judged how far it is off, 0 where that is within what its kernel may be."""
+    wanted, originals = twins.values(found), {t: op for op in twins.ops for t in op.outputs}
     for op in graph.ops:
         for tensor in op.outputs:
             if tensor in wanted and tensor in found:
-                yield op, _distance(op, tensor, found, wanted[tensor])
+                yield op, _distance(originals[tensor], tensor, found, wanted[tensor])
             elif op.kind in CONVERSIONS and (source := op.inputs[0]) in found and source is not None:
                 yield op, _conversion_distance(source, tensor, found)
 

@@ -110,7 +110,7 @@ def silent_losses(given: Subject, result: Result, effort: str) -> Iterator[str]:
         yield from broken_laws(result)
     if effort == "quick":  # rounding is to the nearest, and weights are those of the file
         yield from distant_constants(given.graph.model, result.model)
-    opened = Opened(result.model)
+    opened = Opened(result.model, result.prepared)
     for kernels in given.kernels:
         yield from map(str, opened.wrong_ops(given.graph.samples[:RUN], kernels))
     if {scheme.activations for scheme in result.plan.schemes.values()} == {DType.INT16}:

@@ -62,7 +62,11 @@ class Curve:
         first, end = np.searchsorted(POINTS, (low, high))
         for result in (t for t in reversed(self.results) if t in seen):
             step = TOLERANCE * (seen[result][1] - seen[result][0]) / (2**bits - 1)
-            left, right = flat_ends(self.made[result][first:end], step)
+            values = self.made[result]
+            left, right = flat_ends(values[first:end], step)
+            # An end of the range may itself lie behind a jump: FLOOR makes 1 of the only value that is 1.
+            left *= not _jumps(values, first, step)
+            right *= not _jumps(values, end, step)
             least = float(POINTS[first + left]) if left else low
             most = float(POINTS[end - right - 1]) if right else high
             if most - least < WORTH * (high - low):
@@ -72,6 +76,11 @@ class Curve:
                 passed = {t: (float(self.made[t][kept].min()), float(self.made[t][kept].max())) for t in between}
                 return {self.tensor: (least, most), **passed}
         return {}
+
+
+def _jumps(values: Array, place: int, step: float) -> bool:
+    """Whether the point at `place` differs from the one before it."""
+    return 0 < place < values.size and not abs(float(values[place]) - float(values[place - 1])) <= step
 
 
 def flat_ends(values: Array, step: float) -> tuple[int, int]:
