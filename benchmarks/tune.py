@@ -2,6 +2,8 @@
 
 `python -m benchmarks.tune --zoo PATH [--only NAME ...] [--drops 0.5,2] [--limit 2000] [--fastest] [-o tune.json]`
 
+With --store, what was tried is kept there, and a run that was ended goes on.
+
 A drop of one point is 0.01 of a score between 0 and 1, one percent of any other. A row says what was found, how it does
 on the half of the samples that did not steer, and the smallest model that one mode for the whole model gives within the
 same budget: with 8-bit weights, and with 4-bit ones as well. With --fastest, latencies of the best model, of all modes
@@ -14,7 +16,8 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -168,6 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=200, help="for calibration (default: 200)")
     parser.add_argument("--limit", type=int, help="score on this many samples only, half of which steer")
     parser.add_argument("--fastest", action="store_true", help="the fastest models instead of the smallest")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="keep trials there, and go on with those that are")
     parser.add_argument("--verbose", action="store_true", help="print every decision")
     parser.add_argument("-o", "--output", type=Path, help="write the rows to this JSON file")
     options = parser.parse_args(arguments)
@@ -175,20 +179,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, task in load_zoo(options.zoo).items():
         if options.only is not None and name not in options.only:
             continue
-        with tempfile.TemporaryDirectory() as folder:
+        with folder_of(options.store, name) as folder:
             for points in map(float, options.drops.split(",")):
                 print(f"{name}, {points:g} points", flush=True)
                 start = time.process_time()
-                tuned = tuned_on(
-                    task, points, "fastest" if options.fastest else "smallest", options, Path(folder) / "s"
-                )
+                tuned = tuned_on(task, points, "fastest" if options.fastest else "smallest", options, folder)
                 rows.append(row_of(name, points, tuned, time.process_time() - start))
                 print(f"    {tuned.lines[-1]}", flush=True)
+                if options.output is not None:
+                    write_rows(options.output, rows)
     table(rows)
-    if options.output is not None:
-        content = {"machine": machine(), "versions": versions(), "rows": [asdict(row) for row in rows]}
-        write_json(options.output, content)
     return 0
+
+
+@contextmanager
+def folder_of(store: Path | None, name: str) -> Iterator[Path]:
+    """Where the trials of a task are kept: for good, or until all its budgets are done."""
+    if store is not None:
+        store.mkdir(parents=True, exist_ok=True)
+        yield store / name
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder) / name
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    content = {"machine": machine(), "versions": versions(), "rows": [asdict(row) for row in rows]}
+    write_json(path, content)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def test_the_same_command_goes_on_and_replaces_what_it_wrote(run):
 def test_a_budget_that_is_not_met_is_exit_code_1(run):
     code, out, err = run(*SCORED, "--max-drop", 5, "--max-size", 100, "--trials", 2, "--json")
     assert code == 1
-    assert err.splitlines()[-1].startswith("check failed: no model keeps the budget; the closest is float16")
+    assert err.splitlines()[-1].startswith("check failed: no model keeps the budget; the closest is dynamic")
     assert not json.loads(out)["met"]
     assert not Path("best.tflite").exists()
     code, _, err = run(*SCORED, "--max-drop", 5, "--max-size", 100, "--trials", 2, "--closest")

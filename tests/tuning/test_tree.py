@@ -5,13 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zeropoint.affine import PerTensor
+from zeropoint.bench.bench import Bench
+from zeropoint.demo import digits as digits_data
 from zeropoint.dtypes import DType
 from zeropoint.recipe import DYNAMIC, FLOAT16, INT8, WEIGHTS, Recipe, preset
-from zeropoint.tuning.sensitivity import BITS, Choice, Layer, described, narrowed, path, weight_forms
+from zeropoint.targets import TARGETS
+from zeropoint.tflite import load
+from zeropoint.tuning.sensitivity import (
+    BITS,
+    Choice,
+    Layer,
+    config_bytes,
+    described,
+    narrowed,
+    path,
+    usual_config,
+    weight_forms,
+    weight_layers,
+)
 from zeropoint.tuning.tree import boldest
 from zeropoint.tuning.trial import Configuration, Trial
 
@@ -95,3 +111,20 @@ def test_each_mode_has_the_granularities_that_its_kernels_take():
         assert any(form.block for form in forms) is has_blocks
         assert any(form.per_tensor for form in forms) is not has_blocks
         assert any(form.label == FLOAT16.label for form in forms) is has_half
+
+
+@pytest.mark.parametrize("base", [WEIGHTS, DYNAMIC, INT8], ids=lambda base: base.label)
+def test_layers_are_measured_in_the_forms_that_they_can_have(digits, base):
+    """Every layer has some; one scale instead of many takes fewer bytes."""
+    rows = [(image[None],) for image in digits_data()["test_images"][:4]]
+    layers = weight_layers(Bench(load(digits), ()).on(rows), TARGETS["cpu"], base)
+    steps = path(layers)
+    assert len(layers) == 5
+    assert config_bytes(layers, steps[-1]) < config_bytes(layers, usual_config(layers, base))
+    for layer in layers:
+        known = {c.scheme: c for c in layer.choices}
+        for scheme in (scheme for scheme in known if scheme.per_tensor):
+            assert known[scheme].bytes < known[replace(scheme, granularity=base.granularity)].bytes
+    if base is INT8:
+        kinds = {layer.kind: {c.scheme.weights for c in layer.choices} for layer in layers}
+        assert kinds["DEPTHWISE_CONV_2D"] == {DType.INT8}, "LiteRT has no other kernel"

@@ -12,11 +12,13 @@ import pytest
 
 import zeropoint
 from zeropoint import Budget, SearchSettings, tune
+from zeropoint.bench.bench import Bench
 from zeropoint.bench.latency import Benchmark, Latency, Timing
 from zeropoint.demo import digits as digits_data
 from zeropoint.errors import InvalidRecipe, InvalidSample, MissingExtra
 from zeropoint.recipe import load_recipe
 from zeropoint.targets import TARGETS
+from zeropoint.tflite import load
 from zeropoint.tuning import search as search_module
 from zeropoint.tuning import tree as tree_module
 from zeropoint.tuning.result import Tuned
@@ -169,7 +171,7 @@ def test_a_budget_that_cannot_be_met_has_a_closest_model(digits):
     tuned = found(digits, budget=Budget(max_drop=2, max_size=100), search=SearchSettings(trials=3))
     assert not tuned.met
     assert tuned.best is None
-    assert tuned.closest is not None
+    assert tuned.closest.size == min(t.size for t in tuned.trials), "the size is what is missed"
     assert "no model keeps the budget" in tuned.lines[-1]
     with pytest.raises(InvalidRecipe, match="no model keeps the budget"):
         _ = tuned.model
@@ -261,12 +263,19 @@ def test_what_stands_in_the_way_is_named_with_its_cost(digits, budget, what, mon
 
 
 def test_ops_that_lose_most_stand_in_the_way_of_a_score(digits):
-    """Labels at random: no model scores as well as chance did for the float one."""
-    labels = np.random.default_rng(0).integers(10, size=len(LABELS))
-    tuned = found(digits, budget=Budget(max_drop=0), labels=labels, target="integer", search=SearchSettings(trials=1))
+    """Of outputs that have to be equal, no quantized model keeps the budget."""
+
+    def closeness(outputs, truth):
+        return -float(np.mean([np.abs(o[0] - t).mean() for o, t in zip(outputs, truth, strict=True)]))
+
+    exact = np.stack([row[0] for row in Bench(load(digits), ()).on([(i,) for i in IMAGES]).outputs(load(digits))])
+    budget, search = Budget(min_metric=-1e-6), SearchSettings(trials=1)
+    tuned = found(digits, budget=budget, metric=closeness, labels=exact, target="integer", search=search)
     named = [line for line in tuned.lines if line.startswith("in the way: ")]
-    assert tuned.met or all("of the error of int8; top-1" in line for line in named)
-    assert tuned.met or len(named) == 3
+    assert len(named) == 3
+    assert all("of the error of int8; closeness −" in line and "if it alone has int8" in line for line in named)
+    shares = [int(line.partition("': ")[2].partition("%")[0]) for line in named]
+    assert shares == sorted(shares, reverse=True)
 
 
 def test_without_labels_the_float_model_is_the_measure(digits):
@@ -310,6 +319,7 @@ def test_a_budget_below_the_standard_error_is_noticed(digits):
         ({"budget": Budget(min_metric=0.999)}, InvalidRecipe, "float model itself"),
         ({"metric": lambda _: 1 / 0}, InvalidRecipe, "ZeroDivisionError"),
         ({"metric": lambda _: np.nan}, InvalidRecipe, "finite"),
+        ({"metric": lambda _: float(np.random.default_rng().normal())}, InvalidSample, "same score each time"),
         ({"metric": "snr"}, InvalidRecipe, "min_metric"),
         ({"objective": "best"}, InvalidRecipe, "smallest"),
         ({"evaluation": IMAGES[:3], "labels": LABELS[:3]}, InvalidSample, "too few"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -18,20 +19,22 @@ lucky, and would otherwise often miss the budget on others. On a path, where the
 
 @dataclass(frozen=True)
 class Excess:
-    """A limit that is not kept, and how people are told."""
+    """A limit that is not kept, how people are told, and how many times as much as allowed it is."""
 
     limit: Limit
     text: str
+    ratio: float = math.inf
 
 
-def excesses(trial: Trial, budget: Budget, allowed: float) -> Iterator[Excess]:
-    """The limits that a trial does not keep; `allowed` is how much the score may be worse."""
+def excesses(trial: Trial, budget: Budget, allowed: float, point: float) -> Iterator[Excess]:
+    """The limits that a trial does not keep; `allowed` is how much the score may be worse, `point` a point of it."""
     drop, tool = trial.drop, trial.tool
     if drop is None:
         yield Excess("refusal", trial.refusal)
         return
     if not drop.within(allowed, PATH_MARGIN if trial.candidate.path else MARGIN):
-        yield Excess("drop", f"the drop{' or its standard error' if drop.within(allowed) else ''}")
+        text = f"the drop{' or its standard error' if drop.within(allowed) else ''}"
+        yield Excess("drop", text, 1 + max(0.0, drop.value - allowed) / (allowed or point))
     ram, cycles = (None, None) if tool is None else (tool.ram, tool.cycles)
     milliseconds = None if trial.latency is None else 1e3 * trial.latency
     longest = None if budget.seconds is None else 1e3 * budget.seconds
@@ -43,4 +46,5 @@ def excesses(trial: Trial, budget: Budget, allowed: float) -> Iterator[Excess]:
     )
     for name, value, limit, form, unit in limits:
         if limit is not None and (value is None or value > limit):
-            yield Excess(name, f"{unit} not known" if value is None else f"{value:{form}} {unit}")
+            known = value is not None
+            yield Excess(name, f"{value:{form}} {unit}" if known else f"{unit} not known", (value or math.inf) / limit)

@@ -154,7 +154,7 @@ class Search:
         closest = None if self.best() is not None else self._closest()
         if closest is None:
             return
-        (first, *_) = self._excesses(closest)
+        first = max(self._excesses(closest), key=lambda excess: excess.ratio)
 
         def score(outcome: Outcome) -> Drop:
             return self.judge.drop(outcome.outputs, outcome.content)
@@ -208,7 +208,7 @@ class Search:
         return Trial(candidate, len(outcome.content), drop, outcome.content, outcome.tool, outcome.seconds)
 
     def _excesses(self, trial: Trial) -> tuple[Excess, ...]:
-        return tuple(excesses(trial, self.budget, self.allowed))
+        return tuple(excesses(trial, self.budget, self.allowed, self.scale.point))
 
     @cached_property
     def _input_key(self) -> str:
@@ -264,10 +264,13 @@ class Search:
         return (trial.size, drop)
 
     def _closest(self) -> Trial | None:
-        """Where nothing keeps the budget: what loses least, among what is small and fast enough if there is such."""
-        made = [t for t in self.trials if t.drop is not None]
-        fits = [t for t in made if all(excess.limit == "drop" for excess in self._excesses(t))]
-        return min(fits or made, key=lambda t: t.drop.value if t.drop else math.inf, default=None)
+        """Where nothing keeps the budget: what is least beyond any of its limits, and of these what loses least."""
+
+        def beyond(trial: Trial) -> tuple[float, float]:
+            drop = math.inf if trial.drop is None else trial.drop.value
+            return max((excess.ratio for excess in self._excesses(trial)), default=1.0), drop
+
+        return min((t for t in self.trials if t.drop is not None), key=beyond, default=None)
 
     def result(self, final_judge: Callable[[], Judge] | None) -> Tuned:
         """What was found, looked at on the samples that did not steer."""

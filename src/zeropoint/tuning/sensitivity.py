@@ -107,6 +107,12 @@ def path(layers: Sequence[Layer]) -> list[Config]:
     return found
 
 
+def usual_config(layers: Sequence[Layer], base: Scheme) -> Config:
+    """All as the mode has them by itself; where there is no kernel for that, at their largest."""
+    usual = weight_forms(base)[0]
+    return tuple(usual if any(c.scheme == usual for c in layer.choices) else layer.hull()[0].scheme for layer in layers)
+
+
 def config_bytes(layers: Sequence[Layer], config: Config) -> int:
     return sum(layer.choice(scheme).bytes for layer, scheme in zip(layers, config, strict=True))
 
@@ -149,7 +155,8 @@ def weight_layers(bench: Bench, target: Target, base: Scheme) -> tuple[Layer, ..
                 continue
             yield Choice(scheme, size, judge.error(build(_with_packed(planned, held), bench.ops)))
 
-    return tuple(Layer(op.label, op.name, tuple(choices(op))) for op in ops)
+    layers = (Layer(op.label, op.name, tuple(choices(op))) for op in ops)
+    return tuple(layer for layer in layers if layer.choices)
 
 
 def _has_kernel(kernels: KernelSpec, scheme: Scheme) -> bool:

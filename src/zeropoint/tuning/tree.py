@@ -21,7 +21,7 @@ from ..recipe import DYNAMIC, FLOAT, INT8, INT16X8, WEIGHTS, Effort, Recipe, Rul
 from ..targets import CPU, Target, target_named
 from .budget import Objective
 from .islands import Harm, harmful_ops, widened
-from .sensitivity import Layer, config_bytes, described, narrowed, path, weight_forms, weight_layers
+from .sensitivity import Layer, config_bytes, described, narrowed, path, usual_config, weight_layers
 from .trial import Configuration, Trial
 
 Round = Generator[Sequence[Configuration], Sequence[Trial], None]
@@ -150,7 +150,7 @@ def narrowing(question: Question, trials: Trials, mode: str) -> Found:
         return replace(candidate, effort=effort, path=f"{mode}, {effort} effort", step=place)
 
     # What the layers take is known, and with it what a file takes that has the same of everything else.
-    others = trials[mode].size - config_bytes(layers, (weight_forms(NARROWED[mode])[0],) * len(layers))
+    others = trials[mode].size - config_bytes(layers, usual_config(layers, NARROWED[mode]))
     largest = min(t.size for t in trials.values() if t.within)
     places = _smaller([others + config_bytes(layers, config) for config in steps], largest)
     kept = yield from boldest(at, places)
