@@ -49,10 +49,10 @@ def test_ops_by_themselves_compute_what_they_do_in_their_place():
     model = conv_net()
     graph = model.main
     (sample,) = images(1)
-    alone = isolate(model, graph, graph.ops, lambda t: t in graph.inputs)
+    alone = isolate(graph, graph.ops, lambda t: t in graph.inputs)
     assert [op.name for op in alone.ops] == ["a"]
     (first,) = Session(alone.model).run(sample)
-    everything = isolate(model, graph, graph.ops, lambda t: True)  # noqa: ARG005
+    everything = isolate(graph, graph.ops, lambda t: True)  # noqa: ARG005
     assert [op.name for op in everything.ops] == ["a", "b", "c", "pooled", "out"]
     fed = [sample[0] if t in graph.inputs else np.ones(t.shape, np.float32) for t in everything.fed]
     np.testing.assert_array_equal(Session(everything.model).run(fed)[0], first)
@@ -63,7 +63,7 @@ def test_what_unpacks_weights_in_two_steps_stays_in_order():
     steps = net("ABS", [np.float32([-2.0])]), net("NEG", [net.ops[-1].outputs[0]])
     model = net.model(net("ADD", [net.input(1, 4), steps[1]]))
     chosen = [op for op in model.main.ops if op.kind != "NEG"]
-    alone = isolate(model, model.main, chosen, lambda t: True)  # noqa: ARG005
+    alone = isolate(model.main, chosen, lambda t: True)  # noqa: ARG005
     made = Session(alone.model).run([np.ones((1, 4), np.float32)])
     np.testing.assert_array_equal(made[1], -np.ones((1, 4)))
 

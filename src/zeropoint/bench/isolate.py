@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..graph.edit import cut_model
 from ..graph.model import Graph, Model, Op, Tensor
+from ..graph.query import reachable_graphs
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class IsolatedOps:
     ops: tuple[Op, ...]
 
 
-def isolate(model: Model, graph: Graph, ops: Sequence[Op], is_known: Callable[[Tensor], bool]) -> IsolatedOps:
+def isolate(graph: Graph, ops: Sequence[Op], is_known: Callable[[Tensor], bool]) -> IsolatedOps:
     """Those of `ops` alone whose inputs `is_known` has values for. What follows from constants comes along."""
     constant = constant_parts(graph)
     chosen = [op for op in ops if op.outputs and all(map(is_known, flowing_inputs(op, constant)))]
@@ -32,8 +33,7 @@ def isolate(model: Model, graph: Graph, ops: Sequence[Op], is_known: Callable[[T
     kept = [alone.get(op, op) for op in graph.ops if op in alone or op in unpacking]
     stand_ins = list(fed.values())
     part = Graph(graph.name, [*stand_ins, *graph.tensors], kept, stand_ins)
-    others = [g for g in model.graphs if g is not graph]
-    cut, _ = cut_model(Model([part, *others]), part, [t for op in chosen for t in op.outputs])
+    cut, _ = cut_model(Model([part, *reachable_graphs(part)]), part, [t for op in chosen for t in op.outputs])
     return IsolatedOps(cut, tuple(t for t in fed if t is not None), tuple(chosen))
 
 

@@ -204,7 +204,7 @@ def times_by_kind(model: Model, runtime: Runtime = "delegate") -> tuple[KindTime
             groups.setdefault(op.label, []).append(op)
     seconds = {}
     for kind, ops in groups.items():
-        alone = isolate(model, graph, ops, lambda t: t in values)
+        alone = isolate(graph, ops, lambda t: t in values)
         seconds[kind] = _time_alone(alone, [values[t] for t in alone.fed], runtime)
     total = sum(s for s in seconds.values() if s is not None) or 1.0
     measured = [KindTime(k, len(groups[k]), s, s / total) for k, s in seconds.items() if s is not None]

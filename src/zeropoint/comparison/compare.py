@@ -219,7 +219,7 @@ class _Comparer:
             Runner.exposing(made, self.quantized, [*ends[1], *self.sums], kernels=kernels, strict=False),
         )
         measured = [op for op in self.quantized.ops if any(t in self.sums for t in op.outputs)]
-        self.isolated = isolate(made, self.quantized, measured, lambda t: alignment.partner.get(t) in known)
+        self.isolated = isolate(self.quantized, measured, lambda t: alignment.partner.get(t) in known)
         self.alone = self._alone(kernels)
         self.in_sequence = Settings(keep_state=options.keep_state).in_sequence(self.exact)
         if self.in_sequence:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..affine import dequantize
 from ..dtypes import Array
-from ..graph.model import Tensor
+from ..graph.model import Op, Tensor
 from ..simulation.explanation import Explanation, explain_tensor, float_values
 from ..simulation.trace import Trace
 from .simulation import element_text, number_text, place_text, product_text, real_rows
@@ -43,11 +43,15 @@ def picked_numbers(trace: Trace) -> list[tuple[PickedNumber, ...]]:
     """For each op of the graph, if it was computed in integers: the number farthest from the float model's, the
     greatest, and one in the middle."""
     ops = trace.entry.graph.ops
-    tensors = {op: op.outputs[0] for op in ops if op not in trace.elsewhere and op.outputs and op.outputs[0].size}
+    tensors = {op: op.outputs[0] for op in ops if op not in trace.elsewhere and _has_numbers(trace, op)}
     is_small = sum(tensor.size for tensor in tensors.values()) <= MOST_ELEMENTS
     in_float = float_values(trace, [*tensors.values()]) if is_small else {}
     count = 1 if len(tensors) > MANY_OPS else 3
     return [tuple(_picked(trace, tensors[op], in_float, count)) if op in tensors else () for op in ops]
+
+
+def _has_numbers(trace: Trace, op: Op) -> bool:
+    return bool(op.outputs) and op.outputs[0].size > 0 and trace.value(op.outputs[0]).dtype.kind in "iuf"
 
 
 def _picked(trace: Trace, tensor: Tensor, in_float: dict[Tensor, Array], count: int) -> Iterator[PickedNumber]:

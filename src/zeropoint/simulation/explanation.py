@@ -21,6 +21,7 @@ from ..ops.layout import pooling_windows, sliding
 from ..parallel import cached_property
 from ..runtime import Runner
 from .call import Computed, KernelCall
+from .control import is_followed
 from .dynamic_range import RoundedRows, rounded_rows
 from .movement import MOVING
 from .weighted import layout_of
@@ -115,6 +116,8 @@ def explain_tensor(
         note = "a constant" if tensor.is_constant else "an input of the model"
     elif op in trace.elsewhere:
         note = "computed by LiteRT: this op has no integer arithmetic to show"
+    elif is_followed(op):
+        note = "computed by the graphs that this op calls, or read from a variable"
     else:
         source = _Source(trace.call(op), trace.names, op.outputs.index(tensor))
         return [replace(explanation, **source.parts(explanation.index)) for explanation in found]

@@ -13,7 +13,7 @@ from ..bench.isolate import isolate
 from ..dtypes import Array, DType
 from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp, argument
 from ..graph.edit import copy_model
-from ..graph.model import Model, Op, Tensor
+from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import unique_names
 from ..json_values import json_values
 from ..ops.execution import execution_of
@@ -22,6 +22,7 @@ from ..sources.models import ModelSource, load
 from ..sources.ports import Entry, Port, Row, entry
 from ..sources.samples import Notes, Samples, iterate, rows
 from .call import Computed, KernelCall
+from .control import CONTROL, followed_graphs, is_followed
 from .kernels import kernel_of
 from .movement import MOVING
 from .rules import KERNEL_SETS, KernelSet, Rules, rules_for
@@ -58,7 +59,7 @@ class Trace:
     entry: Entry
     kernels: KernelSet
     row: Row
-    values: Mapping[Tensor, Array]
+    values: dict[Tensor, Array]
     rules: Mapping[Op, Rules]
     elsewhere: frozenset[Op]
     float_model: Model | None = None
@@ -179,13 +180,14 @@ class Simulator:
 
     def __init__(self, model: Model, where: Entry, options: SimulationOptions) -> None:
         self.model, self.entry, self.options = model, where, options
-        graph = where.graph
-        executions = {op: execution_of(op) for op in graph.ops}
+        self.graph_of = {op: graph for graph in followed_graphs(where.graph) for op in graph.ops}
+        executions = {op: execution_of(op) for op in self.graph_of if not is_followed(op)}
         if not {"integer", "hybrid"}.intersection(executions.values()):
             raise InvalidModel("no op of this model computes with integers; quantize it first (zeropoint quantize)")
         outside = {op for op, how in executions.items() if how in ("float", "other") and op.kind not in MOVING}
-        self.rules = rules_for(model, graph, options.kernels)
-        missing = [op for op in graph.ops if op not in outside and kernel_of(op, self.rules[op]) is None]
+        graphs = dict.fromkeys(self.graph_of.values())
+        self.rules = {op: rules for g in graphs for op, rules in rules_for(model, g, options.kernels).items()}
+        missing = [op for op in executions if op not in outside and kernel_of(op, self.rules[op]) is None]
         if missing and not options.float_rest:
             kinds = ", ".join(dict.fromkeys(f"{op.label} ({executions[op]})" for op in missing))
             raise UnsupportedOp(
@@ -197,23 +199,42 @@ class Simulator:
 
     def run(self, row: Row) -> Trace:
         """One sample."""
-        graph = self.entry.graph
-        values = dict(zip(graph.inputs, row, strict=True))
-        values |= {t: initial_state(t) for t in graph.tensors if t.is_variable}
         known = self.rules, self.elsewhere, self.options.float_model
-        trace = Trace(self.model, self.entry, self.options.kernels, row, values, *known)
-        for op in graph.ops:
-            made = self._in_litert(op, values) if op in self.elsewhere else compute(trace.call(op)).outputs
-            values.update(zip(op.outputs, made, strict=True))
+        trace = Trace(self.model, self.entry, self.options.kernels, row, {}, *known)
+        _Sample(self, trace).call(self.entry.graph, row)
         return trace
 
-    def _in_litert(self, op: Op, values: Mapping[Tensor, Array]) -> list[Array]:
+    def in_litert(self, op: Op, values: Mapping[Tensor, Array]) -> list[Array]:
         """What LiteRT, or TensorFlow Lite Micro, makes of these inputs."""
         if op not in self._runners:
-            alone = isolate(self.model, self.entry.graph, [op], lambda _: True)
+            alone = isolate(self.graph_of[op], [op], lambda _: True)
             self._runners[op] = Runner(alone.model, kernels=RUNTIMES[self.options.kernels]), alone.fed
         runner, fed = self._runners[op]
         return runner.run([values[t] for t in fed])
+
+
+class _Sample:
+    """A sample on its way through the graphs. Of a graph that is called repeatedly, the last call's values remain."""
+
+    def __init__(self, simulator: Simulator, trace: Trace) -> None:
+        self.simulator, self.trace = simulator, trace
+        self.values: dict[Tensor, Array] = trace.values
+        self.variables: dict[str, Array] = {}
+        self.done: set[Graph] = set()
+
+    def call(self, graph: Graph, values: Sequence[Array]) -> list[Array]:
+        self.values.update(zip(graph.inputs, values, strict=True))
+        self.values.update({t: initial_state(t) for t in graph.tensors if t.is_variable and t not in self.values})
+        for op in graph.ops:
+            self.values.update(zip(op.outputs, self._made(op), strict=True))
+        return [self.trace.value(tensor) for tensor in graph.outputs]
+
+    def _made(self, op: Op) -> Sequence[Array]:
+        if op in self.simulator.elsewhere:
+            return self.simulator.in_litert(op, self.values)
+        if is_followed(op):
+            return CONTROL[op.kind](self, op, [self.trace.value(t) for t in op.inputs if t is not None])
+        return compute(self.trace.call(op)).outputs
 
 
 def compute(call: KernelCall) -> Computed:

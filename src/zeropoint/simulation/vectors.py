@@ -18,6 +18,7 @@ from ..graph.model import Op, Tensor
 from ..graph.query import fingerprint
 from ..json_values import json_values
 from ..ops.spec import fused_activation
+from .control import is_followed
 from .trace import Trace, compute
 
 VectorFormat = Literal["npy", "hex"]
@@ -142,15 +143,15 @@ def _tensor(trace: Trace, tensor: Tensor, number: int, format: str) -> dict[str,
 
 def _op(trace: Trace, op: Op, numbers: dict[Tensor, int]) -> dict[str, Any]:
     is_simulated = op not in trace.elsewhere
-    steps = compute(trace.call(op)).steps if is_simulated else ()
+    steps = compute(trace.call(op)).steps if is_simulated and not is_followed(op) else ()
     fixed = [step for step in steps if step.values.ndim <= 1 and step.name.startswith(FIXED)]
     constants = {step.name: json_values(step.values.tolist()) for step in fixed}
     options = {} if op.options is None else {k: v for k, v in op.options.values.items() if not hasattr(v, "ops")}
     return {
         "position": trace.entry.graph.ops.index(op),
         "kind": op.label,
-        "inputs": [None if t is None else numbers[t] for t in op.inputs],
-        "outputs": [numbers[t] for t in op.outputs],
+        "inputs": [None if t is None else numbers.get(t) for t in op.inputs],  # None, too, for handles of variables
+        "outputs": [numbers.get(t) for t in op.outputs],
         "activation": fused_activation(op).name,
         "options": json_values(options),
         "computed_by": "zeropoint" if is_simulated else "LiteRT",
