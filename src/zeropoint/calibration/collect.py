@@ -133,25 +133,33 @@ def _calibrate_graph(
     if observer.graph.batch > 1 and not observer.takes([row for _, row in opening[: observer.graph.batch]]):
         observer = _observer(task, MeasureMode.SINGLE)
     found, last = dict[str, TensorStats](), -1
-    all_chunks = itertools.chain([opening], chunks)
-    if isinstance(place, RemoteObservers):
-        in_order = _in_order(partial(place.submit, observer.mode), all_chunks, 2 * place.cluster.cores)
-    else:
-        ahead = task.settings.threads if task.interpreters == task.settings.threads else task.interpreters - 1
-        in_order = _in_order(partial(place.submit, _Observers(observer).measure), all_chunks, ahead)
-    for chunk, measured in in_order:
+    for chunk, measured in _all_measured(observer, itertools.chain([opening], chunks), place):
         for part in measured:
             merge_tensors(found, part)
         last = chunk[-1][0]
         advance(len(chunk))
     if in_turn and task.settings.keep_state is None:
         notes.say(in_sequence_note())
+    _drop_unseen_states(task, found, notes)
+    keys = dict.fromkeys((*(task.keys[t] for t in task.tensors), *found))
+    return Stats("", last + 1, {key: found[key] for key in keys if key in found})
+
+
+def _all_measured(observer: Observer, chunks: Iterable[Chunk], place: Threads | RemoteObservers) -> Iterator[Measured]:
+    """What is measured on each chunk, in their order."""
+    if isinstance(place, RemoteObservers):
+        return _in_order(partial(place.submit, observer.mode), chunks, 2 * place.cluster.cores)
+    task = observer.task
+    ahead = task.settings.threads if task.interpreters == task.settings.threads else task.interpreters - 1
+    return _in_order(partial(place.submit, _Observers(observer).measure), chunks, ahead)
+
+
+def _drop_unseen_states(task: CalibrationTask, found: dict[str, TensorStats], notes: Notes) -> None:
+    """Take out what depends on states of which nothing but the initial value was seen."""
     for state in _unseen_states(task, found):
         notes.say(never_used(task.keys[state]))
         for tensor in (state, *dependent_tensors(task.graph, state)):
             found.pop(task.keys[tensor], None)
-    keys = dict.fromkeys((*(task.keys[t] for t in task.tensors), *found))
-    return Stats("", last + 1, {key: found[key] for key in keys if key in found})
 
 
 def in_sequence_note() -> str:

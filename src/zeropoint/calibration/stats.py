@@ -300,23 +300,28 @@ def _decoded(t: Mapping[str, Any], take: Callable[[str, Any], Array]) -> TensorS
 
 def _inconsistencies(t: TensorStats) -> Iterator[str]:
     """What cannot be in statistics of any data."""
-    h, c = t.histogram, t.channels
+    c = t.channels
     if not t.runs or not t.count or t.average.weight <= 0:
         yield "nothing was seen"
     if not 0 < t.average.decay <= 1:
         yield "the moving average does not fade"
     if t.low.value > t.high.value or t.average.low > t.average.high:
         yield "the least value is above the greatest"
+    yield from _histogram_inconsistencies(t)
+    if c is not None and not (c.low.size and (c.low == c.low).all() and (c.high == c.high).all()):
+        yield "a channel's range is not a number"
+    if c is not None and not np.isfinite(c.total).all():
+        yield "a channel's mean is not a number"
+
+
+def _histogram_inconsistencies(t: TensorStats) -> Iterator[str]:
+    h = t.histogram
     if not FINEST <= h.exponent <= COARSEST or abs(h.first) > 1 << 31 or h.counts.size > BINS:
         yield "the histogram is of no float32 values"
     elif (h.counts < 0).any():
         yield "values were counted less than never"
     elif h.counts.size and not (h.edges()[0] <= t.low.value and t.high.value <= h.edges()[-1]):
         yield "the histogram ends before the values do"
-    if c is not None and not (c.low.size and (c.low == c.low).all() and (c.high == c.high).all()):
-        yield "a channel's range is not a number"
-    if c is not None and not np.isfinite(c.total).all():
-        yield "a channel's mean is not a number"
 
 
 def _whole(value: Any) -> int:

@@ -90,14 +90,18 @@ class CalibrationTask:
 
 def measured_tensors(graph: Graph, ops: OpTable) -> list[Tensor]:
     """Float tensors that an integer kernel could read or write, in order of execution, and the graph's own ends."""
-    # The range of a constant in another form, such as unpacked weights, follows from its data.
-    unpacking = [op for op in graph.ops if op.kind in UNPACKING and all(t is None or t.is_constant for t in op.inputs)]
-    unpacked = {t for op in unpacking for t in op.outputs}
+    unpacked = _unpacked_constants(graph)
     known = {kind for kind, spec in ops.items() if spec.types or spec.hybrid} | REWRITTEN
     quantizable = [op for op in graph.ops if op.label in known]
     touched = (t for op in quantizable for t in (*op.inputs, *op.outputs) if t is not None)
     floats = (t for t in (*touched, *graph.inputs, *graph.outputs) if t.dtype is DType.FLOAT32 and t not in unpacked)
     return list(dict.fromkeys(t for t in floats if not t.is_constant and not t.is_variable))
+
+
+def _unpacked_constants(graph: Graph) -> set[Tensor]:
+    """Constants in another form, such as unpacked weights: their ranges follow from the data."""
+    unpacking = [op for op in graph.ops if op.kind in UNPACKING and all(t is None or t.is_constant for t in op.inputs)]
+    return {t for op in unpacking for t in op.outputs}
 
 
 def weighted_activations(graph: Graph, ops: OpTable) -> set[Tensor]:

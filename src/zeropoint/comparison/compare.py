@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -193,26 +193,12 @@ class _Comparer:
         flowing = [t for t in alignment.partner.values() if t.size and t.dtype.storage is not None]  # no handles
         inner = [t for t in flowing if t not in self.exact.inputs]
         known = {*self.exact.inputs, *self.exact.outputs, *inner}
-        relevant = relevant_ranges(self.quantized, self.ops)
-        unpacked = constant_parts(self.quantized)  # weights, which delegates may not even keep in this form
-        self.sums = {
-            t: TensorSums(t, relevant.get(t, RelevantRange()))
-            for t in computed(self.quantized)
-            if t not in unpacked
-            and t.size
-            and (t.dtype.is_float or t.is_quantized)
-            and alignment.partner.get(t) in known
-        }
-        units = map(unit_of, self.quantized.outputs)
+        self.sums = self._tensor_sums(known)
         self.compared = [
             one if one.is_in(self.exact, self.quantized) else Compared(one.place)
             for one in compared_outputs(self.exact, self.ops)
         ]
-        known_by_place = {one.place: one for one in self.compared}
-        self.outputs = [
-            OutputSums(self.exact, k, self.ops, DeviationSums(scale=unit), known_by_place.get(k))
-            for k, unit in enumerate(units)
-        ]
+        self.outputs = self._output_sums()
         ends = [[*graph.outputs, *(c.tensor(graph) for c in self.compared)] for graph in (self.exact, self.quantized)]
         self.runners = (
             Runner.exposing(wanted, self.exact, [*ends[0], *inner], strict=False),
@@ -226,6 +212,21 @@ class _Comparer:
             self.notes.append("the samples were run as one sequence: each run goes on from the state of the last")
         for runner in (*self.runners, *(() if self.alone is None else (self.alone,))):
             runner.keeping_state(self.in_sequence)
+
+    def _tensor_sums(self, known: Collection[Tensor]) -> dict[Tensor, TensorSums]:
+        """For tensors of the quantized model whose partners are `known`."""
+        relevant = relevant_ranges(self.quantized, self.ops)
+        unpacked = constant_parts(self.quantized)  # weights, which delegates may not even keep in this form
+        numbers = [t for t in computed(self.quantized) if t.size and (t.dtype.is_float or t.is_quantized)]
+        held = [t for t in numbers if t not in unpacked and self.alignment.partner.get(t) in known]
+        return {t: TensorSums(t, relevant.get(t, RelevantRange())) for t in held}
+
+    def _output_sums(self) -> list[OutputSums]:
+        by_place = {one.place: one for one in self.compared}
+        return [
+            OutputSums(self.exact, k, self.ops, DeviationSums(scale=unit_of(tensor)), by_place.get(k))
+            for k, tensor in enumerate(self.quantized.outputs)
+        ]
 
     def _alone(self, kernels: Runtime) -> Runner | None:
         """What runs each op by itself, if that is possible."""
@@ -310,13 +311,7 @@ class _Comparer:
         return given | views(self.runners[0], row), views(self.runners[1], own)
 
     def comparison(self, samples: int) -> Comparison:
-        makers, positions = Uses(self.exact), {op: k for k, op in enumerate(self.exact.ops)}
-        compared = []
-        for position, op in enumerate(self.quantized.ops):
-            tensor = next((t for t in op.outputs if t in self.sums), None)
-            maker = None if tensor is None else makers.producer(self.alignment.partner[tensor])
-            if tensor is not None and maker is not None:
-                compared.append(self._row(op, self.sums[tensor], position, positions[maker]))
+        compared = list(self._rows())
         layers = [row.own.snr for row in compared if row.macs and row.own is not None]
         if sum(snr < OTHER_MODEL for snr in layers) > len(layers) / 2:
             self.notes.append("most layers are too far off: was the quantized model made from this float model?")
@@ -329,6 +324,15 @@ class _Comparer:
         outputs = tuple(sums.row() for sums in self.outputs if sums.sums.count)
         self._require_compared()
         return Comparison(samples, tuple(compared), outputs, None, unaligned, tuple(self.notes))
+
+    def _rows(self) -> Iterator[OpRow]:
+        """Of each op that has a partner."""
+        makers, positions = Uses(self.exact), {op: k for k, op in enumerate(self.exact.ops)}
+        for position, op in enumerate(self.quantized.ops):
+            tensor = next((t for t in op.outputs if t in self.sums), None)
+            maker = None if tensor is None else makers.producer(self.alignment.partner[tensor])
+            if tensor is not None and maker is not None:
+                yield self._row(op, self.sums[tensor], position, positions[maker])
 
     def _require_compared(self) -> None:
         """Say which outputs could not be compared; raise if none could."""

@@ -73,13 +73,13 @@ def boundaries(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Boundary]:
         maker, readers = uses.producer(tensor), [use.op for use in uses.readers(tensor)]
         if maker is None or not readers or not tensor.shape or uses.is_output(tensor):
             continue
-        if is_wide.get(maker) is False and all(is_wide.get(op) for op in readers):
-            if _layout(maker, ops) is not None and fused_activation(maker).name == "NONE":
-                yield Boundary(tensor, (maker,), "behind")
-        elif is_wide.get(maker):
+        if is_wide.get(maker) is False and all(map(is_wide.get, readers)):
+            found = Boundary(tensor, (maker,), "behind") if fused_activation(maker).name == "NONE" else None
+        else:
             layers = tuple(op for op in readers if is_wide.get(op) is False)
-            if layers and all(_layout(op, ops) is not None for op in layers):
-                yield Boundary(tensor, layers, "before")
+            found = Boundary(tensor, layers, "before") if layers and is_wide.get(maker) else None
+        if found is not None and all(_layout(op, ops) is not None for op in found.layers):
+            yield found
 
 
 def smooth(graph: Graph, found: Boundary, seen: TensorStats | None, ops: Mapping[str, OpSpec]) -> dict[Tensor, Range]:

@@ -102,6 +102,10 @@ def _is_unpacked(tensor: Tensor, spec: OpSpec) -> bool:
     return tensor.is_constant and bool(spec.hybrid)
 
 
+def _input(op: Op, slot: int) -> Tensor | None:
+    return op.inputs[slot] if slot < len(op.inputs) else None
+
+
 def channels_fit(op: Op) -> Iterator[str]:
     """A layer has a bias, and an output, for each channel of its weights."""
     spec = OPS.get(op.kind)
@@ -109,18 +113,22 @@ def channels_fit(op: Op) -> Iterator[str]:
     if spec is None or slot is None:
         return
     (place,) = spec.weight_slots
-    weights, role = op.inputs[place] if place < len(op.inputs) else None, spec.inputs[place]
+    weights, role = _input(op, place), spec.inputs[place]
     if weights is None or not weights.is_constant or not isinstance(role, Weight) or role.axis is None:
         return
     if role.axis >= len(weights.shape):
         yield f"has weights '{weights.name}' of {len(weights.shape)} dimensions"
         return
-    channels, bias = weights.shape[role.axis], op.inputs[slot] if slot < len(op.inputs) else None
+    channels, bias = weights.shape[role.axis], _input(op, slot)
     if bias is not None and bias.size != channels:
         yield f"has {bias.size} biases for {channels} channels"
-    for made in op.outputs[:1]:
-        if made.shape and -1 not in (made.shape_signature or ())[-1:] and made.shape[-1] != channels:
-            yield f"has {channels} channels where its output has {made.shape[-1]}"
+    made = op.outputs[0].shape if op.outputs else ()
+    if made and not _is_open_at_the_end(op.outputs[0]) and made[-1] != channels:
+        yield f"has {channels} channels where its output has {made[-1]}"
+
+
+def _is_open_at_the_end(tensor: Tensor) -> bool:
+    return (tensor.shape_signature or ())[-1:] == (-1,)
 
 
 def unpacks_in_shape(op: Op) -> Iterator[str]:

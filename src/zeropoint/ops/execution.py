@@ -18,14 +18,17 @@ def execution_of(op: Op, ops: Mapping[str, OpSpec] = OPS) -> Execution:
     """Integer: all data that flow are quantized. Hybrid: float data, quantized weights. Other: indices and shapes."""
     if op.kind in CONVERSIONS:
         return "conversion"
-    spec = ops.get(op.kind)
     tensors = [t for t in (*op.inputs, *op.outputs) if t is not None]
     flowing = [t for t in tensors if not t.is_constant] or tensors
     if any(t.dtype.is_float for t in flowing):
-        weights = [] if spec is None else [op.inputs[k] for k in spec.weight_slots if k < len(op.inputs)]
-        quantized = [t for t in (weights or op.inputs) if t is not None and t.is_constant and t.is_quantized]
-        return "hybrid" if quantized else "float"
+        return "hybrid" if _has_quantized_weights(op, ops) else "float"
     return "integer" if any(t.is_quantized for t in tensors) else "other"
+
+
+def _has_quantized_weights(op: Op, ops: Mapping[str, OpSpec]) -> bool:
+    spec = ops.get(op.kind)
+    weights = [] if spec is None else [op.inputs[k] for k in spec.weight_slots if k < len(op.inputs)]
+    return any(t is not None and t.is_constant and t.is_quantized for t in weights or op.inputs)
 
 
 def macs_of(op: Op, ops: Mapping[str, OpSpec] = OPS) -> int:

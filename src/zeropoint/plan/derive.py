@@ -53,9 +53,7 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
             fitted = fit_bias(wanted[weights], values, wanted[data], stored[op.outputs[0]], plan.bias_limit)
             wanted[weights], wanted[use], raised = fitted
             if raised:
-                channels = ", ".join(map(str, raised[:5])) + (" ..." if len(raised) > 5 else "")
-                text = f"the bias would overflow its integers; raised the weights' scale of channel {channels}"
-                repairs.append(Repair(use.tensor, text, "bias_overflow"))
+                repairs.append(_coarser_weights(use.tensor, raised))
     kept = [r for r in plan.repairs if r.code != "bias_overflow"]
     return replace(plan, stored={**stored, **plan.inputs}, wanted=wanted, repairs=tuple(dict.fromkeys(kept + repairs)))
 
@@ -151,6 +149,12 @@ def coarse_tables(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -
             yield Skipped(op, "its int16 kernel interpolates between 513 points that are too far apart here", "scale")
 
 
+def _coarser_weights(bias: Tensor, channels: Sequence[int]) -> Repair:
+    listed = ", ".join(map(str, channels[:5])) + (" ..." if len(channels) > 5 else "")
+    text = f"the bias would overflow its integers; raised the weights' scale of channel {listed}"
+    return Repair(bias, text, "bias_overflow")
+
+
 @dataclass(frozen=True)
 class _TooFine:
     """An output whose scale is too small for the kernel that makes it, with the factor it has to grow by."""
@@ -180,17 +184,25 @@ def _excess(op: Op, spec: OpSpec, wanted: Mapping[Use, QuantParams], held: Quant
     read = [wanted[use] for use in uses if use in wanted]
     excess = _numerator(spec.rescale, [max(p.scales) for p in read]) / (held.scale * spec.rescale_limit(held.dtype))
     if Trait.MULTIPLIES in spec.traits and held.dtype.bits == 8:
-        products = [x * y for x in read[0].range() for y in read[1].range()]
-        furthest = max(products) if held.zero_point > 0 else -min(products)
-        excess = max(excess, furthest / held.scale / (PRODUCTS_BELOW - abs(held.zero_point)))
-    slot = spec.bias_slot
-    bias = None if slot is None or slot >= len(op.inputs) else op.inputs[slot]
-    if held.dtype is DType.INT16 and fused_activation(op).bounds and bias is not None and bias.data is not None:
-        # Results pass through 32 bits before an activation clamps them.
-        excess = max(excess, float(np.abs(bias.data).max(initial=0.0)) / held.scale / ENDS_BELOW)
+        excess = max(excess, _product_excess(read, held))
     bounds = fused_activation(op).bounds or (spec.saturates.get(held.dtype) if spec.rescale is Rescale.RATIO else None)
     ends = [abs(end) for end in bounds or () if math.isfinite(end)]
-    return max(excess, max(ends, default=0.0) / (held.scale * ENDS_BELOW))
+    return max(excess, _bias_excess(op, spec, held), max(ends, default=0.0) / (held.scale * ENDS_BELOW))
+
+
+def _product_excess(read: Sequence[QuantParams], held: QuantParams) -> float:
+    products = [x * y for x in read[0].range() for y in read[1].range()]
+    furthest = max(products) if held.zero_point > 0 else -min(products)
+    return furthest / held.scale / (PRODUCTS_BELOW - abs(held.zero_point))
+
+
+def _bias_excess(op: Op, spec: OpSpec, held: QuantParams) -> float:
+    """Results of int16 kernels pass through 32 bits before an activation clamps them."""
+    slot = spec.bias_slot
+    bias = None if slot is None or slot >= len(op.inputs) else op.inputs[slot]
+    if held.dtype is not DType.INT16 or not fused_activation(op).bounds or bias is None or bias.data is None:
+        return 0.0
+    return float(np.abs(bias.data).max(initial=0.0)) / held.scale / ENDS_BELOW
 
 
 def _numerator(rescale: Rescale, scales: Sequence[float]) -> float:

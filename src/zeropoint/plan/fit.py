@@ -64,7 +64,7 @@ def fit_scales(plan: Plan, ops: Mapping[str, OpSpec], target: Target) -> tuple[P
 
 
 @dataclass(frozen=True)
-class _Rescaling:
+class _ScaledOp:
     """An op, or a conversion that the plan implies, with the place of its output and those of its inputs by slot."""
 
     op: TypedOp
@@ -74,18 +74,16 @@ class _Rescaling:
 
 def _misfits(plan: Plan, ops: Mapping[str, OpSpec], target: Target) -> Iterator[tuple[Node, float]]:
     """Places whose scale is too small beside others, with the factor by which it has to grow."""
-    limited = [rule for rule in target.rules if any(isinstance(c, ScaleRatio) for c in rule.conditions)]
-    kinds = None if any(not rule.kinds for rule in limited) else {kind for rule in limited for kind in rule.kinds}
+    kinds = [rule.kinds for rule in target.rules if any(isinstance(c, ScaleRatio) for c in rule.conditions)]
     free = {node for group in plan.groups if not group.fixed for node in group.nodes}
-    for one in _rescalings(plan, ops) if limited else ():
-        if kinds is not None and one.op.label not in kinds:
-            continue
-        for condition in target.conditions(one.op):
-            if isinstance(condition, ScaleRatio) and condition.broken(one.op) is not None:
-                yield from _growth(one, condition, free)
+    for one in _scaled_ops(plan, ops) if kinds else ():
+        if any(not own or one.op.label in own for own in kinds):
+            for condition in target.conditions(one.op):
+                if isinstance(condition, ScaleRatio) and condition.broken(one.op) is not None:
+                    yield from _growth(one, condition, free)
 
 
-def _growth(one: _Rescaling, condition: ScaleRatio, free: Collection[Node]) -> Iterator[tuple[Node, float]]:
+def _growth(one: _ScaledOp, condition: ScaleRatio, free: Collection[Node]) -> Iterator[tuple[Node, float]]:
     """What is free to have a larger scale, so that the ratios come to lie within the condition's limits."""
     for ratio in condition.ratios(one.op):
         if ratio >= condition.high:
@@ -97,11 +95,11 @@ def _growth(one: _Rescaling, condition: ScaleRatio, free: Collection[Node]) -> I
         yield from islice(((place, SLACK * factor) for place in places if place in free), 1)
 
 
-def _rescalings(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[_Rescaling]:
+def _scaled_ops(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[_ScaledOp]:
     for op, scheme in plan.schemes.items():
         assert scheme.activations is not None
         read = {slot: Use(op, slot) for slot in range(len(op.inputs))}
-        yield _Rescaling(typed(plan, op, ops), Held(op.outputs[0], scheme.activations), read)
+        yield _ScaledOp(typed(plan, op, ops), Held(op.outputs[0], scheme.activations), read)
     uses = Uses(plan.graph)
     for use, wanted in plan.wanted.items():
         tensor, stored = use.tensor, plan.stored.get(use.tensor)
@@ -110,7 +108,7 @@ def _rescalings(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[_Rescaling]:
             conversion = TypedOp(Op("QUANTIZE", [tensor], [tensor]), *operands, ops.get("QUANTIZE"))
             # Other readers would lose what a larger scale does not tell apart; this one wants no more.
             is_alone = len(uses.readers(tensor)) == 1 and not uses.is_output(tensor)
-            yield _Rescaling(conversion, use, {0: Held(tensor, stored.dtype)} if is_alone else {})
+            yield _ScaledOp(conversion, use, {0: Held(tensor, stored.dtype)} if is_alone else {})
 
 
 def _widened(plan: Plan, node: Node, factor: float, target: Target) -> Plan:

@@ -163,22 +163,25 @@ class _Masks:
         floor = self.floors.get(tensor, -math.inf)
         if seen is not None:
             floor = max(floor, mask_floor(seen.histogram, reach))
-        if producer is None:
-            return floor
+        return floor if producer is None else self._raised_floor(producer, floor)
+
+    def _raised_floor(self, producer: Op, floor: float) -> float:
+        """The floor of what an op makes, as far as those of its operands tell more."""
         operands = [t for t in producer.inputs if t is not None and self.ranges.knows(t)]
         has_floor = floor > -math.inf
         if self._is_plain(producer, Trait.ADDS) and len(operands) == 2:
-            if has_floor or any(t in self.floors for t in operands):
-                floor = max(floor, sum(self._unmasked(t)[0] for t in operands))
-        elif self._is_plain(producer, Trait.SUBTRACTS) and len(operands) == 2:
+            is_masked = has_floor or any(t in self.floors for t in operands)
+            return max(floor, sum(self._unmasked(t)[0] for t in operands)) if is_masked else floor
+        if self._is_plain(producer, Trait.SUBTRACTS) and len(operands) == 2:
             left, right = operands
-            if has_floor or left in self.floors or right in self.ceilings:
-                floor = max(floor, self._unmasked(left)[0] - self._unmasked(right)[1])
-        elif has_floor:
-            # The histogram says that there is a gap; how the operands lie above it, it cannot say as exactly.
-            above = [self._unmasked(t) for t in self._moved(producer) if self.ranges.knows(t)]
-            floor = max(floor, min((low for low, high in above if high >= floor), default=floor))
-        return floor
+            is_masked = has_floor or left in self.floors or right in self.ceilings
+            return max(floor, self._unmasked(left)[0] - self._unmasked(right)[1]) if is_masked else floor
+        return max(floor, self._least_above(producer, floor)) if has_floor else floor
+
+    def _least_above(self, producer: Op, floor: float) -> float:
+        """The histogram says that there is a gap; how the operands lie above it, it cannot say as exactly."""
+        above = [self._unmasked(t) for t in self._moved(producer) if self.ranges.knows(t)]
+        return min((low for low, high in above if high >= floor), default=floor)
 
     def _unmasked(self, tensor: Tensor) -> tuple[float, float]:
         low, high = self.ranges.bounds(tensor)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from ..dtypes import Array, DType
+from ..dtypes import DType
 from ..errors import InvalidRecipe, InvalidSample, argument
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use
-from ..ops import CONVERSIONS, Activation, Bias, CellState, Need, OpSpec, Rescale, ShapeOnly, Weight, fused_activation
-from ..ops.interpolation import constant_exponent
-from ..ops.recurrent import Gate, LstmSlot
+from ..ops import CONVERSIONS, Activation, Bias, CellState, OpSpec, Rescale, ShapeOnly, Weight, fused_activation
 from ..recipe import Recipe, Scheme
 from ..targets import OpVerdict, Speed, Target, TypedOp
+from .needs import NEEDS, KernelUse
 from .plan import Plan, SkipCode, Skipped
 from .request import Island
 from .tensor_ranges import TensorRanges
@@ -143,55 +139,32 @@ class Matcher:
         if fused.name not in ("NONE", spec.own_activation) and fused.bounds is None:
             yield "fused", f"integer kernels ignore its fused {fused.name}"
         yield from (("type", reason) for reason in _other_types(op, spec))
-        yield from (("need", need.value) for need in spec.kernels.needs if not self._is_met(need, op, spec, kind))
+        use = KernelUse(op, spec, kind, self.ranges)
+        yield from (("need", need.value) for need in spec.kernels.needs if not NEEDS[need](use))
         for tensor in flowing_tensors(op, spec):
             if not self.ranges.knows(tensor):
                 yield "range", f"the range of '{tensor.name}' is not known"
             elif self.ranges.is_unbounded(tensor) or self._multiplies_by_infinity(op, spec, tensor):
                 # Some kernels end the process at such scales.
                 yield "infinite", f"'{tensor.name}' reaches values that stand for infinity"
+        yield from self._refused_by_target(op, scheme)
+
+    def _refused_by_target(self, op: Op, scheme: Scheme) -> Iterator[tuple[SkipCode, str]]:
         verdict, target = self.answers.verdict(op, scheme), self.answers.target.name
-        if verdict.speed == "refused":
-            rule = self.recipe.rule(op)
-            if rule is not None and not rule.is_general:
-                raise InvalidRecipe(
-                    f"the recipe asks for {rule}, and the target {target} refuses that: "
-                    f"{op.label} '{op.name}' {verdict.reason}; change the rule, or choose another target"
-                )
-            yield "target", f"{target} refuses it: it {verdict.reason}"
+        if verdict.speed != "refused":
+            return
+        rule = self.recipe.rule(op)
+        if rule is not None and not rule.is_general:
+            raise InvalidRecipe(
+                f"the recipe asks for {rule}, and the target {target} refuses that: "
+                f"{op.label} '{op.name}' {verdict.reason}; change the rule, or choose another target"
+            )
+        yield "target", f"{target} refuses it: it {verdict.reason}"
 
     def _multiplies_by_infinity(self, op: Op, spec: OpSpec, tensor: Tensor) -> bool:
         """Whether a factor is cut short that is no mask: small numbers make ordinary ones of it."""
         is_mask = op.outputs[0] in self.ranges.bounded
         return spec.rescale is Rescale.PRODUCT and self.ranges.is_cut_short(tensor) and not is_mask
-
-    def _is_met(self, need: Need, op: Op, spec: OpSpec, kind: DType) -> bool:
-        source = op.inputs[0]
-        if need is Need.NONNEGATIVE:
-            return source is not None and self.ranges.knows(source) and self.ranges.bounds(source)[0] >= 0
-        if need is Need.CONSTANT_WEIGHTS:
-            present = [op.inputs[k] for k in spec.weight_slots if k < len(op.inputs)]
-            return all(t is None or t.data is not None for t in present)
-        if need is Need.NO_NORMALIZATION:
-            slots = (LstmSlot.PROJECTION, LstmSlot.PROJECTION_BIAS, *(gate.normalization for gate in Gate))
-            has_states = len(op.inputs) > LstmSlot.CELL_STATE
-            return has_states and all(op.inputs[k] is None for k in slots if k < len(op.inputs))
-        if need is Need.FAR_FROM_POLE:
-            low, high = self.ranges.bounds(source) if source is not None and self.ranges.knows(source) else (0.0, 0.0)
-            return kind is not DType.INT16 or low >= max(abs(low), abs(high)) / 64
-        if need is Need.SUM_FITS:
-            terms = 0 if source is None else source.size // max(1, op.outputs[0].size)
-            return math.log2(max(1, terms)) + kind.bits - 1 < 31
-        if need is Need.CONSTANT_EXPONENT:
-            return constant_exponent(op) is not None
-        if need is Need.DISTINCT_INDICES:
-            return source is not None and source.data is not None and _are_distinct(source.data)
-        return False  # CONSTANT_DIVISOR: divisions that can be products have become so by now
-
-
-def _are_distinct(indices: Array) -> bool:
-    places = indices.reshape(-1, indices.shape[-1])
-    return len(np.unique(places, axis=0)) == len(places)
 
 
 def nearest_type(known: Sequence[DType], asked: DType | None) -> DType | None:

@@ -246,14 +246,17 @@ class Plan(Displayed):
                 yield f"      because {reasons[op]}"
             if op in self.verdicts:
                 yield f"      runs {self.verdicts[op]}"
-            uses = [Use(op, slot) for slot, tensor in enumerate(op.inputs) if tensor is not None]
-            yield from (f"      in  {self._use(use)}" for use in uses if use.tensor.dtype.is_float)
-            made = [tensor for tensor in op.outputs if tensor.dtype.is_float]
-            yield from (f"      out {self.stored.get(tensor) or 'float32'}" for tensor in made)
+            yield from self._operand_lines(op)
         for tensor in self.graph.outputs:
             yield f"  output '{tensor.name}' given as {self.outputs.get(tensor) or 'float32'}"
         for repair in self.repairs:
             yield f"  repaired {repair}"
+
+    def _operand_lines(self, op: Op) -> Iterator[str]:
+        uses = [Use(op, slot) for slot, tensor in enumerate(op.inputs) if tensor is not None]
+        yield from (f"      in  {self._use(use)}" for use in uses if use.tensor.dtype.is_float)
+        made = [tensor for tensor in op.outputs if tensor.dtype.is_float]
+        yield from (f"      out {self.stored.get(tensor) or 'float32'}" for tensor in made)
 
     def _label(self, op: Op) -> str:
         if op in self.schemes:

@@ -177,21 +177,26 @@ def saturation(
     """
     uses, found = Uses(graph), dict[Tensor, Bounds]()
     for tensor in graph.tensors:
-        around = (uses.producer(tensor), *(use.op for use in uses.readers(tensor)))
-        types = [scheme.activations for op in around if op is not None and (scheme := schemes.get(op)) is not None]
+        makers = filter(None, (uses.producer(tensor),))
+        around = [*makers, *(use.op for use in uses.readers(tensor))]
+        types = [schemes[op].activations for op in around if op in schemes]
         if not types or types[0] is None or uses.is_output(tensor) or not ranges.knows(tensor):
             continue
-        limits: dict[Tensor, Bounds] = {}
-        if (ends := _common_ends(tensor, uses, ops, types[0])) is not None:
-            limits = {tensor: ends}
-        elif (curve := next((c for c in known if c.tensor is tensor), None)) is not None:
-            seen = {t: ranges.bounds(t) for t in (tensor, *curve.results) if ranges.knows(t)}
-            limits = curve.limits(seen, types[0].bits)
-            if limits and any(op is not None and op.kind in ops and ops[op.kind].tied for op in around):
-                # It may share the range of others, and reach further than what is made of it.
-                limits = {tensor: limits[tensor]}
+        ends = _common_ends(tensor, uses, ops, types[0])
+        limits = {tensor: ends} if ends is not None else _curve_limits(tensor, known, ranges, types[0].bits)
+        if limits and any(op.kind in ops and ops[op.kind].tied for op in around):
+            # It may share the range of others, and reach further than what is made of it.
+            limits = {tensor: limits[tensor]}
         found |= {t: within_reach(b, ranges.bounds(t), types[0].bits) for t, b in limits.items() if ranges.knows(t)}
     return found
+
+
+def _curve_limits(tensor: Tensor, known: Sequence[Curve], ranges: TensorRanges, bits: int) -> dict[Tensor, Bounds]:
+    """Where the function of a tensor no longer changes, if the graph computes one, for what is made of it too."""
+    curve = next((c for c in known if c.tensor is tensor), None)
+    if curve is None:
+        return {}
+    return curve.limits({t: ranges.bounds(t) for t in (tensor, *curve.results) if ranges.knows(t)}, bits)
 
 
 def _common_ends(tensor: Tensor, uses: Uses, ops: Mapping[str, OpSpec], dtype: DType) -> Bounds | None:

@@ -237,17 +237,10 @@ def _pictures(model: Model, ids: Mapping[Op, str], names: Mapping[Tensor, str]) 
 
 def op_details(evidence: Evidence) -> tuple[OpDetail, ...]:
     """The ops of all graphs, in order, with what is known of each."""
-    names, rows = evidence.names, evidence.inspection.ops
-    measured: dict[Op, OpRow] = {}
-    if evidence.compared is not None:
-        ops = entry(evidence.model).graph.ops
-        measured = {ops[row.position]: row for row in evidence.compared.ops}
+    names, rows, measured = evidence.names, evidence.inspection.ops, _measured_ops(evidence)
     reasons = {} if evidence.result is None else {s.op.name: s.reason for s in evidence.result.skipped}
     total = sum(row.macs for row in rows)
-    numbers: dict[Op, tuple[PickedNumber, ...]] = {}
-    if evidence.trace is not None:
-        ops = entry(evidence.model, evidence.trace.entry.key).graph.ops
-        numbers = dict(zip(ops, picked_numbers(evidence.trace), strict=True))
+    numbers = _numbers(evidence)
     placed = {} if evidence.result is None else {c.op: f"runs {c.verdict}" for c in evidence.result.check.ops}
 
     def detail(number: int, op: Op, row: InspectedOp) -> OpDetail:
@@ -274,6 +267,21 @@ def op_details(evidence: Evidence) -> tuple[OpDetail, ...]:
         )
 
     return tuple(detail(k, op, row) for k, (op, row) in enumerate(zip(evidence.ops, rows, strict=True)))
+
+
+def _measured_ops(evidence: Evidence) -> dict[Op, OpRow]:
+    if evidence.compared is None:
+        return {}
+    ops = entry(evidence.model).graph.ops
+    return {ops[row.position]: row for row in evidence.compared.ops}
+
+
+def _numbers(evidence: Evidence) -> dict[Op, tuple[PickedNumber, ...]]:
+    """By op, some numbers of its output with how they came about."""
+    if evidence.trace is None:
+        return {}
+    ops = entry(evidence.model, evidence.trace.entry.key).graph.ops
+    return dict(zip(ops, picked_numbers(evidence.trace), strict=True))
 
 
 def _errors(evidence: Evidence, op: Op, row: OpRow | None) -> OpErrors:

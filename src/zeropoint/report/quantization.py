@@ -90,6 +90,17 @@ def print_result(result: Result, saved: SavedAs, console: Console) -> None:
     for line in target_lines(result):
         printer.entry("Target", line)
     _print_skipped(result, printer)
+    _print_choices(result, printer)
+    _print_repairs(result, printer)
+    print_warnings(result.warnings, console)
+    for line in usage_lines(result):
+        printer.line(line)
+    if saved.path is not None:
+        printer.entry("Wrote", str(saved.path))
+
+
+def _print_choices(result: Result, printer: Printer) -> None:
+    """What was tried and chosen, and on which samples."""
     for why, count in Counter(why for plan in result.plans for why in plan.wide_ops.values()).items():
         printer.entry("16 bits", f"{count} ops: {why}")
     for step in result.steps:
@@ -101,15 +112,13 @@ def print_result(result: Result, saved: SavedAs, console: Console) -> None:
         printer.entry("Chosen", note)
     for note in _sample_notes(result):
         printer.entry("Samples", note)
+
+
+def _print_repairs(result: Result, printer: Printer) -> None:
     for repair in result.repairs[:MOST_REPAIRS]:
         printer.entry("Repaired", printer.fit(repair.tensor.name, 60), f": {repair.text}")
     if len(result.repairs) > MOST_REPAIRS:
         printer.line(f"            … and {len(result.repairs) - MOST_REPAIRS} more; --dry-run lists them all")
-    print_warnings(result.warnings, console)
-    for line in usage_lines(result):
-        printer.line(line)
-    if saved.path is not None:
-        printer.entry("Wrote", str(saved.path))
 
 
 def print_warnings(warnings: Iterable[str], console: Console) -> None:

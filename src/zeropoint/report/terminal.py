@@ -138,13 +138,7 @@ def print_inspection(shown: Inspection, title: str, detail: Detail, console: Con
 def _print_summary(shown: Inspection, title: str, printer: Printer) -> None:
     size = "" if shown.file_bytes is None else f"  {size_text(shown.file_bytes)}"
     printer.line((title, "bold"), size, f"  {counted(len(shown.ops), 'op')}, {counted(len(shown.tensors), 'tensor')}")
-    for signature in shown.signatures:
-        printer.line(("Signature ", "bold"), signature.key if signature.key is not None else "(none)")
-        for side, ports in (("in ", signature.inputs), ("out", signature.outputs)):
-            for port in ports:
-                formula = "" if port.formula is None else f"  real = {port.formula}"
-                described = f"  {type_text(port.dtype, port.shape)}{formula}"
-                printer.line(f"  {side} ", (printer.fit(port.name, 40), "cyan"), described)
+    _print_signatures(shown, printer)
     if shown.made_by is not None:
         printer.line(("Made by  ", "bold"), shown.made_by)
     data = ", ".join(f"{dtype} {size_text(n)}" for dtype, n in shown.data_bytes.items())
@@ -171,6 +165,16 @@ def few_levels_text(shown: Inspection) -> str | None:
     if shown.few_levels is None or shown.zip_bytes is None:
         return None
     return f"{shown.few_levels}; {size_text(shown.zip_bytes)} when zipped"
+
+
+def _print_signatures(shown: Inspection, printer: Printer) -> None:
+    for signature in shown.signatures:
+        printer.line(("Signature ", "bold"), signature.key if signature.key is not None else "(none)")
+        for side, ports in (("in ", signature.inputs), ("out", signature.outputs)):
+            for port in ports:
+                formula = "" if port.formula is None else f"  real = {port.formula}"
+                described = f"  {type_text(port.dtype, port.shape)}{formula}"
+                printer.line(f"  {side} ", (printer.fit(port.name, 40), "cyan"), described)
 
 
 def _print_tensor(tensor: TensorRow, detail: Detail, printer: Printer) -> None:

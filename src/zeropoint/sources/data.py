@@ -176,11 +176,15 @@ def _from_arrays(arrays: dict[str, Array], entry: Entry, source: str, transpose:
         notes.say(f"{source}: {taken} was taken, and {', '.join(map(repr, left_out))} left out")
     given = [_transposed(arrays[n], p) if transpose else arrays[n] for n, p in zip(chosen, ports, strict=True)]
     columns = [_by_sample(a, p) for a, p in zip(given, ports, strict=True)]
+    return Data(_Columns(columns, notes), _common_length(columns, ports, source))
+
+
+def _common_length(columns: Sequence[Array], ports: Sequence[Port], source: str) -> int:
     lengths = [len(c) for c in columns]
     if len(set(lengths)) != 1 or 0 in lengths:
         counts = ", ".join(f"'{p.name}' {n}" for p, n in zip(ports, lengths, strict=True))
         raise InvalidSample(f"{source}: the arrays must hold the same number of samples, at least one: {counts}")
-    return Data(_Columns(columns, notes), lengths[0])
+    return lengths[0]
 
 
 def _chosen(arrays: dict[str, Array], ports: Sequence[Port], transpose: bool) -> list[str]:

@@ -42,16 +42,22 @@ def stated_input_range(model: Model) -> tuple[float, float] | None:
     return None
 
 
+def _normalizations(described: Table) -> Iterator[tuple[Array, Array]]:
+    """Means and standard deviations that an input is to be normalized with."""
+    for unit in described.tables(PROCESS_UNITS) or ():
+        options = unit.table(OPTIONS) if unit.number(OPTIONS_TYPE, "B") == NORMALIZATION else None
+        ends = None if options is None else _floats(options, MEAN, STD)
+        if ends is not None and ends[1].all():
+            yield ends[0], ends[1]
+
+
 def _stated(file: File) -> tuple[float, float] | None:
     inputs = next(iter(t.tables(INPUTS) for t in file.root().tables(SUBGRAPHS) or ()), None) or []
     if len(inputs) != 1:
         return None
-    for unit in inputs[0].tables(PROCESS_UNITS) or ():
-        options = unit.table(OPTIONS) if unit.number(OPTIONS_TYPE, "B") == NORMALIZATION else None
-        ends = None if options is None else _floats(options, MEAN, STD)
-        if ends is not None and ends[1].all():
-            low, high = (float(((pixel - ends[0]) / ends[1]).mean()) for pixel in PIXELS)
-            return None if (low, high) == PIXELS else (low, high)
+    for mean, std in _normalizations(inputs[0]):
+        low, high = (float(((pixel - mean) / std).mean()) for pixel in PIXELS)
+        return None if (low, high) == PIXELS else (low, high)
     stats = inputs[0].table(STATS)
     ends = None if stats is None else _floats(stats, MINIMUM, MAXIMUM)
     if ends is None:

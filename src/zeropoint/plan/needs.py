@@ -1,0 +1,85 @@
+"""What some integer kernels need besides their types, each with the test for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..calibration.range_methods import Bounds
+from ..dtypes import DType
+from ..graph.model import Op, Tensor
+from ..ops import Need, OpSpec
+from ..ops.interpolation import constant_exponent
+from ..ops.recurrent import Gate, LstmSlot
+from .tensor_ranges import TensorRanges
+
+FURTHEST_FROM_POLE = 64
+"""How many times the least input the greatest may be, so that 16 bits tell values near a pole apart."""
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """An op that is to be computed by the kernel for activations of a type."""
+
+    op: Op
+    spec: OpSpec
+    activations: DType
+    ranges: TensorRanges
+
+    @property
+    def source(self) -> Tensor | None:
+        return self.op.inputs[0]
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """What is known of the first input."""
+        source = self.source
+        return self.ranges.bounds(source) if source is not None and self.ranges.knows(source) else None
+
+
+def _is_nonnegative(use: KernelUse) -> bool:
+    return use.bounds is not None and use.bounds[0] >= 0
+
+
+def _has_constant_weights(use: KernelUse) -> bool:
+    present = [use.op.inputs[k] for k in use.spec.weight_slots if k < len(use.op.inputs)]
+    return all(t is None or t.data is not None for t in present)
+
+
+def _is_not_normalized(use: KernelUse) -> bool:
+    slots = (LstmSlot.PROJECTION, LstmSlot.PROJECTION_BIAS, *(gate.normalization for gate in Gate))
+    inputs = use.op.inputs
+    return len(inputs) > LstmSlot.CELL_STATE and all(inputs[k] is None for k in slots if k < len(inputs))
+
+
+def _is_far_from_pole(use: KernelUse) -> bool:
+    low, high = use.bounds or (0.0, 0.0)
+    return use.activations is not DType.INT16 or low >= max(abs(low), abs(high)) / FURTHEST_FROM_POLE
+
+
+def _sum_fits(use: KernelUse) -> bool:
+    terms = 0 if use.source is None else use.source.size // max(1, use.op.outputs[0].size)
+    return math.log2(max(1, terms)) + use.activations.bits - 1 < 31
+
+
+def _has_distinct_indices(use: KernelUse) -> bool:
+    indices = None if use.source is None else use.source.data
+    if indices is None:
+        return False
+    places = indices.reshape(-1, indices.shape[-1])
+    return len(np.unique(places, axis=0)) == len(places)
+
+
+NEEDS: Mapping[Need, Callable[[KernelUse], bool]] = {
+    Need.NONNEGATIVE: _is_nonnegative,
+    Need.CONSTANT_WEIGHTS: _has_constant_weights,
+    Need.NO_NORMALIZATION: _is_not_normalized,
+    Need.FAR_FROM_POLE: _is_far_from_pole,
+    Need.SUM_FITS: _sum_fits,
+    Need.CONSTANT_EXPONENT: lambda use: constant_exponent(use.op) is not None,
+    Need.DISTINCT_INDICES: _has_distinct_indices,
+    Need.CONSTANT_DIVISOR: lambda _: False,  # divisions that can be products have become so by now
+}
