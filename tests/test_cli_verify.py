@@ -9,7 +9,7 @@ import pytest
 
 import zeropoint
 from zeropoint.demo import digits as digits_data
-from zeropoint.recipe import load_recipe
+from zeropoint.recipe_files import load_recipe
 from zeropoint.tflite import save
 
 from .diagnosis.faults import drowned_concat_input

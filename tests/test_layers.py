@@ -31,7 +31,7 @@ LAYERS = (
         "train_bits",
     ),
     ("graph",),
-    ("ops", "recipe"),
+    ("ops", "recipe", "recipe_files"),
     ("targets",),
     ("tflite", "runtime", "sources"),
     ("calibration",),
@@ -44,7 +44,7 @@ LAYERS = (
     ("comparison",),
     ("diagnosis",),
     ("tuning",),
-    ("report", "converter", "lite", "demo", "c_export", "cli"),
+    ("report", "converter", "converter_settings", "lite", "demo", "c_export", "cli"),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 

@@ -15,7 +15,8 @@ from zeropoint.calibration import calibrate
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidRecipe
 from zeropoint.graph import Model
-from zeropoint.recipe import FLOAT, INT8, INT16X8, Recipe, Rule, keep_float, load_recipe, preset, recipe_from
+from zeropoint.recipe import FLOAT, INT8, INT16X8, Recipe, Rule, keep_float, preset
+from zeropoint.recipe_files import load_recipe, recipe_from
 
 from . import build
 from .nets import Net, kinds, normal, quantized

@@ -303,8 +303,7 @@ def public_names() -> Iterator[tuple[str, Mapping[str, str], str]]:
     """Packages with their public names, and the module that each name lives in."""
     top = {name: f"zeropoint.{home}" for name, home in zeropoint._HOME_OF.items() if name not in ("lite", "train")}
     yield "zeropoint", top, "Names are imported when they are first used."
-    names = {name: "zeropoint.converter" for name in lite.__all__ if name not in ("Interpreter", "constants")}
-    names["constants"] = "zeropoint.lite"
+    names = {name: getattr(lite, name).__module__ for name in lite.__all__ if name != "Interpreter"}
     yield "zeropoint.lite", names, "The names of `tensorflow.lite`; `Interpreter` is LiteRT's own."
     trained = {name: f"zeropoint.train.{home}" for name, home in train._HOME_OF.items()}
     yield "zeropoint.train", trained, "Needs Keras 3, and one of its backends."

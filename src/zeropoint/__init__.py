@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .improve.pipeline import Result as Result
     from .quantization import quantize as quantize
     from .recipe import Recipe as Recipe
-    from .recipe import load_recipe as load_recipe
+    from .recipe_files import load_recipe as load_recipe
     from .report.inspection import inspect as inspect
     from .rescaling import rescale as rescale
     from .simulation.trace import Trace as Trace
@@ -53,7 +53,8 @@ _HOMES = {
     "improve.pipeline": ("Result",),
     "lite": ("lite",),
     "quantization": ("quantize",),
-    "recipe": ("Recipe", "load_recipe"),
+    "recipe": ("Recipe",),
+    "recipe_files": ("load_recipe",),
     "report.inspection": ("inspect",),
     "rescaling": ("rescale",),
     "simulation.trace": ("Trace", "simulate"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .converter import OpsSet, Optimize, RepresentativeDataset, TargetSpec, TFLiteConverter
+from .converter import RepresentativeDataset, TargetSpec, TFLiteConverter
+from .converter_settings import OpsSet, Optimize
 from .dtypes import DType
 
 if TYPE_CHECKING:

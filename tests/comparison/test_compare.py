@@ -20,7 +20,7 @@ from zeropoint.comparison.sums import ChannelGains, DeviationSums, IntegerUse, a
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel, InvalidRecipe, InvalidSample
 from zeropoint.graph.edit import copy_model, retype, set_constant
-from zeropoint.recipe import recipe_from
+from zeropoint.recipe_files import recipe_from
 
 from .. import build
 from ..diagnosis.faults import conv_net, images, plainly, saved

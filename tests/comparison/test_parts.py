@@ -12,7 +12,8 @@ from zeropoint.bench.isolate import isolate
 from zeropoint.comparison.sums import RelevantRange, relevant_ranges
 from zeropoint.diagnosis.evidence import wide_share
 from zeropoint.ops import OPS
-from zeropoint.recipe import MODES, keep_float, plain_rules, preset, recipe_content, recipe_from
+from zeropoint.recipe import MODES, keep_float, preset
+from zeropoint.recipe_files import plain_rules, recipe_content, recipe_from
 from zeropoint.runtime import Session
 
 from ..diagnosis.faults import conv_net, images, plainly

@@ -12,7 +12,8 @@ import zeropoint
 from zeropoint.calibration import Range, Ranges
 from zeropoint.dtypes import Array
 from zeropoint.graph import Model
-from zeropoint.recipe import preset, recipe_from
+from zeropoint.recipe import preset
+from zeropoint.recipe_files import recipe_from
 from zeropoint.tflite import load, to_bytes
 
 from ..nets import Net, normal

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from zeropoint.recipe import load_recipe, recipe_from
+from zeropoint.recipe_files import load_recipe, recipe_from
 
 from .. import frameworks
 from . import prepared

@@ -29,7 +29,8 @@ from zeropoint.ops import OPS
 from zeropoint.plan.request import Request
 from zeropoint.plan.rewrite import rounded
 from zeropoint.plan.weights import weight_params
-from zeropoint.recipe import preset, recipe_from
+from zeropoint.recipe import preset
+from zeropoint.recipe_files import recipe_from
 from zeropoint.runtime import Session
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -17,7 +17,7 @@ from zeropoint.graph.model import Op
 from zeropoint.graph.query import Use
 from zeropoint.improve.mixed_precision import MOST_GROWTH, NarrowLayer, first_and_last, worth_widening
 from zeropoint.ops import OPS
-from zeropoint.recipe import recipe_from
+from zeropoint.recipe_files import recipe_from
 
 FORM = QuantParams((1.0,), (0,), DType.INT4)
 

@@ -10,7 +10,8 @@ from tests.nets import Net, normal, outputs_of, samples_for, worst
 from zeropoint.dtypes import DType, Levels
 from zeropoint.graph import Model
 from zeropoint.plan.weights import weighted_scales
-from zeropoint.recipe import WEIGHT_TYPES, plain_rules, recipe_content, recipe_from
+from zeropoint.recipe import WEIGHT_TYPES
+from zeropoint.recipe_files import plain_rules, recipe_content, recipe_from
 
 STORED = {2: "int2", 3: "int4", 4: "int4", 5: "int8", 6: "int8", 7: "int8", 8: "int8"}
 

@@ -12,7 +12,8 @@ from zeropoint.cli import app
 from zeropoint.errors import InvalidRecipe, UnsupportedOp
 from zeropoint.plan.derive import Interface
 from zeropoint.plan.request import interface_of, resolve_target
-from zeropoint.recipe import INT8, Recipe, Rule, preset, recipe_content, recipe_from
+from zeropoint.recipe import INT8, Recipe, Rule, preset
+from zeropoint.recipe_files import recipe_content, recipe_from
 from zeropoint.targets import CPU, INTEGER, TARGETS, Target, check_model, target_named
 from zeropoint.targets import TargetRule as Row
 

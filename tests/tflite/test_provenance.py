@@ -9,7 +9,8 @@ import pytest
 
 import zeropoint
 from zeropoint.graph.model import Buffer, Model
-from zeropoint.recipe import Recipe, keep_float, plain_rules, preset
+from zeropoint.recipe import Recipe, keep_float, preset
+from zeropoint.recipe_files import plain_rules
 from zeropoint.tflite import load, to_bytes
 from zeropoint.tflite.provenance import NAME, Provenance, provenance, recorded
 

@@ -17,7 +17,7 @@ from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidRecipe, InvalidSample, UnsupportedOp
 from zeropoint.improve.pipeline import Result
 from zeropoint.ops import OPS, KernelSpec
-from zeropoint.recipe import recipe_from
+from zeropoint.recipe_files import recipe_from
 from zeropoint.tflite.provenance import recorded
 from zeropoint.train import FreezeRanges, QuantSettings, export, parity, trainable
 from zeropoint.train.backend import array_of

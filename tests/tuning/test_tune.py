@@ -16,7 +16,7 @@ from zeropoint.bench.bench import Bench
 from zeropoint.bench.latency import Benchmark, Latency, Timing
 from zeropoint.demo import digits as digits_data
 from zeropoint.errors import InvalidRecipe, InvalidSample, MissingExtra
-from zeropoint.recipe import load_recipe
+from zeropoint.recipe_files import load_recipe
 from zeropoint.targets import TARGETS
 from zeropoint.tflite import load
 from zeropoint.tuning import search as search_module

@@ -12,8 +12,9 @@ import typer
 
 from .command import QuietOption, Screen, VerboseOption, add_command, causes, tolerate_closed_pipe
 from .devices import check, targets
+from .doctor import doctor
 from .edit import edit
-from .examine import benchmark, compare, doctor, inspect, report
+from .examine import benchmark, compare, inspect, report
 from .export import export
 from .make import calibrate, demo, quantize
 from .signals import orderly_end

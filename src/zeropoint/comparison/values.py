@@ -11,7 +11,8 @@ from ..bench.verdict import UNKNOWN, Verdict
 from ..display import Brief, Displayed
 from ..json_values import json_values
 from ..ops.execution import Execution
-from ..recipe import PlainRules, Recipe, recipe_content, recipe_from
+from ..recipe import Recipe
+from ..recipe_files import PlainRules, recipe_content, recipe_from
 
 SCORE_LOSS = 0.01
 """The share of a score that a quantized model may lose and still be called close to the float one."""

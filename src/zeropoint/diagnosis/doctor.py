@@ -31,7 +31,8 @@ from ..ops.check import check_runnable
 from ..parallel import cached_property
 from ..plan.derive import Interface
 from ..plan.request import RangeChoice, Request, WeightOptions, resolve_recipe, resolve_target
-from ..recipe import Effort, Recipe, plain_rules
+from ..recipe import Effort, Recipe
+from ..recipe_files import plain_rules
 from ..runtime import trusting
 from ..sources.data import DataSource, samples_from
 from ..sources.models import ModelSource, load

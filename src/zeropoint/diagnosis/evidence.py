@@ -33,7 +33,8 @@ from ..plan.plan import Planned
 from ..plan.planner import Prepared, prepare_model
 from ..plan.request import RangeChoice, Request
 from ..plan.rewrite import build
-from ..recipe import PRESETS, Effort, Recipe, Rule, plain_rules, preset
+from ..recipe import PRESETS, Effort, Recipe, Rule, preset
+from ..recipe_files import plain_rules
 from ..sources.ports import entry
 from ..sources.samples import Samples
 from ..targets import INTEGER, Target

@@ -34,7 +34,8 @@ from ..plan.planner import prepare_model, require_float_part, require_matched_ru
 from ..plan.request import FALLBACK, Request
 from ..plan.rewrite import build
 from ..plan.saved import save_plan
-from ..recipe import plain_rules, preset
+from ..recipe import preset
+from ..recipe_files import plain_rules
 from ..runtime import require_runnable
 from ..runtime.device_tools import ToolReport, ask_tool
 from ..sources.ports import entries, entry_graphs

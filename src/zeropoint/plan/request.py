@@ -14,7 +14,8 @@ from ..dtypes import DType
 from ..errors import InvalidRecipe, argument, spelled
 from ..files import PathLike
 from ..ops import OPS, OpSpec
-from ..recipe import Effort, Recipe, Scheme, load_recipe, preset, require_effort
+from ..recipe import Effort, Recipe, Scheme, preset, require_effort
+from ..recipe_files import load_recipe
 from ..targets import CPU, INTEGER, Target, target_named
 from .derive import Interface
 

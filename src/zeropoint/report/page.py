@@ -12,7 +12,7 @@ from typing import get_args
 from ..files import PathLike, write_whole
 from ..json_values import json_values
 from ..ops.execution import Execution
-from ..recipe import PlainRules, recipe_content
+from ..recipe_files import PlainRules, recipe_content
 from .page_build import DIGITS, MEASURES, Evidence, OpDetail, Page, page_of
 from .page_picture import BOX_HEIGHT, BOX_WIDTH, Point, short
 from .terminal import count_text

@@ -21,7 +21,8 @@ from ..improve.pipeline import Result
 from ..json_values import json_values
 from ..ops.execution import Execution
 from ..parallel import cached_property
-from ..recipe import PlainRules, Recipe
+from ..recipe import Recipe
+from ..recipe_files import PlainRules
 from ..simulation.trace import Trace
 from ..sources.ports import entry
 from .inspection import InspectedOp, Inspection, inspect

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..errors import printable
 from ..files import PathLike, write_whole
-from ..recipe import toml_text
+from ..recipe_files import toml_text
 from ..tuning.result import Tuned
 from ..tuning.search import Progress, State
 from ..tuning.trial import Trial

@@ -12,7 +12,7 @@ from ..errors import InvalidRecipe
 from ..files import PathLike, write_whole
 from ..graph.model import Model
 from ..json_values import json_values
-from ..recipe import toml_text
+from ..recipe_files import toml_text
 from .budget import Budget, Objective
 from .evaluation import Drop
 from .trial import Trial

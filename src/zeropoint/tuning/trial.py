@@ -16,7 +16,8 @@ from ..errors import ZeropointError
 from ..graph.model import Model
 from ..improve.pipeline import Result, quantize_on
 from ..plan.request import Request
-from ..recipe import FLOAT, Effort, Recipe, plain_rules, recipe_content
+from ..recipe import FLOAT, Effort, Recipe
+from ..recipe_files import plain_rules, recipe_content
 from ..runtime import isolated
 from ..runtime.device_tools import ToolReport
 from ..sources.ports import Row
