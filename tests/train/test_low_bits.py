@@ -13,7 +13,7 @@ from zeropoint.affine import QuantParams
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidRecipe
 from zeropoint.ops import OPS
-from zeropoint.recipe import load_recipe, recipe_from
+from zeropoint.recipe_files import load_recipe, recipe_from
 from zeropoint.train import QuantSettings, Schedule, distill, export, parity, trainable
 from zeropoint.train.backend import array_of
 from zeropoint.train.fake_quant import with_gradient_bits

@@ -14,7 +14,8 @@ from ..graph.model import Graph, Model, Op
 from ..graph.query import Uses, tensor_keys
 from ..ops import OpSpec
 from ..plan.plan import Group, Plan
-from ..recipe import INT8, Recipe, Rule, recipe_from
+from ..recipe import INT8, Recipe, Rule
+from ..recipe_files import recipe_from
 from ..sources.ports import entry
 from ..train_bits import TrainBits
 from .fake_quant_graph import Blueprint, group_bits

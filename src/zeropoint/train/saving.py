@@ -16,7 +16,7 @@ from ..ops import OPS
 from ..plan.plan import Plan, Planned
 from ..plan.request import Request
 from ..plan.saved import plan_text, planned_from_text
-from ..recipe import plain_rules, recipe_content, recipe_from
+from ..recipe_files import plain_rules, recipe_content, recipe_from
 from ..sources.ports import entry
 from ..targets import TARGETS
 from ..tflite import load, to_bytes
