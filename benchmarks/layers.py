@@ -76,7 +76,7 @@ def layers_of(model: Model) -> Iterator[Op]:
 
 
 def alone(model: Model, op: Op) -> Model:
-    return isolate(model, entry(model).graph, [op], lambda _: True).model
+    return isolate(entry(model).graph, [op], lambda _: True).model
 
 
 def measured(name: str, task: Task, samples: int, rounds: int) -> Bound:
