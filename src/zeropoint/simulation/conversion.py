@@ -6,6 +6,7 @@ import numpy as np
 
 from ..affine import dequantize as to_real
 from ..affine import quantize as to_integers
+from ..affine import round_half_away
 from ..dtypes import DType
 from .call import Computed, KernelCall
 from .rescaling import Scales
@@ -28,7 +29,7 @@ def quantize_half_away(call: KernelCall) -> np.ndarray:
 
 def quantize_by_reciprocal(call: KernelCall) -> np.ndarray:
     """As LiteRT's optimized kernels: eight elements at a time times the reciprocal of the scale, halves to even; what
-    is left over divided by it."""
+    is left over divided by it in float64, halves away from zero."""
     made = call.output
     values = call.value(0).astype(np.float32).reshape(-1)
     together = values.size // 8 * 8
@@ -36,9 +37,9 @@ def quantize_by_reciprocal(call: KernelCall) -> np.ndarray:
         return quantize_half_away(call)
     scaled = values[:together] * (np.float32(1) / np.float32(made.scale))
     rounded = np.rint(scaled)
-    rest = to_integers(values[together:], made).astype(np.float32)
-    units = np.clip(rounded + np.float32(made.zero_point), made.dtype.min, made.dtype.max)
-    return call.stored(np.concatenate([units, rest]))
+    rest = round_half_away(values[together:].astype(np.float64) / made.scale)
+    units = np.concatenate([rounded, rest]) + made.zero_point
+    return call.stored(np.clip(units, made.dtype.min, made.dtype.max))
 
 
 def quantize_half_even(call: KernelCall) -> np.ndarray:
