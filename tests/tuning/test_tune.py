@@ -203,35 +203,44 @@ def test_what_is_fastest_is_timed_beside_the_float_model(digits, monkeypatch):
     assert tuned.best.label == "float", "what is slower than float is not taken"
 
 
-def test_training_is_the_last_branch(digits, tmp_path, monkeypatch):
-    """What loses too much and would be smaller is trained, as `zeropoint train` would, on what calibrates."""
+def closeness(outputs, truth):
+    return -float(np.mean([np.abs(o[0] - t).mean() for o, t in zip(outputs, truth, strict=True)]))
+
+
+@pytest.fixture(scope="module")
+def never_met(digits) -> dict:
+    """Outputs have to be those of the float model: no quantized model keeps such a budget."""
+    exact = np.stack([row[0] for row in Bench(load(digits), ()).on([(i,) for i in IMAGES]).outputs(load(digits))])
+    return {"budget": Budget(min_metric=-1e-6), "metric": closeness, "labels": exact, "target": "integer"}
+
+
+def test_training_is_the_last_branch(digits, never_met, tmp_path, monkeypatch):
+    """What loses too much is trained, as `zeropoint train` would, on what calibrates."""
     for module in (search_module, tree_module):
         monkeypatch.setattr(module, "TRAINED", 1)
-    search = SearchSettings(trials=2, allow_training=True, training_steps=2, store=tmp_path / "trials")
-    budget = Budget(max_drop=2, max_size="8500")
-    tuned = found(digits, budget=budget, search=search)
-    assert [t.candidate.steps for t in tuned.trials] == [0, 0, 2]
+    monkeypatch.setattr(search_module, "obstacles", lambda *_: ())
+    search = SearchSettings(trials=1, allow_training=True, training_steps=2, store=tmp_path / "trials")
+    tuned = found(digits, search=search, **never_met)
+    assert [(t.label, t.candidate.steps) for t in tuned.trials] == [("int8", 0), ("int8, trained", 2)]
     trained = tuned.trials[-1]
-    again = zeropoint.distill(digits, CALIBRATION, steps=2, recipe=trained.candidate.recipe, target="cpu")
+    again = zeropoint.distill(digits, CALIBRATION, steps=2, recipe=trained.candidate.recipe, target="integer")
     assert zeropoint.to_bytes(again.result.model) == trained.content
     assert tuned.to_json()["trials"][-1]["training_steps"] == 2
     monkeypatch.setattr(Workpiece, "carry_out", lambda *_: pytest.fail("all of it is known"))
-    monkeypatch.setattr(search_module, "obstacles", lambda *_: ())
-    assert found(digits, budget=budget, search=search).trials[-1].content == trained.content
+    assert found(digits, search=search, **never_met).trials[-1].content == trained.content
 
 
 def test_the_best_few_that_lose_too_much_are_trained(smallest):
     """Those that are smaller than the best, the ones that lose least first, in integer arithmetic."""
-    trials = [replace(t, within=t is smallest.trials[0]) for t in smallest.trials]
-    question = Question(None, None, TARGETS["cpu"], "smallest", pytest.fail, steps=7)
-    asked = next(tree_module.training(question, trials, trials[0]))
-    drops = sorted(t.drop.value for t in trials if not t.within)
+    best, *missed = smallest.trials
+    said = []
+    question = Question(None, None, TARGETS["cpu"], "smallest", said.append, steps=7)
+    asked = next(tree_module.training(question, missed, best))
     assert len(asked) == tree_module.TRAINED
     assert all(c.steps == 7 and c.recipe.has_integer_ops and c.label.endswith(", trained") for c in asked)
-    assert next(t for t in trials if f"{t.label}, trained" == asked[0].label).drop.value == drops[0]
-    said = []
-    question = replace(question, say=said.append)
-    assert next(tree_module.training(question, [trials[0]], trials[0]), None) is None
+    first = next(t for t in missed if f"{t.label}, trained" == asked[0].label)
+    assert first.drop.value == min(t.drop.value for t in missed)
+    assert next(tree_module.training(question, [replace(first, size=best.size)], best), None) is None
     assert "nothing is trained" in said[0]
 
 
@@ -262,15 +271,8 @@ def test_what_stands_in_the_way_is_named_with_its_cost(digits, budget, what, mon
     assert any("digits_1/wide_relu_1/Relu" in line for line in named)
 
 
-def test_ops_that_lose_most_stand_in_the_way_of_a_score(digits):
-    """Of outputs that have to be equal, no quantized model keeps the budget."""
-
-    def closeness(outputs, truth):
-        return -float(np.mean([np.abs(o[0] - t).mean() for o, t in zip(outputs, truth, strict=True)]))
-
-    exact = np.stack([row[0] for row in Bench(load(digits), ()).on([(i,) for i in IMAGES]).outputs(load(digits))])
-    budget, search = Budget(min_metric=-1e-6), SearchSettings(trials=1)
-    tuned = found(digits, budget=budget, metric=closeness, labels=exact, target="integer", search=search)
+def test_ops_that_lose_most_stand_in_the_way_of_a_score(digits, never_met):
+    tuned = found(digits, search=SearchSettings(trials=1), **never_met)
     named = [line for line in tuned.lines if line.startswith("in the way: ")]
     assert len(named) == 3
     assert all("of the error of int8; closeness −" in line and "if it alone has int8" in line for line in named)

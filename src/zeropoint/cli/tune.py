@@ -183,7 +183,7 @@ def tune(
         screen.json({**tuned.to_json(), "command": command})
     print_tuned(tuned, screen.beside(outputs.as_json))
     if not tuned.met:
-        raise CheckFailed(f"{tuned.lines[-1]}{_next_step(tuned, outputs)}")
+        raise CheckFailed(f"{tuned.lines[-1]}{_next_step(tuned, outputs, search)}")
 
 
 def _ours(folder: Path, paths: tuple[Path | None, ...]) -> bool:
@@ -241,9 +241,10 @@ def _write(tuned: Tuned, outputs: TunedOutputs, replaced: bool, store: Store, co
     store.remember(*written)
 
 
-def _next_step(tuned: Tuned, outputs: TunedOutputs) -> str:
+def _next_step(tuned: Tuned, outputs: TunedOutputs, search: TrialOptions) -> str:
     if tuned.chosen is None:
         return ""
     if outputs.closest:
         return f"; {outputs.path()} is the closest"
-    return "; --closest writes it, a larger budget or --allow-training may do better"
+    more = "more --training-steps" if search.allow_training else "--allow-training"
+    return f"; --closest writes it, a larger budget or {more} may do better"

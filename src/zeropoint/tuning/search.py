@@ -102,7 +102,8 @@ class Search:
                 self._follow(walk(question), executor, limits)
                 if limits.steps:
                     more = replace(limits, trials=len(self.trials) + TRAINED)
-                    self._follow(training(question, self.trials, self.best()), executor, more)
+                    missed = [t for t in self.trials if [e.limit for e in self._excesses(t)] == ["drop"]]
+                    self._follow(training(question, missed, self.best()), executor, more)
                 self._say_what_is_unsure()
                 self._say_obstacles(question)
         except KeyboardInterrupt:

@@ -8,6 +8,7 @@ leave a third of the path each time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -78,23 +79,22 @@ def walk(question: Question) -> Round:
         yield from fewer_bits(question, trials)
 
 
-def training(question: Question, trials: Sequence[Trial], best: Trial | None) -> Round:
-    """Train the best few that lose too much, and would be smaller or faster than the best so far."""
+def training(question: Question, missed: Sequence[Trial], best: Trial | None) -> Round:
+    """Train the best few of those that only lose too much, if they would be smaller or faster than the best so far."""
 
     def gain(trial: Trial) -> float:
         return trial.size if question.objective != "fastest" or trial.latency is None else trial.latency
 
-    missed = [t for t in trials if t.drop is not None and not t.within and (best is None or gain(t) < gain(best))]
     recipes: dict[Recipe, Trial] = {}
-    for trial in sorted(missed, key=lambda t: t.drop.value if t.drop else 0.0):
-        recipes.setdefault(in_integers(trial.candidate.recipe), trial)
+    for trial in sorted(missed, key=lambda t: math.inf if t.drop is None else t.drop.value):
+        if best is None or gain(trial) < gain(best):
+            recipes.setdefault(in_integers(trial.candidate.recipe), trial)
     if not recipes:
-        question.say("nothing is trained: no model that loses too much would be better than the best one")
+        question.say("nothing is trained: no model that only loses too much would be better than the best one")
         return
-    chosen = list(recipes.items())[:TRAINED]
     yield [
         replace(question.candidate(f"{trial.label}, trained", recipe, trial.candidate.note), steps=question.steps)
-        for recipe, trial in chosen
+        for recipe, trial in list(recipes.items())[:TRAINED]
     ]
 
 

@@ -99,8 +99,9 @@ class Workpiece:
 
     def _trained(self, candidate: Configuration) -> Result:
         """As `zeropoint train` does it, on the samples that calibrate."""
-        from ..train import distill
+        from ..train import distill, start_keras
 
+        start_keras()  # without what that prints, in whatever process this is
         done = distill(
             self.loaded,
             list(self.calibration),
