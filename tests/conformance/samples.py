@@ -394,6 +394,8 @@ SAMPLES: tuple[Sample, ...] = (
     lstm("peephole", peephole=True),
     lstm("coupled_peephole", coupled=True, peephole=True),
     lstm("time_major", timeMajor=True),
+    sample("SVDF", "two", x(2, 5), w(6, 5), w(6, 4), w(3), State((2, 24)), rank=2, fused=RELU),
+    sample("SVDF", "relu", x(2, 5), w(6, 5), w(6, 4), None, State((2, 24)), rank=1, fused=RELU),
     *arithmetic("ADD"),
     *arithmetic("SUB"),
     *arithmetic("MUL"),
@@ -491,12 +493,11 @@ HYBRID_SAMPLES: tuple[Sample, ...] = (
     sample("FULLY_CONNECTED", "long_relu", x(3, 64), LONG, w(6), fused=RELU),
     sample("BATCH_MATMUL", "long", x(2, 3, 64), w(64, 5)),
     sample("EMBEDDING_LOOKUP", "long", indices(5, below=7), w(7, 64, low=-3)),
+    sample("SVDF", "linear", x(2, 5), w(6, 5), w(6, 4), w(3), State((2, 24)), rank=2),
     both_ways("merged", mergeOutputs=True),
     both_ways("apart"),
     both_ways("peephole", peephole=True, mergeOutputs=True),
     both_ways("projection", projection=True),
-    sample("SVDF", "two", x(2, 5), w(6, 5), w(6, 4), w(3), State((2, 24)), rank=2),
-    sample("SVDF", "relu", x(2, 5), w(6, 5), w(6, 4), None, State((2, 24)), rank=1, fused=RELU),
 )
 # fmt: on
 

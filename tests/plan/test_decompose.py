@@ -10,6 +10,7 @@ import pytest
 
 import zeropoint
 from tests.build import act, const, one_op
+from tests.conformance.samples import Sample, both_ways
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model
 from zeropoint.graph.edit import copy_model
@@ -151,6 +152,21 @@ def test_integers_come_near(case: Case, mode: str) -> None:
     first, second = Session(case.model), Session(result.model)
     wanted, found = ([session.run(sample)[0] for sample in samples] for session in (first, second))
     assert decibels(wanted, found) >= least
+
+
+@pytest.mark.parametrize("sample", [both_ways("merged", mergeOutputs=True), both_ways("apart")], ids=str)
+def test_layers_that_run_both_ways_are_two_that_run_one_way(sample: Sample) -> None:
+    model, samples = sample.model(), sample.draw(32)
+    result = zeropoint.quantize(model, data=samples, target="integer", effort="quick")
+    assert result.skipped == ()
+    assert sum(op.kind == "UNIDIRECTIONAL_SEQUENCE_LSTM" for op in result.model.main.ops) == 2
+    sides = [], []
+    for side, made in zip(sides, (model, result.model), strict=True):
+        session = Session(made)
+        for inputs in samples:
+            session.reset()
+            side += session.run(inputs)
+    assert decibels(*sides) > 36
 
 
 def test_divisors_near_zero_or_of_either_sign_stay_float() -> None:

@@ -23,7 +23,7 @@ from ..dtypes import Array, DType
 from ..errors import RuntimeFailure
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import reachable_graphs
-from ..ops.recurrent import LSTM, Gate, LstmSlot
+from ..ops.recurrent import BOTH_WAYS, LSTM, Gate, LstmSlot, one_way
 from ..runtime import Runner, time_limit
 from .instrumented_graph import InstrumentedGraph, MeasureMode, instrument
 from .task import CalibrationTask, OpTable, measured_tensors
@@ -130,27 +130,52 @@ class Replay:
     source: Tensor
     key: str
     last: LstmState | None = None
+    backward: bool = False
 
     def states(self, x: Array) -> Array:
         """The cell state after every step, going on from where the last call stopped."""
-        states, self.last = lstm_cell_states(self.op, x, self.last)
+        given = np.flip(x, 0 if self.op.option("timeMajor") else 1) if self.backward else x
+        states, self.last = lstm_cell_states(self.op, given, self.last)
         return states
 
 
+@dataclass
+class FeatureReplay(Replay):
+    """What SVDF keeps of each step: the products of the input with its weights."""
+
+    def states(self, x: Array) -> Array:
+        weights = _data(self.op, 1)
+        assert weights is not None
+        return np.asarray(x.reshape(-1, x.shape[-1]) @ weights.T)
+
+
 def replays(task: CalibrationTask) -> list[Replay]:
-    found = []
+    found: list[Replay] = []
     for op in task.graph.ops:
-        if op.kind == LSTM and len(op.inputs) > LstmSlot.CELL_STATE:
-            source, cell = op.inputs[LstmSlot.INPUT], op.inputs[LstmSlot.CELL_STATE]
-            replayed = _with_float_constants(op)
+        if op.kind == "SVDF":
+            source, state, replayed = op.inputs[0], op.inputs[4], _with_float_constants(op, (0, 4))
+            if source is not None and state is not None and replayed is not None:
+                found.append(FeatureReplay(replayed, source, task.keys[state]))
+        for layer, backward in _lstms(op):
+            source, cell = layer.inputs[LstmSlot.INPUT], layer.inputs[LstmSlot.CELL_STATE]
+            replayed = _with_float_constants(layer, (LstmSlot.INPUT, LstmSlot.OUTPUT_STATE, LstmSlot.CELL_STATE))
             if source is not None and cell is not None and replayed is not None:
-                found.append(Replay(replayed, source, task.keys[cell]))
+                found.append(Replay(replayed, source, task.keys[cell], backward=backward))
     return found
 
 
-def _with_float_constants(op: Op) -> Op | None:
+def _lstms(op: Op) -> Iterator[tuple[Op, bool]]:
+    """The LSTMs that an op consists of, and whether they run backwards."""
+    if op.kind == LSTM and len(op.inputs) > LstmSlot.CELL_STATE:
+        yield op, False
+    elif op.kind == BOTH_WAYS:
+        ways = ((one_way(op, backward=backward), backward) for backward in (False, True))
+        yield from ((way, backward) for way, backward in ways if way is not None)
+
+
+def _with_float_constants(op: Op, flowing: Sequence[int]) -> Op | None:
     """The op with its weights, which may be integers, as floats; None if that is not what they are."""
-    flowing, inputs = (LstmSlot.INPUT, LstmSlot.OUTPUT_STATE, LstmSlot.CELL_STATE), list(op.inputs)
+    inputs = list(op.inputs)
     for slot, tensor in enumerate(op.inputs):
         if tensor is None or slot in flowing:
             continue

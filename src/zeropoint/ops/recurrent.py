@@ -39,6 +39,23 @@ class Gate(Enum):
         self.peephole, self.bias, self.normalization = peephole, bias, normalization
 
 
+BOTH_WAYS = "BIDIRECTIONAL_SEQUENCE_LSTM"
+FORWARD_WEIGHTS, BACKWARD_WEIGHTS, STATES, SECOND_INPUT = 1, 18, 35, 39
+"""Where a layer that runs both ways has the weights of each direction, the states of both, and a second input."""
+
+
+def one_way(op: Op, *, backward: bool) -> Op | None:
+    """An LSTM that does what one direction of a layer with both does, given a sequence in its order.
+
+    None for layers with a second input.
+    """
+    inputs = [*op.inputs, *[None] * (SECOND_INPUT + 1 - len(op.inputs))]
+    first, states = (BACKWARD_WEIGHTS, STATES + 2) if backward else (FORWARD_WEIGHTS, STATES)
+    if any(t is not None for t in inputs[SECOND_INPUT:]):
+        return None
+    return Op(LSTM, [inputs[0], *inputs[first : first + 17], *inputs[states : states + 2]], [], op.options)
+
+
 def macs_recurrent(op: Op) -> int:
     """Multiply-accumulates: every step multiplies with every weight matrix."""
     source = op.inputs[0]

@@ -87,10 +87,14 @@ class OutputState:
 
 @dataclass(frozen=True)
 class CellState:
-    """A recurrent layer's memory: int16 with a scale that is a power of two, 2**least up to 2**greatest."""
+    """A recurrent layer's memory: int16 with a scale that is a power of two, 2**least up to 2**greatest.
+
+    `summed` is the input whose products with it are added up in 32 bits, so that bits of it have to stay free.
+    """
 
     least: int
     greatest: int
+    summed: int | None = None
 
 
 Role = Activation | Weight | Bias | Untouched | FloatConstant | ShapeOnly | Coefficients | OutputState | CellState
@@ -134,6 +138,7 @@ class Need(Enum):
         "its integer kernel garbles small numbers; only a divisor far from zero, best a constant, makes it a product"
     )
     CONSTANT_EXPONENT = "only a constant exponent, one for all numbers, makes it a table"
+    RELU = "its integer kernel takes no other activation than RELU"
     DISTINCT_INDICES = "its integer kernel adds up what falls on one place; only constant indices are known to differ"
     CONSTANT_WEIGHTS = "its weights are not constant"
     NO_NORMALIZATION = "layer normalization and projection inside the op are not supported in integers"
@@ -275,7 +280,7 @@ class OpSpec:
     def bias_slot(self) -> int | None:
         """Where a layer takes its bias: an op that multiplies data with one tensor of weights and adds it."""
         found = [k for k, role in enumerate(self.inputs) if isinstance(role, Bias)]
-        return found[0] if len(found) == 1 and len(self.weight_slots) == 1 else None
+        return found[0] if len(found) == 1 and self.layout is not None else None
 
     @property
     def is_pointwise(self) -> bool:

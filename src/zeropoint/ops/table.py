@@ -18,7 +18,7 @@ from . import batch, spec
 from .batch import along, broadcasts, by_sample, joined, only, pointwise
 from .interpolation import always, gelu, power_of, reciprocal_root
 from .layout import CONVOLUTION, DENSE, DEPTHWISE, MATRIX_PRODUCT, TRANSPOSED
-from .recurrent import LSTM
+from .recurrent import BOTH_WAYS, LSTM
 from .spec import Activation, Bias, Fixed, KernelSpec, Need, OpSpec, Rescale, Trait, Weight
 
 INT8, INT16, INT4, INT2, UINT8 = DType.INT8, DType.INT16, DType.INT4, DType.INT2, DType.UINT8
@@ -89,6 +89,9 @@ NORMALIZED = {INT8: (2.0**-20, 2.0**48)}
 # Steps of more than a sixteenth of a radian would leave less than 35 dB of a sine.
 ANGLES = {INT8: (0.0, 2.0**-4)}
 
+# Beside smaller states, biases would not fit into 32 bits.
+REMEMBERED = {INT8: (2.0**-40, math.inf)}
+
 JUMPS = "it jumps: rounding what it reads may move what it makes by as much as it ever changes"
 CONSTANT = (Need.CONSTANT_WEIGHTS,)
 INT8_WEIGHTS: Mapping[DType, tuple[DType, ...]] = {INT8: (INT8,), INT16: (INT8,)}
@@ -109,8 +112,8 @@ LSTM_KERNELS = KernelSpec((INT8,), {INT8: (INT8,)}, hybrid=(INT8,), versions={"h
                           needs=(Need.NO_NORMALIZATION, Need.CONSTANT_WEIGHTS),
                           intermediates=("float", "float", "float", "float", "output"))
 BOTH_WAYS_KERNELS = KernelSpec(hybrid=(INT8,), versions={"hybrid": 3}, options=ASYMMETRIC_INPUTS)
-SVDF_KERNELS = KernelSpec(hybrid=(INT8,), versions={"hybrid": 4}, options=ASYMMETRIC_INPUTS,
-                          note="quantizing the state of SVDF is not implemented")
+SVDF_KERNELS = KernelSpec((INT8,), {INT8: (INT8,)}, hybrid=(INT8,), versions={"int8": 3, "hybrid": 4},
+                          options=ASYMMETRIC_INPUTS, needs=(*CONSTANT, Need.RELU))
 POWERS = KernelSpec((INT8,), needs=(Need.CONSTANT_EXPONENT,), table=power_of)
 LOOKUP_KERNELS = KernelSpec(BOTH, hybrid=(INT8, INT4, INT2), blockwise=(INT4,), versions={"hybrid": 4, "int2": 5})
 
@@ -132,9 +135,11 @@ ROWS: tuple[OpSpec, ...] = (
            LSTM_KERNELS, RECURRENT, batch=batch.steps_second, own_activation="TANH", input_scales={INT8: (0.0, 2.0**7)},
            optional=tuple(1 + k for k in SPARE)),
     # The same forwards and backwards; then four states, a second input and its weights.
-    OpSpec("BIDIRECTIONAL_SEQUENCE_LSTM", (ACT, *DIRECTION, *DIRECTION, *(INDEX,) * 4, ACT, *(MATRIX,) * 8),
+    OpSpec(BOTH_WAYS, (ACT, *DIRECTION, *DIRECTION, *(INDEX,) * 4, ACT, *(MATRIX,) * 8),
            BOTH_WAYS_KERNELS, RECURRENT, outputs=TWO, optional=SPARE_BOTH_WAYS),
-    OpSpec("SVDF", (ACT, MATRIX, MATRIX, INDEX, INDEX), SVDF_KERNELS, RECURRENT, optional=(3,)),
+    # The input; weights on it, and on what these gave in the last steps, which is the state.
+    OpSpec("SVDF", (ACT, MATRIX, COEFFICIENTS, Bias((4, 2)), spec.CellState(least=-110, greatest=110, summed=2)),
+           SVDF_KERNELS, RECURRENT | FUSES, input_scales=REMEMBERED),
     # Arithmetic.
     OpSpec("ADD", TWO, since(2, 3, options=ANY_SCALE), FUSES | Trait.ADDS, batch=broadcasts, rescale=SUM, max_rescale=ADDED),
     OpSpec("SUB", TWO, since(2, 5, options=ANY_SCALE), FUSES | Trait.SUBTRACTS, batch=broadcasts, rescale=SUM),
@@ -254,7 +259,7 @@ ROWS: tuple[OpSpec, ...] = (
 # fmt: on
 
 SIGNED_ONLY = frozenset(
-    {LSTM, "SCATTER_ND", "BATCH_MATMUL", "SQUARED_DIFFERENCE", "ELU", "ABS", "RSQRT", "SQRT", "EXP", "LOG"}
+    {LSTM, "SCATTER_ND", "SVDF", "BATCH_MATMUL", "SQUARED_DIFFERENCE", "ELU", "ABS", "RSQRT", "SQRT", "EXP", "LOG"}
 )
 """Ops that have int8 kernels but none for uint8."""
 
@@ -298,6 +303,7 @@ UNPACKING = frozenset({"DEQUANTIZE", "DENSIFY"})
 
 REWRITTEN = frozenset(
     {
+        BOTH_WAYS,
         "CAST",
         "CUMSUM",
         "DIV",

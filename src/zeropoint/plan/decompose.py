@@ -16,11 +16,12 @@ import numpy as np
 from ..calibration import Range
 from ..calibration.range_methods import Bounds
 from ..dtypes import DType
-from ..graph.edit import drop_unused, recast
+from ..graph.edit import drop_unused, recast, replace_op
 from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import OPS, REWRITTEN, OpSpec, fused_activation
 from ..ops.interpolation import constant_exponent
 from ..ops.layout import SAME, VALID
+from ..ops.recurrent import BOTH_WAYS, LSTM, LstmSlot, one_way
 from ..targets import TypedOp
 from ..tflite.schema import default_options
 from .match import SPEEDS
@@ -218,6 +219,31 @@ class _Edit:
         self.graph.ops.insert(self.graph.ops.index(op), power)
         return power.outputs[0]
 
+    def both_ways(self, op: Op) -> None:
+        """Two LSTMs, one of them on the sequence turned round: LiteRT has no integer kernel for both in one."""
+        found = (one_way(op, backward=backward) for backward in (False, True))
+        ways = [way for way in found if way is not None and way.inputs[LstmSlot.PROJECTION] is None]
+        source, merged = op.inputs[0], bool(op.option("mergeOutputs", False))
+        if source is None or len(ways) < 2 or self.request.recipe.scheme(op).activations is not DType.INT8:
+            return
+        names = ("fusedActivationFunction", "cellClip", "projClip", "timeMajor")
+        options = default_options("UnidirectionalSequenceLSTMOptions", **{name: op.option(name) for name in names})
+        time = self.new.integers(f"{op.name}/time", [0 if op.option("timeMajor") else 1])
+        turned = self.new.like(source, "turned", source)
+        shape = (*source.shape[:-1], op.outputs[0].shape[-1] // (2 if merged else 1))
+        made = [op.outputs[0], op.outputs[-1]]
+        if merged:
+            made = [self.new.tensor(op.outputs[0], name, shape, op.outputs[0]) for name in ("forward", "backward")]
+        back = self.new.like(made[1], "turned", op.outputs[-1])
+        steps = [Op("REVERSE_V2", [source, time], [turned], default_options("ReverseV2Options"))]
+        for way, read, result in zip(ways, (source, turned), (made[0], back), strict=True):
+            steps.append(Op(LSTM, [read, *way.inputs[1:]], [result], options))
+        steps.append(Op("REVERSE_V2", [back, time], [made[1]], default_options("ReverseV2Options")))
+        if merged:
+            joined = default_options("ConcatenationOptions", axis=len(shape) - 1)
+            steps.append(Op("CONCATENATION", [*made], [op.outputs[0]], joined))
+        replace_op(self.graph, op, steps)
+
     def transposed_convolution(self, op: Op) -> None:
         """MediaPipe's transposed convolution with a bias; its options are LiteRT's own struct of three numbers."""
         packed = b"" if op.custom_options is None else op.custom_options.tobytes()
@@ -239,6 +265,7 @@ SINCE_BIAS = 3
 """The version of TRANSPOSE_CONV since which it has a bias."""
 
 DECOMPOSED: Mapping[str, Callable[[_Edit, Op], None]] = {
+    BOTH_WAYS: _Edit.both_ways,
     "CAST": _Edit.truth,
     "CUMSUM": _Edit.running_sum,
     "DIV": _Edit.quotient,

@@ -11,7 +11,7 @@ import numpy as np
 from ..calibration.range_methods import Bounds
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
-from ..ops import Need, OpSpec
+from ..ops import Need, OpSpec, fused_activation
 from ..ops.interpolation import constant_exponent
 from ..ops.recurrent import Gate, LstmSlot
 from .tensor_ranges import TensorRanges
@@ -79,6 +79,7 @@ NEEDS: Mapping[Need, Callable[[KernelUse], bool]] = {
     Need.NO_NORMALIZATION: _is_not_normalized,
     Need.FAR_FROM_POLE: _is_far_from_pole,
     Need.SUM_FITS: _sum_fits,
+    Need.RELU: lambda use: fused_activation(use.op).name == "RELU",
     Need.CONSTANT_EXPONENT: lambda use: constant_exponent(use.op) is not None,
     Need.DISTINCT_INDICES: _has_distinct_indices,
     Need.CONSTANT_DIVISOR: lambda _: False,  # divisions that can be products have become so by now

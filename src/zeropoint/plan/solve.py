@@ -22,7 +22,7 @@ from ..ops import Activation, CellState, Need, OpSpec, OutputState
 from ..recipe import Scheme
 from .plan import Group, Held, Node
 from .tensor_ranges import TensorRanges
-from .weights import state_params
+from .weights import spare_bits, state_params
 
 FEWEST_STEPS = 16
 """A tensor that others read as well is not put into a scale that leaves its values fewer steps than this."""
@@ -147,7 +147,9 @@ class Solver:
             role = self.ops[op.kind].input_role(slot)
             assert isinstance(role, CellState)
             low, high = self.ranges.choose(tensor, "minmax", Grid(16, True))
-            params = state_params(low, high, role.least, role.greatest)
+            weights = None if role.summed is None else Use(op, role.summed).tensor.data
+            room = 1 if weights is None else 2.0 ** spare_bits(weights, max(1, int(op.option("rank", 1))))
+            params = state_params(room * low, room * high, role.least, role.greatest)
             yield Group((Held(tensor, params.dtype), Use(op, slot)), params, fixed=True, symmetric=True)
 
     def _slots(self, role: type) -> Iterator[tuple[Op, int, Tensor, DType]]:

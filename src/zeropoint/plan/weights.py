@@ -104,18 +104,25 @@ def fit_bias(
     values = np.abs(bias.reshape(-1).astype(np.float64))
     if scales.size == 1:
         values = values.max(initial=0.0, keepdims=True)
-    most = np.minimum(SCALED_DOWN * np.maximum(values / made.scale, 1.0), BIAS_LIMIT[read.dtype])
+    most = np.minimum(SCALED_DOWN * np.maximum(values / made.scale, 1.0), BIAS_LIMIT[made.dtype])
     least = values / (read.scale * np.minimum(most, limit or math.inf))
     raised = np.flatnonzero(least > scales)
     weights = with_scales(weights, np.maximum(scales, least)) if raised.size else weights
     products = np.maximum(np.array(weights.scales) * read.scale, SMALLEST_SCALE)
     stored, granularity = products.astype(np.float32).tolist(), PerAxis(0) if products.size > 1 else PerTensor()
-    bias_params = QuantParams((*stored,), (0,) * products.size, BIAS_TYPE[read.dtype], granularity)
+    bias_params = QuantParams((*stored,), (0,) * products.size, BIAS_TYPE[made.dtype], granularity)
     return weights, bias_params, raised.tolist()
 
 
 def with_scales(params: QuantParams, scales: Array) -> QuantParams:
     return replace(params, scales=(*np.asarray(scales, np.float32).tolist(),))
+
+
+def spare_bits(coefficients: Array, terms: int) -> int:
+    """Bits that have to stay free in a state of 16, so that `terms` rows of products of it with these of 16 fit 32."""
+    sums = np.abs(coefficients).sum(axis=-1).max(initial=0.0)
+    peak = np.abs(coefficients).max(initial=0.0)
+    return 0 if not peak else max(0, math.ceil(math.log2(terms * float(sums / peak))))
 
 
 def state_params(low: float, high: float, least: int, greatest: int) -> QuantParams:

@@ -65,6 +65,7 @@ KERNELS: Mapping[str, Kernel] = {
     "SQRT": functions.square_root,
     "SQUARED_DIFFERENCE": elementwise.squared_difference,
     "SUB": elementwise.subtract,
+    "SVDF": recurrent.svdf,
     "TANH": functions.hyperbolic_tangent,
     "TOPK_V2": pooling.top_k,
     LSTM: recurrent.lstm,

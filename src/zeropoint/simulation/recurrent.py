@@ -64,6 +64,24 @@ class TableCell:
         return np.clip(multiply(x, *fixed_points(np.asarray(2.0**power))), LOW, HIGH)
 
 
+def svdf(call: KernelCall) -> Computed:
+    """A product with the feature weights, kept for some steps, and one with the weights over time, of each filter;
+    filters of one rank are added up."""
+    into, along = (np.float32(call.scale(k)) * np.float32(call.scale(w)) for k, w in ((0, 1), (4, 2)))
+    factors = into / np.float32(call.scale(4)), along / np.float32(call.output_scale)
+    first, second = (fixed_points(np.asarray(np.float64(factor))) for factor in factors)
+    weights = call.value(2).astype(np.int64)
+    filters, memory = weights.shape
+    features = np.clip(multiply(wrapped(product(call.centered(0), call.centered(1).T)), *first), LOW, HIGH)
+    state = call.value(4).astype(np.int64).reshape(-1, filters, memory)
+    state = np.concatenate([state[..., 1:], features[..., None]], axis=-1)
+    rank = int(call.option("rank", 1))
+    sums = (state * weights).sum(axis=-1).reshape(-1, filters // rank, rank).sum(axis=-1)
+    total = wrapped(sums + (call.value(3).astype(np.int64) if call.has(3) else 0))
+    made = call.output
+    return call.finished(multiply(total, *second), bounds=(made.dtype.min, made.dtype.max))
+
+
 def is_plain(op: Op) -> bool:
     """Whether the layer has neither a projection nor normalization in it."""
     slots = (LstmSlot.PROJECTION, LstmSlot.PROJECTION_BIAS, *(gate.normalization for gate in Gate))
