@@ -26,6 +26,8 @@ from .recipe import Effort, Recipe
 from .runtime import trusting
 from .sources.data import DataSource, samples_by_signature
 from .sources.models import ModelSource, load
+from .sources.samples import Samples
+from .sources.sequence import States, sequence_of
 from .targets import Target
 
 
@@ -52,6 +54,7 @@ def quantize(
     record: bool = True,
     keep_float: Sequence[str] | str = (),
     allow_unmatched: bool = False,
+    sequence: States = False,
     settings: Settings | None = None,
     progress: Progress | None = None,
     ops: Mapping[str, OpSpec] = OPS,
@@ -72,8 +75,9 @@ def quantize(
     `target` is what the model is made for (`zeropoint targets` lists them): "cpu" where inputs and outputs stay float,
     or else "integer". With `measure`, ways to place the ops on it are timed on this machine, and the fastest is taken.
     With `record`, an entry in the file's metadata tells how it was made, for `inspect` and `compare`. `ops` is another
-    op table, such as `OPS | {"MY_OP": spec}`. A model that is not `trusted` runs in a child process, which it cannot
-    escape from.
+    op table, such as `OPS | {"MY_OP": spec}`. With `sequence` the samples are consecutive frames, and inputs that are
+    states are filled with what the model returned for the frame before: those that an output fits, or {input: output}.
+    A model that is not `trusted` runs in a child process, which it cannot escape from.
     """
     source = load(model)
     weights = WeightOptions(weight_bits, block, asymmetric, min_elements)
@@ -87,7 +91,13 @@ def quantize(
     with trusting(trusted):
         if data is None:
             return run_without_data(source, request)
-        samples, shown = samples_by_signature(data, source), progress or notebook_line("calibrating, samples:")
+        samples: Samples | Mapping[str, Samples]
+        if sequence:
+            samples = sequence_of(source, data, sequence)
+            request = replace(request, states=samples.keys)
+        else:
+            samples = samples_by_signature(data, source)
+        shown = progress or notebook_line("calibrating, samples:")
         return quantize_on(source, request, samples, settings, shown, _notebook_stage)
 
 

@@ -27,6 +27,7 @@ from ..sources.data import DataSource, samples_by_signature
 from ..sources.models import ModelSource, load
 from ..sources.ports import Row, entry, entry_graphs
 from ..sources.samples import Notes, Samples, rows
+from ..sources.sequence import States, sequence_of
 from ..tflite import to_bytes
 from .inner_tensors import unmeasurable_calls
 from .instrumented_graph import MeasureMode, takes_batches
@@ -47,6 +48,7 @@ def calibrate(
     settings: Settings | None = None,
     *,
     progress: Progress | None = None,
+    sequence: States = False,
     ops: OpTable = OPS,
     trusted: bool = True,
 ) -> Stats:
@@ -55,6 +57,7 @@ def calibrate(
     `samples`: an iterable (list, generator, data loader), or a function that returns one, of samples; each an array,
     a tuple in input order, or a dict by input name; or a path (.npz, .npy, a folder of images, file.py:function), an
     array of all samples, or a dict of such arrays. For a model with several signatures: `{signature: samples}`.
+    With `sequence` they are consecutive frames, and states are fed back, as `quantize` does it.
     `progress` is called with the number of runs done so far. `ops`: the op table, if it is to be another than the
     package's own. A model that is not `trusted` runs in a child process, which it cannot escape from.
     """
@@ -62,7 +65,7 @@ def calibrate(
     progress = progress or notebook_line("calibrating, samples:")
     check_runnable(loaded)
     require_float(loaded, ops)
-    held = samples_by_signature(samples, loaded)
+    held = sequence_of(loaded, samples, sequence) if sequence else samples_by_signature(samples, loaded)
     given: list[tuple[str | None, Samples]] = [*held.items()] if isinstance(held, Mapping) else [(None, held)]
     if not given:
         raise InvalidSample("no samples were given")

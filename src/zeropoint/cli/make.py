@@ -211,7 +211,7 @@ def quantize(
     if sampled is None:
         result = run_without_data(source, request)
     else:
-        result = sampled.quantize(request, samples.settings(), remarks)
+        result = sampled.quantize(with_states(request, sampled), samples.settings(), remarks)
     if path is None:
         for plan in result.plans:
             print(plan)
@@ -229,6 +229,14 @@ def quantize(
         reports.write(remarks, path.name, result.model, size, comparison=comparison, **known)
     if output.check and result.verdict.level in ("broken", "unknown"):
         raise CheckFailed(f"the result is {result.verdict.level}: {result.verdict.summary}")
+
+
+def with_states(request: Request, sampled: SampledModel) -> Request:
+    """With one scale for states that callers feed back, if the samples are such a sequence."""
+    from ..sources.sequence import Frames
+
+    frames = sampled.data.samples
+    return replace(request, states=frames.keys) if isinstance(frames, Frames) else request
 
 
 def show(screen: Screen, result: Result, saved: SavedAs, as_json: bool) -> None:

@@ -243,6 +243,7 @@ def channels(text: str) -> tuple[float, ...]:
         raise InvalidSample(f"{text!r} is not a number, or numbers with commas between them") from None
 
 
+SEQUENCE_HELP = "Samples are frames; states (auto, or INPUT=OUTPUT[,...]) are fed from one to the next."
 STATE_HELP = "Whether each sample goes on from the state that the last one left. [default: as the model needs it]"
 
 
@@ -266,6 +267,23 @@ class CalibrationOptions(SampleOptions):
     signature: str | None = option(None, "KEY", SIGNATURE_HELP)
     allow_nonfinite: bool = flag("Ignore values that are NaN or infinite.")
     decay: float = option(0.99, "D", "Of the moving average, for --range average: 1 is a plain mean.")
+    sequence: str | None = option(None, "STATES", SEQUENCE_HELP)
+
+    def sampled(self, model: Model, data: str, signature: str | None = None) -> SampledModel:
+        """`model` with samples; with --sequence these are frames, to which its states are added."""
+        from ..sources.data import Data
+        from ..sources.sequence import sequence_of
+        from .sampled import SampledModel
+
+        if self.sequence is None:
+            return super().sampled(model, data, signature)
+        if self.transpose or self._normalization() is not None:
+            raise InvalidRecipe("--sequence takes frames as they are; leave out options about images and --transpose")
+        pairs = [pair.partition("=") for pair in self.sequence.split(",")]
+        if self.sequence != "auto" and not all(name and output for name, _, output in pairs):
+            raise InvalidRecipe(f"--sequence takes auto, or pairs INPUT=OUTPUT, not {self.sequence!r}")
+        asked = True if self.sequence == "auto" else {name: output for name, _, output in pairs}
+        return SampledModel(model, Data(sequence_of(model, data, asked, signature), None), signature)
 
     def settings(self, histograms: bool = True) -> Settings:
         from ..calibration import Settings

@@ -245,6 +245,12 @@ def with_interface(plan: Plan, interface: Interface, ranges: TensorRanges | None
     return replace(plan, stored=stored, inputs=inputs, outputs=outputs)
 
 
+def with_one_scale(plan: Plan, states: Sequence[tuple[Tensor, Tensor]]) -> Plan:
+    """`plan` in which outputs that callers feed back have the parameters of the inputs that they fill."""
+    tied = {b: plan.inputs[a] for a, b in states if a in plan.inputs and b in plan.outputs}
+    return replace(plan, outputs={t: tied.get(t, p) for t, p in plan.outputs.items()})
+
+
 def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [t for t in tensors if t.dtype is DType.FLOAT32]
 

@@ -21,7 +21,7 @@ from ..sources.ports import entry_graphs
 from ..targets import OpVerdict
 from .called import computing_graphs, inline_composites
 from .decompose import decompose, has_float_part
-from .derive import Interface, coarse_outputs, coarse_tables, with_interface
+from .derive import Interface, coarse_outputs, coarse_tables, with_interface, with_one_scale
 from .fit import fit_scales, symmetric_uses
 from .given import clip_constants, default_notes, require_free
 from .masks import limit_to_what_counts
@@ -269,10 +269,12 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
         matched = prepared.matched[graph] = _match(graph, request, matcher, matched)
     schemes, dynamic, skipped = matched.schemes, matched.dynamic, list(matched.skipped)
     seen, ranges = ranges, ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
+    by_key = {prepared.keys[t]: t for t in (*graph.inputs, *graph.outputs) if t in prepared.keys}
+    states = tuple((by_key[a], by_key[b]) for a, b in request.states if a in by_key and b in by_key)
     while True:  # ends, as every round but the last leaves out an op, or has one compute in 8 bits instead of 16
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
         exposed = {*graph.outputs, *(t for op in graph.ops if op not in schemes for t in op.inputs if t is not None)}
-        groups = Solver(schemes, ops, ranges, matched.symmetric, exposed).solve()
+        groups = Solver(schemes, ops, ranges, matched.symmetric, exposed, states).solve()
         plan = Plan(graph, index, schemes, groups, constants, dynamic=dynamic, bias_limit=request.target.bias_limit)
         plan, refused = fit_scales(plan, ops, request.target)
         refused = refused or (*coarse_tables(plan, ops, ranges), *coarse_outputs(plan, ops, seen))
@@ -285,7 +287,8 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
     order = {op: k for k, op in enumerate(graph.ops)}
     skipped.sort(key=lambda s: order[s.op])
     wide = {op: island.why for op, scheme in schemes.items() if _is_wide(scheme) and (island := matcher.island(op))}
-    return replace(with_interface(plan, request.interface, ranges), skipped=tuple(skipped), wide_ops=wide)
+    plan = with_one_scale(with_interface(plan, request.interface, ranges), states)
+    return replace(plan, skipped=tuple(skipped), wide_ops=wide)
 
 
 def _is_wide(scheme: Scheme) -> bool:

@@ -56,6 +56,7 @@ class Request:
     allow_unmatched: bool = False  # rules that no op matches
     percentile: float = PERCENTILE  # of the range method with this name
     record: bool = True  # note in the file's metadata how it was made
+    states: tuple[tuple[str, str], ...] = ()  # keys of inputs, each with that of the output that callers fill it with
 
     def __post_init__(self) -> None:
         require_effort(self.effort)

@@ -48,7 +48,8 @@ class Solver:
     """Union-find over nodes, in the order of the graph, so that equal inputs give equal results.
 
     `symmetric` are uses that the target wants with the zero point 0. `exposed` are tensors that are outputs or are
-    read by ops which are not in `schemes`.
+    read by ops which are not in `schemes`. `states` are inputs that callers fill with an output of the last run, each
+    with that output: integers then pass from one to the other as they are.
     """
 
     schemes: Mapping[Op, Scheme]
@@ -56,6 +57,7 @@ class Solver:
     ranges: TensorRanges
     symmetric: Collection[Use] = ()
     exposed: Collection[Tensor] = ()
+    states: Sequence[tuple[Tensor, Tensor]] = ()
     _parent: dict[Node, Node] = field(default_factory=dict)
     _classes: dict[Node, _Class] = field(default_factory=dict)
     _method: dict[Node, str | None] = field(default_factory=dict)
@@ -73,6 +75,11 @@ class Solver:
         for use, held in (edge for edge in edges if edge not in split):
             if self._agree(self._class(use), self._class(held)):
                 self._union(use, held)
+        for source, result in self.states:
+            for dtype in {c.dtype for c in self._classes.values()}:
+                ends = Held(source, dtype), Held(result, dtype)
+                if self._parent.keys() >= set(ends) and self._agree(self._class(ends[0]), self._class(ends[1])):
+                    self._union(*ends)
         self._settle()
         states = self._states()
         return (*(self._group(c, states) for c in self._classes.values()), *self._cells())

@@ -139,6 +139,12 @@ def _read_arrays(path: Path) -> dict[str, Array]:
         return read_arrays(content, LARGEST_ARCHIVE, "; give an .npy, which may have any size, or file.py:function")
 
 
+def array_names(spec: str) -> tuple[str, ...]:
+    """The names of the arrays in an .npz; none of anything else."""
+    path = Path(spec)
+    return tuple(_read_arrays(path)) if path.suffix == ".npz" and path.is_file() else ()
+
+
 def read_labels(path: Path) -> Array:
     """What is right for each sample: the only array of an `.npy` or `.npz`."""
     if path.suffix not in (".npz", ".npy"):

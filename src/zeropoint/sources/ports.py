@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..dtypes import Array, DType
 from ..errors import InvalidSample
@@ -50,11 +51,12 @@ class Entry:
     key: str | None
     graph: Graph
     ports: tuple[Port, ...]
+    outputs: Mapping[str, Tensor] = field(default_factory=dict)  # by the signature's names
 
 
 def entries(model: Model) -> list[Entry]:
     """Every signature; without any, the first graph."""
-    found = [Entry(s.key, s.graph, _ports(s.graph, s.inputs)) for s in model.signatures]
+    found = [Entry(s.key, s.graph, _ports(s.graph, s.inputs), s.outputs) for s in model.signatures]
     return found or [Entry(None, model.main, _ports(model.main, {}))]
 
 

@@ -59,7 +59,7 @@ RULES = (
     *rows("DEPTHWISE_CONV_2D TRANSPOSE_CONV FULLY_CONNECTED PRELU", (FLOAT, INT8, INT16), weights=(INT8,)),
     *rows("FULLY_CONNECTED", (INT8,), KnownToHaveOneScale(), weights=(INT4,)),
     *rows("BATCH_MATMUL", (FLOAT, INT8, INT16), Rank(2, 5), weights=BOTH),
-    *rows("SVDF", (FLOAT, INT8), weights=(INT8,)),
+    *rows("SVDF", (FLOAT, INT8), PresentOperand(3, "bias"), weights=(INT8,)),
     *rows("UNIDIRECTIONAL_SEQUENCE_LSTM", (FLOAT, INT8), *PLAIN_LSTM, weights=(INT8,)),
     # Arithmetic and functions.
     *rows("ADD SUB MUL", (FLOAT, INT8, INT16, INT32)),

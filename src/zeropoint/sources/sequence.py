@@ -1,0 +1,118 @@
+"""Samples that are consecutive frames, for models whose states are inputs and outputs.
+
+The samples hold the frames only. The float model is run on one after the other, and each run's states are kept with its
+frame: so calibration, and everything else, has whole samples in any order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidRecipe, argument, printable
+from ..graph.model import Model, Tensor
+from ..graph.query import tensor_keys, unique_names
+from ..runtime import Runner
+from .data import DataSource, array_names, samples_from
+from .ports import Entry, Port, Row, entry
+from .samples import NotedSamples, Notes, Samples, rows
+
+States = bool | Mapping[str, str]
+"""Whether samples are a sequence; or which input is filled with which output of the last run, both by name."""
+
+
+@dataclass(frozen=True)
+class State:
+    """An input of a model, and the output that fills it in the next run."""
+
+    port: Port
+    output: Tensor
+    name: str
+
+    def __str__(self) -> str:
+        return printable(f"'{self.port.name}' from '{self.name}'")
+
+
+@dataclass
+class Frames(NotedSamples):
+    """Whole samples, made of frames and of what the model returned for the frame before; zeros before the first."""
+
+    model: Model
+    where: Entry
+    states: tuple[State, ...]
+    frames: Samples
+    notes: Notes = field(default_factory=Notes)
+
+    @property
+    def keys(self) -> tuple[tuple[str, str], ...]:
+        """The keys of the inputs that are states, each with that of its output."""
+        keys = tensor_keys(self.model)
+        return tuple((keys[state.port.tensor], keys[state.output]) for state in self.states)
+
+    def __call__(self) -> Iterator[Row]:
+        fed = {state.port: np.zeros(state.port.tensor.shape, state.port.dtype.storage) for state in self.states}
+        given = replace(self.where, ports=tuple(p for p in self.where.ports if p not in fed))
+        runner = Runner.exposing(self.model, self.where.graph, [state.output for state in self.states])
+        for _, frame in rows(self.frames, given, self.notes):
+            values = {**fed, **dict(zip(given.ports, frame, strict=True))}
+            row = tuple(values[port] for port in self.where.ports)
+            yield row
+            made = runner.run(row)
+            fed = {s.port: np.array(value) for s, value in zip(self.states, made, strict=True)}
+
+
+def sequence_of(model: Model, data: DataSource, asked: States, signature: str | None = None) -> Frames:
+    """The frames in `data` as whole samples."""
+    where = entry(model, signature)
+    states = find_states(where, asked, _named_in(data))
+    given = replace(where, ports=tuple(p for p in where.ports if p not in {state.port for state in states}))
+    return Frames(model, where, states, samples_from(data, given))
+
+
+def find_states(where: Entry, asked: States, given: Sequence[str] = ()) -> tuple[State, ...]:
+    """The states: as asked for, or else every input but the first, and but those `given`, that an output fits."""
+    names = unique_names(where.graph)
+    aliases = {t: n for n, t in where.outputs.items()}
+    outputs = {t: aliases.get(t, names[t]) for t in where.graph.outputs}
+    if isinstance(asked, Mapping):
+        return tuple(_named_state(where, outputs, *pair) for pair in asked.items())
+    found, free = [], dict(outputs)
+    for port in where.ports[1:]:
+        fitting = [t for t in free if t.shape == port.tensor.shape and t.dtype is port.dtype]
+        if fitting and not set(port.names).intersection(given):
+            best = max(fitting, key=lambda t: SequenceMatcher(None, port.name, outputs[t]).ratio())
+            found.append(State(port, best, free.pop(best)))
+    if not found:
+        raise InvalidRecipe(
+            "no input of the model looks like a state: a further one of the same shape and type as an output; "
+            f"say which ones are: {argument('sequence', 'INPUT=OUTPUT')}"
+        )
+    return tuple(found)
+
+
+def _named_state(where: Entry, outputs: Mapping[Tensor, str], source: str, result: str) -> State:
+    port = next((p for p in where.ports if source in p.names), None)
+    output = next((t for t, name in outputs.items() if result in (name, t.name)), None)
+    if port is None or output is None:
+        known = ", ".join(map(repr, outputs.values() if port is not None else (p.name for p in where.ports)))
+        what = f"output {result!r}" if port is not None else f"input {source!r}"
+        raise InvalidRecipe(f"the model has no {what}; it has {known}")
+    if output.shape != port.tensor.shape or output.dtype is not port.dtype:
+        held = f"{output.dtype.label}{list(output.shape)}"
+        raise InvalidRecipe(f"the input {port} cannot be filled with the output '{result}', which is {held}")
+    return State(port, output, outputs[output])
+
+
+def _named_in(data: DataSource) -> Sequence[str]:
+    """The names of inputs that the data have arrays for, as far as they name any."""
+    if isinstance(data, str | os.PathLike):
+        return array_names(os.fspath(data))
+    if isinstance(data, Mapping):
+        return tuple(data)
+    first: Any = data[0] if isinstance(data, list | tuple) and len(data) else None
+    return tuple(first) if isinstance(first, Mapping) else ()
