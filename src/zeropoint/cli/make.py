@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..plan.request import Request
     from ..recipe import Recipe
     from ..report.quantization import SavedAs
+    from .sampled import SampledModel
 
 DEMO_ROUNDS = 15
 """How often each model of the demo is timed."""
