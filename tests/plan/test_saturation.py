@@ -154,3 +154,13 @@ def test_a_jump_at_the_end_of_a_range_is_not_cut_off():
     assert [skipped.op.kind for skipped in made.skipped] == ["FLOOR"]
     _, high = made.plan.stored[made.plan.graph.ops[-1].inputs[0]].range()
     assert high > 0.9999
+
+
+def test_what_is_made_of_a_tensor_reaches_as_far_as_its_symmetric_integers():
+    """leaky(x) - x is 0 for all x above 0; but int16 holds them, and both have to be the same there."""
+    net = Net()
+    x = net("MUL", [net.input(1, 64), np.float32([0.5])])
+    model = net.model(net("SUB", [net("LEAKY_RELU", [x], alpha=0.07), x]))
+    samples = [(np.linspace(-3, 3.1, 64, dtype=np.float32)[None],)]
+    made = zeropoint.quantize(model, "int16x8", samples, effort="quick", target="integer")
+    assert outputs_of(made.model, samples)[0] == pytest.approx(outputs_of(model, samples)[0], abs=0.1)

@@ -53,10 +53,11 @@ class Curve:
     made: Mapping[Tensor, Array]
     results: tuple[Tensor, ...]
 
-    def limits(self, seen: Mapping[Tensor, Bounds], bits: int) -> dict[Tensor, Bounds]:
+    def limits(self, seen: Mapping[Tensor, Bounds], bits: int, *, symmetric: bool = False) -> dict[Tensor, Bounds]:
         """What needs to be told apart of the tensor, and of those between it and a result that no longer changes.
 
-        `seen` are the values that tensors take; `bits` are those of integers that could hold the result.
+        `seen` are the values that tensors take; `bits` are those of integers that could hold the result, and reach as
+        far below zero as above it if they are `symmetric`.
         """
         low, high = seen[self.tensor]
         first, end = np.searchsorted(POINTS, (low, high))
@@ -70,8 +71,12 @@ class Curve:
             least = float(POINTS[first + left]) if left else low
             most = float(POINTS[end - right - 1]) if right else high
             if most - least < WORTH * (high - low):
+                # The integers hold 0, and may hold more of the tensor than they need to: what is made of it has to match.
+                reach = max(abs(least), abs(most)) if symmetric else 0.0
+                held = max(low, min(least, -reach)), min(high, max(most, reach))
+                start, stop = np.searchsorted(POINTS, held[0]), np.searchsorted(POINTS, held[1], side="right")
                 # One point more at each end, so that no value of a tensor on the way is left out.
-                kept = slice(max(0, first + left - 1), end - right + 1)
+                kept = slice(max(0, start - 1), stop + 1)
                 between = list(self.made)[: list(self.made).index(result)]
                 passed = {t: (float(self.made[t][kept].min()), float(self.made[t][kept].max())) for t in between}
                 return {self.tensor: (least, most), **passed}
@@ -179,24 +184,28 @@ def saturation(
     for tensor in graph.tensors:
         makers = filter(None, (uses.producer(tensor),))
         around = [*makers, *(use.op for use in uses.readers(tensor))]
-        types = [schemes[op].activations for op in around if op in schemes]
-        if not types or types[0] is None or uses.is_output(tensor) or not ranges.knows(tensor):
+        held = [schemes[op] for op in around if op in schemes]
+        dtype = held[0].activations if held else None
+        if dtype is None or uses.is_output(tensor) or not ranges.knows(tensor):
             continue
-        ends = _common_ends(tensor, uses, ops, types[0])
-        limits = {tensor: ends} if ends is not None else _curve_limits(tensor, known, ranges, types[0].bits)
+        ends = _common_ends(tensor, uses, ops, dtype)
+        limits = {tensor: ends} if ends is not None else _curve_limits(tensor, known, ranges, held[0])
         if limits and any(op.kind in ops and ops[op.kind].tied for op in around):
             # It may share the range of others, and reach further than what is made of it.
             limits = {tensor: limits[tensor]}
-        found |= {t: within_reach(b, ranges.bounds(t), types[0].bits) for t, b in limits.items() if ranges.knows(t)}
+        found |= {t: within_reach(b, ranges.bounds(t), dtype.bits) for t, b in limits.items() if ranges.knows(t)}
     return found
 
 
-def _curve_limits(tensor: Tensor, known: Sequence[Curve], ranges: TensorRanges, bits: int) -> dict[Tensor, Bounds]:
+def _curve_limits(
+    tensor: Tensor, known: Sequence[Curve], ranges: TensorRanges, scheme: Scheme
+) -> dict[Tensor, Bounds]:
     """Where the function of a tensor no longer changes, if the graph computes one, for what is made of it too."""
     curve = next((c for c in known if c.tensor is tensor), None)
-    if curve is None:
+    if curve is None or scheme.activations is None:
         return {}
-    return curve.limits({t: ranges.bounds(t) for t in (tensor, *curve.results) if ranges.knows(t)}, bits)
+    seen = {t: ranges.bounds(t) for t in (tensor, *curve.results) if ranges.knows(t)}
+    return curve.limits(seen, scheme.activations.bits, symmetric=scheme.symmetric)
 
 
 def _common_ends(tensor: Tensor, uses: Uses, ops: Mapping[str, OpSpec], dtype: DType) -> Bounds | None:
