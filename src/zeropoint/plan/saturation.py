@@ -71,7 +71,7 @@ class Curve:
             least = float(POINTS[first + left]) if left else low
             most = float(POINTS[end - right - 1]) if right else high
             if most - least < WORTH * (high - low):
-                # The integers hold 0, and may hold more of the tensor than they need to: what is made of it has to match.
+                # Integers hold 0, and may hold more of the tensor than they need: what is made of it has to match.
                 reach = max(abs(least), abs(most)) if symmetric else 0.0
                 held = max(low, min(least, -reach)), min(high, max(most, reach))
                 start, stop = np.searchsorted(POINTS, held[0]), np.searchsorted(POINTS, held[1], side="right")
@@ -197,9 +197,7 @@ def saturation(
     return found
 
 
-def _curve_limits(
-    tensor: Tensor, known: Sequence[Curve], ranges: TensorRanges, scheme: Scheme
-) -> dict[Tensor, Bounds]:
+def _curve_limits(tensor: Tensor, known: Sequence[Curve], ranges: TensorRanges, scheme: Scheme) -> dict[Tensor, Bounds]:
     """Where the function of a tensor no longer changes, if the graph computes one, for what is made of it too."""
     curve = next((c for c in known if c.tensor is tensor), None)
     if curve is None or scheme.activations is None:
