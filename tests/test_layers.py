@@ -63,8 +63,9 @@ PLACES = {
 """Where an outside module, or anything below it, may be imported."""
 
 
-DOORS = {"display": "zeropoint.report.notebook"}
-"""The one way out: notebooks ask a value itself how it looks, and the report knows."""
+DOORS = {"display": "zeropoint.report.notebook", "improve": "zeropoint.train.reconstruction"}
+"""The ways out, one for each part: notebooks ask a value itself how it looks, and the report knows. One step of those
+that make models better learns, with the plan carried out in Keras."""
 
 
 def modules() -> list[Path]:

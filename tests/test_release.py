@@ -162,7 +162,7 @@ COMPLETED = {
     "zeropoint quantize --mo": {"--mode", "--model-explorer"},
     "zeropoint quantize --mode ": {"int8", "int16x8", "uint8", "dynamic", "weights", "float16"},
     "zeropoint doctor --range p": {"percentile"},
-    "zeropoint quantize --effort ": {"quick", "standard", "high"},
+    "zeropoint quantize --effort ": {"quick", "standard", "high", "max"},
     "zeropoint train --input-type u": {"uint8"},
     "zeropoint inspect --q": {"--quiet"},
 }

@@ -42,6 +42,7 @@ def quantize(
     range: RangeChoice = "auto",
     percentile: float = PERCENTILE,
     effort: Effort = "standard",
+    seed: int = 0,
     weight_bits: int = 8,
     block: int | None = None,
     asymmetric: bool = False,
@@ -68,10 +69,11 @@ def quantize(
     running `data`, or from `stats` of an earlier calibration, or from `ranges` given outright. `data` are samples as
     `calibrate` takes them, or the path of a file or folder that holds them. `range` is the method that picks them;
     "auto" tries several on the data. `percentile` is the share that the method of this name leaves unclipped at each
-    end. `effort` is "quick", "standard" or "high" (minutes). `weight_bits` is 2 to 8; with 4 or fewer, layers that need
-    8 keep them, unless a recipe names the bits. `block` is the number of 4-bit weights that share a scale; weights
-    below `min_elements` stay float where only weights are quantized. `keep_float` are patterns of op kinds or names
-    that stay float, each of which has to match something unless `allow_unmatched`; `strict` refuses if anything has to.
+    end. `effort` is "quick", "standard", "high" (minutes) or "max" (up to an hour: roundings and ranges are learned, in
+    Keras; `seed` decides what is random there). `weight_bits` is 2 to 8; with 4 or fewer, layers that need 8 keep them,
+    unless a recipe names the bits. `block` is the number of 4-bit weights that share a scale; weights below
+    `min_elements` stay float where only weights are quantized. `keep_float` are patterns of op kinds or names that
+    stay float, each of which has to match something unless `allow_unmatched`; `strict` refuses if anything has to.
     `target` is what the model is made for (`zeropoint targets` lists them): "cpu" where inputs and outputs stay float,
     or else "integer". With `measure`, ways to place the ops on it are timed on this machine, and the fastest is taken.
     With `record`, an entry in the file's metadata tells how it was made, for `inspect` and `compare`. `ops` is another
@@ -86,7 +88,9 @@ def quantize(
     made_for = resolve_target(target, rules, interface, strict)
     given = (ranges or Ranges({})).resolved(source)
     request = Request(rules, stats, given, range, interface, strict, effort, ops, target=made_for)
-    request = replace(request, measure=measure, allow_unmatched=allow_unmatched, percentile=percentile, record=record)
+    request = replace(
+        request, measure=measure, allow_unmatched=allow_unmatched, percentile=percentile, record=record, seed=seed
+    )
     require_one_source(data, stats)
     with trusting(trusted):
         if data is None:

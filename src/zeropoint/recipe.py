@@ -17,7 +17,7 @@ from .errors import InvalidRecipe
 from .graph.model import Op
 from .train_bits import TrainBits
 
-Effort = Literal["quick", "standard", "high"]
+Effort = Literal["quick", "standard", "high", "max"]
 """quick: each weight is rounded by itself, ranges are one method's. standard: biases make up for what rounding does to
 the means, and several ways to set the ranges are tried. high: weights also make up for each other, layer by layer."""
 
@@ -300,6 +300,11 @@ def changed_scheme(scheme: Scheme, changes: dict[str, Any], where: str) -> Schem
     if scheme.min_elements < 0:
         raise InvalidRecipe(f"{where}: the smallest number of elements cannot be {scheme.min_elements}")
     return scheme
+
+
+def reaches(effort: Effort, least: Effort) -> bool:
+    """Whether so much effort is at least that of `least`."""
+    return EFFORTS.index(effort) >= EFFORTS.index(least)
 
 
 def require_effort(effort: str, where: str = "") -> None:

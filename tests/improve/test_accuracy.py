@@ -20,11 +20,11 @@ from zeropoint.errors import InvalidStats
 from zeropoint.graph import Model
 from zeropoint.graph.edit import copy_model
 from zeropoint.graph.query import Use
+from zeropoint.improve.candidate import no_progress
 from zeropoint.improve.cross_layer_equalization import equalize
 from zeropoint.improve.gptq import Refiner, compensated, output_error
 from zeropoint.improve.pipeline import plan as plan_model
 from zeropoint.improve.pipeline import run
-from zeropoint.improve.steps import no_progress
 from zeropoint.ops import OPS
 from zeropoint.plan.request import Request
 from zeropoint.plan.rewrite import rounded

@@ -8,8 +8,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
-import numpy as np
-
 from ..calibration import Settings, Stats, calibrate
 from ..calibration.collect import Progress
 from ..dtypes import Array
@@ -25,6 +23,7 @@ from .alignment import input_order
 from .errors import (
     Compared,
     ErrorSum,
+    JudgedError,
     OpError,
     Reference,
     compared_outputs,
@@ -227,8 +226,12 @@ class Bench:
 
     def error(self, model: Model, without: frozenset[int] = frozenset()) -> float:
         """Relative squared error of another version's outputs, averaged over outputs; samples `without` left out."""
+        return self.judged(model, without).value
+
+    def judged(self, model: Model, without: frozenset[int] = frozenset()) -> JudgedError:
+        """The same with what each sample adds to it."""
         _ = self.references  # before the other version is loaded: one at a time takes half the memory
-        return Loaded(self, model).error(without=without)
+        return Loaded(self, model).judged(without=without)
 
     def worst_ops(self, made: Model, model: Model | None = None) -> tuple[OpError, ...]:
         """The ops of `made` that add most to the error; `model` is the float version that it was made of."""
@@ -276,24 +279,31 @@ class Loaded:
         self, count: int | None = None, extra: Sequence[Array] = (), without: frozenset[int] = frozenset()
     ) -> float:
         """The relative squared error on the first `count` samples; `extra` is fed to further inputs."""
+        return self.judged(count, extra, without).value
+
+    def judged(
+        self, count: int | None = None, extra: Sequence[Array] = (), without: frozenset[int] = frozenset()
+    ) -> JudgedError:
+        """The same with what each sample adds to it."""
         bench = self._bench
 
-        def part(runner: Runner, own: Sequence[NumberedRow]) -> list[ErrorSum]:
-            sums = [ErrorSum() for _ in self._compared]
+        def part(runner: Runner, own: Sequence[NumberedRow]) -> list[list[ErrorSum]]:
+            found = []
             for place, values in self._runs(runner, own, extra):
                 if numbers[place] in without:
                     continue
+                sums = [ErrorSum() for _ in self._compared]
                 for total, wanted, value in zip(sums, exact[place], values, strict=True):
                     wanted.compare(value, total)
-            return sums
+                found.append(sums)
+            return found
 
         exact = bench.references  # before several threads ask for it
         numbers = [number for number, _ in bench.numbered_rows]
         judged = list(enumerate(bench.judged_rows[:count]))
         if not bench.in_sequence:  # else the others go on from these
             judged = [(k, row) for k, row in judged if numbers[k] not in without]
-        totals = [sum(parts, ErrorSum()) for parts in zip(*self._in_parts(part, judged), strict=True)]
-        return float(np.mean([total.relative for total in totals])) if totals else 0.0
+        return JudgedError.of([sums for found in self._in_parts(part, judged) for sums in found])
 
     def _in_parts(
         self, job: Callable[[Runner, Sequence[NumberedRow]], Found], given: Sequence[NumberedRow]

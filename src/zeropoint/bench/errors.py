@@ -109,6 +109,36 @@ class ErrorSum:
 
 
 @dataclass(frozen=True)
+class JudgedError:
+    """The relative squared error of a model's outputs on some samples, and what each of them adds to it."""
+
+    value: float
+    parts: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, samples: Sequence[Sequence[ErrorSum]]) -> JudgedError:
+        """By sample, the sums of each output; the error is the mean over outputs."""
+        totals = [sum(own, ErrorSum()) for own in zip(*samples, strict=True)]
+        if not totals:
+            return cls(0.0)
+        powers = [total.power if total.power > 0 else 1.0 for total in totals]
+        parts = (sum(s.error / power for s, power in zip(own, powers, strict=True)) / len(totals) for own in samples)
+        return cls(float(np.mean([total.relative for total in totals])), tuple(parts))
+
+    def beats(self, other: JudgedError) -> bool:
+        """Whether it is less than `other`, on the same samples, by more than the standard error of the difference.
+
+        So no gain that chance, or a single loud sample, explains counts as one: with gaps d of n samples, the sum of d
+        has to exceed sqrt(n) * std(d).
+        """
+        gain = other.value - self.value
+        if not gain > 0 or not math.isfinite(gain) or len(self.parts) < 2:
+            return gain > 0
+        gaps = np.subtract(other.parts, self.parts)
+        return bool(gain > math.sqrt(gaps.size) * float(np.std(gaps, ddof=1)))
+
+
+@dataclass(frozen=True)
 class Reference:
     """What the float model has for an output and a sample. Both sides are multiplied with `scale` before they are
     compared, if its channels differ in kind."""

@@ -140,6 +140,13 @@ class RangeOptions:
 
 
 @dataclass(frozen=True)
+class LearningOptions(shared.SearchOptions):
+    """How much is tried, and what chance decides there."""
+
+    seed: int = option(0, "N", "What max effort learns follows from it.", min=0)
+
+
+@dataclass(frozen=True)
 class OutputOptions:
     """Where the result goes."""
 
@@ -167,7 +174,7 @@ def quantize(
     output: OutputOptions,
     recipe: RecipeOptions,
     ranges: RangeOptions,
-    search: shared.SearchOptions,
+    search: LearningOptions,
     interface: shared.InterfaceOptions,
     samples: shared.CalibrationOptions,
     reports: shared.ReportOptions,
@@ -250,7 +257,7 @@ def show(screen: Screen, result: Result, saved: SavedAs, as_json: bool) -> None:
         print_verdict(result.verdict, screen.remarks)
 
 
-def _request(recipe: RecipeOptions, ranges: RangeOptions, search: shared.SearchOptions, ends: Interface) -> Request:
+def _request(recipe: RecipeOptions, ranges: RangeOptions, search: LearningOptions, ends: Interface) -> Request:
     from ..calibration import Stats
     from ..calibration.range_methods import PERCENTILE
     from ..plan.request import Request, resolve_target
@@ -268,6 +275,7 @@ def _request(recipe: RecipeOptions, ranges: RangeOptions, search: shared.SearchO
         measure=recipe.measure,
         allow_unmatched=recipe.allow_unmatched,
         percentile=PERCENTILE if ranges.percentile is None else ranges.percentile,
+        seed=search.seed,
     )
 
 

@@ -146,7 +146,7 @@ class EffortOptions:
     """How much is tried for the sake of accuracy."""
 
     effort: str = option(
-        "standard", "EFFORT", "quick, standard or high (compensated rounding).", autocompletion=efforts
+        "standard", "EFFORT", "quick, standard, high (minutes) or max (learns; needs Keras).", autocompletion=efforts
     )
 
     def chosen_effort(self) -> Effort:

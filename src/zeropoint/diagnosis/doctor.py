@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from ..bench.alignment import align_models
-from ..bench.bench import JUDGED, Bench
+from ..bench.bench import Bench
 from ..bench.errors import decibels
 from ..bench.verdict import Verdict, verdict
 from ..calibration import Settings, Stats
@@ -24,7 +24,8 @@ from ..errors import InvalidRecipe, argument
 from ..files import PathLike
 from ..graph.edit import only_signature
 from ..graph.model import Model
-from ..improve.pipeline import JUDGED_AT_HIGH_EFFORT, Result, quantize_with
+from ..improve.pipeline import Result, quantize_with
+from ..improve.search import judged_samples
 from ..improve.steps import TRIED
 from ..ops import OPS, OpSpec
 from ..ops.check import check_runnable
@@ -154,7 +155,7 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
 
 def _quantize(bench: Bench, asked: DiagnosisRequest, recipe: Recipe, method: RangeChoice, effort: Effort) -> Result:
     """Quantize by what is measured already."""
-    judged = JUDGED_AT_HIGH_EFFORT if recipe.highest_effort(effort) == "high" else JUDGED
+    judged = judged_samples(recipe.highest_effort(effort))
     request = Request(recipe, method=method, effort=effort, ops=bench.ops, target=asked.target)
     return quantize_with(bench.judging(judged), request)
 

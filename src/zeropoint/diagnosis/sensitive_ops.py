@@ -18,7 +18,7 @@ from ..errors import argument, spelled
 from ..graph.model import Op
 from ..graph.query import Uses
 from ..ops.execution import macs_of
-from ..recipe import INT16X8, PRESETS, Rule
+from ..recipe import INT16X8, PRESETS, Rule, reaches
 from .evidence import Fix, Hypothesis, ModelEvidence, listed, numbers, rule_for
 
 HEALTHY = 30.0
@@ -243,7 +243,7 @@ def coarse_weights(evidence: ModelEvidence) -> Hypothesis | None:
     """Whether rounding the weights alone makes much of the error, so that better rounding helps."""
     request, before = evidence.request, evidence.trials.error()
     has_wide = any(rule.scheme.activations is DType.INT16 for rule in request.recipe.rules)
-    if request.effort == "high" or has_wide or decibels(before) >= healthy_snr(evidence):
+    if reaches(request.effort, "high") or has_wide or decibels(before) >= healthy_snr(evidence):
         return None
     with_wide = evidence.trials.error(Fix((Rule(INT16X8),)))
     share = with_wide / before if before > 0 else 0.0

@@ -12,7 +12,7 @@ from the float model's. Biases then match the float layer's mean outputs exactly
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -26,6 +26,7 @@ from ..dtypes import Array
 from ..graph.edit import copy_model
 from ..graph.model import Graph, Model, Op
 from ..graph.query import Use, Uses, activation_bytes, called_graphs
+from ..ops import OpSpec
 from ..ops.layout import Layout
 from ..parallel import cached_property, in_parallel, side_by_side
 from ..plan.derive import settle
@@ -33,6 +34,7 @@ from ..plan.plan import Plan, Planned
 from ..plan.request import Request
 from ..plan.rewrite import Encoder, rewrite
 from ..plan.weights import bias_use, weighted_scales, with_scales
+from ..recipe import reaches
 from ..sources.ports import Row
 from .layer_inputs import ColumnBlocks, Frontier, Moments, Pair, Stretch
 
@@ -166,6 +168,15 @@ class CarriedOut:
     graph: Graph
     twins: Mapping[Op, Op]
 
+    @classmethod
+    def of(cls, model: Model, plan: Plan, ops: Mapping[str, OpSpec]) -> CarriedOut:
+        """`model` is not changed."""
+        copied = copy_model(model)
+        graph = copied.graphs[plan.index]
+        twins = dict(zip(plan.graph.ops, graph.ops, strict=True))
+        rewrite(plan.with_float_ends().on(graph), ops)
+        return cls(plan.graph, copied, graph, twins)
+
     @cached_property
     def _uses(self) -> Uses:
         return Uses(self.graph)
@@ -202,30 +213,24 @@ class Refiner:
 
     def refine(self, planned: Planned) -> Planned:
         called = called_graphs(planned.model)  # which the samples are not inputs of
-        plans = (plan if plan.graph in called else self._refined_plan(plan) for plan in planned.plans)
+        plans = (plan if plan.graph in called else self.refined_plan(plan) for plan in planned.plans)
         return replace(planned, plans=tuple(plans))
 
-    def _refined_plan(self, plan: Plan) -> Plan:
-        layers = list(self._layers(plan))
+    def refined_plan(self, plan: Plan, ops: Collection[Op] | None = None) -> Plan:
+        """With the weights of all layers refined, or of those among `ops`."""
+        layers = [layer for layer in self._layers(plan) if ops is None or layer.op in ops]
         if not layers:
             return plan
         report = self.stage("compensating", len(layers))
         runs = [Frontier(plan.graph, self.samples, self.in_sequence) for _ in range(2)]
-        made = self._carried_out(plan)
+        made = CarriedOut.of(self.model, plan, self.request.ops)
         for done, layer in enumerate(layers, 1):
             refined = self._refined(plan, layer, self._moments_of(made, layer, runs))
             if refined is not plan and not made.exchange(refined, layer):
-                made = self._carried_out(refined)
+                made = CarriedOut.of(self.model, refined, self.request.ops)
             plan = refined
             report(done)
         return plan
-
-    def _carried_out(self, plan: Plan) -> CarriedOut:
-        model = copy_model(self.model)
-        graph = model.graphs[plan.index]
-        twins = dict(zip(plan.graph.ops, graph.ops, strict=True))
-        rewrite(plan.with_float_ends().on(graph), self.request.ops)
-        return CarriedOut(plan.graph, model, graph, twins)
 
     def _layers(self, plan: Plan) -> Iterator[RefinedLayer]:
         """The layers that can be refined, in order of execution: with integer weights that no other op reads."""
@@ -240,7 +245,7 @@ class Refiner:
             if not isinstance(form, QuantParams) or not form.is_symmetric or weights is None or weights.data is None:
                 continue
             effort = self.request.recipe.effort(op, self.request.effort)
-            is_asked = effort == "high" or (effort == "standard" and form.levels.bits < 8)
+            is_asked = reaches(effort, "high") or (effort == "standard" and form.levels.bits < 8)
             is_given = weights.name in self.request.ranges.entries
             if is_asked and not is_given and len(uses.readers(weights)) == 1:
                 yield RefinedLayer(op, layout, form, bias_use(op, spec))

@@ -1,20 +1,18 @@
 """One model by one request: plan it, make up for rounding, build it, see that LiteRT runs it.
 
-Given data, a loop over the steps in `steps`: what is proposed is built and run, and kept if the outputs come closer to
-the float ones.
+Given data, `search` looks for the way that brings the outputs closest to the float ones.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from .. import __version__
 from ..affine import QuantParams
-from ..bench.bench import JUDGED, Bench
+from ..bench.bench import Bench
 from ..bench.errors import OpError, decibels
 from ..bench.sample_checks import check_samples
 from ..bench.verdict import CLEAR, UNKNOWN, Verdict, verdict
@@ -34,7 +32,7 @@ from ..plan.planner import prepare_model, require_float_part, require_matched_ru
 from ..plan.request import FALLBACK, Request
 from ..plan.rewrite import build
 from ..plan.saved import save_plan
-from ..recipe import preset
+from ..recipe import preset, reaches
 from ..recipe_files import plain_rules
 from ..runtime import require_runnable
 from ..runtime.device_tools import ToolReport, ask_tool
@@ -44,22 +42,12 @@ from ..targets import CPU, INTEGER, Check, Target, check_model
 from ..tflite.provenance import Provenance, provenance, recorded
 from ..tflite.write import save, to_bytes
 from .bias_correction import plan_and_correct
+from .candidate import Candidate, Stage, no_progress
 from .made_up_inputs import never_further_off
 from .measured_target import measured_request
 from .mixed_precision import narrow_layers, weight_errors, worth_widening
-from .steps import STEPS, Candidate, Lab, Stage, Step, no_progress
-
-JUDGED_AT_HIGH_EFFORT = 64
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """Something that was tried: the time it took, the outputs' relative squared error after it, if it was kept."""
-
-    what: str
-    seconds: float
-    error: float | None = None
-    kept: bool = True
+from .rounding_steps import require_learning
+from .search import StepRecord, StepSearch, judged_samples
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,9 +161,9 @@ def _left_out(request: Request) -> Iterator[str]:
     if request.stats is None:
         sources = f"{argument('data')} or {argument('stats')}"
         yield f"biases are not corrected: that takes the means of activations ({sources})"
-    if effort == "high":
+    if reaches(effort, "high"):
         yield (
-            "no compensated rounding, and no choice by the error of the outputs: high effort takes data "
+            f"no compensated rounding, and no choice by the error of the outputs: {effort} effort takes data "
             f"({argument('data')})"
         )
     elif request.chooses_ranges:
@@ -268,7 +256,9 @@ def quantize_on(
     require_float_part(model, request.recipe, request.ops)
     require_matched_rules(model, request)
     effort = request.recipe.highest_effort(request.effort)
-    judged = JUDGED_AT_HIGH_EFFORT if effort == "high" else JUDGED if _searches(request) else 0
+    if effort == "max":
+        require_learning()
+    judged = judged_samples(effort) if _searches(request) else 0
     bench = Bench(model, data, settings, judged=judged, holds_back=judged > 0, ops=request.ops, progress=progress)
     result = ask_target(quantize_with(bench, request, stage))
     warnings = (*map(str, check_samples(bench)), *_left_without_samples(model, request, data), *result.warnings)
@@ -315,8 +305,8 @@ def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) ->
     if not _searches(request) or not bench.is_single or not bench.compared:
         result = replace(run(bench.model, request), steps=(calibration,))
     else:
-        search = _Search(Lab(bench, request.recipe.highest_effort(request.effort), stage), [calibration])
-        result = search.result(Candidate(prepare_model(bench.model, request), request))
+        search = StepSearch(bench, request.recipe.highest_effort(request.effort), stage, [calibration])
+        result = _searched(search, Candidate(prepare_model(bench.model, request), request))
     result = replace(result, notes=(*measured, *result.notes))
     if bench.settings.keep_state is None and any(map(bench.settings.in_sequence, entry_graphs(bench.model))):
         result = replace(result, notes=(*result.notes, in_sequence_note()))
@@ -336,57 +326,18 @@ def _searches(request: Request) -> bool:
     effort = request.recipe.highest_effort(request.effort)
     only_weights = not request.recipe.has_integer_ops and request.recipe.rounds_weights
     is_worth_it = request.chooses_ranges or only_weights or request.recipe.least_bits < 8
-    return effort == "high" or (effort == "standard" and is_worth_it)
+    return reaches(effort, "high") or (effort == "standard" and is_worth_it)
 
 
-@dataclass
-class _Search:
-    """Goes from one candidate to the next better one."""
-
-    lab: Lab
-    trials: list[StepRecord]
-    gains: dict[str, float] = field(default_factory=dict)
-
-    def result(self, first: Candidate) -> Result:
-        """Only the best candidate is built with its own inputs and outputs, and tried in LiteRT."""
-        best, error = self.best(first)
-        result = carry_out(best.planned, best.request)
-        notes = [f"{best}; SNR of the outputs {decibels(error):.1f} dB, measured at {self.lab.bench.where}"]
-        if best.widening is not None:
-            notes.append(best.widening.text(self.gains["mixed precision"]))
-        result = replace(result, notes=(*result.notes, *notes), steps=tuple(self.trials))
-        if best.request.interface != Interface():
-            return result
-        return replace(result, worst=self.lab.bench.worst_ops(result.model, best.prepared.model))
-
-    def best(self, first: Candidate) -> tuple[Candidate, float]:
-        best, error = first, math.inf
-        chooses = first.request.chooses_ranges
-        if self.lab.effort == "high" and chooses:
-            start = time.perf_counter()
-            quick = replace(first, request=replace(first.request, method="minmax", effort="quick"))
-            found = self.lab.bench.error(quick.model())  # what quick effort would give, for comparison
-            self.trials.append(StepRecord("nearest rounding, minmax ranges", time.perf_counter() - start, found))
-        for step in STEPS:
-            if self.lab.effort in step.efforts and (chooses or not step.ranges):
-                best, error = self._try(step, best, error)
-        return best, error
-
-    def _try(self, step: Step, best: Candidate, error: float) -> tuple[Candidate, float]:
-        """The best candidate after `step`, with its error."""
-        start, reached, before = time.perf_counter(), math.inf, error
-        proposals = step.propose(replace(self.lab, error=error), best)
-        candidate = next(proposals, None)
-        while candidate is not None:
-            found = self.lab.bench.error(candidate.model())
-            reached = min(reached, found)
-            if found < error or before == math.inf == error:
-                best, error = candidate, found
-            try:
-                candidate = proposals.send(best)
-            except StopIteration:
-                candidate = None
-        if reached < math.inf or before == math.inf:
-            self.trials.append(StepRecord(step.name, time.perf_counter() - start, reached, error < before))
-            self.gains[step.name] = decibels(error) - decibels(before)
-        return best, error
+def _searched(search: StepSearch, first: Candidate) -> Result:
+    """Only the best candidate is built with its own inputs and outputs, and tried in LiteRT."""
+    found, bench = search.best(first), search.bench
+    best = found.candidate
+    result = carry_out(best.planned, best.request)
+    notes = [f"{best}; SNR of the outputs {decibels(found.error.value):.1f} dB, measured at {bench.where}"]
+    if best.widening is not None:
+        notes.append(best.widening.text(found.gains["mixed precision"]))
+    result = replace(result, notes=(*result.notes, *notes, *search.notes), steps=tuple(search.trials))
+    if best.request.interface != Interface():
+        return result
+    return replace(result, worst=bench.worst_ops(result.model, best.prepared.model))

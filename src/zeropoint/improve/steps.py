@@ -8,39 +8,31 @@ and an entry in STEPS.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-import numpy as np
-
-from ..bench.bench import Bench
 from ..bench.errors import decibels
 from ..calibration import Grid, Method, choose_range
-from ..calibration.collect import Progress, remeasure
+from ..calibration.collect import remeasure
 from ..calibration.range_methods import Bounds
 from ..dtypes import DType
-from ..graph.model import Model, Op
+from ..graph.model import Op
 from ..graph.query import fingerprint
 from ..ops import OpSpec
 from ..ops.execution import macs_of
 from ..ops.states import returned_states
-from ..parallel import cached_property
-from ..plan.plan import Planned
-from ..plan.planner import Prepared, plan_model
+from ..plan.planner import plan_model
 from ..plan.qdq import Trained
-from ..plan.request import Island, Request
-from ..plan.rewrite import Encoder, build
+from ..plan.request import Island
 from ..recipe import DYNAMIC, FLOAT, INT16X8, Effort, Scheme
 from ..tflite.provenance import Provenance, provenance, recorded
-from .bias_correction import plan_and_correct
+from .candidate import Candidate, Lab, Proposals, Step
 from .cross_layer_equalization import equalize
 from .float_islands import GOOD_ENOUGH, GOOD_IN_LOOPS, MOST_WORK, RETAINED, STRETCHES, find_island
-from .gptq import Refiner
 from .integer_norms import with_integer_norms
-from .mixed_precision import NarrowLayer, Widening, narrow_layers, weight_errors, worth_widening
 from .range_choice import RangeTrials, affordable_samples
+from .rounding_steps import compensated_rounding, mixed_precision, reconstruction
 from .smoothquant import SIDES, Side, smoothed
 
 TRIED: tuple[Method, ...] = ("mse", "minmax")
@@ -71,107 +63,6 @@ ISLAND_SAMPLES, MOST_ISLANDS = 8, 3
 """On how many samples ops to leave float are searched for, and how often."""
 
 WIDE = Island(INT16X8)
-
-REFINED = 32, 256
-REFINING_MACS: Mapping[Effort, float] = {"standard": 4e10, "high": 7e11}
-"""On how many samples weights are refined: within these limits, so many that it takes this work. At standard effort it
-is for weights of fewer than 8 bits, which hold badly otherwise, if the work suffices for the fewest samples."""
-
-VECTORS: Mapping[Effort, int] = {"standard": 2048, "high": 8192}
-"""About how many inputs of a layer its weights are refined for; more for layers with more weights."""
-
-WIDENED = 4, 16
-WIDENING_MACS: Mapping[Effort, float] = {"standard": 1e11, "high": 1e12}
-"""On how many samples it is measured what few bits cost each layer, and how much work that may be."""
-
-Stage = Callable[[str, int], Progress]
-"""(what, how many parts) -> who to tell about each."""
-
-
-def no_progress(what: str, parts: int) -> Progress:  # noqa: ARG001 - one signature for all stages
-    """A stage that reports to nobody."""
-    return lambda _: None
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One way to do it: a float model that computes the same as the original, and a request with its ranges.
-
-    `equalized` counts tensors whose channels were scaled, `smoothed` those that a product in 16 bits scales; `refined`
-    is a plan with weights that make up for each other, `widening` says which weights have 8 bits although fewer are
-    asked for.
-    """
-
-    prepared: Prepared
-    request: Request
-    equalized: int = 0
-    smoothed: int = 0
-    refined: Planned | None = None
-    widening: Widening | None = None
-
-    @cached_property
-    def planned(self) -> Planned:
-        return self.refined or plan_and_correct(self.prepared, self.request)
-
-    def model(self) -> Model:
-        """With float inputs and outputs, to be compared. LiteRT has not tried to run it."""
-        return build(self.planned.with_float_ends(), self.request.ops, Encoder(self.prepared.integers))
-
-    def __str__(self) -> str:
-        if not self.request.recipe.has_integer_ops:
-            rounding = (
-                "nearest rounding" if self.request.effort == "quick" else "rounding that cancels, biases corrected"
-            )
-            return rounding if self.refined is None else "weights rounded with compensation"
-        text = f"{self.request.range_method} ranges"
-        others = {key: method for key, method in self.request.methods.items() if key not in self.request.limits}
-        if others:
-            text += f", of {len(others)} tensors {', '.join(sorted(set(others.values())))}"
-        if self.request.limits:
-            text += f", outliers of {len(self.request.limits)} tensors cut off"
-        if self.equalized:
-            text += f", channels of {self.equalized} tensors equalized"
-        left = sum(island.scheme.activations is None for island in self.request.islands.values())
-        wide = sum(len(plan.wide_ops) for plan in self.planned.plans)
-        text += f", {left} ops left float" if left else ""
-        text += f", {wide} ops with 16 bits" if wide else ""
-        text += f", {self.smoothed} tensors smoothed" if self.smoothed else ""
-        return text + ("" if self.refined is None else ", weights rounded with compensation")
-
-    def with_islands(self, ops: Sequence[Op], island: Island) -> Candidate:
-        """The same with these ops computed in another way."""
-        known = {self.prepared.keys[op.outputs[0]] for op in ops if op.outputs[0] in self.prepared.keys}
-        islands = {**self.request.islands, **dict.fromkeys(sorted(known), island)}
-        return replace(self, request=replace(self.request, islands=islands))
-
-    def widened(self, widening: Widening) -> Candidate:
-        """The same, not refined, with these weights in 8 bits."""
-        request = replace(self.request, recipe=replace(self.request.recipe, in_8_bits=widening.ops))
-        return replace(self, request=request, refined=None, widening=widening)
-
-
-Proposals = Generator[Candidate, Candidate, None]
-"""Candidates; after each, the best so far is sent back."""
-
-
-@dataclass(frozen=True)
-class Lab:
-    """What steps may look at: the samples, the effort, who to tell about progress, and the error of the best so far."""
-
-    bench: Bench
-    effort: Effort
-    stage: Stage = no_progress
-    error: float = math.inf
-
-
-@dataclass(frozen=True)
-class Step:
-    """`ranges`: it chooses ranges, so it is for integer arithmetic whose ranges the user leaves to us."""
-
-    name: str
-    efforts: tuple[Effort, ...]
-    propose: Callable[[Lab, Candidate], Proposals]
-    ranges: bool = True
 
 
 def range_methods(lab: Lab, best: Candidate) -> Proposals:  # noqa: ARG001 - one signature for all steps
@@ -392,74 +283,17 @@ def _holds_weights(op: Op, slot: int, ops: Mapping[str, OpSpec]) -> bool:
     return tensor is not None and tensor.data is not None and ops[op.kind].held(slot) is not None
 
 
-def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
-    """Weights that make up for each other's rounding, layer by layer (GPTQ), and for what the layers before lost."""
-    rows, judged = lab.bench.rows, len(lab.bench.judged_rows)
-    # Weights are fitted to other samples than they are judged by, if there are enough.
-    unseen = rows[judged:]
-    used = (unseen if len(unseen) >= REFINED[0] else rows)[: _refining_samples(best, lab.effort)]
-    if not used:
-        return
-    refiner = Refiner(best.prepared.model, best.request, used, lab.stage, VECTORS[lab.effort], lab.bench.in_sequence)
-    request, cut = best.request, best.request.limits
-    # Ranges chosen tensor by tensor suit weights that are rounded by themselves: try it without them, too.
-    plain = replace(best, request=replace(request, methods={k: m for k, m in request.methods.items() if k in cut}))
-    for candidate in (best, plain) if plain.request != request and lab.effort == "high" else (best,):
-        proposed = replace(candidate, refined=refiner.refine(candidate.planned))
-        if (yield proposed) is not proposed:  # too few samples to fit weights to the errors of the layers before
-            yield replace(candidate, refined=replace(refiner, refits=False).refine(candidate.planned))
-
-
-def _refining_samples(candidate: Candidate, effort: Effort) -> int:
-    """As every layer needs runs of all before it, fewer for large models; none where standard effort is too little."""
-    request = candidate.request
-    layers = [macs for op in candidate.prepared.model.main.ops if (macs := macs_of(op, request.ops))]
-    work = max(1, len(layers) * sum(layers))
-    if effort == "standard" and (request.recipe.least_bits >= 8 or REFINED[0] * work > REFINING_MACS["standard"]):
-        return 0
-    return int(np.clip(REFINING_MACS[effort] // work, *REFINED))
-
-
-def mixed_precision(lab: Lab, best: Candidate) -> Proposals:
-    """Weights of the layers that few bits cost most in 8 bits."""
-    layers = narrow_layers(best.planned, best.request.recipe)
-    widening = worth_widening(*_harms(lab, best, layers)) if layers else None
-    if widening is None:
-        return
-    wide = best.widened(widening)
-    if best.refined is None:
-        yield wide
-    else:
-        yield from compensated_rounding(lab, wide)
-
-
-def _harms(lab: Lab, best: Candidate, layers: Sequence[NarrowLayer]) -> tuple[dict[NarrowLayer, float], float]:
-    """The error that each layer adds, alone in few bits, to that of the model with all of them in 8."""
-    ops = best.request.ops
-    work = len(layers) * sum(macs_of(op, ops) for op in best.prepared.model.main.ops)
-    samples = int(min(WIDENING_MACS[lab.effort] // max(1, work), WIDENED[1]))
-    if samples < WIDENED[0]:
-        return weight_errors(layers, best.planned, ops), 0.0
-    bench, report = lab.bench.judging(samples), lab.stage("measuring what few bits cost", len(layers))
-    rest = bench.error(best.widened(Widening((*layers,), len(layers))).model())
-    harms = {}
-    for done, layer in enumerate(layers, 1):
-        others = Widening(tuple(other for other in layers if other is not layer), len(layers))
-        harms[layer] = max(0.0, bench.error(best.widened(others).model()) - rest)
-        report(done)
-    return harms, rest
-
-
 BOTH: tuple[Effort, ...] = ("standard", "high")
 
 STEPS: Sequence[Step] = (
-    Step("ranges and biases", BOTH, range_methods, ranges=False),
-    Step("cross-layer equalization", BOTH, cross_layer_equalization),
+    Step("ranges and biases", ("standard",), range_methods, ranges=False),
+    Step("cross-layer equalization", ("standard",), cross_layer_equalization),
     Step("cutting off outliers", BOTH, clipped_outliers),
     Step("ranges of each tensor", BOTH, ranges_of_each_tensor),
     Step("ranges of parts", ("high",), ranges_of_parts),
-    Step("float islands", BOTH, float_islands, ranges=False),
-    Step("16-bit islands and SmoothQuant", BOTH, wide_islands, ranges=False),
+    Step("float islands", ("standard",), float_islands, ranges=False),
+    Step("16-bit islands and SmoothQuant", ("standard",), wide_islands, ranges=False),
     Step("compensated rounding", BOTH, compensated_rounding, ranges=False),
     Step("mixed precision", BOTH, mixed_precision, ranges=False),
+    Step("reconstruction", ("max",), reconstruction, ranges=False),
 )

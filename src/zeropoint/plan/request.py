@@ -57,6 +57,7 @@ class Request:
     percentile: float = PERCENTILE  # of the range method with this name
     record: bool = True  # note in the file's metadata how it was made
     states: tuple[tuple[str, str], ...] = ()  # keys of inputs, each with that of the output that callers fill it with
+    seed: int = 0  # of what is random, which is only what max effort learns
 
     def __post_init__(self) -> None:
         require_effort(self.effort)

@@ -14,7 +14,8 @@ from ..bench.verdict import Level, Verdict
 from ..errors import argument
 from ..files import PathLike
 from ..graph.model import Buffer, Op
-from ..improve.pipeline import Result, StepRecord
+from ..improve.pipeline import Result
+from ..improve.search import StepRecord
 from ..json_values import json_values
 from ..plan.plan import Form, form_type
 from ..plan.rewrite import held_bytes

@@ -60,7 +60,7 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def require_keras() -> None:
+def require_keras(what: str = "training") -> None:
     """Raise unless Keras can be imported with some backend; choose one if the user has not."""
     if "keras" in sys.modules:
         return
@@ -69,7 +69,7 @@ def require_keras() -> None:
     if find_spec("keras") is None or not installed or (chosen in BACKENDS and chosen not in installed):
         missing = "Keras 3" if find_spec("keras") is None else chosen or "a backend for Keras"
         extra = chosen if chosen in BACKENDS else BACKENDS[0]
-        raise MissingExtra(f"training needs {missing}: pip install 'zeropoint[{extra}]'")
+        raise MissingExtra(f"{what} needs {missing}: pip install 'zeropoint[{extra}]'")
     if chosen is None and not _has_settings():
         os.environ["KERAS_BACKEND"] = installed[0]
 

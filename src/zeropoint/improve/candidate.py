@@ -1,0 +1,124 @@
+"""A way to quantize a model, what proposes others, and what those who propose may look at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..bench.bench import Bench
+from ..calibration.collect import Progress
+from ..graph.model import Model, Op
+from ..parallel import cached_property
+from ..plan.plan import Planned
+from ..plan.planner import Prepared
+from ..plan.request import Island, Request
+from ..plan.rewrite import Encoder, build
+from ..recipe import Effort
+from .bias_correction import plan_and_correct
+from .mixed_precision import Widening
+
+Stage = Callable[[str, int], Progress]
+"""(what, how many parts) -> who to tell about each."""
+
+
+def no_progress(what: str, parts: int) -> Progress:  # noqa: ARG001 - one signature for all stages
+    """A stage that reports to nobody."""
+    return lambda _: None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do it: a float model that computes the same as the original, and a request with its ranges.
+
+    `equalized` counts tensors whose channels were scaled, `smoothed` those that a product in 16 bits scales; `refined`
+    is a plan with weights that make up for each other, or that were `learned` in so many blocks; it `refits` if they
+    are fitted to what the layers before produce. `widening` says which have 8 bits although fewer are asked for.
+    """
+
+    prepared: Prepared
+    request: Request
+    equalized: int = 0
+    smoothed: int = 0
+    refined: Planned | None = None
+    widening: Widening | None = None
+    learned: int = 0
+    refits: bool = True
+
+    @cached_property
+    def planned(self) -> Planned:
+        return self.refined or plan_and_correct(self.prepared, self.request)
+
+    def model(self) -> Model:
+        """With float inputs and outputs, to be compared. LiteRT has not tried to run it."""
+        return build(self.planned.with_float_ends(), self.request.ops, Encoder(self.prepared.integers))
+
+    def __str__(self) -> str:
+        if not self.request.recipe.has_integer_ops:
+            rounding = (
+                "nearest rounding" if self.request.effort == "quick" else "rounding that cancels, biases corrected"
+            )
+            return rounding if self.refined is None else self._refining
+        text = f"{self.request.range_method} ranges"
+        others = {key: method for key, method in self.request.methods.items() if key not in self.request.limits}
+        if others:
+            text += f", of {len(others)} tensors {', '.join(sorted(set(others.values())))}"
+        if self.request.limits:
+            text += f", outliers of {len(self.request.limits)} tensors cut off"
+        if self.equalized:
+            text += f", channels of {self.equalized} tensors equalized"
+        left = sum(island.scheme.activations is None for island in self.request.islands.values())
+        wide = sum(len(plan.wide_ops) for plan in self.planned.plans)
+        text += f", {left} ops left float" if left else ""
+        text += f", {wide} ops with 16 bits" if wide else ""
+        text += f", {self.smoothed} tensors smoothed" if self.smoothed else ""
+        return text if self.refined is None else f"{text}, {self._refining}"
+
+    @property
+    def _refining(self) -> str:
+        learned = f"roundings and ranges of {self.learned} blocks learned"
+        return learned if self.learned else "weights rounded with compensation"
+
+    def with_islands(self, ops: Sequence[Op], island: Island) -> Candidate:
+        """The same with these ops computed in another way."""
+        known = {self.prepared.keys[op.outputs[0]] for op in ops if op.outputs[0] in self.prepared.keys}
+        islands = {**self.request.islands, **dict.fromkeys(sorted(known), island)}
+        return replace(self, request=replace(self.request, islands=islands))
+
+    def unrefined(self) -> Candidate:
+        """The same with its weights still to be rounded."""
+        if self.refined is None and self.widening is None:
+            return self
+        recipe = replace(self.request.recipe, in_8_bits=frozenset())
+        return replace(self, request=replace(self.request, recipe=recipe), refined=None, widening=None)
+
+    def widened(self, widening: Widening) -> Candidate:
+        """The same, not refined, with these weights in 8 bits."""
+        request = replace(self.request, recipe=replace(self.request.recipe, in_8_bits=widening.ops))
+        return replace(self, request=request, refined=None, widening=widening)
+
+
+Proposals = Generator[Candidate, Candidate, None]
+"""Candidates; after each, the best so far is sent back."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What steps may look at: the samples, the effort, who to tell about progress, and the error of the best so far.
+    `notes` are for whoever asked for it."""
+
+    bench: Bench
+    effort: Effort
+    stage: Stage = no_progress
+    error: float = math.inf
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Step:
+    """`ranges`: it chooses ranges, so it is for integer arithmetic whose ranges the user leaves to us."""
+
+    name: str
+    efforts: tuple[Effort, ...]
+    propose: Callable[[Lab, Candidate], Proposals]
+    ranges: bool = True

@@ -1,0 +1,237 @@
+"""Reconstruction: block after block, roundings and scales are learned so that it computes what the float block does.
+
+A block is a stretch of the graph that few tensors lead into and out of: a residual block, an attention block, a pair of
+layers of a plain chain. It is given what the quantized blocks before it really produce, and learns the float model's
+values behind it (AdaRound, BRECQ, QDrop). No labels are needed, and few samples, because a block has many values.
+
+This module finds the blocks and runs the samples; Keras is imported where blocks are trained (`block_training`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..bench.errors import real
+from ..calibration.collect import Progress
+from ..dtypes import Array, DType
+from ..errors import ZeropointError
+from ..graph.model import Graph, Model, Op, Tensor
+from ..graph.query import Uses
+from ..improve.gptq import CarriedOut, Refiner
+from ..ops import OpSpec
+from ..ops.execution import macs_of
+from ..plan.derive import settle
+from ..plan.plan import Group, Held, Plan, Planned
+from ..plan.request import Request
+from ..runtime.runner import Runner
+from ..sources.ports import Row, entry
+from . import require_keras
+
+FEWEST_LAYERS, MOST_LAYERS = 2, 8
+"""Layers of a block: it ends where the fewest tensors lead on."""
+
+MOST_BYTES = 1 << 29
+"""Of what is held of all samples around a block."""
+
+MOST_MACS = 4e12
+"""Multiply-accumulates that go into learning, backward passes included."""
+
+STEPS, BATCHES = (250, 2000), (32, 16, 8)
+"""The fewest and most steps for each block, and the samples of one, as many as that work allows."""
+
+CHECKED_EVERY = 8
+"""One in so many samples is not learned from: a block that does not gain on these stays as it was."""
+
+
+def require_learning() -> None:
+    """Raise unless Keras is there to learn with."""
+    require_keras("max effort")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Ops that follow on each other; the tensors that they read from before, and those that they are judged by."""
+
+    ops: tuple[Op, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class BlockData:
+    """By sample, what a block reads in the quantized and in the float model, and what it should make of that."""
+
+    quantized: list[list[Array]]
+    exact: list[list[Array]]
+    wanted: list[list[Array]]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The plans after reconstruction; how many blocks there are, and how many were changed."""
+
+    planned: Planned
+    changed: int
+    blocks: int
+    interrupted: bool = False
+
+
+def blocks_of(graph: Graph, ops: Mapping[str, OpSpec]) -> list[Block]:
+    """The blocks that hold layers. Each ends, after two layers and before nine, where the fewest tensors lead on."""
+    is_layer = [(spec := ops.get(op.kind)) is not None and spec.layout is not None for op in graph.ops]
+    leading = _leading_on(graph)
+    found, start = [], 0
+    while start < len(graph.ops):
+        layers, ends = 0, list[tuple[int, int, int]]()
+        for end in range(start + 1, len(graph.ops) + 1):
+            layers += is_layer[end - 1]
+            if layers > MOST_LAYERS:
+                break
+            if layers >= FEWEST_LAYERS and sum(is_layer[end:]) != 1:  # one layer is no block of its own
+                ends.append((max(1, leading[end]), layers, -end))
+        stop = -min(ends)[2] if ends and any(is_layer[start:]) else len(graph.ops)
+        if any(is_layer[start:stop]):
+            found.append(_block(graph, start, stop, ops))
+        start = stop
+    return found
+
+
+def _leading_on(graph: Graph) -> list[int]:
+    """Before each op and behind the last, how many tensors are read later that were made earlier."""
+    made = dict.fromkeys(graph.inputs, 0) | {t: k + 1 for k, op in enumerate(graph.ops) for t in op.outputs}
+    last = {t: k for k, op in enumerate(graph.ops) for t in op.inputs if t is not None}
+    changes = np.zeros(len(graph.ops) + 2, int)
+    for tensor, start in made.items():
+        if tensor in last and tensor.dtype.is_float:
+            changes[start] += 1
+            changes[last[tensor] + 1] -= 1
+    return [int(n) for n in np.cumsum(changes)]
+
+
+def _block(graph: Graph, start: int, stop: int, ops: Mapping[str, OpSpec]) -> Block:
+    own, uses = graph.ops[start:stop], Uses(graph)
+    made = {t for op in own for t in op.outputs}
+    inputs = dict.fromkeys(t for op in own for t in op.inputs if t is not None and t not in made and not t.is_constant)
+    later = {t for op in graph.ops[stop:] for t in op.inputs}
+    ends = dict.fromkeys(t for op in own for t in op.outputs if t in later)
+    for output in graph.outputs:
+        producer = uses.producer(output)
+        spec = None if producer is None else ops.get(producer.kind)
+        before = producer.inputs[0] if producer is not None and spec is not None and spec.probabilities else output
+        if before is not None and before in made:
+            ends[before] = None
+    return Block(tuple(own), (*inputs,), tuple(t for t in ends if t.dtype is DType.FLOAT32))
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """Learns on the samples of `refiner`, which may not be one sequence; `seed` decides which samples make a batch, and
+    what of the rounding of activations is dropped."""
+
+    refiner: Refiner
+    stage: Callable[[str, int], Progress]
+    seed: int = 0
+
+    @property
+    def request(self) -> Request:
+        return self.refiner.request
+
+    def of(self, planned: Planned) -> Learned:
+        """The plans with what was learned; their weights need not be refined. Each block starts from weights that are
+        rounded with compensation for what the blocks before it really produce. Interrupted, the others keep these."""
+        require_learning()
+        graph = entry(planned.model).graph
+        plan = next((p for p in planned.plans if p.graph is graph), None)
+        if plan is None:
+            return Learned(planned, 0, 0)
+        blocks = [block for block in blocks_of(graph, self.request.ops) if _is_learnable(block, plan)]
+        report, changed, done, interrupted = self.stage("learning roundings", len(blocks)), 0, 1, False
+        try:
+            for done, block in enumerate(blocks, 1):
+                refined = self.refiner.refined_plan(plan, block.ops)
+                plan = self._learned(planned, refined, block)
+                changed += plan is not refined
+                report(done)
+        except KeyboardInterrupt:
+            interrupted = True
+            plan = self.refiner.refined_plan(plan, [op for block in blocks[done - 1 :] for op in block.ops])
+        plans = tuple(plan if p.graph is graph else p for p in planned.plans)
+        return Learned(replace(planned, plans=plans), changed, len(blocks), interrupted)
+
+    def _learned(self, planned: Planned, plan: Plan, block: Block) -> Plan:
+        """The plan with what this block learned; itself if that is no gain, or the block cannot be trained through."""
+        from .block_training import BlockTraining
+
+        part = replace(plan.graph, ops=list(block.ops), inputs=list(block.inputs), outputs=list(block.outputs))
+        groups = tuple(_held_still(plan, block))
+        try:
+            training = BlockTraining(planned, replace(plan, graph=part, groups=groups), self.request, self.seed)
+        except ZeropointError:  # an op that has no gradient
+            return plan
+        learned = training.run(self._data(planned, plan, block), *self._schedule(plan.graph))
+        if learned is None:
+            return plan
+        values = {**plan.constants.values, **{plan.key(use): value for use, value in learned.values.items()}}
+        keys = {**plan.constants.keys, **{use: plan.key(use) for use in learned.values}}
+        constants = replace(plan.constants, values=values, keys=keys, grids={**plan.constants.grids, **learned.grids})
+        moved = zip(plan.groups, groups, learned.params, strict=True)
+        groups = tuple(group if held.fixed else replace(group, params=params) for group, held, params in moved)
+        made, refused = settle(replace(plan, constants=constants, groups=groups), self.request.ops)
+        return plan if refused else made
+
+    def _schedule(self, graph: Graph) -> tuple[int, int]:
+        """How many steps each block learns for, and from how many samples at a time."""
+        each = 3 * max(1, sum(macs_of(op, self.request.ops) for op in graph.ops))
+        fewest, most = STEPS
+        batch = next((b for b in BATCHES if b * fewest * each <= MOST_MACS), BATCHES[-1])
+        return int(np.clip(MOST_MACS / (each * batch), fewest, most)), batch
+
+    def _data(self, planned: Planned, plan: Plan, block: Block) -> BlockData:
+        made = CarriedOut.of(planned.model, plan, self.request.ops)
+        around = sum(t.size for t in (*block.inputs, *block.inputs, *block.outputs)) * 4
+        rows = self.refiner.samples[: max(2, MOST_BYTES // max(1, around))]
+        quantized = _values(made.model, made.graph, [_twin(made, tensor) for tensor in block.inputs], rows)
+        found = _values(planned.model, plan.graph, (*block.inputs, *block.outputs), rows)
+        count = len(block.inputs)
+        return BlockData(quantized, [own[:count] for own in found], [own[count:] for own in found])
+
+
+def _values(model: Model, graph: Graph, tensors: Sequence[Tensor], rows: Sequence[Row]) -> list[list[Array]]:
+    """By sample, the real numbers of some tensors."""
+    made = [t for t in tensors if t not in graph.inputs]
+    runner = Runner.exposing(model, graph, made) if made else None
+    found = []
+    for row in rows:
+        values = dict(zip(graph.inputs, row, strict=True)) | ({} if runner is None else runner.values(row))
+        found.append([np.asarray(real(values[t], t)) for t in tensors])
+    return found
+
+
+def _twin(made: CarriedOut, tensor: Tensor) -> Tensor:
+    """What a tensor became, as the op that makes it leaves it."""
+    for op, twin in made.twins.items():
+        if tensor in op.outputs:
+            return twin.outputs[op.outputs.index(tensor)]
+    return made.graph.inputs[made.source.inputs.index(tensor)]
+
+
+def _held_still(plan: Plan, block: Block) -> Iterator[Group]:
+    """The groups of the plan; those that something before the block has its numbers in are fixed."""
+    place = {op: k for k, op in enumerate(plan.graph.ops)}
+    maker = {t: place[op] for op in plan.graph.ops for t in op.outputs}
+    start, stop = place[block.ops[0]], place[block.ops[-1]]
+    for group in plan.groups:
+        made = [maker.get(node.tensor, -1) for node in group.nodes if isinstance(node, Held)]
+        is_own = any(start <= k <= stop for k in made) and all(k >= start for k in made)
+        yield group if is_own else replace(group, fixed=True)
+
+
+def _is_learnable(block: Block, plan: Plan) -> bool:
+    """Whether there are roundings to learn, and values to learn them from."""
+    has_weights = any(use.op in set(block.ops) for use in plan.constants.grids)
+    is_fixed = all(-1 not in (t.shape_signature or t.shape)[1:] for t in block.inputs)
+    has_states = any(t is not None and t.is_variable for op in block.ops for t in op.inputs)
+    return has_weights and is_fixed and not has_states and bool(block.inputs) and bool(block.outputs)
