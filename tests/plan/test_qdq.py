@@ -270,3 +270,41 @@ def test_a_trained_model_needs_no_samples_at_the_front_door(both):
     made = zeropoint.load(converter.convert())
     assert not set(kinds(made)) & set(MARKS)
     assert {t.dtype for t in (*made.main.inputs, *made.main.outputs)} == {DType.INT8}
+
+
+@pytest.mark.parametrize("bits", [2, 4, 6])
+def test_trained_grids_of_few_bits_are_used_as_they_are(bits):
+    """Activations with few levels are held in int8 such that it ends where they do; weights keep their steps."""
+    most = 2 ** (bits - 1) - 1
+    step = np.float32(0.7) / np.float32(most)
+    rounded = np.clip(np.round(normal(6, 8, spread=0.4) / step), -most, most).astype(np.float32) * step
+
+    def network(marked: bool) -> Model:
+        net = Net()
+        x = fake(net, net.input(1, 8), -1.0, 1.0)
+        kernel = fake(net, rounded, -0.7, 0.7, numBits=bits, narrowRange=True) if marked else rounded
+        hidden = fake(net, net("RELU", [net("FULLY_CONNECTED", [x, kernel, None], (1, 6))]), 0.0, 1.5, numBits=bits)
+        last = net("FULLY_CONNECTED", [hidden, normal(3, 6, seed=1), None], (1, 3), "z")
+        return net.model(fake(net, last, -4.0, 4.0))
+
+    samples = [np.random.default_rng(k).uniform(-1.5, 1.5, (1, 8)).astype(np.float32) for k in range(40)]
+    result = zeropoint.quantize(network(True), "int8", target="integer")
+    found, wanted = (outputs_of(one, [[row] for row in samples])[0] for one in (result.model, network(False)))
+    assert np.abs(found - wanted).max() <= 8.1 / 255  # a step of the output
+    rectified = [t for t in result.model.main.tensors if t.params and t.params.zero_points == (128 - 2**bits,)]
+    assert rectified
+    weights = next(op for op in result.model.main.ops if op.kind == "FULLY_CONNECTED").inputs[1]
+    assert len(np.unique(weights.data)) <= 2**bits - 1
+
+
+def test_pairs_of_uint4_are_weights_without_a_zero_point():
+    """What TensorFlow's converter makes of `fake_quant(num_bits=4, narrow_range=True)`: zero is at 8."""
+    net = Net()
+    x = fake(net, net.input(1, 8), -1.0, 1.0)
+    kernel = dequantized(net, "w", normal(6, 8, spread=0.4), one_scale(0.1, 8, DType.UINT4))
+    model = net.model(fake(net, dense(net, x, kernel), -4.0, 4.0))
+    result = zeropoint.quantize(model, "int8", target="integer")
+    weights = next(op for op in result.model.main.ops if op.kind == "FULLY_CONNECTED").inputs[1]
+    assert weights.params.zero_points == (0,)
+    assert weights.params.scales == (float(np.float32(0.1)),)
+    assert len(np.unique(weights.data)) <= 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -15,7 +16,8 @@ from zeropoint.ops import OPS, KernelSpec
 from zeropoint.tflite.provenance import recorded
 from zeropoint.train import Goal, QuantSettings, Schedule, distill
 from zeropoint.train.backend import array_of
-from zeropoint.train.loop import TrainingSummary, WeightEma
+from zeropoint.train.checkpoint import Check
+from zeropoint.train.loop import KeepBest, TrainingSummary, WeightEma
 from zeropoint.train.training_data import Augmentation, RandomBatches, TrainingData, shifted
 
 from ..nets import Net, normal, samples_for
@@ -334,3 +336,11 @@ def test_batches_follow_from_the_seed_and_the_step():
     taken = [k for step in range(5) for k in batches.chosen(step)]
     assert sorted(taken[:10]) == sorted(taken[10:]) == list(range(10))
     assert batches.chosen(2) == taken[8:12]
+
+
+def test_without_labels_the_choice_of_classes_counts_as_well():
+    """A lower divergence that comes with other answers than the float model's is none to keep."""
+    keeper = KeepBest(SimpleNamespace(goal=Goal()), Schedule(), None, None)
+    keeper.first = Check(1.0, (1.0,) * 4, {}, (0.95, 1.0, 0.9, 0.95))
+    assert keeper._disagrees(Check(0.5, (0.5,) * 4, {}, (0.8, 0.9, 0.8, 0.85)))
+    assert not keeper._disagrees(Check(0.5, (0.5,) * 4, {}, (0.96, 0.99, 0.9, 0.95)))

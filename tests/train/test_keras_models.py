@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from zeropoint.errors import InvalidModel
 from zeropoint.runtime import Session
-from zeropoint.train import QuantSettings, Schedule, distill, export, quantize_model
+from zeropoint.train import QuantSettings, Schedule, copy_to_keras, distill, export, quantize_model
 
 from ..frameworks import IMAGE, images, keras, small_network, unwarned
 
@@ -22,7 +23,10 @@ def network() -> Any:
         layers = library.layers
         image = library.Input(IMAGE, name="image")
         x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(4, 3)(image)))
-        return library.Model(image, layers.Dense(5, activation="softmax")(layers.GlobalAveragePooling2D()(x)))
+        made = library.Model(image, layers.Dense(5, activation="softmax")(layers.GlobalAveragePooling2D()(x)))
+        for _ in range(20):
+            made(np.concatenate(images()), training=True)  # statistics of the data, as training in float leaves them
+        return made
 
 
 def outputs(network: Any) -> np.ndarray:
@@ -62,6 +66,32 @@ def test_training_teaches_few_bits(network):
         first = before.evaluate(x, wanted, verbose=0)
         before.fit(x, wanted, epochs=40, batch_size=12, verbose=0)
         assert before.evaluate(x, wanted, verbose=0) < 0.8 * first
+
+
+def test_batch_normalization_without_statistics_is_refused(network):
+    """Folded before training, it would leave nothing to train from."""
+    with unwarned():
+        untrained = keras().models.clone_model(network)
+    with pytest.raises(InvalidModel, match=r"has seen no data.*train the model in float first"):
+        quantize_model(untrained, images())
+
+
+def test_trained_weights_go_back_to_the_keras_model(network):
+    """The Keras model then computes what the trained graph does without rounding, normalization included."""
+    trained, x = quantize_model(network, images()), np.concatenate(images())
+    with unwarned():
+        copy = keras().models.clone_model(network)
+        copy.set_weights(network.get_weights())
+        for constant in trained.graph.constants:
+            constant.variable.assign(np.asarray(constant.variable.value) * 0.6)  # within the ranges
+        names = copy_to_keras(trained, copy)
+        found, before = np.asarray(copy(x, training=False)), np.asarray(network(x, training=False))
+        assert len(names) == 2
+        assert np.abs(np.asarray(trained(x)) - before).max() > 0.02
+        np.testing.assert_allclose(found, np.asarray(trained(x)), atol=0.03)
+        copy.set_weights([np.square(values) + 1 for values in network.get_weights()])
+        with pytest.raises(InvalidModel, match="no layer of the Keras model"):
+            copy_to_keras(trained, copy)
 
 
 def test_mirrored_images_train_as_well():

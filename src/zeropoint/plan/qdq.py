@@ -111,8 +111,18 @@ def _fake_quant(op: Op) -> _Mark:
     scale = float(np.float32(high - low) / np.float32(greatest - least))
     zero = min(max(math.floor(least - np.float32(low) / np.float32(scale) + np.float32(0.5)), least), greatest)
     low, high = scale * (least - zero), scale * (greatest - zero)
-    params = QuantParams((scale,), (zero - 2 ** (bits - 1),), DType.INT8) if bits <= 8 else None
-    return _Mark(op, Range(low, high, op.kind, params if bits == 8 else None), params)
+    if bits > 8:
+        return _Mark(op, Range(low, high, op.kind), None)
+    params = QuantParams((scale,), (zero - 2 ** (bits - 1),), DType.INT8)
+    return _Mark(op, Range(low, high, op.kind, params if bits == 8 else _few_levels(scale, greatest - zero)), params)
+
+
+def _few_levels(scale: float, above: int) -> QuantParams:
+    """An activation of fewer than 8 bits in int8, its `above` levels over zero at the end of the type.
+
+    Kernels saturate there, as the trained graph does; at the other end a ReLU cuts off, if there is one.
+    """
+    return QuantParams((scale,), (DType.INT8.max - above,), DType.INT8)
 
 
 def _pair(op: Op) -> _Mark:
@@ -123,7 +133,9 @@ def _pair(op: Op) -> _Mark:
     params, dtype = source.params, source.params.dtype
     holds = dtype in (DType.INT8, DType.UINT8) or (dtype is DType.INT16 and params.is_symmetric)
     held = QuantParams(params.scales, params.zero_points, dtype) if holds and len(params.scales) == 1 else None
-    shift = 128 if dtype is DType.UINT8 else 0
+    if dtype.is_packed and len(params.scales) == 1:
+        held = _few_levels(params.scale, dtype.max - params.zero_point)
+    shift = 2 ** (dtype.bits - 1) if dtype.kind == "uint" else 0
     zero_points = tuple(z - shift for z in params.zero_points)
     grid = QuantParams(params.scales, zero_points, DType.INT8, params.granularity) if dtype.bits <= 8 else None
     return _Mark(op, Range(*params.range(), "QUANTIZE", held), grid)

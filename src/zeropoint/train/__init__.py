@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .distillation import Goal as Goal
     from .distillation import distill as distill
     from .fake_quant import QuantSettings as QuantSettings
+    from .keras_weights import copy_to_keras as copy_to_keras
     from .loop import OnCheck as OnCheck
     from .loop import Schedule as Schedule
     from .network import FreezeRanges as FreezeRanges
@@ -36,6 +37,7 @@ _HOMES = {
     "deployment": ("Parity", "export", "parity"),
     "distillation": ("Distilled", "Goal", "distill"),
     "fake_quant": ("QuantSettings",),
+    "keras_weights": ("copy_to_keras",),
     "loop": ("OnCheck", "Schedule"),
     "network": ("FreezeRanges", "Trainable", "quantize_model", "trainable"),
     "parity_by_op": ("OpParity", "op_parity"),

@@ -27,6 +27,7 @@ class Check:
     value: float
     parts: tuple[float, ...]
     logs: Mapping[str, float] = field(default_factory=dict)
+    agreements: tuple[float, ...] = ()  # how often student and teacher choose the same class, in each part
 
 
 @dataclass

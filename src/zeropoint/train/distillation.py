@@ -178,6 +178,7 @@ class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
         super().__init__(name="distiller", autocast=False)
         self.student, self.teacher, self.goal = student, teacher, goal
         self.compared, self._label_loss = tuple(compared), label_loss(goal.loss, compared[0].head)
+        self.agreement = keras.metrics.Mean("agreement") if compared[0].head == "row" else None
         self.built = True
 
     def save(self, filepath: PathLike, overwrite: bool = True, **options: Any) -> None:
@@ -218,7 +219,10 @@ class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
         return share * total + (1.0 - share) * kops.mean(self._label_loss(y, y_pred[0]))
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Of labels and the model's first output."""
+        """Of labels and the model's first output; and how often student and teacher choose the same class."""
+        if self.agreement is not None:
+            ours, theirs = (kops.argmax(y_pred[k], axis=-1) for k in (0, len(self.compared)))
+            self.agreement.update_state(kops.cast(kops.equal(ours, theirs), "float32"))
         return super().compute_metrics(x, y, probabilities(y_pred[0], self.compared[0].head), sample_weight)
 
 

@@ -325,7 +325,7 @@ class ForwardPass:
             quantizer, current = self.graph.quantizers[use], self.graph.by_use[use].current
             scale = quantizer.scale(current)
             whole = quantizer.steps(current, scale, self._slope)
-            self.weights[use] = self._after_delay(current, Value(whole=whole, scale=scale))
+            self.weights[use] = self._after_delay(self.graph.by_use[use].in_float, Value(whole=whole, scale=scale))
         return self.weights[use]
 
     @cached_property
@@ -345,7 +345,8 @@ class ForwardPass:
             return Value(current)
         products = ops.reshape(self._weights(weights).scale, (-1,)) * self.grids[group].scale
         k = current / products
-        return self._after_delay(current, Value(whole=fake_quant.straight_through(k, ops.round(k)), scale=products))
+        whole = Value(whole=fake_quant.straight_through(k, ops.round(k)), scale=products)
+        return self._after_delay(self.graph.by_use[use].in_float, whole)
 
     def _stored(self, tensor: Tensor, value: Any, producer: Op | None) -> Value:
         """A tensor's value as it is stored: on its grid, if it has one."""

@@ -318,7 +318,7 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         found = replace(found, judge=self.judge, stopped=self.stopped)
         if done.best_step and len(self.first.parts) > 1:
             gains = self.sign * (np.array(self.first.parts) - np.array(done.best.parts))
-            noise = float(gains.std(ddof=1) / math.sqrt(len(gains)))
+            noise = standard_error(gains)
             found = replace(found, noise=noise)
             if gains.mean() <= noise:
                 found = replace(found, best=found.before, best_step=0, given_up=best)
@@ -331,8 +331,22 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         tried = [(self._check(self.average.state), self.average.state), (present, self.present)]
         found, state = min(tried, key=lambda pair: self._rank(pair[0].value))
         done.history.append((done.step, found.value))
+        kept = [pair for pair in tried if not self._disagrees(pair[0])]
+        if not kept:
+            return
+        found, state = min(kept, key=lambda pair: self._rank(pair[0].value))
         if self._rank(found.value) < self._rank(done.best.value):
             done.best_step, done.best, done.state = done.step, found, state
+
+    def _disagrees(self, found: Check) -> bool:
+        """Whether, without labels, it chooses other classes than the float model more often than before training.
+
+        A lower divergence may come of probabilities alone; what a classifier is used for is its choice.
+        """
+        if self.distiller.goal.is_labelled or not found.agreements:
+            return False
+        gains = np.array(found.agreements) - np.array(self.first.agreements)
+        return bool(gains.mean() < -standard_error(gains))
 
     def _rank(self, value: float) -> float:
         return self.sign * value if math.isfinite(value) else math.inf
@@ -347,7 +361,8 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
             sizes.append(len(inputs[0]))
         self._choose_judge()
         logs = {name: float(np.average([one[name] for one in found], weights=sizes)) for name in found[0]}
-        return Check(logs[self.judge], tuple(float(one[self.judge]) for one in found), logs)
+        agreements = tuple(float(one["agreement"]) for one in found if "agreement" in one)
+        return Check(logs[self.judge], tuple(float(one[self.judge]) for one in found), logs, agreements)
 
     def _choose_judge(self) -> None:
         """The first metric, once Keras has made it, or the loss."""
@@ -364,6 +379,11 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
     def _restore(self, state: Sequence[Array]) -> None:
         for variable, value in zip(self.distiller.student.weights, state, strict=True):
             variable.assign(value)
+
+
+def standard_error(values: Array) -> float:
+    """Of the mean; zero for a single value, of which nothing is known."""
+    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
 class OnCheck(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types

@@ -255,6 +255,7 @@ def quantize_model(
     few should be run before its result means anything. The model is converted by TensorFlow, whatever Keras computes
     with afterwards.
     """
+    require_seen_data(keras_model)
     model = load(keras_model)
     if data is None:
         settings = settings or QuantSettings(ranges="average", debias=True)
@@ -266,6 +267,20 @@ def quantize_model(
     return trainable(
         model, mode, stats, recipe=recipe, weight_bits=weight_bits, settings=settings, logits=logits, ops=ops
     )
+
+
+def require_seen_data(keras_model: Any) -> None:
+    """Raise for batch normalization that has seen no data: folded, it would leave nothing to train from."""
+    flatten = getattr(keras_model, "_flatten_layers", None)
+    for layer in () if flatten is None else flatten():
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.built:
+            mean, variance = array_of(layer.moving_mean), array_of(layer.moving_variance)
+            if not mean.any() and (variance == 1).all():
+                raise InvalidModel(
+                    f"the batch normalization '{layer.name}' has seen no data: it is folded into the weights before "
+                    "training, which then has no batch statistics to go by; train the model in float first (fit), "
+                    "then quantize it"
+                )
 
 
 def _noise(model: Model) -> list[Row]:

@@ -31,13 +31,20 @@ class TrainableConstant:
 
     The variable holds multiples of `unit`, a power of two of about the size of the weights of each channel. Batch
     normalization has been folded into them, so that they differ by orders of magnitude; in multiples of their size one
-    learning rate suits them all.
+    learning rate suits them all. `correction` is by how much the plan's numbers differ from the file's: biases and
+    weights that make up for rounding.
     """
 
     tensor: Tensor
     uses: tuple[Use, ...]
     variable: Any
     unit: Array
+    correction: Array | None = None
+
+    @property
+    def in_float(self) -> Any:
+        """What a float network would compute with: without what makes up for rounding."""
+        return self.current if self.correction is None else self.current - ops.convert_to_tensor(self.correction)
 
     @property
     def value(self) -> Array:
@@ -70,7 +77,8 @@ def constants_of(
         unit = _unit(value, uses[0], plan, specs) if trained else np.ones((), np.float32)
         add_weight, name = layer_of(uses[0].op), variable_name(tensor.name)
         variable = new_variable(add_weight, name, value / unit, trainable=trained)
-        made.append(TrainableConstant(tensor, tuple(uses), variable, unit))
+        correction = value - np.asarray(tensor.data).reshape(value.shape) if uses[0] in plan.constants.keys else None
+        made.append(TrainableConstant(tensor, tuple(uses), variable, unit, correction))
     return tuple(made)
 
 
