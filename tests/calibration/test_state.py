@@ -14,6 +14,7 @@ from zeropoint.calibration.collect import in_sequence_note, never_used, unknown_
 from zeropoint.calibration.inner_tensors import lstm_cell_states, replays
 from zeropoint.calibration.task import CalibrationTask
 from zeropoint.dtypes import Array, DType
+from zeropoint.errors import speaking_of_options
 from zeropoint.graph import Model, Tensor
 from zeropoint.ops import OPS
 from zeropoint.ops.states import has_state, initial_reads, is_streaming, returned_states
@@ -266,6 +267,13 @@ def test_a_stream_is_quantized_and_judged_as_it_runs():
     judged = next(trial.error for trial in reversed(made.steps) if trial.kept and trial.error is not None)
     assert -10 * np.log10(judged) == pytest.approx(compared.snr, abs=1)
     assert zeropoint.doctor(model, samples, seconds=5).comparison.snr > 30
+
+
+def test_the_note_on_sequences_names_what_can_be_written():
+    assert "(settings=zeropoint.Settings(keep_state=False))" in in_sequence_note()
+    assert zeropoint.Settings(keep_state=False) == Settings(keep_state=False)
+    with speaking_of_options():
+        assert "(--reset-state)" in in_sequence_note()
 
 
 def test_a_state_without_a_range_stays_float():

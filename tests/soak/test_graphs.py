@@ -26,10 +26,14 @@ NOT_GROWN = {
     "GATHER_ND",
     "MATRIX_SET_DIAG",
     "ONE_HOT",
+    "POW",
+    "SCATTER_ND",
     "SELECT",
     "SPARSE_TO_DENSE",
+    "SVDF",
 }
-"""Ops with integer kernels that no rule grows: they only choose among their inputs, and conformance tests run them."""
+"""Ops with integer kernels that no rule grows: most only choose among their inputs, and conformance tests run them all.
+A rule more would change the graphs of every seed."""
 
 
 def test_a_seed_gives_the_same_graph_each_time():

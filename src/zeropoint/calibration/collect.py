@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from ..cluster import Cluster
 from ..display import notebook_line
 from ..dtypes import DType
-from ..errors import InvalidModel, InvalidRecipe, InvalidSample, RuntimeFailure, argument
+from ..errors import InvalidModel, InvalidRecipe, InvalidSample, RuntimeFailure, argument, spelled
 from ..graph.model import Model, Tensor
 from ..graph.query import fingerprint, tensor_keys
 from ..graph.sparse import with_dense_constants
@@ -166,9 +166,10 @@ def _drop_unseen_states(task: CalibrationTask, found: dict[str, TensorStats], no
 
 
 def in_sequence_note() -> str:
+    how = spelled("settings=zeropoint.Settings(keep_state=False)", argument("keep_state", False))
     return (
         "the model goes on from the state that the run before left, so the samples were run as one sequence, in their "
-        f"order; if each of them starts anew, say so ({argument('keep_state', False)})"
+        f"order; if each of them starts anew, say so ({how})"
     )
 
 
