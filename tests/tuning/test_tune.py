@@ -61,7 +61,7 @@ def test_a_lucky_place_on_a_path_is_not_taken(smallest):
     first = min(path, key=lambda t: t.candidate.step)
     last = replace(first, candidate=replace(first.candidate, step=99), size=1)
     search = object.__new__(search_module.Search)
-    search.objective = "smallest"
+    search.objective, search.baseline = "smallest", smallest.baseline
     search.trials = [replace(first, within=False), replace(last, within=True), replace(smallest.trials[0], within=True)]
     assert search.best() is search.trials[2]
     search.trials[0] = replace(first, within=True)
@@ -181,7 +181,9 @@ def test_the_fastest_is_not_slower_than_float(digits, monkeypatch):
     monkeypatch.setattr(search_module, "ROUNDS", 3)
     tuned = found(digits, objective="fastest")
     assert tuned.met
-    assert tuned.best.latency == min(t.latency for t in tuned.trials if t.within)
+    fastest = min(t.latency for t in tuned.trials if t.within)
+    assert tuned.best.latency <= tuned.baseline.latency
+    assert tuned.best.latency <= fastest / search_module.CLEARLY
     assert "float" in [t.label for t in tuned.trials]
 
 
@@ -192,7 +194,7 @@ def test_what_is_fastest_is_timed_beside_the_float_model(digits, monkeypatch):
 
     def timed(models, options):
         asked.append((list(models), options.rounds))
-        seconds = {name: 2.0 if name == "the float model itself" else 3.0 for name in models}
+        seconds = {name: 2.0 if name == "the float model itself" else 1.95 for name in models}
         latencies = {name: Latency(1, v, v, v, v, options.rounds) for name, v in seconds.items()}
         return Benchmark(tuple(Timing(n, 1, (v,), None, (), {}) for n, v in latencies.items()), 2)
 
@@ -200,7 +202,7 @@ def test_what_is_fastest_is_timed_beside_the_float_model(digits, monkeypatch):
     tuned = found(digits, objective="fastest", search=SearchSettings(trials=6))
     assert all(names[0] == "the float model itself" for names, _ in asked)
     assert asked[-1][1] > asked[0][1], "finalists are timed longer"
-    assert tuned.best.label == "float", "what is slower than float is not taken"
+    assert tuned.best.label == "float", "what is no clearly faster may be slower next time"
 
 
 def closeness(outputs, truth):

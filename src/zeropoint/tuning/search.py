@@ -23,8 +23,11 @@ from .store import Store
 from .tree import TRAINED, Question, Round, training, walk
 from .trial import Configuration, Outcome, Trial, Workpiece
 
-ROUNDS, FINAL_ROUNDS = 15, 41
+ROUNDS, FINAL_ROUNDS = 15, 61
 """How often models are timed, and the finalists once more."""
+
+CLEARLY = 0.95
+"""The share of the float model's time below which a model is faster, and not by chance."""
 
 FINALISTS = 4
 """The fastest models, which are timed once more, side by side."""
@@ -232,7 +235,7 @@ class Search:
         reference = "the float model itself"
         models = {reference: self.workpiece.loaded, **{label: load(content) for label, content in contents.items()}}
         timed = benchmark(models, TimingOptions(rounds=rounds, inside=False))
-        found = {t.name: t.latencies[0].low for t in timed.models}  # what else runs only ever adds to a time
+        found = {t.name: t.latencies[0].fastest for t in timed.models}  # what else runs only ever adds to a time
         own = found.pop(reference)
         if self.baseline.latency is None:
             self.baseline = replace(self.baseline, latency=own)
@@ -249,8 +252,12 @@ class Search:
     # The choice.
 
     def best(self) -> Trial | None:
-        """The best trial that keeps the budget, and not by luck."""
-        return min((t for t in self.trials if t.within and not self._is_luck(t)), key=self._rank, default=None)
+        """The best trial that keeps the budget, and not by luck; the float model, if nothing is clearly faster."""
+        able = [t for t in self.trials if t.within and not self._is_luck(t)]
+        own = self.baseline.latency if self.objective == "fastest" else None
+        if own is not None and any(t.candidate.is_float for t in able):
+            able = [t for t in able if t.candidate.is_float or (t.latency is not None and t.latency < CLEARLY * own)]
+        return min(able, key=self._rank, default=None)
 
     def _is_luck(self, trial: Trial) -> bool:
         """Whether a more careful place on the same path is over the budget."""
