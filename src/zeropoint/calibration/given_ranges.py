@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,9 @@ from ..errors import InvalidStats
 from ..files import PathLike, reading
 from ..graph.model import Model
 from ..graph.query import tensor_keys
+from ..tflite import load
 from .encodings import Encoding, encodings_in
+from .onnx_scales import qdq_encodings
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,9 @@ class Ranges(Brief):
         entries: dict[str, Range] = {}
         unmatched = []
         exact = {name: key for name, key in _signature_names(model).items() if name not in names}
+        if self.foreign:  # other tools know tensors by a part of the names that converters join
+            parts = Counter(part for name in names for part in _parts(name))
+            exact |= {part: name for name in names for part in _parts(name) if parts[part] == 1}
         exact |= {name: name for name in names}
         for key in sorted(self.entries, key=lambda key: key in exact):  # a name counts more than a pattern
             found = [exact[key]] if key in exact else fnmatch.filter(names, key)
@@ -90,6 +96,11 @@ class Ranges(Brief):
             yield f"{what} not used, as the model has no tensors of these names: {_listed(self.unmatched)}"
 
 
+def _parts(name: str) -> set[str]:
+    """`a;b` are the names of two tensors that became one; converters add the rest."""
+    return {part.removeprefix("serving_default_").removesuffix(":0") for part in name.split(";")} - {name}
+
+
 def _listed(names: Any) -> str:
     shown = ", ".join(repr(n) for n in sorted(names)[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
@@ -106,8 +117,16 @@ def ranges_from_json(path: PathLike) -> Ranges:
     """`{tensor name: {"min": ..., "max": ...}}` or `{"scale": ..., "zero_point": ..., "type": "int8"}`.
 
     Names may be patterns, or those of a signature's inputs and outputs. For weights, "min" and "max" may be lists with
-    a number for each channel. AIMET's encodings (both versions) are read as well.
+    a number for each channel. AIMET's encodings (both versions) are read as well, the scales of an ONNX model with
+    QuantizeLinear and DequantizeLinear, and those of a quantized `.tflite`, as litert-torch makes them of PT2E.
     """
+    suffix, origin = Path(path).suffix.lower(), Path(path).name
+    if suffix == ".onnx":
+        with reading(path, "ONNX", InvalidStats):
+            found = qdq_encodings(path)
+        return Ranges({name: _encoded(each, origin) for name, each in found.items()}, foreign=True)
+    if suffix == ".tflite":
+        return _ranges_of_model(load(path), origin)
     with reading(path, "JSON", InvalidStats):
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(content, dict):
@@ -116,6 +135,24 @@ def ranges_from_json(path: PathLike) -> Ranges:
     if encodings is not None:
         return Ranges({name: _encoded(each, str(path)) for name, each in encodings.items()}, foreign=True)
     return ranges_from(content, str(path))
+
+
+def _ranges_of_model(model: Model, origin: str) -> Ranges:
+    """The scales that a quantized model has, biases apart."""
+    entries: dict[str, Range] = {}
+    for tensor, key in tensor_keys(model).items():
+        params, key = tensor.params, key.removesuffix(f"/{tensor.dtype.label}")  # as our own outputs are called
+        if params is None or params.dtype.bits > 16 or params.block is not None:
+            continue
+        if not tensor.is_constant and len(params.scales) == 1:
+            entries[key] = Range(*params.range(), origin, params)
+        elif tensor.is_constant and params.is_symmetric:
+            peaks = [scale * params.levels.max for scale in params.scales]
+            channels = tuple((-peak, peak) for peak in peaks) if len(peaks) > 1 else ()
+            entries[key] = Range(-max(peaks), max(peaks), origin, channels=channels)
+    if not entries:
+        raise InvalidStats(f"{origin} is not quantized; give a quantized model, or one with the ranges as JSON")
+    return Ranges(entries, foreign=True)
 
 
 def ranges_from(content: Mapping[str, Any], origin: str) -> Ranges:

@@ -94,7 +94,9 @@ class RangeOptions:
 
     data: str | None = option(None, "DATA", shared.DATA_HELP)
     stats: Path | None = option(None, "STATS", "Statistics from `zeropoint calibrate`.")
-    ranges: Path | None = option(None, "JSON", "Given ranges: {tensor: {min, max}}, or AIMET's encodings.")
+    ranges: Path | None = option(
+        None, "JSON", "Given ranges: JSON {tensor: {min, max}}, AIMET's encodings, a QDQ .onnx, a quantized .tflite."
+    )
     percentile: float | None = option(None, "P", "Ranges hold this share of the values (99.99): --range percentile.")
     default_range: str | None = option(None, "LOW,HIGH", "For tensors that nothing tells a range of: a dummy.")
 

@@ -92,7 +92,14 @@ def load_model(path: Path, screen: Screen, ends: GraphEnds | None = None) -> Mod
     from ..sources.conversion import Conversion
     from ..sources.models import load
 
-    return load(path, conversion=Conversion(verbose=screen.verbose, ends=ends))
+    model = load(path, conversion=Conversion(verbose=screen.verbose, ends=ends))
+    if path.suffix.lower() == ".onnx":
+        from ..report.terminal import Printer
+        from ..sources.onnx import layout_notes
+
+        for note in layout_notes(path, model):
+            Printer(screen.remarks).entry("Layout", note)
+    return model
 
 
 @dataclass(frozen=True)

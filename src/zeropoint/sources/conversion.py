@@ -73,7 +73,7 @@ def _explanation(converter: str, error: Exception, printed: list[str]) -> Iterat
             yield f"  {listed[1].strip()}: {remedy}"
     if printed:
         yield "  it printed:"
-        yield from (f"    {_short(line)}" for line in printed[-SHOWN_LINES:])
+        yield from (f"    {shortened(line)}" for line in printed[-SHOWN_LINES:])
 
 
 ADVICE = {
@@ -87,8 +87,8 @@ def first_relevant_line(error: Exception) -> str:
     """The first line that is marked as an error, or else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     marked = (match[1] for line in lines if (match := re.search(r"\berror: (.+)", line)))
-    return _short(next(marked, lines[0] if lines else type(error).__name__))
+    return shortened(next(marked, lines[0] if lines else type(error).__name__))
 
 
-def _short(line: str) -> str:
+def shortened(line: str) -> str:
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} ..."

@@ -13,6 +13,7 @@ from ..graph.model import Model
 from ..tflite.read import load as load_tflite
 from ..tflite.write import to_bytes
 from .conversion import Conversion, converting, require_library
+from .onnx import from_onnx
 from .tensorflow import (
     KERAS_SUFFIXES,
     from_frozen_graph,
@@ -25,15 +26,20 @@ from .tensorflow import (
 ModelSource = Any
 """A path, the bytes of a `.tflite`, a `Model`, or a model of Keras, TensorFlow or PyTorch."""
 
-KINDS = "a .tflite, a .keras or .h5 file, a SavedModel folder, a Keras model, a tf.function or a PyTorch module"
+KINDS = "a .tflite, a .keras, .h5 or .onnx file, a SavedModel folder, a Keras model, a tf.function or a PyTorch module"
+
+ADVICE = {
+    "tensorflow": "give a tf.function of it with an input_signature",
+    "jax": "make a tf.function of it (jax.experimental.jax2tf.convert, then tf.function with an input_signature)",
+}
 
 
 def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion | None = None) -> Model:
     """Read a model from a file, from bytes, or from a framework's object.
 
-    `source` is a `.tflite` (its path or its bytes), a `.keras` or `.h5` file, a SavedModel folder, a Keras model, a
-    `tf.function`, concrete functions, or a PyTorch module, which needs `sample_inputs` to be traced on. All but the
-    first go through the framework's own converter; `conversion` tells it more.
+    `source` is a `.tflite` (its path or its bytes), a `.keras`, `.h5` or `.onnx` file, a SavedModel folder, a Keras
+    model, a `tf.function`, concrete functions, or a PyTorch module, which needs `sample_inputs` to be traced on. All
+    but the first go through the framework's own converter; `conversion` tells it more.
     """
     if isinstance(source, Model):
         return source
@@ -46,6 +52,8 @@ def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion 
             return from_saved_model(path, asked)
         if asked.ends is not None:
             return from_frozen_graph(path, asked.ends, asked)
+        if path.suffix.lower() == ".onnx" and path.is_file():
+            return from_onnx(path, asked)
         if path.suffix.lower() in KERAS_SUFFIXES:
             return from_keras_model(read_keras_file(path, asked), asked)
         return load_tflite(path)
@@ -57,7 +65,8 @@ def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion 
         return from_keras_model(source, asked)
     if frameworks == {"torch"} and functions == [source]:
         return from_torch(source, sample_inputs, asked)
-    advice = "give a tf.function of it with an input_signature" if frameworks == {"tensorflow"} else f"give {KINDS}"
+    advice = ADVICE.get(str(next(iter(frameworks)))) if len(frameworks) == 1 else None
+    advice = advice or f"give {KINDS}"
     raise InvalidModel(f"an object of type {type(source).__name__} is not a model that can be read; {advice}")
 
 
@@ -70,12 +79,15 @@ def _framework(value: Any) -> str | None:
         return "function"
     if any(m.startswith("torch.") and name in ("Module", "ExportedProgram") for m, name in classes):
         return "torch"
-    return "tensorflow" if any(m.startswith("tensorflow.") for m, _ in classes) else None
+    for name in ("tensorflow", "jax"):
+        if any(m.split(".")[0].startswith(name) for m, _ in classes):
+            return name
+    return None
 
 
 def size_of(path: PathLike | None, model: Model) -> int:
     """The size of a model's `.tflite`: that of its file, or, if it came from something else, what it would be."""
-    if path is not None and Path(path).is_file() and Path(path).suffix.lower() not in KERAS_SUFFIXES:
+    if path is not None and Path(path).is_file() and Path(path).suffix.lower() not in (*KERAS_SUFFIXES, ".onnx"):
         return Path(path).stat().st_size
     return len(to_bytes(model))
 

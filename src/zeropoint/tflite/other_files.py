@@ -36,7 +36,7 @@ CONVERT_TORCH = (
 
 LFS = OtherFile("a pointer of Git LFS, not the file that it stands for", "fetch that with `git lfs pull`")
 PAGE = OtherFile("a web page", "download the file itself; a login or a link to a preview gives such pages")
-ONNX = OtherFile("an ONNX model", "convert it to .tflite first, for example with onnx2tf")
+ONNX = OtherFile("an ONNX model", "give it a name that ends in .onnx; onnx2tf then converts it")
 SAVED_MODEL = OtherFile("the graph of a SavedModel", "give the folder that it lies in, with its variables")
 FROZEN = OtherFile("a frozen TensorFlow graph", "convert it to .tflite with TensorFlow's converter first")
 TORCH = OtherFile("a PyTorch file", CONVERT_TORCH)

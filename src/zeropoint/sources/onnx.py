@@ -1,0 +1,72 @@
+"""ONNX files, by onnx2tf in a process of its own.
+
+onnx2tf pins versions of TensorFlow, NumPy and LiteRT other than those that run here, so it lives in an environment of
+its own; all that is asked of it is its command.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from ..errors import ConversionFailed, MissingExtra
+from ..graph.model import Model
+from ..tflite.read import load as load_tflite
+from .conversion import SHOWN_LINES, Conversion, shortened
+from .onnx_file import read_onnx
+
+COMMAND = "ZEROPOINT_ONNX2TF"
+"""The environment variable that names onnx2tf's command, where it is not on the path."""
+
+MADE = "*_float32.tflite"
+
+
+def from_onnx(path: Path, conversion: Conversion) -> Model:
+    """The float model that onnx2tf makes of an ONNX file. It puts channels last."""
+    read_onnx(path)  # what is no ONNX file, or half of one, is refused by a message of ours
+    command = _command()
+    with tempfile.TemporaryDirectory(prefix="zeropoint-onnx-") as folder:
+        line = [command, "-i", str(path.resolve()), "-o", folder, "--non_verbose"]
+        try:
+            done = subprocess.run(
+                line, cwd=folder, capture_output=not conversion.verbose, text=True, errors="replace", check=False
+            )
+        except OSError as error:
+            raise MissingExtra(
+                f"{command} cannot be run: {error.strerror}; {COMMAND} names the command of onnx2tf"
+            ) from None
+        found = sorted(Path(folder).glob(MADE))
+        if done.returncode or not found:
+            printed = [text for text in f"{done.stdout or ''}\n{done.stderr or ''}".splitlines() if text.strip()]
+            raise ConversionFailed(
+                f"onnx2tf made no model of {path}" + (f" (exit code {done.returncode})" if done.returncode else ""),
+                "  it printed:" if printed else "  it printed nothing",
+                *(f"    {shortened(text)}" for text in printed[-SHOWN_LINES:]),
+            )
+        return load_tflite(found[0].read_bytes())
+
+
+def _command() -> str:
+    named = os.environ.get(COMMAND) or shutil.which("onnx2tf")
+    if named is None:
+        raise MissingExtra(
+            "an ONNX model needs the converter onnx2tf, which wants an environment of its own, as it pins other "
+            "versions of TensorFlow and NumPy: python -m venv onnx2tf, onnx2tf/bin/pip install onnx2tf, and "
+            f"{COMMAND}=onnx2tf/bin/onnx2tf (or the command on the path)"
+        )
+    return named
+
+
+def layout_notes(path: Path, model: Model) -> list[str]:
+    """Inputs whose axes the converter put in another order than the ONNX file has them."""
+    given = list(read_onnx(path).inputs.items())
+    if len(given) != len(model.main.inputs):
+        return []
+    return [
+        f"input '{tensor.name}' takes {list(tensor.shape)}, channels last; '{name}' in the ONNX file has {list(shape)}"
+        for (name, shape), tensor in zip(given, model.main.inputs, strict=True)
+        if len(shape) == len(tensor.shape) > 2 and shape[2:] + shape[1:2] == tensor.shape[1:] != shape[1:]
+    ]
