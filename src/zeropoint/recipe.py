@@ -288,6 +288,12 @@ def changed_scheme(scheme: Scheme, changes: dict[str, Any], where: str) -> Schem
     elif "per_tensor" in changes:
         granularity = PerTensor() if changes["per_tensor"] else PerChannel()
     scheme = dataclasses.replace(scheme, granularity=granularity, **others)
+    _require_consistent(scheme, where)
+    return scheme
+
+
+def _require_consistent(scheme: Scheme, where: str) -> None:
+    """Raise for wishes that contradict each other."""
     if scheme.block is not None:
         if scheme.block not in BLOCKS:
             raise InvalidRecipe(f"{where}: blocks of {scheme.block} are not supported; choose {_choices(BLOCKS)}")
@@ -299,7 +305,6 @@ def changed_scheme(scheme: Scheme, changes: dict[str, Any], where: str) -> Schem
         require_effort(scheme.effort, f"{where}: ")
     if scheme.min_elements < 0:
         raise InvalidRecipe(f"{where}: the smallest number of elements cannot be {scheme.min_elements}")
-    return scheme
 
 
 def reaches(effort: Effort, least: Effort) -> bool:

@@ -20,6 +20,7 @@ from ..json_values import json_values
 from ..ops import CONVERSIONS
 from ..parallel import cores
 from ..runtime import Runner, Runtime, Session, run_on_zeros, time_limit
+from ..runtime.interpreter import Clock
 from ..runtime.tflm import measure_arena
 from ..sources.models import ModelSource, load
 from ..sources.ports import entry
@@ -94,12 +95,13 @@ NOT_THE_DEVICE = "these are portable kernels on this machine: they tell models a
 
 @dataclass(frozen=True)
 class TimingOptions:
-    """On how many threads to measure, how often, and whether to look inside as well."""
+    """On how many threads to measure, how often, by which clock, and whether to look inside as well."""
 
     threads: tuple[int, ...] = (1,)
     rounds: int = 30
     inside: bool = True
     runtime: Runtime = "delegate"
+    clock: Clock = "wall"
 
 
 def benchmark(
@@ -114,7 +116,7 @@ def benchmark(
         for name, model in models.items()
         for n in options.threads
     }
-    timers = {key: _timer(runner, sample_for(runner.model)) for key, runner in runners.items()}
+    timers = {key: _timer(runner, sample_for(runner.model), options.clock) for key, runner in runners.items()}
     seconds: dict[tuple[str, int], list[float]] = {key: [] for key in runners}
     for done in range(1, options.rounds + 1):
         for key, timer in timers.items():
@@ -134,11 +136,11 @@ def benchmark(
     return Benchmark(tuple(timings), cores(), tuple(notes))
 
 
-def _timer(runner: Runner, sample: Sequence[Array]) -> Callable[[], float]:
+def _timer(runner: Runner, sample: Sequence[Array], clock: Clock = "wall") -> Callable[[], float]:
     """Warm the model up. Each call then measures one run in seconds, repeated so often that it can be measured."""
 
     def seconds(runs: int) -> float:
-        return runner.session.seconds(runs) / runs
+        return runner.session.seconds(runs, clock) / runs
 
     runner.invoke(sample)
     runs = max(1, min(1000, round(SHORTEST / max(seconds(WARM_UPS), 1e-9))))

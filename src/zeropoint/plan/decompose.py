@@ -39,7 +39,7 @@ def decompose(
     graph: Graph, request: Request, bounds: Callable[[Tensor], Bounds | None]
 ) -> dict[Tensor, Range | Tensor]:
     """Edit `graph` in place, where `bounds` tells what a tensor spans; what the tensors span that are new in it."""
-    edit = _Edit(graph, request, bounds, NewOps(graph))
+    edit = _Decomposition(graph, request, bounds, NewOps(graph))
     for op in list(graph.ops):
         scheme = request.recipe.scheme(op)
         if op.label == TRANSPOSED_WITH_BIAS and (scheme.activations or scheme.weights):
@@ -57,7 +57,7 @@ def _is_plain(op: Op) -> bool:
 
 
 @dataclass
-class _Edit:
+class _Decomposition:
     graph: Graph
     request: Request
     bounds: Callable[[Tensor], Bounds | None]
@@ -264,17 +264,17 @@ PADDED_SAME = 1  # kTfLitePaddingSame
 SINCE_BIAS = 3
 """The version of TRANSPOSE_CONV since which it has a bias."""
 
-DECOMPOSED: Mapping[str, Callable[[_Edit, Op], None]] = {
-    BOTH_WAYS: _Edit.both_ways,
-    "CAST": _Edit.truth,
-    "CUMSUM": _Edit.running_sum,
-    "DIV": _Edit.quotient,
-    "L2_POOL_2D": _Edit.pooled_norm,
-    "LOCAL_RESPONSE_NORMALIZATION": _Edit.response_norm,
-    "NEG": _Edit.negation,
-    "POW": _Edit.power,
-    "SQUARE": _Edit.square,
-    "SUM": _Edit.total,
+DECOMPOSED: Mapping[str, Callable[[_Decomposition, Op], None]] = {
+    BOTH_WAYS: _Decomposition.both_ways,
+    "CAST": _Decomposition.truth,
+    "CUMSUM": _Decomposition.running_sum,
+    "DIV": _Decomposition.quotient,
+    "L2_POOL_2D": _Decomposition.pooled_norm,
+    "LOCAL_RESPONSE_NORMALIZATION": _Decomposition.response_norm,
+    "NEG": _Decomposition.negation,
+    "POW": _Decomposition.power,
+    "SQUARE": _Decomposition.square,
+    "SUM": _Decomposition.total,
 }
 
 

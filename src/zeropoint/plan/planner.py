@@ -269,12 +269,10 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
         matched = prepared.matched[graph] = _match(graph, request, matcher, matched)
     schemes, dynamic, skipped = matched.schemes, matched.dynamic, list(matched.skipped)
     seen, ranges = ranges, ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
-    by_key = {prepared.keys[t]: t for t in (*graph.inputs, *graph.outputs) if t in prepared.keys}
-    states = tuple((by_key[a], by_key[b]) for a, b in request.states if a in by_key and b in by_key)
+    states = _states(graph, prepared, request)
     while True:  # ends, as every round but the last leaves out an op, or has one compute in 8 bits instead of 16
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
-        exposed = {*graph.outputs, *(t for op in graph.ops if op not in schemes for t in op.inputs if t is not None)}
-        groups = Solver(schemes, ops, ranges, matched.symmetric, exposed, states).solve()
+        groups = Solver(schemes, ops, ranges, matched.symmetric, _exposed(graph, schemes), states).solve()
         plan = Plan(graph, index, schemes, groups, constants, dynamic=dynamic, bias_limit=request.target.bias_limit)
         plan, refused = fit_scales(plan, ops, request.target)
         refused = refused or (*coarse_tables(plan, ops, ranges), *coarse_outputs(plan, ops, seen))
@@ -289,6 +287,17 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
     wide = {op: island.why for op, scheme in schemes.items() if _is_wide(scheme) and (island := matcher.island(op))}
     plan = with_one_scale(with_interface(plan, request.interface, ranges), states)
     return replace(plan, skipped=tuple(skipped), wide_ops=wide)
+
+
+def _states(graph: Graph, prepared: Prepared, request: Request) -> tuple[tuple[Tensor, Tensor], ...]:
+    """Inputs and outputs of the graph that are the same state."""
+    by_key = {prepared.keys[t]: t for t in (*graph.inputs, *graph.outputs) if t in prepared.keys}
+    return tuple((by_key[a], by_key[b]) for a, b in request.states if a in by_key and b in by_key)
+
+
+def _exposed(graph: Graph, schemes: Mapping[Op, Scheme]) -> set[Tensor]:
+    """What callers, and ops that compute in float, read."""
+    return {*graph.outputs, *(t for op in graph.ops if op not in schemes for t in op.inputs if t is not None)}
 
 
 def _is_wide(scheme: Scheme) -> bool:

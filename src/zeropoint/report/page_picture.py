@@ -99,6 +99,22 @@ def _single(ops: Sequence[Op], ids: Mapping[Op, str], names: Mapping[Tensor, str
     return units, {op: k for k, op in enumerate(ops)}
 
 
+def _edges(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], unit_of: Mapping[Op, int], units: int
+) -> dict[tuple[int, int], None]:
+    """From box to box, as their places say."""
+    makers: dict[Tensor, int] = {tensor: k for k, tensor in enumerate(inputs)}
+    edges: dict[tuple[int, int], None] = {}
+    for op, unit in unit_of.items():
+        vertex = len(inputs) + unit
+        sources = (makers[t] for t in op.inputs if t is not None and t in makers)
+        edges |= {(source, vertex): None for source in sources if source != vertex}
+        for tensor in op.outputs:
+            makers.setdefault(tensor, vertex)
+    first_output = len(inputs) + units
+    return edges | {(makers[t], first_output + k): None for k, t in enumerate(outputs) if t in makers}
+
+
 def _picture(
     title: str,
     units: Sequence[Unit],
@@ -109,16 +125,7 @@ def _picture(
 ) -> Picture:
     """Boxes for inputs, units and outputs, in this order."""
     inputs, outputs = (list(dict.fromkeys(side)) for side in ends)
-    makers: dict[Tensor, int] = {tensor: k for k, tensor in enumerate(inputs)}
-    edges: dict[tuple[int, int], None] = {}
-    for op, unit in unit_of.items():
-        vertex = len(inputs) + unit
-        sources = (makers[t] for t in op.inputs if t is not None and t in makers)
-        edges |= {(source, vertex): None for source in sources if source != vertex}
-        for tensor in op.outputs:
-            makers.setdefault(tensor, vertex)
-    first_output = len(inputs) + len(units)
-    edges |= {(makers[t], first_output + k): None for k, t in enumerate(outputs) if t in makers}
+    edges = _edges(inputs, outputs, unit_of, len(units))
     every = [Unit(None, "input", short(names[t])) for t in inputs]
     every += [*units, *(Unit(None, "output", short(names[t])) for t in outputs)]
     places, bends = layered(len(every), [*edges])

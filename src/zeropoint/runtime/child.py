@@ -22,7 +22,7 @@ from .. import errors
 from ..dtypes import Array
 from ..errors import RuntimeFailure, argument, spelled
 from ..parallel import cached_property
-from .interpreter import Kernels
+from .interpreter import Clock, Kernels
 from .messages import Message, receive, send
 
 SECONDS = 60.0
@@ -234,8 +234,8 @@ class ChildInterpreter:
     def invoke(self) -> None:
         self._call("invoke")
 
-    def timed(self, runs: int) -> float:
-        return float(self._call("timed", runs))
+    def timed(self, runs: int, clock: Clock) -> float:
+        return float(self._call("timed", runs, clock))
 
     def get_tensor(self, index: int) -> Array:
         values: Array = self._call("get_tensor", int(index))

@@ -19,7 +19,7 @@ from ..parallel import cores, threads_of_each
 from ..tflite import load
 from ..tflite.write import chunks
 from .child import ChildInterpreter, time_limit
-from .interpreter import Kernels, open_interpreter, timed
+from .interpreter import Clock, Kernels, open_interpreter, timed
 from .tflm import MicroSession
 
 Runtime = Literal["delegate", "optimized", "reference", "tflm"]
@@ -93,12 +93,12 @@ class Session:
                 self._interpreter.set_tensor(detail["index"], value)
             self._interpreter.invoke()
 
-    def seconds(self, runs: int) -> float:
+    def seconds(self, runs: int, clock: Clock = "wall") -> float:
         """What `runs` further runs on what the inputs hold take. Nothing but the model takes time."""
         with _explained():
             if isinstance(self._interpreter, ChildInterpreter):
-                return self._interpreter.timed(runs)
-            return timed(self._interpreter, runs)
+                return self._interpreter.timed(runs, clock)
+            return timed(self._interpreter, runs, clock)
 
     def delegated(self) -> set[int]:
         """Places of the first graph's ops that a delegate took over: those between its inputs and its outputs."""

@@ -53,23 +53,22 @@ def low_bit_recipe(model: Model, bits: TrainBits, ops: Mapping[str, OpSpec], *, 
 
 def outermost_layers(graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[list[Op], list[Op]]:
     """Layers with weights that no other comes before, and those that none comes after."""
-
-    def has_weights(op: Op) -> bool:
-        spec = ops.get(op.kind)
-        slots = () if spec is None else spec.weight_slots
-        return any(k < len(op.inputs) and (t := op.inputs[k]) is not None and t.is_constant for k in slots)
-
-    uses, layers = Uses(graph), [op for op in graph.ops if has_weights(op)]
-    behind: set[Op] = set()
+    uses, layers = Uses(graph), {op: None for op in graph.ops if _has_weights(op, ops)}
+    makers = {op: {uses.producer(t) for t in op.inputs if t is not None} for op in graph.ops}
+    behind, before = set[Op | None](), set[Op | None]()
     for op in graph.ops:
-        makers = [uses.producer(t) for t in op.inputs if t is not None]
-        if any(maker is not None and (maker in behind or has_weights(maker)) for maker in makers):
+        if any(maker in behind or maker in layers for maker in makers[op]):
             behind.add(op)
-    before: set[Op] = set()
     for op in reversed(graph.ops):
-        if has_weights(op) or op in before:
-            before.update(maker for t in op.inputs if t is not None and (maker := uses.producer(t)) is not None)
+        if op in layers or op in before:
+            before |= makers[op]
     return [op for op in layers if op not in behind], [op for op in layers if op not in before]
+
+
+def _has_weights(op: Op, ops: Mapping[str, OpSpec]) -> bool:
+    spec = ops.get(op.kind)
+    slots = () if spec is None else spec.weight_slots
+    return any(k < len(op.inputs) and (t := op.inputs[k]) is not None and t.is_constant for k in slots)
 
 
 def with_narrow_ranges(blueprint: Blueprint, stats: Stats | None) -> Blueprint:
