@@ -54,6 +54,8 @@ def test_every_op_is_summed_up(run):
 
 
 def test_a_dynamic_model_shows_what_it_made_of_its_data(run):
+    code, out, _ = run("trace", "d.tflite", "--data", "x.npz")
+    assert (code, "layers round float data to integers" in out) == (0, True)
     made = zeropoint.load("d.tflite").main
     layer = next(op for op in made.ops if any(t is not None and t.is_quantized for t in op.inputs))
     index = ",".join("0" for _ in layer.outputs[0].shape)

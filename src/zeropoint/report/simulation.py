@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from ..comparison.kernels import KernelComparison
+from ..ops.execution import execution_of
 from ..simulation.explanation import Element, Explanation, Product
 from ..simulation.trace import Trace
 from .inspection import signed
@@ -19,6 +20,13 @@ SHOWN_PRODUCTS = 12
 def print_trace(trace: Trace, console: Console) -> None:
     """Every op, with the integers that its first output holds."""
     printer, rows = Printer(console), list(trace.integers())
+    on_floats = [op for op in trace.entry.graph.ops if execution_of(op) == "hybrid"]
+    if on_floats:
+        shown = printer.fit(trace.names[on_floats[0].outputs[0]], 60)
+        many = f"{len(on_floats)} layers round float data to integers as they run"
+        printer.entry("Dynamic", f"{many}; --tensor {shown} --at 0,... shows them")
+    if not rows:
+        return
     printer.line(("Integers ", "bold"), f"({len(rows)} ops, {trace.kernels} kernels, one sample)")
     printer.line("    least  greatest  at ends  op")
     for row in rows:
