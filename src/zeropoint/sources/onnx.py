@@ -12,6 +12,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from ..errors import ConversionFailed, MissingExtra
 from ..graph.model import Model
 from ..tflite.read import load as load_tflite
@@ -23,12 +25,16 @@ COMMAND = "ZEROPOINT_ONNX2TF"
 
 MADE = "*_float32.tflite"
 
+PICTURES = "calibration_image_sample_data_20x128x128x3_float32.npy"
+"""What onnx2tf (1.29) tries networks for images on; it downloads this unless such a file lies where it runs."""
+
 
 def from_onnx(path: Path, conversion: Conversion) -> Model:
     """The float model that onnx2tf makes of an ONNX file. It puts channels last."""
     read_onnx(path)  # what is no ONNX file, or half of one, is refused by a message of ours
     command = _command()
     with tempfile.TemporaryDirectory(prefix="zeropoint-onnx-") as folder:
+        np.save(Path(folder) / PICTURES, np.random.default_rng(0).random((20, 128, 128, 3), np.float32))
         line = [command, "-i", str(path.resolve()), "-o", folder, "--non_verbose"]
         try:
             done = subprocess.run(
