@@ -71,8 +71,10 @@ def repeated_names(graph: Graph) -> Iterator[str]:
 
 
 def unexplained_float_ops(result: Result) -> set[str]:
-    """Ops that compute in float without a word about it, or the other way round."""
-    said = {s.op.outputs[0].name for s in result.skipped}
+    """Ops that compute in float without a word about it, or the other way round, but for bodies of control flow."""
+    bodies = [g for g in result.model.graphs if g not in entry_graphs(result.model)]
+    inner = {t.name for graph in bodies for t in graph.tensors}
+    said = {s.op.outputs[0].name for s in result.skipped} - inner
     dynamic = {op.outputs[0].name for op in result.plan.dynamic}  # the plan says so
     found = set()
     for graph in entry_graphs(result.model):
