@@ -180,12 +180,14 @@ class Recipe(Displayed):
     """Rules in order: the last one that matches an op decides. An op that none matches stays float.
 
     `target` is the name of what the model is made for; None leaves that open. `in_8_bits` are ops of a model whose
-    weights are held in 8 bits where the rules would have fewer (mixed precision).
+    weights are held in 8 bits where the rules would have fewer (mixed precision), `on_floats` those whose integer
+    weights are made float before use, where the rules would have the kernel round its inputs (dynamic).
     """
 
     rules: tuple[Rule, ...]
     target: str | None = None
     in_8_bits: frozenset[Op] = frozenset()
+    on_floats: frozenset[Op] = frozenset()
 
     def rule(self, op: Op) -> Rule | None:
         """The rule that decides."""
@@ -194,6 +196,7 @@ class Recipe(Displayed):
     def scheme(self, op: Op) -> Scheme:
         rule = self.rule(op)
         scheme = FLOAT if rule is None else rule.scheme
+        scheme = dataclasses.replace(scheme, unpacked=True) if op in self.on_floats else scheme
         return scheme.widened() if op in self.in_8_bits else scheme
 
     def then(self, *rules: Rule) -> Recipe:

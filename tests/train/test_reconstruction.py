@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 import zeropoint
-from zeropoint.demo import digits as digit_images
 from zeropoint.errors import MissingExtra
 from zeropoint.improve.candidate import no_progress
 from zeropoint.improve.gptq import Refiner
 from zeropoint.ops import OPS
 from zeropoint.plan.request import Request
-from zeropoint.recipe import recipe_from
+from zeropoint.recipe_files import recipe_from
 from zeropoint.train import block_training, reconstruction
 from zeropoint.train.reconstruction import Reconstruction, blocks_of
 
@@ -24,7 +23,7 @@ from ..nets import Net, normal, samples_for
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Few steps are enough to see that something is learned."""
-    monkeypatch.setattr(reconstruction, "STEPS", (30, 30))
+    monkeypatch.setattr(reconstruction, "STEPS", (16, 16))
 
 
 def convolutions(x, net, *channels):
@@ -77,17 +76,6 @@ def test_the_same_is_learned_from_the_same_seed():
     assert any(not np.array_equal(v, another.constants.values[key]) for key, v in one.constants.values.items())
 
 
-def test_max_effort_is_never_worse_on_held_back_samples_than_high(digits):
-    data = [x[None] for x in digit_images()["calibration"][:96]]
-    high, best = (
-        zeropoint.quantize(digits, data=data, weight_bits=2, effort=effort, target="integer")
-        for effort in ("high", "max")
-    )
-    assert any("blocks learned something that holds on other samples" in note for note in best.notes)
-    assert best.verdict.held_back
-    assert best.verdict.snr >= high.verdict.snr
-
-
 def test_interrupted_it_keeps_what_it_has(monkeypatch):
     run, calls = block_training.BlockTraining.run, []
 
@@ -98,7 +86,7 @@ def test_interrupted_it_keeps_what_it_has(monkeypatch):
         return run(self, *args)
 
     monkeypatch.setattr(block_training.BlockTraining, "run", interrupting)
-    result = learned(chain(6))
+    result = learned(chain(4))
     assert len(calls) == 2
     assert any(note.startswith("interrupted; ") for note in result.notes)
     assert result.verdict.snr is not None

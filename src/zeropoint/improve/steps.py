@@ -29,6 +29,7 @@ from ..recipe import DYNAMIC, FLOAT, INT16X8, Effort, Scheme
 from ..tflite.provenance import Provenance, provenance, recorded
 from .candidate import Candidate, Lab, Proposals, Step
 from .cross_layer_equalization import equalize
+from .dynamic_layers import layers_on_floats
 from .float_islands import GOOD_ENOUGH, GOOD_IN_LOOPS, MOST_WORK, RETAINED, STRETCHES, find_island
 from .integer_norms import with_integer_norms
 from .range_choice import RangeTrials, affordable_samples
@@ -293,6 +294,7 @@ STEPS: Sequence[Step] = (
     Step("ranges of parts", ("high",), ranges_of_parts),
     Step("float islands", ("standard",), float_islands, ranges=False),
     Step("16-bit islands and SmoothQuant", ("standard",), wide_islands, ranges=False),
+    Step("dynamic layers", ("standard",), layers_on_floats, ranges=False),
     Step("compensated rounding", BOTH, compensated_rounding, ranges=False),
     Step("mixed precision", BOTH, mixed_precision, ranges=False),
     Step("reconstruction", ("max",), reconstruction, ranges=False),
