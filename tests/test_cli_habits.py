@@ -433,6 +433,8 @@ def test_help_shows_the_examples_unbroken(run, monkeypatch, command):
     printed = [line.rstrip() for line in out.splitlines()]
     for line in COMMANDS[command].epilog.splitlines():
         assert f" {line}" in printed
+    assert "…" not in out  # nothing is cut off
+    assert "<bool>" not in out
     assert all(f"--{name}" in out for name in ("quiet", "verbose"))
 
 
@@ -441,6 +443,10 @@ def test_python_minus_m_is_the_same(command):
     done = outside(command, "--help", COLUMNS="80")
     assert (done.returncode, done.stderr) == (0, b"")
     assert f"python -m zeropoint {command}" in done.stdout.decode()
+
+
+def test_the_help_of_all_commands_names_no_types(run):
+    assert "<bool>" not in run("--help")[1]
 
 
 def test_help_tells_the_exit_codes(run):

@@ -9,9 +9,12 @@ import pytest
 
 import zeropoint
 from zeropoint.demo import digits as digits_data
+from zeropoint.graph.edit import copy_model
+from zeropoint.graph.model import Signature
 from zeropoint.recipe_files import load_recipe
 from zeropoint.tflite import save
 
+from .calibration.test_state import recurrent, sequences
 from .diagnosis.faults import drowned_concat_input
 from .nets import Net, normal
 
@@ -102,6 +105,44 @@ def test_doctor_prints_json(run, home):
     code, out, err = run("doctor", home / "model.tflite", "--data", home / "data.npy", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["findings"] == []
+
+
+def test_doctor_looks_at_one_signature(run, home, tmp_path):
+    model = zeropoint.load(home / "model.tflite")
+    twin = copy_model(model).main
+    twin.name = "twin"
+    model.graphs.append(twin)
+    model.signatures.append(Signature("twin", twin, {"image": twin.inputs[0]}, {"scores": twin.outputs[0]}))
+    save(model, tmp_path / "two.tflite")
+    line = ("doctor", tmp_path / "two.tflite", "--data", home / "data.npy", "--effort", "quick", "--seconds", 1)
+    code, out, _ = run(*line, "--signature", "twin", "--limit", 8, "--json")
+    assert code == 0
+    assert json.loads(out)["comparison"]["samples"] == 8
+    code, out, err = run(*line)
+    assert (code, out) == (2, "")
+    assert "several signatures" in err
+    code, out, err = run(*line, "--signature", "none")
+    assert (code, out) == (2, "")
+    assert "no signature 'none'; it has 'serving_default', 'twin'" in err
+    code, _, err = run(*line, "--signature", "twin", "--apply", tmp_path / "out.tflite")
+    assert code == 2
+    assert "--apply would write one signature alone" in err
+
+
+def test_doctor_keeps_the_state_or_starts_anew(run, tmp_path):
+    model = recurrent()
+    save(model, tmp_path / "model.tflite")
+    np.save(tmp_path / "data.npy", np.concatenate(sequences(model, 24)))
+    line = ("doctor", tmp_path / "model.tflite", "--data", tmp_path / "data.npy", "--effort", "quick", "--seconds", 1)
+    told = [run(*line, option, "--json") for option in ("--keep-state", "--reset-state")]
+    assert [code for code, _, _ in told] == [0, 0]
+    kept, reset = (json.loads(out)["comparison"] for _, out, _ in told)
+    assert kept["outputs"] != reset["outputs"]
+    assert any("as one sequence" in note for note in kept["notes"])
+    assert not any("as one sequence" in note for note in reset["notes"])
+    code, _, err = run(*line, "--keep-state", "--reset-state")
+    assert code == 2
+    assert "--keep-state and --reset-state contradict each other" in err
 
 
 def test_benchmark_draws_bars(run, home):

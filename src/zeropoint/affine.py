@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from .display import Brief
+from .display import Brief, counted
 from .dtypes import Array, DType, Levels
 from .errors import InvalidRange
 from .parallel import cached_property
@@ -124,7 +124,7 @@ class QuantParams(Brief):
         if self.axis is None:
             return f"{label} {self.scale:.6g} * (q - {self.zero_point})"
         spread = f"{min(self.scales):.4g} .. {max(self.scales):.4g}"
-        return f"{label} {len(self.scales)} channels on axis {self.axis}, scale {spread}"
+        return f"{label} {counted(len(self.scales), 'channel')} on axis {self.axis}, scale {spread}"
 
     @classmethod
     def from_range(

@@ -60,6 +60,25 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 2 * LONGEST else f"{text[: 2 * LONGEST]}…"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 op`, `2 ops`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def size_text(size: float) -> str:
+    """`26.7 kB`: powers of ten, as file managers show them."""
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"
+
+
+def share_text(share: float, is_all: bool = True) -> str:
+    """`99.9%`; 100.0% only if it is all, also of what the share does not count."""
+    return "100.0%" if share >= 1 and is_all else f"{min(share, 0.999):.1%}"
+
+
 def notebook_line(title: str) -> Callable[..., None] | None:
     """In a notebook, a line that shows what it is called with, over and over in the same place; else None."""
     python = sys.modules.get("IPython")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -46,11 +47,39 @@ def call(command: str, *given: str, **named: str) -> str:
     return spelled(f"zeropoint.{command}({python})", f"zeropoint {command} {shell}")
 
 
+_short_names: ContextVar[dict[str, str] | None] = ContextVar("short_names", default=None)
+
+_QUOTED = re.compile(r"(?<!\w)'([^'\n]+)'(?!\w)")
+
+
+@contextmanager
+def shortening_names(names: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Inside, texts for people have short names of tensors, these and those that `shorten` adds, not the file's."""
+    before = _short_names.set({**(names or {}), **(_short_names.get() or {})})
+    try:
+        yield
+    finally:
+        _short_names.reset(before)
+
+
+def shorten(names: Mapping[str, str]) -> None:
+    """Show these names by others. What was told first counts: a float model before what was made of it."""
+    if (known := _short_names.get()) is not None:
+        known |= {**names, **known}
+
+
+def shown_name(name: str) -> str:
+    """What people are shown of the name of a tensor."""
+    return (_short_names.get() or {}).get(name, name)
+
+
 def printable(text: str) -> str:
     """`text` with characters escaped that a terminal would interpret or could not show: names come from strangers.
 
-    Whatever prints a name of a file, or from a file, goes through here.
+    Whatever prints a name of a file, or from a file, goes through here. Names in quotes are shortened.
     """
+    if _short_names.get():
+        text = _QUOTED.sub(lambda found: f"'{shown_name(found[1])}'", text)
     return text if text.isprintable() else "".join(map(_shown, text))
 
 

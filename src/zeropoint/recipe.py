@@ -243,6 +243,22 @@ class Recipe(Displayed):
     def highest_effort(self, usual: Effort) -> Effort:
         return max((usual, *(r.scheme.effort for r in self.rules if r.scheme.effort)), key=EFFORTS.index)
 
+    def spelled_out(self, ops: list[Op], short_names: Mapping[str, str]) -> Recipe:
+        """With the names of ops in the file, in rules that match none but by the short names that people are shown."""
+        shown = {
+            op: dataclasses.replace(
+                op, outputs=[dataclasses.replace(t, name=short_names.get(t.name, t.name)) for t in op.outputs]
+            )
+            for op in ops
+        }
+        unmatched = self.unmatched(ops)
+
+        def spelled(rule: Rule) -> list[Rule]:
+            found = [op.name for op, short in shown.items() if rule.matches(short)] if rule in unmatched else []
+            return [Rule(rule.scheme, rule.ops, name) for name in found] or [rule]
+
+        return dataclasses.replace(self, rules=tuple(one for rule in self.rules for one in spelled(rule)))
+
     def unmatched(self, ops: list[Op]) -> list[Rule]:
         """Rules about some ops that none matches: most likely a misspelt name."""
         return [rule for rule in self.rules if not rule.is_general and not any(map(rule.matches, ops))]

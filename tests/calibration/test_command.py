@@ -106,7 +106,7 @@ WRONG: dict[str, tuple[str, dict[str, object], str]] = {
     "data of another kind": ("m.tflite", {**GOOD, "--data": "m.tflite"}, "cannot read samples from m.tflite"),
     "an exception in the data": ("m.tflite", {**GOOD, "--data": "mine.py:broken"}, "OSError while making sample 5"),
     "no function": ("m.tflite", {**GOOD, "--data": "mine.py:none"}, "has no function 'none'"),
-    "NaN": ("m.tflite", {**GOOD, "--data": "nan.npy"}, "sample 0 makes 16 of 16 values of 'image' NaN or infinite"),
+    "NaN": ("m.tflite", {**GOOD, "--data": "nan.npy"}, "sample 0 makes 16 of 16 values of 'in0' NaN or infinite"),
     "a quantized model": ("int8.tflite", {**GOOD, "--data": "mine.py:good"}, "quantized already"),
     "an unknown signature": ("m.tflite", {**GOOD, "--signature": "none"}, "no signature 'none'"),
     "several signatures": ("two.tflite", {**GOOD, "--data": "mine.py:good"}, "several signatures"),

@@ -33,7 +33,7 @@ def test_a_small_layer_that_does_most_of_the_harm_is_widened() -> None:
     found = worth_widening({small: 0.9, large: 0.1}, rest=0.01)
     assert found is not None
     assert found.layers == (small,)
-    assert found.text(9.1) == "1 of 2 layers in 8 bits: +0.0 kB, +9.1 dB"
+    assert found.text(9.1) == "1 of 2 layers in 8 bits: +10 B, +9.1 dB"
 
 
 def test_equal_layers_stay_as_they_are() -> None:

@@ -127,6 +127,9 @@ def test_a_click_on_an_op_shows_its_charts(open_page, report, evidence):
     page.wait_for_selector("#detail .histogram svg")
     page.wait_for_selector("#detail .channels svg")
     assert page.inner_text("#detail h2") == "CONV_2D"
+    name = evidence.model.main.ops[position].name
+    assert page.inner_text("#detail p >> nth=0") == evidence.short_names[name] != name
+    assert page.inner_text("#detail p >> nth=1") == f"in the file: {name}"
     assert page.locator("tr.chosen").get_attribute("data-op") == f"op{position}"
     assert page.locator("#detail .histogram .range").count() >= 3  # the range and its two ends
 

@@ -13,11 +13,15 @@ from rich.console import Console
 
 import zeropoint
 from zeropoint.affine import PerAxis, QuantParams, quantize
+from zeropoint.demo import digits as digits_data
+from zeropoint.demo import digits_model
+from zeropoint.display import counted, share_text
 from zeropoint.dtypes import DType
+from zeropoint.errors import printable
 from zeropoint.fixedpoint import to_fixed_point
 from zeropoint.graph import Model, Quantization
 from zeropoint.report.inspection import InspectedOp, Inspection, TensorRow, formula, inspect
-from zeropoint.report.terminal import Detail, counted, print_inspection, range_line, share_text
+from zeropoint.report.terminal import Detail, print_inspection, range_line
 from zeropoint.runtime import Session
 from zeropoint.tflite import load, to_bytes
 
@@ -262,11 +266,13 @@ def with_long_names(model: Model) -> Model:
 
 @each_detail
 @every_model
-def test_a_pipe_gets_plain_text_and_whole_names(make, detail):
-    text = printed(inspect(with_long_names(make())), detail)
+def test_a_pipe_gets_plain_text_and_whole_names_too(make, detail):
+    shown = inspect(with_long_names(make()))
+    text = printed(shown, detail)
     assert "\x1b" not in text
     assert text.encode()
-    assert "…" not in text or "channels more" in text
+    if detail.tensors:
+        assert all(name in text for t in shown.tensors for name in map(printable, (t.name, t.short_name)))
 
 
 @each_detail
@@ -303,7 +309,18 @@ def test_many_channels_are_announced():
 
 def test_all_of_it_is_only_said_of_all_of_it():
     assert [share_text(share) for share in (0.5, 0.9994, 0.99999, 1.0)] == ["50.0%", "99.9%", "99.9%", "100.0%"]
+    assert share_text(1.0, is_all=False) == "99.9%"
     assert [counted(count, "op") for count in (0, 1, 2, 1234)] == ["0 ops", "1 op", "2 ops", "1,234 ops"]
+
+
+def test_an_op_that_multiplies_nothing_counts_as_well():
+    """All layers are in integers, and the softmax behind them is not."""
+    how = {"data": digits_data()["calibration"][:8], "effort": "quick", "target": "integer"}
+    made = [zeropoint.quantize(digits_model(), keep_float=kinds, **how).model for kinds in ((), "SOFTMAX")]
+    shown = list(map(inspect, made))
+    assert [one.integer_share for one in shown] == [1.0, 1.0]
+    assert [one.integer_share_text for one in shown] == ["100.0%", "99.9%"]
+    assert "99.9% integer" in printed(shown[1])
 
 
 def test_exact_numbers_can_be_read_back(run, tmp_path):

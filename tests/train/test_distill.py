@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -344,3 +345,51 @@ def test_without_labels_the_choice_of_classes_counts_as_well():
     keeper.first = Check(1.0, (1.0,) * 4, {}, (0.95, 1.0, 0.9, 0.95))
     assert keeper._disagrees(Check(0.5, (0.5,) * 4, {}, (0.8, 0.9, 0.8, 0.85)))
     assert not keeper._disagrees(Check(0.5, (0.5,) * 4, {}, (0.96, 0.99, 0.9, 0.95)))
+
+
+TRAIN_BRIEFLY = ("--steps", 2, "--batch", 8, "--effort", "quick")
+
+
+def test_the_command_uses_no_more_samples_than_asked_for_and_prints_json(run, files):
+    (files / "counting.py").write_text(
+        "from pathlib import Path\nimport numpy as np\n\n\ndef samples():\n"
+        "    for k, image in enumerate(np.load(Path(__file__).parent / 'samples.npy'), 1):\n"
+        "        Path(__file__).with_name('count').write_text(str(k))\n        yield image\n"
+    )
+    options = ("--data", f"{files / 'counting.py'}:samples", "--limit", 24, "--json", "-o", files / "out.tflite")
+    code, printed, errors = run("train", files / "digits.tflite", *options, *TRAIN_BRIEFLY)
+    assert code == 0, errors
+    assert 24 <= int((files / "count").read_text()) <= 25
+    told = json.loads(printed)
+    assert told["schema"] == 1
+    assert told["bytes"] == (files / "out.tflite").stat().st_size < told["float_bytes"]
+    assert told["verdict"]["level"] in ("good", "doubtful", "broken", "unknown")
+
+
+def test_the_seed_of_the_command_decides_the_order(run, files):
+    made = []
+    for k, seed in enumerate((1, 1, 2)):
+        options = ("--data", files / "samples.npy", "-o", files / f"{k}.tflite", "--seed", seed, "--learning-rate", 0.1)
+        code, _, errors = run("train", files / "digits.tflite", *options, *TRAIN_BRIEFLY, "--weight-bits", 2)
+        assert code == 0, errors
+        made.append((files / f"{k}.tflite").read_bytes())
+    assert made[0] == made[1] != made[2]
+
+
+def test_the_command_takes_a_recipe(run, files):
+    (files / "rules.toml").write_text('[[rules]]\nscheme = "int8"\n[[rules]]\nops = "MEAN"\nscheme = "float"\n')
+    options = ("--data", files / "samples.npy", "-o", files / "out.tflite", "--recipe", files / "rules.toml")
+    code, printed, errors = run("train", files / "digits.tflite", *options, *TRAIN_BRIEFLY)
+    assert code == 0, errors
+    assert "MEAN: the recipe keeps it in float" in printed
+    code, _, errors = run("train", files / "digits.tflite", *options, "--mode", "int8", "--overwrite")
+    assert code == 2
+    assert "a recipe, or a mode" in errors
+
+
+def test_the_command_can_be_strict(run, files):
+    options = ("--data", files / "samples.npy", "-o", files / "out.tflite", "--keep-float", "MEAN", "--strict")
+    code, _, errors = run("train", files / "digits.tflite", *options, *TRAIN_BRIEFLY)
+    assert code == 2
+    assert "MEAN" in errors
+    assert not (files / "out.tflite").exists()

@@ -186,7 +186,7 @@ class Compared:
     def label(self, graph: Graph) -> str:
         """Where the SNR is measured, for people."""
         maker = None if self.probabilities is None else _maker(Uses(graph), graph.outputs[self.place])
-        return f"'{self.tensor(graph).name.split(';')[0]}'{f' before {maker.label}' if maker is not None else ''}"
+        return f"'{self.tensor(graph).name}'{f' before {maker.label}' if maker is not None else ''}"
 
     def is_in(self, graph: Graph, other: Graph) -> bool:
         """Whether another version of `graph` makes its probabilities in the same way."""

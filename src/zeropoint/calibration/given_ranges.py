@@ -17,6 +17,7 @@ from ..dtypes import DType
 from ..errors import InvalidStats
 from ..files import PathLike, reading
 from ..graph.model import Model
+from ..graph.names import short_names
 from ..graph.query import tensor_keys
 from ..tflite import load
 from .encodings import Encoding, encodings_in
@@ -64,7 +65,7 @@ class Ranges(Brief):
         return not self.entries and self.default is None
 
     def resolved(self, model: Model) -> Ranges:
-        """With the names of tensors as keys, where these were patterns (`block1/*`) or names of a signature's ends."""
+        """With the names of tensors as keys, where these were patterns (`block1/*`) or short names as shown."""
         names = list(tensor_keys(model).values())
         entries: dict[str, Range] = {}
         unmatched = []
@@ -73,8 +74,10 @@ class Ranges(Brief):
             parts = Counter(part for name in names for part in _parts(name))
             exact |= {part: name for name in names for part in _parts(name) if parts[part] == 1}
         exact |= {name: name for name in names}
+        short = short_names(model)
         for key in sorted(self.entries, key=lambda key: key in exact):  # a name counts more than a pattern
             found = [exact[key]] if key in exact else fnmatch.filter(names, key)
+            found = found or [name for name in names if fnmatch.fnmatchcase(short[name], key)]
             entries |= dict.fromkeys(found, self.entries[key])
             if not found:
                 unmatched.append(key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from pathlib import Path
@@ -10,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from .command import QuietOption, Screen, VerboseOption, add_command, causes, tolerate_closed_pipe
+from .command import CommandGroup, QuietOption, Screen, VerboseOption, add_command, causes, tolerate_closed_pipe
 from .devices import check, targets
 from .doctor import doctor
 from .edit import edit
 from .examine import benchmark, compare, inspect, report
 from .export import export
 from .make import calibrate, demo, quantize
+from .plain_text import print_anywhere
 from .signals import orderly_end
 from .trace import trace
 from .train import train
@@ -24,6 +24,7 @@ from .tune import tune
 
 app = typer.Typer(
     name="zeropoint",
+    cls=CommandGroup,
     help="Quantize neural networks for LiteRT (TensorFlow Lite), and see why they are as accurate as they are.",
     epilog="Exit codes: 0 fine, 1 a check failed, 2 bad use or input, 130 interrupted, 143 terminated.",
     no_args_is_help=True,
@@ -63,9 +64,7 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell: a file of ours must not take its descriptor
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  # for the rest of the process
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a pipe may not know ≤, nor names that are no text
-            stream.reconfigure(errors="backslashreplace")
+    print_anywhere((sys.stdout, sys.stderr))
     with orderly_end():
         try:
             with tolerate_closed_pipe():

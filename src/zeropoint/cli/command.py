@@ -18,8 +18,17 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
+import typer.core
 
-from ..errors import InvalidRecipe, RuntimeFailure, ZeropointError, printable, speaking_of_options
+from ..display import size_text
+from ..errors import (
+    InvalidRecipe,
+    RuntimeFailure,
+    ZeropointError,
+    printable,
+    shortening_names,
+    speaking_of_options,
+)
 from ..files import describe_os_error
 from ..streams import unredirected
 from .signals import ignore_interrupts, import_numpy
@@ -32,24 +41,19 @@ if TYPE_CHECKING:
 
 QuietOption = Annotated[
     bool,
-    typer.Option(
-        "--quiet", "-q", metavar=" ", help="Print results and errors only: no progress, no summaries, no notes."
-    ),
+    typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no summaries, no notes."),
 ]
 VerboseOption = Annotated[
     bool,
     typer.Option(
         "--verbose",
         "-v",
-        metavar=" ",
         help="Print versions, time, memory, what converters print, and tracebacks of errors.",
     ),
 ]
 TrustedOption = Annotated[
     bool,
-    typer.Option(
-        "--trusted", metavar=" ", help="Run the model in this process: a little faster, but a damaged file can end it."
-    ),
+    typer.Option("--trusted", help="Run the model in this process: a little faster, but a damaged file can end it."),
 ]
 TimeLimitOption = Annotated[
     float | None,
@@ -145,6 +149,25 @@ def _discard_stdout() -> None:
     os.close(nothing)
 
 
+class _PlainHelp:
+    """Typer 0.27 writes <bool> beside flags, as if they took a value."""
+
+    def get_params(self, context: Any) -> list[Any]:
+        found: list[Any] = super().get_params(context)  # type: ignore[misc]  # of the class it is mixed into
+        for parameter in found:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = " "
+        return found
+
+
+class Command(_PlainHelp, typer.core.TyperCommand):
+    """A command of ours."""
+
+
+class CommandGroup(_PlainHelp, typer.core.TyperGroup):
+    """All of them."""
+
+
 def add_command(app: typer.Typer, function: Callable[..., None], *, runs_models: bool = False) -> None:
     """Make `function` a command. Its docstring ends with "Examples:", one to a line.
 
@@ -152,7 +175,8 @@ def add_command(app: typer.Typer, function: Callable[..., None], *, runs_models:
     """
     text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
     paragraphs = "\n\n".join(re.sub(r"\s+", " ", part) for part in text.split("\n\n"))
-    app.command(help=paragraphs, epilog=f"Examples:\n{textwrap.dedent(examples)}")(_with_screen(function, runs_models))
+    epilog = f"Examples:\n{textwrap.dedent(examples)}"
+    app.command(cls=Command, help=paragraphs, epilog=epilog)(_with_screen(function, runs_models))
 
 
 def argument(metavar: str, help: str) -> Any:
@@ -168,7 +192,7 @@ def option(default: Any, metavar: str | None, help: str, *names: str, **settings
 
 def flag(help: str, *names: str) -> Any:
     """A field that is False unless the option is given."""
-    return option(False, " ", help, *names)  # Typer 0.27 writes <bool> where nothing is said
+    return option(False, None, help, *names)
 
 
 def _with_screen(function: Callable[..., None], runs_models: bool) -> Callable[..., None]:
@@ -192,7 +216,7 @@ def _with_screen(function: Callable[..., None], runs_models: bool) -> Callable[.
         common: Screen = context.obj
         for name, group in groups.items():
             options[name] = group(**{f.name: options.pop(f.name) for f in dataclasses.fields(group)})
-        with speaking_of_options(), _exit_codes(common.verbose or verbose):
+        with speaking_of_options(), shortening_names(), _exit_codes(common.verbose or verbose):
             screen = common.also(quiet, verbose)
             with _versions_and_time(screen), _isolation(trusted, time_limit):
                 function(screen, **options)
@@ -267,12 +291,12 @@ def _verdict(error: BaseException) -> tuple[str, ExitCode]:
     limit = memory_limit()
     no_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
     if isinstance(error, MemoryError) or no_thread or (limit and isinstance(error, ImportError | SystemError)):
-        most = "" if limit is None else f": this process may take {limit / 1e6:,.0f} MB (ulimit -v)"
+        most = "" if limit is None else f": this process may take {size_text(limit)} (ulimit -v)"
         return f"error: not enough memory{most}; try fewer --workers or a smaller --limit", ExitCode.BAD_USE
     if isinstance(error, ZeropointError):
         hint = ""
         if limit and isinstance(error, RuntimeFailure):  # LiteRT does not say what it lacked
-            hint = f"\n  maybe for lack of memory: this process may take {limit / 1e6:,.0f} MB (ulimit -v)"
+            hint = f"\n  maybe for lack of memory: this process may take {size_text(limit)} (ulimit -v)"
         return f"error: {error}{hint}", ExitCode.BAD_USE
     if isinstance(error, OSError):  # a full disk or too many open files are not bugs
         where = "" if error.filename is None else f"{printable(str(error.filename))}: "
@@ -331,4 +355,4 @@ def _memory() -> str:
     except ImportError:  # Windows
         return ""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return f", at most {peak / (1e6 if sys.platform == 'darwin' else 1e3):.0f} MB of memory"
+    return f", at most {size_text(peak if sys.platform == 'darwin' else 1024 * peak)} of memory"

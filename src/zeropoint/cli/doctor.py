@@ -118,7 +118,7 @@ def doctor(
             most=remedy.most,
             target=target_of(options.target, rules, given),
             progress=lambda what: progress(0, what),
-            keep_state=samples.keep_state,
+            keep_state=samples.state_is_kept,
         )
         result = diagnose(request)
     diagnosis = result.diagnosis

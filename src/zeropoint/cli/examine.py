@@ -164,7 +164,7 @@ def compare(
     if _in_integers(source.model) and not _in_integers(made):
         raise InvalidModel(f"{model} computes in integers and {quantized} does not; give the float model first")
     before, size = size_of(model, source.model), size_of(quantized, made)
-    settings = Settings(samples.limit, keep_state=samples.keep_state)
+    settings = Settings(samples.limit, keep_state=samples.state_is_kept)
     comparison = source.compare(made, screen.remarks, settings, metric, runtime)
     comparison = replace(comparison, float_bytes=before, quantized_bytes=size)
     screen.show(comparison, options.as_json, partial(print_comparison, top=options.top or None))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..display import size_text
 from ..errors import InvalidRecipe
 from . import shared
 from .command import CheckFailed, Screen, flag, option
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from ..recipe import Recipe
     from ..report.quantization import SavedAs
     from .sampled import SampledModel
+
+SUMMARY_JSON_HELP = "Print the summary as JSON: docs/quantize-json.md."
 
 DEMO_ROUNDS = 15
 """How often each model of the demo is timed."""
@@ -156,7 +159,7 @@ class OutputOptions:
     dry_run: bool = flag("Print the plan and write nothing.")
     write_ranges: bool = flag("Also write the least and greatest number of each tensor, which viewers show.")
     check: bool = flag("Exit with 1 if the result is broken: far from the float model on --data.")
-    as_json: bool = flag("Print the summary as JSON (docs/quantize-json.md).", "--json")
+    as_json: bool = flag(SUMMARY_JSON_HELP, "--json")
     no_record: bool = flag("Leave out the note in the file's metadata on how it was made.")
 
     def path(self, reports: shared.ReportOptions) -> Path | None:
@@ -198,8 +201,8 @@ def quantize(
         --keep-float SOFTMAX
     """
     from ..improve.pipeline import run_without_data
-    from ..plan.planner import require_float_part, require_matched_rules
-    from ..report.quantization import SavedAs, print_verdict
+    from ..plan.planner import require_float_part, with_matched_rules
+    from ..report.quantization import SavedAs, print_plan, print_verdict
     from ..sources.models import size_of
 
     path = output.path(reports)
@@ -215,7 +218,7 @@ def quantize(
     source = shared.load_model(model, screen, graph.ends(model))
     request = replace(request, ranges=described(source).merge(request.ranges).resolved(source))
     require_float_part(source, request.recipe, request.ops)
-    require_matched_rules(source, request)
+    request = with_matched_rules(source, request)
     remarks = screen.beside(output.as_json)
     sampled = None if ranges.data is None else samples.sampled(source, ranges.data, samples.signature)
     if sampled is None:
@@ -224,7 +227,7 @@ def quantize(
         result = sampled.quantize(with_states(request, sampled), samples.settings(), remarks)
     if path is None:
         for plan in result.plans:
-            print(plan)
+            print_plan(plan, screen.results)
         print_verdict(result.verdict, remarks)
     else:
         size = result.save(path, overwrite=reports.overwrite, write_ranges=output.write_ranges)
@@ -293,7 +296,7 @@ def demo(screen: Screen) -> None:
     from ..quantization import quantize
     from ..recipe import MODES
     from ..report.inspection import inspect
-    from ..report.terminal import Printer, size_text
+    from ..report.terminal import Printer
     from ..sources.data import Data
     from ..tflite import to_bytes
     from .sampled import SampledModel
@@ -304,12 +307,12 @@ def demo(screen: Screen) -> None:
     weights = sum(t.size for t in model.main.tensors if t.is_constant and t.dtype.is_float)
     printer.line(f"A network of {weights:,} weights for handwritten digits, calibrated on {len(samples)} of them:")
     stats = SampledModel(model, Data(samples, len(samples))).calibrate(Settings(), screen.results)
-    models = {"float32": model, **{mode: quantize(model, mode, stats=stats, min_elements=0).model for mode in MODES}}
+    models = {"float32": model, **{mode: quantize(model, mode, stats=stats).model for mode in MODES}}
     timed = benchmark(models, TimingOptions(rounds=DEMO_ROUNDS, inside=False))
     seconds = {timing.name: timing.latencies[0].fastest for timing in timed.models}
     printer.line(("  mode       size       correct   speed   integer arithmetic", "bold"))
     for mode, made in models.items():
         size, speed = size_text(len(to_bytes(made))), seconds["float32"] / seconds[mode]
-        share = inspect(made).integer_share or 0.0
-        printer.line(f"  {mode:9}  {size:>8}  {accuracy(made, data):8.2%}  {speed:5.2f}x  {share:8.0%}")
+        share = inspect(made).integer_share_text
+        printer.line(f"  {mode:9}  {size:>8}  {accuracy(made, data):8.2%}  {speed:5.2f}x  {share:>8}")
     printer.line("Yours: zeropoint quantize MODEL -o OUT --mode int8 --data SAMPLES")

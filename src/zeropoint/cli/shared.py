@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from ..errors import InvalidRecipe, InvalidSample
+from ..errors import InvalidRecipe, InvalidSample, shorten
 from ..files import refuse_existing
 from .command import argument, flag, option
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 Choice = TypeVar("Choice", bound=str)
 
 ALLOW_UNMATCHED_HELP = "Allow patterns and rules that no op matches."
-DATA_HELP = "Samples: .npz, .npy, a folder of images, or file.py:function."
-JSON_HELP = "Print JSON (docs/compare.md)."
+DATA_HELP = "Samples: .npz, .npy, a folder of images, or file.py:name."
+JSON_HELP = "Print JSON: see docs/compare.md."
 KEEP_FLOAT_HELP = "Keep ops of this kind or name in float (repeatable)."
 LIMIT_HELP = "Use at most N samples."
 METRIC_HELP = "A score: a function of the outputs of all samples."
@@ -89,10 +89,12 @@ def known(what: str, name: str, choices: Sequence[Choice]) -> Choice:
 
 
 def load_model(path: Path, screen: Screen, ends: GraphEnds | None = None) -> Model:
+    from ..graph.names import short_names
     from ..sources.conversion import Conversion
     from ..sources.models import load
 
     model = load(path, conversion=Conversion(verbose=screen.verbose, ends=ends))
+    shorten(short_names(model))
     if path.suffix.lower() == ".onnx":
         from ..report.terminal import Printer
         from ..sources.onnx import layout_notes
@@ -251,7 +253,6 @@ def channels(text: str) -> tuple[float, ...]:
 
 
 SEQUENCE_HELP = "Samples are frames; states (auto, or INPUT=OUTPUT[,...]) are fed from one to the next."
-STATE_HELP = "Whether each sample goes on from the state that the last one left. [default: as the model needs it]"
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,15 @@ class SampleOptions(ImageOptions):
     """Which samples are run."""
 
     limit: int | None = option(None, "N", LIMIT_HELP, min=1)
-    keep_state: bool | None = option(None, " ", STATE_HELP, "--keep-state/--reset-state")
+    keep_state: bool = flag("Let each sample go on from the state that the last one left.")
+    reset_state: bool = flag("Start each sample anew. [default: as the model needs it]")
+
+    @property
+    def state_is_kept(self) -> bool | None:
+        """None if the model decides."""
+        if self.keep_state and self.reset_state:
+            raise InvalidRecipe("--keep-state and --reset-state contradict each other; give one of them")
+        return self.keep_state if self.keep_state or self.reset_state else None
 
     @property
     def most(self) -> int | None:
@@ -295,7 +304,7 @@ class CalibrationOptions(SampleOptions):
     def settings(self, histograms: bool = True) -> Settings:
         from ..calibration import Settings
 
-        return Settings(self.limit, self.workers, histograms, self.keep_state, self.allow_nonfinite, self.decay)
+        return Settings(self.limit, self.workers, histograms, self.state_is_kept, self.allow_nonfinite, self.decay)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..display import counted
 from ..errors import InvalidRecipe, InvalidSample
 from . import shared
 from .command import Screen, flag, option
@@ -85,7 +86,7 @@ def trace(
     Examples:
       zeropoint trace model_int8.tflite --data samples.npz
       zeropoint trace model_int8.tflite --data samples.npz --float model.tflite \\
-        --tensor digits_1/residual_1/Add --at 0,3,4,2
+        --tensor residual_1/Add --at 0,3,4,2
       zeropoint trace model_int8.tflite --data samples.npz --export vectors \\
         --format hex --ops CONV_2D --limit 2
     """
@@ -112,7 +113,7 @@ def trace(
         kinds = [] if vectors.ops is None else [kind.strip() for kind in vectors.ops.split(",")]
         wanted = islice(chain([first], traces), vectors.limit or 1)
         files = export_vectors(wanted, vectors.export, format=format, ops=kinds, overwrite=vectors.overwrite)
-        Printer(screen.beside(options.as_json)).entry("Vectors", f"{len(files)} files in {vectors.export}")
+        Printer(screen.beside(options.as_json)).entry("Vectors", f"{counted(len(files), 'file')} in {vectors.export}")
     if options.as_json:
         screen.json(first.to_json() if found is None else found.to_json())
     elif found is not None:

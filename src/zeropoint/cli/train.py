@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..errors import InvalidRecipe
 from . import shared
 from .command import Screen, flag, option
-from .make import show
+from .make import SUMMARY_JSON_HELP, show
 
 if TYPE_CHECKING:
     from .sampled import SampledModel
@@ -57,7 +57,7 @@ class TrainOptions:
     limit: int | None = option(None, "N", shared.LIMIT_HELP, min=1)
     allow_nonfinite: bool = flag("Go on with samples that hold NaN or infinity.")
     resume: Path | None = option(None, "FILE", "Keep the run in this file; the same command goes on from it.")
-    as_json: bool = flag("Print the summary as JSON (docs/quantize-json.md).", "--json")
+    as_json: bool = flag(SUMMARY_JSON_HELP, "--json")
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ MOST_WORKERS = 4
 class ScoreOptions:
     """What models are made of and scored by."""
 
-    data: str = option(..., "DATA", "Samples that calibrate: .npz, .npy, a folder of images, or file.py:function.")
+    data: str = option(..., "DATA", "Samples that calibrate: .npz, .npy, a folder of images, or file.py:name.")
     evaluation: str | None = option(
         None, "DATA", "Samples that score; by default those that do not calibrate.", "--eval"
     )
     labels: Path | None = option(None, "Y.npy", "The class of each sample that scores, or what --metric takes.")
-    metric: str | None = option(None, "METRIC", "top1, top5, agreement, snr, or file.py:function(outputs, labels).")
-    lower_is_better: bool = flag("A lower score of --metric file.py:function is better.")
+    metric: str | None = option(None, "METRIC", "top1, top5, agreement, snr, or file.py:name, of (outputs, labels).")
+    lower_is_better: bool = flag("A lower score of --metric file.py:name is better.")
 
     def truth(self) -> Any:
         from ..sources.data import read_labels
@@ -173,7 +173,7 @@ def tune(
             lower_is_better=score.lower_is_better,
             objective=objective,
             target=budget.target,
-            settings=Settings(samples.limit, keep_state=samples.keep_state),
+            settings=Settings(samples.limit, keep_state=samples.state_is_kept),
             search=search.settings(folder),
             progress=progress,
         )
@@ -214,8 +214,8 @@ def _command(
     images = {"--scale": samples.scale, "--offset": samples.offset, "--mean": samples.mean, "--std": samples.std}
     for name, value in {**images, "--limit": tuned.limit, "--steps": steps or None}.items():
         words += [] if value is None else [name, value]
-    if samples.keep_state is not None and not steps:
-        words.append("--keep-state" if samples.keep_state else "--reset-state")
+    if not steps:
+        words += [f"--{name}" for name in ("keep-state", "reset-state") if getattr(samples, name.replace("-", "_"))]
     words += [] if effort == "standard" else ["--effort", effort]
     return shlex.join(map(str, words))
 

@@ -13,7 +13,7 @@ from ..bench.alignment import Alignment, align_models, computed
 from ..bench.errors import Compared, compared_outputs, encoded, real, views
 from ..bench.isolate import constant_parts, isolate
 from ..calibration import Settings
-from ..display import notebook_line
+from ..display import counted, notebook_line
 from ..dtypes import Array
 from ..errors import InvalidModel, InvalidRecipe, InvalidSample, RuntimeFailure
 from ..graph.model import Model, Op, Tensor
@@ -157,7 +157,7 @@ def compare_models(
     if options.metric is not None:
         scores = (apply_metric(options.metric, list(side)) for side in zip(*kept, strict=True))
         metric = MetricRow(options.metric[0], *scores)
-    found = comparer.comparison(runs)
+    found = comparer.comparison(runs, where.output_names)
     return replace(found, metric=metric, notes=(*found.notes, *notes.lines))
 
 
@@ -252,7 +252,9 @@ class _Comparer:
             found = {t: gains.factors() for t, gains in seen.items()}
             self.gains = {t: along(*axis_and_factors, t) for t, axis_and_factors in found.items() if axis_and_factors}
         if self.gains:
-            self.notes.append(f"channels of {len(self.gains)} tensors were scaled on purpose, which is no error")
+            self.notes.append(
+                f"channels of {counted(len(self.gains), 'tensor')} were scaled on purpose, which is no error"
+            )
 
     def _recorded_gains(self, known: Provenance) -> Iterator[tuple[Tensor, Array]]:
         for tensor, original in self.alignment.partner.items():
@@ -310,7 +312,8 @@ class _Comparer:
         own = [encoded(given[self.alignment.partner[t]], t) for t in self.quantized.inputs]
         return given | views(self.runners[0], row), views(self.runners[1], own)
 
-    def comparison(self, samples: int) -> Comparison:
+    def comparison(self, samples: int, names: Sequence[str]) -> Comparison:
+        """What was found on so many samples, with the outputs by these names."""
         compared = list(self._rows())
         layers = [row.own.snr for row in compared if row.macs and row.own is not None]
         if sum(snr < OTHER_MODEL for snr in layers) > len(layers) / 2:
@@ -319,9 +322,11 @@ class _Comparer:
             compared = list(map(_doubted, compared))
         if doubtful := sum(row.note == UNRELIABLE for row in compared):
             why = "the quantizer may have scaled channels, or fitted weights to errors before them"
-            self.notes.append(f"the own SNR of {doubtful} ops is unreliable, as it is below the accumulated one: {why}")
+            self.notes.append(
+                f"the own SNR of {counted(doubtful, 'op')} is unreliable, as it is below the accumulated one: {why}"
+            )
         unaligned = tuple(f"{op.label} '{op.name}'" for op in self.alignment.unaligned())
-        outputs = tuple(sums.row() for sums in self.outputs if sums.sums.count)
+        outputs = tuple(sums.row(names[sums.place]) for sums in self.outputs if sums.sums.count)
         self._require_compared()
         return Comparison(samples, tuple(compared), outputs, None, unaligned, tuple(self.notes))
 

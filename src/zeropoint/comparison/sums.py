@@ -126,11 +126,11 @@ class OutputSums:
         is_other = self.judged.channels is not None or (self.compared and self.compared.probabilities)
         return self.judged.relative if is_other else self.sums.relative
 
-    def row(self) -> OutputRow:
+    def row(self, name: str) -> OutputRow:
         sums, compared = self.sums, self.compared or Compared(self.place)
         deviation = replace(sums.deviation(), snr=decibels(self.relative))
-        name, where = self.graph.outputs[self.place].name, compared.label(self.graph)
-        return OutputRow(name, deviation, sums.largest, sums.mean, self.agreement, where)
+        where, tensor = compared.label(self.graph), self.graph.outputs[self.place].name
+        return OutputRow(name, deviation, sums.largest, sums.mean, self.agreement, where, tensor)
 
     def _looks_like_logits(self) -> bool:
         """Scores before a softmax, that is a dense layer with fewer outputs than inputs and no activation; or the

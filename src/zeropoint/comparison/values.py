@@ -86,14 +86,15 @@ class OpRow:
 class OutputRow:
     """One output of the model. `agreement` is the share of samples with the same largest element, where that means
     something: None unless the output looks like scores of classes. The SNR of `deviation` is measured at `where`: the
-    output itself, or what goes into the softmax or sigmoid that makes it."""
+    output itself, or what goes into the softmax or sigmoid that makes it. `tensor` is its name in the file."""
 
-    name: str
+    name: str  # of the signature, where there is one
     deviation: Deviation
     largest: float  # absolute error
     mean: float  # absolute error
     agreement: float | None = None
     where: str = ""
+    tensor: str = ""
 
 
 @dataclass(frozen=True)

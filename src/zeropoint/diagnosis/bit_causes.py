@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..bench.errors import decibels
+from ..display import counted
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from ..graph.query import Uses
@@ -13,7 +14,7 @@ from ..improve.float_islands import GOOD_ENOUGH, MOST_WORK, find_island
 from ..ops import CONVERSIONS
 from ..ops.execution import macs_of
 from ..recipe import DYNAMIC, INT8, INT16X8, WEIGHTS, Rule, Scheme
-from .evidence import Fix, Hypothesis, ModelEvidence, count, listed, numbers, rule_for
+from .evidence import Fix, Hypothesis, ModelEvidence, listed, numbers, rule_for
 from .sensitive_ops import healthy_snr
 
 SEARCHED = 0.25
@@ -34,10 +35,10 @@ def too_few_bits(evidence: ModelEvidence) -> Hypothesis | None:
     else:
         fix = Fix(tuple(Rule(_wider(op), ops=o.label, name=o.name) for op, o in originals.items()))
     return Hypothesis(
-        f"the weights of {count(len(layers), 'layer')} have fewer than 8 bits",
+        f"the weights of {counted(len(layers), 'layer')} have fewer than 8 bits",
         (
-            ", ".join(f"{count(n, 'layer')} with {label} weights" for label, n in bits.most_common()),
-            f"such as {listed((f'{op.label} {_short(op)!r}' for op in layers), 3)}",
+            ", ".join(f"{counted(n, 'layer')} with {label} weights" for label, n in bits.most_common()),
+            f"such as {listed((f'{op.label} {op.name!r}' for op in layers), 3)}",
         ),
         f"a channel has at most {2 ** min(w.dtype.bits for w in layers.values()) - 1} different weights",
         "hold them in 8 bits (weight_bits 8), or train with few bits (zeropoint train)",
@@ -46,11 +47,6 @@ def too_few_bits(evidence: ModelEvidence) -> Hypothesis | None:
         fixes=(fix,),
         is_choice=True,
     )
-
-
-def _short(op: Op) -> str:
-    """Converters join the names of what they fused; the first part is the op's own."""
-    return op.name.split(";")[0]
 
 
 def _narrow_layers(evidence: ModelEvidence) -> Iterator[tuple[Op, Tensor]]:
@@ -94,11 +90,11 @@ def float_islands(evidence: ModelEvidence) -> Hypothesis | None:
     after, share = snr_without(island), sum(work[op] for op in island) / max(1, sum(work.values()))
     kinds = ", ".join(f"{n} {label}" for label, n in Counter(op.label for op in island).most_common(4))
     return Hypothesis(
-        f"{count(len(island), 'op')} of {len(work)} do most of the harm",
+        f"{counted(len(island), 'op')} of {len(work)} do most of the harm",
         (
             f"outputs at {before:.1f} dB; with these ops in float at {after:.1f} dB",
             f"they hold {share:.1%} of the multiply-accumulates: {kinds}, "
-            f"from '{_short(island[0])}' to '{_short(island[-1])}'",
+            f"from '{island[0].name}' to '{island[-1].name}'",
         ),
         "what they lose, no later op brings back",
         "leave them in float, or give them 16 bits where there is no float",

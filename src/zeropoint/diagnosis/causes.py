@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from ..bench.latency import TimingOptions, benchmark
+from ..display import counted
 from ..graph.model import Tensor
 from ..ops import CONVERSIONS
 from ..ops.execution import execution_of, macs_of
@@ -39,7 +40,7 @@ def float_fallback(evidence: ModelEvidence) -> Hypothesis | None:
     names = {op.name for op in left}
     reasons = list(dict.fromkeys(s.reason for s in skipped if s.op.name in names))
     return Hypothesis(
-        f"{len(left)} ops were left in float",
+        f"{counted(len(left), 'op')} left in float",
         (f"{share:.1%} of the multiply-accumulates are float: {kinds}", *reasons[:3]),
         "they run at the speed and with the memory of the float model, behind conversions",
         "see the reasons; other ops in the model, or another mode, may have an integer kernel",
@@ -64,7 +65,7 @@ def costly_conversions(evidence: ModelEvidence) -> Hypothesis | None:
     if share < 4 * MUCH or not _has_integer_ops(evidence):
         return None
     return Hypothesis(
-        f"{len(inner)} conversions between integer and float ops",
+        f"{counted(len(inner), 'conversion')} between integer and float ops",
         (f"they convert {moved} elements, {share:.0%} of all that the other ops compute",),
         "conversions take time and memory, and each one rounds",
         "keep the ops between two conversions in the form of their neighbours, or leave small integer islands in float",
@@ -89,7 +90,7 @@ def undelegated_ops(evidence: ModelEvidence) -> Hypothesis | None:
         "the quantized model is slower than the float model",
         (
             f"{1000 * after:.2f} ms instead of {1000 * before:.2f} ms on one thread here",
-            f"LiteRT's delegate left {sum(left.values())} ops to plain kernels: {kinds}",
+            f"LiteRT's delegate left {counted(sum(left.values()), 'op')} to plain kernels: {kinds}",
         ),
         "plain kernels are several times slower than the delegate's",
         "int8 has more kernels in the delegate than int16; on other hardware it may be different",

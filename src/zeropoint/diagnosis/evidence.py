@@ -321,11 +321,6 @@ def percentile_span(seen: TensorStats, percentile: float) -> float:
     return span(*choose_range(seen, "percentile", Grid(), percentile))
 
 
-def count(number: int, noun: str) -> str:
-    """`1 layer`, `2 layers`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def listed(items: Iterable[object], most: int) -> str:
     """The first `most` items, with dots if there are more."""
     shown = list(map(str, items))

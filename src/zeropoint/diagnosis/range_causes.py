@@ -11,10 +11,11 @@ from itertools import permutations
 from ..affine import QuantParams
 from ..calibration import TensorStats
 from ..calibration.range_methods import PERCENTILE
+from ..display import counted
 from ..errors import argument
 from ..graph.model import Tensor
 from ..recipe import FLOAT, Rule
-from .evidence import Fix, Hypothesis, ModelEvidence, count, listed, numbers, percentile_span, seen_span, span
+from .evidence import Fix, Hypothesis, ModelEvidence, listed, numbers, percentile_span, seen_span, span
 
 FAR = 4.0
 """Ranges that differ by this factor are not of the same data."""
@@ -248,7 +249,7 @@ def outlier_samples(evidence: ModelEvidence) -> Hypothesis | None:
     most_often = ", ".join(f"{sample} ({times} tensors)" for sample, times in votes.most_common(5))
     usual = f"in an average sample {_ends(*worst.seen.average.range)}"
     return Hypothesis(
-        f"the ranges of {count(len(found), 'tensor')} are stretched by {count(len(samples), 'sample')}",
+        f"the ranges of {counted(len(found), 'tensor')} are stretched by {counted(len(samples), 'sample')}",
         (
             f"{worst}, {usual}: its range is {worst.factor:.1f} times as wide as usual",
             f"samples with the extremes: {most_often}",
@@ -268,11 +269,11 @@ def outlier_values(evidence: ModelEvidence) -> Hypothesis | None:
         return None
     worst = found[0]
     return Hypothesis(
-        f"a few values stretch the ranges of {count(len(found), 'tensor')}",
+        f"a few values stretch the ranges of {counted(len(found), 'tensor')}",
         (
             f"{worst}, and {PERCENTILE} % of its values lie within a range {worst.factor:.1f} times as narrow",
             *_largest_channel(worst.seen),
-            f"{count(len(found), 'tensor')} of this kind: {listed((repr(s.tensor.name) for s in found), 3)}",
+            f"{counted(len(found), 'tensor')} of this kind: {listed((repr(s.tensor.name) for s in found), 3)}",
         ),
         f"nearly all values of '{worst.tensor.name}' share {256 / worst.factor:.0f} of 256 integers",
         f"cut them off with {argument('range', 'mse')} or percentile, or compute these ops with 16 bits",
@@ -306,7 +307,7 @@ def clipping(evidence: ModelEvidence) -> Hypothesis | None:
     found.sort(key=lambda cut: -cut[0])
     share, steps, snr, worst = found[0]
     return Hypothesis(
-        f"the ranges of {count(len(found), 'tensor')} cut off values that occur",
+        f"the ranges of {counted(len(found), 'tensor')} cut off values that occur",
         tuple(
             f"{r.label} '{r.name}': {c:.2%} of the values are cut off, by up to {n:.0f} steps"
             for c, n, _, r in found[:3]
@@ -325,7 +326,7 @@ def extreme_scale(evidence: ModelEvidence) -> Hypothesis | None:
         return None
     scale, name = min(found)
     return Hypothesis(
-        f"{count(len(found), 'tensor')} with a scale at the edge of float32",
+        f"{counted(len(found), 'tensor')} with a scale at the edge of float32",
         (f"'{name}' has the scale {scale:.3g}",),
         "products of such scales are zero or infinite in float32, so kernels compute nonsense or refuse",
         "look for constants or samples that are nearly zero or huge, or keep the op in float",

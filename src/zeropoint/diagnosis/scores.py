@@ -58,7 +58,8 @@ class Scores:
             for wanted, own in zip(self._wanted, found, strict=True):
                 values = None if behind is None else (wanted[behind], own[behind])
                 one.add(wanted[one.place], own[one.place], values)
-        return tuple(one.row() for one in sums if one.sums.count), self._score(found)
+        names = self.bench.entry.output_names
+        return tuple(one.row(names[one.place]) for one in sums if one.sums.count), self._score(found)
 
     def of(self, made: Model) -> Score:
         outputs, metric = self.outputs(made)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..bench.errors import decibels
+from ..display import counted
 from ..dtypes import DType
 from ..errors import argument, spelled
 from ..graph.model import Op
@@ -149,7 +150,7 @@ class SensitiveOpSearch:
             if not worth:
                 break
             at = self._with(at, max(worth, key=worth.__getitem__))
-            self.report(f"{len(at.layers)} layers widened")
+            self.report(f"{counted(len(at.layers), 'layer')} widened")
             if self.error(at) < self.error(best):
                 best = at
         return best
@@ -225,7 +226,7 @@ def sensitive_ops(evidence: ModelEvidence) -> Hypothesis | None:
     share = sum(search.macs[op] for op in widened.layers) / search.total
     what = listed([*widened.kinds, *(f"{op.label} '{op.name}'" for op in widened.layers)], 6)
     return Hypothesis(
-        f"{len(moved)} ops hold most of the error",
+        f"most of the error comes from {counted(len(moved), 'op')}",
         (
             f"outputs at {decibels(before):.1f} dB; with these ops in more bits at {decibels(error):.1f} dB",
             f"they hold {share:.1%} of the multiply-accumulates: {what}",

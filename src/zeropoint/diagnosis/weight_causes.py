@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..comparison.sums import unit_of
+from ..display import counted
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from ..ops import Rescale
 from ..recipe import PRESETS, Rule
-from .evidence import Fix, Hypothesis, ModelEvidence, QuantizedWeights, count, listed, numbers, rule_for, seen_span
+from .evidence import Fix, Hypothesis, ModelEvidence, QuantizedWeights, listed, numbers, rule_for, seen_span
 
 FEW_STEPS = 16.0
 """A channel whose largest weight is so few steps of the scale has lost half of its eight bits."""
@@ -50,7 +51,7 @@ def uneven_channels(evidence: ModelEvidence) -> Hypothesis | None:
     found.sort(key=lambda f: -f[0])
     layers = [layer for *_, layer in found]
     return Hypothesis(
-        f"one scale for channels of very different size in {count(len(found), 'layer')}",
+        f"one scale for channels of very different size in {counted(len(found), 'layer')}",
         tuple(
             f"{layer.label}: {share:.0%} of {len(layer.peaks)} channels stay below {FEW_STEPS:.0f} steps of the scale; "
             f"the largest is {spread:.3g} times the median one"
@@ -77,7 +78,7 @@ def dead_channels(evidence: ModelEvidence) -> Hypothesis | None:
     worst, channels = max(lost.items(), key=lambda item: len(item[1]))
     total = sum(map(len, lost.values()))
     return Hypothesis(
-        f"rounding left nothing of {count(total, 'channel')}",
+        f"rounding left nothing of {counted(total, 'channel')}",
         (f"{worst.label}: {len(channels)} of {len(worst.peaks)} channels hold only zeros ({listed(channels, 5)})",),
         f"these channels are constant, though their weights reach {float(worst.peaks[channels].max()):.3g} in float",
         "give each channel a scale of its own, and quantize again",
@@ -106,7 +107,7 @@ def huge_weight(evidence: ModelEvidence) -> Hypothesis | None:
     ratio = found[0][0]
     layers = [layer.original for *_, layer in found]
     return Hypothesis(
-        f"single huge weights in {count(len(found), 'layer')}",
+        f"single huge weights in {counted(len(found), 'layer')}",
         tuple(
             f"{layer.label} channel {channel}: a weight {times:.0f} times the RMS of the others ({alike} such channels)"
             for times, channel, alike, layer in found[:3]

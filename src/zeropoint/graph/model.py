@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..affine import PerAxis, PerTensor, QuantParams
-from ..display import Displayed
+from ..display import Displayed, counted
 from ..dtypes import Array, DType
 from ..errors import printable
 from ..packing import pack, unpack
@@ -233,7 +233,7 @@ class Graph:
         raise KeyError(name)
 
     def __repr__(self) -> str:
-        return f"<graph {self.name!r}: {len(self.ops)} ops>"
+        return f"<graph {self.name!r}: {counted(len(self.ops), 'op')}>"
 
     def __str__(self) -> str:
         return _graph_text(self)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ..bench.bench import Bench
 from ..calibration.collect import Progress
+from ..display import counted
 from ..graph.model import Model, Op
 from ..parallel import cached_property
 from ..plan.plan import Planned
@@ -62,11 +63,11 @@ class Candidate:
         text = f"{self.request.range_method} ranges"
         others = {key: method for key, method in self.request.methods.items() if key not in self.request.limits}
         if others:
-            text += f", of {len(others)} tensors {', '.join(sorted(set(others.values())))}"
+            text += f", of {counted(len(others), 'tensor')} {', '.join(sorted(set(others.values())))}"
         if self.request.limits:
-            text += f", outliers of {len(self.request.limits)} tensors cut off"
+            text += f", outliers of {counted(len(self.request.limits), 'tensor')} cut off"
         if self.equalized:
-            text += f", channels of {self.equalized} tensors equalized"
+            text += f", channels of {counted(self.equalized, 'tensor')} equalized"
         left = sum(island.scheme.activations is None for island in self.request.islands.values())
         wide = sum(len(plan.wide_ops) for plan in self.planned.plans)
         text += f", {left} ops left float" if left else ""

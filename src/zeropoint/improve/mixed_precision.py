@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..affine import QuantParams
 from ..bench.errors import ErrorSum, decibels
+from ..display import size_text
 from ..dtypes import DType
 from ..graph.model import Buffer, Graph, Op
 from ..graph.query import Use, Uses
@@ -60,7 +61,7 @@ class Widening:
         """`2 of 28 layers in 8 bits: +3.1 kB, +6.1 dB`."""
         growth = sum(layer.growth for layer in self.layers)
         brought = "by the errors of their weights" if gain is None else f"{gain:+.1f} dB"
-        return f"{len(self.layers)} of {self.of} layers in 8 bits: +{growth / 1000:.1f} kB, {brought}"
+        return f"{len(self.layers)} of {self.of} layers in 8 bits: +{size_text(growth)}, {brought}"
 
 
 def narrow_layers(planned: Planned, recipe: Recipe) -> list[NarrowLayer]:

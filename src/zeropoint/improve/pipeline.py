@@ -28,7 +28,7 @@ from ..ops.check import check_runnable
 from ..plan.derive import Interface
 from ..plan.fit import placed
 from ..plan.plan import Form, Plan, Planned, Repair, Skipped
-from ..plan.planner import prepare_model, require_float_part, require_matched_rules
+from ..plan.planner import prepare_model, require_float_part, with_matched_rules
 from ..plan.request import FALLBACK, Request
 from ..plan.rewrite import build
 from ..plan.saved import save_plan
@@ -125,7 +125,7 @@ def run(model: Model, request: Request) -> Result:
 def run_without_data(model: Model, request: Request) -> Result:
     """`run`, and a note about what could not be done because there is nothing to run the model on."""
     check_runnable(model)
-    require_matched_rules(model, request)
+    request = with_matched_rules(model, request)
     request, measured = _measured(model, request)
     result = ask_target(_with_states(_run_unmeasured(model, request), model, request))
     return replace(result, notes=(*result.notes, *measured, *_left_out(request)))
@@ -254,7 +254,7 @@ def quantize_on(
     """Calibrate on `data` and quantize; with standard effort and automatic ranges, in the way that works best."""
     check_runnable(model)
     require_float_part(model, request.recipe, request.ops)
-    require_matched_rules(model, request)
+    request = with_matched_rules(model, request)
     effort = request.recipe.highest_effort(request.effort)
     if effort == "max":
         require_learning()

@@ -14,6 +14,7 @@ from ..dtypes import Array, DType, Levels
 from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp, argument, names_are_listed
 from ..graph.edit import add_constant_input, copy_model, signatures_follow
 from ..graph.model import Buffer, Graph, Model, Op, Tensor
+from ..graph.names import short_names
 from ..graph.query import Use, called_graphs, constants, tensor_keys
 from ..ops import Coefficients, OpSpec, Weight
 from ..recipe import Recipe, Scheme
@@ -173,11 +174,16 @@ def require_float_part(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec]) 
         raise InvalidModel("the model has no float weights; if it is quantized already, give the float model instead")
 
 
-def require_matched_rules(model: Model, request: Request) -> None:
-    """Raise for rules that no op matches, unless these are allowed: most likely they are misspelt."""
+def with_matched_rules(model: Model, request: Request) -> Request:
+    """`request` with rules that call ops as the file does, where they had the short names that people are shown.
+
+    Raises for rules that no op matches, unless these are allowed: most likely they are misspelt.
+    """
     ops = [op for graph in model.graphs for op in graph.ops]
+    if request.recipe.unmatched(ops):
+        request = replace(request, recipe=request.recipe.spelled_out(ops, short_names(model)))
     if request.allow_unmatched or not request.recipe.unmatched(ops):
-        return
+        return request
     prepared = prepare_model(model, replace(request, stats=None)).model  # a plan shows the names of its ops
     both = [*ops, *(op for graph in prepared.graphs for op in graph.ops)]
     if missing := request.recipe.unmatched(both):
@@ -186,6 +192,7 @@ def require_matched_rules(model: Model, request: Request) -> None:
             f"no op matches the rule {missing[0]}; {'' if near is None else f'did you mean {near}? '}"
             f"{names_are_listed()}; {argument('allow_unmatched', True)} lets rules match nothing"
         )
+    return request
 
 
 def _give_biases(graph: Graph, request: Request) -> None:

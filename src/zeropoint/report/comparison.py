@@ -6,7 +6,8 @@ from rich.console import Console
 
 from ..bench.errors import EXACT
 from ..comparison.values import Comparison, Deviation, Diagnosis, Finding, Occupancy, OpRow, Remedy, Score
-from .terminal import Printer, size_text, snr_text
+from ..display import counted, share_text, size_text
+from .terminal import Printer, snr_text
 
 WORST_SNR, GOOD_SNR = 15.0, 30.0
 """Below the first a row is red, above the second it is not worth a colour."""
@@ -15,8 +16,8 @@ WORST_SNR, GOOD_SNR = 15.0, 30.0
 def print_comparison(comparison: Comparison, console: Console, top: int | None = 10) -> None:
     printer = Printer(console)
     rows, total = comparison.by_blame[:top], len(comparison.ops)
-    count = f"{len(rows)} of {total} ops" if len(rows) < total else f"{total} ops"
-    about = f"({count}, {comparison.samples} samples; SNR in dB: larger is better)"
+    count = f"{len(rows)} of {total} ops" if len(rows) < total else counted(total, "op")
+    about = f"({count}, {counted(comparison.samples, 'sample')}; SNR in dB: larger is better)"
     printer.line(("Ops by their own SNR ", "bold"), about)
     printer.line("     own   accum.  mean ulp  max ulp   cosine  clipped   used  op")
     for row in rows:
@@ -24,7 +25,7 @@ def print_comparison(comparison: Comparison, console: Console, top: int | None =
     _print_outputs(comparison, printer)
     if comparison.unaligned:
         shown = ", ".join(comparison.unaligned[:3]) + (" ..." if len(comparison.unaligned) > 3 else "")
-        printer.line(("Without a counterpart  ", "bold"), f"{len(comparison.unaligned)} float ops: {shown}")
+        printer.line(("Without a counterpart  ", "bold"), f"{counted(len(comparison.unaligned), 'float op')}: {shown}")
     for note in comparison.notes:
         printer.line(("Note  ", "bold"), note)
 
@@ -44,8 +45,8 @@ def _print_row(row: OpRow, printer: Printer) -> None:
     numbers = f"  {'  '.join(cells)}  "
     snr = EXACT if own is None else own.snr
     style = "red" if snr < WORST_SNR else "yellow" if snr < GOOD_SNR else ""
-    name = printer.fit(row.name, len(numbers) + len(row.label) + 12)
-    printer.line((numbers, style), (row.label, "green"), " ", (name, "cyan"), f" {row.dtype}")
+    name = printer.fit(row.name, len(row.label) + 12)
+    printer.row((numbers, style), (row.label, "green"), " ", (name, "cyan"), f" {row.dtype}")
     if row.note:
         printer.line(f"          {row.note}")
 
@@ -72,7 +73,7 @@ def _print_outputs(comparison: Comparison, printer: Printer) -> None:
 
 
 def _agreement(share: float | None) -> str:
-    return "" if share is None else f", same top-1 in {share:.1%}"
+    return "" if share is None else f", same top-1 in {share_text(share)}"
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
@@ -81,7 +82,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     agreement = _agreement(next((o.agreement for o in compared.outputs if o.agreement is not None), None))
     where = " and ".join(dict.fromkeys(output.where for output in compared.outputs[:2]))
     snr = f"SNR {snr_text(compared.snr)}{f', measured at {where},' if where else ''}"
-    printer.line(("Outputs  ", "bold"), f"{snr} on {compared.samples} samples{agreement}")
+    printer.line(("Outputs  ", "bold"), f"{snr} on {counted(compared.samples, 'sample')}{agreement}")
     if (metric := compared.metric) is not None:
         printer.line(("Metric  ", "bold"), f"{metric.name}: {metric.before:.6g} float, {metric.after:.6g} quantized")
     level = {"good": "good", "doubtful": "look at it"}.get(diagnosis.verdict.level, diagnosis.verdict.level)
@@ -110,7 +111,9 @@ def _print_finding(number: int, finding: Finding, printer: Printer) -> None:
 
 def _print_remedy(remedy: Remedy, printer: Printer) -> None:
     options = ", ".join(f"{name} {value}" for name, value in remedy.options.items())
-    proposed = f"{len(remedy.rules)} rules, {options}; {remedy.moved:.1%} of the arithmetic in more bits"
+    proposed = (
+        f"{counted(len(remedy.rules), 'rule')}, {options}; {share_text(remedy.moved)} of the arithmetic in more bits"
+    )
     printer.line("")
     printer.line(f"Proposed: {proposed}")
     printer.line(f"  before  {_score(remedy.before, remedy.float_metric)}")

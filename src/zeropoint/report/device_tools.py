@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from ..display import size_text
 from ..errors import printable
 from ..runtime.device_tools import ToolReport
-from .terminal import Printer, duration_text, size_text
+from .terminal import Printer, duration_text
 
 SHOWN = 8
 """Ops left to the CPU that are listed."""

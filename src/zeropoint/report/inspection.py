@@ -10,16 +10,17 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from ..affine import QuantParams
-from ..display import Displayed
+from ..display import Displayed, counted, share_text
 from ..fixedpoint import to_fixed_point
 from ..graph.check import inputs_are_filled
 from ..graph.model import BlockScales, Graph, Model, Op, Record, Tensor
-from ..graph.query import unique_names
+from ..graph.names import short_names
+from ..graph.query import tensor_keys, unique_names
 from ..json_values import json_values
 from ..ops import fused_activation
 from ..ops.execution import Execution, execution_of, kernel_factors, macs_of
@@ -58,7 +59,8 @@ class TensorRow:
     bytes: int
     quantization: QuantRow | None
     values: tuple[float, float] | None  # least and greatest value of a float constant
-    note: str = ""
+    note: str
+    short_name: str  # what all commands show, and take as a name
     levels: int | None = None  # of a quantized constant of 8 bits or fewer: how many different integers it holds
 
 
@@ -83,6 +85,7 @@ class OperandRow:
     dtype: str
     shape: tuple[int, ...]
     formula: str | None
+    short_name: str
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class InspectedOp:
     inputs: tuple[OperandRow | None, ...]  # None: an optional input that is left out
     outputs: tuple[OperandRow, ...]
     multipliers: tuple[Multiplier, ...]
+    short_name: str
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,12 @@ class Inspection(Displayed):
         macs = self.macs
         return macs.get("integer", 0) / sum(macs.values()) if macs else None
 
+    @property
+    def integer_share_text(self) -> str:
+        """The same for people: 100.0% only if no op computes in float, those included that multiply nothing."""
+        is_all = not any(op.execution in ("float", "hybrid") for op in self.ops)
+        return share_text(self.integer_share or 0.0, is_all)
+
     def filtered(self, pattern: str) -> Inspection:
         """Only tensors and ops whose name or kind matches a glob (case does not matter)."""
         wanted = pattern.lower()
@@ -170,8 +180,8 @@ class Inspection(Displayed):
 
         return dataclasses.replace(
             self,
-            tensors=tuple(t for t in self.tensors if matches(t.name, t.kind, t.dtype)),
-            ops=tuple(op for op in self.ops if matches(op.name, op.kind)),
+            tensors=tuple(t for t in self.tensors if matches(t.name, t.short_name, t.kind, t.dtype)),
+            ops=tuple(op for op in self.ops if matches(op.name, op.short_name, op.kind)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -189,12 +199,12 @@ def inspect(model: ModelSource, file_bytes: int | None = None) -> Inspection:
     source, model = model, load(model)
     if isinstance(source, str | os.PathLike):
         file_bytes = size_of(source, model)
-    names = {graph: unique_names(graph) for graph in model.graphs}
+    names = _names(model)
     types = {t.buffer: t.dtype.label for g in model.graphs for t in g.tensors if t.buffer is not None}
     data: Counter[str] = Counter()
     for buffer, label in types.items():
         data[label] += buffer.raw.size
-    rows = tuple(_tensor_row(t, g, names[g][t]) for g in model.graphs for t in g.tensors)
+    rows = tuple(_tensor_row(t, g, names[t]) for g in model.graphs for t in g.tensors)
     return Inspection(
         model.description,
         file_bytes,
@@ -202,7 +212,7 @@ def inspect(model: ModelSource, file_bytes: int | None = None) -> Inspection:
         dict(data.most_common()),
         None if file_bytes is None else file_bytes - data.total(),
         rows,
-        tuple(_op_row(op, g, names[g]) for g in model.graphs for op in g.ops),
+        tuple(_op_row(op, g, names) for g in model.graphs for op in g.ops),
         tuple(packed_files(model)),
         None if (made := provenance(model)) is None else str(made),
         tuple(_remarks(model)),
@@ -219,6 +229,18 @@ def has_few_levels(row: TensorRow) -> bool:
 def bits_for(levels: int) -> int:
     """How many bits tell so many integers apart."""
     return max(1, (levels - 1).bit_length())
+
+
+class _Names(NamedTuple):
+    """Of a tensor: unique in its graph, and the one for people."""
+
+    name: str
+    short: str
+
+
+def _names(model: Model) -> dict[Tensor, _Names]:
+    keys, short = tensor_keys(model), short_names(model)
+    return {t: _Names(name, short[keys[t]]) for g in model.graphs for t, name in unique_names(g).items()}
 
 
 def _remarks(model: Model) -> Iterator[str]:
@@ -242,7 +264,7 @@ def formula(params: QuantParams) -> str:
     if params.axis is not None:
         spread = f"{min(params.scales):.4g} .. {max(params.scales):.4g}"
         zeros = "" if params.is_symmetric else f", zero points {min(params.zero_points)} .. {max(params.zero_points)}"
-        return f"scale {spread} * q in {len(params.scales)} channels on axis {params.axis}{zeros}"
+        return f"scale {spread} * q in {counted(len(params.scales), 'channel')} on axis {params.axis}{zeros}"
     offset = f"(q{signed(-params.zero_point)})" if params.zero_point else "q"
     return f"{params.scale:.5g} * {offset}"
 
@@ -252,28 +274,29 @@ def signed(offset: int) -> str:
     return f" {'+' if offset > 0 else '-'} {abs(offset)}" if offset else ""
 
 
-def _signatures(model: Model, names: dict[Graph, dict[Tensor, str]]) -> Iterator[SignatureRow]:
+def _signatures(model: Model, names: dict[Tensor, _Names]) -> Iterator[SignatureRow]:
     def row(key: str | None, graph: Graph, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> SignatureRow:
-        sides = ([_port(name, t, names[graph][t]) for name, t in side.items()] for side in (inputs, outputs))
+        sides = ([_port(name, t, names[t], key) for name, t in side.items()] for side in (inputs, outputs))
         return SignatureRow(key, graph.name, *map(tuple, sides))
 
     for signature in model.signatures:
         yield row(signature.key, signature.graph, signature.inputs, signature.outputs)
     if not model.signatures:
         graph = model.main
-        yield row(None, graph, *({names[graph][t]: t for t in side} for side in (graph.inputs, graph.outputs)))
+        yield row(None, graph, *({names[t].name: t for t in side} for side in (graph.inputs, graph.outputs)))
 
 
-def _port(name: str, tensor: Tensor, tensor_name: str) -> PortRow:
+def _port(name: str, tensor: Tensor, names: _Names, key: str | None) -> PortRow:
     params = tensor.params
     shown = None if params is None or params.axis is not None else formula(params)
-    return PortRow(name, tensor.dtype.label, tensor.shape_signature or tensor.shape, shown, tensor_name)
+    short = names.short if key is None else name
+    return PortRow(name, tensor.dtype.label, tensor.shape_signature or tensor.shape, shown, short, names.name)
 
 
-def _tensor_row(tensor: Tensor, graph: Graph, name: str) -> TensorRow:
+def _tensor_row(tensor: Tensor, graph: Graph, names: _Names) -> TensorRow:
     return TensorRow(
         graph.name,
-        name,
+        names.name,
         _kind(tensor, graph),
         tensor.dtype.label,
         tensor.shape,
@@ -282,6 +305,7 @@ def _tensor_row(tensor: Tensor, graph: Graph, name: str) -> TensorRow:
         _quant_row(tensor),
         _values(tensor),
         _note(tensor),
+        names.short,
         _levels(tensor),
     )
 
@@ -334,13 +358,14 @@ def _note(tensor: Tensor) -> str:
     return ", ".join(notes)
 
 
-def _op_row(op: Op, graph: Graph, names: dict[Tensor, str]) -> InspectedOp:
+def _op_row(op: Op, graph: Graph, names: dict[Tensor, _Names]) -> InspectedOp:
     execution = execution_of(op)
+    known = names[op.outputs[0]] if op.outputs else _Names("", "")
     factors = kernel_factors(op) if execution == "integer" else ()
     return InspectedOp(
         graph.name,
         op.label,
-        names[op.outputs[0]] if op.outputs else "",
+        known.name,
         op.version,
         fused_activation(op).name,
         execution,
@@ -348,9 +373,10 @@ def _op_row(op: Op, graph: Graph, names: dict[Tensor, str]) -> InspectedOp:
         tuple(None if t is None else _operand(t, names) for t in op.inputs),
         tuple(_operand(t, names) for t in op.outputs),
         tuple(Multiplier(what, real, *to_fixed_point(real)) for what, real in factors),
+        known.short,
     )
 
 
-def _operand(tensor: Tensor, names: dict[Tensor, str]) -> OperandRow:
+def _operand(tensor: Tensor, names: dict[Tensor, _Names]) -> OperandRow:
     shown = None if tensor.params is None else formula(tensor.params)
-    return OperandRow(names[tensor], tensor.dtype.label, tensor.shape, shown)
+    return OperandRow(names[tensor].name, tensor.dtype.label, tensor.shape, shown, names[tensor].short)

@@ -13,8 +13,10 @@ from ..bench.latency import Benchmark
 from ..calibration.histogram import Histogram
 from ..calibration.stats import Stats
 from ..comparison.values import Comparison, Diagnosis
-from ..errors import MissingExtra, printable
+from ..display import counted
+from ..errors import MissingExtra, printable, shortening_names, shown_name
 from ..graph.model import Graph, Model, Op
+from ..graph.names import short_names
 from ..graph.query import unique_names
 from ..improve.pipeline import Result
 from ..ops.execution import execution_of
@@ -26,7 +28,7 @@ from .inspection import Inspection, inspect
 from .page import curve
 from .page_picture import BOX_HEIGHT, BOX_WIDTH, picture_of, require_report
 from .quantization import SavedAs, print_result, print_verdict
-from .terminal import Detail, bar_heights, counted, print_benchmark, print_inspection
+from .terminal import Detail, bar_heights, print_benchmark, print_inspection
 
 WIDTH = 100
 """Columns of text."""
@@ -46,7 +48,10 @@ COLOURS = {"integer": "#cfe0fa", "hybrid": "#d9ecd3", "float": "#f8d9b8", "conve
 def html(value: object) -> str:
     """`value` as HTML that needs nothing else. Every text is escaped: names come from strangers."""
     write = next(write for kind, write in WRITERS.items() if isinstance(value, kind))
-    return f'<div style="max-height: 40em; overflow: auto">{"".join(write(value))}</div>'
+    model = value if isinstance(value, Model) else value.model if isinstance(value, Result) else None
+    with shortening_names({} if model is None else short_names(model)):
+        content = "".join(write(value))
+    return f'<div style="max-height: 40em; overflow: auto">{content}</div>'
 
 
 def _text(write: Callable[[Console], None]) -> str:
@@ -137,7 +142,7 @@ def _picture(graph: Graph) -> str:
     except MissingExtra:
         return ""
     ids: dict[Op, str] = {op: str(k) for k, op in enumerate(graph.ops)}
-    picture = picture_of(graph, ids, unique_names(graph))
+    picture = picture_of(graph, ids, {t: shown_name(name) for t, name in unique_names(graph).items()})
     looks: dict[str | None, str] = {ids[op]: COLOURS.get(execution_of(op), "#e4e7ec") for op in graph.ops}
     lines = "".join(f'<path fill="none" stroke="#5b6472" d="{curve(line)}"/>' for line in picture.lines)
     boxes = "".join(

@@ -9,12 +9,13 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import get_args
 
+from ..errors import printable, shortening_names
 from ..files import PathLike, write_whole
 from ..json_values import json_values
 from ..ops.execution import Execution
 from ..recipe_files import PlainRules, recipe_content
 from .page_build import DIGITS, MEASURES, Evidence, OpDetail, Page, page_of
-from .page_picture import BOX_HEIGHT, BOX_WIDTH, Point, short
+from .page_picture import BOX_HEIGHT, BOX_WIDTH, Point
 from .terminal import count_text
 
 SCRIPTS = ("view.js", "table.js", "figures.js", "charts.js", "numbers.js", "page.js")
@@ -24,7 +25,8 @@ SCRIPTS = ("view.js", "table.js", "figures.js", "charts.js", "numbers.js", "page
 def save_report(evidence: Evidence, path: PathLike, *, overwrite: bool = False) -> int:
     """Write the report, whole or not at all; return the file's size."""
     # Names in files need not be text; what UTF-8 cannot hold is spelled out.
-    content = render(page_of(evidence)).encode("utf-8", "backslashreplace")
+    with shortening_names(evidence.short_names):
+        content = render(page_of(evidence)).encode("utf-8", "backslashreplace")
     return write_whole(path, [content], overwrite=overwrite)
 
 
@@ -37,7 +39,7 @@ def render(page: Page) -> str:
     data: dict[str, object] = {"ops": page.ops, "tensors": page.tensors, "measures": shown, "bars": page.bars}
     data["trace"] = page.trace_command
     template = Environment(autoescape=True, undefined=StrictUndefined)
-    template.filters |= {"curve": curve, "recipe": recipe_text, "short": short}
+    template.filters |= {"curve": curve, "recipe": recipe_text, "shown": printable}
     return template.from_string(_asset("page.html")).render(
         page=page,
         measures=measures,
@@ -88,8 +90,7 @@ class Column:
     def text(self, op: OpDetail) -> str:
         value = self.read(op)
         if isinstance(value, str):
-            first, *others = value.split(";")  # converters join the names of all that they fused
-            return f"{first}; …" if others else first
+            return value
         return "" if value is None or self.write is None else self.write(value)
 
 
@@ -100,7 +101,7 @@ def columns_of(page: Page) -> Sequence[Column]:
     columns = (
         Column("position", "#", lambda op: float(position[op.id]), whole),
         Column("kind", "Op", lambda op: op.kind),
-        Column("name", "Name", lambda op: op.name or "(no output)"),
+        Column("name", "Name", lambda op: op.short_name or "(no output)"),
         Column("graph", "Graph", lambda op: op.graph if several else None),
         Column("execution", "Execution", lambda op: op.execution),
         Column("type", "Output", lambda op: page.tensors[op.outputs[0]].type if op.outputs else None),

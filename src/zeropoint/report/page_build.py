@@ -15,7 +15,9 @@ from .. import __version__
 from ..bench.latency import Benchmark
 from ..calibration.stats import Stats, TensorStats
 from ..comparison.values import Comparison, Diagnosis, Finding, OpRow
+from ..display import counted, share_text, size_text
 from ..graph.model import Model, Op, Tensor
+from ..graph.names import short_names
 from ..graph.query import tensor_keys
 from ..improve.pipeline import Result
 from ..json_values import json_values
@@ -30,7 +32,7 @@ from .page_numbers import PickedNumber, picked_numbers
 from .page_picture import Picture, pictures_of, require_report
 from .page_tensors import ChannelRanges, TensorDetail, expected_errors, tensor_detail, weight_ranges
 from .quantization import step_text, target_lines
-from .terminal import share_text, size_text, snr_text, threads_text
+from .terminal import snr_text
 
 DIGITS = 5
 """As many as can be seen in a picture."""
@@ -119,6 +121,7 @@ class OpDetail:
     graph: str
     kind: str
     name: str
+    short_name: str
     execution: Execution
     macs: int
     inputs: tuple[str | None, ...]  # names in Page.tensors; None: an optional input that is left out
@@ -196,6 +199,11 @@ class Evidence:
         """Distinct names of all tensors, by which calibration knows them too."""
         return tensor_keys(self.model)
 
+    @cached_property
+    def short_names(self) -> Mapping[str, str]:
+        """What people are shown instead."""
+        return short_names(self.model)
+
     @property
     def ops(self) -> list[Op]:
         return [op for graph in self.model.graphs for op in graph.ops]
@@ -213,9 +221,9 @@ def page_of(evidence: Evidence) -> Page:
     tensors = zip((t for graph in model.graphs for t in graph.tensors), shown.tensors, strict=True)
     return Page(
         evidence.title,
-        f"{len(details)} ops, {len(shown.tensors)} tensors",
+        f"{counted(len(details), 'op')}, {counted(len(shown.tensors), 'tensor')}",
         tuple(_cards(evidence)),
-        _pictures(model, ids, names),
+        _pictures(model, ids, {tensor: evidence.short_names[name] for tensor, name in names.items()}),
         details,
         {names[t]: tensor_detail(names[t], t, row, evidence.stats_of(t)) for t, row in tensors},
         None if diagnosis is None else diagnosis.findings,
@@ -255,6 +263,7 @@ def op_details(evidence: Evidence) -> tuple[OpDetail, ...]:
             row.graph,
             row.kind,
             names[op.outputs[0]] if op.outputs else "",
+            row.short_name,
             row.execution,
             row.macs,
             tuple(None if t is None else names[t] for t in op.inputs),
@@ -310,7 +319,7 @@ def _multiplier(row: InspectedOp) -> str | None:
     if len(row.multipliers) <= 3:
         return ", ".join(map(str, row.multipliers))
     reals = [m.real for m in row.multipliers]
-    return f"{min(reals):.4g} .. {max(reals):.4g} in {len(reals)} channels"
+    return f"{min(reals):.4g} .. {max(reals):.4g} in {counted(len(reals), 'channel')}"
 
 
 def _making(evidence: Evidence) -> Iterator[tuple[str, str]]:
@@ -353,7 +362,7 @@ def _remarks(evidence: Evidence) -> Iterator[str]:
 def latency_bars(benchmark: Benchmark) -> tuple[Bar, ...]:
     """Every model with every number of threads, in milliseconds."""
     return tuple(
-        Bar(f"{timing.name}, {threads_text(x.threads)}", 1000 * x.median, 1000 * x.low, 1000 * x.high, x.threads)
+        Bar(f"{timing.name}, {counted(x.threads, 'thread')}", 1000 * x.median, 1000 * x.low, 1000 * x.high, x.threads)
         for timing in benchmark.models
         for x in timing.latencies
     )
@@ -371,9 +380,9 @@ def _cards(evidence: Evidence) -> Iterator[Card]:
     counts = Counter(op.execution for op in shown.ops)
     note = ", ".join(f"{count} {execution}" for execution, count in counts.most_common())
     if shown.integer_share is None:
-        yield Card("Integer ops", f"{counts['integer'] / max(1, len(shown.ops)):.0%}", note)
+        yield Card("Integer ops", share_text(counts["integer"] / max(1, len(shown.ops))), note)
     else:
-        yield Card("Integer arithmetic", share_text(shown.integer_share), note)
+        yield Card("Integer arithmetic", shown.integer_share_text, note)
     if evidence.diagnosis is not None:
         yield _health(evidence.diagnosis)
 
@@ -392,7 +401,7 @@ def _accuracy(compared: Comparison) -> Iterator[Card]:
         yield Card(metric.name, f"{metric.after:.4g}", f"float model {metric.before:.4g}")
     agreement = next((o.agreement for o in compared.outputs if o.agreement is not None), None)
     if agreement is not None:
-        yield Card("Same class", f"{agreement:.1%}", f"of {compared.samples} samples, as the float model")
+        yield Card("Same class", share_text(agreement), f"of {counted(compared.samples, 'sample')}, as the float model")
     if compared.outputs:
         largest = max(output.largest for output in compared.outputs)
         where = " and ".join(dict.fromkeys(o.where for o in compared.outputs[:2])) or "the outputs"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, pairwise
 
+from ..display import counted
 from ..errors import MissingExtra
 from ..graph.model import Graph, Op, Tensor
 
@@ -72,7 +73,8 @@ def pictures_of(graph: Graph, ids: Mapping[Op, str], names: Mapping[Tensor, str]
     groups = groups_of(graph.ops)
     of_ops = {op: k for k, group in enumerate(groups) for op in group.ops}
     units = [
-        Unit(None, group.name, f"{len(group.ops)} ops", group.ops, first + 1 + k) for k, group in enumerate(groups)
+        Unit(None, group.name, counted(len(group.ops), "op"), group.ops, first + 1 + k)
+        for k, group in enumerate(groups)
     ]
     whole = _picture(graph.name, units, of_ops, (graph.inputs, graph.outputs), names, ids)
     return [whole, *(_part(graph, group, ids, names, first) for group in groups)]
@@ -189,9 +191,8 @@ def _pixels(place: Point) -> Point:
 
 
 def short(name: str) -> str:
-    """The end of a name: paths tell ops apart there. Of several that were fused, the first."""
-    own = name.split(";")[0]
-    return own if len(own) <= SHORT else f"…{own[1 - SHORT :]}"
+    """As much of the end of a name as a box has room for: paths tell ops apart there."""
+    return name if len(name) <= SHORT else f"…{name[1 - SHORT :]}"
 
 
 def layered(vertices: int, edges: Sequence[tuple[int, int]]) -> tuple[list[Point], list[list[Point]]]:

@@ -11,13 +11,14 @@ from rich.console import Console
 
 from ..bench.errors import decibels
 from ..bench.verdict import Level, Verdict
+from ..display import counted, size_text
 from ..errors import argument
 from ..files import PathLike
 from ..graph.model import Buffer, Op
 from ..improve.pipeline import Result
 from ..improve.search import StepRecord
 from ..json_values import json_values
-from ..plan.plan import Form, form_type
+from ..plan.plan import Form, Plan, form_type
 from ..plan.rewrite import held_bytes
 from ..recipe import INT8
 from ..sources.ports import entries
@@ -25,7 +26,7 @@ from ..targets import CPU, INTEGER, TypedOp, check_model
 from .device_tools import tool_lines
 from .inspection import formula, inspect, signed
 from .targets import where_text
-from .terminal import Printer, counted, few_levels_text, share_text, size_text, snr_text
+from .terminal import Printer, few_levels_text, snr_text
 
 MOST_REASONS, MOST_REPAIRS = 12, 3
 
@@ -81,7 +82,7 @@ def print_result(result: Result, saved: SavedAs, console: Console) -> None:
     printer.entry("Size", f"{size_text(before)} -> {size_text(after)}  ({after / before:.0%})")
     if (few := few_levels_text(shown)) is not None:
         printer.entry("Few levels", few)
-    share = "" if shown.integer_share is None else f", {share_text(shown.integer_share)} of the arithmetic"
+    share = "" if shown.integer_share is None else f", {shown.integer_share_text} of the arithmetic"
     counts = Counter(op.execution for op in shown.ops)
     conversions = f", {counted(counts['conversion'], 'conversion')}" if counts["conversion"] else ""
     if any(plan.schemes for plan in result.plans):
@@ -103,12 +104,12 @@ def print_result(result: Result, saved: SavedAs, console: Console) -> None:
 def _print_choices(result: Result, printer: Printer) -> None:
     """What was tried and chosen, and on which samples."""
     for why, count in Counter(why for plan in result.plans for why in plan.wide_ops.values()).items():
-        printer.entry("16 bits", f"{count} ops: {why}")
+        printer.entry("16 bits", f"{counted(count, 'op')}: {why}")
     for step in result.steps:
         printer.entry("Step", step_text(step))
     for op in result.worst:
         snrs = f"SNR {snr_text(op.snr)}, of its inputs {snr_text(op.snr_of_inputs)}"
-        printer.entry("Worst", f"{op.label} ", printer.fit(op.name.split(";")[0], 60), f": {snrs}")
+        printer.entry("Worst", f"{op.label} ", printer.fit(op.name, 60), f": {snrs}")
     for note in result.notes:
         printer.entry("Chosen", note)
     for note in _sample_notes(result):
@@ -120,6 +121,12 @@ def _print_repairs(result: Result, printer: Printer) -> None:
         printer.entry("Repaired", printer.fit(repair.tensor.name, 60), f": {repair.text}")
     if len(result.repairs) > MOST_REPAIRS:
         printer.line(f"            … and {len(result.repairs) - MOST_REPAIRS} more; --dry-run lists them all")
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    printer = Printer(console)
+    for line in str(plan).split("\n"):
+        printer.line(line)
 
 
 def print_warnings(warnings: Iterable[str], console: Console) -> None:
@@ -152,7 +159,8 @@ def target_lines(result: Result) -> Iterator[str]:
             yield f"{argument('target', 'integer')} would compute {more} in integers, {slow} of them on plain kernels"
     elif target.name == INTEGER.name and (slow := len(check_model(result.model, CPU).having("slow"))):
         better = argument("target", "cpu")
-        yield f"on phones and desktops {slow} of its ops run on plain kernels; {better} leaves such ops float"
+        runs = "1 of its ops runs" if slow == 1 else f"{slow} of its ops run"
+        yield f"on phones and desktops {runs} on plain kernels; {better} leaves such ops float"
 
 
 def step_text(step: StepRecord) -> str:
@@ -198,8 +206,8 @@ def usage_lines(result: Result) -> Iterator[str]:
             clipped = f"np.clip(np.round(x / {params.scale!r}){offset}, {dtype.min}, {dtype.max})"
             yield f"Input '{port.name}' is {dtype.label}: q = round(x / {params.scale:.9g}){offset}"
             yield f"  interpreter.set_tensor({name}, {clipped}.astype(np.{dtype.label}))"
-    for index, tensor in enumerate(where.graph.outputs):
+    for index, (tensor, name) in enumerate(zip(where.graph.outputs, where.output_names, strict=True)):
         if (params := tensor.params) is not None:
             value = f'interpreter.get_tensor(interpreter.get_output_details()[{index}]["index"])'
-            yield f"Output '{tensor.name}' is {params.dtype.label}: real = {formula(params)}"
+            yield f"Output '{name}' is {params.dtype.label}: real = {formula(params)}"
             yield f"  real = ({value}.astype(np.float32){signed(-params.zero_point)}) * {params.scale!r}"

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from ..comparison.kernels import KernelComparison
+from ..display import counted, share_text
+from ..errors import shown_name
 from ..ops.execution import execution_of
 from ..simulation.explanation import Element, Explanation, Product
 from ..simulation.trace import Trace
@@ -23,22 +25,24 @@ def print_trace(trace: Trace, console: Console) -> None:
     on_floats = [op for op in trace.entry.graph.ops if execution_of(op) == "hybrid"]
     if on_floats:
         shown = printer.fit(trace.names[on_floats[0].outputs[0]], 60)
-        many = f"{len(on_floats)} layers round float data to integers as they run"
+        rounding = "1 layer rounds" if len(on_floats) == 1 else f"{len(on_floats)} layers round"
+        many = f"{rounding} float data to integers as they run"
         printer.entry("Dynamic", f"{many}; --tensor {shown} --at 0,... shows them")
     if not rows:
         return
-    printer.line(("Integers ", "bold"), f"({len(rows)} ops, {trace.kernels} kernels, one sample)")
+    printer.line(("Integers ", "bold"), f"({counted(len(rows), 'op')}, {trace.kernels} kernels, one sample)")
     printer.line("    least  greatest  at ends  op")
     for row in rows:
         numbers = f"  {row.least:7}  {row.greatest:8}  {row.at_ends:7.1%}  "
-        name = printer.fit(row.tensor, len(numbers) + len(row.kind) + 20)
+        name = printer.fit(row.tensor, len(row.kind) + 20)
         where = "" if row.is_simulated else " by LiteRT"
-        printer.line(numbers, (row.kind, "green"), " ", (name, "cyan"), f" {row.dtype}{where}")
+        printer.row((numbers, ""), (row.kind, "green"), " ", (name, "cyan"), f" {row.dtype}{where}")
 
 
 def print_explanation(found: Explanation, console: Console) -> None:
     printer = Printer(console)
-    printer.line((f"{found.tensor}[{place_text(found.index)}]", "bold"), f" = {number_text(found.value)} {found.dtype}")
+    place = f"{shown_name(found.tensor)}[{place_text(found.index)}]"
+    printer.line((place, "bold"), f" = {number_text(found.value)} {found.dtype}")
     made = f"{found.op} by {found.kernels} kernels" if found.op else ""
     printer.entry("Made by", ": ".join(part for part in (made, found.note) if part))
     for label, text in real_rows(found):
@@ -70,7 +74,9 @@ def print_kernels(found: KernelComparison, console: Console) -> None:
             printer.line(head, f": the same integers everywhere ({found.samples} samples)")
             continue
         own = [op for op in ops if op.own_units]
-        printer.line(head, f": {len(ops)} ops differ, {len(own)} of them by their own arithmetic")
+        printer.line(
+            head, f": {counted(len(ops), 'op')} with other integers, {len(own)} of them by their own arithmetic"
+        )
         for op in ops[:1] if not own else dict.fromkeys((ops[0], max(own, key=lambda op: op.own_units or 0))):
             what = "First" if op is ops[0] else "Largest own"
             share = op.differing / max(1, op.elements)
@@ -86,8 +92,10 @@ def _print_outputs(found: KernelComparison, name: str, printer: Printer) -> None
         printer.entry("Outputs", "the same")
     for output in outputs:
         share = output.differing / max(1, output.elements)
-        same = f"the greatest element is the same in {output.same_greatest:.1%} of rows"
-        printer.entry("Output", f"{output.tensor}: {share:.1%} differ, by at most {output.largest:.4g}; {same}")
+        same = f"the greatest element is the same in {share_text(output.same_greatest)} of rows"
+        printer.entry(
+            "Output", f"{shown_name(output.tensor)}: {share:.1%} differ, by at most {output.largest:.4g}; {same}"
+        )
 
 
 def _print_products(found: Explanation, printer: Printer) -> None:
@@ -111,7 +119,7 @@ def product_text(product: Product, data: Element) -> str:
 
 
 def element_text(element: Element) -> str:
-    return f"{element.tensor}[{place_text(element.index)}] = {number_text(element.integer)}"
+    return f"{shown_name(element.tensor)}[{place_text(element.index)}] = {number_text(element.integer)}"
 
 
 def centered_text(element: Element) -> str:

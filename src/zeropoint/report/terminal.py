@@ -14,7 +14,9 @@ from ..bench.errors import EXACT
 from ..bench.latency import Benchmark, Timing
 from ..calibration.histogram import Histogram
 from ..calibration.stats import Stats
-from ..errors import printable
+from ..display import counted, size_text
+from ..errors import printable, shown_name
+from ..graph.names import LONGEST
 from .inspection import InspectedOp, Inspection, QuantRow, TensorRow, has_few_levels, signed
 
 BAR_WIDTH = 30
@@ -48,36 +50,26 @@ class Printer:
             return
         indent = len(text.plain) - len(text.plain.lstrip())
         for k, line in enumerate(text[indent:].wrap(self.console, self.width - indent - 2)):
+            line.rstrip()
             yield Text(" " * (indent + 2 * min(k, 1))) + line
 
+    def row(self, numbers: tuple[str, str], *about: tuple[str, str] | str) -> None:
+        """A line of a table that ends with what it is about, which has a line of its own where there is no room."""
+        length = sum(len(part if isinstance(part, str) else part[0]) for part in (numbers, *about))
+        if self.width is None or length <= self.width:
+            self.line(numbers, *about)
+        else:
+            self.line(numbers)
+            self.line("      ", *about)
+
     def fit(self, name: str, room: int) -> str:
-        """`name` in at most `room` columns less than the line has."""
-        name = printable(name)
-        limit = len(name) if self.width is None else max(20, self.width - room)
+        """`name`, shortened to `room` columns less than the line has if that is not done yet."""
+        name = printable(shown_name(name))
+        limit = len(name) if self.width is None else max(LONGEST, self.width - room)
         if len(name) <= limit:
             return name
         head = (limit - 1) // 3
         return f"{name[:head]}…{name[len(name) - (limit - 1 - head) :]}"
-
-
-def size_text(size: int) -> str:
-    """`26.7 kB`: powers of ten, as file managers show them."""
-    amount = float(size)
-    for unit in ("B", "kB", "MB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.2f} GB"
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 op`, `2 ops`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def share_text(share: float) -> str:
-    """`99.9%`; 100.0% only if it is all."""
-    return f"{min(share, 0.999):.1%}" if share < 1 else "100.0%"
 
 
 def count_text(count: int) -> str:
@@ -93,10 +85,6 @@ def duration_text(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds:.3g} s"
-
-
-def threads_text(count: int) -> str:
-    return f"{count} thread{'' if count == 1 else 's'}"
 
 
 def snr_text(snr: float | None, unit: str = " dB") -> str:
@@ -157,7 +145,7 @@ def _print_summary(shown: Inspection, title: str, printer: Printer) -> None:
         printer.line(f"  {counts.total():4d}  {kind:28} {how}")
     if shown.integer_share is not None:
         parts = ", ".join(f"{count_text(n)} {execution}" for execution, n in shown.macs.items())
-        printer.entry("Arithmetic", f"{share_text(shown.integer_share)} integer  (multiply-accumulates: {parts})")
+        printer.entry("Arithmetic", f"{shown.integer_share_text} integer  (multiply-accumulates: {parts})")
 
 
 def few_levels_text(shown: Inspection) -> str | None:
@@ -174,11 +162,13 @@ def _print_signatures(shown: Inspection, printer: Printer) -> None:
             for port in ports:
                 formula = "" if port.formula is None else f"  real = {port.formula}"
                 described = f"  {type_text(port.dtype, port.shape)}{formula}"
-                printer.line(f"  {side} ", (printer.fit(port.name, 40), "cyan"), described)
+                printer.line(f"  {side} ", (port.short_name, "cyan"), described)
 
 
 def _print_tensor(tensor: TensorRow, detail: Detail, printer: Printer) -> None:
-    printer.line("  ", (printer.fit(tensor.name, 4), "cyan"))
+    printer.line("  ", (tensor.short_name, "cyan"))
+    if tensor.short_name != tensor.name:
+        printer.line("    in the file: ", tensor.name)
     about = [tensor.kind, type_text(tensor.dtype, tensor.shape_signature or tensor.shape)]
     row = tensor.quantization
     if row is not None:
@@ -225,14 +215,14 @@ def _print_op(op: InspectedOp, detail: Detail, printer: Printer) -> None:
             if operand is None:
                 printer.line(f"    {side} (left out)")
                 continue
-            printer.line(f"    {side} ", (printer.fit(operand.name, 8), "cyan"))
+            printer.line(f"    {side} ", (operand.short_name, "cyan"))
             formula = "" if operand.formula is None else f"  {operand.formula}"
             printer.line(f"        {type_text(operand.dtype, operand.shape)}{formula}")
     shown = op.multipliers if detail.channels or len(op.multipliers) <= 3 else op.multipliers[:1]
     for multiplier in shown:
         printer.line(f"    {multiplier}  (shift {multiplier.shift})")
     if len(shown) < len(op.multipliers):
-        printer.line(f"    … and {len(op.multipliers) - len(shown)} channels more (--channels shows them)")
+        printer.line(f"    … and {counted(len(op.multipliers) - len(shown), 'channel')} more (--channels shows them)")
 
 
 def print_stats(stats: Stats, title: str, console: Console, *, brief: bool = False) -> None:
@@ -275,7 +265,7 @@ def print_benchmark(timed: Benchmark, console: Console) -> None:
     width = max(len(m.name) for m in timed.models)
     for latencies in zip(*(m.latencies for m in timed.models), strict=True):  # with the same number of threads
         first = latencies[0]
-        printer.line((threads_text(first.threads), "bold"), f"  (of {timed.cores} cores)")
+        printer.line((counted(first.threads, "thread"), "bold"), f"  (of {timed.cores} cores)")
         for model, latency in zip(timed.models, latencies, strict=True):
             bar = "█" * max(1, round(BAR_WIDTH * latency.median / longest))
             spread = "─" * max(0, round(BAR_WIDTH * latency.high / longest) - len(bar))
@@ -294,7 +284,7 @@ def _print_inside(model: Timing, printer: Printer) -> None:
     printer.line((model.name, "bold"), f"  {size_text(model.bytes)}{memory}")
     if model.undelegated:
         listed = ", ".join(f"{count} {kind}" for kind, count in list(model.undelegated.items())[:SHOWN_KINDS])
-        printer.line(f"  {sum(model.undelegated.values())} ops on plain kernels: {listed}")
+        printer.line(f"  {counted(sum(model.undelegated.values()), 'op')} on plain kernels: {listed}")
     if model.kinds:
         listed = ", ".join(f"{k.kind} {k.share:.0%}" for k in model.kinds[:SHOWN_KINDS])
         printer.line(f"  time by kind, estimated: {listed}")

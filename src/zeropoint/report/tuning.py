@@ -13,13 +13,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ..display import size_text
 from ..errors import printable
 from ..files import PathLike, write_whole
 from ..recipe_files import toml_text
 from ..tuning.result import Tuned
 from ..tuning.search import Progress, State
 from ..tuning.trial import Trial
-from .terminal import Printer, duration_text, size_text
+from .terminal import Printer, duration_text
 
 COLUMNS, ROWS = 60, 12
 """Characters of a plot on a terminal."""

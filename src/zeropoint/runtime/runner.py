@@ -139,9 +139,10 @@ class Session:
         return [found[index] for index in sorted(found)]
 
     def reset(self) -> None:
-        """Zero the state of variable tensors."""
+        """Zero the state of variable tensors, unless they do not exist yet."""
         with _explained():
-            self._interpreter.reset_all_variables()
+            if self.is_allocated:
+                self._interpreter.reset_all_variables()
 
 
 @contextlib.contextmanager

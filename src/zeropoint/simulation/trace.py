@@ -14,7 +14,8 @@ from ..dtypes import Array, DType
 from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp, argument
 from ..graph.edit import copy_model
 from ..graph.model import Graph, Model, Op, Tensor
-from ..graph.query import unique_names
+from ..graph.names import short_names
+from ..graph.query import tensor_keys, unique_names
 from ..json_values import json_values
 from ..ops.execution import execution_of
 from ..runtime import Runner, Runtime, Session
@@ -79,11 +80,19 @@ class Trace:
         """A distinct name for each tensor."""
         return unique_names(self.entry.graph)
 
+    def _short_names(self) -> dict[Tensor, str]:
+        short, keys = short_names(self.model), tensor_keys(self.model)
+        return {tensor: short[keys[tensor]] for tensor in self.names}
+
     def tensor(self, name: str) -> Tensor:
-        """The tensor of this name. Of those that ops make, a part between semicolons is enough."""
+        """The tensor of this name, or short name. Of those that ops make, a part between semicolons is enough."""
         names = self.names
         made = [t for op in self.entry.graph.ops for t in op.outputs]
-        found = [t for t, known in names.items() if known == name] or [t for t in made if name in names[t].split(";")]
+        found = (
+            [t for t, known in names.items() if known == name]
+            or [t for t in made if name in names[t].split(";")]
+            or [t for t, short in self._short_names().items() if name in (short, short.replace("…", "..."))]
+        )
         if len(found) == 1:
             return found[0]
         problem = "several tensors" if found else "no tensor"
@@ -254,7 +263,7 @@ def _fitting_rows(samples: Samples, where: Entry) -> Iterator[Row]:
     """Samples as the model takes them: real numbers for inputs that are quantized are quantized."""
     for sample in iterate(samples):
         ports = _ports(sample, where)
-        for _, row in rows([sample], Entry(where.key, where.graph, ports), Notes()):
+        for _, row in rows([sample], replace(where, ports=ports), Notes()):
             yield tuple(_encoded(value, port.tensor) for value, port in zip(row, where.ports, strict=True))
 
 

@@ -53,6 +53,12 @@ class Entry:
     ports: tuple[Port, ...]
     outputs: Mapping[str, Tensor] = field(default_factory=dict)  # by the signature's names
 
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """What callers know the outputs of the graph by, in its order."""
+        unique, aliases = unique_names(self.graph), {tensor: name for name, tensor in self.outputs.items()}
+        return tuple(aliases.get(tensor, unique[tensor]) for tensor in self.graph.outputs)
+
 
 def entries(model: Model) -> list[Entry]:
     """Every signature; without any, the first graph."""

@@ -18,7 +18,7 @@ from ..improve.pipeline import plan as plan_model
 from ..ops import OPS, OpSpec, Probabilities
 from ..plan.derive import Interface
 from ..plan.plan import Plan, Planned
-from ..plan.planner import require_matched_rules
+from ..plan.planner import with_matched_rules
 from ..plan.prepare import prepare
 from ..plan.request import Request, WeightOptions, resolve_recipe, resolve_target
 from ..recipe import FLOAT, Recipe, Rule
@@ -193,7 +193,7 @@ def trainable(
         made_for = without_dynamic_layers(resolve_target(target, rules, Interface(), strict=True))
         given = (ranges or Ranges({})).resolved(source)
         request = Request(rules, stats, given, ops=ops, target=made_for)
-        require_matched_rules(source, request)
+        request = with_matched_rules(source, request)
         planned = plan_model(source, request)
     else:
         request = Request(Recipe((Rule(FLOAT),)), ops=ops)

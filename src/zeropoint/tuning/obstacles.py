@@ -46,7 +46,7 @@ def obstacles(
         outcome = here.carry_out(Configuration(name, recipe, effort="quick"))
         form = "4-bit weights" if weighed.alone.unpacked else "int8"
         cost = outcome.refusal or f"{shown(score(outcome))} if it alone has {form}"
-        yield f"in the way: {kind} '{name.split(';')[0]}': {100 * share:.0f}% of {weighed.what}; {cost}"
+        yield f"in the way: {kind} '{name}': {100 * share:.0f}% of {weighed.what}; {cost}"
 
 
 def _weighed(question: Question, limit: Limit) -> Weighed:

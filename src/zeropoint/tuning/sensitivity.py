@@ -76,7 +76,7 @@ class Layer:
 
     @property
     def label(self) -> str:
-        return f"{self.kind} '{self.name.split(';')[0]}'"
+        return f"{self.kind} '{self.name}'"
 
 
 def _price(wide: Choice, narrow: Choice) -> float:

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from ..bench.bench import Bench
 from ..calibration import Stats
+from ..display import counted
 from ..dtypes import DType
 from ..graph.model import Model
 from ..graph.query import constants
@@ -218,7 +219,7 @@ def boldest(at: Callable[[int], Configuration], places: Sequence[int]) -> Found:
 def _sensitivity_line(layers: Sequence[Layer]) -> str:
     dear = sorted(layers, key=lambda layer: -layer.hull()[-1].error)[:3]
     names = ", ".join(layer.label for layer in dear)
-    return f"{len(layers)} layers measured one by one in the float model; fewer bits cost most in {names}"
+    return f"{counted(len(layers), 'layer')} measured one by one in the float model; fewer bits cost most in {names}"
 
 
 def wider_ops(question: Question, trials: Trials) -> Round:
@@ -254,11 +255,11 @@ SHARES = (0.01, 0.03, 0.06, 0.12, 0.25, 0.5)
 
 
 def _harm_names(harms: Sequence[Harm]) -> str:
-    return ", ".join(f"{h.kind} '{h.name.split(';')[0]}'" for h in harms[:3]) + (" ..." if len(harms) > 3 else "")
+    return ", ".join(f"{h.kind} '{h.name}'" for h in harms[:3]) + (" ..." if len(harms) > 3 else "")
 
 
 def _harm_line(harms: Sequence[Harm]) -> str:
-    return f"{len(harms)} ops measured one by one in int8; most is lost in {_harm_names(harms[:3])}"
+    return f"{counted(len(harms), 'op')} measured one by one in int8; most is lost in {_harm_names(harms[:3])}"
 
 
 def estimated_lines(model: Model, size: int, objective: Objective, target: str | None, trains: bool) -> Iterator[str]:

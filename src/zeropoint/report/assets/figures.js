@@ -62,7 +62,7 @@ function courseFigure(ops, measures, ink) {
     return {
       type: "scatter", mode: "lines+markers", name: measure.title, x: known.map((one) => one.index),
       y: known.map((one) => Math.min(one.op.errors[measure.key], SHOWN_DECIBELS)),
-      hints: known.map((one) => `${one.op.kind} ${one.op.name}: ${shortNumber(one.op.errors[measure.key])} dB, ${measure.title}`),
+      hints: known.map((one) => `${one.op.kind} ${one.op.short_name}: ${shortNumber(one.op.errors[measure.key])} dB, ${measure.title}`),
       customdata: known.map((one) => one.op.id), line: {width: 1.4, color: [ink.accent, ink.range, ink.third][k % 3]},
     };
   }).filter((line) => line.x.length);

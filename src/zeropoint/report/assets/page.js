@@ -123,7 +123,8 @@ function choose(id, {reveal}) {
   const detail = one("#detail");
   detail.replaceChildren(
     element("h2", {textContent: op.kind}),
-    element("p", {textContent: op.name}),
+    element("p", {textContent: op.short_name}),
+    ...(op.name === op.short_name ? [] : [element("p", {className: "quiet", textContent: `in the file: ${op.name}`})]),
     element("p", {className: "quiet", textContent: [op.execution, op.macs ? `${op.macs.toLocaleString("en")} multiply-accumulates` : ""].filter(Boolean).join(", ")}),
   );
   op.notes.forEach((note) => detail.append(element("p", {textContent: note})));
@@ -271,7 +272,7 @@ function filterRows() {
   const rows = all("#ops tbody tr");
   for (const row of rows) {
     const op = opsById.get(row.dataset.op);
-    const fits = (!execution || op.execution === execution) && matches(`${op.kind} ${op.name}`, query);
+    const fits = (!execution || op.execution === execution) && matches(`${op.kind} ${op.short_name} ${op.name}`, query);
     row.toggleAttribute("hidden", !fits);
     shown += fits;
   }
