@@ -39,6 +39,7 @@ from zeropoint.ops import (
     Untouched,
     Weight,
 )
+from zeropoint.ops.spec import FloatConstant
 
 DEFAULT_OUT = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
@@ -119,6 +120,7 @@ def _role(role: Role) -> str:
 
 PLAIN_ROLES: Mapping[type, str] = {
     Untouched: "left as it is: indices, shapes, conditions",
+    FloatConstant: "a number that belongs to what the op computes: stays float",
     ShapeOnly: "only its shape is read",
     Coefficients: "weights that act on a state: int16",
     OutputState: "the last output: has the output's parameters",
