@@ -32,7 +32,7 @@ REASONS = {
     "takes a minute": 1,
     "takes hours": 1,
     "needs a checkout of tflite-micro and a cross compiler": 1,
-    "one line of a summary": 1,
+    "one line of a summary": 2,
     "the names are those of another model": 2,
     "takes a frozen graph": 2,
 }
