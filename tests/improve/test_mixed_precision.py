@@ -85,7 +85,7 @@ def test_the_layer_that_four_bits_cost_most_is_found_on_data(mode: str, options:
     assert types(found)["layer1"] == "int8"
     assert "int4" in types(found).values()
     (note,) = (note for note in found.notes if "in 8 bits" in note)
-    told = re.fullmatch(r"(\d) of 4 layers in 8 bits: \+0\.\d kB, \+(\d+\.\d) dB", note)
+    told = re.fullmatch(r"(\d) of 4 layers in 8 bits: \+\d+ B, \+(\d+\.\d) dB", note)
     assert told is not None
     assert float(told[2]) > 1
     assert int(told[1]) == list(types(found).values()).count("int8")
