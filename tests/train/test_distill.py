@@ -17,7 +17,7 @@ from zeropoint.ops import OPS, KernelSpec
 from zeropoint.tflite.provenance import recorded
 from zeropoint.train import Goal, QuantSettings, Schedule, distill
 from zeropoint.train.backend import array_of
-from zeropoint.train.checkpoint import Check
+from zeropoint.train.checkpoint import StateCheck
 from zeropoint.train.loop import KeepBest, TrainingSummary, WeightEma
 from zeropoint.train.training_data import Augmentation, RandomBatches, TrainingData, shifted
 
@@ -343,9 +343,9 @@ def test_batches_follow_from_the_seed_and_the_step():
 def test_without_labels_the_choice_of_classes_counts_as_well():
     """A lower divergence that comes with other answers than the float model's is none to keep."""
     keeper = KeepBest(SimpleNamespace(goal=Goal()), Schedule(), None, None)
-    keeper.first = Check(1.0, (1.0,) * 4, {}, (0.95, 1.0, 0.9, 0.95))
-    assert keeper._disagrees(Check(0.5, (0.5,) * 4, {}, (0.8, 0.9, 0.8, 0.85)))
-    assert not keeper._disagrees(Check(0.5, (0.5,) * 4, {}, (0.96, 0.99, 0.9, 0.95)))
+    keeper.first = StateCheck(1.0, (1.0,) * 4, {}, (0.95, 1.0, 0.9, 0.95))
+    assert keeper._disagrees(StateCheck(0.5, (0.5,) * 4, {}, (0.8, 0.9, 0.8, 0.85)))
+    assert not keeper._disagrees(StateCheck(0.5, (0.5,) * 4, {}, (0.96, 0.99, 0.9, 0.95)))
 
 
 TRAIN_BRIEFLY = ("--steps", 2, "--batch", 8, "--effort", "quick")

@@ -17,7 +17,7 @@ from ..calibration import Grid, Method, choose_range
 from ..calibration.collect import remeasure
 from ..calibration.range_methods import Bounds
 from ..dtypes import DType
-from ..graph.model import Op
+from ..graph.model import Model, Op
 from ..graph.query import fingerprint
 from ..ops import OpSpec
 from ..ops.execution import macs_of
@@ -28,7 +28,7 @@ from ..plan.request import Island
 from ..recipe import DYNAMIC, FLOAT, INT16X8, Effort, Scheme
 from ..tflite.provenance import Provenance, provenance, recorded
 from .candidate import Candidate, Lab, Proposals, Step
-from .cross_layer_equalization import equalize
+from .cross_layer_equalization import Equalized, equalize
 from .dynamic_layers import layers_on_floats
 from .float_islands import GOOD_ENOUGH, GOOD_IN_LOOPS, MOST_WORK, RETAINED, STRETCHES, find_island
 from .integer_norms import with_integer_norms
@@ -97,13 +97,19 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     tensors = {**request.stats.tensors, **{keys[t]: found for t, found in measured.items()}}
     stats = replace(request.stats, fingerprint=fingerprint(copy), tensors=tensors)  # no longer the given model's
     kept = {twin: trained.packed[t] for t, twin in twins.items() if t in trained.packed and twin.buffer is t.buffer}
-    known, alike = provenance(copy) or Provenance(), Counter(t.name for graph in copy.graphs for t in graph.tensors)
+    model = recorded(copy, _with_factors(copy, equalized))
+    prepared = replace(copied, model=model, trained=Trained(packed=kept))
+    for method in dict.fromkeys((request.range_method, *TRIED[:1])):
+        yield Candidate(prepared, replace(request, stats=stats, method=method), len(equalized))
+
+
+def _with_factors(model: Model, equalized: Sequence[Equalized]) -> Provenance:
+    """What the file says of itself, with the factors of scaled channels, as far as names tell their tensors apart."""
+    known, alike = provenance(model) or Provenance(), Counter(t.name for graph in model.graphs for t in graph.tensors)
     for one in equalized:
         own = {tensor.name: factors for tensor, factors in one.factors.items() if alike[tensor.name] == 1}
         known = replace(known.scaled(own), is_complete=known.is_complete and len(own) == len(one.factors))
-    prepared = replace(copied, model=recorded(copy, known), trained=Trained(packed=kept))
-    for method in dict.fromkeys((request.range_method, *TRIED[:1])):
-        yield Candidate(prepared, replace(request, stats=stats, method=method), len(equalized))
+    return known
 
 
 def clipped_outliers(lab: Lab, best: Candidate) -> Proposals:

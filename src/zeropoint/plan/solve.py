@@ -75,14 +75,18 @@ class Solver:
         for use, held in (edge for edge in edges if edge not in split):
             if self._agree(self._class(use), self._class(held)):
                 self._union(use, held)
+        self._tie_states()
+        self._settle()
+        states = self._states()
+        return (*(self._group(c, states) for c in self._classes.values()), *self._cells())
+
+    def _tie_states(self) -> None:
+        """What a run leaves in an output is what the next one finds in an input."""
         for source, result in self.states:
             for dtype in {c.dtype for c in self._classes.values()}:
                 ends = Held(source, dtype), Held(result, dtype)
                 if self._parent.keys() >= set(ends) and self._agree(self._class(ends[0]), self._class(ends[1])):
                     self._union(*ends)
-        self._settle()
-        states = self._states()
-        return (*(self._group(c, states) for c in self._classes.values()), *self._cells())
 
     def _merge(self, edges: Sequence[Edge]) -> set[Edge]:
         """Tie uses to their tensors; those edges are left where that would take the values from other readers."""

@@ -18,7 +18,7 @@ from ..errors import printable
 from ..files import PathLike, write_whole
 from ..recipe_files import toml_text
 from ..tuning.result import Tuned
-from ..tuning.search import Progress, State
+from ..tuning.search import Progress, SearchState
 from ..tuning.trial import Trial
 from .terminal import Printer, duration_text
 
@@ -38,7 +38,7 @@ def live_table(console: Console) -> Iterator[Progress]:
 
     with Live(console=console, transient=True, auto_refresh=is_seen) if is_seen else _nothing() as live:
 
-        def report(state: State) -> None:
+        def report(state: SearchState) -> None:
             nonlocal said
             for line in state.lines[said:]:
                 printer.line(line)
@@ -54,7 +54,7 @@ def _nothing() -> Iterator[None]:
     yield None
 
 
-def _view(state: State) -> Group:
+def _view(state: SearchState) -> Group:
     table = Table(box=None, pad_edge=False)
     for title in ("being tried", "best so far", "trials", "at most"):
         table.add_column(title)

@@ -6,7 +6,7 @@ Of the format, a protocol buffer, only the fields that are asked for are read, s
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,18 +61,24 @@ def _constants(graph: bytes) -> Iterator[tuple[str, Array]]:
     for content in _messages(graph, GRAPH_INITIALIZER):
         fields = list(_fields(content))
         dtype = TYPES.get(next((int(v) for n, v in fields if n == TENSOR_TYPE and isinstance(v, int)), 0))
-        shape = [d for n, v in fields if n == TENSOR_DIMS for d in ([v] if isinstance(v, int) else _numbers(v))]
-        raw = b"".join(v for n, v in fields if n == TENSOR_RAW and isinstance(v, bytes))
         if dtype is None:
             continue
+        raw, shape, listed = _joined(fields, TENSOR_RAW), _listed(fields, TENSOR_DIMS), _listed(fields, TENSOR_INTS)
         if not raw and dtype is np.float32:
-            raw = b"".join(v for n, v in fields if n == TENSOR_FLOATS and isinstance(v, bytes))
-        listed = [d for n, v in fields if n == TENSOR_INTS for d in ([v] if isinstance(v, int) else _numbers(v))]
-        values = (
-            np.array([d - (1 << 64) if d >> 63 else d for d in listed], dtype) if listed else np.frombuffer(raw, dtype)
-        )
+            raw = _joined(fields, TENSOR_FLOATS)
+        signed = [d - (1 << 64) if d >> 63 else d for d in listed]
+        values = np.array(signed, dtype) if listed else np.frombuffer(raw, dtype)
         if values.size == int(np.prod(shape)):
             yield "".join(_texts(content, TENSOR_NAME)), values.reshape(shape)
+
+
+def _joined(fields: Sequence[tuple[int, int | bytes]], number: int) -> bytes:
+    return b"".join(v for n, v in fields if n == number and isinstance(v, bytes))
+
+
+def _listed(fields: Sequence[tuple[int, int | bytes]], number: int) -> list[int]:
+    """Whole numbers, which a file may hold one by one or packed."""
+    return [d for n, v in fields if n == number for d in ([v] if isinstance(v, int) else _numbers(v))]
 
 
 def _input(content: bytes) -> tuple[str, tuple[int, ...]]:

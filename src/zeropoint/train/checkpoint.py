@@ -21,7 +21,7 @@ from .backend import array_of
 
 
 @dataclass(frozen=True)
-class Check:
+class StateCheck:
     """Of a state on held-back samples: what it is judged by, over all and in parts, and what else Keras says."""
 
     value: float
@@ -37,7 +37,7 @@ class Progressed:
     step: int = 0
     history: list[tuple[int, float]] = field(default_factory=list)
     best_step: int = 0
-    best: Check = Check(0.0, ())
+    best: StateCheck = StateCheck(0.0, ())
     state: list[Array] = field(default_factory=list)
 
 
@@ -81,7 +81,7 @@ class TrainingCheckpoint:
                 held = {name: file[name] for name in file.files}
             known = json.loads(str(held["known"]))
             history = [(int(step), float(value)) for step, value in known["history"]]
-            best = Check(float(known["best"]), tuple(map(float, known["parts"])))
+            best = StateCheck(float(known["best"]), tuple(map(float, known["parts"])))
             done = Progressed(int(known["step"]), history, int(known["best_step"]), best)
             run = known["run"]
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:

@@ -113,8 +113,7 @@ def distill(
     source = load(model)
     stages = () if train_bits is None else stages_of(train_bits)
     if stages:
-        if (mode or "int8") != "int8" or recipe is not None or weight_bits != 8:
-            raise InvalidRecipe("train_bits says what becomes of weights and activations; leave out mode and recipe")
+        _require_nothing_else(mode, recipe, weight_bits)
         recipe, mode = low_bit_recipe(source, stages[-1], ops, every_layer=every_layer), None
     rules = resolve_recipe(mode, recipe, WeightOptions(weight_bits), training=True).unmixed().keeping_float(keep_float)
     schedule, goal, settings = schedule or Schedule(), goal or Goal(), settings or QuantSettings()
@@ -124,9 +123,9 @@ def distill(
         held.require_finite(source)
     source = fixed_for(source, held.rows)
     made_for = resolve_target(target, rules, interface_of(input_type, output_type), strict)
-    # Where few bits are trained, what they do to a network without training is no reason to keep ops in float.
-    effort = effort or ("quick" if rules.is_for_training else "standard")
-    request = Request(rules, effort=effort, ops=ops, target=without_dynamic_layers(made_for), strict=strict)
+    request = Request(
+        rules, effort=effort or _usual_effort(rules), ops=ops, target=without_dynamic_layers(made_for), strict=strict
+    )
     calibration = Settings(allow_nonfinite=allow_nonfinite)
     start = quantize_on(source, replace(request, allow_unmatched=allow_unmatched), list(held.rows), calibration)
     assert start.prepared is not None
@@ -144,9 +143,25 @@ def distill(
     loop = TrainingLoop(first, schedule, held, progress, callbacks, resume)
     summaries = list(_trained(loop, blueprint, stages))
     student, training = loop.distiller.student, summaries[-1]
-    told = [f"{s}: {one}" for s, one in zip(stages, summaries, strict=False)] if len(stages) > 1 else [str(training)]
     result = export(student, input_type=input_type, output_type=output_type)
-    return Distilled(replace(result, notes=(*result.notes, *told)), training, student)
+    return Distilled(replace(result, notes=(*result.notes, *_told(stages, summaries))), training, student)
+
+
+def _require_nothing_else(mode: str | None, recipe: Recipe | PathLike | None, weight_bits: int) -> None:
+    """Raise for what `train_bits` says already."""
+    if (mode or "int8") != "int8" or recipe is not None or weight_bits != 8:
+        raise InvalidRecipe("train_bits says what becomes of weights and activations; leave out mode and recipe")
+
+
+def _usual_effort(rules: Recipe) -> Effort:
+    """Where few bits are trained, what they do to a network without training is no reason to keep ops in float."""
+    return "quick" if rules.is_for_training else "standard"
+
+
+def _told(stages: Stages, summaries: Sequence[TrainingSummary]) -> Iterator[str]:
+    """How training went, in each number of bits."""
+    for stage, summary in zip(stages or (None,), summaries, strict=False):
+        yield f"{stage}: {summary}" if len(stages) > 1 else str(summary)
 
 
 def _trained(loop: TrainingLoop, blueprint: Blueprint, stages: Stages) -> Iterator[TrainingSummary]:

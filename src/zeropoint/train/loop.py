@@ -14,7 +14,7 @@ from ..dtypes import Array
 from ..errors import InvalidRecipe, ZeropointError
 from ..files import PathLike
 from .backend import array_of
-from .checkpoint import Check, Progressed, TrainingCheckpoint, plain_text
+from .checkpoint import Progressed, StateCheck, TrainingCheckpoint, plain_text
 from .training_data import Augmentation, HeldBack, RandomBatches, TrainingData
 
 RATE, RATE_OF_FEW_BITS = 3e-4, 1e-3
@@ -227,7 +227,7 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         super().__init__()
         self.distiller, self.schedule, self.batches, self.held = distiller, schedule, batches, held
         self.judge, self.sign = "loss", 1.0
-        self.first = Check(0.0, ())
+        self.first = StateCheck(0.0, ())
         self.done, self.stopped = Progressed(), ""
         self.initial: list[Array] = []
         self.present: list[Array] = []
@@ -245,7 +245,7 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
             self.present = self._state()
         return self.done.step // self.schedule.every
 
-    def _first_check(self) -> Check:
+    def _first_check(self) -> StateCheck:
         goal = self.distiller.goal
         try:
             found = self._check(self.initial)
@@ -325,7 +325,7 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         self._restore(self.initial if found.best_step == 0 else done.state)
         return found
 
-    def _compare(self, present: Check) -> None:
+    def _compare(self, present: StateCheck) -> None:
         """Take the better of the present and the averaged state, if it is the best so far."""
         done = self.done
         tried = [(self._check(self.average.state), self.average.state), (present, self.present)]
@@ -338,7 +338,7 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         if self._rank(found.value) < self._rank(done.best.value):
             done.best_step, done.best, done.state = done.step, found, state
 
-    def _disagrees(self, found: Check) -> bool:
+    def _disagrees(self, found: StateCheck) -> bool:
         """Whether, without labels, it chooses other classes than the float model more often than before training.
 
         A lower divergence may come of probabilities alone; what a classifier is used for is its choice.
@@ -351,7 +351,7 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
     def _rank(self, value: float) -> float:
         return self.sign * value if math.isfinite(value) else math.inf
 
-    def _check(self, state: Sequence[Array]) -> Check:
+    def _check(self, state: Sequence[Array]) -> StateCheck:
         """On the samples held back, in that state, which the student is left in."""
         self._restore(state)
         found, sizes = list[Mapping[str, float]](), list[int]()
@@ -362,7 +362,7 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         self._choose_judge()
         logs = {name: float(np.average([one[name] for one in found], weights=sizes)) for name in found[0]}
         agreements = tuple(float(one["agreement"]) for one in found if "agreement" in one)
-        return Check(logs[self.judge], tuple(float(one[self.judge]) for one in found), logs, agreements)
+        return StateCheck(logs[self.judge], tuple(float(one[self.judge]) for one in found), logs, agreements)
 
     def _choose_judge(self) -> None:
         """The first metric, once Keras has made it, or the loss."""

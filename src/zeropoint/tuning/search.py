@@ -43,7 +43,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class State:
+class SearchState:
     """How far a search is: what was said and tried so far, the best of it, and what is being tried."""
 
     lines: tuple[str, ...]
@@ -54,7 +54,7 @@ class State:
     seconds: float
 
 
-Progress = Callable[[State], None]
+Progress = Callable[[SearchState], None]
 
 
 class Search:
@@ -92,7 +92,9 @@ class Search:
     def _tell(self) -> None:
         if self._progress is not None:
             spent = time.monotonic() - self._start
-            state = State(tuple(self.lines), tuple(self.trials), self.best(), tuple(self._running), self._most, spent)
+            state = SearchState(
+                tuple(self.lines), tuple(self.trials), self.best(), tuple(self._running), self._most, spent
+            )
             self._progress(state)
 
     def run(self, executor: Executor, limits: Limits) -> None:
