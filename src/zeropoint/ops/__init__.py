@@ -5,6 +5,7 @@ from .spec import Activation as Activation
 from .spec import Bias as Bias
 from .spec import CellState as CellState
 from .spec import Coefficients as Coefficients
+from .spec import FloatConstant as FloatConstant
 from .spec import KernelSpec as KernelSpec
 from .spec import Need as Need
 from .spec import OpSpec as OpSpec
