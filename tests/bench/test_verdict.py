@@ -30,6 +30,20 @@ def test_a_good_classifier(digits, images):
     assert "doctor" not in str(found)
 
 
+def test_samples_that_look_wrong_leave_no_good_verdict(digits, images):
+    result = zeropoint.quantize(digits, data=[0 * image for image in images])
+    assert any("all samples hold zeros" in warning for warning in result.warnings)
+    assert result.verdict.samples_look_wrong
+    assert result.verdict.level == "doubtful"
+    assert str(result.verdict).startswith("look at it")
+    assert "do first what the warning about them says" in str(result.verdict)
+
+
+def test_one_sample_is_called_one_sample(digits, images):
+    found = zeropoint.quantize(digits, data=images[:1]).verdict
+    assert "on 1 sample of the calibration" in str(found)
+
+
 @pytest.mark.parametrize("effort", ["quick", "standard"])
 def test_a_ruined_classifier(digits, images, effort):
     found = zeropoint.quantize(digits, data=[1000 * i for i in images[:40]] + images[40:], effort=effort)

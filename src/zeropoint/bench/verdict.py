@@ -42,7 +42,8 @@ FEWEST = 4
 @dataclass(frozen=True)
 class Verdict:
     """`agreeing` of `sure` samples have the float model's class; `sure` is 0 where there are no classes. `where` the
-    `snr` is measured is told as well. `dynamic` is what the mode dynamic reaches, if that is clearly better."""
+    `snr` is measured is told as well. `dynamic` is what the mode dynamic reaches, if that is clearly better. Figures
+    measured on samples that look wrong tell little, so that such a model is `doubtful` at best."""
 
     level: Level
     snr: float | None = None
@@ -52,6 +53,7 @@ class Verdict:
     held_back: bool | None = False  # None if it is not known
     where: str = ""
     dynamic: Verdict | None = None
+    samples_look_wrong: bool = False
 
     @property
     def summary(self) -> str:
@@ -64,7 +66,8 @@ class Verdict:
         if self.sure:
             classes = f"the float model's class for {self.agreeing} of {self.sure} {which}"
             return f"{classes}; {snr}{self._beside}"
-        return f"{snr} on {self.samples} {which}{self._beside}"
+        only = which.replace("samples", "sample", 1) if self.samples == 1 else which
+        return f"{snr} on {self.samples} {only}{self._beside}"
 
     @property
     def _beside(self) -> str:
@@ -81,11 +84,17 @@ class Verdict:
             is_better = (dynamic.snr or 0.0) > (self.snr or 0.0) + NOISE
         return replace(self, dynamic=dynamic) if is_better else self
 
+    def on_wrong_samples(self) -> Verdict:
+        """The same, measured on samples that look wrong."""
+        return replace(self, level="doubtful" if self.level == "good" else self.level, samples_look_wrong=True)
+
     @property
     def advice(self) -> str:
         """What to do next."""
         if self.level == "good":
             return ""
+        if self.samples_look_wrong:
+            return "the samples look wrong, and so may the model be: do first what the warning about them says"
         if self.level == "unknown":
             return f"compare it with the float model: {call('compare', 'FLOAT', 'QUANTIZED', data='DATA')}"
         return f"find out why: {call('doctor', 'FLOAT', data='DATA')}"

@@ -14,7 +14,7 @@ from .. import __version__
 from ..affine import QuantParams
 from ..bench.bench import Bench
 from ..bench.errors import OpError, decibels
-from ..bench.sample_checks import check_samples
+from ..bench.sample_checks import SAMPLE_CAUSES, check_samples
 from ..bench.verdict import CLEAR, UNKNOWN, Verdict, verdict
 from ..calibration import Settings, Stats
 from ..calibration.collect import Progress, in_sequence_note, never_used, unknown_states
@@ -261,9 +261,12 @@ def quantize_on(
     judged = judged_samples(effort) if _searches(request) else 0
     bench = Bench(model, data, settings, judged=judged, holds_back=judged > 0, ops=request.ops, progress=progress)
     result = ask_target(quantize_with(bench, request, stage))
-    warnings = (*map(str, check_samples(bench)), *_left_without_samples(model, request, data), *result.warnings)
+    findings = check_samples(bench)
+    warnings = (*map(str, findings), *_left_without_samples(model, request, data), *result.warnings)
     notes = (*result.notes, *_use_of_samples(request))
     found = _beside_dynamic(verdict(bench, result.model), bench, request)
+    if any(finding.check in SAMPLE_CAUSES for finding in findings):
+        found = found.on_wrong_samples()
     return replace(result, warnings=warnings, notes=notes, verdict=found)
 
 
