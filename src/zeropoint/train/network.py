@@ -53,7 +53,6 @@ class OpLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
         """Variables are added by what the graph is made of."""
 
 
-@keras.saving.register_keras_serializable("zeropoint")
 class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
     """A `.tflite` as a Keras model. Its inputs and outputs are those of the file, in the file's order.
 
@@ -130,6 +129,9 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
     def least_bits(self) -> int:
         """Of the weights that are trained; 8 if there are none."""
         return min((quantizer.bits for quantizer in self.graph.quantizers.values()), default=8)
+
+
+keras.saving.register_keras_serializable("zeropoint")(Trainable)
 
 
 def op_layers(blueprint: Blueprint) -> dict[Op, OpLayer]:
