@@ -48,7 +48,7 @@ def read_onnx(path: PathLike) -> OnnxFile:
         nodes = tuple(_node(value) for value in _messages(graph, GRAPH_NODE))
         inputs = dict(_input(value) for value in _messages(graph, GRAPH_INPUT))
     except (StopIteration, ValueError, IndexError, struct.error) as error:
-        raise InvalidModel(f"{path} is not a whole ONNX model: {error or 'it has no graph'}") from None
+        raise InvalidModel(f"{path} is not a whole ONNX model: {str(error) or 'it has no graph'}") from None
     return OnnxFile({n: s for n, s in inputs.items() if n not in constants}, nodes, constants)
 
 
