@@ -140,7 +140,7 @@ LIMIT = 3_000_000_000
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (MemoryError(), "error: not enough memory: this process may take 3,000 MB (ulimit -v)"),
+        (MemoryError(), "error: not enough memory: this process may take 3.00 GB (ulimit -v)"),
         (ImportError(""), "error: not enough memory: "),
         (SystemError("error return without exception set"), "error: not enough memory: "),
         (RuntimeError("can't start new thread"), "error: not enough memory: "),

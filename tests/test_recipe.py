@@ -196,7 +196,7 @@ MALFORMED = {
     rules({"scheme": "dynamic", "block": 32}): "blocks need the mode dynamic and 4-bit weights",
     rules({"scheme": "weights", "weights": "int4", "block": 32}): "blocks need the mode dynamic and 4-bit weights",
     rules({"scheme": "dynamic", "asymmetric": True}): "asymmetric weights need the mode weights",
-    rules({"scheme": "int8", "effort": "much"}): "unknown effort 'much'; choose quick, standard or high",
+    rules({"scheme": "int8", "effort": "much"}): "unknown effort 'much'; choose quick, standard, high or max",
     rules({"scheme": "dynamic", "min_elements": -1}): "cannot be -1",
     rules({"scheme": "dynamic", "min_elements": True}): "'min_elements' is a whole number",
 }
@@ -230,7 +230,7 @@ def test_an_unknown_range_method_is_refused():
 
 @pytest.mark.parametrize("mode", ["int8", "dynamic"])
 def test_an_unknown_effort_is_refused(mode):
-    with pytest.raises(InvalidRecipe, match="unknown effort 'much'; choose quick, standard or high"):
+    with pytest.raises(InvalidRecipe, match="unknown effort 'much'; choose quick, standard, high or max"):
         zeropoint.quantize(build.float_cnn(), mode, effort="much")
 
 

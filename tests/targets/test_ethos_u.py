@@ -129,7 +129,6 @@ NOT_MADE = {
         "READ_VARIABLE",
         "REDUCE_ALL",
         "REDUCE_ANY",
-        "SCATTER_ND",
     },
 }
 """Ops of Vela's report that our tables leave to the CPU: we make none of them in scaled integers."""

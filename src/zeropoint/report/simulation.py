@@ -26,8 +26,7 @@ def print_trace(trace: Trace, console: Console) -> None:
     if on_floats:
         shown = printer.fit(trace.names[on_floats[0].outputs[0]], 60)
         rounding = "1 layer rounds" if len(on_floats) == 1 else f"{len(on_floats)} layers round"
-        many = f"{rounding} float data to integers as they run"
-        printer.entry("Dynamic", f"{many}; --tensor {shown} --at 0,... shows them")
+        printer.entry("Dynamic", f"{rounding} float data to integers; --tensor {shown} --at 0,... shows these")
     if not rows:
         return
     printer.line(("Integers ", "bold"), f"({counted(len(rows), 'op')}, {trace.kernels} kernels, one sample)")
