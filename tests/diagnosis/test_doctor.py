@@ -12,6 +12,7 @@ from rich.console import Console
 
 import zeropoint
 from zeropoint.comparison.values import MetricRow
+from zeropoint.demo import digits as digits_data
 from zeropoint.diagnosis.doctor import DiagnosisResult, diagnose
 from zeropoint.diagnosis.evidence import DiagnosisRequest
 from zeropoint.graph.edit import copy_model, set_constant
@@ -158,3 +159,11 @@ def test_ops_left_in_float_are_named_unless_the_recipe_keeps_them():
     causes = [[finding.cause for finding in diagnose(request).diagnosis.findings] for request in (given, asked_for)]
     assert "float_fallback" in causes[0]
     assert "float_fallback" not in causes[1]
+
+
+def test_no_model_is_called_good_on_samples_that_look_wrong(digits):
+    data = [0 * image[None] for image in digits_data()["calibration"][:24]]
+    found = zeropoint.doctor(digits, data, seconds=1)
+    assert found.findings[0].cause == "constant_samples"
+    assert found.verdict.samples_look_wrong
+    assert found.verdict.level == "doubtful"

@@ -29,4 +29,5 @@ def with_sample_findings(diagnosis: Diagnosis, benches: Mapping[str, Bench]) -> 
                 wrong_data = wrong_data or which == next(iter(benches))
                 suspect.append(Finding(found.check, f"{which}: {found.seen}", (), found.meaning, found.remedy))
     others = (f for f in diagnosis.findings if not (wrong_data and f.cause in BY_COMPARISON))
-    return replace(diagnosis, findings=(*suspect, *others), notes=(*diagnosis.notes, *notes))
+    judged = diagnosis.verdict.on_wrong_samples() if wrong_data else diagnosis.verdict
+    return replace(diagnosis, findings=(*suspect, *others), notes=(*diagnosis.notes, *notes), verdict=judged)
