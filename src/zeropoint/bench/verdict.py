@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from ..display import counted
 from ..dtypes import Array
 from ..errors import call
 from ..graph.model import Model
@@ -60,14 +61,12 @@ class Verdict:
         """What was measured, in a sentence."""
         if self.level == "unknown":
             return f"nothing was measured, as {'no output is in float' if self.samples else 'no samples were given'}"
-        uses = {True: "samples that calibration did not use", False: "samples of the calibration", None: "samples"}
-        which = uses[self.held_back]
+        which = {True: " that calibration did not use", False: " of the calibration", None: ""}[self.held_back]
         snr = f"SNR of the outputs {self.snr:.1f} dB, measured at {self.where}"
         if self.sure:
-            classes = f"the float model's class for {self.agreeing} of {self.sure} {which}"
+            classes = f"the float model's class for {self.agreeing} of {counted(self.sure, 'sample')}{which}"
             return f"{classes}; {snr}{self._beside}"
-        only = which.replace("samples", "sample", 1) if self.samples == 1 else which
-        return f"{snr} on {self.samples} {only}{self._beside}"
+        return f"{snr} on {counted(self.samples, 'sample')}{which}{self._beside}"
 
     @property
     def _beside(self) -> str:

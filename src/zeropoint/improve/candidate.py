@@ -70,14 +70,14 @@ class Candidate:
             text += f", channels of {counted(self.equalized, 'tensor')} equalized"
         left = sum(island.scheme.activations is None for island in self.request.islands.values())
         wide = sum(len(plan.wide_ops) for plan in self.planned.plans)
-        text += f", {left} ops left float" if left else ""
-        text += f", {wide} ops with 16 bits" if wide else ""
-        text += f", {self.smoothed} tensors smoothed" if self.smoothed else ""
+        text += f", {counted(left, 'op')} left float" if left else ""
+        text += f", {counted(wide, 'op')} with 16 bits" if wide else ""
+        text += f", {counted(self.smoothed, 'tensor')} smoothed" if self.smoothed else ""
         return text if self.refined is None else f"{text}, {self._refining}"
 
     @property
     def _refining(self) -> str:
-        learned = f"roundings and ranges of {self.learned} blocks learned"
+        learned = f"roundings and ranges of {counted(self.learned, 'block')} learned"
         return learned if self.learned else "weights rounded with compensation"
 
     def with_islands(self, ops: Sequence[Op], island: Island) -> Candidate:
