@@ -88,6 +88,14 @@ def test_channels_of_different_kinds_are_judged_each_by_its_own_power():
     assert power[2] < 0.2  # hardly ever used, so it counts less
 
 
+def test_channels_may_come_before_the_places_that_have_them():
+    """Detectors with 84 channels of 8,400 boxes."""
+    values = normal(1, 3, 400) * np.array([50, 2, 1]).reshape(3, 1).astype(np.float32)
+    scales = channel_scales([values])
+    assert scales is not None
+    assert ((values * scales) ** 2).sum(axis=(0, 2)) == pytest.approx(np.ones(3), rel=1e-3)
+
+
 @pytest.mark.parametrize("shape", [(1, 10), (1, 1, 200), (1, 20, 300)], ids=str)
 def test_what_is_no_channel_is_judged_by_its_power(shape):
     spread = np.geomspace(1e-3, 1e3, shape[-1])

@@ -29,8 +29,8 @@ SQUASHED = 8.0
 """What is so much below the greatest input of a softmax, or so far from zero before a sigmoid, makes no difference: a
 probability of 0.0003."""
 
-FEWEST_ROWS, MOST_CHANNELS = 8, 256
-"""What the last axis of an output must be like to be one of channels, each with a meaning of its own."""
+FEWEST_ROWS, MOST_CHANNELS, FAR_LONGER = 8, 256, 8
+"""What an axis of an output, and the others beside it, must be like for it to be one of channels."""
 
 IN_KIND = 100.0
 """From this ratio of their powers on, channels are of different kinds."""
@@ -219,20 +219,34 @@ def where_measured(compared: Sequence[Compared], graph: Graph) -> str:
     return labels[0] if len(labels) == 1 else f"{len(labels)} outputs ({', '.join(labels[:2])} ...)"
 
 
-def has_channels(shape: tuple[int, ...]) -> bool:
-    """Whether the last axis of an output may be one of channels, each with a meaning of its own."""
-    return len(shape) > 2 and 2 <= shape[-1] <= MOST_CHANNELS and math.prod(shape[:-1]) >= FEWEST_ROWS
+def channel_axis(shape: tuple[int, ...]) -> int | None:
+    """The axis of an output that may be one of channels, each with a meaning of its own.
+
+    That is the last, or the one behind the batch if the last is far longer: 84 channels of 8,400 boxes.
+    """
+    if len(shape) < 3:
+        return None
+    if 2 <= shape[-1] <= MOST_CHANNELS and math.prod(shape[:-1]) >= FEWEST_ROWS:
+        return len(shape) - 1
+    return 1 if 2 <= shape[1] <= min(MOST_CHANNELS, shape[-1] // FAR_LONGER) else None
+
+
+def channels_last(values: Array, axis: int) -> Array:
+    """[rows, channels]."""
+    return np.moveaxis(np.asarray(values, np.float64), axis, -1).reshape(-1, values.shape[axis])
 
 
 def channel_scales(values: Sequence[Array]) -> Array | None:
     """Factors that give the channels of an output the same power, if they differ in kind; None if they do not.
 
     A detector puts coordinates, scores and classes side by side: by their power the coordinates alone would count.
+    They are to be broadcast against the output.
     """
-    if not values or not has_channels(values[0].shape):
+    axis = channel_axis(values[0].shape) if values else None
+    if axis is None:
         return None
-    rows = [np.asarray(v, np.float64).reshape(-1, values[0].shape[-1]) for v in values]
-    return scales_of_powers(np.asarray(sum((r**2).sum(axis=0) for r in rows)))
+    scales = scales_of_powers(np.asarray(sum((channels_last(v, axis) ** 2).sum(axis=0) for v in values)))
+    return None if scales is None else scales.reshape(-1, *(1 for _ in values[0].shape[axis + 1 :]))
 
 
 def scales_of_powers(power: Array) -> Array | None:

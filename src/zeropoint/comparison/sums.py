@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..affine import QuantParams
-from ..bench.errors import Compared, ErrorSum, decibels, dot, has_channels, real, scales_of_powers
+from ..bench.errors import Compared, ErrorSum, channel_axis, channels_last, decibels, dot, real, scales_of_powers
 from ..dtypes import Array
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
@@ -66,8 +66,8 @@ class ChannelErrorSum(ErrorSum):
     channels: tuple[Array, Array] | None = None  # squared differences and squared values of each
 
     def add(self, wanted: Array, found: Array) -> Array:
-        if has_channels(wanted.shape):
-            rows, other = (np.asarray(v, np.float64).reshape(-1, wanted.shape[-1]) for v in (wanted, found))
+        if (axis := channel_axis(wanted.shape)) is not None:
+            rows, other = (channels_last(v, axis) for v in (wanted, found))
             with np.errstate(invalid="ignore"):
                 sums = ((other - rows) ** 2).sum(axis=0), (rows**2).sum(axis=0)
             before = self.channels or (0.0, 0.0)

@@ -12,6 +12,7 @@ from ..display import counted
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from ..ops import Rescale
+from ..plan.swamped import rounded_snr
 from ..recipe import PRESETS, Rule
 from .evidence import Fix, Hypothesis, ModelEvidence, QuantizedWeights, listed, numbers, rule_for, seen_span
 
@@ -153,7 +154,7 @@ def drowned_input(evidence: ModelEvidence) -> Hypothesis | None:
         f"'{worst.small.name}' drowns in {worst.op.label} '{names[0]}'",
         tuple(
             f"{d.op.label} '{name}': '{d.small.name}' takes {d.fewest:.1f} steps of the output's scale, "
-            f"'{d.large.name}' {d.most:.0f} ({d.ratio:.0f} times as many)"
+            f"'{d.large.name}' {d.most:.0f} ({d.ratio:.0f} times as many); alone it has {_snr(evidence, d):.1f} dB then"
             for d, name in zip(found[:3], names, strict=False)
         ),
         f"of the 256 values that '{worst.small.name}' could have, {max(1.0, worst.fewest):.0f} are left",
@@ -163,6 +164,14 @@ def drowned_input(evidence: ModelEvidence) -> Hypothesis | None:
         fixes=tuple(_with_readers(evidence, found, scheme) for scheme in ("int16x8", "float")),
         in_recipe=True,
     )
+
+
+def _snr(evidence: ModelEvidence, drowned: DrownedInput) -> float:
+    """Of the small input alone, rounded to the scale that it ends up in."""
+    seen, scale = evidence.seen(drowned.small), unit_of(drowned.op.outputs[0])
+    assert seen is not None
+    assert scale is not None
+    return rounded_snr(drowned.small, scale, seen, seen.range)
 
 
 def _steps(evidence: ModelEvidence, op: Op) -> Iterator[tuple[Tensor, float]]:

@@ -89,9 +89,14 @@ class Matcher:
     def _widened(self, op: Op, asked: Scheme) -> Scheme | None:
         """16 bits for islands of such, unless kernel or target take 8 bits better."""
         island = self.island(op)
-        if island is None or island.scheme.activations is None or asked.activations is not DType.INT8:
+        return None if island is None or island.scheme.activations is None else self.wide(op, asked)
+
+    def wide(self, op: Op, asked: Scheme | None = None) -> Scheme | None:
+        """What the recipe asks for with activations of 16 bits, unless kernel or target take 8 bits better."""
+        asked = asked or self.recipe.scheme(op)
+        if asked.activations is not DType.INT8:
             return None
-        wide = self._with_kernel(op, replace(asked, activations=island.scheme.activations, symmetric=True))
+        wide = self._with_kernel(op, replace(asked, activations=DType.INT16, symmetric=True))
         if next(self._refusals(op, wide), None) is not None:
             return None
         speeds = [SPEEDS.index(self.answers.verdict(op, s).speed) for s in (wide, asked)]

@@ -36,6 +36,7 @@ from .request import Request
 from .rewrite import EncodedAs
 from .saturation import Curve, curves, saturation
 from .solve import Solver
+from .swamped import split_swamped, swamped_notes
 from .target_rewrites import fit_to_target, fuse_clamps
 from .tensor_ranges import TensorRanges, fused_bounds
 from .weight_only import WeightOnly, gathers_to_lookups, reuse_notes
@@ -243,6 +244,7 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
     made = weights.share([weights.add(plan) for plan in plans])
     require_free(made, request, prepared.keys)
     notes = (*reuse_notes(prepared.trained.packed, made), *request.ranges.notes(), *default_notes(made, ranges))
+    notes = (*notes, *swamped_notes(made, request.ops, ranges))
     planned = Planned(model, tuple(p for p in made if p.graph in whole or p.does_anything or p.skipped), notes)
     if request.strict:
         refuse_float(planned)
@@ -276,22 +278,29 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
         matched = prepared.matched[graph] = _match(graph, request, matcher, matched)
     schemes, dynamic, skipped = matched.schemes, matched.dynamic, list(matched.skipped)
     seen, ranges = ranges, ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
-    states = _states(graph, prepared, request)
-    while True:  # ends, as every round but the last leaves out an op, or has one compute in 8 bits instead of 16
+    states, wide = _states(graph, prepared, request), dict[Op, str]()
+    while True:  # ends, as every round but the last leaves out an op, or changes its bits, once each way
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
         groups = Solver(schemes, ops, ranges, matched.symmetric, _exposed(graph, schemes), states).solve()
         plan = Plan(graph, index, schemes, groups, constants, dynamic=dynamic, bias_limit=request.target.bias_limit)
         plan, refused = fit_scales(plan, ops, request.target)
         refused = refused or (*coarse_tables(plan, ops, ranges), *coarse_outputs(plan, ops, seen))
         refused = refused or tuple({s.op: s for s in rounded_to_poles(plan, ops, seen)}.values())
+        widened = dict[Op, str]()
         if not refused:
+            refused, widened = split_swamped(plan, seen, matcher, request)
+            widened = {op: why for op, why in widened.items() if op not in wide}
+        if not refused and not widened:
             break
-        narrowed = {s.op: matcher.narrowed(s.op, schemes[s.op]) for s in refused}
-        skipped += [s for s in refused if narrowed[s.op] is None]
-        schemes = {op: new for op, scheme in schemes.items() if (new := narrowed.get(op, scheme)) is not None}
+        wide |= widened
+        changed = {s.op: matcher.narrowed(s.op, schemes[s.op]) for s in refused}
+        changed |= {op: matcher.wide(op) for op in widened}
+        skipped += [s for s in refused if changed[s.op] is None]
+        schemes = {op: new for op, scheme in schemes.items() if (new := changed.get(op, scheme)) is not None}
     order = {op: k for k, op in enumerate(graph.ops)}
     skipped.sort(key=lambda s: order[s.op])
-    wide = {op: island.why for op, scheme in schemes.items() if _is_wide(scheme) and (island := matcher.island(op))}
+    wide |= {op: island.why for op in schemes if (island := matcher.island(op))}
+    wide = {op: wide[op] for op, scheme in schemes.items() if _is_wide(scheme) and op in wide}
     plan = with_one_scale(with_interface(plan, request.interface, ranges), states)
     return replace(plan, skipped=tuple(skipped), wide_ops=wide)
 

@@ -1,0 +1,166 @@
+"""Concatenations in which one input leaves hardly a step to another: coordinates up to 640 beside scores up to 1.
+
+Kernels want one scale for everything that is joined. Where the result only leaves the graph, or is taken apart again,
+nothing but the joining itself needs that scale: in float, or with 16 bits, each input keeps what it has. Where a layer
+reads the whole, its one scale stays, and all that can be done is to say what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..bench.errors import decibels
+from ..calibration import TensorStats
+from ..calibration.range_methods import Bounds
+from ..display import counted
+from ..dtypes import Array, DType
+from ..graph.model import Op, Tensor
+from ..graph.query import Uses
+from ..ops import OpSpec, Trait
+from .match import Matcher
+from .plan import Plan, Skipped
+from .request import Request
+from .tensor_ranges import TensorRanges
+
+FEWEST_STEPS = 8
+"""An input that takes fewer steps of the common scale has lost most of its 8 bits."""
+
+AUDIBLE = 15.0
+"""SNR in dB from which on what an input has lost is not worth telling."""
+
+SHOWN = 3
+
+EVENLY = 1025
+"""Values that stand for a tensor of which nothing is known but its range."""
+
+
+@dataclass(frozen=True)
+class SwampedInput:
+    """An input of a joining op that takes few steps of the common scale, the one that takes most of them, and the
+    signal-to-noise ratio of the small one alone, once it is rounded to that scale."""
+
+    op: Op
+    small: Tensor
+    large: Tensor
+    steps: float
+    snr: float
+
+    @property
+    def reason(self) -> str:
+        few = counted(max(1, round(self.steps)), "step")
+        return (
+            f"in one scale with '{self.large.name}', '{self.small.name}' would have {few} of 256, and {self.snr:.1f} dB"
+        )
+
+    @property
+    def note(self) -> str:
+        few = counted(max(1, round(self.steps)), "step")
+        where = f"{self.op.label} '{self.op.name}' gives '{self.small.name}' {few} of 256"
+        return f"{where}, because '{self.large.name}' needs the others; that leaves it {self.snr:.1f} dB"
+
+
+def swamped_inputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> list[SwampedInput]:
+    """For each op that joins tensors in 8 bits, the input that loses most by the common scale, if it loses much."""
+    found = []
+    for op, scheme in plan.schemes.items():
+        spec, held = ops[op.kind], plan.stored.get(op.outputs[0]) if op.outputs else None
+        if not _joins(spec) or held is None or scheme.activations is None or scheme.activations.bits > 8:
+            continue
+        known = [t for t in dict.fromkeys(spec.read_activations(op)) if ranges.knows(t)]
+        steps = {t: _span(ranges.bounds(t)) / held.scale for t in known}
+        heard = {t: count for t, count in steps.items() if count > 0}
+        if len(heard) < 2:
+            continue
+        small, large = min(heard, key=heard.__getitem__), max(heard, key=heard.__getitem__)
+        if heard[small] < FEWEST_STEPS < heard[large]:
+            snr = rounded_snr(small, held.scale, ranges.measured(small), ranges.bounds(small))
+            found.append(SwampedInput(op, small, large, heard[small], snr))
+    return found
+
+
+def _joins(spec: OpSpec) -> bool:
+    """Whether all numbers that it is given are in its output."""
+    return _moves(spec) and Trait.VARIADIC in spec.traits
+
+
+def _moves(spec: OpSpec) -> bool:
+    return spec.tied and Trait.AVERAGES not in spec.traits and not spec.weight_slots
+
+
+def _span(bounds: Bounds) -> float:
+    return max(bounds[1], 0.0) - min(bounds[0], 0.0)
+
+
+def rounded_snr(tensor: Tensor, step: float, seen: TensorStats | None, bounds: Bounds) -> float:
+    """Signal-to-noise in dB of a tensor that is rounded to multiples of `step`, by what is known of its values."""
+    weights: Array = np.ones(1)
+    values: Array
+    width = 0.0
+    if tensor.data is not None:
+        values = np.asarray(tensor.data, np.float64).reshape(-1)
+    elif seen is not None and seen.histogram.counts.any():
+        histogram = seen.histogram
+        values = (histogram.first + np.arange(histogram.counts.size) + 0.5) * histogram.width
+        weights, width = histogram.counts.astype(np.float64), histogram.width
+    else:
+        values = np.linspace(*bounds, EVENLY)
+    gaps = np.full_like(values, step**2 / 12) if step < width else (values - step * np.rint(values / step)) ** 2
+    power = float((weights * values**2).sum())
+    return max(0.0, decibels(float((weights * gaps).sum()) / power if power > 0 else 0.0))
+
+
+# What can be done about it.
+
+
+def split_swamped(
+    plan: Plan, ranges: TensorRanges, matcher: Matcher, request: Request
+) -> tuple[tuple[Skipped, ...], dict[Op, str]]:
+    """Ops to leave float, or to give 16 bits where that is no choice, so that nothing is swamped; with the reasons."""
+    apart, uses = dict[Op, str](), Uses(plan.graph)
+    if request.interface.output is DType.FLOAT32:
+        for found in swamped_inputs(plan, request.ops, ranges):
+            movers = _movers_behind(found, plan, uses, request.ops, ranges)
+            if not any(_is_bound(op, request, ranges) for op in movers):
+                apart = dict.fromkeys(movers, found.reason) | apart
+    if request.target.costs is not None and not request.strict:
+        return tuple(Skipped(op, reason, "scale") for op, reason in apart.items()), {}
+    return (), {op: reason for op, reason in apart.items() if matcher.wide(op) is not None}
+
+
+def _is_bound(op: Op, request: Request, ranges: TensorRanges) -> bool:
+    """Whether integers were asked for by name, or parameters are given or trained."""
+    rule = request.recipe.rule(op)
+    is_named = rule is not None and not rule.is_general
+    return is_named or any(ranges.params(tensor) is not None for tensor in op.outputs)
+
+
+def _movers_behind(
+    found: SwampedInput, plan: Plan, uses: Uses, ops: Mapping[str, OpSpec], ranges: TensorRanges
+) -> list[Op]:
+    """The joining op and those behind it that only move its numbers; none if something computes with all of them."""
+    movers, waiting = [found.op], [found.op]
+    step = plan.stored[found.op.outputs[0]].scale
+    while waiting:
+        op = waiting.pop()
+        for tensor in op.outputs:
+            readers = [use.op for use in uses.readers(tensor) if use.op in plan.schemes]
+            computing = [reader for reader in readers if not _moves(ops[reader.kind])]
+            is_part = ranges.knows(tensor) and _span(ranges.bounds(tensor)) < FEWEST_STEPS * step
+            if computing and not is_part:
+                return []
+            new = [reader for reader in readers if _moves(ops[reader.kind]) and reader not in movers and not is_part]
+            movers += new
+            waiting += new
+    return movers
+
+
+def swamped_notes(plans: Sequence[Plan], ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[str]:
+    """What is still swamped, with what it costs, the worst first."""
+    found = [one for plan in plans for one in swamped_inputs(plan, ops, ranges) if one.snr < AUDIBLE]
+    found.sort(key=lambda one: one.snr)
+    yield from (one.note for one in found[:SHOWN])
+    if len(found) > SHOWN:
+        yield f"{len(found) - SHOWN} more concatenations like that"
