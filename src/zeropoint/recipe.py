@@ -278,6 +278,8 @@ def preset(name: str, weight_bits: int = 8, **changes: Any) -> Recipe:
     """The recipe called `name`, one of MODES, for all ops with such a kernel; `changes` are as in a rule's file."""
     if f"int{weight_bits}" not in WEIGHT_TYPES:
         raise InvalidRecipe(f"weights of {weight_bits} bits are not supported; choose 2 to 8")
+    if isinstance(name, Recipe):
+        raise InvalidRecipe("a recipe is given as mode=; give it as recipe=")
     if name not in MODES:
         raise InvalidRecipe(f"unknown mode {name!r}; choose from {', '.join(MODES)}")
     if name in ("float16", "uint8"):

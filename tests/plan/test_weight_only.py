@@ -16,7 +16,7 @@ from zeropoint.errors import InvalidModel, InvalidRecipe
 from zeropoint.graph import Graph, Model, Op, Tensor
 from zeropoint.improve.squant import balanced, nonnegative_tensors
 from zeropoint.ops import OPS
-from zeropoint.recipe import DYNAMIC, FLOAT, Recipe, Rule
+from zeropoint.recipe import DYNAMIC, FLOAT, Recipe, Rule, preset
 from zeropoint.runtime import Session
 from zeropoint.tflite import to_bytes
 
@@ -317,6 +317,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"mode": "dynamic", "asymmetric": True}, "asymmetric weights need the mode weights"),
     ({"mode": "dynamic", "weight_bits": 9}, "weights of 9 bits are not supported; choose 2 to 8"),
     ({"mode": "tiny"}, "unknown mode 'tiny'"),
+    ({"mode": preset("dynamic")}, "give it as recipe="),
 ]
 
 
