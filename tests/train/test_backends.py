@@ -13,6 +13,7 @@ HERE = Path(__file__).parent
 PARTS = ("test_fake_quant.py", "test_compute.py", "test_trainable.py", "test_distill.py")
 
 
+@pytest.mark.jax
 @pytest.mark.parametrize("part", PARTS)
 def test_training_works_on_jax(part):
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}

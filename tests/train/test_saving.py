@@ -100,7 +100,7 @@ def test_mixed_precision_multiplies_in_sixteen_bits(digits, images, net):
     trained, wanted = (array_of(one(x, training=True)) for one in (half, whole))
     assert trained.dtype == np.float32
     assert 0 < np.abs(trained - wanted).max() < 0.1 * np.abs(wanted).max()
-    half.compile(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    half.compile(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
     assert type(half.optimizer).__name__ == "LossScaleOptimizer"
     history = half.fit(x, images["test_labels"][:64], batch_size=32, epochs=2, verbose=0)
     assert np.isfinite(history.history["loss"]).all()

@@ -65,7 +65,7 @@ def batch_of(model, count=32):
 def trained_a_little(net, x, steps=3):
     """Weights and ranges that calibration would not give."""
     target = array_of(net(x)) * 0.5
-    net.compile(optimizer=keras.optimizers.Adam(0.02), loss="mse", jit_compile=False)
+    net.compile(optimizer=keras.optimizers.Adam(0.02), loss="mse", run_eagerly=True)
     for _ in range(steps):
         net.train_on_batch(x, target)
 
@@ -104,7 +104,7 @@ def test_what_was_trained_is_what_is_deployed(weight_bits, ranges):
 def test_digits_agree_to_the_unit(model, stats, images, weight_bits):
     net = trainable(model, "int8", stats, weight_bits=weight_bits)
     trained_a_little(net, images["calibration"][:64])
-    (found,) = parity(net, export(net), [x[None] for x in images["test_images"]], limit=100)
+    (found,) = parity(net, export(net), [x[None] for x in images["test_images"]], limit=50)
     assert found.within_one >= 0.99, str(found)
     assert found.worst <= 2, str(found)
 
