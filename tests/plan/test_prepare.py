@@ -13,6 +13,8 @@ from zeropoint.plan.prepare import prepare
 from zeropoint.recipe import preset
 from zeropoint.runtime import Session
 
+from ..nets import Net, normal, outputs_of, samples_for, worst
+
 
 def quotient() -> Model:
     x, y = act("x", 1, 4), act("y", 1, 4)
@@ -40,6 +42,22 @@ def test_recast_ops_compute_the_same_unless_a_rule_keeps_them(build, kind: str, 
     kept = zeropoint.quantize(model, data=samples, keep_float=[kind])
     assert [o.kind for o in kept.model.main.ops] == [kind]
     assert kept.warnings == ("nothing was quantized",)
+
+
+@pytest.mark.parametrize("kind", ["MAX_POOL_2D", "AVERAGE_POOL_2D"])
+@pytest.mark.parametrize("mode", ["int8", "weights", "float16"])
+@pytest.mark.parametrize("is_output", [True, False])
+def test_pools_of_one_are_taken_out(kind: str, mode: str, is_output: bool) -> None:
+    """Behind a ReLU, LiteRT's delegate would leave out what is before it."""
+    net = Net()
+    x = net("RELU", [net.conv(net.input(1, 5, 5, 3), normal(3, 1, 1, 3), normal(3))])
+    pooled = net(kind, [x], name="pooled", filterWidth=1, filterHeight=1, strideW=1, strideH=1)
+    model = net.model(pooled if is_output else net("ADD", [pooled, np.float32([0.5])]))
+    samples = samples_for(model, 8, spread=3.0)
+    made = zeropoint.quantize(model, mode, data=samples if mode == "int8" else None, effort="quick")
+    assert kind not in {op.kind for op in made.model.main.ops}
+    assert [t.name for t in made.model.main.outputs] == [t.name for t in model.main.outputs]
+    assert worst(outputs_of(model, samples, "reference"), outputs_of(made.model, samples)) <= 0.02
 
 
 def test_graphs_that_ops_call_stay_as_they_are() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..affine import PerBlock, QuantParams, dequantize
 from ..dtypes import DType
-from ..graph.edit import absorb, drop_unused, fold_into_constant, recast, replace_input
+from ..graph.edit import absorb, drop_unused, fold_into_constant, recast, remove_op, replace_input
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..graph.sparse import fold_densify
@@ -39,6 +39,7 @@ def prepare(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec] = OPS) -> Tr
             elif execution_of(op, ops) == "hybrid" and (spec := ops.get(op.kind)) is not None:
                 unpacked.take_weights(graph, op, spec)
         _fuse_activations(graph, recipe, ops)
+        _drop_pools_of_one(graph)
         for op in graph.ops:
             if recipe.scheme(op).activations is not None:
                 _quotient_to_product(graph, op)
@@ -65,6 +66,24 @@ def _fuse_activations(graph: Graph, recipe: Recipe, ops: Mapping[str, OpSpec]) -
         if producer.option("fusedActivationFunction") == 0:
             absorb(graph, op, producer, producer.options.replace(fusedActivationFunction=codes[op.kind]))
             uses = Uses(graph)
+
+
+def _drop_pools_of_one(graph: Graph) -> None:
+    """Take out pooling that returns what it reads: windows of 1x1 in steps of 1, without an activation.
+
+    Behind an op with a fused activation, LiteRT's delegate leaves out the convolution before them, or returns what
+    happens to be in memory (ai-edge-litert 2.3). What the graph returns keeps its name: a RESHAPE copies it.
+    """
+    for op in [op for op in graph.ops if op.kind in ("MAX_POOL_2D", "AVERAGE_POOL_2D")]:
+        sizes = [op.option(name) for name in ("filterWidth", "filterHeight", "strideW", "strideH")]
+        source, result = op.inputs[0], op.outputs[0]
+        if sizes != [1] * 4 or op.option("fusedActivationFunction") != 0 or source is None:
+            continue
+        if result not in graph.outputs:
+            remove_op(graph, op)
+        elif -1 not in (shape := result.shape_signature or result.shape):
+            wanted = Tensor.constant(f"{op.name}/shape", np.array(shape, np.int32), DType.INT32)
+            recast(graph, op, "RESHAPE", [source, wanted], default_options("ReshapeOptions", newShape=shape))
 
 
 def _quotient_to_product(graph: Graph, op: Op) -> None:
