@@ -74,3 +74,70 @@ def test_probabilities_below_the_kernels_steps_stay_float(mode: str) -> None:
     reasons = {skipped.op.kind: skipped.reason for skipped in made.skipped}
     assert "none of its results reaches one" in reasons["LOGISTIC"]
     assert worst(outputs_of(model, samples), outputs_of(made.model, samples)) <= 0.01
+
+
+def test_tables_are_fine_enough_for_all_that_was_measured() -> None:
+    """Of x * gelu(x), cut off at 1, only inputs up to 1.1 count; but the kernel of GELU gets all of them, in the scale
+    that x has beside 100: the points of its table are 0.4 apart, and the last one is cut off."""
+    net = Net()
+    x = net.input(1, 32)
+    y = net("RESHAPE", [x, np.int32([32])], (32,), newShape=(32,))
+    product = net("MUL", [y, net("GELU", [y])], fusedActivationFunction=2)
+    model = net.model(product, net("CONCATENATION", [x, np.float32([[100]])], (1, 33), axis=1))
+    samples = [(np.linspace(0, 6, 32, dtype=np.float32)[None],)] * 2
+    made = zeropoint.quantize(model, "int16x8", data=samples, effort="quick", target="integer")
+    (skipped,) = made.skipped
+    assert skipped.op.kind == "GELU"
+    assert "points that are too far apart" in skipped.reason
+
+
+@pytest.mark.parametrize("reader", ["", "ABS"])
+def test_floats_that_no_longer_cancel_do_not_wrap(reader: str) -> None:
+    """What is left of 1e12 when it is rounded on one side and not on the other: in float, nothing. Beyond 2**31 units
+    the optimized kernel of QUANTIZE makes the least integer of the greatest floats."""
+    net = Net()
+    x = net.input(1, 8)
+    rest = net("SQUARED_DIFFERENCE", [net("RELU", [x]), net("FLOOR", [x])])
+    model = net.model(net(reader, [rest]) if reader else rest)
+    samples = [(np.geomspace(1e9, 1e12, 8, dtype=np.float32)[None],)] * 2
+    made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer", output_type="int8")
+    first, second = (outputs_of(made.model, samples, kernels)[0] for kernels in ("optimized", "reference"))
+    assert first == pytest.approx(second)
+
+
+def test_biases_beside_weights_of_four_bits_leave_room() -> None:
+    """Dense layers of the delegate add up 16 times as much there: more than 2**27 wraps."""
+    net = Net()
+    x = net.input(1, 8)
+    biases = np.float32([7e4, -7e4, 1, 0])
+    model = net.model(net.dense(x, np.full((4, 8), 1e-3, np.float32), biases))
+    samples = [((np.random.default_rng(0).normal(size=(1, 8))).astype(np.float32),) for _ in range(4)]
+    made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer", weight_bits=4)
+    (layer,) = (op for op in made.model.main.ops if op.kind == "FULLY_CONNECTED")
+    assert layer.inputs[1].dtype is DType.INT4
+    assert np.abs(layer.inputs[2].data).max() <= 2**26
+    for kernels in ("delegate", "optimized", "reference"):
+        assert worst(outputs_of(model, samples), outputs_of(made.model, samples, kernels)) <= 0.01
+
+
+def test_logarithms_that_the_kernel_would_cut_off_stay_float() -> None:
+    """It ends at -16."""
+    net = Net()
+    model = net.model(net("LOG_SOFTMAX", [net.input(1, 16)]))
+    for spread, stays in ((4, False), (100, True)):
+        samples = [(np.linspace(-spread, spread, 16, dtype=np.float32)[None],)] * 2
+        made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer")
+        assert [s.op.kind for s in made.skipped] == ["LOG_SOFTMAX"] * stays
+        assert worst(outputs_of(model, samples), outputs_of(made.model, samples)) <= 0.01
+
+
+@pytest.mark.parametrize("size", [1e3, 1e15])
+def test_probabilities_that_a_step_decides_stay_float(size: float) -> None:
+    """Numbers that rounding makes equal would be thousands of times as probable as each other."""
+    net = Net()
+    model = net.model(net("SOFTMAX", [net.input(1, 16)], beta=1.0))
+    rng = np.random.default_rng(0)
+    samples = [((rng.normal(size=(1, 16)) * size).astype(np.float32),) for _ in range(16)]
+    made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer")
+    assert [s.code for s in made.skipped] == ["scale"]
+    assert worst(outputs_of(model, samples), outputs_of(made.model, samples)) <= 0.01

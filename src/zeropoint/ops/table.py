@@ -79,8 +79,9 @@ ORDERED, EQUATED = {INT8: COMPARED}, dict.fromkeys(BOTH, COMPARED)
 # Sigmoid and tanh find their entry in a table by shifts that are too long beyond. Of tanh, less than some steps of its
 # output would be left.
 SIGMOID, HYPERBOLIC = {INT16: (2.0**-32, 2.0)}, {INT8: (2.0**-12, math.inf), INT16: (2.0**-28, 2.0)}
-# int8 kernels end the process where 2**26 * scale * beta is below 1; 2**6 of that is room for beta. Those of int16 wrap.
-EXPONENTIALS = {INT8: (2.0**-20, math.inf), INT16: (0.0, 4.0)}
+# int8 kernels end the process where 2**26 * scale * beta is below 1; 2**6 of that is room for beta. Those of int16 wrap
+# from 4 on; in int8, numbers that rounding makes equal there may be e**4 times as probable as each other.
+EXPONENTIALS = {INT8: (2.0**-20, 4.0), INT16: (0.0, 4.0)}
 # That of LOG_SOFTMAX adds the logarithm to 128 * scale in float32, which is too coarse for it beyond.
 LOGARITHMS = {INT8: (2.0**-20, 2.0**11)}
 # In float the norm is at least 1e-6, and squares have to be finite; integers know neither.

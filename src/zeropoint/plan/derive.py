@@ -21,7 +21,8 @@ from ..graph.model import Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import Activation, Bias, CellState, Need, OpSpec, Rescale, Trait, Weight, fused_activation
 from ..ops.interpolation import COARSE, interpolation_error
-from .plan import Held, Plan, Repair, Skipped
+from .conversions import overflowing_uses
+from .plan import Held, Node, Plan, Repair, Skipped
 from .tensor_ranges import TensorRanges
 from .weights import fit_bias
 
@@ -34,6 +35,9 @@ ENDS_BELOW = 2.0**30
 
 FEWEST_STEPS = 16
 """An op whose output would have fewer steps than this for what was measured stays float."""
+
+BEYOND = 2.0
+"""Times the end of a range that a kernel fixes: what cuts off so much is no rounding."""
 
 TOO_FINE = "its output's scale is too small beside those of its inputs for the kernel"
 
@@ -124,8 +128,9 @@ def _root(op: Op, plan: Plan) -> float:
     return math.sqrt(plan.wanted[Use(op, 0)].scale) * plan.stored[op.outputs[0]].scale
 
 
-def coarse_outputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
-    """Ops whose kernels fix a scale that is coarser than all that they make: a sigmoid of numbers below -11, say."""
+def unfit_outputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
+    """Ops whose kernels fix a scale that is coarser than all that they make (a sigmoid of numbers below -11, say), or a
+    range that ends long before it (logarithms of probabilities far below e**-16)."""
     for op, scheme in plan.schemes.items():
         fixed = None if scheme.activations is None else ops[op.kind].fixed.get(scheme.activations)
         if fixed is None or not ranges.knows(op.outputs[0]):
@@ -133,10 +138,17 @@ def coarse_outputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) 
         if 0 < max(map(abs, ranges.bounds(op.outputs[0]))) < fixed.scale:
             reason = f"its kernel makes steps of {fixed.scale:.3g}, and none of its results reaches one"
             yield Skipped(op, reason, "scale")
+        measured, end = ranges.measured(op.outputs[0]), max(map(abs, plan.stored[op.outputs[0]].range()))
+        greatest = 0.0 if measured is None else max(-measured.low.value, measured.high.value)
+        if greatest > BEYOND * end:
+            yield Skipped(op, f"its kernel makes numbers up to {end:.3g}, and results go to {greatest:.3g}", "scale")
 
 
 def coarse_tables(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
-    """Ops whose int16 kernels interpolate a function between points that are too far apart for their inputs."""
+    """Ops whose int16 kernels interpolate a function between points that are too far apart for their inputs.
+
+    These are all that was measured, as far as the integers hold it, even where it is of no further use.
+    """
     for op, scheme in plan.schemes.items():
         interpolated = ops[op.kind].interpolated
         if interpolated is None or scheme.activations is not DType.INT16:
@@ -144,8 +156,10 @@ def coarse_tables(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -
         if ranges.bounds(op.outputs[0]) == (0.0, 0.0):
             yield Skipped(op, "it only ever made zeros, and its int16 kernel is not exact", "scale")
             continue
-        seen = ranges.bounds(Use(op, 0).tensor)
-        if interpolation_error(interpolated(op), seen, plan.wanted[Use(op, 0)], plan.stored[op.outputs[0]]) > COARSE:
+        read, made = plan.wanted[Use(op, 0)], plan.stored[op.outputs[0]]
+        least, greatest = read.range()
+        seen = [min(max(end, least), greatest) for end in ranges.bounds(Use(op, 0).tensor)]
+        if interpolation_error(interpolated(op), (seen[0], seen[1]), read, made) > COARSE:
             yield Skipped(op, "its int16 kernel interpolates between 513 points that are too far apart here", "scale")
 
 
@@ -157,15 +171,18 @@ def _coarser_weights(bias: Tensor, channels: Sequence[int]) -> Repair:
 
 @dataclass(frozen=True)
 class _TooFine:
-    """An output whose scale is too small for the kernel that makes it, with the factor it has to grow by."""
+    """An output whose scale is too small for the kernel that makes it, or what an op reads whose scale is too small for
+    the conversion to it, with the factor it has to grow by."""
 
     op: Op
-    node: Held
+    node: Node
     factor: float
 
     def is_lost(self, ops: Mapping[str, OpSpec]) -> bool:
         """Whether hardly a step would be left to its values. What layers with weights make of so little is noise."""
-        return not ops[self.op.kind].weight_slots and self.factor * FEWEST_STEPS > 2.0**self.node.dtype.bits
+        if isinstance(self.node, Use) or ops[self.op.kind].weight_slots:
+            return False
+        return self.factor * FEWEST_STEPS > 2.0**self.node.dtype.bits
 
 
 def _too_fine(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[_TooFine]:
@@ -176,6 +193,7 @@ def _too_fine(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[_TooFine]:
         excess = _excess(op, ops[op.kind], plan.wanted, held)
         if excess >= 1:
             yield _TooFine(op, Held(op.outputs[0], scheme.activations), 1.01 * excess)
+    yield from (_TooFine(use.op, use, factor) for use, factor in overflowing_uses(plan, ops))
 
 
 def _excess(op: Op, spec: OpSpec, wanted: Mapping[Use, QuantParams], held: QuantParams) -> float:

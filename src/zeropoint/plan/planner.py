@@ -21,8 +21,9 @@ from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
 from ..targets import OpVerdict
 from .called import computing_graphs, inline_composites
+from .conversions import with_room_in_outputs
 from .decompose import decompose, has_float_part
-from .derive import Interface, coarse_outputs, coarse_tables, with_interface, with_one_scale
+from .derive import Interface, coarse_tables, unfit_outputs, with_interface, with_one_scale
 from .fit import fit_scales, symmetric_uses
 from .given import clip_constants, default_notes, require_free
 from .masks import limit_to_what_counts
@@ -284,7 +285,7 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
         groups = Solver(schemes, ops, ranges, matched.symmetric, _exposed(graph, schemes), states).solve()
         plan = Plan(graph, index, schemes, groups, constants, dynamic=dynamic, bias_limit=request.target.bias_limit)
         plan, refused = fit_scales(plan, ops, request.target)
-        refused = refused or (*coarse_tables(plan, ops, ranges), *coarse_outputs(plan, ops, seen))
+        refused = refused or (*coarse_tables(plan, ops, seen), *unfit_outputs(plan, ops, seen))
         refused = refused or tuple({s.op: s for s in rounded_to_poles(plan, ops, seen)}.values())
         widened = dict[Op, str]()
         if not refused:
@@ -301,7 +302,8 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
     skipped.sort(key=lambda s: order[s.op])
     wide |= {op: island.why for op in schemes if (island := matcher.island(op))}
     wide = {op: wide[op] for op, scheme in schemes.items() if _is_wide(scheme) and op in wide}
-    plan = with_one_scale(with_interface(plan, request.interface, ranges), states)
+    plan = with_room_in_outputs(with_interface(plan, request.interface, ranges), ops)
+    plan = with_one_scale(plan, states)
     return replace(plan, skipped=tuple(skipped), wide_ops=wide)
 
 

@@ -19,6 +19,10 @@ BIAS_LIMIT = {DType.INT8: 2.0**30, DType.UINT8: 2.0**30, DType.INT16: 2.0**44}
 """The largest integer a bias may take, by activation type: half of what the accumulators hold, so that sums fit too.
 Those of int16 hold 48 bits."""
 
+FOUR_BIT_BIAS_LIMIT = 2.0**26
+"""Beside weights of 4 bits and activations of 8. LiteRT's delegate may hold weights of dense layers in the upper half
+of a byte, so that all that it adds up is 16 times as much (ai-edge-litert 2.3, on an x86 processor with VNNI)."""
+
 SCALED_DOWN = 2.0**31
 """Kernels take factors below 2**-32 for zero, so that nothing would remain of a bias which has more integers than that
 for each unit of the output."""
@@ -104,7 +108,9 @@ def fit_bias(
     values = np.abs(bias.reshape(-1).astype(np.float64))
     if scales.size == 1:
         values = values.max(initial=0.0, keepdims=True)
-    most = np.minimum(SCALED_DOWN * np.maximum(values / made.scale, 1.0), BIAS_LIMIT[made.dtype])
+    is_shifted = weights.dtype.is_packed and made.dtype.bits == 8
+    held = FOUR_BIT_BIAS_LIMIT if is_shifted else BIAS_LIMIT[made.dtype]
+    most = np.minimum(SCALED_DOWN * np.maximum(values / made.scale, 1.0), held)
     least = values / (read.scale * np.minimum(most, limit or math.inf))
     raised = np.flatnonzero(least > scales)
     weights = with_scales(weights, np.maximum(scales, least)) if raised.size else weights
