@@ -45,6 +45,7 @@ OPTIONS = {
     "RSQRT": "",
     "RELU_0_TO_1": "",
     "BATCH_MATMUL": "BatchMatMulOptions",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": "UnidirectionalSequenceLSTMOptions",
 }
 """Names of options tables that do not follow from the op's."""
 

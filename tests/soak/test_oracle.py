@@ -81,3 +81,17 @@ def test_a_table_is_judged_by_the_function_that_it_stands_for():
     set_constant(table, np.roll(table.data, 8), table.dtype, table.params)
     (wrong,) = Opened(result.model, result.prepared).wrong_ops(samples, "optimized")
     assert wrong.op.kind == "GATHER"
+
+
+def test_a_table_is_judged_for_inputs_that_were_measured():
+    """Near zero the points of the logarithm's table are too far apart, and such inputs were never seen."""
+    net = Net()
+    model = net.model(net("LOG", [net.input(1, 8)]))
+    seen, unseen = ([(np.linspace(low, 50, 8, dtype=np.float32)[None],)] for low in (40, 0.1))
+    stats = zeropoint.calibrate(model, seen)
+    result = zeropoint.quantize(model, "int16x8", stats=stats, effort="quick", target="integer")
+    opened = Opened(result.model, result.prepared, stats)
+    assert opened.wrong_ops(seen, "optimized") == []
+    assert opened.wrong_ops(unseen, "optimized") == []
+    (wrong,) = wrong_ops(result.model, unseen, "optimized")
+    assert wrong.op.kind == "LOG"

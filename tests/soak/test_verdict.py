@@ -6,16 +6,18 @@ import numpy as np
 
 import zeropoint
 from tools.soak.graphs import RandomGraph
-from tools.soak.verdict import Subject, cut_off, outputs
+from tools.soak.oracle import Opened
+from tools.soak.verdict import Subject, cut_off, different_unseen, outputs
 from zeropoint.calibration.given_ranges import Range, Ranges
 from zeropoint.dtypes import DType
 from zeropoint.graph import Model
 
+from .. import build
 from ..nets import Net
 
 
-def found(model: Model, row: np.ndarray, **options: object) -> list[str]:
-    samples = [(row,)] * 2
+def found(model: Model, *rows: np.ndarray, **options: object) -> list[str]:
+    samples = [(row,) for row in rows]
     stats = zeropoint.calibrate(model, samples)
     result = zeropoint.quantize(model, "int16x8", stats=stats, effort="quick", **options)
     given = Subject(RandomGraph(model, samples), stats, outputs(model, samples, "optimized"), ("optimized",))
@@ -38,3 +40,30 @@ def test_what_less_than_a_unit_decides_is_no_matter_of_ranges():
     scores = net("MUL", [net("CAST", [net("EQUAL", [probability, np.float32([1])])]), np.float32([3])])
     net.ops[2].outputs[0].dtype = DType.BOOL
     assert found(net.model(scores), np.linspace(20, 40, 8, dtype=np.float32)[None]) == []
+
+
+def test_states_are_kept_as_they_were_in_calibration():
+    """One step of a recurrent layer in each run: every other step cancels what the one before it left in the state."""
+    net = Net()
+    zeros, open_gate = np.zeros((4, 4), np.float32), np.full(4, 9, np.float32)
+    weights = [zeros, zeros, np.eye(4, dtype=np.float32), zeros, *[zeros] * 4, *[None] * 3]
+    biases = [open_gate, open_gate, np.zeros(4, np.float32), open_gate, None, None]
+    states = [build.act(f"state{k}", 1, 4) for k in range(2)]
+    for state in states:
+        state.is_variable = True
+    operands = [net.input(1, 1, 4), *weights, *biases, *states]
+    made = net("UNIDIRECTIONAL_SEQUENCE_LSTM", operands, (1, 1, 4), fusedActivationFunction=4)
+    model = net.model(net("ABS", [net("ADD", [made, np.float32([1])])]))
+    assert found(model, *(np.full((1, 1, 4), value, np.float32) for value in (-1, 1, -1, 1))) == []
+
+
+def test_what_the_delegate_computes_otherwise_unseen_is_found():
+    net = Net()
+    model = net.model(net("ABS", [net("ADD", [net.input(1, 8), np.float32([0.5])])]), net("RELU", [net.inputs[0]]))
+    samples = [(np.linspace(-9, 9, 8, dtype=np.float32)[None],)] * 2
+    made = outputs(model, samples, "delegate")
+    seen = list(Opened(model).values(samples, "delegate"))
+    assert list(different_unseen(model, seen, made)) == []
+    made[1][0][0, 3] += 1
+    (text,) = different_unseen(model, seen, made)
+    assert "output 0" in text

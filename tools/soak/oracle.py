@@ -6,7 +6,7 @@ numbers that these stand for, to a unit or so in the last place, is not: an op t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from tests.conformance.samples import LOOSE, tolerance
 from zeropoint.affine import dequantize
 from zeropoint.bench.errors import encoded, real
 from zeropoint.bench.isolate import constant_parts
+from zeropoint.calibration import Settings, Stats
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Graph, Model, Op, Tensor
 from zeropoint.graph.edit import cut_model
@@ -123,11 +124,14 @@ def as_float_constant(tensor: Tensor) -> Tensor:
 class Opened:
     """The first graph of a quantized model with all its activations to be seen, and its float twins.
 
-    `prepared` is the float model that it was made of, which tells what its tables are tables of.
+    `prepared` is the float model that it was made of, which tells what its tables are tables of, and `stats` what was
+    measured of it: between the points of a kernel's table nothing is promised for other inputs.
     """
 
-    def __init__(self, model: Model, prepared: Model | None = None) -> None:
+    def __init__(self, model: Model, prepared: Model | None = None, stats: Stats | None = None) -> None:
         self.graph = model.main
+        tensors = {} if stats is None else stats.tensors
+        self.seen = {name: (t.low.value, t.high.value) for name, t in tensors.items()}
         ops = () if prepared is None else prepared.main.ops
         self.twins = FloatTwins(self.graph, {op.name: op for op in ops if op.kind in OPS and OPS[op.kind].table})
         self.made = list(dict.fromkeys(t for op in self.graph.ops for t in op.outputs if t.size))
@@ -140,37 +144,55 @@ class Opened:
     def values(self, rows: Sequence[Sequence[Array]], kernels: Kernels) -> Iterator[dict[Tensor, Array]]:
         """For each row of inputs, what these kernels make of it, by tensor; constants are there as well."""
         session = Session(self.content, kernels=kernels, checked=True)
+        in_sequence = Settings().in_sequence(self.graph)  # as it was calibrated
         for row in rows:
             given = [encoded(v, t) for v, t in zip(row, self.graph.inputs, strict=True)]
-            session.reset()
+            if not in_sequence:
+                session.reset()
             made = session.run([given[k] for k in self.places])
             inputs = dict(zip(self.graph.inputs, given, strict=True))
             yield self.constants | inputs | dict(zip(self.made, made, strict=True))
 
     def wrong_ops(self, rows: Sequence[Sequence[Array]], kernels: Kernels) -> list[Wrong]:
         """Ops that compute something else than their float twins do, each with its worst result."""
+        return self.judged(self.values(rows, kernels), kernels)
+
+    def judged(self, runs: Iterable[Mapping[Tensor, Array]], kernels: Kernels) -> list[Wrong]:
+        """The same, of what these kernels made of all tensors."""
         worst: dict[Op, float] = {}
-        for found in self.values(rows, kernels):
-            for op, off in _distances(self.graph, found, self.twins):
+        for found in runs:
+            for op, off in self._distances(found):
                 if kernels == "delegate" and op.inputs[0] in self.constants:
                     continue  # the delegate unpacks constants as it loads them, and writes nothing where others look
                 worst[op] = max(worst.get(op, 0.0), off)
         return [Wrong(op, kernels, units) for op, units in worst.items() if units > 0]
 
+    def _distances(self, found: Mapping[Tensor, Array]) -> Iterator[tuple[Op, float]]:
+        """For each op that can be judged how far it is off, 0 where that is within what its kernel may be."""
+        wanted, originals = self.twins.values(found), {t: op for op in self.twins.ops for t in op.outputs}
+        for op in self.graph.ops:
+            for tensor in op.outputs:
+                if tensor in wanted and tensor in found:
+                    judged = self._as_seen(originals[tensor], tensor, found, wanted[tensor])
+                    yield op, _distance(originals[tensor], tensor, found, judged)
+                elif op.kind in CONVERSIONS and (source := op.inputs[0]) in found and source is not None:
+                    yield op, _conversion_distance(source, tensor, found)
+
+    def _as_seen(self, op: Op, tensor: Tensor, found: Mapping[Tensor, Array], wanted: Array) -> Array:
+        """`wanted`, or where a table is interpolated for inputs that were never measured, what is there."""
+        source = op.inputs[0]
+        if OPS[op.kind].interpolated is None or tensor.dtype is not DType.INT16 or source is None:
+            return wanted
+        bounds = self.seen.get(source.name.removesuffix(f"/{source.dtype.label}"))
+        if bounds is None or source.params is None:
+            return wanted
+        read, unit = real(found[source], source), source.params.scale
+        is_new = (read < bounds[0] - unit) | (read > bounds[1] + unit)
+        return np.where(is_new, real(found[tensor], tensor), wanted)
+
 
 def wrong_ops(model: Model, rows: Sequence[Sequence[Array]], kernels: Kernels) -> list[Wrong]:
     return Opened(model).wrong_ops(rows, kernels)
-
-
-def _distances(graph: Graph, found: Mapping[Tensor, Array], twins: FloatTwins) -> Iterator[tuple[Op, float]]:
-    """For each op that can be judged how far it is off, 0 where that is within what its kernel may be."""
-    wanted, originals = twins.values(found), {t: op for op in twins.ops for t in op.outputs}
-    for op in graph.ops:
-        for tensor in op.outputs:
-            if tensor in wanted and tensor in found:
-                yield op, _distance(originals[tensor], tensor, found, wanted[tensor])
-            elif op.kind in CONVERSIONS and (source := op.inputs[0]) in found and source is not None:
-                yield op, _conversion_distance(source, tensor, found)
 
 
 def _distance(op: Op, tensor: Tensor, found: Mapping[Tensor, Array], wanted: Array) -> float:
