@@ -181,13 +181,15 @@ class Recipe(Displayed):
 
     `target` is the name of what the model is made for; None leaves that open. `in_8_bits` are ops of a model whose
     weights are held in 8 bits where the rules would have fewer (mixed precision), `on_floats` those whose integer
-    weights are made float before use, where the rules would have the kernel round its inputs (dynamic).
+    weights are made float before use, where the rules would have the kernel round its inputs (dynamic). With
+    `all_in_8_bits` no weights have fewer.
     """
 
     rules: tuple[Rule, ...]
     target: str | None = None
     in_8_bits: frozenset[Op] = frozenset()
     on_floats: frozenset[Op] = frozenset()
+    all_in_8_bits: bool = False
 
     def rule(self, op: Op) -> Rule | None:
         """The rule that decides."""
@@ -197,7 +199,8 @@ class Recipe(Displayed):
         rule = self.rule(op)
         scheme = FLOAT if rule is None else rule.scheme
         scheme = dataclasses.replace(scheme, unpacked=True) if op in self.on_floats else scheme
-        return scheme.widened() if op in self.in_8_bits else scheme
+        is_narrow = scheme.levels is not None and scheme.levels.bits < 8
+        return scheme.widened() if op in self.in_8_bits or (self.all_in_8_bits and is_narrow) else scheme
 
     def then(self, *rules: Rule) -> Recipe:
         return dataclasses.replace(self, rules=(*self.rules, *rules))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
 
 import zeropoint
+from zeropoint.bench.bench import Bench
 from zeropoint.bench.errors import ErrorSum, JudgedError
 from zeropoint.improve import search as search_module
 from zeropoint.improve.candidate import Step
-from zeropoint.improve.search import StepSearch
+from zeropoint.improve.search import StepSearch, Trials, judged_samples
+from zeropoint.recipe import Effort
 
 from ..nets import Net, normal, samples_for
 
@@ -22,10 +25,18 @@ class Version:
 
     judged: float
     unseen: float
+    wide: Version | None = None
+    asked: Version | None = None
 
     @property
     def request(self) -> SimpleNamespace:
         return SimpleNamespace(chooses_ranges=False)
+
+    def in_8_bits(self) -> Version:
+        return self.wide or self
+
+    def in_asked_bits(self) -> Version:
+        return self.asked or self
 
     def model(self) -> Version:
         return self
@@ -40,6 +51,10 @@ class Samples:
 
     unseen_rows: tuple[int, ...] = (0,)
     is_unseen: bool = False
+    judged_count: int = 24
+    rows: tuple[int, ...] = ()
+    ops: Mapping[str, object] = field(default_factory=dict)
+    entry: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(graph=SimpleNamespace(ops=[])))
 
     def judged(self, version: Version) -> JudgedError:
         error = version.unseen if self.is_unseen else version.judged
@@ -81,6 +96,55 @@ def test_more_effort_never_ends_worse_on_held_back_samples(monkeypatch, versions
     assert search.best(FIRST).candidate is versions[wanted]
     names = [trial.what for trial in search.trials]
     assert names == ["standard", *(f"{effort}, {effort} effort" for effort in list(versions)[1:])]
+
+
+def noisy(errors: Sequence[float]) -> JudgedError:
+    return JudgedError.of([[ErrorSum(error, 1.0)] for error in errors])
+
+
+@pytest.mark.parametrize(
+    ("errors", "kept", "presumed"),
+    [
+        ([0.5, 0.5, 0.5, 0.5], True, True),
+        ([0.9, 1.2, 0.8, 1.0], False, True),  # a little better, as chance has it
+        ([1.3, 0.9, 1.1, 0.8], False, True),  # a little worse
+        ([1.5, 1.5, 1.6, 1.5], False, False),
+    ],
+)
+def test_what_is_presumed_to_be_better_only_must_not_be_clearly_worse(errors, kept, presumed):
+    made = SimpleNamespace(model=lambda: None)
+    judge = SimpleNamespace(judged=lambda _: noisy(errors))
+    for is_presumed, wanted in ((False, kept), (True, presumed)):
+        trials = Trials(judge, FIRST, noisy([1.0, 1.0, 1.0, 1.01]), is_presumed)
+        trials.run(v for v in [made])
+        assert (trials.best is made) == wanted
+
+
+@pytest.mark.parametrize(("in_8_bits", "in_few", "kept"), [(0.05, 0.99, True), (0.2, 0.5, False), (0.05, 1.5, False)])
+def test_what_is_about_activations_is_judged_with_weights_in_8_bits(monkeypatch, in_8_bits, in_few, kept):
+    """The noise of few bits does not decide, unless it is clearly more."""
+    asked = Version(in_few, in_few)
+    proposed = Version(in_8_bits, in_8_bits, asked=asked)
+    first = Version(1.0, 1.0, wide=Version(0.1, 0.1))
+    step = Step("ranges", ("standard",), lambda *_: (v for v in [proposed]), ranges=False, activations=True)
+    start = Step("first", ("standard",), lambda *_: (v for v in [first]), ranges=False)
+    monkeypatch.setattr(search_module, "STEPS", [start, step])
+    search = StepSearch(Samples(), "standard")
+    assert search.best(FIRST).candidate is (asked if kept else first)
+    assert [trial.what for trial in search.trials] == ["first", "ranges, on weights of 8 bits"]
+
+
+def test_samples_are_left_to_fit_weights_to(monkeypatch):
+    """The more of them the smaller the model, and at high effort, up to a share of what there is."""
+
+    def judged(samples: int, effort: Effort = "standard") -> int:
+        net = Net()
+        model = net.model(net.dense(net.input(1, 8), normal(4, 8)))
+        return judged_samples(Bench(model, samples_for(model, samples)), effort)
+
+    assert [judged(count) for count in (40, 100, 200)] == [24, 40, 64]
+    monkeypatch.setattr(search_module, "JUDGING_MACS", 30 * 32)
+    assert [judged(200, effort) for effort in ("standard", "high")] == [30, 64]
 
 
 def test_without_held_back_samples_those_that_judge_decide(monkeypatch):

@@ -172,6 +172,11 @@ class Bench:
     def judged_rows(self) -> list[Row]:
         return self.rows[: self._judged]
 
+    @property
+    def judged_count(self) -> int:
+        """On how many samples models are compared, if there are so many."""
+        return self._judged
+
     @cached_property
     def compared(self) -> tuple[Compared, ...]:
         """The outputs that tell how good another version of the model is; none if there is nothing to compare."""

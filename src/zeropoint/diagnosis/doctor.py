@@ -25,7 +25,6 @@ from ..files import PathLike
 from ..graph.edit import only_signature
 from ..graph.model import Model
 from ..improve.pipeline import Result, quantize_with
-from ..improve.search import judged_samples
 from ..improve.steps import TRIED
 from ..ops import OPS, OpSpec
 from ..ops.check import check_runnable
@@ -155,9 +154,8 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
 
 def _quantize(bench: Bench, asked: DiagnosisRequest, recipe: Recipe, method: RangeChoice, effort: Effort) -> Result:
     """Quantize by what is measured already."""
-    judged = judged_samples(recipe.highest_effort(effort))
     request = Request(recipe, method=method, effort=effort, ops=bench.ops, target=asked.target)
-    return quantize_with(bench.judging(judged), request)
+    return quantize_with(bench, request)
 
 
 @dataclass

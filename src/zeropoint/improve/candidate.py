@@ -93,6 +93,20 @@ class Candidate:
         recipe = replace(self.request.recipe, in_8_bits=frozenset())
         return replace(self, request=replace(self.request, recipe=recipe), refined=None, widening=None)
 
+    def in_8_bits(self) -> Candidate:
+        """The same, not refined, with all weights in 8 bits where activations are integers: then these are what counts.
+        Itself if no weights have fewer."""
+        recipe = self.request.recipe
+        return self if not recipe.has_integer_ops or recipe.least_bits >= 8 else self._all_in_8_bits(True)
+
+    def in_asked_bits(self) -> Candidate:
+        """The same with weights in as many bits as were asked for."""
+        return self._all_in_8_bits(False) if self.request.recipe.all_in_8_bits else self
+
+    def _all_in_8_bits(self, chosen: bool) -> Candidate:
+        recipe = replace(self.request.recipe, all_in_8_bits=chosen)
+        return replace(self, request=replace(self.request, recipe=recipe), refined=None, widening=None)
+
     def widened(self, widening: Widening) -> Candidate:
         """The same, not refined, with these weights in 8 bits."""
         request = replace(self.request, recipe=replace(self.request.recipe, in_8_bits=widening.ops))
@@ -117,9 +131,15 @@ class Lab:
 
 @dataclass(frozen=True)
 class Step:
-    """`ranges`: it chooses ranges, so it is for integer arithmetic whose ranges the user leaves to us."""
+    """`ranges`: it chooses ranges, so it is for integer arithmetic whose ranges the user leaves to us.
+
+    What is about `activations` is tried with weights in 8 bits, so that the noise of fewer does not decide; it is then
+    kept unless it is clearly worse in the bits asked for. So is what is `presumed` to be better.
+    """
 
     name: str
     efforts: tuple[Effort, ...]
     propose: Callable[[Lab, Candidate], Proposals]
     ranges: bool = True
+    activations: bool = False
+    presumed: bool = False

@@ -3,7 +3,8 @@
 An output is w . x. Rounding w to q costs E[((q - w) . x)**2] = (q - w) H (q - w)', where H = E[x x'] is the second
 moment of the inputs. Rounding weight i by d leaves the best the others can do, which is to move by
 -d * C[i, rest] / C[i, i], where C is the upper Cholesky factor of the inverse of H (optimal brain quantization with a
-fixed order). No row comes out worse than by nearest rounding: that is checked, and the better one kept.
+fixed order). No row comes out worse than by nearest rounding: that is checked, and the better one kept. Integers of few
+bits are then improved by coordinate descent.
 
 The inputs are those that the quantized layers before really produce, and what these have lost can partly be regained:
 before they are rounded, a layer's weights are fitted so that from these inputs they make what the float weights make
@@ -36,10 +37,14 @@ from ..plan.rewrite import Encoder, rewrite
 from ..plan.weights import bias_use, weighted_scales, with_scales
 from ..recipe import reaches
 from ..sources.ports import Row
+from .coordinate_descent import best_scales, descended
 from .layer_inputs import ColumnBlocks, Frontier, Moments, Pair, Stretch
 
 DAMPINGS = (0.01, 0.1, 1.0)
 """Shares of the mean diagonal that are added to it, until the moments can be inverted."""
+
+DESCENTS = 2
+"""How often integers of few bits, and then their scales, are gone through after that."""
 
 BLOCK = 128
 """Columns whose corrections are kept back and then applied to all later ones at once."""
@@ -96,22 +101,26 @@ def inverse_factor(moments: Array) -> Array | None:
 
     Inputs that are always zero get a moment of their own, apart from all others: their weights are rounded to nearest.
     """
-    diagonal = np.diagonal(moments, axis1=1, axis2=2).astype(np.float64)
-    alive = diagonal > 0
-    if not alive.any():
+    if not np.diagonal(moments, axis1=1, axis2=2).any():
         return None
-    counts = np.maximum(alive.sum(axis=1, keepdims=True), 1)
-    level = np.where(alive, diagonal, 0.0).sum(axis=1, keepdims=True) / counts
-    level = np.where(level > 0, level, 1.0)
-    spots = np.arange(moments.shape[1])
     for share in DAMPINGS:
-        damped = moments.astype(np.float64)
-        damped[:, spots, spots] += np.where(alive, share * level, level)
+        certain = damped(moments, share)
         try:
-            return np.asarray(np.linalg.cholesky(np.linalg.inv(damped)).transpose(0, 2, 1))
+            return np.asarray(np.linalg.cholesky(np.linalg.inv(certain)).transpose(0, 2, 1))
         except np.linalg.LinAlgError:
             continue
     return None
+
+
+def damped(moments: Array, share: float) -> Array:
+    """With this share of the mean diagonal added to it, in double precision."""
+    made, spots = moments.astype(np.float64), np.arange(moments.shape[1])
+    diagonal = made[:, spots, spots]
+    alive = diagonal > 0
+    level = np.where(alive, diagonal, 0.0).sum(axis=1, keepdims=True) / np.maximum(alive.sum(axis=1, keepdims=True), 1)
+    level = np.where(level > 0, level, 1.0)
+    made[:, spots, spots] += np.where(alive, share * level, level)
+    return made
 
 
 def _sweep(weights: Array, factor: Array, steps: Array, limit: int) -> Array:
@@ -260,8 +269,14 @@ class Refiner:
         power = blocks.join(np.diagonal(whole.second, axis1=1, axis2=2)[:, None])[:, 0]
         form = _scaled(layer, blocks.join(target), power)
         steps = _steps(form, weights)
-        own = np.repeat(steps, blocks.count, axis=0) if steps.shape[2] == 1 else blocks.split(steps, fill=1.0)
-        made = blocks.join(compensated(target, whole.second, own, form.levels.max)) * steps
+        rounded = compensated(target, whole.second, _in_blocks(steps, blocks), form.levels.max)
+        if _has_few_levels(form, weights):
+            certain = damped(whole.second, DAMPINGS[0])
+            for _ in range(DESCENTS):
+                rounded = descended(target, rounded, certain, _in_blocks(steps, blocks), form.levels.max)
+                form = with_scales(form, best_scales(target, rounded, certain, steps[:, :, 0]).reshape(-1))
+                steps = _steps(form, weights)
+        made = blocks.join(rounded) * steps
         new = {layer.weights: layer.layout.from_matrix(layer.op, made).astype(np.float32)}
         if layer.bias is not None:
             first, wanted = (blocks.join(part[:, None])[:, 0] for part in (moments.first, moments.float_first))
@@ -295,7 +310,8 @@ class Refiner:
         def observed(numbers: Sequence[int], run: tuple[Stretch, Stretch]) -> Moments:
             x, f = run
             values = ((real(x.run(number), x.source), f.run(number)) for number in numbers)
-            return Moments.of((layer.vectors(own, most), layer.vectors(exact, most)) for own, exact in values)
+            pairs = ((layer.vectors(own, most), layer.vectors(exact, most)) for own, exact in values)
+            return Moments.of(pairs, crossed=self.refits)
 
         every, count = range(len(self.samples)), min(PARTS, len(self.samples))
         parts = _halves(every, count) if self.in_sequence else [every[k::PARTS] for k in range(count)]
@@ -315,10 +331,19 @@ def _scaled(layer: RefinedLayer, weights: Array, power: Array) -> QuantParams:
     """With few bits, scales for inputs of this power; with 8, the peaks decide."""
     form = layer.form
     peaks = np.abs(weights).max(axis=2)
-    if form.levels.bits >= 8 or form.axis is None or peaks.size != len(form.scales):
+    if not _has_few_levels(form, weights):
         return form
     found = [weighted_scales(weights[g], power[g], form.levels, peaks[g]) for g in range(weights.shape[0])]
     return with_scales(form, np.where(peaks.reshape(-1) > 0, np.concatenate(found), np.array(form.scales)))
+
+
+def _has_few_levels(form: QuantParams, weights: Array) -> bool:
+    """Whether it pays to choose the scales of these rows, one for each, with care."""
+    return form.levels.bits < 8 and form.axis is not None and len(form.scales) == weights.shape[0] * weights.shape[1]
+
+
+def _in_blocks(steps: Array, blocks: ColumnBlocks) -> Array:
+    return np.repeat(steps, blocks.count, axis=0) if steps.shape[2] == 1 else blocks.split(steps, fill=1.0)
 
 
 def _steps(form: QuantParams, weights: Array) -> Array:

@@ -93,7 +93,8 @@ class Pair:
 
 
 class Moments(NamedTuple):
-    """E[x] and E[x x'] of a layer's input vectors x, for each group; E[f] and E[f x'], f being x in the float model."""
+    """E[x] and E[x x'] of a layer's input vectors x, for each group; E[f] and E[f x'], f being x in the float model.
+    The last is empty where it is not asked for: it takes as much time as all others together."""
 
     first: Array
     second: Array
@@ -106,14 +107,14 @@ class Moments(NamedTuple):
         return cls(*(part / len(several) for part in total))
 
     @classmethod
-    def of(cls, samples: Iterable[tuple[Array, Array]]) -> Moments:
+    def of(cls, samples: Iterable[tuple[Array, Array]], *, crossed: bool = True) -> Moments:
         """Of pairs of x and f [groups, vectors, inputs], one for each sample; all samples count the same."""
         firsts, pending, count = [], list[tuple[Array, Array]](), 0
         total: tuple[Array, Array] | None = None
 
         def added() -> tuple[Array, Array]:
             x, f = (np.concatenate(parts, axis=1) for parts in zip(*pending, strict=True))
-            products = x.transpose(0, 2, 1) @ x, f.transpose(0, 2, 1) @ x
+            products = x.transpose(0, 2, 1) @ x, f.transpose(0, 2, 1) @ x if crossed else np.empty(0, x.dtype)
             if total is None:
                 return products
             for sums, product in zip(total, products, strict=True):
@@ -139,8 +140,9 @@ class Moments(NamedTuple):
         if not has_bias:
             return Pair(self.second, self.cross)
         means, dtype = self.first[:, None, :], self.second.dtype
-        products = [(first[:, :, None] * means).astype(dtype) for first in (self.first, self.float_first)]
-        return Pair(self.second - products[0], self.cross - products[1])
+        second = self.second - (self.first[:, :, None] * means).astype(dtype)
+        cross = self.cross - (self.float_first[:, :, None] * means).astype(dtype) if self.cross.size else self.cross
+        return Pair(second, cross)
 
 
 class Frontier:

@@ -47,7 +47,7 @@ from .made_up_inputs import never_further_off
 from .measured_target import measured_request
 from .mixed_precision import narrow_layers, weight_errors, worth_widening
 from .rounding_steps import require_learning
-from .search import StepRecord, StepSearch, judged_samples
+from .search import MOST_JUDGED, StepRecord, StepSearch, judged_samples
 
 
 @dataclass(frozen=True, repr=False)
@@ -258,7 +258,7 @@ def quantize_on(
     effort = request.recipe.highest_effort(request.effort)
     if effort == "max":
         require_learning()
-    judged = judged_samples(effort) if _searches(request) else 0
+    judged = MOST_JUDGED if _searches(request) else 0
     bench = Bench(model, data, settings, judged=judged, holds_back=judged > 0, ops=request.ops, progress=progress)
     result = ask_target(quantize_with(bench, request, stage))
     findings = check_samples(bench)
@@ -308,7 +308,8 @@ def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) ->
     if not _searches(request) or not bench.is_single or not bench.compared:
         result = replace(run(bench.model, request), steps=(calibration,))
     else:
-        search = StepSearch(bench, request.recipe.highest_effort(request.effort), stage, [calibration])
+        effort = request.recipe.highest_effort(request.effort)
+        search = StepSearch(bench.judging(judged_samples(bench, effort)), effort, stage, [calibration])
         result = _searched(search, Candidate(prepare_model(bench.model, request), request))
     result = replace(result, notes=(*measured, *result.notes))
     if bench.settings.keep_state is None and any(map(bench.settings.in_sequence, entry_graphs(bench.model))):

@@ -13,12 +13,15 @@ from dataclasses import dataclass, field, replace
 
 from ..bench.bench import JUDGED, Bench
 from ..bench.errors import JudgedError, decibels
-from ..recipe import EFFORTS, Effort
-from .candidate import Candidate, Lab, Stage, Step, no_progress
+from ..ops.execution import macs_of
+from ..recipe import EFFORTS, Effort, reaches
+from .candidate import Candidate, Lab, Proposals, Stage, Step, no_progress
 from .steps import STEPS
 
-JUDGED_AT_HIGH_EFFORT = 64
-"""Samples on which models are compared at high effort."""
+MOST_JUDGED, JUDGED_SHARE = 64, 0.4
+JUDGING_MACS = 2e9
+"""Models are compared on this many samples, or this share of them, as weights are fitted to the others; at standard
+effort on fewer if the model is large: so many that it takes this work, though not fewer than `JUDGED`."""
 
 UNKNOWN_ERROR = JudgedError(math.inf)
 
@@ -42,9 +45,13 @@ class Found:
     gains: dict[str, float] = field(default_factory=dict)
 
 
-def judged_samples(effort: Effort) -> int:
+def judged_samples(bench: Bench, effort: Effort) -> int:
     """On how many samples models are compared."""
-    return JUDGED if effort in ("quick", "standard") else JUDGED_AT_HIGH_EFFORT
+    most: float = MOST_JUDGED
+    if not reaches(effort, "high"):
+        macs = sum(macs_of(op, bench.ops) for op in bench.entry.graph.ops)
+        most = min(most, JUDGING_MACS // max(1, macs))
+    return int(max(JUDGED, min(most, JUDGED_SHARE * len(bench.rows))))
 
 
 @dataclass
@@ -96,8 +103,8 @@ class StepSearch:
         if effort == "max":
             unseen = self.bench.unseen_rows
             return self.bench.on(unseen) if unseen else self.bench
-        is_usual = judged_samples(effort) == judged_samples(self.effort)
-        return self.bench if is_usual else self.bench.judging(judged_samples(effort))
+        count = judged_samples(self.bench, effort)
+        return self.bench if count == self.bench.judged_count else self.bench.judging(count)
 
     def _stepped(self, effort: Effort, steps: Sequence[Step], judge: Bench, found: Found) -> Found:
         """What all steps of one effort find, one after the other."""
@@ -109,22 +116,62 @@ class StepSearch:
 
     def _tried(self, step: Step, lab: Lab, judge: Bench, before: Found) -> Found:
         """The best candidate after `step`."""
-        start, reached = time.perf_counter(), math.inf
-        best, error = before.candidate, before.error
-        proposals = step.propose(lab, best)
-        candidate = next(proposals, None)
-        while candidate is not None:
-            found = judge.judged(candidate.model())
-            reached = min(reached, found.value)
-            if error is UNKNOWN_ERROR or found.beats(error):
-                best, error = candidate, found
-            try:
-                candidate = proposals.send(best)
-            except StopIteration:
-                candidate = None
-        if reached == math.inf and before.error is not UNKNOWN_ERROR:
+        start = time.perf_counter()
+        first = before.candidate.in_8_bits() if step.activations else before.candidate
+        in_other_bits = first is not before.candidate
+        is_known = before.error is not UNKNOWN_ERROR
+        error = judge.judged(first.model()) if in_other_bits and is_known else before.error
+        trials = Trials(judge, first, error, step.presumed and not in_other_bits)
+        trials.run(step.propose(replace(lab, error=error.value), first))
+        if trials.reached == math.inf and is_known:
             return before
-        what = step.name if lab.effort == "standard" else f"{step.name}, {lab.effort} effort"
-        self.trials.append(StepRecord(what, time.perf_counter() - start, reached, best is not before.candidate))
+        best, error = trials.best, trials.error
+        if in_other_bits:
+            best = before.candidate if best is first else best.in_asked_bits()
+            error = before.error if best is before.candidate else judge.judged(best.model())
+            if before.error.beats(error):
+                best, error = before.candidate, before.error
+        what, seconds = self._named(step, lab, in_other_bits), time.perf_counter() - start
+        self.trials.append(StepRecord(what, seconds, trials.reached, best is not before.candidate))
         gain = decibels(error.value) - decibels(before.error.value)
         return Found(best, error, {**before.gains, step.name: gain})
+
+    def _named(self, step: Step, lab: Lab, in_other_bits: bool) -> str:
+        """The step, and how its error was measured where that is not as usual."""
+        effort = "" if lab.effort == "standard" else f"{lab.effort} effort"
+        bits = "on weights of 8 bits" if in_other_bits else ""
+        fewer = lab.bench.judged_count != self.bench.judged_count
+        samples = f"on {lab.bench.judged_count} samples" if fewer else ""
+        return ", ".join(part for part in (step.name, effort, bits, samples) if part)
+
+
+@dataclass
+class Trials:
+    """The best of some candidates by the samples of `judge`, and the least error that any has reached.
+
+    Another one has to be better than the best so far by more than chance; where the first of them `is_presumed` to be
+    better, it only must not be worse by more than that.
+    """
+
+    judge: Bench
+    best: Candidate
+    error: JudgedError
+    is_presumed: bool = False
+    reached: float = math.inf
+
+    def run(self, proposals: Proposals) -> None:
+        candidate = next(proposals, None)
+        while candidate is not None:
+            found = self.judge.judged(candidate.model())
+            if self._takes(found):
+                self.best, self.error = candidate, found
+            self.reached = min(self.reached, found.value)
+            try:
+                candidate = proposals.send(self.best)
+            except StopIteration:
+                candidate = None
+
+    def _takes(self, found: JudgedError) -> bool:
+        if self.error is UNKNOWN_ERROR or found.beats(self.error):
+            return True
+        return self.is_presumed and self.reached == math.inf and not self.error.beats(found)

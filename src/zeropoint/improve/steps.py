@@ -293,15 +293,15 @@ def _holds_weights(op: Op, slot: int, ops: Mapping[str, OpSpec]) -> bool:
 BOTH: tuple[Effort, ...] = ("standard", "high")
 
 STEPS: Sequence[Step] = (
-    Step("ranges and biases", ("standard",), range_methods, ranges=False),
+    Step("ranges and biases", ("standard",), range_methods, ranges=False, activations=True),
     Step("cross-layer equalization", ("standard",), cross_layer_equalization),
-    Step("cutting off outliers", BOTH, clipped_outliers),
-    Step("ranges of each tensor", BOTH, ranges_of_each_tensor),
-    Step("ranges of parts", ("high",), ranges_of_parts),
-    Step("float islands", ("standard",), float_islands, ranges=False),
-    Step("16-bit islands and SmoothQuant", ("standard",), wide_islands, ranges=False),
+    Step("cutting off outliers", BOTH, clipped_outliers, activations=True),
+    Step("ranges of each tensor", BOTH, ranges_of_each_tensor, activations=True),
+    Step("ranges of parts", ("high",), ranges_of_parts, activations=True),
+    Step("float islands", ("standard",), float_islands, ranges=False, activations=True),
+    Step("16-bit islands and SmoothQuant", ("standard",), wide_islands, ranges=False, activations=True),
     Step("dynamic layers", ("standard",), layers_on_floats, ranges=False),
-    Step("compensated rounding", BOTH, compensated_rounding, ranges=False),
-    Step("mixed precision", BOTH, mixed_precision, ranges=False),
+    Step("compensated rounding", BOTH, compensated_rounding, ranges=False, presumed=True),
+    Step("mixed precision", BOTH, mixed_precision, ranges=False, presumed=True),
     Step("reconstruction", ("max",), reconstruction, ranges=False),
 )
