@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from zeropoint.errors import ZeropointError
 
 from . import side_by_side
+from .environments import python_of
 from .inference import Measure
 from .modes import DEFAULT_MODES, DEFAULT_VARIANTS, MODES, VARIANTS
 from .page import write_page
@@ -42,6 +43,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--modes", type=listed, default=list(DEFAULT_MODES), help=_choice(MODES, DEFAULT_MODES))
     made.add_argument("--against", type=listed, default=list(DEFAULT_RIVALS), help=_choice(rivals, DEFAULT_RIVALS))
     made.add_argument(
+        "--environments", type=Path, help="a folder that `python -m benchmarks.environments` filled, for mct and nncf"
+    )
+    made.add_argument(
         "--also",
         type=listed,
         default=list(DEFAULT_VARIANTS),
@@ -54,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--part", type=int, default=200, help="samples to score slow models on (default: 200)")
     made.add_argument("--score-seconds", type=float, default=90, help="which models are slow (default: 90)")
     made.add_argument("--rounds", type=int, default=21, help="of latency (default: 21)")
+    made.add_argument("--runs", type=int, default=3, help="processes that these rounds are spread over (default: 3)")
     made.add_argument("--timeout", type=float, default=900, help="seconds for one step of one tool (default: 900)")
     made.add_argument("--again", action="store_true", help="drop results of other versions, machines or settings")
     return made
@@ -110,6 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
+def _python(environments: Path | None, tool: str) -> str | None:
+    """Of the tool's own environment, if it needs one and has it."""
+    return python_of(environments, tool) if environments is not None and TOOLS[tool].has_environment else None
+
+
 def compare(options: argparse.Namespace) -> int:
     zoo, tasks = str(zoo_file(options.zoo)), load_zoo(options.zoo)
     chosen = options.only or list(tasks)
@@ -119,13 +129,13 @@ def compare(options: argparse.Namespace) -> int:
     _require_known("variant", options.also, VARIANTS)
     for tool in (TOOLS[name] for name in options.against if not TOOLS[name].is_installed):
         print(f"{tool.title} is not installed; its rows say so (pip install {tool.distribution})", file=sys.stderr)
-    settings = Settings(
-        options.samples, Measure(options.part, options.score_seconds, options.limit), options.rounds, options.timeout
-    )
+    measure = Measure(options.part, options.score_seconds, options.limit)
+    settings = Settings(options.samples, measure, options.rounds, options.runs, options.timeout)
     store = Store(options.output / "rows", origin(asdict(settings)))
     if options.again and (dropped := store.drop_others()):
         print(f"dropped {dropped} rows of another origin", file=sys.stderr)
-    groups = plan([Place(zoo, name) for name in chosen], options.modes, options.against, options.also, options.samples)
+    rivals = {name: _python(options.environments, name) for name in options.against}
+    groups = plan([Place(zoo, name) for name in chosen], options.modes, rivals, options.also, options.samples)
     before, code = source_digest(), 0
     try:
         with shown() as tell:

@@ -2,13 +2,15 @@
 
 `python -m benchmarks.coverage FOLDER [--modes int8,dynamic] [--data FOLDER] [-o coverage.json] [--page coverage.md]`
 
-Samples are random unless `--data` has a file `NAME.npz` for a model `NAME.tflite`. Ends with 1 if anything crashed,
-hung or raised an exception that is not one of zeropoint's.
+Samples are random unless `--data` has a file `NAME.npz` for a model `NAME.tflite`. A rerun with the same `-o` does what
+is missing, if versions and settings are the same. Ends with 1 if anything crashed, hung or raised an exception that is
+not one of zeropoint's.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +30,7 @@ from zeropoint.tflite import load
 from .apart import Failed, apart
 from .modes import DEFAULT_MODES, MODES
 from .page import table
-from .rows import write_json
+from .rows import origin, write_json
 
 Kind = Literal["runs", "low SNR", "refused", "cannot be judged", "failed"]
 KINDS: Mapping[Kind, str] = {
@@ -107,10 +109,31 @@ def outcome(path: Path, mode: str, options: argparse.Namespace) -> Outcome:
     return Outcome(path.stem, mode, kind, snr, integer, note)
 
 
-def outcomes(options: argparse.Namespace) -> Iterator[Outcome]:
+def outcomes(options: argparse.Namespace, known: Sequence[Outcome]) -> Iterator[tuple[Outcome, bool]]:
+    """Each with whether it is new."""
+    kept = {(one.model, one.mode): one for one in known}
     for path in files_in(options.folder):
         for mode in options.modes:
-            yield outcome(path, mode, options)
+            old = kept.get((path.stem, mode))
+            yield (outcome(path, mode, options), True) if old is None else (old, False)
+
+
+def origin_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What has to be the same for outcomes to stand beside each other, as JSON has it."""
+    settings = {name: getattr(options, name) for name in ("samples", "target", "low", "timeout")}
+    found: dict[str, Any] = json.loads(json.dumps(asdict(origin(settings))))
+    return found
+
+
+def stored(path: Path | None, wanted: Mapping[str, Any]) -> list[Outcome]:
+    """Those of an earlier run that may be kept."""
+    if path is None or not path.exists():
+        return []
+    content = json.loads(path.read_text())
+    if content["origin"] != wanted:
+        print(f"{path} is of other versions, another machine or other settings; all is done again", file=sys.stderr)
+        return []
+    return [Outcome(**one) for one in content["outcomes"]]
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -124,7 +147,7 @@ def page(found: Sequence[Outcome]) -> Iterator[str]:
     """Totals by mode, then every model; what did not simply run is told below."""
     modes = list(dict.fromkeys(one.mode for one in found))
     models = list(dict.fromkeys(one.model for one in found))
-    yield "# Coverage\n"
+    yield "# Models of any origin\n"
     yield (
         f"{len(models)} models in {len(modes)} modes, by `python -m benchmarks.coverage`. "
         + "; ".join(f"**{kind}**: {meaning}" for kind, meaning in KINDS.items())
@@ -170,16 +193,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if unknown := [mode for mode in options.modes if mode not in MODES]:
             raise ZeropointError(f"there is no mode {', '.join(unknown)}; choose from {', '.join(MODES)}")
-        for one in outcomes(options):
+        here = origin_of(options)
+        for one, is_new in outcomes(options, stored(options.output, here)):
             found.append(one)
+            if is_new and options.output is not None:
+                write_json(options.output, {"origin": here, "outcomes": [asdict(each) for each in found]})
             print(f"{one.model}, {one.mode}: {_cell(one)}{f': {one.note}' if one.snr is None else ''}", flush=True)
     except ZeropointError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; what was done is kept", file=sys.stderr)
-    if options.output is not None:
-        write_json(options.output, [asdict(one) for one in found])
     if options.page is not None:
         write_whole(options.page, ["\n".join(page(found)).encode() + b"\n"], overwrite=True)
     totals = Counter(one.kind for one in found)

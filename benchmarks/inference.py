@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +27,32 @@ PATIENCE = 10 * TURN
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds of one inference, the median over rounds, and as a ratio to the float model's in the same rounds."""
+    """Seconds of one inference, the median over rounds, and as a ratio to the float model's in the same rounds.
+
+    `low` and `high` are the ratios of the fastest and of the slowest run.
+    """
 
     threads: int
     seconds: float
     of_float: float
+    low: float
+    high: float
+
+    def as_row(self) -> dict[str, float]:
+        """As rows keep it."""
+        count = str(self.threads)
+        ratios = {"of float": self.of_float, "lowest": self.low, "highest": self.high}
+        return {count: self.seconds} | {f"{count} {name}": ratio for name, ratio in ratios.items()}
+
+
+def merged(runs: Sequence[Sequence[Latency]]) -> list[Latency]:
+    """Medians over runs, for each number of threads, and how far the runs are apart."""
+    found = []
+    for same in zip(*runs, strict=True):
+        ratios = [run.of_float for run in same]
+        seconds = statistics.median(run.seconds for run in same)
+        found.append(Latency(same[0].threads, seconds, statistics.median(ratios), min(ratios), max(ratios)))
+    return found
 
 
 def latencies(
@@ -46,7 +68,8 @@ def latencies(
         taken = take_turns(jobs, rounds, PATIENCE).rounds
         each = Times({name: tuple(s / repeats[name] for s in seconds) for name, seconds in taken.items()})
         for name in models:
-            found[name].append(Latency(count, each.median(name), each.ratio(name, reference)))
+            ratio = each.ratio(name, reference)
+            found[name].append(Latency(count, each.median(name), ratio, ratio, ratio))
     return found
 
 
@@ -85,9 +108,9 @@ class Facts:
     """What a file tells by itself."""
 
     size: int
-    conversions: int
-    """QUANTIZE and DEQUANTIZE ops."""
-    all_conversions: int
+    conversions: int | None
+    """QUANTIZE and DEQUANTIZE ops. None for files that are no `.tflite`."""
+    all_conversions: int | None
     """With those left to the caller, who has floats: one for each integer input and output that was float before."""
     float_ops: Mapping[str, int]
 

@@ -29,8 +29,8 @@ from zeropoint.targets import INTEGER
 from zeropoint.tflite import load
 
 from .measure import print_table
-from .rows import write_json
-from .targets import fastest, instruction_sets
+from .rows import instruction_sets, write_json
+from .targets import fastest
 from .zoo import Task, load_zoo, zoo_file
 
 VERSIONS = ("float", "int8", "dynamic")

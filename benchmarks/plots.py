@@ -11,7 +11,15 @@ from .modes import MODES
 from .rows import FLOAT, Row
 from .tools import OURS, TOOLS
 
-COLORS = {OURS: "#0b6e4f", "tf": "#d95f02", "aeq": "#4c5fd7", "lite": "#7d8597", FLOAT: "#222222"}
+COLORS = {
+    OURS: "#0b6e4f",
+    "tf": "#d95f02",
+    "aeq": "#4c5fd7",
+    "lite": "#7d8597",
+    "mct": "#b5179e",
+    "nncf": "#c9a227",
+    FLOAT: "#222222",
+}
 LIGHT = "#5cc3a0"
 """For further rows of zeropoint."""
 

@@ -65,6 +65,7 @@ def machine() -> dict[str, str]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     return {
         "processor": _processor(),
+        "instruction sets": " ".join(instruction_sets()) or "not known",
         "cores": str(cores()),
         "memory": f"{memory / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release().split('-')[0]}, {platform.machine()}",
@@ -75,6 +76,17 @@ def _processor() -> str:
     info = Path("/proc/cpuinfo")
     names = re.findall(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.exists() else []
     return names[0] if names else platform.processor() or platform.machine()
+
+
+INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm", "sve")
+"""That make products of bytes fast, or of floats: as Linux calls them."""
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """Those of INSTRUCTIONS that this processor has; none where the system does not tell."""
+    info = Path("/proc/cpuinfo")
+    words = set(info.read_text().split()) if info.exists() else set()
+    return tuple(name for name in INSTRUCTIONS if name in words)
 
 
 @dataclass(frozen=True)
@@ -103,7 +115,8 @@ class Row:
     all_conversions: int | None = None
     float_ops: Mapping[str, int] = field(default_factory=dict)
     latency: Mapping[str, float] = field(default_factory=dict)
-    """By number of threads: seconds, and as a ratio to the float model's in the same rounds ("of float")."""
+    """By number of threads: seconds; as a ratio to the float model's in the same rounds ("of float"); that ratio in the
+    fastest and in the slowest of several runs ("lowest", "highest")."""
     whole: float | None = None
     """Seconds from a model and samples to the bytes of the quantized model."""
     calibration: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import statistics
 import tempfile
 import time
@@ -14,10 +15,11 @@ from typing import Any
 from zeropoint.parallel import cores
 
 from .apart import Failed, apart
-from .inference import Judgement, Latency, Measure, judge, latencies
+from .inference import Judgement, Latency, Measure, judge, latencies, merged
 from .modes import MODES
+from .orders import Made, Order
 from .rows import FLOAT, Row, Store
-from .tools import OURS, Made, Order, make, obstacle
+from .tools import OURS, TOOLS, in_its_environment, make, obstacle
 from .zoo import Place, eval_count, metric_of
 
 REPEATS = 3
@@ -32,6 +34,8 @@ class Settings:
     samples: int = 200
     measure: Measure = Measure(200, 90.0)  # noqa: RUF009 (frozen)
     rounds: int = 21
+    """Of latency, in all runs together."""
+    runs: int = 3
     timeout: float = 900.0
 
     @property
@@ -57,16 +61,21 @@ def row_of(order: Order) -> Row:
 
 
 def plan(
-    places: Sequence[Place], modes: Sequence[str], rivals: Sequence[str], variants: Sequence[str], samples: int
+    places: Sequence[Place],
+    modes: Sequence[str],
+    rivals: Mapping[str, str | None],
+    variants: Sequence[str],
+    samples: int,
 ) -> list[Group]:
-    """What there is to do: the float models first."""
+    """What there is to do: the float models first. `rivals` are tools with the Python of their environments."""
     groups = [Group(place, FLOAT, ()) for place in places]
     for place in places:
         for mode in modes:
             ways: list[tuple[str, str | None]] = [(OURS, None)]
             ways += [(OURS, variant) for variant in MODES[mode].variants if variant in variants]
-            ways += [(rival, None) for rival in rivals]
-            groups.append(Group(place, mode, tuple(Order(place, mode, *way, samples) for way in ways)))
+            orders = [Order(place, mode, *way, samples) for way in ways]
+            orders += [Order(place, mode, rival, None, samples, python) for rival, python in rivals.items()]
+            groups.append(Group(place, mode, tuple(orders)))
     return groups
 
 
@@ -137,8 +146,8 @@ class Bench:
         task, model = place.task, str(place.task.model)
         row = Row(place.name, FLOAT, FLOAT, metric=metric_of(task), digest=place.digest)
         try:
-            times = self._apart(latencies, place, FLOAT, {FLOAT: model}, self.settings.threads, self.settings.rounds)
-            row = self._judged(row, place, model, times[FLOAT])
+            times = self._timed(place, {FLOAT: model})
+            row = self._judged(row, _float_order(place), model, times[FLOAT])
         except Failed as failure:
             row = replace(row, error=str(failure))
         return [row]
@@ -146,7 +155,8 @@ class Bench:
     def group_rows(self, group: Group) -> list[Row]:
         made, failures = self._make(group.orders)
         files = {row_of(order).name: str(self._file(order)) for order in group.orders}
-        times = self._latencies(group.place, {name: files[name] for name in made}, failures)
+        runs_in_litert = [row_of(order).name for order in group.orders if TOOLS[order.tool].judge is None]
+        times = self._latencies(group.place, {name: files[name] for name in runs_in_litert if name in made}, failures)
         rows = []
         for order in group.orders:
             plain = row_of(order)
@@ -156,7 +166,7 @@ class Bench:
             try:
                 if plain.name in failures:
                     raise Failed(failures[plain.name])
-                row = self._judged(row, group.place, files[plain.name], times[plain.name])
+                row = self._judged(row, order, files[plain.name], times.get(plain.name, ()))
             except Failed as failure:
                 row = replace(row, error=str(failure))
             rows.append(row)
@@ -184,7 +194,9 @@ class Bench:
                     continue
                 start = time.monotonic()
                 try:
-                    made.setdefault(name, []).append(self._apart(make, order, str(self._file(order))))
+                    made.setdefault(name, []).append(
+                        in_its_environment(order, make, order, str(self._file(order)), timeout=self.settings.timeout)
+                    )
                 except Failed as failure:
                     failures[name] = str(failure)
                     made.pop(name)
@@ -197,26 +209,29 @@ class Bench:
         """All in turns; one by one where a model does not run and takes the others' process with it."""
         if not files:
             return {}
-        reference = {FLOAT: str(place.task.model)}
-        asked = (self.settings.threads, self.settings.rounds)
         try:
-            found: dict[str, list[Latency]] = self._apart(latencies, place, FLOAT, {**reference, **files}, *asked)
-            return found
+            return self._timed(place, {FLOAT: str(place.task.model), **files})
         except Failed as failure:
             if len(files) == 1:
                 failures[next(iter(files))] = f"its model does not run: {failure}"
                 return {}
-        found = {}
+        found: dict[str, list[Latency]] = {}
         for name, file in files.items():
             found |= self._latencies(place, {name: file}, failures)
         return found
 
-    def _judged(self, row: Row, place: Place, file: str, times: Sequence[Latency]) -> Row:
+    def _timed(self, place: Place, files: Mapping[str, str]) -> dict[str, list[Latency]]:
+        """Several runs, each in a process of its own: how fast a model is differs more between them than within."""
+        settings = self.settings
+        asked = (place, FLOAT, files, settings.threads, math.ceil(settings.rounds / settings.runs))
+        runs = [self._apart(latencies, *asked) for _ in range(settings.runs)]
+        return {name: merged([run[name] for run in runs]) for name in files}
+
+    def _judged(self, row: Row, order: Order, file: str, times: Sequence[Latency]) -> Row:
         """The row with everything that a finished model tells."""
-        if place.name not in self.counts:
-            self.counts[place.name] = eval_count(place.task)
-        limit = self.settings.measure.fitting(self.counts[place.name], times[0].seconds / cores())
-        found = self._judgement(place, file, limit)
+        place = order.place
+        limit = self._limit(place, times)
+        found = self._judgement(order, file, limit)
         reference = self._float_score(place, limit) if row.tool != FLOAT else found.score
         return replace(
             row,
@@ -229,21 +244,38 @@ class Bench:
             conversions=found.facts.conversions,
             all_conversions=found.facts.all_conversions,
             float_ops=found.facts.float_ops,
-            latency={str(t.threads): t.seconds for t in times} | {f"{t.threads} of float": t.of_float for t in times},
+            latency={key: value for time in times for key, value in time.as_row().items()},
         )
+
+    def _limit(self, place: Place, times: Sequence[Latency]) -> int | None:
+        """On how many samples to score a model; one that is not timed on as many as the float model."""
+        if not times:
+            return self.floats[place.name].limit if place.name in self.floats else self.settings.measure.limit
+        if place.name not in self.counts:
+            self.counts[place.name] = eval_count(place.task)
+        return self.settings.measure.fitting(self.counts[place.name], times[0].seconds / cores())
 
     def _float_score(self, place: Place, limit: int | None) -> float:
         stored = self.floats.get(place.name)
         if stored is not None and stored.limit == limit and stored.score is not None:
             return stored.score
-        return self._judgement(place, str(place.task.model), limit).score
+        return self._judgement(_float_order(place), str(place.task.model), limit).score
 
-    def _judgement(self, place: Place, file: str, limit: int | None) -> Judgement:
+    def _judgement(self, order: Order, file: str, limit: int | None) -> Judgement:
         """Models with the same bytes have the same score."""
-        key = (place.name, hashlib.sha256(Path(file).read_bytes()).hexdigest(), limit)
+        key = (order.place.name, hashlib.sha256(Path(file).read_bytes()).hexdigest(), limit)
         if key not in self.seen:
-            self.seen[key] = self._apart(judge, place, file, limit)
+            own = TOOLS[order.tool].judge if order.tool in TOOLS else None
+            if own is None:
+                self.seen[key] = self._apart(judge, order.place, file, limit)
+            else:
+                timeout = self.settings.timeout
+                self.seen[key] = in_its_environment(order, own, order.place, file, limit, timeout=timeout)
         return self.seen[key]
+
+
+def _float_order(place: Place) -> Order:
+    return Order(place, FLOAT, FLOAT, None, 0)
 
 
 def _with_costs(row: Row, taken: Sequence[Made]) -> Row:

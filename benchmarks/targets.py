@@ -29,16 +29,13 @@ from zeropoint.tflite import load
 
 from .apart import Failed, apart
 from .measure import print_table
-from .rows import write_json
+from .rows import instruction_sets, write_json
 from .tools import DEFAULT_RIVALS, TOOLS, Order, make, obstacle
 from .zoo import Place, Task, load_zoo, zoo_file
 
 MEASURED = "cpu, measured"
 OURS = ("cpu", "integer", MEASURED)
 """Targets; the last is `cpu` with `--measure`."""
-
-INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm", "sve")
-"""That make products of bytes fast, or of floats: as Linux calls them."""
 
 SHORTEST = 0.01
 """Seconds for which a model is run before the clock is read again."""
@@ -55,13 +52,6 @@ class Version:
     score: float | None = None
     plain: int | None = None
     note: str = ""
-
-
-def instruction_sets() -> tuple[str, ...]:
-    """Those of INSTRUCTIONS that this processor has; none where the system does not tell."""
-    info = Path("/proc/cpuinfo")
-    words = set(info.read_text().split()) if info.exists() else set()
-    return tuple(name for name in INSTRUCTIONS if name in words)
 
 
 def fastest(models: Mapping[str, Model], rounds: int) -> dict[str, float]:

@@ -9,46 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .apart import Failed
+from .apart import Failed, apart, elsewhere
+from .inference import Judgement
 from .measure import peak
 from .modes import MODES, VARIANTS, Mode
+from .orders import Job, Made, Order, Outcome, Prepare
+from .rivals import judge_openvino, mct_job, nncf_job
 from .zoo import Place, Task, source_of
 
 OURS = "zeropoint"
-
-
-@dataclass(frozen=True)
-class Order:
-    """A model to make: by which tool and variant, of which task, in which mode, from how many samples."""
-
-    place: Place
-    mode: str
-    tool: str
-    variant: str | None
-    samples: int
-
-
-@dataclass(frozen=True)
-class Made:
-    """What an order took. Seconds are without imports and without loading samples."""
-
-    whole: float
-    calibration: float | None
-    peak: int
-    """Bytes added to the peak memory of the process."""
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    content: bytes
-    calibration: float | None = None
-    note: str = ""
-
-
-Job = Callable[[], Outcome]
-Prepare = Callable[[Order, Task, list[Any]], Job]
-"""Imports what is needed and returns the job, so that imports are not measured."""
 
 
 def make(order: Order, target: str) -> Made:
@@ -246,6 +215,10 @@ def _by_name(task: Task, samples: list[Any]) -> dict[str | None, list[dict[str, 
 # Who there is.
 
 
+Judge = Callable[[Place, str, int | None], Judgement]
+"""A task, a file and on how many samples: see `inference.judge`."""
+
+
 @dataclass(frozen=True)
 class Tool:
     title: str
@@ -253,10 +226,14 @@ class Tool:
     distribution: str
     prepare: Prepare
     has: Callable[[Mode], bool] = lambda _: True
+    has_environment: bool = False
+    """Whether it runs in an environment of its own."""
+    judge: Judge | None = None
+    """Scores its models, in its environment, where LiteRT does not run them; these have no latency."""
 
     @property
     def is_installed(self) -> bool:
-        return importlib.util.find_spec(self.package) is not None
+        return self.has_environment or importlib.util.find_spec(self.package) is not None
 
 
 TOOLS: Mapping[str, Tool] = {
@@ -270,6 +247,23 @@ TOOLS: Mapping[str, Tool] = {
         lambda mode: mode.ai_edge is not None,
     ),
     "lite": Tool("zeropoint.lite, from Keras", "tensorflow", "tensorflow", lite_job, lambda mode: mode.tensorflow),
+    "mct": Tool(
+        "Sony MCT",
+        "model_compression_toolkit",
+        "model-compression-toolkit",
+        mct_job,
+        lambda mode: mode is MODES["int8"],
+        has_environment=True,
+    ),
+    "nncf": Tool(
+        "NNCF",
+        "nncf",
+        "nncf",
+        nncf_job,
+        lambda mode: mode is MODES["int8"],
+        has_environment=True,
+        judge=judge_openvino,
+    ),
 }
 DEFAULT_RIVALS = ("tf", "aeq")
 
@@ -281,4 +275,13 @@ def obstacle(order: Order) -> str | None:
         return "has no such mode"
     if not tool.is_installed:
         return f"not installed: pip install {tool.distribution}"
+    if tool.has_environment and order.python is None:
+        return f"has no environment: python -m benchmarks.environments FOLDER {order.tool}, then --environments FOLDER"
     return None
+
+
+def in_its_environment(order: Order, function: Callable[..., Any], *arguments: Any, timeout: float | None) -> Any:
+    """The result of a function in a process of its own, where the order's tool is installed."""
+    if order.python is None:
+        return apart(function, *arguments, timeout=timeout)
+    return elsewhere(order.python, function, *arguments, timeout=timeout)

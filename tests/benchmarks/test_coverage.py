@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 def test_every_model_has_an_outcome(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written, page = tmp_path / "found.json", tmp_path / "found.md"
     assert coverage.main([str(folder), "--modes", "int8", "-o", str(written), "--page", str(page)]) == 0
-    found = {one["model"]: one for one in json.loads(written.read_text())}
+    found = {one["model"]: one for one in json.loads(written.read_text())["outcomes"]}
     assert {name: one["kind"] for name, one in found.items()} == {
         "damaged": "refused",
         "digits": "runs",
@@ -39,6 +39,22 @@ def test_every_model_has_an_outcome(folder: Path, tmp_path: Path, capsys: pytest
     assert "damaged.tflite" in found["damaged"]["note"]
     assert "| digits |" in page.read_text()
     assert "2 runs" in capsys.readouterr().out
+
+
+def test_a_rerun_does_what_is_missing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, done = tmp_path / "found.json", []
+
+    def outcome(path: Path, mode: str, _: object) -> coverage.Outcome:
+        done.append((path.stem, mode))
+        return coverage.Outcome(path.stem, mode, "runs", 30.0, 1.0)
+
+    monkeypatch.setattr(coverage, "outcome", outcome)
+    arguments = [str(folder), "-o", str(written), "--modes"]
+    assert coverage.main([*arguments, "int8"]) == 0
+    assert coverage.main([*arguments, "int8,dynamic"]) == 0
+    assert len(done) == len(set(done)) == 6
+    coverage.main([*arguments, "int8", "--low", "20"])
+    assert len(done) == 9  # other settings: all of it again
 
 
 def die(*_: object) -> None:
