@@ -287,7 +287,6 @@ WRONG: dict[str, Callable[[Place], list[object]]] = {
     "unknown effort 'none'": lambda at: ["--effort", "none", *at.stats],
     "input type 'int4'": lambda at: ["--input-type", "int4", *at.stats],
     "output type 'x'": lambda at: ["--output-type", "x", *at.stats],
-    "no kernel to convert that to uint8": lambda at: ["--mode", "int16x8", "--output-type", "uint8", *at.stats],
     "none.json: no such file": lambda at: ["--recipe", at.folder / "none.json", *at.stats],
     "give a recipe, or a mode": lambda at: ["--mode", "int8", "--recipe", at.json('{"rules": [{"scheme": "int8"}]}')],
     "at least one rule": lambda at: ["--recipe", at.json('{"rules": []}'), *at.stats],

@@ -62,6 +62,37 @@ def enhancer(seed: int) -> Model:
     return Model([main])
 
 
+def integrator() -> Model:
+    """A state that holds small numbers beside large ones, as DTLN's does: h in [-1, 1] and c in hundreds.
+
+    c' = 0.98 c + 10 tanh(x + h), h' = tanh(W c' / 100); the output is h'.
+    """
+    rng = np.random.default_rng(3)
+    x, both = act("frame", 1, FRAME), act("state_in", 1, 2 * FRAME)
+    h, c, faded, total, new, grown, sums = (act(n, 1, FRAME) for n in ("h", "c", "fade", "x+h", "new", "add", "sums"))
+    cell, y, after = act("cell", 1, FRAME), act("enhanced", 1, FRAME), act("state_out", 1, 2 * FRAME)
+    axis, mixing = const("axis", np.array(1, np.int32)), (rng.normal(size=(FRAME, FRAME)) / 100).astype(np.float32)
+
+    def times(source, factor: float, made):
+        return op("MUL", [source, const(f"{made.name}/by", np.float32([factor]))], made, options="MulOptions")
+
+    main = graph(
+        "main",
+        [x, both],
+        [y, after],
+        op("SPLIT", [axis, both], h, c, options="SplitOptions", numSplits=2),
+        times(c, 0.98, faded),
+        op("ADD", [x, h], total, options="AddOptions"),
+        op("TANH", [total], new),
+        times(new, 10, grown),
+        op("ADD", [faded, grown], cell, options="AddOptions"),
+        op("FULLY_CONNECTED", [cell, const("w", mixing), None], sums, options="FullyConnectedOptions"),
+        op("TANH", [sums], y),
+        op("CONCATENATION", [y, cell], after, options="ConcatenationOptions", axis=1),
+    )  # fmt: skip
+    return Model([main])
+
+
 def frames(count: int) -> list[Array]:
     """A slow tone in noise."""
     rng = np.random.default_rng(0)
@@ -73,7 +104,7 @@ def carried(models: list[Model], sequence: list[Array]) -> Array:
     """The signal through all stages, each with its own state; integers are fed back as they are."""
     sessions, states = [Session(m) for m in models], [np.zeros((1, CELLS), np.float32) for _ in models]
     states = [
-        np.full((1, CELLS), t.params.zero_point, np.int8) if (t := m.main.inputs[1]).params else s
+        np.full((1, CELLS), t.params.zero_point, t.dtype.storage) if (t := m.main.inputs[1]).params else s
         for m, s in zip(models, states, strict=True)
     ]
     made = []
@@ -122,6 +153,44 @@ def test_a_state_has_one_scale_on_both_sides() -> None:
             enhancer(1), data=frames(100), sequence=True, input_type="int8", output_type="int8", effort=effort
         ).model
         assert model.main.inputs[1].params == model.main.outputs[1].params
+
+
+@pytest.mark.parametrize("ends", ["int8", "uint8"])
+def test_a_state_that_the_model_has_in_16_bits_keeps_them_at_the_ends(ends: str) -> None:
+    """One scale of 8 bits leaves nothing of small numbers beside large ones, and callers only hand the state back."""
+    sequence = {"state_in": "state_out"}
+    result = zeropoint.quantize(
+        integrator(), data=frames(250), sequence=sequence, input_type=ends, output_type=ends, target="integer"
+    )
+    (frame, state), (enhanced, after) = result.model.main.inputs, result.model.main.outputs
+    assert [t.dtype.label for t in (frame, enhanced, state, after)] == [ends, ends, "int16", "int16"]
+    assert state.params == after.params
+    assert any("'state_in'" in note and "int16" in note for note in result.notes)
+    assert result.verdict.snr is not None
+    assert result.verdict.snr > 20
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+def test_every_pair_of_types_at_the_ends_runs_and_states_have_one(mode: str) -> None:
+    """LiteRT has no kernel between int16 and uint8: there are two conversions, then."""
+    given = frames(60)
+    for ends in itertools.product(["float32", "int8", "uint8", "int16"], repeat=2):
+        types = dict(zip(("input_type", "output_type"), ends, strict=True))
+        result = zeropoint.quantize(enhancer(1), mode, data=given, sequence=True, effort="quick", **types)
+        (frame, state), (enhanced, after) = result.model.main.inputs, result.model.main.outputs
+        assert (frame.dtype.label, enhanced.dtype.label) == ends
+        assert "float32" in ends or state.params == after.params
+        assert result.verdict.snr is not None
+        assert result.verdict.snr > 30
+
+
+def test_what_looks_like_a_state_is_told_where_8_bits_would_lose_it() -> None:
+    whole = list(sequence_of(integrator(), frames(250), True)())
+    result = zeropoint.quantize(
+        integrator(), data=whole, input_type="int8", output_type="int8", target="integer", effort="standard"
+    )
+    assert {t.dtype.label for t in result.model.main.inputs} == {"int8"}
+    assert any("may be a state" in note and "sequence=" in note for note in result.notes)
 
 
 def test_states_are_what_the_model_returned_for_the_frame_before() -> None:

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 import zeropoint
 from zeropoint.cli import app
 from zeropoint.errors import InvalidRecipe, UnsupportedOp
-from zeropoint.plan.derive import Interface
-from zeropoint.plan.request import interface_of, resolve_target
+from zeropoint.plan.request import Interface, interface_of, resolve_target
 from zeropoint.recipe import INT8, Recipe, Rule, preset
 from zeropoint.recipe_files import recipe_content, recipe_from
 from zeropoint.targets import CPU, INTEGER, TARGETS, Target, check_model, target_named

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from ..calibration import Ranges
     from ..graph.model import Model
     from ..improve.pipeline import Result
-    from ..plan.derive import Interface
-    from ..plan.request import Request
+    from ..plan.request import Interface, Request
     from ..recipe import Recipe
     from ..report.quantization import SavedAs
     from .sampled import SampledModel

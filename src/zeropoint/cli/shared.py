@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from ..calibration import Ranges, Settings
     from ..dtypes import DType
     from ..graph.model import Model
-    from ..plan.derive import Interface
-    from ..plan.request import RangeChoice
+    from ..plan.request import Interface, RangeChoice
     from ..recipe import Effort
     from ..runtime import Runtime
     from ..sources.conversion import GraphEnds

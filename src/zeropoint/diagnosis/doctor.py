@@ -29,8 +29,7 @@ from ..improve.steps import TRIED
 from ..ops import OPS, OpSpec
 from ..ops.check import check_runnable
 from ..parallel import cached_property
-from ..plan.derive import Interface
-from ..plan.request import RangeChoice, Request, WeightOptions, resolve_recipe, resolve_target
+from ..plan.request import Interface, RangeChoice, Request, WeightOptions, resolve_recipe, resolve_target
 from ..recipe import Effort, Recipe
 from ..recipe_files import plain_rules
 from ..runtime import trusting

@@ -8,9 +8,8 @@ from dataclasses import replace
 from ..bench.latency import TimingOptions, benchmark
 from ..errors import InvalidRecipe, argument
 from ..graph.model import Model
-from ..plan.derive import Interface
 from ..plan.planner import plan_model, prepare_model
-from ..plan.request import Request
+from ..plan.request import Interface, Request
 from ..plan.rewrite import build
 from ..recipe import Recipe, Rule
 from ..tflite import to_bytes

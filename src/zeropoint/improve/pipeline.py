@@ -25,11 +25,10 @@ from ..graph.edit import with_written_ranges
 from ..graph.model import Model
 from ..graph.query import Use, constants
 from ..ops.check import check_runnable
-from ..plan.derive import Interface
 from ..plan.fit import placed
 from ..plan.plan import Form, Plan, Planned, Repair, Skipped
 from ..plan.planner import prepare_model, require_float_part, with_matched_rules
-from ..plan.request import FALLBACK, Request
+from ..plan.request import FALLBACK, Interface, Request
 from ..plan.rewrite import build
 from ..plan.saved import save_plan
 from ..recipe import preset, reaches

@@ -199,7 +199,7 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
     request, samples = best.request, lab.bench.judging(ISLAND_SAMPLES)
     if request.strict or request.target.costs is None or not request.recipe.has_integer_ops:
         return
-    enough = GOOD_IN_LOOPS if returned_states(best.prepared.model.main) else GOOD_ENOUGH
+    enough = _good_enough(best)
     if decibels(lab.error) >= enough:
         return
     for _ in range(MOST_ISLANDS):
@@ -227,6 +227,11 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
             return
 
 
+def _good_enough(candidate: Candidate) -> float:
+    """SNR of the outputs in dB from which on no islands are searched for."""
+    return GOOD_IN_LOOPS if returned_states(candidate.prepared.model.main) else GOOD_ENOUGH
+
+
 def wide_islands(lab: Lab, best: Candidate) -> Proposals:
     """16 bits for the ops that do most of the harm, where the target has kernels for that and float is no choice.
 
@@ -238,7 +243,8 @@ def wide_islands(lab: Lab, best: Candidate) -> Proposals:
         return  # parameters that a user gave are those of 8 bits
     if floats or not any(rule.scheme.activations is DType.INT8 for rule in request.recipe.rules):
         return
-    if decibels(lab.error) >= GOOD_ENOUGH:
+    enough = _good_enough(best)
+    if decibels(lab.error) >= enough:
         return
     # Nothing has to be cut off from what has 16 bits.
     base = replace(best, prepared=with_integer_norms(best.prepared, request), request=replace(request, limits={}))
@@ -252,7 +258,7 @@ def wide_islands(lab: Lab, best: Candidate) -> Proposals:
 
     others = tuple(op for op in work if not work[op])
     report = lab.stage("looking for ops that need 16 bits", 2 * STRETCHES)
-    island = others if others and snr(others) >= GOOD_ENOUGH else find_island(work, snr, before, report)
+    island = others if others and snr(others) >= enough else find_island(work, snr, before, report)
     if island:
         why = f"with 16 bits for such ops the SNR of the outputs rises from {before:.1f} to {snr(island):.1f} dB"
         wide = base.with_islands(island, Island(INT16X8, why))

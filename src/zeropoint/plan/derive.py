@@ -14,11 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..affine import QuantParams
-from ..calibration import Grid
 from ..dtypes import DType
-from ..errors import InvalidRecipe
 from ..graph.model import Op, Tensor
-from ..graph.query import Use, Uses
+from ..graph.query import Use
 from ..ops import Activation, Bias, CellState, Need, OpSpec, Rescale, Trait, Weight, fused_activation
 from ..ops.interpolation import COARSE, interpolation_error
 from .conversions import overflowing_uses
@@ -230,68 +228,3 @@ def _numerator(rescale: Rescale, scales: Sequence[float]) -> float:
     if rescale is Rescale.SQUARE:
         return max(scales) ** 2
     return scales[0] if rescale is Rescale.RATIO else max(scales)
-
-
-# What callers see.
-
-
-@dataclass(frozen=True)
-class Interface:
-    """Types of the graph's float inputs and outputs as callers see them."""
-
-    input: DType = DType.FLOAT32
-    output: DType = DType.FLOAT32
-
-
-def with_interface(plan: Plan, interface: Interface, ranges: TensorRanges | None = None) -> Plan:
-    """`plan` with these types for callers. `ranges` tell the parameters of what the graph itself has in float."""
-    stored, outputs = dict(plan.stored), {}
-    if interface.input is not DType.FLOAT32:
-        inner = _inner(plan, interface.input)
-        for tensor in _floats(plan.graph.inputs):
-            stored[tensor] = _external(plan, tensor, interface.input, plan.params(Held(tensor, inner)), ranges)
-    if interface.output is not DType.FLOAT32:
-        for tensor in _floats(plan.graph.outputs):
-            held = stored.get(tensor)
-            if held is not None and (held.dtype, interface.output) == (DType.INT16, DType.UINT8):
-                raise InvalidRecipe(
-                    f"the output '{tensor.name}' is int16, and LiteRT has no kernel to convert that to uint8; "
-                    "choose int8, int16 or float32"
-                )
-            outputs[tensor] = _external(plan, tensor, interface.output, held, ranges)
-    inputs = {t: stored[t] for t in plan.graph.inputs if t in stored}
-    return replace(plan, stored=stored, inputs=inputs, outputs=outputs)
-
-
-def with_one_scale(plan: Plan, states: Sequence[tuple[Tensor, Tensor]]) -> Plan:
-    """`plan` in which outputs that callers feed back have the parameters of the inputs that they fill."""
-    tied = {b: plan.inputs[a] for a, b in states if a in plan.inputs and b in plan.outputs}
-    return replace(plan, outputs={t: tied.get(t, p) for t, p in plan.outputs.items()})
-
-
-def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [t for t in tensors if t.dtype is DType.FLOAT32]
-
-
-def _inner(plan: Plan, dtype: DType) -> DType:
-    """What the graph computes with where callers give or get `dtype`."""
-    is_unsigned = any(scheme.activations is DType.UINT8 for scheme in plan.schemes.values())
-    return DType.INT8 if dtype is DType.UINT8 and not is_unsigned else dtype
-
-
-def _external(
-    plan: Plan, tensor: Tensor, dtype: DType, held: QuantParams | None, ranges: TensorRanges | None
-) -> QuantParams:
-    """What a caller gives or gets: what the graph has where types agree, so that no conversion is needed."""
-    inner = _inner(plan, dtype)
-    if held is None or held.dtype is not inner:
-        if ranges is not None and ranges.knows(tensor):
-            low, high = ranges.choose(tensor, None, Grid(inner.bits, inner is DType.INT16))
-        elif Uses(plan.graph).is_unused(tensor):
-            low, high = 0.0, 0.0
-        else:
-            raise InvalidRecipe(f"'{tensor.name}' cannot be {dtype.label}: its range is not known")
-        held = QuantParams.from_range(low, high, inner, symmetric=inner is DType.INT16, name=tensor.name)
-    if held.dtype is not dtype:
-        return QuantParams(held.scales, (held.zero_point + 128,), DType.UINT8)
-    return held

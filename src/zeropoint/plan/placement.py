@@ -20,10 +20,10 @@ from ..ops.layout import Convolution
 from ..parallel import cached_property
 from ..recipe import FLOAT, Recipe, Scheme
 from ..targets import Costs, Target
-from .derive import Interface
 from .match import TargetAnswers
 from .minimum_cut import FORBIDDEN, Network
 from .plan import Skipped
+from .request import Interface
 
 INTEGERS, FLOATS = "integers", "floats"
 

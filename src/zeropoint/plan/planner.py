@@ -23,7 +23,8 @@ from ..targets import OpVerdict
 from .called import computing_graphs, inline_composites
 from .conversions import with_room_in_outputs
 from .decompose import decompose, has_float_part
-from .derive import Interface, coarse_tables, unfit_outputs, with_interface, with_one_scale
+from .derive import coarse_tables, unfit_outputs
+from .ends import state_notes, wide_states, with_interface, with_one_scale
 from .fit import fit_scales, symmetric_uses
 from .given import clip_constants, default_notes, require_free
 from .masks import limit_to_what_counts
@@ -33,7 +34,7 @@ from .plan import Constants, Form, Plan, Planned, Skipped
 from .poles import rounded_to_poles
 from .prepare import prepare
 from .qdq import Trained
-from .request import Request
+from .request import Interface, Request
 from .rewrite import EncodedAs
 from .saturation import Curve, curves, saturation
 from .solve import Solver
@@ -245,7 +246,7 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
     made = weights.share([weights.add(plan) for plan in plans])
     require_free(made, request, prepared.keys)
     notes = (*reuse_notes(prepared.trained.packed, made), *request.ranges.notes(), *default_notes(made, ranges))
-    notes = (*notes, *swamped_notes(made, request.ops, ranges))
+    notes = (*notes, *swamped_notes(made, request.ops, ranges), *state_notes(made, request.interface, request.ops))
     planned = Planned(model, tuple(p for p in made if p.graph in whole or p.does_anything or p.skipped), notes)
     if request.strict:
         refuse_float(planned)
@@ -302,7 +303,8 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
     skipped.sort(key=lambda s: order[s.op])
     wide |= {op: island.why for op in schemes if (island := matcher.island(op))}
     wide = {op: wide[op] for op, scheme in schemes.items() if _is_wide(scheme) and op in wide}
-    plan = with_room_in_outputs(with_interface(plan, request.interface, ranges), ops)
+    ends = wide_states(plan, request.interface, states, ops)
+    plan = with_room_in_outputs(with_interface(plan, request.interface, ranges, ends), ops)
     plan = with_one_scale(plan, states)
     return replace(plan, skipped=tuple(skipped), wide_ops=wide)
 

@@ -17,7 +17,6 @@ from ..ops import OPS, OpSpec
 from ..recipe import Effort, Recipe, Scheme, preset, require_effort
 from ..recipe_files import load_recipe
 from ..targets import CPU, INTEGER, Target, target_named
-from .derive import Interface
 
 RangeChoice = Method | Literal["auto"]
 """A method, or "auto": try several on the data and keep the best; without data, FALLBACK."""
@@ -26,6 +25,19 @@ WEIGHT_METHODS: tuple[Method, ...] = ("minmax", "mse")
 
 FALLBACK: Method = "mse"
 """The best single method over the zoo."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Types of the graph's float inputs and outputs as callers see them."""
+
+    input: DType = DType.FLOAT32
+    output: DType = DType.FLOAT32
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether integers that come out and go in again pass through 8 bits."""
+        return not (self.input.is_float or self.output.is_float) and min(self.input.bits, self.output.bits) == 8
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ def _rewrite_activation(tensor: Tensor, plan: Plan, uses: Uses, ops: Mapping[str
         if serves_output and not is_input:
             # Callers know outputs by name, so the name goes with the form they see.
             converted.name, tensor.name = name, edit.unused_name(graph, f"{name}/{_label(stored)}")
-        edit.insert_after(graph, tensor, _conversion(tensor, converted), wanting, as_output=serves_output)
+        edit.insert_chain(graph, tensor, _conversions(graph, tensor, converted), wanting, as_output=serves_output)
 
 
 def _form_tensor(graph: Graph, tensor: Tensor, form: QuantParams | None) -> Tensor:
@@ -184,6 +184,17 @@ def _tensor_of(form: QuantParams | None, name: str, shape: tuple[int, ...]) -> T
 
 def _label(form: Form | None) -> str:
     return "float32" if form is None else form_type(form).label
+
+
+def _conversions(graph: Graph, source: Tensor, result: Tensor) -> list[Op]:
+    """The ops that make `result` of `source`: LiteRT has no kernel between int16 and uint8, but both with int8."""
+    if {source.dtype, result.dtype} != {DType.INT16, DType.UINT8}:
+        return [_conversion(source, result)]
+    unsigned = (source if source.dtype is DType.UINT8 else result).params
+    assert unsigned is not None
+    between = QuantParams(unsigned.scales, (unsigned.zero_point - 128,), DType.INT8)
+    held = _form_tensor(graph, source, between)
+    return [_conversion(source, held), _conversion(held, result)]
 
 
 def _conversion(source: Tensor, result: Tensor) -> Op:

@@ -13,7 +13,8 @@ from ..bench.errors import real
 from ..dtypes import Array
 from ..errors import InvalidRecipe, InvalidSample, UnsupportedOp
 from ..improve.pipeline import Result, carry_out
-from ..plan.derive import settle, with_interface
+from ..plan.derive import settle
+from ..plan.ends import with_interface
 from ..plan.plan import Plan
 from ..plan.request import TypeLike, interface_of
 from ..runtime import Kernels

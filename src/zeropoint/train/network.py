@@ -16,11 +16,10 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..improve.pipeline import plan as plan_model
 from ..ops import OPS, OpSpec, Probabilities
-from ..plan.derive import Interface
 from ..plan.plan import Plan, Planned
 from ..plan.planner import with_matched_rules
 from ..plan.prepare import prepare
-from ..plan.request import Request, WeightOptions, resolve_recipe, resolve_target
+from ..plan.request import Interface, Request, WeightOptions, resolve_recipe, resolve_target
 from ..recipe import FLOAT, Recipe, Rule
 from ..sources.data import DataSource, samples_from
 from ..sources.models import ModelSource, load
