@@ -33,7 +33,9 @@ def redundant_conversions(graph: Graph) -> Iterator[str]:
             yield f"{op} changes nothing"
         if made[(source, form(result))] > 1:
             yield f"{op} is done already"
-        if producer is not None and producer.kind in CONVERSIONS:
+        ends = {producer.inputs[0].dtype, result.dtype} if producer is not None and producer.inputs[0] else set()
+        in_two_steps = ends == {DType.INT16, DType.UINT8}  # between which LiteRT has no kernel
+        if producer is not None and producer.kind in CONVERSIONS and not in_two_steps:
             yield f"{op} converts what {producer} converted"
         if uses.is_unused(result):
             yield f"nothing reads {op}"

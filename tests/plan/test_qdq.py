@@ -196,6 +196,42 @@ def inner_values(model: Model, samples: Sequence[Any]) -> Array:
     return outputs_of(exposed, samples)[0]
 
 
+def turned(net: Net, name: str, data: Array, order: tuple[int, ...], params: QuantParams) -> Tensor:
+    """Float weights behind a pair, then in another order of axes, as litert-torch writes what PT2E has quantized."""
+    back = pair(net, build.const(name, data), params)
+    axes = build.const(f"{name}/order", np.int32(order))
+    result = build.act(f"{name}/turned", *(data.shape[k] for k in order))
+    net.ops.append(build.op("TRANSPOSE", [back, axes], result, options="TransposeOptions"))
+    return result
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_weights_of_pt2e_keep_their_scales_along_the_axis_that_was_turned(per_channel: bool):
+    net = Net()
+    x = net.input(1, 6, 6, 3, name="x")
+    sides = {"options": "Conv2DOptions", "strideW": 1, "strideH": 1}
+    data, bias = normal(4, 3, 3, 3), build.const("b", np.zeros(4, np.float32))
+    scales = np.abs(data).max(axis=(1, 2, 3)) / 127
+    scales = tuple(float(np.float32(s)) for s in (scales if per_channel else scales.max(keepdims=True)))
+    params = QuantParams(scales, (0,) * len(scales), DType.INT8, *([PerAxis(0)] if per_channel else []))
+    kernel = turned(net, "w", data, (0, 2, 3, 1), params)
+    source, y = pair(net, x, one_scale(0.05)), build.act("y", 1, 6, 6, 4)
+    net.ops.append(build.op("CONV_2D", [source, kernel, bias], y, **sides))
+    depth = normal(4, 1, 3, 3)
+    own = tuple(float(np.float32(s)) for s in np.abs(depth).max(axis=(1, 2, 3)) / 127)
+    deep = turned(net, "d", depth, (1, 2, 3, 0), QuantParams(own, (0,) * 4, DType.INT8, PerAxis(0)))
+    z = build.act("z", 1, 6, 6, 4)
+    sides = {"options": "DepthwiseConv2DOptions", "strideW": 1, "strideH": 1, "depthMultiplier": 1}
+    net.ops.append(build.op("DEPTHWISE_CONV_2D", [pair(net, y, one_scale(0.2, 3)), deep, bias], z, **sides))
+    result = zeropoint.quantize(net.model(pair(net, z, one_scale(0.9))), target="integer", effort="quick")
+    assert not result.skipped
+    convolution, depthwise = (o for o in result.model.main.ops if o.kind.endswith("CONV_2D"))
+    assert convolution.inputs[1].params.scales in (scales, scales * 4)
+    assert (depthwise.inputs[1].params.scales, depthwise.inputs[1].params.axis) == (own, 3)
+    assert [o.outputs[0].params.scale for o in (convolution, depthwise)] == [np.float32(0.2), np.float32(0.9)]
+    np.testing.assert_array_equal(convolution.inputs[1].data, quantize(data, params).transpose(0, 2, 3, 1))
+
+
 def test_models_without_marks_have_nothing_trained():
     model = build.float_cnn()
     before = str(model)

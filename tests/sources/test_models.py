@@ -328,6 +328,18 @@ def test_pytorch_modules_are_traced_on_sample_inputs(converted, given, arguments
     assert capfd.readouterr() == ("", "")
 
 
+def test_graphs_that_pt2e_made_are_converted_as_they_are(converted, monkeypatch):
+    """They say that they are in training, and refuse to change it (PyTorch 2.13)."""
+
+    def refuse(self: Module) -> None:
+        raise NotImplementedError("Calling train() or eval() is not supported for exported models.")
+
+    monkeypatch.setattr(Module, "eval", refuse)
+    monkeypatch.setattr(Module, "train", refuse)
+    assert load(Module(), sample_inputs="x").main.ops
+    assert converted == [(True, ("x",), None)]
+
+
 def test_pytorch_refusals(converted, monkeypatch):
     with pytest.raises(InvalidModel, match="sample_inputs"):
         load(Module())

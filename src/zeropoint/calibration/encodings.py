@@ -36,6 +36,11 @@ class Encoding:
         return self.scale * (self.offset + (1 << self.bits) - 1)
 
     @property
+    def is_symmetric(self) -> bool:
+        """Whether 0 is the zero point of the signed integers."""
+        return self.offset == -(1 << (self.bits - 1))
+
+    @property
     def params(self) -> QuantParams | None:
         """In a signed type, if there is one of so many bits."""
         dtype = TYPES.get(self.bits)

@@ -7,7 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from ..graph.names import short_names
 from ..graph.query import tensor_keys
 from ..tflite import load
 from .encodings import Encoding, encodings_in
-from .onnx_scales import qdq_encodings
+from .onnx_scales import read_qdq
+from .skeleton import Skeleton, find_places, skeleton_of
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,15 @@ class Ranges(Brief):
     """Given ranges by tensor name.
 
     `default` is for activations that nothing else tells a range of. `foreign` ranges come from a tool that may know
-    tensors by other names: those that the model does not have are listed in `unmatched`, and are no error.
+    tensors by other names: those that the model does not have are listed in `unmatched`, and are no error. Where the
+    tool's own file of the network is known, its `skeleton` tells where they belong.
     """
 
     entries: Mapping[str, Range]
     default: Range | None = None
     foreign: bool = False
     unmatched: tuple[str, ...] = ()
+    skeleton: Skeleton | None = field(default=None, compare=False)
 
     def merge(self, other: Ranges) -> Ranges:
         """Both; where both know a tensor, `other` wins."""
@@ -58,6 +61,7 @@ class Ranges(Brief):
             other.default or self.default,
             self.foreign or other.foreign,
             self.unmatched + other.unmatched,
+            self.skeleton or other.skeleton,
         )
 
     @property
@@ -83,6 +87,13 @@ class Ranges(Brief):
                 unmatched.append(key)
         if unmatched and not self.foreign:
             raise InvalidStats(f"ranges are given for {_listed(unmatched)}, which the model does not have")
+        if unmatched and self.skeleton is not None:
+            placed = find_places(self.skeleton, skeleton_of(model), unmatched)
+            for name, places in placed.items():
+                for place in places:
+                    found_by = f"{self.entries[name].origin}: '{name}', found by {place.found_by}"
+                    entries.setdefault(place.name, replace(self.entries[name], origin=found_by))
+            unmatched = [name for name in unmatched if name not in placed]
         return replace(self, entries=entries, unmatched=tuple(unmatched))
 
     def require(self, model: Model) -> None:
@@ -126,8 +137,10 @@ def ranges_from_json(path: PathLike) -> Ranges:
     suffix, origin = Path(path).suffix.lower(), Path(path).name
     if suffix == ".onnx":
         with reading(path, "ONNX", InvalidStats):
-            found = qdq_encodings(path)
-        return Ranges({name: _encoded(each, origin) for name, each in found.items()}, foreign=True)
+            found = read_qdq(path)
+        entries = {name: _encoded(each, origin) for name, each in found.activations.items()}
+        entries |= {name: _encoded_weights(each, origin) for name, each in found.weights.items()}
+        return Ranges(entries, foreign=True, skeleton=found.skeleton)
     if suffix == ".tflite":
         return _ranges_of_model(load(path), origin)
     with reading(path, "JSON", InvalidStats):
@@ -155,7 +168,7 @@ def _ranges_of_model(model: Model, origin: str) -> Ranges:
             entries[key] = Range(-max(peaks), max(peaks), origin, channels=channels)
     if not entries:
         raise InvalidStats(f"{origin} is not quantized; give a quantized model, or one with the ranges as JSON")
-    return Ranges(entries, foreign=True)
+    return Ranges(entries, foreign=True, skeleton=skeleton_of(model))
 
 
 def ranges_from(content: Mapping[str, Any], origin: str) -> Ranges:
@@ -193,6 +206,16 @@ def _encoded(channels: tuple[Encoding, ...], origin: str) -> Range:
     if len(channels) > 1:
         return Range(low, high, origin, channels=ends)
     return Range(low, high, origin, channels[0].params)
+
+
+def _encoded_weights(channels: tuple[Encoding, ...], origin: str) -> Range:
+    """Ranges that give weights just the scales of the encodings. Kernels leave out the least integer of a type."""
+    peaks = [each.scale * (2 ** (each.bits - 1) - 1) if each.is_symmetric else None for each in channels]
+    ends = tuple(
+        (each.low, each.high) if peak is None else (-peak, peak) for each, peak in zip(channels, peaks, strict=True)
+    )
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    return Range(low, high, origin, channels=ends if len(ends) > 1 else ())
 
 
 def _range(name: str, value: Any, origin: str) -> Range:

@@ -1,31 +1,62 @@
-"""Scales of ONNX models with QuantizeLinear and DequantizeLinear, as encodings by the name of a tensor."""
+"""Scales of ONNX models with QuantizeLinear and DequantizeLinear, by the name of a tensor, and what such a model is."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
 import numpy as np
 
+from ..dtypes import Array
 from ..errors import InvalidStats
 from ..files import PathLike
+from ..ops.onnx_names import KINDS
 from ..sources.onnx_file import OnnxFile, OnnxNode, read_onnx
 from .encodings import Encoding
+from .skeleton import Node, Skeleton
 
 QUANTIZED = {np.dtype(np.int8): 8, np.dtype(np.uint8): 8, np.dtype(np.int16): 16, np.dtype(np.uint16): 16}
 SUFFIXES = ("_quantized", "_QuantizeLinear_Input")
+CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""Ops whose second input is weights, if it is constant."""
+
+Encodings = Mapping[str, tuple[Encoding, ...]]
 
 
-def qdq_encodings(path: PathLike) -> dict[str, tuple[Encoding, ...]]:
-    """What tensors are quantized with: activations before QuantizeLinear, constants before DequantizeLinear."""
+@dataclass(frozen=True)
+class QdqModel:
+    """What tensors are quantized with, and the network that they belong to."""
+
+    activations: Encodings
+    weights: Encodings
+    skeleton: Skeleton
+
+
+def read_qdq(path: PathLike) -> QdqModel:
+    """What QuantizeLinear says of activations, and DequantizeLinear, or both, of constants."""
     file = read_onnx(path)
-    found: dict[str, tuple[Encoding, ...]] = {}
+    activations: dict[str, tuple[Encoding, ...]] = {}
+    weights: dict[str, tuple[Encoding, ...]] = {}
     for node in file.nodes:
-        is_weights = node.kind == "DequantizeLinear" and node.inputs[:1] and node.inputs[0] in file.constants
-        if (node.kind == "QuantizeLinear" or is_weights) and len(node.inputs) >= 2:
-            found.setdefault(_plain(node.inputs[0]), _encodings(node, file, str(path)))
-    if not found:
+        if node.kind not in CONVERSIONS or len(node.inputs) < 2 or _is_bias(node, file):
+            continue
+        source = node.inputs[0]
+        if source in file.constants:
+            weights.setdefault(_plain(source), _encodings(node, file, str(path)))
+        elif node.kind == "QuantizeLinear":
+            activations.setdefault(_plain(source), _encodings(node, file, str(path)))
+    if not activations and not weights:
         raise InvalidStats(
             f"{path} has no QuantizeLinear or DequantizeLinear; give a model that is quantized in that form"
         )
-    return found
+    return QdqModel(activations, weights, _skeleton(file))
+
+
+def _is_bias(node: OnnxNode, file: OnnxFile) -> bool:
+    """Constants of 32 bits: their scale follows from those of the data and of the weights."""
+    held = file.constants.get(node.inputs[0])
+    return held is not None and held.dtype == np.int32
 
 
 def _plain(name: str) -> str:
@@ -37,11 +68,9 @@ def _plain(name: str) -> str:
 
 def _encodings(node: OnnxNode, file: OnnxFile, origin: str) -> tuple[Encoding, ...]:
     """real = scale * (q - zero point), with q from the least integer of its type."""
-    scales = file.constants.get(node.inputs[1])
-    zeros = file.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
-    if scales is None or (len(node.inputs) > 2 and zeros is None):
+    scales, zero_points = _parameters(node, file)
+    if scales is None or zero_points is None:
         raise InvalidStats(f"{origin}: the scale of '{node.inputs[0]}' is no constant")
-    zero_points = np.zeros(scales.shape, np.uint8) if zeros is None else zeros
     if (
         zero_points.dtype not in QUANTIZED
         or zero_points.size != scales.size
@@ -51,3 +80,58 @@ def _encodings(node: OnnxNode, file: OnnxFile, origin: str) -> tuple[Encoding, .
     least, bits = int(np.iinfo(zero_points.dtype).min), QUANTIZED[zero_points.dtype]
     pairs = zip(scales.reshape(-1).tolist(), zero_points.reshape(-1).tolist(), strict=True)
     return tuple(Encoding(float(scale), least - int(zero), bits) for scale, zero in pairs)
+
+
+def _parameters(node: OnnxNode, file: OnnxFile) -> tuple[Array | None, Array | None]:
+    """Scales and zero points; the latter are zeros, of the type that is quantized, if the node names none."""
+    scales = file.constants.get(node.inputs[1])
+    if len(node.inputs) > 2 and node.inputs[2]:
+        return scales, file.constants.get(node.inputs[2])
+    held = file.constants.get(node.inputs[0])
+    dtype = held.dtype if held is not None and node.kind == "DequantizeLinear" else np.dtype(np.uint8)
+    return scales, None if scales is None else np.zeros(scales.shape, dtype)
+
+
+# The network.
+
+
+def _skeleton(file: OnnxFile) -> Skeleton:
+    makers = {name: node for node in file.nodes for name in node.outputs}
+    values: dict[str, Array] = {}
+    nodes = []
+    for node in file.nodes:
+        constants = [_constant(name, makers, file) for name in node.inputs]
+        reads = [name for name, known in zip(node.inputs, constants, strict=True) if known is None and name]
+        weights = constants[1] if node.kind in WEIGHTED and len(constants) > 1 else None
+        if weights is not None:
+            values[weights[0]] = weights[1]
+        if reads and all(known is None for known in constants[:1]):
+            kinds = KINDS.get(node.kind, (node.kind,))
+            nodes.append(Node(kinds, tuple(reads), node.outputs, None if weights is None else weights[0]))
+    names = (name for node in nodes for name in (*node.reads, *node.makes))
+    return Skeleton(tuple(file.inputs), nodes, values, {name: _plain(name) for name in names})
+
+
+def _constant(name: str, makers: Mapping[str, OnnxNode], file: OnnxFile) -> tuple[str, Array] | None:
+    """The name and the real values of a constant, behind conversions; None if it is none."""
+    chain = list(_behind(name, makers))
+    held = file.constants.get(chain[-1].inputs[0] if chain else name)
+    if held is None:
+        return None
+    origin = _plain(chain[-1].inputs[0] if chain else name)
+    if held.dtype.kind == "f" or not chain:
+        return origin, held.astype(np.float32)
+    scales, zeros = _parameters(chain[-1], file)
+    if scales is None or zeros is None:
+        return origin, held.astype(np.float32)
+    axis = chain[-1].numbers.get("axis", 1) if scales.size > 1 else 0
+    shape = [-1 if k == axis % held.ndim else 1 for k in range(held.ndim)] if scales.size > 1 else []
+    real = (held.astype(np.float32) - zeros.astype(np.float32).reshape(shape)) * scales.reshape(shape)
+    return origin, np.asarray(real, np.float32)
+
+
+def _behind(name: str, makers: Mapping[str, OnnxNode]) -> Iterator[OnnxNode]:
+    """The conversions that a tensor comes out of, the last one first."""
+    while (node := makers.get(name)) is not None and node.kind in CONVERSIONS and node.inputs:
+        yield node
+        name = node.inputs[0]

@@ -33,7 +33,7 @@ from .placement import Placement
 from .plan import Constants, Form, Plan, Planned, Skipped
 from .poles import rounded_to_poles
 from .prepare import prepare
-from .qdq import Trained
+from .qdq import Trained, implied_ranges
 from .request import Interface, Request
 from .rewrite import EncodedAs
 from .saturation import Curve, curves, saturation
@@ -151,6 +151,8 @@ def prepare_model(model: Model, request: Request) -> Prepared:
         if request.stats is not None:
             for graph in entry_graphs(copy):
                 _give_biases(graph, request)
+    implied = implied_ranges(copy, request.ops, keys, request.ranges.entries)
+    trained = replace(trained, implied=implied.merge(trained.implied))
     return _decomposed(Prepared(copy, keys, trained).with_new(made), request)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..affine import QuantParams, dequantize, quantize
+from ..affine import PerAxis, QuantParams, dequantize, quantize
 from ..calibration.given_ranges import Range, Ranges
 from ..dtypes import Array, DType
 from ..graph.edit import fold_into_constant, remove_op
@@ -66,11 +66,19 @@ def take_trained(model: Model, ops: Mapping[str, OpSpec]) -> Trained:
     for graph in entry_graphs(model):
         for mark in list(_marks(graph)):
             taker.take(graph, mark)
-    known = dict(taker.ranges)
+        taker.transpose_constants(graph)
+    implied = implied_ranges(model, ops, taker.keys, taker.ranges)
+    return Trained(Ranges(taker.ranges), implied, taker.constants, taker.uses, taker.packed)
+
+
+def implied_ranges(
+    model: Model, ops: Mapping[str, OpSpec], keys: Mapping[Tensor, str], given: Mapping[str, Range]
+) -> Ranges:
+    """What follows from ranges for tensors that have none: along ops that keep or fix the range of what they read."""
+    known = dict(given)
     for graph in entry_graphs(model) if known else ():
-        _follow(graph, ops, taker.keys, known)
-    implied = {key: found for key, found in known.items() if key not in taker.ranges}
-    return Trained(Ranges(taker.ranges), Ranges(implied), taker.constants, taker.uses, taker.packed)
+        _follow(graph, ops, keys, known)
+    return Ranges({key: found for key, found in known.items() if key not in given})
 
 
 def _marks(graph: Graph) -> Iterator[_Mark]:
@@ -179,6 +187,21 @@ class _Taker:
             self.constants[constant] = mark.grid
         if source.params is not None:
             self.packed[constant] = Packed(source.params, True)
+
+    def transpose_constants(self, graph: Graph) -> None:
+        """Marked constants in the order of axes in which ops read them: litert-torch (0.10) turns PyTorch's round."""
+        for op in [op for op in graph.ops if op.kind == "TRANSPOSE" and op.outputs[0] not in graph.outputs]:
+            source, order = op.inputs[:2]
+            grid = self.constants.get(source) if source is not None else None
+            if source is None or source.data is None or grid is None or order is None or order.data is None:
+                continue
+            axes = [int(axis) for axis in order.data]
+            values = np.ascontiguousarray(source.data.transpose(axes))
+            op.outputs[0].shape = values.shape
+            constant = Tensor.constant(op.outputs[0].name, values, DType.FLOAT32)
+            fold_into_constant(graph, op, constant)
+            moved = grid.granularity if grid.axis is None else PerAxis(axes.index(grid.axis))
+            self.constants[constant] = QuantParams(grid.scales, grid.zero_points, grid.dtype, moved)
 
     def _take_activation(self, uses: Uses, mark: _Mark, source: Tensor) -> None:
         """The first mark is the tensor's own; another one holds only for those who read through it."""

@@ -114,8 +114,9 @@ def from_torch(module: Any, sample_inputs: Any, conversion: Conversion) -> Model
         callee = module.module() if hasattr(module, "graph_module") else module  # an exported program
         with contextlib.ExitStack() as stack:
             if getattr(module, "training", False):
-                module.eval()
-                stack.callback(module.train)
+                with contextlib.suppress(NotImplementedError):  # exported graphs, as PT2E makes them, have one mode
+                    module.eval()
+                    stack.callback(module.train)
             converted = litert_torch.convert(callee, *inputs)
         content = getattr(converted, "model_content", None) or converted.tflite_model  # the older name
         return load_tflite(content())

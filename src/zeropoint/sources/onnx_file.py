@@ -6,8 +6,8 @@ Of the format, a protocol buffer, only the fields that are asked for are read, s
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +19,20 @@ from ..files import PathLike
 # Numbers of fields, by message.
 MODEL_GRAPH = 7
 GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT = 1, 5, 11
-NODE_INPUT, NODE_OUTPUT, NODE_OP = 1, 2, 4
+NODE_INPUT, NODE_OUTPUT, NODE_OP, NODE_ATTRIBUTE = 1, 2, 4, 5
+ATTRIBUTE_NAME, ATTRIBUTE_INT, ATTRIBUTE_TENSOR = 1, 3, 5
 TENSOR_DIMS, TENSOR_TYPE, TENSOR_FLOATS, TENSOR_INTS, TENSOR_NAME, TENSOR_RAW = 1, 2, 4, 5, 8, 9
 TYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 10: np.float16}
 
 
 @dataclass(frozen=True)
 class OnnxNode:
+    """`numbers` are its attributes that are whole numbers."""
+
     kind: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ def read_onnx(path: PathLike) -> OnnxFile:
     content = Path(path).read_bytes()
     try:
         graph = next(value for number, value in _fields(content) if number == MODEL_GRAPH and isinstance(value, bytes))
-        constants = dict(_constants(graph))
+        constants = dict(_constants(graph)) | dict(_constant_nodes(graph))
         nodes = tuple(_node(value) for value in _messages(graph, GRAPH_NODE))
         inputs = dict(_input(value) for value in _messages(graph, GRAPH_INPUT))
     except (StopIteration, ValueError, IndexError, struct.error) as error:
@@ -54,22 +58,47 @@ def read_onnx(path: PathLike) -> OnnxFile:
 
 def _node(content: bytes) -> OnnxNode:
     names = [_texts(content, number) for number in (NODE_OP, NODE_INPUT, NODE_OUTPUT)]
-    return OnnxNode("".join(names[0]), tuple(names[1]), tuple(names[2]))
+    attributes = [list(_fields(a)) for a in _messages(content, NODE_ATTRIBUTE)]
+    numbers = {
+        _joined(fields, ATTRIBUTE_NAME).decode("utf-8", "replace"): _signed(value)
+        for fields in attributes
+        for number, value in fields
+        if number == ATTRIBUTE_INT and isinstance(value, int)
+    }
+    return OnnxNode("".join(names[0]), tuple(names[1]), tuple(names[2]), numbers)
 
 
 def _constants(graph: bytes) -> Iterator[tuple[str, Array]]:
     for content in _messages(graph, GRAPH_INITIALIZER):
-        fields = list(_fields(content))
-        dtype = TYPES.get(next((int(v) for n, v in fields if n == TENSOR_TYPE and isinstance(v, int)), 0))
-        if dtype is None:
+        if (values := _tensor(content)) is not None:
+            yield "".join(_texts(content, TENSOR_NAME)), values
+
+
+def _constant_nodes(graph: bytes) -> Iterator[tuple[str, Array]]:
+    """Constants that are ops without inputs, as PyTorch exports them."""
+    for content in _messages(graph, GRAPH_NODE):
+        if _texts(content, NODE_OP) != ["Constant"]:
             continue
-        raw, shape, listed = _joined(fields, TENSOR_RAW), _listed(fields, TENSOR_DIMS), _listed(fields, TENSOR_INTS)
-        if not raw and dtype is np.float32:
-            raw = _joined(fields, TENSOR_FLOATS)
-        signed = [d - (1 << 64) if d >> 63 else d for d in listed]
-        values = np.array(signed, dtype) if listed else np.frombuffer(raw, dtype)
-        if values.size == int(np.prod(shape)):
-            yield "".join(_texts(content, TENSOR_NAME)), values.reshape(shape)
+        tensors = [t for a in _messages(content, NODE_ATTRIBUTE) for t in _messages(a, ATTRIBUTE_TENSOR)]
+        if tensors and (values := _tensor(tensors[0])) is not None:
+            yield "".join(_texts(content, NODE_OUTPUT)), values
+
+
+def _tensor(content: bytes) -> Array | None:
+    """What a TensorProto holds; None if its type is not among those that are read, or its data are elsewhere."""
+    fields = list(_fields(content))
+    dtype = TYPES.get(next((int(v) for n, v in fields if n == TENSOR_TYPE and isinstance(v, int)), 0))
+    if dtype is None:
+        return None
+    raw, shape, listed = _joined(fields, TENSOR_RAW), _listed(fields, TENSOR_DIMS), _listed(fields, TENSOR_INTS)
+    if not raw and dtype is np.float32:
+        raw = _joined(fields, TENSOR_FLOATS)
+    values = np.array([_signed(d) for d in listed], dtype) if listed else np.frombuffer(raw, dtype)
+    return values.reshape(shape) if values.size == int(np.prod(shape)) else None
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
 
 
 def _joined(fields: Sequence[tuple[int, int | bytes]], number: int) -> bytes:
