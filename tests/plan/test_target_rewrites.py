@@ -135,6 +135,16 @@ def test_narrow_weights_are_as_narrow_as_the_target_takes(digits):
     compile_model(to_bytes(npu), ETHOS.name)
 
 
+def test_it_is_said_who_takes_no_narrow_weights(digits):
+    model = load(digits)
+    data = [(np.random.default_rng(k).uniform(0, 1, model.main.inputs[0].shape).astype(np.float32),) for k in range(4)]
+    request = Request(preset("int8", 4), calibrate(model, data), effort="quick", target=ETHOS)
+    notes = [note for note in run(model, request).notes if "int8 weights" in note]
+    assert {note.partition(": ")[2] for note in notes if "CONV_2D" in note.split()} == {
+        "ethos-u55-128 has no int4 kernel for it"
+    }
+
+
 def test_biases_are_as_large_as_the_target_takes():
     """A channel with vanishing weights has a scale that makes a huge integer of its bias."""
     weights = np.ones((2, 1, 1, 1), np.float32) * np.array([1, 1e-8], np.float32).reshape(2, 1, 1, 1)

@@ -131,3 +131,13 @@ def test_summary_tells_the_target_and_what_the_other_would_give(tmp_path) -> Non
     integer = run(*asked, "-o", tmp_path / "integer.tflite", "--target", "integer")
     assert "--target cpu leaves such ops float" in integer.output
     assert "runs fast, XNNPACK" in run(*asked, "--dry-run").output
+
+
+def test_conversions_belong_to_a_model_in_integers(digits):
+    """What float inputs are quantized by is no op that misses an integer kernel."""
+    made = zeropoint.load(digits)
+    result = zeropoint.quantize(made, "int8", data=samples_for(made), strict=True, effort="quick")
+    assert dict(result.check.counts) == {"fast": len(result.check.ops)}
+    check = check_model(made, INTEGER)
+    (why,) = {c.verdict.why for c in check.ops}
+    assert why == "computes in float32, which is no type of integer kernels; quantize it"

@@ -218,8 +218,8 @@ def _require_taken(check: Check) -> None:
 
 
 def _other_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:
-    """Ops whose weights are held in another way than asked for, because LiteRT has no kernel for that."""
-    wider, narrowed, unblocked = Counter[tuple[str, str, str]](), Counter[tuple[str, str]](), Counter[str]()
+    """Ops whose weights are held in another way than asked for, because LiteRT or the target has no kernel for that."""
+    wider, narrowed, unblocked = Counter[tuple[str, str, str, str]](), Counter[tuple[str, str]](), Counter[str]()
     for plan in plans:
         grids = plan.constants.grids.items()
         held: dict[Use, Form] = {u: p for u, p in grids if u.slot in request.ops[u.op.kind].weight_slots}
@@ -229,13 +229,16 @@ def _other_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:
             if asked.weights is None or asked.levels is None or not isinstance(form, QuantParams):
                 continue
             if form.levels.bits > asked.levels.bits:
-                wider[op.label, asked.weights.label, form.dtype.label] += 1
+                spec = request.ops[op.kind]
+                kernels = spec.hybrid if asked.activations is None else spec.weights.get(asked.activations, ())
+                who = request.target.name if asked.weights in kernels else "LiteRT"
+                wider[op.label, asked.weights.label, form.dtype.label, who] += 1
             if form.narrowed is not None:
                 narrowed[f"{form.narrowed}-bit", form.dtype.label] += 1
             if asked.block is not None and form.block is None:
                 unblocked[op.label] += 1
-    for (label, asked_label, made_label), count in wider.items():
-        yield f"{count} {label} with {made_label} weights: LiteRT has no {asked_label} kernel for it"
+    for (label, asked_label, made_label, who), count in wider.items():
+        yield f"{count} {label} with {made_label} weights: {who} has no {asked_label} kernel for it"
     for (bits, held_as), count in narrowed.items():
         yield f"{count} {'layer' if count == 1 else 'layers'} with {bits} weights, which {held_as} holds"
     for label, count in unblocked.items():

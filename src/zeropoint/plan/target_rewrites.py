@@ -19,6 +19,7 @@ from ..sources.ports import entry_graphs
 from ..targets import Rewrite, Target, TypedOp
 from ..targets.conditions import InputCount
 from ..tflite.schema import default_options
+from .unit_steps import slice_without_steps
 
 N1_TO_1 = next(code for code, f in enumerate(FUSED_ACTIVATIONS) if f.name == "RELU_N1_TO_1")
 
@@ -38,6 +39,8 @@ def fit_to_target(model: Model, target: Target, ops: Mapping[str, OpSpec]) -> di
                 conditions = target.conditions(TypedOp.of_file(op, ops))
                 most = next((c.most for c in conditions if isinstance(c, InputCount)), len(op.inputs))
                 made |= dict.fromkeys(_join_in_steps(graph, op, most), op.outputs[0])
+            if Rewrite.UNIT_STEPS in target.rewrites and op.kind == "STRIDED_SLICE":
+                made |= slice_without_steps(graph, op)
             if Rewrite.SELECT_V2 in target.rewrites and op.kind == "SELECT":
                 _select_by_element(graph, op)
             if Rewrite.LONG_LSTM in target.rewrites and op.kind == LSTM:

@@ -25,6 +25,7 @@ class Rewrite(Enum):
     """A change that makes a model fit a target; `plan/prepare.py` carries them out before anything is planned."""
 
     SHORT_CONCATENATIONS = "concatenations of more inputs than the target takes are made in several steps"
+    UNIT_STEPS = "slices that skip elements are made of reshapes and slices that do not"
     FIXED_SHAPES = "open dimensions are fixed, and what is computed from shapes alone becomes constant"
     PLAIN_CLAMPS = "RELU_0_TO_1 and RELU_N1_TO_1 become ops that are clamped as they are fused"
     SELECT_V2 = "SELECT becomes SELECT_V2 where both compute the same"
@@ -160,6 +161,8 @@ class Target(Brief):
         """What to say of an op that no rule is about: the reason, and the types in which there is a rule for it."""
         known = [rule for rule in self._by_kind.get(op.label, ()) if rule.kinds and rule.speed == "fast"]
         types = {t.label: t for rule in known for t in rule.activations}
+        if not types and op.activations is not None and any(rule.activations for rule in self._general):
+            return f"computes in {op.activations.label}, which is no type of {self.place}", "quantize it"
         if not types:
             return f"is not among the ops of {self.place}", ""
         weights = "" if op.weights is None else f" with {op.weights.dtype.label} weights"

@@ -1,0 +1,99 @@
+"""Slices with steps, written without them: the same values, and the delegate takes all of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import zeropoint
+from zeropoint.dtypes import DType
+from zeropoint.graph import Model, Op, problems
+from zeropoint.graph.edit import copy_model
+from zeropoint.ops import OPS
+from zeropoint.plan.target_rewrites import fit_to_target
+from zeropoint.runtime import Session
+from zeropoint.targets import CPU, INTEGER
+
+from .. import build
+
+SHAPE = (2, 6, 9, 4)
+
+CUTS = (
+    np.s_[:, ::2],
+    np.s_[:, 1::2, 2::3],
+    np.s_[:, :, :, 3::4],
+    np.s_[1:, 1:4:2, :7, ::2],
+    np.s_[::2, -5:-1:3, 1:, 1:2:4],
+    np.s_[:, 4::2, 3:9:3],
+)
+
+
+def taken(cut: tuple[slice, ...], **options) -> Model:
+    """x[cut], with masks where the cut leaves an end open."""
+    cut += (slice(None),) * (len(SHAPE) - len(cut))
+    ends = [(0 if part.start is None else part.start, 0 if part.stop is None else part.stop) for part in cut]
+    lists = [[a for a, _ in ends], [b for _, b in ends], [part.step or 1 for part in cut]]
+    constants = [build.const(f"c{k}", np.array(values, np.int32)) for k, values in enumerate(lists)]
+    begin_mask, end_mask = (sum((getattr(p, end) is None) << k for k, p in enumerate(cut)) for end in ("start", "stop"))
+    masks = {"beginMask": begin_mask, "endMask": end_mask} | options
+    x, y = build.act("x", *SHAPE), build.act("y", *np.empty(SHAPE)[cut].shape)
+    op = build.op("STRIDED_SLICE", [x, *constants], y, options="StridedSliceOptions", **masks)
+    return Model([build.graph("main", [x], [y], op)])
+
+
+def drawn(count: int = 4) -> list:
+    rng = np.random.default_rng(0)
+    return [(rng.uniform(-1, 1, SHAPE).astype(np.float32),) for _ in range(count)]
+
+
+def steps_of(op: Op) -> list[int]:
+    return op.inputs[3].data.tolist()
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_slices_skip_nothing_and_give_the_same(cut):
+    model = taken(cut)
+    fitted = copy_model(model)
+    made = fit_to_target(fitted, CPU, OPS)
+    assert not list(problems(fitted))
+    assert set(made.values()) == {fitted.main.inputs[0]}
+    assert all(set(steps_of(op)) == {1} for op in fitted.main.ops if op.kind == "STRIDED_SLICE")
+    assert fitted.main.ops[-1].kind == "RESHAPE"
+    (row,) = drawn(1)
+    np.testing.assert_array_equal(Session(fitted).run(row)[0], row[0][cut])
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_the_delegate_takes_them_in_integers(cut):
+    data = drawn()
+    result = zeropoint.quantize(taken(cut), "int8", data=data, effort="quick")
+    assert dict(result.check.counts) == {"fast": len(result.check.ops)}
+    assert Session(result.model).delegated() == set(range(len(result.model.main.ops)))
+    unit = 2 / 255
+    np.testing.assert_allclose(Session(result.model).run(data[0])[0], data[0][0][cut], atol=0.51 * unit)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        taken(np.s_[:, 1:3]),  # has no steps
+        taken(np.s_[:, :, ::2]),  # 9 is no multiple of 2
+        taken(np.s_[:, ::2], shrinkAxisMask=1),
+    ],
+    ids=["no steps", "does not fit", "other axes"],
+)
+def test_others_stay_as_they_are(model):
+    fitted = copy_model(model)
+    assert fit_to_target(fitted, CPU, OPS) == {}
+    assert [op.kind for op in fitted.main.ops] == ["STRIDED_SLICE"]
+
+
+def test_so_do_indices_open_shapes_and_models_for_others():
+    indices, open_ones, other = (taken(CUTS[0]) for _ in range(3))
+    for tensor in (*indices.main.inputs, *indices.main.outputs):
+        tensor.dtype = DType.INT32
+    for tensor in (*open_ones.main.inputs, *open_ones.main.outputs):
+        tensor.shape_signature = (-1, *tensor.shape[1:])
+    for model, target in ((indices, CPU), (open_ones, CPU), (other, INTEGER)):
+        assert fit_to_target(model, target, OPS) == {}
+        assert [op.kind for op in model.main.ops] == ["STRIDED_SLICE"]
