@@ -170,8 +170,8 @@ def cases(folder: str, zoo: Path, count: int) -> Iterator[Case]:
 
 
 def compare(case: Case, rounds: int) -> None:
-    rounds *= MORE if timed(partial(plain, case)) < SHORT else 1
-    times = take_turns(participants(case), rounds, PATIENCE)
+    is_short = timed(partial(plain, case)) < SHORT
+    times = take_turns(participants(case), rounds * (MORE if is_short else 1), PATIENCE / (MORE**2 if is_short else 1))
     print(f"{case.name}: {len(case.samples)} samples, {cores()} cores; medians\n")
     rows = []
     for name, seconds in times.rounds.items():

@@ -16,6 +16,7 @@ from ..graph.query import activation_bytes
 from ..ops import OPS, OpSpec
 from ..ops.execution import macs_of
 from ..parallel import cached_property, in_parallel, side_by_side
+from ..runtime import time_limit
 from ..runtime.runner import Runner
 from ..sources.ports import Entry, Row, entries, entry
 from ..sources.samples import NotedSamples, Notes, Samples, iterate, rows
@@ -24,14 +25,13 @@ from .errors import (
     Compared,
     ErrorSum,
     JudgedError,
-    OpError,
     Reference,
+    TracedSamples,
     compared_outputs,
     encoded,
     real,
     references,
     where_measured,
-    worst_ops,
 )
 
 KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES = 256, 1 << 28, 1 << 26
@@ -238,9 +238,10 @@ class Bench:
         _ = self.references  # before the other version is loaded: one at a time takes half the memory
         return Loaded(self, model).judged(without=without)
 
-    def worst_ops(self, made: Model, model: Model | None = None) -> tuple[OpError, ...]:
-        """The ops of `made` that add most to the error; `model` is the float version that it was made of."""
-        return worst_ops(model or self.model, made, self.judged_rows[:TRACED], in_sequence=self.in_sequence)
+    @property
+    def traced(self) -> TracedSamples:
+        """The samples on which the tensors inside are compared."""
+        return TracedSamples(tuple(self.judged_rows[:TRACED]), self.in_sequence, time_limit())
 
 
 class Loaded:

@@ -18,6 +18,7 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import CONVERSIONS, OPS, OpSpec, Probabilities
 from ..parallel import cached_property
+from ..runtime import within
 from ..runtime.runner import Runner
 from ..sources.ports import Row, entry
 from .alignment import source
@@ -290,14 +291,23 @@ class OpError:
         return decibels(self.before)
 
 
-def worst_ops(model: Model, made: Model, rows: Sequence[Row], *, in_sequence: bool = False) -> tuple[OpError, ...]:
-    """The ops of `made` whose outputs are furthest from those in `model`, beyond what their inputs already are."""
-    errors, added = _errors_by_name(model, made, rows, in_sequence), []
-    for op in entry(model).graph.ops:
-        if op.outputs and op.outputs[0].name in errors:
-            before = max((errors.get(t.name, 0.0) for t in op.inputs if t is not None), default=0.0)
-            added.append(OpError(op.label, op.name, errors[op.outputs[0].name], before))
-    return tuple(sorted(added, key=lambda e: e.before - e.error)[:WORST])
+@dataclass(frozen=True)
+class TracedSamples:
+    """Samples on which the tensors inside of two models are compared, and how these are to be run."""
+
+    rows: tuple[Row, ...]
+    in_sequence: bool = False
+    time_limit: float | None = None
+
+    def worst_ops(self, model: Model, made: Model) -> tuple[OpError, ...]:
+        """The ops of `made` whose outputs are furthest from those in `model`, beyond what their inputs already are."""
+        with within(self.time_limit):
+            errors, added = _errors_by_name(model, made, self.rows, self.in_sequence), []
+        for op in entry(model).graph.ops:
+            if op.outputs and op.outputs[0].name in errors:
+                before = max((errors.get(t.name, 0.0) for t in op.inputs if t is not None), default=0.0)
+                added.append(OpError(op.label, op.name, errors[op.outputs[0].name], before))
+        return tuple(sorted(added, key=lambda e: e.before - e.error)[:WORST])
 
 
 def _errors_by_name(model: Model, made: Model, rows: Sequence[Row], in_sequence: bool) -> dict[str, float]:

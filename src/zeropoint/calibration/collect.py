@@ -22,7 +22,7 @@ from ..ops import OPS
 from ..ops.check import check_runnable
 from ..ops.states import dependent_tensors, initial_reads
 from ..parallel import Threads
-from ..runtime import isolated, time_limit, trusting
+from ..runtime import time_limit, trusting, within
 from ..sources.data import DataSource, samples_by_signature
 from ..sources.models import ModelSource, load
 from ..sources.ports import Row, entry, entry_graphs
@@ -253,7 +253,7 @@ def _observers(task: RemoteTask, mode: MeasureMode) -> _Observers:
 
 
 def _measure(task: RemoteTask, mode: MeasureMode, chunk: Chunk) -> Measured:
-    with nullcontext() if task.time_limit is None else isolated(task.time_limit):
+    with within(task.time_limit):
         return _observers(task, mode).measure(chunk)
 
 

@@ -65,16 +65,16 @@ class Observer:
         """Run one batch of samples after the other; return statistics to be merged in order."""
         found: list[Mapping[str, TensorStats]] = []
         reduced: Chunk = []
-        values: list[tuple[Array, Array]] = []
+        reductions, samples = self._room(len(chunk))
         for first in range(0, len(chunk), self.graph.batch):
             batch = chunk[first : first + self.graph.batch]
             # By shape, not once and for all: what is done with a sample must not depend on those before it.
             shapes = tuple(array.shape for array in batch[0][1])
             if shapes not in self._failed:
                 try:
-                    ran, read = self._run([row for _, row in batch]), self._read(batch[-1][0])
-                    values.append(ran)
-                    found.append(read)
+                    own = slice(len(reduced), len(reduced) + len(batch))
+                    self._run([row for _, row in batch], reductions[own], samples[own])
+                    found.append(self._read(batch[-1][0]))
                     reduced += batch
                     continue
                 except RuntimeFailure:
@@ -82,32 +82,35 @@ class Observer:
                     self._runner.reload()
             found += [self._from_outside(number, row) for number, row in batch]
         if self.graph.probes and reduced:
-            reductions, samples = (np.concatenate(parts) for parts in zip(*values, strict=True))
-            found.append(self._summary(reduced, reductions, samples))
+            found.append(self._summary(reduced, reductions[: len(reduced)], samples[: len(reduced)]))
         return found
+
+    def _room(self, count: int) -> tuple[Array, Array]:
+        """For the reductions, and the sampled elements, of so many samples."""
+        tensor = self.graph.reductions
+        reduced, sampled = (0, 0) if tensor is None else (tensor.size, self._sampled_elements)
+        return np.empty((count, reduced), np.float32), np.empty((count, sampled), np.float32)
 
     def takes(self, rows: Sequence[Row]) -> bool:
         """Whether these samples can be one run."""
         try:
-            self._run(rows)
+            self._run(rows, *self._room(len(rows)))
         except RuntimeFailure:
             return False
         return True
 
-    def _run(self, rows: Sequence[Row]) -> tuple[Array, Array]:
-        """The reductions, and the sampled elements, of each of `rows`."""
+    def _run(self, rows: Sequence[Row], reductions: Array, samples: Array) -> None:
+        """Fill in the reductions, and the sampled elements, of each of `rows`."""
         self._start(rows)
         count = len(rows)
         if self.graph.reductions is None:
-            return np.zeros((count, 0), np.float32), np.zeros((count, 0), np.float32)
-        reductions = self._view(self.graph.reductions, count).copy()
-        samples = np.empty((count, self._sampled_elements), np.float32)
+            return
+        reductions[:] = self._view(self.graph.reductions, count)
         if self.graph.picked is not None:
             picked = self._view(self.graph.picked, count)
             samples[:, : picked.shape[1]] = picked
         for probe, stride in zip(self.graph.sampled, self._strides, strict=True):
             samples[:, self._samples[probe]] = self._view(probe.tensor, count)[:, ::stride]
-        return reductions, samples
 
     def _view(self, tensor: Tensor, rows: int) -> Array:
         (values,) = self._runner.views([tensor])

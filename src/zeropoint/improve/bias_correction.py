@@ -19,7 +19,7 @@ from ..plan.derive import derive
 from ..plan.plan import Form, Plan, Planned, form_type
 from ..plan.planner import Prepared, plan_model, ranges_of
 from ..plan.request import Request
-from ..plan.rewrite import rounded
+from ..plan.rewrite import Encoder, rounded
 from ..plan.tensor_ranges import TensorRanges
 from ..plan.weights import bias_use
 from .squant import balanced_weights, nonnegative_tensors
@@ -32,17 +32,19 @@ def plan_and_correct(prepared: Prepared, request: Request) -> Planned:
     """Plan a prepared model, with better weights and biases for the ops on which more than quick effort is spent."""
     ranges = ranges_of(prepared, request)
     planned = plan_model(prepared, request, ranges)
-    corrections = _Corrections(request, ranges, prepared.shifts)
+    corrections = _Corrections(request, ranges, prepared.shifts, Encoder(prepared.integers))
     return replace(planned, plans=tuple(map(corrections.plan, planned.plans)))
 
 
 @dataclass
 class _Corrections:
-    """`shifts` are those that other candidates of the same model, with the same statistics, have found."""
+    """`shifts` are those that other candidates of the same model, with the same statistics, have found; `encoder` has
+    the integers that were made of its constants."""
 
     request: Request
     ranges: TensorRanges
     shifts: dict[tuple[Use, Form], Array | None]
+    encoder: Encoder
     _balanced: dict[tuple[Buffer | None, Form, bool], tuple[str, Array] | None] = field(default_factory=dict)
 
     def plan(self, plan: Plan) -> Plan:
@@ -108,7 +110,8 @@ class _Corrections:
         if weights is not None:
             return layout.mean_shift(use.op, weights - use.data, means)
         if (use, form) not in self.shifts:
-            self.shifts[use, form] = layout.mean_shift(use.op, rounded(use.data, form) - use.data, means)
+            left = self.encoder.rounded(use.tensor, form) if isinstance(form, QuantParams) else rounded(use.data, form)
+            self.shifts[use, form] = layout.mean_shift(use.op, left - use.data, means)
         return self.shifts[use, form]
 
     def _source(self, use: Use) -> Tensor | None:

@@ -92,7 +92,7 @@ def _condensed(channels: Array) -> Array:
     """The same with a size of 1 along axes that make no difference."""
     for axis in range(channels.ndim):
         first = channels.take([0], axis)
-        if (channels == first).all():
+        if not channels.strides[axis] or (channels == first).all():
             channels = first
     return channels
 

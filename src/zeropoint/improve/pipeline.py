@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .. import __version__
 from ..affine import QuantParams
 from ..bench.bench import Bench
-from ..bench.errors import OpError, decibels
+from ..bench.errors import OpError, TracedSamples, decibels
 from ..bench.sample_checks import SAMPLE_CAUSES, check_samples
 from ..bench.verdict import CLEAR, UNKNOWN, Verdict, verdict
 from ..calibration import Settings, Stats
@@ -25,11 +25,12 @@ from ..graph.edit import with_written_ranges
 from ..graph.model import Model
 from ..graph.query import Use, constants
 from ..ops.check import check_runnable
+from ..parallel import cached_property
 from ..plan.fit import placed
 from ..plan.plan import Form, Plan, Planned, Repair, Skipped
 from ..plan.planner import prepare_model, require_float_part, with_matched_rules
 from ..plan.request import FALLBACK, Interface, Request
-from ..plan.rewrite import build
+from ..plan.rewrite import Encoder, build
 from ..plan.saved import save_plan
 from ..recipe import preset, reaches
 from ..recipe_files import plain_rules
@@ -62,7 +63,7 @@ class Result(Displayed):
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     steps: tuple[StepRecord, ...] = ()
-    worst: tuple[OpError, ...] = ()
+    traced: TracedSamples | None = field(default=None, repr=False)
     prepared: Model | None = None
     stats: Stats | None = None
     verdict: Verdict = UNKNOWN
@@ -73,6 +74,13 @@ class Result(Displayed):
     def check(self) -> Check:
         """Where every op of the model runs on the target."""
         return check_model(self.model, self.target)
+
+    @cached_property
+    def worst(self) -> tuple[OpError, ...]:
+        """The ops that add most to the error, if there were samples; they are run again when this is first asked."""
+        if self.traced is None or self.prepared is None:
+            return ()
+        return self.traced.worst_ops(self.prepared, self.model)
 
     @property
     def plan(self) -> Plan:
@@ -112,12 +120,13 @@ def plan(model: Model, request: Request) -> Planned:
 def run(model: Model, request: Request) -> Result:
     """Quantize `model`; it is not changed."""
     candidate = Candidate(prepare_model(model, request), request)
+    encoder = Encoder(candidate.prepared.integers)
     layers = [] if request.effort == "quick" else narrow_layers(candidate.planned, request.recipe)
     widening = worth_widening(weight_errors(layers, candidate.planned, request.ops))
     if widening is None:
-        return carry_out(candidate.planned, request)
+        return carry_out(candidate.planned, request, encoder=encoder)
     candidate = candidate.widened(widening)
-    result = carry_out(candidate.planned, candidate.request)
+    result = carry_out(candidate.planned, candidate.request, encoder=encoder)
     return replace(result, notes=(*result.notes, widening.text()))
 
 
@@ -169,8 +178,8 @@ def _left_out(request: Request) -> Iterator[str]:
         yield f"ranges by {FALLBACK}: choosing by the error of the outputs takes data ({argument('data')})"
 
 
-def carry_out(planned: Planned, request: Request, *, trained: bool = False) -> Result:
-    """Make the model that was planned, and see that LiteRT runs it."""
+def carry_out(planned: Planned, request: Request, *, trained: bool = False, encoder: Encoder | None = None) -> Result:
+    """Make the model that was planned, and see that LiteRT runs it. `encoder` has integers that are known already."""
     ops = [op for graph in planned.model.graphs for op in graph.ops]
     warnings = [f"no op matches the rule {rule}" for rule in request.recipe.unmatched(ops)]
     if not any(plan.does_anything for plan in planned.plans):
@@ -178,7 +187,7 @@ def carry_out(planned: Planned, request: Request, *, trained: bool = False) -> R
     else:
         planned = replace(planned, model=_told(planned.model, request, trained))
     planned = placed(planned, request.ops, request.target)
-    made = build(planned, request.ops)
+    made = build(planned, request.ops, encoder)
     _require_taken(check_model(made, request.target, request.ops))
     require_runnable(made)
     notes = (*planned.notes, *_other_weights(planned.plans, request))
@@ -339,11 +348,11 @@ def _searched(search: StepSearch, first: Candidate) -> Result:
     """Only the best candidate is built with its own inputs and outputs, and tried in LiteRT."""
     found, bench = search.best(first), search.bench
     best = found.candidate
-    result = carry_out(best.planned, best.request)
+    result = carry_out(best.planned, best.request, encoder=Encoder(best.prepared.integers))
     notes = [f"{best}; SNR of the outputs {decibels(found.error.value):.1f} dB, measured at {bench.where}"]
     if best.widening is not None:
         notes.append(best.widening.text(found.gains["mixed precision"]))
     result = replace(result, notes=(*result.notes, *notes, *search.notes), steps=tuple(search.trials))
     if best.request.interface != Interface():
         return result
-    return replace(result, worst=bench.worst_ops(result.model, best.prepared.model))
+    return replace(result, traced=bench.traced)

@@ -30,7 +30,7 @@ from ..tflite.provenance import Provenance, provenance, recorded
 from .candidate import Candidate, Lab, Proposals, Step
 from .cross_layer_equalization import Equalized, equalize
 from .dynamic_layers import layers_on_floats
-from .float_islands import GOOD_ENOUGH, GOOD_IN_LOOPS, MOST_WORK, RETAINED, STRETCHES, find_island
+from .float_islands import GAIN, GOOD_ENOUGH, GOOD_IN_LOOPS, MOST_WORK, RETAINED, STRETCHES, find_island
 from .integer_norms import with_integer_norms
 from .range_choice import RangeTrials, affordable_samples
 from .rounding_steps import compensated_rounding, mixed_precision, reconstruction
@@ -61,7 +61,10 @@ OUTLIERS_HARMLESS = 25.0
 """SNR of the outputs in dB from which standard effort leaves them as they are."""
 
 ISLAND_SAMPLES, MOST_ISLANDS = 8, 3
-"""On how many samples ops to leave float are searched for, and how often."""
+"""On how many samples it is measured what ops left float bring, and how often such ops are searched for."""
+
+FEWEST_ISLAND_SAMPLES, ISLAND_MACS = 2, 5e8
+"""Parts of the model are tried on fewer, down to these, if the others take more than so many multiply-accumulates."""
 
 WIDE = Island(INT16X8)
 
@@ -98,7 +101,11 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     stats = replace(request.stats, fingerprint=fingerprint(copy), tensors=tensors)  # no longer the given model's
     kept = {twin: trained.packed[t] for t, twin in twins.items() if t in trained.packed and twin.buffer is t.buffer}
     model = recorded(copy, _with_factors(copy, equalized))
-    prepared = replace(copied, model=model, trained=Trained(packed=kept))
+    # Scaling changes nothing that the target looks at.
+    pairs = list(zip(best.prepared.model.graphs, copy.graphs, strict=True))
+    ops = {op: twin for old, new in pairs for op, twin in zip(old.ops, new.ops, strict=True)}
+    verdicts = {(ops[op], scheme): known for (op, scheme), known in best.prepared.verdicts.items() if op in ops}
+    prepared = replace(copied, model=model, trained=Trained(packed=kept), verdicts=verdicts)
     for method in dict.fromkeys((request.range_method, *TRIED[:1])):
         yield Candidate(prepared, replace(request, stats=stats, method=method), len(equalized))
 
@@ -202,10 +209,14 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
     enough = _good_enough(best)
     if decibels(lab.error) >= enough:
         return
+    few = lab.bench.judging(_island_samples(best))
     for _ in range(MOST_ISLANDS):
 
         def snr(left: Sequence[Op], scheme: Scheme = FLOAT, best: Candidate = best) -> float:
             return decibels(samples.error(best.with_islands(left, Island(scheme)).model()))
+
+        def searched_snr(left: Sequence[Op], best: Candidate = best) -> float:
+            return decibels(few.error(best.model(left_float=left)))
 
         before, plan = snr(()), best.planned.plans[0]
         every = {op: macs_of(op, request.ops) for op in plan.graph.ops}
@@ -213,12 +224,15 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
         spent = sum(macs for op, macs in every.items() if op not in plan.schemes and op not in plan.dynamic)
         report = lab.stage("looking for ops to leave float", 2 * STRETCHES)
         most = (MOST_WORK * sum(every.values()) - spent) / max(1, sum(work.values()))
-        island = find_island(work, snr, before, report, most) if work and before < enough else ()
+        is_worth_it = work and before < enough
+        island = find_island(work, searched_snr, searched_snr(()), report, most) if is_worth_it else ()
         if not island:
             return
         # Layers keep integer weights if that brings nearly as much: their products are then in integers, too.
         after, held = snr(island), snr(island, DYNAMIC)
         scheme = DYNAMIC if held - before >= RETAINED * (after - before) else FLOAT
+        if max(after, held) - before < GAIN:
+            return
         others = f" with {len(island) - 1} others" if len(island) > 1 else ""
         risen = f"rises from {before:.1f} to {held if scheme is DYNAMIC else after:.1f} dB"
         candidate = best.with_islands(island, Island(scheme, f"left float{others}: the SNR of the outputs {risen}"))
@@ -230,6 +244,12 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
 def _good_enough(candidate: Candidate) -> float:
     """SNR of the outputs in dB from which on no islands are searched for."""
     return GOOD_IN_LOOPS if returned_states(candidate.prepared.model.main) else GOOD_ENOUGH
+
+
+def _island_samples(candidate: Candidate) -> int:
+    """On how many samples parts of a model are tried one by one: few of a large one."""
+    macs = sum(macs_of(op, candidate.request.ops) for op in candidate.prepared.model.main.ops)
+    return int(min(ISLAND_SAMPLES, max(FEWEST_ISLAND_SAMPLES, ISLAND_MACS // max(1, macs))))
 
 
 def wide_islands(lab: Lab, best: Candidate) -> Proposals:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -190,11 +190,27 @@ class Plan(Displayed):
         stored = {t: p for t, p in self.stored.items() if t not in self.inputs}
         return replace(self, inputs={}, outputs={}, stored=stored)
 
+    def without(self, ops: Collection[Op]) -> Plan:
+        """The same with these ops in float. All others keep their parameters, so that nothing is decided anew."""
+        left = set(ops)
+        states = {t for op in left for t in op.inputs if t is not None and t.is_variable}
+        made = states.union(*(op.outputs for op in left))
+        keys = {use: key for use, key in self.constants.keys.items() if use.op not in left}
+        grids = {use: grid for use, grid in self.constants.grids.items() if use.op not in left}
+        return replace(
+            self,
+            schemes={op: scheme for op, scheme in self.schemes.items() if op not in left},
+            constants=replace(self.constants, keys=keys, grids=grids),
+            stored={t: params for t, params in self.stored.items() if t not in made},
+            wanted={use: params for use, params in self.wanted.items() if use.op not in left},
+        )
+
     def on(self, twin: Graph) -> Plan:
-        """The same plan for an exact copy of the graph."""
+        """What rewriting needs of this plan, for an exact copy of the graph."""
         tensors = dict(zip(self.graph.tensors, twin.tensors, strict=True))
         ops = dict(zip(self.graph.ops, twin.ops, strict=True))
-        return self.mapped(twin, tensors.__getitem__, ops.__getitem__)
+        carried_out = replace(self, groups=(), skipped=(), repairs=(), dynamic={}, verdicts={}, wide_ops={})
+        return carried_out.mapped(twin, tensors.__getitem__, ops.__getitem__)
 
     def mapped(self, graph: Graph, tensor: Callable[[Tensor], Tensor], op: Callable[[Op], Op]) -> Plan:
         """The plan with other objects in the places of tensors and ops."""

@@ -59,14 +59,30 @@ class Encoder:
 
     def encode(self, tensor: Tensor, form: Form, data: Array | None = None, key: str | None = None) -> None:
         """Hold `tensor` as `form`, with the numbers `data` of this `key` in place of its own."""
-        spot = tensor.buffer, form, tensor.shape
-        new = replace(tensor)  # others may edit the tensor later on
-        held = self.known.setdefault(spot, new) if key is None else self._replaced.setdefault((spot, key), new)
-        if held is new:
-            data = tensor.data if data is None else data
-            assert data is not None
-            _give(held, data, form)
+        if key is None or data is None:
+            held = self.held(tensor, form)
+        else:
+            spot = (tensor.buffer, form, tensor.shape), key
+            if spot not in self._replaced:
+                self._replaced[spot] = replace(tensor)  # others may edit the tensor later on
+                _give(self._replaced[spot], data, form)
+            held = self._replaced[spot]
         edit.give_buffer(tensor, held.buffer, held.dtype, _own_scales(held.quantization))
+
+    def held(self, tensor: Tensor, form: Form) -> Tensor:
+        """A constant in this form."""
+        spot, data = (tensor.buffer, form, tensor.shape), tensor.data
+        if spot not in self.known:
+            assert data is not None
+            self.known[spot] = replace(tensor)
+            _give(self.known[spot], data, form)
+        return self.known[spot]
+
+    def rounded(self, tensor: Tensor, form: QuantParams) -> Array:
+        """What is left of a constant that is held in this form, as float32."""
+        integers = self.held(tensor, form).data
+        assert integers is not None
+        return dequantize(integers, form)
 
 
 def _own_scales(quantization: Quantization | None) -> Quantization | None:

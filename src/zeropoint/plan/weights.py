@@ -104,7 +104,7 @@ def fit_bias(
     `read` and `made` are those of the layer's input and output. A bias that would not fit, or exceeds a target's
     `limit`, raises its channel's weight scale; these channels come third.
     """
-    scales = np.array(weights.scales, np.float64)
+    scales = weights.arrays[0].astype(np.float64)  # as a file holds them
     values = np.abs(bias.reshape(-1).astype(np.float64))
     if scales.size == 1:
         values = values.max(initial=0.0, keepdims=True)
@@ -112,12 +112,15 @@ def fit_bias(
     held = FOUR_BIT_BIAS_LIMIT if is_shifted else BIAS_LIMIT[made.dtype]
     most = np.minimum(SCALED_DOWN * np.maximum(values / made.scale, 1.0), held)
     least = values / (read.scale * np.minimum(most, limit or math.inf))
-    raised = np.flatnonzero(least > scales)
-    weights = with_scales(weights, np.maximum(scales, least)) if raised.size else weights
-    products = np.maximum(np.array(weights.scales) * read.scale, SMALLEST_SCALE)
+    is_raised = least > scales
+    raised = np.flatnonzero(is_raised).tolist() if is_raised.any() else []
+    if raised:
+        weights = with_scales(weights, np.maximum(scales, least))
+        scales = weights.arrays[0].astype(np.float64)
+    products = np.maximum(scales * read.scale, SMALLEST_SCALE)
     stored, granularity = products.astype(np.float32).tolist(), PerAxis(0) if products.size > 1 else PerTensor()
     bias_params = QuantParams((*stored,), (0,) * products.size, BIAS_TYPE[made.dtype], granularity)
-    return weights, bias_params, raised.tolist()
+    return weights, bias_params, raised
 
 
 def with_scales(params: QuantParams, scales: Array) -> QuantParams:

@@ -1,6 +1,6 @@
 """The only place that runs models: in LiteRT, and in TensorFlow Lite Micro."""
 
-from .child import isolated, time_limit, trusting
+from .child import isolated, time_limit, trusting, within
 from .interpreter import Kernels, interpreter_class
 from .runner import Runner, Runtime, Session, require_runnable, run_on_zeros
 
@@ -15,4 +15,5 @@ __all__ = [
     "run_on_zeros",
     "time_limit",
     "trusting",
+    "within",
 ]

@@ -55,6 +55,11 @@ def trusting(trusted: bool) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if trusted else isolated()
 
 
+def within(seconds: float | None) -> contextlib.AbstractContextManager[None]:
+    """The surroundings in which `time_limit` is what it was elsewhere."""
+    return contextlib.nullcontext() if seconds is None else isolated(seconds)
+
+
 def time_limit() -> float | None:
     """Seconds that a run may take; None if files are trusted."""
     return _seconds.get()

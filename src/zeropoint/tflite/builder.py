@@ -53,6 +53,9 @@ def _layout(kinds: tuple[tuple[int, str], ...]) -> _TableLayout:
     return _TableLayout(order, struct.Struct(f"<i{formats}{-position % 4}x"), tuple(pointers), vtable)
 
 
+_SIZES = {"f": 4, "q": 8}
+
+
 class Builder:
     """Each method returns the place of what it put down."""
 
@@ -78,6 +81,10 @@ class Builder:
         """A vector of numbers, of their own type."""
         content = struct.pack("<I", values.size) + values.tobytes()
         return self._put_once(content, max(4, values.itemsize), skipped=4)
+
+    def short(self, values: Sequence[float], kind: str) -> int:
+        """A vector of a few numbers of a kind that `struct` knows."""
+        return self._put_once(struct.pack(f"<I{len(values)}{kind}", len(values), *values), _SIZES[kind], skipped=4)
 
     def integers(self, values: Sequence[int]) -> int:
         """A vector of 32-bit integers. Most are so short that an array takes longer to make than to write."""

@@ -21,6 +21,9 @@ from .builder import ALIGNMENT, OFFSET, Builder
 from .packed_files import archive_at
 from .read import LARGEST_FILE
 
+FEW = 8
+"""Numbers that are written one by one."""
+
 
 def save(model: Model, path: PathLike, *, overwrite: bool = False) -> int:
     """Write `model` to `path`, whole or not at all; return the file's size."""
@@ -137,8 +140,8 @@ class _Writer:
         return self.builder.table(
             (0, OFFSET, self._numbers(stored.min or None, np.float32)),
             (1, OFFSET, self._numbers(stored.max or None, np.float32)),
-            (2, OFFSET, self._numbers(stored.scales or None, np.float32)),
-            (3, OFFSET, self._numbers(stored.zero_points or None, np.int64)),
+            (2, OFFSET, self._few(stored.scales, "f") or self._numbers(stored.scales or None, np.float32)),
+            (3, OFFSET, self._few(stored.zero_points, "q") or self._numbers(stored.zero_points or None, np.int64)),
             (6, "i", axis or None),
             (4, "B", None if details is None else schema.details_code(details.type)),
             (5, OFFSET, None if details is None else self._record(details)),
@@ -203,6 +206,10 @@ class _Writer:
 
     def _numbers(self, values: Sequence[float] | None, dtype: type[np.generic]) -> int | None:
         return None if values is None else self.builder.numbers(np.array(values, dtype))
+
+    def _few(self, values: Sequence[float], kind: str) -> int | None:
+        """A vector of so few numbers that an array takes longer to make than to write."""
+        return self.builder.short(values, kind) if 0 < len(values) <= FEW else None
 
     def _text(self, text: str | None) -> int | None:
         return None if text is None else self.builder.text(text.encode("utf-8", "surrogateescape"))

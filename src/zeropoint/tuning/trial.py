@@ -18,7 +18,7 @@ from ..improve.pipeline import Result, quantize_on
 from ..plan.request import Request
 from ..recipe import FLOAT, Effort, Recipe
 from ..recipe_files import plain_rules, recipe_content
-from ..runtime import isolated
+from ..runtime import within
 from ..runtime.device_tools import ToolReport
 from ..sources.ports import Row
 from ..targets import target_named
@@ -74,7 +74,7 @@ class Workpiece:
         return Bench(self.loaded, (), self.settings).on(rows)
 
     def isolation(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self.time_limit is None else isolated(self.time_limit)
+        return within(self.time_limit)
 
     def outputs(self, content: bytes, rows: Sequence[Row]) -> Outputs:
         """What a version of the model gives for rows."""
