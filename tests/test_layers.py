@@ -56,6 +56,7 @@ PLACES = {
     "keras": {"train", "sources"},
     "tensorflow": {"sources"},
     "litert_torch": {"sources"},
+    "litert_converter": {"sources"},
     "tflite_micro": {"runtime"},
     "ethosu": {"runtime"},
     "ray": {"cluster"},

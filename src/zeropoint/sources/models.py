@@ -13,6 +13,7 @@ from ..graph.model import Model
 from ..tflite.read import load as load_tflite
 from ..tflite.write import to_bytes
 from .conversion import Conversion, converting, require_library
+from .jax import from_jax
 from .onnx import from_onnx
 from .tensorflow import (
     KERAS_SUFFIXES,
@@ -24,13 +25,16 @@ from .tensorflow import (
 )
 
 ModelSource = Any
-"""A path, the bytes of a `.tflite`, a `Model`, or a model of Keras, TensorFlow or PyTorch."""
+"""A path, the bytes of a `.tflite`, a `Model`, or a model of Keras, TensorFlow, PyTorch or JAX."""
 
-KINDS = "a .tflite, a .keras, .h5 or .onnx file, a SavedModel folder, a Keras model, a tf.function or a PyTorch module"
+KINDS = (
+    "a .tflite, a .keras, .h5 or .onnx file, a SavedModel folder, a Keras model, a tf.function, a PyTorch module or a "
+    "function that jax.jit returned"
+)
 
 ADVICE = {
     "tensorflow": "give a tf.function of it with an input_signature",
-    "jax": "make a tf.function of it (jax.experimental.jax2tf.convert, then tf.function with an input_signature)",
+    "jax": "give a function of it that jax.jit returned",
 }
 
 
@@ -38,8 +42,8 @@ def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion 
     """Read a model from a file, from bytes, or from a framework's object.
 
     `source` is a `.tflite` (its path or its bytes), a `.keras`, `.h5` or `.onnx` file, a SavedModel folder, a Keras
-    model, a `tf.function`, concrete functions, or a PyTorch module, which needs `sample_inputs` to be traced on. All
-    but the first go through the framework's own converter; `conversion` tells it more.
+    model, a `tf.function`, concrete functions, or a PyTorch module or jitted JAX function, which need `sample_inputs`
+    to be traced on. All but the first go through the framework's own converter; `conversion` tells it more.
     """
     if isinstance(source, Model):
         return source
@@ -65,6 +69,8 @@ def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion 
         return from_keras_model(source, asked)
     if frameworks == {"torch"} and functions == [source]:
         return from_torch(source, sample_inputs, asked)
+    if frameworks == {"jitted"} and functions == [source]:
+        return from_jax(source, sample_inputs, asked)
     advice = ADVICE.get(str(next(iter(frameworks)))) if len(frameworks) == 1 else None
     advice = advice or f"give {KINDS}"
     raise InvalidModel(f"an object of type {type(source).__name__} is not a model that can be read; {advice}")
@@ -79,6 +85,8 @@ def _framework(value: Any) -> str | None:
         return "function"
     if any(m.startswith("torch.") and name in ("Module", "ExportedProgram") for m, name in classes):
         return "torch"
+    if any(m.split(".")[0] in ("jax", "jaxlib") and name in ("PjitFunction", "Exported") for m, name in classes):
+        return "jitted"
     for name in ("tensorflow", "jax"):
         if any(m.split(".")[0].startswith(name) for m, _ in classes):
             return name
