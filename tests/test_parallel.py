@@ -8,6 +8,7 @@ import threading
 import warnings
 from contextvars import ContextVar
 
+from zeropoint import parallel
 from zeropoint.parallel import Threads, cached_property, in_parallel
 from zeropoint.runtime import Session
 from zeropoint.streams import captured
@@ -31,6 +32,15 @@ class Slow:
 
 def test_results_are_in_order():
     assert in_parallel(lambda k: k * k, range(7)) == [k * k for k in range(7)]
+
+
+def test_a_worker_among_others_uses_its_share(monkeypatch):
+    monkeypatch.setattr(parallel, "_share", None)
+    before = parallel.cores()
+    parallel.share_cores(0)
+    assert parallel.cores() == 1
+    parallel.share_cores(before + 1)
+    assert parallel.cores() == before
 
 
 def test_contexts_go_along():

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from .errors import MissingExtra, RuntimeFailure, ZeropointError
+from .parallel import share_cores
 
 ATTEMPTS = 3
 """How often a job is begun whose process or machine dies."""
@@ -64,7 +65,10 @@ class Cluster(AbstractContextManager["Cluster"]):
 
 
 def _guarded(job: Callable[..., Any], *given: Any) -> tuple[Any, ZeropointError | None]:
-    """Errors of ours come back as they are; Ray wraps whatever is raised."""
+    """Errors of ours come back as they are; Ray wraps whatever is raised. No more cores are used than Ray assigned."""
+    import ray
+
+    share_cores(int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
     try:
         return job(*given), None
     except ZeropointError as error:

@@ -36,10 +36,20 @@ Part = TypeVar("Part")
 Found = TypeVar("Found")
 
 
+_share: int | None = None
+
+
 def cores() -> int:
-    """How many cores this process may use: a container may have fewer than the machine."""
+    """How many cores this process may use: a container may have fewer than the machine, a worker among others its
+    share."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return available or 1
+    return min(available or 1, _share or sys.maxsize)
+
+
+def share_cores(count: int) -> None:
+    """From now on, this process uses at most so many cores, as others work beside it."""
+    global _share
+    _share = max(1, count)
 
 
 HELD = 1 << 27

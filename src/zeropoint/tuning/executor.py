@@ -13,9 +13,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from multiprocessing.process import BaseProcess
 from typing import Protocol
+from uuid import uuid4
 
 from ..cluster import ATTEMPTS, Cluster, JobLost
 from ..errors import InvalidRecipe
+from ..parallel import cores, share_cores
 from .trial import Configuration, Outcome, Workpiece
 
 DIED = f"the process that made it ended, {ATTEMPTS} times; perhaps for lack of memory"
@@ -49,9 +51,10 @@ _workpiece: Workpiece | None = None
 """In a worker: what it was started for. It is sent once, not with every trial."""
 
 
-def _receive(workpiece: Workpiece) -> None:
+def _receive(workpiece: Workpiece, share: int) -> None:
     global _workpiece
     _workpiece = workpiece
+    share_cores(share)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is for all of them: no traceback of each
 
 
@@ -98,7 +101,7 @@ class Processes:
     def _started(self) -> ProcessPoolExecutor:
         self._others = multiprocessing.active_children()
         context = multiprocessing.get_context("spawn")  # forking beside threads can hang
-        return ProcessPoolExecutor(self._workers, context, _receive, (self._workpiece,))
+        return ProcessPoolExecutor(self._workers, context, _receive, (self._workpiece, cores() // self._workers))
 
     def __enter__(self) -> Executor:
         return self
@@ -115,10 +118,11 @@ class OnCluster:
 
     def __init__(self, workpiece: Workpiece, address: str) -> None:
         self._cluster = Cluster(address)
-        self._workpiece = self._cluster.put(workpiece)
+        self._name, self._workpiece = uuid4().hex, self._cluster.put(workpiece)
 
     def outcomes(self, candidates: Sequence[Configuration]) -> Iterator[tuple[int, Outcome]]:
-        begun = {self._cluster.submit(_carry_out_of, self._workpiece, c): k for k, c in enumerate(candidates)}
+        given = self._name, self._workpiece
+        begun = {self._cluster.submit(_carry_out_of, *given, c): k for k, c in enumerate(candidates)}
         for future in as_completed(begun):
             is_lost = isinstance(future.exception(), JobLost)
             yield begun[future], Outcome(refusal=DIED) if is_lost else future.result()
@@ -130,8 +134,15 @@ class OnCluster:
         self._cluster.__exit__(*error)
 
 
-def _carry_out_of(workpiece: Workpiece, candidate: Configuration) -> Outcome:
-    return workpiece.carry_out(candidate)
+_kept: dict[str, Workpiece] = {}
+"""In a worker of a cluster: the search that it was last asked for, with what was measured for it here."""
+
+
+def _carry_out_of(name: str, workpiece: Workpiece, candidate: Configuration) -> Outcome:
+    if name not in _kept:
+        _kept.clear()
+        _kept[name] = workpiece
+    return _kept[name].carry_out(candidate)
 
 
 def executor(workpiece: Workpiece, on: str | None = None, workers: int = 1) -> Executor:
