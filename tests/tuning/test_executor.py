@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from zeropoint.calibration import Settings
+from zeropoint.bench import bench as bench_module
+from zeropoint.calibration import Settings, calibrate
 from zeropoint.demo import digits as digits_data
 from zeropoint.demo import digits_model
 from zeropoint.errors import InvalidRecipe, MissingExtra
@@ -65,6 +67,20 @@ def test_processes_give_the_same_even_if_one_dies(tmp_path, deaths):
     if deaths == 3:
         here[1] = (1, b"", [], DIED)
     assert apart == here
+
+
+def test_samples_are_measured_once_for_all_trials(monkeypatch):
+    """Trials that hold the same samples back share statistics; each makes the same bytes as by itself."""
+    asked = []
+    monkeypatch.setattr(
+        bench_module, "calibrate", lambda *given, **named: asked.append(1) or calibrate(*given, **named)
+    )
+    shared = workpiece()
+    candidates = [*CANDIDATES[:2], replace(CANDIDATES[0], label="int8, high effort", effort="high")]
+    together = [shared.carry_out(candidate).content for candidate in candidates]
+    assert len(asked) == 1
+    assert together == [workpiece().carry_out(candidate).content for candidate in candidates]
+    assert len(pickle.dumps(shared)) == len(pickle.dumps(workpiece())), "others measure for themselves"
 
 
 def test_a_refusal_is_an_outcome():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from zeropoint.dtypes import DType
 from zeropoint.recipe import DYNAMIC, FLOAT16, INT8, WEIGHTS, Recipe, preset
 from zeropoint.targets import TARGETS
 from zeropoint.tflite import load
+from zeropoint.tuning.boldness import Forecast, boldest
 from zeropoint.tuning.sensitivity import (
     BITS,
     Choice,
@@ -24,38 +26,87 @@ from zeropoint.tuning.sensitivity import (
     described,
     narrowed,
     path,
+    unsaturated,
     usual_config,
     weight_forms,
     weight_layers,
 )
-from zeropoint.tuning.tree import boldest
+from zeropoint.tuning.tree import Aim
 from zeropoint.tuning.trial import Configuration, Trial
+
+
+def configuration(place: int) -> Configuration:
+    return Configuration(str(place), preset("weights"))
+
+
+def tried_on(rounds, used) -> list[int]:
+    """The places that a search asks for, given how much of the budget each uses."""
+    asked, tried = next(rounds, None), []
+    while asked is not None:
+        assert 1 <= len(asked) <= 2
+        tried += [int(c.label) for c in asked]
+        try:
+            asked = rounds.send([Trial(c, used=used[int(c.label)]) for c in asked])
+        except StopIteration:
+            asked = None
+    assert len(set(tried)) == len(tried), "nothing is tried twice"
+    return tried
 
 
 @given(st.integers(1, 60), st.data())
 def test_the_last_place_that_keeps_the_budget_is_found(count, data):
     last = data.draw(st.integers(-1, count - 1))
-    rounds = boldest(lambda place: Configuration(str(place), preset("weights")), range(count))
-    asked, tried = next(rounds, None), set()
-    while asked is not None:
-        assert 1 <= len(asked) <= 2
-        assert not tried & {int(c.label) for c in asked}, "nothing is tried twice"
-        tried |= {int(c.label) for c in asked}
-        try:
-            asked = rounds.send([Trial(c, within=int(c.label) <= last) for c in asked])
-        except StopIteration:
-            asked = None
+    tried = tried_on(boldest(configuration, range(count)), [float(k > last) * 2 for k in range(count)])
     assert max((k for k in tried if k <= last), default=-1) == last
-    assert len(tried) <= 10
+    assert len(tried) <= 12
+
+
+RISING = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=60).map(lambda steps: list(accumulate(steps)))
+
+
+@given(RISING, st.data())
+def test_a_forecast_may_be_wrong_and_the_place_is_found_all_the_same(errors, data):
+    count = len(errors)
+    last = data.draw(st.integers(-1, count - 1))
+    uses = st.lists(st.floats(0.0, 9.0), min_size=count, max_size=count)
+    used = [min(u, 1.0) if k <= last else u + 1.01 for k, u in enumerate(data.draw(uses))]
+    known = tuple(data.draw(st.lists(st.tuples(st.floats(0.0, 50.0), st.floats(-1.0, math.inf)), max_size=3)))
+    tried = tried_on(boldest(configuration, range(count), Forecast(errors, known)), used)
+    assert max((k for k in tried if k <= last), default=-1) == last
+    assert len(tried) <= 14
+
+
+@given(st.floats(0.4, 1.2), st.floats(-8, -3), st.integers(20, 60))
+def test_where_the_drop_grows_with_a_power_of_the_error_few_trials_do(power, end, count):
+    """What the mode with 8-bit weights uses of the budget is known."""
+    errors = [math.exp(end + 8 * (k / (count - 1) - 0.5)) for k in range(count)]
+    used = [math.exp(power * (math.log(error) - end)) for error in errors]
+    known = ((math.exp(end - 4), math.exp(-4 * power)),)
+    tried = tried_on(boldest(configuration, range(count), Forecast(errors, known)), used)
+    assert max(k for k in tried if used[k] <= 1) == max(k for k in range(count) if used[k] <= 1)
+    assert len(tried) <= 6
 
 
 def test_luck_does_not_count():
     """A place behind one that fails is not searched further."""
-    rounds = boldest(lambda place: Configuration(str(place), preset("weights")), range(30))
+    rounds = boldest(configuration, range(30))
     asked = next(rounds)
     careful = int(asked[0].label)
-    later = rounds.send([Trial(asked[0], within=False), Trial(asked[1], within=True)])
+    later = rounds.send([Trial(asked[0], used=2.0), Trial(asked[1], used=0.5)])
     assert all(int(c.label) < careful for c in later)
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=20), st.integers(1, 1000), st.data())
+def test_places_are_smaller_than_what_is_there_and_small_enough(sizes, able, data):
+    sizes = sorted(sizes, reverse=True)
+    limit = data.draw(st.one_of(st.none(), st.integers(1, 1000)))
+    trials = {"int8": Trial(configuration(0), size=able, within=True, used=0.5)}
+    places = Aim("smallest", limit).smaller(sizes, trials)
+    assert all(sizes[k] < able and (limit is None or sizes[k] <= limit) for k in places)
+    assert all(sizes[b] < sizes[a] for a, b in pairwise(places))
+    if limit is not None and places:
+        beyond = Aim("smallest", limit, limits_score=False).smaller(sizes, trials)
+        assert sizes[beyond[0]] >= sizes[places[0]], "if the score does not matter, the most careful counts"
 
 
 FORMS = weight_forms(WEIGHTS)
@@ -93,6 +144,23 @@ def test_no_choice_of_the_same_price_is_better(layers, data):
     assert not (other_size <= size and other_error < error * (1 - 1e-9) - 1e-12)
 
 
+@given(st.floats(1e-4, 0.09), st.floats(0.2, 3.0))
+def test_errors_that_saturate_do_not_make_fewer_bits_look_cheap(small, large):
+    """Where 4 and 2 bits are both of no use, the path still goes to 4 first."""
+    bytes_and_noise = {DType.INT8: (800, 1.0), DType.INT4: (400, 250.0), DType.INT2: (200, 12000.0)}
+    errors = (small, large, 1.01 * large)
+    measured = tuple(
+        Choice(form, size, error, noise)
+        for form, error, (size, noise) in zip(FORMS, errors, bytes_and_noise.values(), strict=False)
+    )
+    layer = Layer("CONV_2D", "layer", unsaturated(measured))
+    assert [c.scheme.weights for c in layer.hull()] == list(BITS)
+    assert layer.choices[0] == measured[0]
+    assert all(c.error >= m.error for c, m in zip(layer.choices, measured, strict=True))
+    without_noise = tuple(replace(c, noise=0.0) for c in measured)
+    assert unsaturated(without_noise) == without_noise
+
+
 def test_a_recipe_names_the_layers_that_differ():
     layers = [Layer("CONV_2D", f"layer{k}", ()) for k in range(3)]
     wide, narrow = weight_forms(WEIGHTS)[:2]
@@ -117,7 +185,12 @@ def test_each_mode_has_the_granularities_that_its_kernels_take():
 def test_layers_are_measured_in_the_forms_that_they_can_have(digits, base):
     """Every layer has some; one scale instead of many takes fewer bytes."""
     rows = [(image[None],) for image in digits_data()["test_images"][:4]]
-    layers = weight_layers(Bench(load(digits), ()).on(rows), TARGETS["cpu"], base)
+    calibration = [(image[None],) for image in digits_data()["calibration"][:16]]
+
+    def calibrated(judged: int) -> Bench:
+        return Bench(load(digits), calibration, judged=judged, holds_back=judged > 0)
+
+    layers = weight_layers(Bench(load(digits), ()).on(rows), calibrated, TARGETS["cpu"], base)
     steps = path(layers)
     assert len(layers) == 5
     assert config_bytes(layers, steps[-1]) < config_bytes(layers, usual_config(layers, base))

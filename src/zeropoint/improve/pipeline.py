@@ -263,13 +263,8 @@ def quantize_on(
     stage: Stage = no_progress,
 ) -> Result:
     """Calibrate on `data` and quantize; with standard effort and automatic ranges, in the way that works best."""
-    check_runnable(model)
-    require_float_part(model, request.recipe, request.ops)
-    request = with_matched_rules(model, request)
-    effort = request.recipe.highest_effort(request.effort)
-    if effort == "max":
-        require_learning()
-    judged = MOST_JUDGED if _searches(request) else 0
+    request = accepted(model, request)
+    judged = judged_for(request)
     bench = Bench(model, data, settings, judged=judged, holds_back=judged > 0, ops=request.ops, progress=progress)
     result = ask_target(quantize_with(bench, request, stage))
     findings = check_samples(bench)
@@ -279,6 +274,21 @@ def quantize_on(
     if any(finding.check in SAMPLE_CAUSES for finding in findings):
         found = found.on_wrong_samples()
     return replace(result, warnings=warnings, notes=notes, verdict=found)
+
+
+def accepted(model: Model, request: Request) -> Request:
+    """The request with its rules matched to the model; raises if it cannot be carried out on samples."""
+    check_runnable(model)
+    require_float_part(model, request.recipe, request.ops)
+    request = with_matched_rules(model, request)
+    if request.recipe.highest_effort(request.effort) == "max":
+        require_learning()
+    return request
+
+
+def judged_for(request: Request) -> int:
+    """On how many samples candidates for an accepted request are compared at most; 0 if there is nothing to choose."""
+    return MOST_JUDGED if _searches(request) else 0
 
 
 def _beside_dynamic(found: Verdict, bench: Bench, request: Request) -> Verdict:

@@ -26,13 +26,25 @@ class Excess:
     ratio: float = math.inf
 
 
+def used_drop(trial: Trial, allowed: float) -> float:
+    """The share of the allowed drop that a trial uses, its margin included: at most 1 if it keeps it."""
+    drop = trial.drop
+    if drop is None:
+        return math.inf
+    margin = PATH_MARGIN if trial.candidate.path else MARGIN
+    spread = 0.0 if math.isnan(drop.error) else margin * drop.error
+    if drop.within(allowed, margin):
+        return 0.0 if math.isinf(allowed) or not allowed else min(1.0, (drop.value + spread) / allowed)
+    return (drop.value + spread) / allowed if allowed else math.inf
+
+
 def excesses(trial: Trial, budget: Budget, allowed: float, point: float) -> Iterator[Excess]:
     """The limits that a trial does not keep; `allowed` is how much the score may be worse, `point` a point of it."""
     drop, tool = trial.drop, trial.tool
     if drop is None:
         yield Excess("refusal", trial.refusal)
         return
-    if not drop.within(allowed, PATH_MARGIN if trial.candidate.path else MARGIN):
+    if used_drop(trial, allowed) > 1:
         text = f"the drop{' or its standard error' if drop.within(allowed) else ''}"
         yield Excess("drop", text, 1 + max(0.0, drop.value - allowed) / (allowed or point))
     ram, cycles = (None, None) if tool is None else (tool.ram, tool.cycles)

@@ -9,22 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import __version__
-from ..bench.latency import TimingOptions, benchmark
-from ..calibration import Stats, calibrate
+from ..errors import printable
 from ..parallel import cached_property
 from ..targets import target_named
 from .budget import Budget, Objective
 from .evaluation import Drop, Judge, digest
-from .excess import Excess, excesses
+from .excess import Excess, excesses, used_drop
 from .executor import Executor
+from .latency import Stopwatch
 from .obstacles import obstacles
 from .result import Baseline, Final, Scale, Tuned, trial_line
 from .store import Store
-from .tree import TRAINED, Question, Round, training, walk
+from .tree import TRAINED, Aim, Question, Round, training, walk
 from .trial import Configuration, Outcome, Trial, Workpiece
-
-ROUNDS, FINAL_ROUNDS = 15, 61
-"""How often models are timed, and the finalists once more."""
 
 CLEARLY = 0.95
 """The share of the float model's time below which a model is faster, and not by chance."""
@@ -80,13 +77,14 @@ class Search:
         self.baseline = Baseline(len(workpiece.model), judge.float_score)
         self._running: list[str] = []
         self._start, self._most = time.monotonic(), 0
+        self._stopwatch = Stopwatch(workpiece.loaded)
 
     @property
     def times(self) -> bool:
         return self.objective != "smallest" or self.budget.needs_latency
 
     def say(self, line: str) -> None:
-        self.lines.append(line)
+        self.lines.append(printable(line))
         self._tell()
 
     def _tell(self) -> None:
@@ -134,9 +132,12 @@ class Search:
     def _announce(self) -> None:
         score, count = self.judge.float_score, len(self.judge.part)
         limit = "" if math.isinf(self.allowed) else f"; at most {self.scale.amount(self.allowed)} may be lost"
-        what = f"{self.scale.metric} {score:.6g} on {count} samples that steer"
-        self.say(f"float: {what}, {len(self.workpiece.model):,} bytes{limit}")
         metric = self.judge.metric
+        steering = f" on {count} samples that steer" if metric.splits else ""
+        what = f"{self.scale.metric} {score:.6g}{steering}"
+        self.say(f"float: {what}, {len(self.workpiece.model):,} bytes{limit}")
+        if self.times and target_named(self.workpiece.target).tool is not None:
+            self.say(f"times are those of LiteRT on this machine, not of {self.workpiece.target}")
         if metric.point != 1 and 0 < self.allowed < 1 / count:
             self.say(
                 f"{count} samples are too few for this budget: a single one is {self.scale.amount(1 / count)}; "
@@ -170,10 +171,9 @@ class Search:
 
     def _question(self, steps: int) -> Question:
         bench = self.workpiece.bench(self.workpiece.rows)
-        return Question(bench, self._stats, target_named(self.workpiece.target), self.objective, self.say, steps)
-
-    def _stats(self) -> Stats:
-        return calibrate(self.workpiece.loaded, list(self.workpiece.calibration), self.workpiece.settings)
+        piece = self.workpiece
+        aim = Aim(self.objective, self.budget.size, self.objective == "front" or not math.isinf(self.allowed))
+        return Question(bench, piece.calibrated, target_named(piece.target), aim, self.say, steps)
 
     def _batch(self, candidates: Sequence[Configuration], executor: Executor) -> list[Trial]:
         """Trials of candidates, in their order; those that are stored are not made again."""
@@ -196,14 +196,14 @@ class Search:
             self._take([found[label] for label in waiting if label in found])
             raise
         rest = [found[label] for label in waiting]
-        self._take(self._timed(rest, ROUNDS) if self.times else rest)
+        self._take(self._timed(rest) if self.times else rest)
         return self.trials[before:]
 
     def _take(self, trials: Sequence[Trial]) -> None:
         """Judge trials by the budget, and say what they are."""
         for trial in trials:
             over = self._excesses(trial)
-            judged = replace(trial, within=not over)
+            judged = replace(trial, within=not over, used=used_drop(trial, self.allowed))
             self.trials.append(judged)
             self.say(trial_line(judged, self.baseline, self.scale, [excess.text for excess in over]))
 
@@ -228,27 +228,14 @@ class Search:
     def _key(self, candidate: Configuration) -> str:
         return digest(self._input_key, candidate.rules, candidate.effort, _training(candidate.steps))
 
-    # Latency, always side by side with the float model.
-
-    def _latencies(self, contents: dict[str, bytes], rounds: int) -> dict[str, float]:
-        """Seconds of one run, as they would be if the float model took the time that it took first."""
-        from ..tflite import load
-
-        reference = "the float model itself"
-        models = {reference: self.workpiece.loaded, **{label: load(content) for label, content in contents.items()}}
-        timed = benchmark(models, TimingOptions(rounds=rounds, inside=False))
-        found = {t.name: t.latencies[0].fastest for t in timed.models}  # what else runs only ever adds to a time
-        own = found.pop(reference)
-        if self.baseline.latency is None:
-            self.baseline = replace(self.baseline, latency=own)
-        assert self.baseline.latency is not None
-        return {label: value * self.baseline.latency / own for label, value in found.items()}
-
-    def _timed(self, trials: Sequence[Trial], rounds: int) -> list[Trial]:
+    def _timed(self, trials: Sequence[Trial], again: bool = False) -> list[Trial]:
         """With latencies; that of the float model itself is what all are measured by."""
-        contents = {t.label: t.content for t in trials if t.content}
-        seconds = self._latencies(contents, rounds) if contents else {}
-        seconds |= {t.label: self.baseline.latency or 0.0 for t in trials if t.candidate.is_float}
+        contents = {t.label: t.content for t in trials if t.content and not t.candidate.is_float}
+        measure = self._stopwatch.timed_again if again else self._stopwatch.timed
+        seconds: dict[str, float | None] = {**measure(contents)} if contents else {}
+        own = self._stopwatch.seconds
+        self.baseline = replace(self.baseline, latency=own)
+        seconds |= {t.label: own for t in trials if t.candidate.is_float}
         return [replace(t, latency=seconds.get(t.label)) for t in trials]
 
     # The choice.
@@ -262,16 +249,19 @@ class Search:
         return min(able, key=self._rank, default=None)
 
     def _is_luck(self, trial: Trial) -> bool:
-        """Whether a more careful place on the same path is over the budget."""
+        """Whether a more careful place on the same path loses too much."""
         own = trial.candidate
         before = (t for t in self.trials if own.path and t.candidate.path == own.path and t.candidate.step < own.step)
-        return any(not t.within for t in before)
+        return any(t.used > 1 for t in before)
 
     def _rank(self, trial: Trial) -> tuple[float, ...]:
         drop = math.inf if trial.drop is None else trial.drop.value
         if self.objective == "fastest":
-            return (math.inf if trial.latency is None else trial.latency, trial.size, drop)
-        return (trial.size, drop)
+            cycles = None if trial.tool is None else trial.tool.cycles  # what the device's tool says counts more
+            speed = trial.latency if cycles is None else cycles
+            return (math.inf if speed is None else speed, trial.size, drop)
+        # If a model may lose anything, the one that loses least is wanted, not the one that loses all.
+        return (drop, trial.size) if math.isinf(self.allowed) else (trial.size, drop)
 
     def _closest(self) -> Trial | None:
         """Where nothing keeps the budget: what is least beyond any of its limits, and of these what loses least."""
@@ -312,14 +302,14 @@ class Search:
         )
 
     def _time_finalists(self) -> None:
-        """Time the fastest once more, side by side with the float model; what is slower than it is not taken."""
-        fastest = sorted((t for t in self.trials if t.within), key=self._rank)[:FINALISTS]
-        if not fastest:
-            return
-        timed = {t.label: t for t in self._timed(fastest, FINAL_ROUNDS)}
+        """Time the fastest once more; what is slower than the float model is not taken."""
+        able = sorted((t for t in self.trials if t.within and not t.candidate.is_float), key=self._rank)
+        timed = {t.label: t for t in self._timed(able[:FINALISTS], again=True)} if able else {}
         self.trials = [timed.get(t.label, t) for t in self.trials]
 
     def _verdict(self, chosen: Trial | None, final: Final | None) -> str:
+        if chosen is None and not self.trials:
+            return f"nothing was tried {'before that' if self.interrupted else 'in the time that was given'}"
         if chosen is None:
             return "nothing could be made of this model for this target"
         change = (

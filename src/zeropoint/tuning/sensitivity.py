@@ -1,10 +1,10 @@
 """What each way to hold a layer's weights would cost, measured in the float model, and the order in which to take bytes
 away.
 
-Each layer's weights are rounded by themselves, everything else staying float, and the outputs are compared. Squared
-errors of different layers nearly add up, so the choice for all layers at once is a knapsack: of all single moves to
-fewer bytes, those on the lower convex hull of (bytes, error) are taken in the order of error for each byte they save.
-That is the path of the Lagrangian relaxation; every place on it is a candidate, and few of them are tried.
+Each layer has its weights as a candidate would have them, everything else staying float, and the outputs are compared.
+Squared errors of different layers nearly add up, so the choice for all layers at once is a knapsack: of all single
+moves to fewer bytes, those on the lower convex hull of (bytes, error) are taken in the order of error for each byte
+they save. That is the path of the Lagrangian relaxation; every place on it is a candidate, and few of them are tried.
 
 Bits and granularity are one choice: beside the nine 8-bit weights that a 3 × 3 depthwise convolution has for a channel,
 its scales take another 8 bytes, so that one scale for the whole layer can save more than fewer bits.
@@ -13,22 +13,26 @@ its scales take another 8 bytes, so that one scale for the whole layer can save 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ..affine import PerBlock, PerTensor, QuantParams
 from ..bench.bench import Bench
 from ..dtypes import DType
 from ..graph.model import Op
 from ..graph.query import Use
+from ..improve.pipeline import accepted, judged_for, quantize_with
 from ..ops import KernelSpec
 from ..ops.execution import macs_of
-from ..plan.plan import Packed, Plan, Planned, form_type
+from ..plan.plan import Constants, Packed, Plan, Planned, form_type
 from ..plan.planner import plan_model, prepare_model
 from ..plan.request import Request
 from ..plan.rewrite import build
 from ..recipe import FLOAT16, Recipe, Rule, Scheme
 from ..targets import Target
+from ..tflite import to_bytes
 
 BITS = (DType.INT8, DType.INT4, DType.INT2)
 
@@ -41,17 +45,22 @@ SMALLEST = 128
 COARSER = 0.95
 """One scale for a whole layer is measured if it takes at most so much of what a scale for each channel does."""
 
+SMALL_ERROR = 0.1
+"""Of the outputs, relative to their power: up to here it is in proportion to the noise of weights."""
+
 SAMPLES, TRIAL_MACS = 24, 4e11
 """On how many samples layers are tried: so many, or as many as take this work in all."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The weights of a layer held in one way: what they take, and what it costs the outputs by itself."""
+    """The weights of a layer held in one way: what they take, and what it costs the outputs by itself; `noise` is the
+    power of what rounding adds to the weights, in a unit of the layer's own."""
 
     scheme: Scheme
     bytes: int
     error: float
+    noise: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -117,6 +126,11 @@ def config_bytes(layers: Sequence[Layer], config: Config) -> int:
     return sum(layer.choice(scheme).bytes for layer, scheme in zip(layers, config, strict=True))
 
 
+def config_error(layers: Sequence[Layer], config: Config) -> float:
+    """What all layers cost together: squared errors of different layers nearly add up."""
+    return sum(layer.choice(scheme).error for layer, scheme in zip(layers, config, strict=True))
+
+
 def weight_forms(base: Scheme) -> tuple[Scheme, ...]:
     """The ways to hold a layer's weights in a mode, the usual one first."""
     usual = replace(base, min_elements=SMALLEST) if base.activations is None else base
@@ -133,9 +147,12 @@ def weight_forms(base: Scheme) -> tuple[Scheme, ...]:
     return (*channels, *others)
 
 
-def weight_layers(bench: Bench, target: Target, base: Scheme) -> tuple[Layer, ...]:
-    """The layers of the model of `bench`, as it is prepared for `target`, with what each choice costs there."""
-    plans = {scheme: _uniform(bench, scheme, target) for scheme in weight_forms(base)}
+def weight_layers(bench: Bench, calibrated: Callable[[int], Bench], target: Target, base: Scheme) -> tuple[Layer, ...]:
+    """The layers of the model of `bench`, as it is prepared for `target`, with what each choice costs there.
+
+    Weights are rounded as they would be in a model of such layers alone, by the samples of `calibrated`.
+    """
+    plans = {scheme: _uniform(calibrated, bench, scheme, target) for scheme in weight_forms(base)}
     first = next(iter(plans.values())).plans[0]
     ops = [op for op in first.graph.ops if _held(first, op)]
     names = Counter((op.label, op.name) for op in ops)
@@ -148,15 +165,40 @@ def weight_layers(bench: Bench, target: Target, base: Scheme) -> tuple[Layer, ..
     def choices(op: Op) -> Iterator[Choice]:
         known: dict[DType | None, int] = {}
         for scheme, planned in plans.items():
-            held = _held(planned.plans[0], by_name[scheme][op.label, op.name])
+            twin = by_name[scheme].get((op.label, op.name))
+            if twin is None:  # held so, something else took its place
+                continue
+            held = _held(planned.plans[0], twin)
             size = _bytes(op, held, scheme)
             usual = known.setdefault(scheme.weights, size)
             if not _has_kernel(bench.ops[op.kind].kernels, scheme) or _is_told_already(scheme, held, size / usual):
                 continue
-            yield Choice(scheme, size, judge.error(build(_with_packed(planned, held), bench.ops)))
+            error = judge.error(build(_alone(planned, twin), bench.ops))
+            yield Choice(scheme, size, error, _noise(held))
 
-    layers = (Layer(op.label, op.name, tuple(choices(op))) for op in ops)
+    layers = (Layer(op.label, op.name, unsaturated(tuple(choices(op)))) for op in ops)
     return tuple(layer for layer in layers if layer.choices)
+
+
+def unsaturated(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """With large errors that grow at least as the noise of the weights does.
+
+    Outputs that have little in common with the float model's do not get much further away from them, so that 2 bits
+    would seem to cost no more than 4 once both are of no use.
+    """
+    found, finer = list(choices), None
+    for place in sorted((k for k, c in enumerate(choices) if c.noise > 0), key=lambda k: choices[k].noise):
+        own = found[place]
+        if finer is not None and own.error > SMALL_ERROR:
+            own = replace(own, error=max(own.error, finer.error * own.noise / finer.noise))
+        found[place] = finer = own
+    return tuple(found)
+
+
+def _noise(held: Mapping[Use, Packed]) -> float:
+    """In proportion to the squares of the steps: no unit is needed to compare choices of one layer."""
+    forms = [packed.form for packed in held.values()]
+    return sum(float(np.mean(np.square(form.scales))) for form in forms if isinstance(form, QuantParams))
 
 
 def _has_kernel(kernels: KernelSpec, scheme: Scheme) -> bool:
@@ -185,12 +227,26 @@ def _bytes(op: Op, held: Mapping[Use, Packed], scheme: Scheme) -> int:
     return total + sum((2 if form.block else 4 * of_biases) * len(form.scales) for form in scales)
 
 
-def _uniform(bench: Bench, scheme: Scheme, target: Target) -> Planned:
+def _request(bench: Bench, scheme: Scheme, target: Target) -> Request:
     """All layers held so, in float arithmetic; blocks are there for hybrid kernels alone."""
     measured = scheme if scheme.block is not None else replace(scheme, activations=None, unpacked=True)
     recipe = Recipe((Rule(replace(measured, min_elements=SMALLEST)),))
-    request = Request(recipe, effort="quick", ops=bench.ops, target=target)
-    return plan_model(prepare_model(bench.model, request), request)
+    return Request(recipe, ops=bench.ops, target=target)
+
+
+def _uniform(calibrated: Callable[[int], Bench], bench: Bench, scheme: Scheme, target: Target) -> Planned:
+    """The plan for all layers held so, with the effort that is spent on candidates."""
+    request = accepted(bench.model, _request(bench, scheme, target))
+    judged = judged_for(request)
+    if not judged:
+        return plan_model(prepare_model(bench.model, request), request)
+    return quantize_with(calibrated(judged), request).planned
+
+
+def usual_size(bench: Bench, target: Target, base: Scheme) -> int:
+    """Bytes of the model with all layers held as `base`, a mode that computes in float, has them by itself."""
+    request = Request(Recipe((Rule(weight_forms(base)[0]),)), effort="quick", ops=bench.ops, target=target)
+    return len(to_bytes(build(plan_model(prepare_model(bench.model, request), request), bench.ops)))
 
 
 def _held(plan: Plan, op: Op) -> Mapping[Use, Packed]:
@@ -201,9 +257,13 @@ def _by_name(plan: Plan) -> dict[tuple[str, str], Op]:
     return {(op.label, op.name): op for op in plan.graph.ops}
 
 
-def _with_packed(planned: Planned, held: Mapping[Use, Packed]) -> Planned:
+def _alone(planned: Planned, op: Op) -> Planned:
+    """With the weights of this op alone held as planned, and its bias that makes up for that."""
     first, *others = planned.plans
-    return replace(planned, plans=(replace(first, packed=held), *(replace(p, packed={}) for p in others)))
+    keys = {use: key for use, key in first.constants.keys.items() if use.op is op}
+    values = {key: first.constants.values[key] for key in keys.values()}
+    own = replace(first, packed=_held(first, op), constants=Constants(values, keys))
+    return replace(planned, plans=(own, *(replace(p, packed={}, constants=Constants()) for p in others)))
 
 
 def narrowed(layers: Sequence[Layer], config: Config) -> Recipe:

@@ -2,8 +2,7 @@
 
 First every mode for the whole model. Where int8 loses too much, high effort, then more bits for the ops that lose most.
 Then, for the smallest model, fewer bytes for the weights of those layers that can do with them, and high effort beyond
-the place where that ends. All follow a path from careful to bold along which few places are tried: two at a time, which
-leave a third of the path each time.
+the place where that ends. All follow a path from careful to bold along which few places are tried (see `boldness`).
 """
 
 from __future__ import annotations
@@ -14,23 +13,31 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..bench.bench import Bench
-from ..calibration import Stats
 from ..display import counted
 from ..dtypes import DType
+from ..errors import printable
 from ..graph.model import Model
 from ..graph.query import constants
 from ..recipe import DYNAMIC, FLOAT, INT8, INT16X8, WEIGHTS, Effort, Recipe, Rule, Scheme, preset
 from ..targets import CPU, Target, target_named
+from .boldness import Forecast, boldest
 from .budget import Objective
 from .islands import Harm, harmful_ops, widened
-from .sensitivity import Layer, config_bytes, described, narrowed, path, usual_config, weight_layers
+from .sensitivity import (
+    Layer,
+    config_bytes,
+    config_error,
+    described,
+    narrowed,
+    path,
+    usual_config,
+    usual_size,
+    weight_layers,
+)
 from .trial import Configuration, Trial
 
 Round = Generator[Sequence[Configuration], Sequence[Trial], None]
 """Candidates to be tried, side by side if there is room; their trials are sent back."""
-
-Found = Generator[Sequence[Configuration], Sequence[Trial], int]
-"""The same, with a number in the end."""
 
 Trials = Mapping[str, Trial]
 """Those of modes for the whole model, by label."""
@@ -43,27 +50,57 @@ NARROWED: Mapping[str, Scheme] = {"weights": WEIGHTS, "dynamic": DYNAMIC, "int8"
 LEAST_STEP = 0.02
 """Share of the bytes below which two places on a path are as good as one."""
 
+SIZE_TOLERANCE = 1.1
+"""How much smaller than expected a model may turn out: what is made for a processor has conversions here and there."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What is wanted of a model, as far as the tree has to know: `max_size` in bytes, and whether its score matters."""
+
+    objective: Objective
+    max_size: float | None = None
+    limits_score: bool = True
+
+    def smaller(self, sizes: Sequence[int], trials: Trials) -> list[int]:
+        """Places on a path with about these sizes, from large to small, that are smaller than what keeps the budget
+        already, perhaps small enough for it, and differ enough to be told apart."""
+        able = min((t.size for t in trials.values() if t.within), default=math.inf)
+        most = able if self.limits_score else math.inf
+        kept: list[int] = []
+        for place, size in enumerate(sizes):
+            is_smaller = size < (1 - LEAST_STEP) * (sizes[kept[-1]] if kept else most)
+            if is_smaller and (self.max_size is None or size <= SIZE_TOLERANCE * self.max_size):
+                kept.append(place)
+        return kept
+
 
 @dataclass(frozen=True)
 class Question:
-    """What the tree is walked for. `bench` has the float model and rows to run it on, `stats` what calibration saw.
+    """What the tree is walked for. `bench` has the float model and rows to run it on; `calibrated` gives a bench with
+    the samples that calibrate, for as many comparisons as it is asked for.
 
     `steps` are those of training, 0 if nothing may be trained.
     """
 
     bench: Bench
-    stats: Callable[[], Stats]
+    calibrated: Callable[[int], Bench]
     target: Target
-    objective: Objective
+    aim: Aim
     say: Say
     steps: int = 0
 
     @cached_property
     def harms(self) -> tuple[Harm, ...]:
-        return harmful_ops(self.bench, self.stats(), self.target)
+        return harmful_ops(self.bench, self.calibrated(0).stats, self.target)
+
+    def usual_size(self, mode: str, trials: Trials) -> int:
+        """What the model takes in a mode, if all layers whose weights are narrowed have 8-bit ones."""
+        base = NARROWED[mode]
+        return trials[mode].size if base.activations is not None else usual_size(self.bench, self.target, base)
 
     def candidate(self, label: str, recipe: Recipe, note: str = "") -> Configuration:
-        return Configuration(label, replace(recipe, target=self.target.name), note=note)
+        return Configuration(label, replace(recipe, target=self.target.name), note=printable(note))
 
 
 def takes_float(target: Target) -> bool:
@@ -73,10 +110,10 @@ def takes_float(target: Target) -> bool:
 
 def walk(question: Question) -> Round:
     """The whole tree, but for training."""
-    uniform = yield [question.candidate(*mode) for mode in uniform_modes(question.target, question.objective)]
+    uniform = yield [question.candidate(*mode) for mode in uniform_modes(question.target, question.aim.objective)]
     trials = {trial.label: trial for trial in uniform}
     yield from wider_ops(question, trials)
-    if question.objective != "fastest":
+    if question.aim.objective != "fastest":
         yield from fewer_bits(question, trials)
 
 
@@ -84,7 +121,7 @@ def training(question: Question, missed: Sequence[Trial], best: Trial | None) ->
     """Train the best few of those that only lose too much, if they would be smaller or faster than the best so far."""
 
     def gain(trial: Trial) -> float:
-        return trial.size if question.objective != "fastest" or trial.latency is None else trial.latency
+        return trial.size if question.aim.objective != "fastest" or trial.latency is None else trial.latency
 
     recipes: dict[Recipe, Trial] = {}
     for trial in sorted(missed, key=lambda t: math.inf if t.drop is None else t.drop.value):
@@ -128,20 +165,35 @@ def uniform_modes(target: Target, objective: Objective) -> Iterator[tuple[str, R
 
 def fewer_bits(question: Question, trials: Trials) -> Round:
     """Weights in fewer bytes, layer by layer, in a mode that keeps the budget without."""
+    if not question.aim.limits_score and question.aim.max_size is None:
+        return
     modes = narrowed_modes(question.bench, trials)
     if not modes:
         question.say("fewer bits are not tried: float16 and 8-bit weights lose too much already")
     for mode in modes:
-        if (yield from narrowing(question, trials, mode)):
+        made: list[Trial] = []
+        yield from _noting(narrowing(question, trials, mode), made)
+        if any(trial.within for trial in made):
             return
 
 
-def narrowing(question: Question, trials: Trials, mode: str) -> Found:
-    """Follow the path of a mode to its last place within the budget, and try high effort on the next few; how many
-    places keep the budget."""
-    layers = weight_layers(question.bench, question.target, NARROWED[mode])
+def _noting(rounds: Round, made: list[Trial]) -> Round:
+    """The same rounds; their trials are added to `made`."""
+    asked = next(rounds, None)
+    while asked is not None:
+        found = yield asked
+        made += found
+        try:
+            asked = rounds.send(found)
+        except StopIteration:
+            asked = None
+
+
+def narrowing(question: Question, trials: Trials, mode: str) -> Round:
+    """Follow the path of a mode to its last place within the budget, and try high effort on the next few."""
+    layers = weight_layers(question.bench, question.calibrated, question.target, NARROWED[mode])
     if not layers:
-        return 0
+        return
     question.say(_sensitivity_line(layers))
     steps = path(layers)
 
@@ -151,17 +203,31 @@ def narrowing(question: Question, trials: Trials, mode: str) -> Found:
         return replace(candidate, effort=effort, path=f"{mode}, {effort} effort", step=place)
 
     # What the layers take is known, and with it what a file takes that has the same of everything else.
-    others = trials[mode].size - config_bytes(layers, usual_config(layers, NARROWED[mode]))
-    largest = min(t.size for t in trials.values() if t.within)
-    places = _smaller([others + config_bytes(layers, config) for config in steps], largest)
-    kept = yield from boldest(at, places)
-    if bolder := places[kept : kept + HIGH_PLACES]:
-        kept += yield from boldest(lambda place: at(place, "high"), bolder)
-    return kept
+    usual = usual_config(layers, NARROWED[mode])
+    others = question.usual_size(mode, trials) - config_bytes(layers, usual)
+    places = question.aim.smaller([others + config_bytes(layers, config) for config in steps], trials)
+    if not question.aim.limits_score:  # then the most careful that is small enough is wanted
+        yield [at(place) for place in places[:FIRST_PLACES]]
+        return
+    known = (config_error(layers, usual), trials[mode].used)
+    forecast = Forecast([config_error(layers, config) for config in steps], (known,))
+    kept = yield from boldest(at, places, forecast)
+    yield from _at_high_effort(lambda place: at(place, "high"), places[kept : kept + HIGH_PLACES])
 
+
+FIRST_PLACES = 2
+"""The most careful places on a path, which are tried if the size alone is limited."""
 
 HIGH_PLACES = 4
 """Places beyond the last one that keeps the budget where high effort is tried."""
+
+
+def _at_high_effort(at: Callable[[int], Configuration], places: Sequence[int]) -> Round:
+    """Two after the other, as long as they keep the budget."""
+    for start in range(0, len(places), 2):
+        found = yield [at(place) for place in places[start : start + 2]]
+        if any(trial.used > 1 for trial in found):
+            return
 
 
 def narrowed_modes(bench: Bench, trials: Trials) -> Sequence[str]:
@@ -170,8 +236,8 @@ def narrowed_modes(bench: Bench, trials: Trials) -> Sequence[str]:
     Without DEQUANTIZE ops, int8 takes less beside the weights, which counts in small models; the others are closer to
     the float model.
     """
-    able = [mode for mode in NARROWED if mode in trials and trials[mode].within]
-    if not able and "weights" in trials and trials["float16"].within and not trials["weights"].refusal:
+    able = [mode for mode in NARROWED if mode in trials and trials[mode].used <= 1]
+    if not able and "weights" in trials and trials["float16"].used <= 1 and not trials["weights"].refusal:
         return ["weights"]  # from float16 on
     if "dynamic" in able and _is_dense(bench):
         able = ["dynamic", *(mode for mode in able if mode != "dynamic")]  # its kernels take blocks
@@ -192,30 +258,6 @@ def _is_dense(bench: Bench) -> bool:
     return 2 * in_blocks > sum(size for _, size in held)
 
 
-def _smaller(sizes: Sequence[int], largest: int) -> list[int]:
-    """Places on a path that are smaller than `largest`, and differ enough to be told apart, from large to small."""
-    kept: list[int] = []
-    for place, size in enumerate(sizes):
-        if size < (1 - LEAST_STEP) * (sizes[kept[-1]] if kept else largest):
-            kept.append(place)
-    return kept
-
-
-def boldest(at: Callable[[int], Configuration], places: Sequence[int]) -> Found:
-    """Find the last of `places`, from careful to bold, that keeps the budget, two at a time; give how many keep it."""
-    low, high = 0, len(places)  # what is below `low` keeps the budget, what is from `high` on does not
-    while low < high:
-        third = (high - low) // 3
-        tried = sorted({low + third, min(high - 1, low + 2 * third + (high - low) % 3 // 2)})
-        found = yield [at(places[k]) for k in tried]
-        for k, trial in zip(tried, found, strict=True):
-            if not trial.within:  # what is bolder and keeps the budget does so by luck
-                high = k
-                break
-            low = k + 1
-    return low
-
-
 def _sensitivity_line(layers: Sequence[Layer]) -> str:
     dear = sorted(layers, key=lambda layer: -layer.hull()[-1].error)[:3]
     names = ", ".join(layer.label for layer in dear)
@@ -225,12 +267,12 @@ def _sensitivity_line(layers: Sequence[Layer]) -> str:
 def wider_ops(question: Question, trials: Trials) -> Round:
     """Where int8 loses too much: high effort, then the ops that lose most in float or in 16 bits."""
     int8 = trials.get("int8")
-    if int8 is None or int8.within or int8.refusal or int8.drop is None:
+    if int8 is None or int8.used <= 1 or int8.refusal or int8.drop is None:
         return
-    if question.objective == "smallest" and any(t.within for t in trials.values() if t.label != "int16x8"):
+    if question.aim.objective == "smallest" and any(t.within for t in trials.values() if t.label != "int16x8"):
         return  # what keeps the budget already is as small as int8 with islands could be
     (high,) = yield [replace(question.candidate("int8, high effort", preset("int8")), effort="high")]
-    if high.within:
+    if high.used <= 1:
         return
     harms = question.harms
     if len(harms) < 2:

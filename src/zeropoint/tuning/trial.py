@@ -4,9 +4,10 @@ the recipe, so it can be done in this process, in another one or on another mach
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..bench.bench import Bench
 from ..calibration import Settings
 from ..errors import ZeropointError
 from ..graph.model import Model
-from ..improve.pipeline import Result, quantize_on
+from ..improve.pipeline import Result, accepted, ask_target, judged_for, quantize_with
 from ..plan.request import Request
 from ..recipe import FLOAT, Effort, Recipe
 from ..recipe_files import plain_rules, recipe_content
@@ -69,6 +70,24 @@ class Workpiece:
     def loaded(self) -> Model:
         return load(self.model)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was measured here: other processes are sent what it follows from."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def _benches(self) -> dict[int, Bench]:
+        return {}
+
+    def calibrated(self, judged: int) -> Bench:
+        """The model with the samples that calibrate, as `zeropoint quantize` measures them; once for all trials that
+        hold the same of them back and compare candidates on as many."""
+        known = self._benches
+        if judged not in known:
+            others = [bench for count, bench in known.items() if count and judged]
+            new = Bench(self.loaded, list(self.calibration), self.settings, judged=judged, holds_back=judged > 0)
+            known[judged] = others[0].judging(judged) if others else new
+        return known[judged]
+
     def bench(self, rows: Sequence[Row]) -> Bench:
         """The model with rows to run it on."""
         return Bench(self.loaded, (), self.settings).on(rows)
@@ -91,11 +110,12 @@ class Workpiece:
                 outputs = self.bench(self.rows).outputs(made.model)
         except ZeropointError as error:
             return Outcome(refusal=str(error), seconds=time.perf_counter() - start)
-        return Outcome(content, outputs, made.tool, made.warnings, time.perf_counter() - start)
+        return Outcome(content, outputs, made.tool, time.perf_counter() - start)
 
     def _quantized(self, candidate: Configuration) -> Result:
         request = Request(candidate.recipe, effort=candidate.effort, target=target_named(self.target))
-        return quantize_on(self.loaded, request, list(self.calibration), self.settings)
+        request = accepted(self.loaded, request)
+        return ask_target(quantize_with(self.calibrated(judged_for(request)), request))
 
     def _trained(self, candidate: Configuration) -> Result:
         """As `zeropoint train` does it, on the samples that calibrate."""
@@ -128,7 +148,6 @@ class Outcome:
     content: bytes = b""
     outputs: Outputs = ()
     tool: ToolReport | None = None
-    warnings: tuple[str, ...] = ()
     seconds: float = 0.0
     refusal: str = ""
 
@@ -150,6 +169,8 @@ class Trial:
     latency: float | None = None
     within: bool = False
     """Whether it keeps the budget on the samples that steer."""
+    used: float = math.inf
+    """The share of the allowed drop that it uses there, standard error included; at most 1 if it keeps that."""
 
     @property
     def label(self) -> str:
