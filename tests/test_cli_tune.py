@@ -46,6 +46,8 @@ def test_the_same_command_goes_on_and_replaces_what_it_wrote(run):
     assert (code, err) == (0, "")
     assert Path("best.tflite").read_bytes() != before
     assert "best: dynamic" in out
+    table = out[out.index("what nothing else beats") :].splitlines()
+    assert table[1].endswith("  dynamic, chosen")
     page = Path("tune.html").read_text("utf-8")
     assert page.count("<circle") == 2
     assert "scheme = " in page

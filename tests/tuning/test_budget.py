@@ -72,3 +72,7 @@ def test_half_a_point_of_a_share_is_not_half_of_it():
     """A function that gives 0.52 and a drop of 0.5 is a mistake of units."""
     with pytest.raises(InvalidRecipe, match="percent"):
         Budget(max_drop=0.5).allowed_drop(0.52, 1.0, True)
+
+
+def test_an_error_close_to_0_may_grow_by_more_than_itself():
+    assert Budget(max_drop=0.02).allowed_drop(0.0178, 1.0, False) == 0.02

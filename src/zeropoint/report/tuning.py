@@ -67,9 +67,27 @@ def _view(state: SearchState) -> Group:
 
 
 def print_tuned(tuned: Tuned, console: Console) -> None:
-    """The front as a plot; what was said, was said as it happened."""
-    for line in plot_lines(tuned):
+    """The front as a table and as a plot; what was said, was said as it happened."""
+    for line in (*front_lines(tuned), *plot_lines(tuned)):
         Printer(console).line(line)
+
+
+def front_lines(tuned: Tuned) -> list[str]:
+    """Models that no other beats in size, score and, if that was measured, latency."""
+    front = tuned.front
+    if not front:
+        return []
+    is_timed = any(t.latency is not None for t in front)
+    times = {id(t): "" if t.latency is None else duration_text(t.latency) for t in front}
+    cells = [(f"{t.size:,}", times[id(t)], "" if t.drop is None else tuned.scale.change(t.drop), t) for t in front]
+    width = max(len(tuned.scale.metric), *(len(change) for _, _, change, _ in cells))
+    head = f"{'bytes':>13}{'time':>11}" if is_timed else f"{'bytes':>13}"
+    lines = [f"{head}  {tuned.scale.metric:>{width}}  what nothing else beats"]
+    for size, latency, change, trial in cells:
+        numbers = f"{size:>13}{latency:>11}" if is_timed else f"{size:>13}"
+        told = "" if trial.within else ", over budget"
+        lines.append(f"{numbers}  {change:>{width}}  {trial.label}{', chosen' if trial is tuned.chosen else told}")
+    return lines
 
 
 def plot_lines(tuned: Tuned) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from ..targets import Target
+from ..errors import InvalidRecipe, argument
+from ..targets import TARGETS, Target
 
 
 @dataclass(frozen=True)
@@ -44,3 +46,26 @@ def ask_tool(target: Target, content: bytes) -> ToolReport | None:
 
         return ToolReport(version(), measure_arena(content), len(content))
     return None
+
+
+TOLD = {"ram": ("tflm", "vela"), "cycles": ("vela",)}
+"""Which tools tell what."""
+
+
+def require_told(target: Target, what: Literal["ram", "cycles"]) -> None:
+    """Raise if nothing here tells this of models for a target."""
+    if target.tool not in TOLD[what]:
+        able = [name for name, other in TARGETS.items() if other.tool in TOLD[what]]
+        unit = "the RAM" if what == "ram" else "the cycles"
+        raise InvalidRecipe(
+            f"no tool tells {unit} that a model takes on the target {target.name}; it is known for {', '.join(able)} "
+            f"({argument('target')})"
+        )
+    if target.tool == "vela":
+        from .vela import require_vela
+
+        require_vela()
+    else:
+        from .tflm import require_tflm
+
+        require_tflm()

@@ -27,7 +27,7 @@ class MicroSession:
     """A model loaded into TensorFlow Lite Micro, with the interface of `Session`. Indices are places."""
 
     def __init__(self, content: bytes, arena: int | None = None) -> None:
-        runtime = _require_tflm()
+        runtime = require_tflm()
         self._content = content  # the interpreter reads it for as long as it lives
         model = load(content)
         size = _plenty(model) if arena is None else arena
@@ -86,7 +86,7 @@ class MicroSession:
         return set()
 
 
-def _require_tflm() -> Any:
+def require_tflm() -> Any:
     try:
         from tflite_micro import runtime
     except ImportError:
@@ -101,7 +101,7 @@ def version() -> str:
     """Which build of it is installed."""
     from importlib.metadata import version as installed
 
-    _require_tflm()
+    require_tflm()
     return f"tflite-micro {installed('tflite-micro')}"
 
 
@@ -129,7 +129,7 @@ def measure_arena(content: bytes) -> int:
 
     The native code checks little, so that files from strangers come here first.
     """
-    _require_tflm()
+    require_tflm()
     command = [sys.executable, "-m", f"{__package__}.tflm_arena"]
     try:
         done = subprocess.run(command, input=content, capture_output=True, check=False, timeout=time_limit())

@@ -22,7 +22,7 @@ KIB = 1024
 
 def compile_model(content: bytes, accelerator: str) -> ToolReport:
     """Compile a model for an accelerator (`ethos-u55-128` ...), with Vela's own settings for system and memory."""
-    tool = f"ethos-u-vela {_require_vela()}"
+    tool = f"ethos-u-vela {require_vela()}"
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "model.tflite").write_bytes(content)
         command = [sys.executable, "-m", "ethosu.vela", "--accelerator-config", accelerator]
@@ -46,7 +46,7 @@ def compile_model(content: bytes, accelerator: str) -> ToolReport:
     return _report(tool, row, done.stdout)
 
 
-def _require_vela() -> str:
+def require_vela() -> str:
     try:
         return version("ethos-u-vela")
     except PackageNotFoundError:

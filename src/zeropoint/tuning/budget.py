@@ -82,7 +82,8 @@ class Budget:
         if self.drop is not None:
             value, is_relative = self.drop
             allowed = abs(score) * value / 100 if is_relative else value * point
-            if not is_relative and point == 1 and allowed >= LARGEST_SHARE * abs(score) > 0:
+            is_share = point != 1 or not higher_is_better  # an error may be close to 0
+            if not is_relative and not is_share and allowed >= LARGEST_SHARE * abs(score) > 0:
                 raise InvalidRecipe(
                     f"a drop of {value:g} is half of the float model's own score, {score:.6g}, or more; it is in "
                     f"the unit of your metric: give such as {abs(score) / 200:.2g}, or percent of the score, such as 1%"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import tempfile
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -247,10 +248,16 @@ def called(name: str, function: Callable[..., Any], *given: Any) -> float:
     try:
         score = float(function(*given))
     except Exception as error:
-        raise InvalidRecipe(f"your metric {name} raised {type(error).__name__}: {error}") from error
+        raise InvalidRecipe(f"your metric {name} raised {type(error).__name__}: {error}{_place(error)}") from error
     if not math.isfinite(score):
         raise InvalidRecipe(f"your metric {name} gave {score}; a score has to be a finite number")
     return score
+
+
+def _place(error: BaseException) -> str:
+    """Where an exception comes from, if that is in a function of the user's."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    return f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
 
 
 def _parameters(function: Callable[..., Any]) -> int:

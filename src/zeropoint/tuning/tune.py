@@ -12,12 +12,14 @@ from typing import Any
 
 from ..bench.errors import compared_outputs
 from ..calibration import Settings
-from ..errors import InvalidRecipe, InvalidSample, argument
+from ..errors import InvalidRecipe, InvalidSample, argument, shortening_names
 from ..files import PathLike
 from ..graph.model import Model
+from ..graph.names import short_names
 from ..ops import OPS
 from ..ops.check import check_runnable
 from ..runtime import time_limit, trusting
+from ..runtime.device_tools import require_told
 from ..sources.data import DataSource, read_labels, samples_from
 from ..sources.models import ModelSource, load
 from ..sources.ports import entry
@@ -99,12 +101,16 @@ def tune(
         raise InvalidRecipe(f"unknown objective {objective!r}; choose {', '.join(OBJECTIVES)}")
     loaded, made_for, search = load(model), _target(target), search or SearchSettings()
     check_runnable(loaded)
+    if budget.max_ram is not None:
+        require_told(made_for, "ram")
+    if budget.max_cycles is not None:
+        require_told(made_for, "cycles")
     if search.allow_training:
         start_keras()
     where = entry(loaded)
     labels = read_labels(Path(labels)) if isinstance(labels, str | os.PathLike) else labels
     scoring = None if evaluation is None else samples_from(evaluation, where)
-    with trusting(trusted):
+    with trusting(trusted), shortening_names(short_names(loaded)):
         task = _Task(loaded, settings or Settings(), made_for.name)
         workpiece, scored = task.shared(samples_from(data, where), scoring, labels)
         chosen = chosen_metric(metric, labels is not None, _has_classes(loaded), lower_is_better)
