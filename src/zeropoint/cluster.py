@@ -68,7 +68,8 @@ def _guarded(job: Callable[..., Any], *given: Any) -> tuple[Any, ZeropointError 
     """Errors of ours come back as they are; Ray wraps whatever is raised. No more cores are used than Ray assigned."""
     import ray
 
-    share_cores(int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
+    here: Any = ray.get_runtime_context()
+    share_cores(int(here.get_assigned_resources().get("CPU", 1)))
     try:
         return job(*given), None
     except ZeropointError as error:
