@@ -67,9 +67,9 @@ def find_island(
 def _narrowed(stretch: Ops, gain: Callable[[Ops], float]) -> Ops:
     """The shortest part of the stretch that brings nearly as much."""
     while len(stretch) > SHORTEST and gain(stretch) > 0:
-        half = len(stretch) // 2
-        better = max((stretch[:half], stretch[half:]), key=gain)
-        if gain(better) < RETAINED * gain(stretch):
+        half, least = len(stretch) // 2, RETAINED * gain(stretch)
+        better = next((part for part in (stretch[:half], stretch[half:]) if gain(part) >= least), None)
+        if better is None:
             break
         stretch = better
     return stretch

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from ..bench.errors import decibels
 from ..calibration import Grid, Method, choose_range
@@ -25,7 +26,7 @@ from ..ops.states import returned_states
 from ..plan.planner import plan_model
 from ..plan.qdq import Trained
 from ..plan.request import Island
-from ..recipe import DYNAMIC, FLOAT, INT16X8, Effort, Scheme
+from ..recipe import DYNAMIC, FLOAT, INT16X8, Effort
 from ..tflite.provenance import Provenance, provenance, recorded
 from .candidate import Candidate, Lab, Proposals, Step
 from .cross_layer_equalization import Equalized, equalize
@@ -212,13 +213,11 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
     few = lab.bench.judging(_island_samples(best))
     for _ in range(MOST_ISLANDS):
 
-        def snr(left: Sequence[Op], scheme: Scheme = FLOAT, best: Candidate = best) -> float:
-            return decibels(samples.error(best.with_islands(left, Island(scheme)).model()))
-
-        def searched_snr(left: Sequence[Op], best: Candidate = best) -> float:
+        @cache
+        def searched_snr(left: tuple[Op, ...], best: Candidate = best) -> float:
             return decibels(few.error(best.model(left_float=left)))
 
-        before, plan = snr(()), best.planned.plans[0]
+        before, plan = decibels(samples.error(best.model())), best.planned.plans[0]
         every = {op: macs_of(op, request.ops) for op in plan.graph.ops}
         work = {op: macs for op, macs in every.items() if op in plan.schemes}
         spent = sum(macs for op, macs in every.items() if op not in plan.schemes and op not in plan.dynamic)
@@ -228,16 +227,15 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
         island = find_island(work, searched_snr, searched_snr(()), report, most) if is_worth_it else ()
         if not island:
             return
-        # Layers keep integer weights if that brings nearly as much: their products are then in integers, too.
-        after, held = snr(island), snr(island, DYNAMIC)
-        scheme = DYNAMIC if held - before >= RETAINED * (after - before) else FLOAT
-        if max(after, held) - before < GAIN:
-            return
         others = f" with {len(island) - 1} others" if len(island) > 1 else ""
-        risen = f"rises from {before:.1f} to {held if scheme is DYNAMIC else after:.1f} dB"
-        candidate = best.with_islands(island, Island(scheme, f"left float{others}: the SNR of the outputs {risen}"))
-        best = yield candidate
-        if best is not candidate:
+        risen = f"rises from {searched_snr(()):.1f} to {searched_snr(island):.1f} dB"
+        why = f"left float{others}: the SNR of the outputs {risen}"
+        # Layers keep integer weights if that brings nearly as much: their products are then in integers, too.
+        schemes = (FLOAT, DYNAMIC) if any(work[op] for op in island) else (FLOAT,)
+        tried = [best.with_islands(island, Island(scheme, why)) for scheme in schemes]
+        gains = [decibels(samples.error(candidate.model())) - before for candidate in tried]
+        chosen = tried[-1] if gains[-1] >= RETAINED * gains[0] else tried[0]
+        if max(gains) < GAIN or (best := (yield chosen)) is not chosen:
             return
 
 
