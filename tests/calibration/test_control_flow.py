@@ -183,8 +183,9 @@ def test_bodies_without_shapes_are_run_as_they_come(make):
     samples = [(np.bool_(k % 2), x) if make == "IF" else (np.int32(0), x) for k, x in enumerate(values)]
     for effort in ("quick", "standard", "high"):
         made = zeropoint.quantize(model, "int8", samples, effort=effort)
-        assert [s.op.kind for s in made.skipped] == [make]
-        assert "runs other graphs" in made.skipped[0].reason
+        # A loop carries integers round; what is around the branches is float.
+        assert [s.op.kind for s in made.skipped] == ([make] if make == "IF" else [])
+        assert all("runs other graphs" in s.reason for s in made.skipped)
         assert zeropoint.compare(model, made.model, samples).snr > 30
     reasons = [s.reason for s in zeropoint.quantize(model, "dynamic", min_elements=1).skipped]
     assert any("no shape in the file" in reason for reason in reasons)

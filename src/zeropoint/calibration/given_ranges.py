@@ -6,7 +6,7 @@ import fnmatch
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from ..graph.query import tensor_keys
 from ..tflite import load
 from .encodings import Encoding, encodings_in
 from .onnx_scales import read_qdq
-from .skeleton import Skeleton, find_places, skeleton_of
+from .skeleton import Place, Skeleton, find_places, skeleton_of
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,9 @@ class Ranges(Brief):
 
     def resolved(self, model: Model) -> Ranges:
         """With the names of tensors as keys, where these were patterns (`block1/*`) or short names as shown."""
-        names = list(tensor_keys(model).values())
+        names, exact, short = list(tensor_keys(model).values()), self._known_names(model), short_names(model)
         entries: dict[str, Range] = {}
         unmatched = []
-        exact = {name: key for name, key in _signature_names(model).items() if name not in names}
-        if self.foreign:  # other tools know tensors by a part of the names that converters join
-            parts = Counter(part for name in names for part in _parts(name))
-            exact |= {part: name for name in names for part in _parts(name) if parts[part] == 1}
-        exact |= {name: name for name in names}
-        short = short_names(model)
         for key in sorted(self.entries, key=lambda key: key in exact):  # a name counts more than a pattern
             found = [exact[key]] if key in exact else fnmatch.filter(names, key)
             found = found or [name for name in names if fnmatch.fnmatchcase(short[name], key)]
@@ -87,14 +81,26 @@ class Ranges(Brief):
                 unmatched.append(key)
         if unmatched and not self.foreign:
             raise InvalidStats(f"ranges are given for {_listed(unmatched)}, which the model does not have")
-        if unmatched and self.skeleton is not None:
-            placed = find_places(self.skeleton, skeleton_of(model), unmatched)
-            for name, places in placed.items():
-                for place in places:
-                    found_by = f"{self.entries[name].origin}: '{name}', found by {place.found_by}"
-                    entries.setdefault(place.name, replace(self.entries[name], origin=found_by))
-            unmatched = [name for name in unmatched if name not in placed]
-        return replace(self, entries=entries, unmatched=tuple(unmatched))
+        placed = self._placed(model, unmatched)
+        for name, place in ((name, place) for name, places in placed.items() for place in places):
+            origin = f"{self.entries[name].origin}: '{name}', found by {place.found_by}"
+            entries.setdefault(place.name, replace(self.entries[name], origin=origin))
+        return replace(self, entries=entries, unmatched=tuple(name for name in unmatched if name not in placed))
+
+    def _known_names(self, model: Model) -> dict[str, str]:
+        """What tensors can be called, and their names."""
+        names = list(tensor_keys(model).values())
+        exact = {name: key for name, key in _signature_names(model).items() if name not in names}
+        if self.foreign:  # other tools know tensors by a part of the names that converters join
+            parts = Counter(part for name in names for part in _parts(name))
+            exact |= {part: name for name in names for part in _parts(name) if parts[part] == 1}
+        return exact | {name: name for name in names}
+
+    def _placed(self, model: Model, unmatched: Sequence[str]) -> Mapping[str, Sequence[Place]]:
+        """Where tensors of other names are in the model, as far as what is computed tells."""
+        if not unmatched or self.skeleton is None:
+            return {}
+        return find_places(self.skeleton, skeleton_of(model), unmatched)
 
     def require(self, model: Model) -> None:
         """Raise if a name is none of the model's."""

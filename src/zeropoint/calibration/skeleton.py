@@ -15,7 +15,7 @@ import numpy as np
 
 from ..affine import dequantize
 from ..dtypes import Array, DType
-from ..graph.model import Model, Tensor
+from ..graph.model import Model, Op, Tensor
 from ..graph.query import Uses, tensor_keys
 from ..ops import OPS, fused_activation
 
@@ -120,27 +120,30 @@ def skeleton_of(model: Model) -> Skeleton:
     """That of the model's first graph."""
     keys, graph, uses = tensor_keys(model), model.main, Uses(model.main)
     nodes, values = [], dict[str, Array]()
-
-    def constant(tensor: Tensor | None) -> Tensor | None:
-        """The constant that a tensor is, or is made of by ops that only move numbers."""
-        while tensor is not None and tensor.data is None:
-            maker = uses.producer(tensor)
-            tensor = maker.inputs[0] if maker is not None and maker.kind in MOVES else None
-        return tensor
-
     for op in graph.ops:
-        spec = OPS.get(op.kind)
-        held = [] if spec is None else [op.inputs[k] for k in spec.weight_slots if k < len(op.inputs)]
-        weights = next((t for t in (constant(t) for t in held if t is not None) if t is not None), None)
+        weights = _weights(op, uses)
         if weights is not None:
             values[keys[weights]] = _real(weights)
-        flowing = [t for t in op.inputs if t is not None and _holds_numbers(t) and constant(t) is None]
-        reads = tuple(keys[t] for t in flowing)
-        clamps = fused_activation(op).bounds is not None
-        makes = tuple(keys[t] for t in op.outputs)
+        reads = tuple(keys[t] for t in op.inputs if t is not None and _holds_numbers(t) and _constant(t, uses) is None)
         if reads:
+            makes, clamps = tuple(keys[t] for t in op.outputs), fused_activation(op).bounds is not None
             nodes.append(Node((op.kind,), reads, makes, None if weights is None else keys[weights], clamps))
     return Skeleton([keys[t] for t in graph.inputs], nodes, values)
+
+
+def _weights(op: Op, uses: Uses) -> Tensor | None:
+    spec = OPS.get(op.kind)
+    held = [] if spec is None else [op.inputs[k] for k in spec.weight_slots if k < len(op.inputs)]
+    constants = (_constant(t, uses) for t in held)
+    return next((t for t in constants if t is not None), None)
+
+
+def _constant(tensor: Tensor | None, uses: Uses) -> Tensor | None:
+    """The constant that a tensor is, or is made of by ops that only move numbers."""
+    while tensor is not None and tensor.data is None:
+        maker = uses.producer(tensor)
+        tensor = maker.inputs[0] if maker is not None and maker.kind in MOVES else None
+    return tensor
 
 
 def _holds_numbers(tensor: Tensor) -> bool:

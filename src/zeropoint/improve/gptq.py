@@ -183,7 +183,7 @@ class CarriedOut:
         copied = copy_model(model)
         graph = copied.graphs[plan.index]
         twins = dict(zip(plan.graph.ops, graph.ops, strict=True))
-        rewrite(plan.with_float_ends().on(graph), ops)
+        rewrite(plan.with_float_ends().with_float_calls().on(graph), ops)
         return cls(plan.graph, copied, graph, twins)
 
     @cached_property

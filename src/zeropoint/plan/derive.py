@@ -57,7 +57,12 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
             if raised:
                 repairs.append(_coarser_weights(use.tensor, raised))
     kept = [r for r in plan.repairs if r.code != "bias_overflow"]
-    return replace(plan, stored={**stored, **plan.inputs}, wanted=wanted, repairs=tuple(dict.fromkeys(kept + repairs)))
+    return replace(
+        plan,
+        stored={**stored, **plan.received, **plan.inputs},
+        wanted=wanted,
+        repairs=tuple(dict.fromkeys(kept + repairs)),
+    )
 
 
 def biases(op: Op, spec: OpSpec) -> Iterator[tuple[Use, Use, Use]]:

@@ -13,7 +13,7 @@ from ..display import Brief, Displayed
 from ..dtypes import Array, DType
 from ..errors import printable
 from ..graph.model import Graph, Model, Op, Tensor
-from ..graph.query import Use
+from ..graph.query import Use, called_graphs
 from ..parallel import cached_property
 from ..recipe import Scheme
 from ..targets import OpVerdict
@@ -147,6 +147,7 @@ class Plan(Displayed):
     which of these ops the target is the reason. `inputs` and `outputs` are what the graph's own are for the caller.
     `index` is the graph's place in its model. `bias_limit` is the greatest integer that the target takes in a bias.
     `verdicts` say where each op will run on the target, `wide_ops` why ops have 16 bits though the recipe asks for 8.
+    `received` is what ops that call other graphs return as integers.
     """
 
     graph: Graph
@@ -165,6 +166,7 @@ class Plan(Displayed):
     bias_limit: float | None = None
     verdicts: Mapping[Op, OpVerdict] = field(default_factory=dict)
     wide_ops: Mapping[Op, str] = field(default_factory=dict)
+    received: Mapping[Tensor, QuantParams] = field(default_factory=dict)
 
     @property
     def does_anything(self) -> bool:
@@ -189,6 +191,12 @@ class Plan(Displayed):
         """The same, with float inputs and outputs for the caller."""
         stored = {t: p for t, p in self.stored.items() if t not in self.inputs}
         return replace(self, inputs={}, outputs={}, stored=stored)
+
+    def with_float_calls(self) -> Plan:
+        """The same, with floats for the graphs that its ops call, as if it were the only plan."""
+        stored = {t: p for t, p in self.stored.items() if t not in self.received}
+        wanted = {use: p for use, p in self.wanted.items() if not any(use.op.graphs())}
+        return replace(self, received={}, stored=stored, wanted=wanted)
 
     def without(self, ops: Collection[Op]) -> Plan:
         """The same with these ops in float. All others keep their parameters, so that nothing is decided anew."""
@@ -243,6 +251,7 @@ class Plan(Displayed):
             self.bias_limit,
             {op(o): verdict for o, verdict in self.verdicts.items()},
             {op(o): why for o, why in self.wide_ops.items()},
+            {tensor(t): p for t, p in self.received.items()},
         )
 
     def __str__(self) -> str:
@@ -277,6 +286,8 @@ class Plan(Displayed):
     def _label(self, op: Op) -> str:
         if op in self.schemes:
             return self.schemes[op].label
+        if any(op.graphs()) and any(Use(op, k) in self.wanted for k in range(len(op.inputs))):
+            return "passing integers"
         held = [p for k in range(len(op.inputs)) if (p := self.packed.get(Use(op, k))) is not None]
         if not held:
             return "float"
@@ -299,4 +310,7 @@ class Planned(Brief):
     notes: tuple[str, ...] = ()
 
     def with_float_ends(self) -> Planned:
-        return replace(self, plans=tuple(plan.with_float_ends() for plan in self.plans))
+        """With float inputs and outputs of the model; what its graphs pass to each other stays as it is."""
+        called = called_graphs(self.model)
+        plans = (plan if plan.graph in called else plan.with_float_ends() for plan in self.plans)
+        return replace(self, plans=tuple(plans))

@@ -22,6 +22,7 @@ from ..sources.ports import entry_graphs
 from ..targets import OpVerdict
 from .called import computing_graphs, inline_composites
 from .conversions import with_room_in_outputs
+from .crossing import NOTHING_CROSSES, Crossing, crossings
 from .decompose import decompose, has_float_part
 from .derive import coarse_tables, unfit_outputs
 from .ends import state_notes, wide_states, with_interface, with_one_scale
@@ -236,12 +237,9 @@ def ranges_of(prepared: Prepared, request: Request) -> TensorRanges:
 def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None = None) -> Planned:
     """Plan the graphs: entry graphs, those that they call, and all others with weights to quantize."""
     model, ranges = prepared.model, ranges or ranges_of(prepared, request)
-    called, whole = called_graphs(model), computing_graphs(model)
-    index = {graph: k for k, graph in enumerate(model.graphs)}
-    inner = replace(request, interface=Interface())  # whoever calls a graph gives and gets floats
-    asked = {graph: inner if graph in called else request for graph in whole}
-    plans = [_plan_graph(graph, index[graph], prepared, asked[graph], ranges) for graph in whole]
-    plans += [Plan(graph, k) for graph, k in index.items() if graph not in whole]
+    whole = computing_graphs(model)
+    plans = _plan_graphs(whole, prepared, request, ranges)
+    plans += [Plan(graph, k) for k, graph in enumerate(model.graphs) if graph not in whole]
     if request.stats is None:
         require_ranges(plans, request.ops, ranges)
     weights = WeightOnly(request.recipe, request.ops, request.weight_method, prepared.trained.packed, ranges)
@@ -253,6 +251,19 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
     if request.strict:
         refuse_float(planned)
     return planned
+
+
+def _plan_graphs(graphs: Sequence[Graph], prepared: Prepared, request: Request, ranges: TensorRanges) -> list[Plan]:
+    """Each by itself, with floats between a graph and those that it calls; again, where integers can pass there."""
+    called, inner = called_graphs(prepared.model), replace(request, interface=Interface())
+    asked = {graph: inner if graph in called else request for graph in graphs}
+    plans = [_plan_graph(graph, prepared, asked[graph], ranges) for graph in graphs]
+    crossing = crossings(prepared.model, plans, request.ops, ranges, strict=request.strict)
+    if not crossing:
+        return plans
+    again = [_plan_graph(g, prepared, asked[g], ranges, crossing.get(g, NOTHING_CROSSES)) for g in graphs]
+    loses_ops = any(len(new.schemes) < len(old.schemes) for new, old in zip(again, plans, strict=True))
+    return plans if loses_ops else again
 
 
 def _matcher(prepared: Prepared, request: Request, ranges: TensorRanges) -> Matcher:
@@ -275,8 +286,14 @@ def _match(graph: Graph, request: Request, matcher: Matcher, last: Matched | Non
     return Matched(request, matcher.ranges, before, schemes, dynamic, tuple(skipped), symmetric)
 
 
-def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, ranges: TensorRanges) -> Plan:
-    ops, matcher = request.ops, _matcher(prepared, request, ranges)
+def _plan_graph(
+    graph: Graph,
+    prepared: Prepared,
+    request: Request,
+    ranges: TensorRanges,
+    crossing: Crossing = NOTHING_CROSSES,
+) -> Plan:
+    ops, matcher, index = request.ops, _matcher(prepared, request, ranges), prepared.model.graphs.index(graph)
     matched = prepared.matched.get(graph)
     if matched is None or not matched.holds_for(request, ranges):
         matched = prepared.matched[graph] = _match(graph, request, matcher, matched)
@@ -285,8 +302,10 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
     states, wide = _states(graph, prepared, request), dict[Op, str]()
     while True:  # ends, as every round but the last leaves out an op, or changes its bits, once each way
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
-        groups = Solver(schemes, ops, ranges, matched.symmetric, _exposed(graph, schemes), states).solve()
+        exposed = _exposed(graph, schemes)
+        groups = Solver(schemes, ops, ranges, matched.symmetric, exposed, states, crossing.nodes).solve()
         plan = Plan(graph, index, schemes, groups, constants, dynamic=dynamic, bias_limit=request.target.bias_limit)
+        plan = replace(plan, inputs=crossing.inputs, received=crossing.received)
         plan, refused = fit_scales(plan, ops, request.target)
         refused = refused or (*coarse_tables(plan, ops, seen), *unfit_outputs(plan, ops, seen))
         refused = refused or tuple({s.op: s for s in rounded_to_poles(plan, ops, seen)}.values())
@@ -308,7 +327,8 @@ def _plan_graph(graph: Graph, index: int, prepared: Prepared, request: Request, 
     ends = wide_states(plan, request.interface, states, ops)
     plan = with_room_in_outputs(with_interface(plan, request.interface, ranges, ends), ops)
     plan = with_one_scale(plan, states)
-    return replace(plan, skipped=tuple(skipped), wide_ops=wide)
+    skipped = [s for s in skipped if s.op not in crossing.calls]
+    return replace(plan, skipped=tuple(skipped), wide_ops=wide, outputs={**plan.outputs, **crossing.outputs})
 
 
 def _states(graph: Graph, prepared: Prepared, request: Request) -> tuple[tuple[Tensor, Tensor], ...]:

@@ -49,7 +49,8 @@ class Solver:
 
     `symmetric` are uses that the target wants with the zero point 0. `exposed` are tensors that are outputs or are
     read by ops which are not in `schemes`. `states` are inputs that callers fill with an output of the last run, each
-    with that output: integers then pass from one to the other as they are.
+    with that output: integers then pass from one to the other as they are. `crossing` are places where integers pass
+    to other graphs, or come from them, with what is agreed on there.
     """
 
     schemes: Mapping[Op, Scheme]
@@ -58,6 +59,7 @@ class Solver:
     symmetric: Collection[Use] = ()
     exposed: Collection[Tensor] = ()
     states: Sequence[tuple[Tensor, Tensor]] = ()
+    crossing: Mapping[Node, QuantParams] = field(default_factory=dict)
     _parent: dict[Node, Node] = field(default_factory=dict)
     _classes: dict[Node, _Class] = field(default_factory=dict)
     _method: dict[Node, str | None] = field(default_factory=dict)
@@ -66,6 +68,7 @@ class Solver:
         """The groups of everything that the ops in `schemes` read and make, in the order of the graph."""
         # 1. Ties that kernels demand, and the edges from tensors to uses that may become ties.
         edges = [edge for op, scheme in self.schemes.items() for edge in self._add(op, scheme)]
+        edges += self._add_crossing()
         # 2. Where nothing is prescribed on either side, a use has what its tensor has.
         free = [(use, held) for use, held in edges if not (self._class(use).pin or self._class(held).pin)]
         split = self._merge(free)
@@ -113,8 +116,12 @@ class Solver:
 
     def _is_read_elsewhere(self, c: _Class) -> bool:
         """Whether something computes with these values, or gets to see them."""
-        uses = (n for n in c.nodes if isinstance(n, Use))
+        uses = self._computing(c)
         return any(n.tensor in self.exposed for n in c.nodes) or any(not self.ops[n.op.kind].tied for n in uses)
+
+    def _computing(self, c: _Class) -> Iterator[Use]:
+        """Places where ops that compute in integers read these values."""
+        return (n for n in c.nodes if isinstance(n, Use) and n.op in self.schemes)
 
     def _span(self, c: _Class) -> float:
         ends = [self.ranges.bounds(n.tensor) for n in c.nodes]
@@ -141,7 +148,7 @@ class Solver:
             c.pin,
             c.fixed or any(map(self.ranges.is_prescribed, tensors)),
             c.symmetric,
-            any(isinstance(n, Use) and Need.NONNEGATIVE in self.ops[n.op.kind].kernels.needs for n in c.nodes),
+            any(Need.NONNEGATIVE in self.ops[n.op.kind].kernels.needs for n in self._computing(c)),
             (min(low for low, _ in ends), max(high for _, high in ends)) if limited else (-math.inf, math.inf),
         )
 
@@ -196,6 +203,25 @@ class Solver:
         if spec.tied:
             for node in own[1:]:
                 self._union(own[0], node)
+
+    def _add_crossing(self) -> Iterator[Edge]:
+        """What passes from one graph to another has the parameters that both sides agree on, unless a kernel fixes
+        others: then a conversion appears."""
+        for node, params in self.crossing.items():
+            c = self._new(node, params.dtype)
+            if c.pin is None:
+                c.pin, c.fixed = params, True
+            if isinstance(node, Use) and node.tensor.data is None:
+                self._new(held := Held(node.tensor, params.dtype), params.dtype)
+                yield node, held
+
+    def _new(self, node: Node, dtype: DType) -> _Class:
+        """The class of a node, alone in it unless it is known."""
+        if node not in self._parent:
+            self._parent[node] = node
+            self._classes[node] = _Class([node], dtype, symmetric=dtype is DType.INT16)
+            self._method[node] = None
+        return self._class(node)
 
     def _node(self, node: Node, dtype: DType, scheme: Scheme) -> _Class:
         """The class of a node, which may be new."""

@@ -51,16 +51,7 @@ def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion 
         return load_tflite(bytes(source))
     asked = conversion or Conversion()
     if hasattr(source, "__fspath__") or isinstance(source, str):
-        path = Path(source)
-        if path.is_dir():
-            return from_saved_model(path, asked)
-        if asked.ends is not None:
-            return from_frozen_graph(path, asked.ends, asked)
-        if path.suffix.lower() == ".onnx" and path.is_file():
-            return from_onnx(path, asked)
-        if path.suffix.lower() in KERAS_SUFFIXES:
-            return from_keras_model(read_keras_file(path, asked), asked)
-        return load_tflite(path)
+        return _load_path(Path(source), asked)
     functions = source if isinstance(source, list | tuple) else [source]
     frameworks = {_framework(f) for f in functions}
     if frameworks == {"function"}:
@@ -74,6 +65,18 @@ def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion 
     advice = ADVICE.get(str(next(iter(frameworks)))) if len(frameworks) == 1 else None
     advice = advice or f"give {KINDS}"
     raise InvalidModel(f"an object of type {type(source).__name__} is not a model that can be read; {advice}")
+
+
+def _load_path(path: Path, asked: Conversion) -> Model:
+    if path.is_dir():
+        return from_saved_model(path, asked)
+    if asked.ends is not None:
+        return from_frozen_graph(path, asked.ends, asked)
+    if path.suffix.lower() == ".onnx" and path.is_file():
+        return from_onnx(path, asked)
+    if path.suffix.lower() in KERAS_SUFFIXES:
+        return from_keras_model(read_keras_file(path, asked), asked)
+    return load_tflite(path)
 
 
 def _framework(value: Any) -> str | None:
