@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import zeropoint
+from zeropoint.dtypes import DType
 from zeropoint.graph import Model
 from zeropoint.improve.pipeline import Result, run
 from zeropoint.plan.request import Request
@@ -62,6 +65,17 @@ def test_so_are_those_of_the_conversion_before_it() -> None:
     model = net.model(net("ADD", [net("MUL", [x, [300.0]]), net("MUL", [y, [1e-5]])]))
     assert made(model, CPU)[1] == []
     assert made(sums(1e-5), CPU)[1] == ["QUANTIZE"]  # another op reads the small numbers, and needs their small scale
+
+
+def test_conversions_that_the_delegate_takes_at_no_scale_are_left_alone() -> None:
+    """What is joined in 16 bits is converted from 8, and kernels want one scale for all of it."""
+    net = Net()
+    places, scores = net("MUL", [net.input(1, 8, 4), [300.0]]), net("LOGISTIC", [net.input(1, 8, 4)])
+    model = net.model(net("PACK", [places, scores], (2, 1, 8, 4), valuesCount=2))
+    result, _ = made(model, replace(CPU, costs=None))
+    (joined,) = [op for op in result.model.main.ops if op.kind == "PACK"]
+    assert {t.params for t in (*joined.inputs, *joined.outputs)} == {joined.outputs[0].params}
+    assert joined.outputs[0].dtype is DType.INT16
 
 
 def test_long_concatenations_are_made_in_steps() -> None:

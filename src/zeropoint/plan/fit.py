@@ -75,12 +75,20 @@ class _ScaledOp:
 def _misfits(plan: Plan, ops: Mapping[str, OpSpec], target: Target) -> Iterator[tuple[Node, float]]:
     """Places whose scale is too small beside others, with the factor by which it has to grow."""
     kinds = [rule.kinds for rule in target.rules if any(isinstance(c, ScaleRatio) for c in rule.conditions)]
-    free = {node for group in plan.groups if not group.fixed for node in group.nodes}
+    free = set(_free_to_grow(plan, ops))
     for one in _scaled_ops(plan, ops) if kinds else ():
         if any(not own or one.op.label in own for own in kinds):
-            for condition in target.conditions(one.op):
-                if isinstance(condition, ScaleRatio) and condition.broken(one.op) is not None:
-                    yield from _growth(one, condition, free)
+            broken = [c for c in target.conditions(one.op) if c.broken(one.op) is not None]
+            ratios = [c for c in broken if isinstance(c, ScaleRatio)]
+            for condition in ratios if len(ratios) == len(broken) else ():  # else no scale would make it fit
+                yield from _growth(one, condition, free)
+
+
+def _free_to_grow(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Node]:
+    """Places whose scale may change. A use does so by itself, unless its op wants the same scale elsewhere."""
+    for group in plan.groups:
+        if not group.fixed:
+            yield from (n for n in group.nodes if isinstance(n, Held) or not ops[n.op.kind].tied)
 
 
 def _growth(one: _ScaledOp, condition: ScaleRatio, free: Collection[Node]) -> Iterator[tuple[Node, float]]:
