@@ -19,7 +19,7 @@ from zeropoint.train import Goal, QuantSettings, Schedule, distill
 from zeropoint.train.backend import array_of
 from zeropoint.train.checkpoint import StateCheck
 from zeropoint.train.loop import KeepBest, TrainingSummary, WeightEma
-from zeropoint.train.training_data import Augmentation, RandomBatches, TrainingData, shifted
+from zeropoint.train.training_data import Augmentation, RandomBatches, TrainingData, mixed, shifted
 
 from ..nets import Net, normal, samples_for
 
@@ -150,6 +150,31 @@ def test_only_images_are_shifted():
     model = net.model(net.dense(net.input(1, 4), normal(3, 4)))
     with pytest.raises(InvalidRecipe, match="only images"):
         distill(model, samples_for(model, 12), schedule=Schedule(3, 8, shift=1))
+
+
+def test_mixtures_lie_between_two_samples_and_the_same_in_all_inputs():
+    images, more = np.zeros((8, 5, 6, 3), np.float32), np.zeros((8, 2), np.float32)
+    images += np.arange(8, dtype=np.float32).reshape(-1, 1, 1, 1)
+    more += np.arange(8, dtype=np.float32)[:, None]
+    found = mixed((images, more), 1.0, np.random.default_rng(0))
+    assert np.ptp(found[0], axis=(1, 2, 3)).max() < 1e-5
+    np.testing.assert_allclose(found[0][:, 0, 0, 0], found[1][:, 0], atol=1e-5)
+    assert len(np.unique(found[1][:, 0])) > 6
+    assert 0 <= found[1].min() <= found[1].max() <= 7
+    np.testing.assert_array_equal(mixed((images,), 0.0, np.random.default_rng(0))[0], images)
+
+
+def test_only_numbers_without_labels_are_mixed():
+    net = Net()
+    model = net.model(net.dense(net.input(1, 4), normal(3, 4)))
+    samples = samples_for(model, 12)
+    assert distill(model, samples, schedule=Schedule(2, 8, mix=0.5)).training.steps == 2
+    with pytest.raises(InvalidRecipe, match="have no labels"):
+        distill(model, [(row[0], 0.0) for row in samples], goal=Goal(loss="mse"), schedule=Schedule(2, 8, mix=0.5))
+    with pytest.raises(InvalidRecipe, match="cannot be mixed"):
+        mixed((np.zeros((2, 3), np.int32),), 0.5, np.random.default_rng(0))
+    with pytest.raises(InvalidRecipe, match="from 0 to 1"):
+        Schedule(mix=2.0)
 
 
 def test_a_weight_that_swings_is_on_average_in_the_middle():

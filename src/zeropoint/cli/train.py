@@ -24,6 +24,7 @@ class ScheduleOptions:
     learning_rate: float | None = option(None, "RATE", "Relative to the size of the weights. [default: by bits]")
     mirror: bool = flag("Images: flip half of them left to right.")
     shift: int = option(0, "PIXELS", "Images: move each by up to this many pixels.", min=0)
+    mix: float = option(0.0, "SHARE", "Without labels: mix this share of the samples with others.", min=0, max=1)
     seed: int = option(0, "N", "What the order of the samples follows from.", min=0)
     patience: int | None = option(None, "N", "End after this many of 20 checks without a better one.", min=1)
 

@@ -40,7 +40,8 @@ class Schedule:
     rises over the first twentieth and then falls along a cosine, `restarts` times anew; a schedule of Keras is taken
     as it is, and so is an `optimizer`. A share of the samples is held back; on these the loss is taken `checks` times.
     After `patience` checks without a better one training ends. `mirror` flips half of the images of a batch left to
-    right; `shift` moves each by up to so many pixels, with the border repeated.
+    right; `shift` moves each by up to so many pixels, with the border repeated. `mix` is the share of samples that are
+    mixed with another one (mixup); only without labels, since the teacher says what is right for a mixture.
     """
 
     steps: int = 500
@@ -51,6 +52,7 @@ class Schedule:
     seed: int = 0
     mirror: bool = False
     shift: int = 0
+    mix: float = 0.0
     patience: int | None = None
     restarts: int = 0
     optimizer: Any = None
@@ -58,6 +60,8 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.shift < 0:
             raise InvalidRecipe(f"images are shifted by zero pixels or more, not by {self.shift}")
+        if not 0 <= self.mix <= 1:
+            raise InvalidRecipe(f"the share of samples that are mixed is from 0 to 1, not {self.mix}")
         if self.steps < 1 or self.batch < 1 or self.checks < 1:
             raise InvalidRecipe("training takes at least one step, one sample a batch, and one check")
         rate = self.learning_rate
@@ -180,7 +184,9 @@ class TrainingLoop:
         self._compile()
         kept, held = self.data.split(schedule.held_back)
         size = schedule.batch if distiller.student.takes_any_batch else 1
-        vary = Augmentation(schedule.mirror, schedule.shift)
+        vary = Augmentation(schedule.mirror, schedule.shift, schedule.mix)
+        if schedule.mix and self.data.labels is not None:
+            raise InvalidRecipe("mixtures of samples have no labels; leave out mix, or the loss and the metrics")
         batches = RandomBatches(self.data, kept, size, schedule.seed, vary)
         batches.each = schedule.every
         checkpoint = None if self.resume is None else TrainingCheckpoint(self.resume, plain_text(schedule))

@@ -84,18 +84,35 @@ def _labelled(sample: Any, where: Any, number: int) -> list[tuple[Row, Array]]:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """`mirror` flips half of the images of a batch left to right; `shift` moves each by up to so many pixels."""
+    """`mirror` flips half of the images of a batch left to right; `shift` moves each by up to so many pixels; `mix` is
+    the share of samples that are mixed with another one, for which the teacher alone can say what is right (mixup)."""
 
     mirror: bool = False
     shift: int = 0
+    mix: float = 0.0
 
-    def __call__(self, array: Array, rng: np.random.Generator) -> Array:
+    def __call__(self, inputs: Sequence[Array], rng: np.random.Generator) -> tuple[Array, ...]:
+        varied = tuple(self._moved(array, rng) for array in inputs)
+        return mixed(varied, self.mix, rng) if self.mix else varied
+
+    def _moved(self, array: Array, rng: np.random.Generator) -> Array:
         if not self.mirror and not self.shift:
             return array
         if array.ndim != 4:
             raise InvalidRecipe(f"only images can be mirrored or shifted, not arrays of {array.ndim} dimensions")
         array = _mirrored(array, rng) if self.mirror else array
         return shifted(array, self.shift, rng) if self.shift else array
+
+
+def mixed(inputs: Sequence[Array], share: float, rng: np.random.Generator) -> tuple[Array, ...]:
+    """So many of the samples, each with a part of another one: part * x + (1 - part) * other, part uniform in 0..1."""
+    if any(array.dtype.kind != "f" for array in inputs):
+        raise InvalidRecipe("samples whose inputs are integers, such as tokens, cannot be mixed; leave out mix")
+    count = inputs[0].shape[0]
+    part = np.where(rng.random(count) < share, rng.random(count), 1.0).astype(np.float32)
+    others = rng.permutation(count)
+    parts = (part.reshape(-1, *(1,) * (array.ndim - 1)) for array in inputs)
+    return tuple(array * own + array[others] * (1 - own) for array, own in zip(inputs, parts, strict=True))
 
 
 def _mirrored(images: Array, rng: np.random.Generator) -> Array:
@@ -160,7 +177,7 @@ class RandomBatches(_Batches):
         step = self.first + index
         inputs, labels = self.taken(self.chosen(step))
         rng = np.random.default_rng((self.seed, 1, step))
-        return self.item(tuple(self.vary(array, rng) for array in inputs), labels)
+        return self.item(self.vary(inputs, rng), labels)
 
     def chosen(self, step: int) -> list[int]:
         """The samples of a step: one shuffled pass over all after the other, cut into batches."""
