@@ -1,15 +1,37 @@
-"""What each op of a trained graph computes is what kernels compute, by the rules of the simulation."""
+"""What each op of a trained graph computes is what kernels compute: by the rules of the simulation, and in LiteRT."""
 
 from __future__ import annotations
 
+import keras
 import pytest
 
 import zeropoint
 from zeropoint.demo import digits as digits_data
+from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidSample
-from zeropoint.train import Trainable, export, op_parity, trainable
+from zeropoint.train import Trainable, export, op_parity, parity, trainable
+
+from ..conformance.cases import CASES, Case, statistics
+from .test_compute import WITHOUT_GRADIENT
 
 SAMPLES = 3
+
+TRAINED = [c for c in CASES if c.activations is not DType.UINT8 and c.sample.kind not in WITHOUT_GRADIENT]
+"""Every row that trains, in every type that it claims."""
+
+WIDE = keras.backend.backend() != "jax"
+"""Whether the backend has float64; without, numbers of more than 24 bits are rounded."""
+
+
+@pytest.mark.parametrize("case", TRAINED, ids=str)
+def test_every_row_computes_as_its_kernel_does(case: Case):
+    """Exactly where the backend has float64. Ops that become several, around a table, are compared in LiteRT."""
+    net = trainable(case.sample.model(), recipe=case.recipe(), stats=statistics(case.sample), ranges=case.ranges())
+    result, samples = export(net), case.sample.draw(SAMPLES)
+    found = [op.parity for op in op_parity(net, result, samples)] or list(parity(net, result, samples))
+    assert found
+    assert max(one.worst for one in found) <= (0 if WIDE else 1)
+    assert min(one.equal for one in found) >= (1 if WIDE else 0.95)
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ def _float_exponentials(scale: np.float32, beta: np.float32) -> Array:
 
 
 @cache
-def _int16_tables() -> tuple[Array, Array]:
+def int16_tables() -> tuple[Array, Array]:
     """exp(x) from -10 to 0 and 1 / (1 + x) from 0 to 1, in units of 1 / 32768 or nearly so."""
     low, high = np.float64(-10.0), np.float64(0.0)
     unit = np.float64(65536 / (2.0 / 65535 * 65535))
@@ -91,7 +91,7 @@ def _int16_tables() -> tuple[Array, Array]:
 
 def _softmax_of_int16(call: KernelCall) -> Computed:
     """Exponentials from a table over [-10, 0], the reciprocal of their sum from another."""
-    exponential_table, reciprocal_table = _int16_tables()
+    exponential_table, reciprocal_table = int16_tables()
     beta = np.float32(call.option("beta", 1.0))
     factor = np.float64(np.float32(call.scale(0)) * beta) / (10.0 / 65535.0)
     multiplier, shift = to_fixed_point(float(factor))

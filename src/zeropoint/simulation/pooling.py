@@ -139,7 +139,7 @@ def bilinear_in_integers(call: KernelCall) -> Computed:
     x = call.value(0).astype(np.int64)
     corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
     (y0, y1, v), (x0, x1, u) = (
-        _neighbours(x.shape[axis], size, corners, centers) for axis, size in enumerate(_size(call), 1)
+        neighbours(x.shape[axis], size, corners, centers) for axis, size in enumerate(_size(call), 1)
     )
     v, u = v[:, None, None], u[:, None]
     total = (
@@ -152,7 +152,7 @@ def bilinear_in_integers(call: KernelCall) -> Computed:
     return Computed((call.stored(mean),), (Interim("weighted sum", total),))
 
 
-def _neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[Array, Array, Array]:
+def neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[Array, Array, Array]:
     """For each output the pixels on both sides, and the second one's weight in 1/1024."""
     scale = (1024 * source + size // 2) // size
     if corners and size > 1:
@@ -170,7 +170,7 @@ def bilinear_in_11_bits(call: KernelCall) -> Computed:
     x = call.value(0).astype(np.int64)
     corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
     (y0, y1, v), (x0, x1, u) = (
-        _weighted_neighbours(x.shape[axis], size, corners, centers) for axis, size in enumerate(_size(call), 1)
+        weighted_neighbours(x.shape[axis], size, corners, centers) for axis, size in enumerate(_size(call), 1)
     )
     v, u = v[:, None, None], u[:, None]
     top = (x[:, y0][:, :, x0] << 11) + (x[:, y0][:, :, x1] - x[:, y0][:, :, x0]) * u
@@ -179,7 +179,7 @@ def bilinear_in_11_bits(call: KernelCall) -> Computed:
     return Computed((call.stored((total + (1 << 21)) >> 22),), (Interim("weighted sum", total),))
 
 
-def _weighted_neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[Array, Array, Array]:
+def weighted_neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[Array, Array, Array]:
     less = int(corners and size != 1)
     scale = np.float32(source - less) / np.float32(size - less)
     places = np.arange(size, dtype=np.float32) * scale

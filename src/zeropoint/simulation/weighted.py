@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..dtypes import Array, DType
@@ -10,6 +12,9 @@ from ..ops import OPS
 from ..ops.layout import Layout
 from .call import Computed, Interim, KernelCall
 from .rescaling import Rescaling, Scales
+
+if TYPE_CHECKING:
+    from .rules import Rules
 
 EXACT = (("float32", 2.0**24), ("float64", 2.0**53))
 """Up to where sums of integers are exact in floating point, in which matrices are multiplied several times as fast."""
@@ -55,14 +60,23 @@ def weighted(call: KernelCall) -> Computed:
 
 
 def rescaling(call: KernelCall, bias_slot: int | None) -> Rescaling:
+    bias = call.tensor(bias_slot).dtype if bias_slot is not None and call.has(bias_slot) else None
+    return rescaling_of(call.op, call.rules, call.output.dtype, bias)
+
+
+def rescaling_of(op: Op, rules: Rules, made: DType, bias: DType | None) -> Rescaling:
     """Beside 16-bit activations sums have 64 bits, unless the bias has 32, or some kernels find no bias."""
-    kind, rules = call.op.kind, call.rules
-    if call.output.dtype is not DType.INT16:
-        has_groups = kind == "CONV_2D" and call.value(1).shape[-1] != call.value(0).shape[-1]
-        return rules.grouped if has_groups else rules.layers[kind]
-    if bias_slot is None or not call.has(bias_slot):
+    kind = op.kind
+    if made is not DType.INT16:
+        return rules.grouped if kind == "CONV_2D" and _has_groups(op) else rules.layers[kind]
+    if bias is None:
         return rules.layers[kind] if kind in rules.narrow_without_bias else rules.wide_layers[kind]
-    return (rules.layers if call.tensor(bias_slot).dtype is DType.INT32 else rules.wide_layers)[kind]
+    return (rules.layers if bias is DType.INT32 else rules.wide_layers)[kind]
+
+
+def _has_groups(op: Op) -> bool:
+    image, weights = op.inputs[:2]
+    return image is not None and weights is not None and weights.shape[-1] != image.shape[-1]
 
 
 def matrix_product(call: KernelCall) -> Computed:

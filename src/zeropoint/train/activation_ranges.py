@@ -7,7 +7,7 @@ were at first, so that one learning rate suits them all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..affine import SMALLEST_SCALE, QuantParams
 from ..dtypes import Array, DType
 from ..plan.plan import Group
 from .backend import AddWeight, array_of, new_variable
-from .fake_quant import NudgedRange, QuantSettings, nudge
+from .fake_quant import NudgedRange, QuantSettings, nudge, straight_through
 
 SLOWNESS = 2.0**-5
 """Relative to their size, ranges move by this share of what weights move by: they are nearly right from the start, and
@@ -43,6 +43,7 @@ class GroupVectors:
     symmetric: Array
     movable: Array
     few: Array
+    scales: Array
 
     @classmethod
     def of(cls, groups: Sequence[Group], bits: Sequence[int]) -> GroupVectors:
@@ -59,6 +60,7 @@ class GroupVectors:
             np.array([g.symmetric and not g.fixed for g in groups], bool),
             np.array([not g.fixed for g in groups], bool),
             few,
+            np.array([g.params.scale for g in groups], np.float32),
         )
 
     def tensors(self) -> GroupVectors:
@@ -122,10 +124,15 @@ class ActivationRanges:
         return ops.where(known.movable, low, known.ends[0]), ops.where(known.movable, high, known.ends[1])
 
     def nudged(self, step: Any) -> list[NudgedRange]:
-        """The grid of each group at this step."""
+        """The grid of each group at this step. One that has not moved has the scale that it started with, exactly."""
         if not self.groups:
             return []
-        all_groups = nudge(*self.ends(step), ops.convert_to_tensor(self.known.steps), learn_scale=self.learned)
+        known, (low, high) = self.known.tensors(), self.ends(step)
+        all_groups = nudge(low, high, known.steps, learn_scale=self.learned)
+        stays = ops.logical_and(ops.equal(low, known.ends[0]), ops.equal(high, known.ends[1]))
+        stays = ops.logical_and(stays, ops.logical_not(known.few))
+        scale = straight_through(all_groups.scale, ops.where(stays, known.scales, all_groups.scale))
+        all_groups = replace(all_groups, scale=scale)
         parts = (ops.unstack(v, num=len(self.groups)) for v in (all_groups.scale, all_groups.low, all_groups.high))
         return [NudgedRange(*of_group) for of_group in zip(*parts, strict=True)]
 

@@ -50,3 +50,8 @@ def held_type(dtype: DType) -> str:
     """The backend's name for a type. JAX holds no numbers of 64 bits unless told to."""
     wide = dtype.bits == 64 and keras.backend.backend() == "jax"
     return dtype.label.replace("64", "32") if wide else dtype.label
+
+
+def wide_type() -> str:
+    """What holds whole numbers of more than 24 bits, where the backend has it."""
+    return held_type(DType.FLOAT64)

@@ -21,13 +21,15 @@ from keras import ops
 
 from ..affine import QuantParams
 from ..dtypes import Array
+from ..graph.model import Op
 from ..graph.query import Use
 from ..ops import Bias
 from ..plan.plan import Plan, Planned
 from ..plan.request import Request
 from .backend import array_of, new_variable
 from .fake_quant import QuantSettings, Rounding, straight_through
-from .fake_quant_graph import Blueprint, FakeQuantGraph, ForwardPass, Value
+from .fake_quant_graph import Blueprint, FakeQuantGraph
+from .forward_pass import ForwardPass, Value
 from .losses import relative_error
 from .reconstruction import CHECKED_EVERY, BlockData
 from .weight_quantizers import WeightQuantizer
@@ -99,8 +101,15 @@ class BlockPass(ForwardPass):
             self.weights[use] = Value(whole=rounding.whole(), scale=scale)
         return self.weights[use]
 
-    def _on_grid(self, k: Any, group: int, rounding: Rounding, fused: tuple[float, float] | None = None) -> Value:
-        made = super()._on_grid(k, group, rounding, fused)
+    def _on_grid(
+        self,
+        k: Any,
+        group: int,
+        rounding: Rounding,
+        fused: tuple[float, float] | None = None,
+        every: int | None = None,
+    ) -> Value:
+        made = super()._on_grid(k, group, rounding, fused, every)
         if not self.training:
             return made
         if fused is not None:
@@ -108,7 +117,11 @@ class BlockPass(ForwardPass):
             k = ops.maximum(k, low) if fused[0] > -math.inf else k
             k = ops.minimum(k, high) if fused[1] < math.inf else k
         dropped = keras.random.uniform(ops.shape(k), seed=self.seeds) < DROPPED
-        return Value(whole=ops.where(dropped, k, made.whole), scale=made.scale)
+        return made.at(ops.where(dropped, k, made.whole))
+
+    def _by_kernel(self, op: Op, operands: Sequence[Any]) -> Any:
+        """Kernels compute with whole numbers only."""
+        return None if self.training else super()._by_kernel(op, operands)
 
 
 class BlockModel(keras.Model):  # type: ignore[misc]  # Keras has no types
@@ -172,7 +185,7 @@ class BlockTraining:
         model, count = self.model, len(data.wanted)
         checked = list(range(0, count, CHECKED_EVERY)) if count >= 2 * CHECKED_EVERY else list(range(count))
         kept = [k for k in range(count) if k not in set(checked)] or checked
-        size = min(batch, len(kept)) if model.graph.free else 1
+        size = min(batch, len(kept)) if model.graph.takes_any_batch else 1
         before = self._error(data, checked, size)
         if not model.learning.by_use or not before > 0:
             return None

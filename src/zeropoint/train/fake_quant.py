@@ -84,12 +84,16 @@ INT8 = QuantLevels()
 
 @dataclass(frozen=True)
 class ClipBounds:
-    """The least and the greatest whole number of steps, and which of the two want a gradient: each costs time."""
+    """The least and the greatest whole number of steps, and which of the two want a gradient: each costs time.
+
+    That gradient is taken from the first of `every` parts of the batch, times as many.
+    """
 
     low: Any
     high: Any
     learn_low: bool = True
     learn_high: bool = True
+    every: int = 1
 
 
 @dataclass(frozen=True)
@@ -108,10 +112,10 @@ class NudgedRange:
         inverse = 1.0 / self.scale
         return ClipBounds(self.low * inverse, self.high * inverse, learn, learn)
 
-    def in_steps(self, x: Any) -> Any:
+    def in_steps(self, x: Any, every: int = 1) -> Any:
         """How many steps x is from zero. Kernels multiply by the inverse as well: pixels often lie halfway between two
-        steps, and then the last bit of the result decides which it will be."""
-        return x * (1.0 / self.scale)
+        steps, and then the last bit of the result decides which it will be. For `every` see `scaled`."""
+        return scaled(x, 1.0 / self.scale, every)
 
 
 def nudge(low: Any, high: Any, steps: Any, *, learn_scale: bool = False) -> NudgedRange:
@@ -148,12 +152,6 @@ def _half_up(k: Any, detail: Any = None) -> Any:  # noqa: ARG001 - one signature
     return ops.floor(k + 0.5)
 
 
-def _half_away(k: Any, zero_point: Any) -> Any:
-    # Averages of integers that are halves come out of float arithmetic a little to either side.
-    q = k + zero_point
-    return ops.sign(q) * ops.floor(ops.abs(q) + (0.5 + 2.0**-12)) - zero_point
-
-
 HALF_UP = Rounding(_half_up)
 """As TensorFlow's fake quantization."""
 
@@ -161,20 +159,9 @@ HALF_TO_EVEN = Rounding(lambda k, _: ops.round(k))
 """As XNNPACK, which computes most integer ops."""
 
 
-def half_away_from(zero_point: Any) -> Rounding:
-    """Away from the integer zero, as kernels do that average integers."""
-    return Rounding(_half_away, zero_point)
-
-
-def double_rounding(multiplier: Any) -> Rounding:
-    """Rounding in two steps, as kernels do that multiply in fixed point.
-
-    With multiplier = m * 2**e and m in [0.5, 1), sums of products are multiplied by m and rounded, then divided by
-    2**-e and rounded again.
-    """
-    exponent = ops.floor(ops.log2(multiplier)) + 1.0
-    fine = ops.power(2.0, ops.minimum(exponent, 0.0))
-    return Rounding(lambda k, fine: _half_up(_half_up(k / fine) * fine), fine)
+def given(whole: Any) -> Rounding:
+    """What a kernel made, by its own arithmetic, of the values that `k` was computed from."""
+    return Rounding(lambda _, whole: whole, ops.stop_gradient(ops.cast(whole, "float32")))
 
 
 def round_and_clip(k: Any, bounds: ClipBounds, rounding: Rounding = HALF_TO_EVEN) -> Any:
@@ -191,20 +178,48 @@ def round_and_clip(k: Any, bounds: ClipBounds, rounding: Rounding = HALF_TO_EVEN
             nothing = ops.zeros_like(above)
             is_low, is_high = k < low, k > high
             inside = ops.where(ops.logical_or(is_low, is_high), nothing, above)
-            to_low = _summed(ops.where(is_low, above, nothing), low) if bounds.learn_low else ops.zeros_like(low)
-            to_high = _summed(ops.where(is_high, above, nothing), high) if bounds.learn_high else ops.zeros_like(high)
+            to_low = _summed(above, is_low, low, bounds.every) if bounds.learn_low else ops.zeros_like(low)
+            to_high = _summed(above, is_high, high, bounds.every) if bounds.learn_high else ops.zeros_like(high)
             return inside, to_low, to_high, ops.zeros_like(detail)
 
-        return ops.clip(rounding.function(k, detail), low, high), gradient
+        # Ends in steps are whole but for float rounding, which values on them share.
+        return ops.clip(rounding.function(k, detail), ops.round(low), ops.round(high)), gradient
 
     return clipped(k, *(ops.convert_to_tensor(v, dtype="float32") for v in (bounds.low, bounds.high, rounding.detail)))
 
 
-def _summed(gradient: Any, end: Any) -> Any:
-    """The gradient of an end that was broadcast."""
-    if len(end.shape) == 0:
-        return ops.sum(gradient)
-    return ops.sum(gradient, axis=tuple(k for k, n in enumerate(end.shape) if n == 1), keepdims=True)
+def _summed(above: Any, chosen: Any, end: Any, every: int) -> Any:
+    """The gradient of an end that was broadcast: the sum of those of the values that it cut off."""
+    (part, is_cut), times = _first_part((above, chosen), every)
+    cut = ops.where(is_cut, part, ops.zeros_like(part))
+    axes = tuple(k for k, n in enumerate(end.shape) if n == 1) if len(end.shape) else None
+    total = ops.sum(cut, axis=axes, keepdims=axes is not None)
+    return total if every == 1 else total * times
+
+
+def _first_part(values: tuple[Any, Any], every: int) -> tuple[tuple[Any, Any], Any]:
+    """The first of `every` parts of a batch, and how many times as large the whole of it is."""
+    if every == 1:
+        return values, 1.0
+    count = ops.shape(values[0])[0]
+    taken = -(-count // every)
+    first, second = (value[:taken] for value in values)
+    return (first, second), ops.cast(count, "float32") / ops.cast(taken, "float32")
+
+
+def scaled(x: Any, scale: Any, every: int) -> Any:
+    """x * scale, with the gradient of the scale from the first of `every` parts of the batch, times as many."""
+
+    @ops.custom_gradient  # type: ignore[untyped-decorator]  # Keras has no types
+    def product(x: Any, scale: Any) -> Any:
+        def gradient(*upstream: Any, **named: Any) -> tuple[Any, Any]:
+            above = named["upstream"] if named else upstream[0]
+            (part, own), times = _first_part((above, x), every)
+            return above * scale, ops.sum(part * own) * times
+
+        return x * scale, gradient
+
+    return x * scale if every == 1 else product(x, scale)
 
 
 def fake_quant(x: Any, low: Any, high: Any, levels: QuantLevels = INT8, *, axis: int | None = None) -> Any:

@@ -28,7 +28,8 @@ from ..sources.samples import Notes, iterate, rows
 from ..targets import Target
 from .backend import array_of, variable_name
 from .fake_quant import QuantSettings
-from .fake_quant_graph import Blueprint, FakeQuantGraph, ForwardPass, needed_ops, without_dynamic_layers
+from .fake_quant_graph import Blueprint, FakeQuantGraph, needed_ops, without_dynamic_layers
+from .forward_pass import ForwardPass
 from .open_shapes import fixed_for, leaves_sizes_open
 from .saving import blueprint_content, blueprint_from
 from .weights import unmatched
@@ -79,7 +80,7 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
     @property
     def takes_any_batch(self) -> bool:
         """Whether it can be run with any number of samples at a time, or only with as many as the file says."""
-        return bool(self.graph.free)
+        return self.graph.takes_any_batch
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         forward = ForwardPass(self.graph, self._steps, bool(training), self.compute_dtype)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..affine import quantize
 from ..bench.alignment import align_models
-from ..dtypes import Array
+from ..dtypes import Array, DType
 from ..errors import InvalidSample
 from ..graph.model import Op, Tensor
 from ..improve.pipeline import Result
@@ -23,7 +23,7 @@ from ..sources.ports import entry
 from ..sources.samples import Notes, Samples, rows
 from .backend import array_of
 from .deployment import Parity
-from .fake_quant_graph import ForwardPass
+from .forward_pass import ForwardPass, Value
 from .network import Trainable
 
 
@@ -53,29 +53,55 @@ def op_parity(
     for row in chosen:
         forward = ForwardPass(trained.graph, trained.step, training=False)
         forward.outputs(list(row))
-        known = {tensor: array_of(value.real) for tensor, value in forward.values.items()}
-        for op, gap in _gaps(graph.ops, ready, {t: known[p] for t, p in partner.items() if p in known}):
+        for op, gap in _gaps(graph.ops, ready, _Known(forward, partner)):
             gaps.setdefault(op, []).append(gap)
     return tuple(OpParity(op.label, Parity.of(op.outputs[0].name, np.concatenate(gap))) for op, gap in gaps.items())
 
 
-def _gaps(ops: list[Op], rules: Mapping[Op, Rules], known: Mapping[Tensor, Array]) -> Iterator[tuple[Op, Array]]:
+class _Known:
+    """What tensors of the deployed model hold, by the trained graph, or by what kernels made of that."""
+
+    def __init__(self, forward: ForwardPass, partner: Mapping[Tensor, Tensor]) -> None:
+        self.forward, self.partner = forward, partner
+        self.made: dict[Tensor, Array] = {}
+
+    def trained(self, tensor: Tensor) -> Array | None:
+        """What the trained graph has for it."""
+        twin = self.partner.get(tensor)
+        if twin is None:
+            return None
+        found = self.forward.values.get(twin)
+        if tensor.params is not None and (found is None or found.dtype is not tensor.dtype or found.whole is None):
+            found = self._converted(twin, tensor.dtype)
+        return None if found is None else _held(array_of(found.real), tensor).reshape(tensor.shape)
+
+    def _converted(self, twin: Tensor, dtype: DType) -> Value | None:
+        """As an op reads it that wants another type."""
+        found = (v for (tensor, _), v in self.forward.converted.items() if tensor is twin and v.dtype is dtype)
+        return next(found, None)
+
+    def read(self, tensor: Tensor) -> Array | None:
+        if tensor.is_variable:
+            return initial_state(tensor)
+        if tensor.data is not None:
+            return tensor.data
+        found = self.trained(tensor)
+        return self.made.get(tensor) if found is None else found
+
+
+def _held(values: Array, tensor: Tensor) -> Array:
+    return values if tensor.params is None else quantize(values, tensor.params)
+
+
+def _gaps(ops: list[Op], rules: Mapping[Op, Rules], known: _Known) -> Iterator[tuple[Op, Array]]:
     """By how many units the first output of each op differs, if all that it reads is known."""
     for op in ops:
-        result = op.outputs[0] if op.outputs else None
-        if result is None or result.params is None or result not in known or op.kind in CONVERSIONS:
-            continue
-        inputs = [None if t is None else _held(t, known) for t in op.inputs]
+        inputs = [None if t is None else known.read(t) for t in op.inputs]
         is_known = all(value is not None or t is None for value, t in zip(inputs, op.inputs, strict=True))
-        if execution_of(op) == "integer" and is_known and kernel_of(op, rules[op]) is not None:
-            made = compute(KernelCall(op, tuple(inputs), rules[op])).outputs[0].astype(np.int64)
-            yield op, np.abs(made - quantize(known[result], result.params).astype(np.int64)).reshape(-1)
-
-
-def _held(tensor: Tensor, known: Mapping[Tensor, Array]) -> Array | None:
-    """What an op of the deployed model would read."""
-    if tensor.is_variable:
-        return initial_state(tensor)
-    if tensor.data is not None or tensor not in known:
-        return tensor.data
-    return known[tensor] if tensor.params is None else quantize(known[tensor], tensor.params)
+        if not is_known or not op.outputs or kernel_of(op, rules[op]) is None:
+            continue
+        result, made = op.outputs[0], compute(KernelCall(op, tuple(inputs), rules[op])).outputs
+        known.made.update(zip(op.outputs, made, strict=True))
+        found = known.trained(result)
+        if execution_of(op) == "integer" and found is not None and op.kind not in CONVERSIONS:
+            yield op, np.abs(made[0].astype(np.int64) - found.astype(np.int64)).reshape(-1)

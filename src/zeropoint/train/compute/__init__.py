@@ -5,20 +5,19 @@ Float arithmetic as LiteRT's, on every backend of Keras; tests run each row agai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from ...graph.model import Op, Tensor
 from . import arithmetic, layers, movement
 from .arithmetic import FUSED
-from .call import Call, Compute, RecurrentState
+from .call import Call, Compute, RecurrentState, with_samples_in_front
 
-__all__ = ["COMPUTE", "FUSED", "Call", "Compute", "RecurrentState", "compute"]
+__all__ = ["COMPUTE", "FUSED", "Call", "Compute", "RecurrentState", "compute", "with_samples_in_front"]
 
 COMPUTE: Mapping[str, Compute] = {**layers.COMPUTE, **arithmetic.COMPUTE, **movement.COMPUTE}
 
 
-def compute(op: Op, inputs: Sequence[Any], free: frozenset[Tensor]) -> list[Any]:
-    """All outputs of an op; see `Call`."""
-    made = COMPUTE[op.label](Call(op, inputs, free))
+def compute(call: Call) -> list[Any]:
+    """All outputs of an op."""
+    made = COMPUTE[call.op.label](call)
     return list(made) if isinstance(made, list | tuple) else [made]

@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from keras import ops
 
 from ...dtypes import Array
 from ...errors import InvalidModel
 from ...graph.model import Op, Tensor
+from ...ops.sample_axis import WithSampleAxis
 
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """The start of a recurrent layer's state, and what happens to it after each step."""
+    """The start of a recurrent layer's state, what happens to it after each step, and the grid that it is kept on."""
 
     value: Any
     keep: Callable[[Any], Any]
+    integers: Any = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,21 @@ class Call:
     def axes(self, slot: int, of: int = 0) -> tuple[int, ...]:
         """A known input as axes of the input `of`, counted from the front."""
         return tuple(axis % len(self[of].shape) for axis in self.known_integers(slot))
+
+
+def with_samples_in_front(instead: WithSampleAxis, inputs: Sequence[Any]) -> Call:
+    """Inputs in the shapes that the op takes; what is the same for every sample as often as there are samples."""
+    given, flowing = list(inputs), [k for k, t in enumerate(instead.op.inputs) if t in instead.free]
+    for slot in flowing:
+        tensor = instead.op.inputs[slot]
+        assert tensor is not None
+        if slot not in instead.repeated:
+            given[slot] = ops.reshape(given[slot], (-1, *tensor.shape[1:]))
+    for slot in instead.repeated:
+        first = next(given[k] for k in flowing if k not in instead.repeated)
+        shape = (ops.shape(first)[0], *ops.shape(given[slot]))
+        given[slot] = ops.broadcast_to(ops.expand_dims(given[slot], 0), shape)
+    return Call(instead.op, [instead.known.get(k, value) for k, value in enumerate(given)], instead.free)
 
 
 Compute: TypeAlias = Callable[[Call], Any]

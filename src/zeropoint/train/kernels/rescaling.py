@@ -1,0 +1,140 @@
+"""The ways in which kernels multiply by a real factor (`zeropoint.simulation.rescaling`), in `keras.ops`.
+
+Whole numbers are held in floating point. In float64 products of a sum and a 31-bit multiplier come out as integers
+would have them: what is exactly halfway has few enough bits to be exact. In float32 they are as close as 24 bits allow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from keras import ops
+from keras.backend import standardize_dtype
+
+from ...simulation.rescaling import (
+    EightBits,
+    FixedPoint,
+    FixedPointUpwards,
+    Float32,
+    Float64,
+    Rescaling,
+    WideFixedPoint,
+)
+
+LEAST_POWER, MOST_POWER = -120, 120
+POWERS = np.exp2(np.arange(LEAST_POWER, MOST_POWER + 1, dtype=np.float64))
+MULTIPLIER = 2.0**31
+
+
+def power_of_two(exponent: Any, dtype: Any) -> Any:
+    """2**exponent, exactly: what backends compute with `power` is a little off."""
+    place = ops.cast(ops.clip(exponent, LEAST_POWER, MOST_POWER), "int32") - LEAST_POWER
+    return ops.take(ops.convert_to_tensor(POWERS.astype(standardize_dtype(dtype))), place, axis=0)
+
+
+def half_up(x: Any) -> Any:
+    return ops.floor(x + 0.5)
+
+
+def half_away(x: Any) -> Any:
+    return ops.sign(x) * ops.floor(ops.abs(x) + 0.5)
+
+
+def toward_zero(x: Any) -> Any:
+    return ops.sign(x) * ops.floor(ops.abs(x))
+
+
+def split(x: Any) -> tuple[Any, Any]:
+    """x = fraction * 2**exponent with a fraction from 1/2 to 1, for x above zero."""
+    dtype = x.dtype
+    guess = ops.floor(ops.log2(x)) + 1.0
+    fraction = x * power_of_two(-guess, dtype)  # the logarithm may be off near powers of two
+    exponent = guess + ops.cast(fraction >= 1.0, dtype) - ops.cast(fraction < 0.5, dtype)
+    return x * power_of_two(-exponent, dtype), exponent
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """A real factor as kernels hold it: `fraction` is a multiple of 2**-31, to be shifted to the left by `shift`."""
+
+    fraction: Any
+    shift: Any
+
+    @classmethod
+    def of(cls, factor: Any) -> Multiplier:
+        fraction, shift = split(factor)
+        rounded = half_up(fraction * MULTIPLIER) / MULTIPLIER
+        return cls(rounded, shift)
+
+    def times(self, x: Any) -> Any:
+        """Shifted left, multiplied and rounded upwards, shifted right and rounded away from zero."""
+        return half_away(self._product(x) * self._right)
+
+    def times_upwards(self, x: Any) -> Any:
+        """The same with halves upwards in the end."""
+        return half_up(self._product(x) * self._right)
+
+    def times_once(self, x: Any) -> Any:
+        """Rounded once; what a shift to the right would drop was zero before."""
+        return half_up(x * power_of_two(self.shift, x.dtype) * self.fraction)
+
+    def times_narrow(self, x: Any) -> Any:
+        """With 16 bits of the multiplier, rounded once, upwards."""
+        return half_up(x * self.narrow * power_of_two(self.shift, x.dtype))
+
+    @property
+    def narrow(self) -> Any:
+        """The fraction in 15 bits."""
+        return ops.minimum(half_up(self.fraction * 2.0**15), 2.0**15 - 1) / 2.0**15
+
+    def _product(self, x: Any) -> Any:
+        return half_up(x * power_of_two(ops.maximum(self.shift, 0.0), x.dtype) * self.fraction)
+
+    @property
+    def _right(self) -> Any:
+        return power_of_two(ops.minimum(self.shift, 0.0), self.fraction.dtype)
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The factor of a product, inputs * weights / output, each as float32; `wide` is what reals are computed in."""
+
+    inputs: Any
+    weights: Any
+    output: Any
+    wide: str
+
+    def factor(self, product: str, quotient: str) -> Any:
+        made = ops.cast(self.inputs, product) * ops.cast(self.weights, product)
+        return ops.cast(ops.cast(made, quotient) / ops.cast(self.output, quotient), self.wide)
+
+    def multiplier(self, rule: FixedPoint) -> Multiplier:
+        several = len(self.weights.shape) > 0 and int(np.prod(self.weights.shape)) > 1
+        product, quotient = (self.wide if several else self._type(t) for t in (rule.product, rule.quotient))
+        return Multiplier.of(self.factor(product, quotient))
+
+    def _type(self, real: type[Any]) -> str:
+        return "float32" if real is np.float32 else self.wide
+
+
+def rescale(rule: Rescaling, sums: Any, scales: Scales) -> Any:
+    """Sums of products in units of the output, whole numbers."""
+    sums = ops.cast(sums, scales.wide)
+    match rule:
+        case Float32():
+            factor = ops.cast(scales.factor("float32", "float32"), "float32")
+            return ops.round(ops.cast(sums, "float32") * factor)
+        case Float64():
+            return half_away(sums * scales.factor(scales.wide, scales.wide))
+        case EightBits():
+            ratio = ops.cast(scales.inputs, "float32") / ops.cast(scales.output, "float32")
+            multiplier = ops.round(256.0 * (ratio * ops.cast(scales.weights, "float32")))
+            return half_up(sums * ops.cast(multiplier, scales.wide) / 256.0)
+        case WideFixedPoint():
+            return scales.multiplier(rule).times_narrow(sums)
+        case FixedPointUpwards():
+            return scales.multiplier(rule).times_upwards(sums)
+        case FixedPoint():
+            return scales.multiplier(rule).times(sums)
