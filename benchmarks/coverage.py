@@ -27,7 +27,7 @@ from zeropoint.files import write_whole
 from zeropoint.sources.ports import Entry, Port, entries
 from zeropoint.tflite import load
 
-from .apart import Failed, apart
+from .apart import FOLDERS, Failed, apart
 from .modes import DEFAULT_MODES, MODES
 from .page import table
 from .rows import origin, write_json
@@ -90,7 +90,7 @@ def attempt(path: Path, mode: str, data: Path | None, count: int, target: str | 
         made = zeropoint.quantize(model, data=given, **options)
         compared = zeropoint.compare(model, made.model, samples, limit=4, signature=first.key)
     except ZeropointError as error:
-        return "refused", None, None, " ".join(str(error).split())
+        return "refused", None, None, FOLDERS.sub("", " ".join(str(error).split()))
     integer = zeropoint.inspect(made.model).integer_share
     if not all(np.isfinite(one.largest) for one in compared.outputs):
         return "cannot be judged", None, integer, "outputs are not finite"
@@ -158,9 +158,13 @@ def page(found: Sequence[Outcome]) -> Iterator[str]:
     yield "\nEach cell: SNR in dB, and the share of multiplications in integers.\n"
     cells = {(one.model, one.mode): _cell(one) for one in found}
     yield from table(("model", *modes), [(name, *(cells[name, mode] for mode in modes)) for name in models])
-    told = [one for one in found if one.kind not in ("runs", "low SNR")]
+    told: dict[tuple[str, Kind, str], list[str]] = {}
+    for one in found:
+        if one.kind not in ("runs", "low SNR"):
+            told.setdefault((one.model, one.kind, one.note), []).append(one.mode)
     yield "\n## Refused, not judged, failed\n"
-    yield from (f"- {one.model}, {one.mode}: {one.kind}: {one.note}" for one in told)
+    for (model, kind, note), where in told.items():
+        yield f"- {model} ({'all modes' if where == modes else ', '.join(where)}): {kind}: {note}"
 
 
 def _cell(one: Outcome) -> str:

@@ -38,6 +38,8 @@ def test_every_model_has_an_outcome(folder: Path, tmp_path: Path, capsys: pytest
     assert found["digits"]["integer"] == 1
     assert "damaged.tflite" in found["damaged"]["note"]
     assert "| digits |" in page.read_text()
+    assert "- damaged (all modes): refused: " in page.read_text()
+    assert str(folder) not in page.read_text()  # whose machine it was is nobody's business
     assert "2 runs" in capsys.readouterr().out
 
 
