@@ -13,6 +13,7 @@ from zeropoint.bench.bench import Bench
 from zeropoint.bench.errors import ErrorSum, JudgedError
 from zeropoint.improve import search as search_module
 from zeropoint.improve.candidate import Step
+from zeropoint.improve.gptq import Refiner
 from zeropoint.improve.search import StepSearch, Trials, judged_samples
 from zeropoint.recipe import Effort
 
@@ -164,3 +165,21 @@ def test_high_effort_goes_on_from_what_standard_effort_finds():
     assert [trial.what for trial in high.steps if "nearest" not in trial.what][: len(first)] == first
     assert standard.verdict.held_back
     assert high.verdict.snr >= standard.verdict.snr
+
+
+def test_weights_are_rounded_for_all_samples_in_the_end(monkeypatch):
+    """Not only for those that did not judge."""
+    used, refine = [], Refiner.refine
+
+    def watched(self, planned):
+        used.append(len(self.samples))
+        return refine(self, planned)
+
+    net = Net()
+    y = net.conv(net.input(1, 6, 6, 3), normal(8, 3, 3, 3, seed=1))
+    model = net.model(net.conv(y, normal(4, 3, 3, 8, seed=2)))
+    monkeypatch.setattr(Refiner, "refine", watched)
+    zeropoint.quantize(model, data=samples_for(model, 128), weight_bits=4)
+    held_back = 128 // 8
+    assert used[-1] == 128 - held_back
+    assert all(count < used[-1] for count in used[:-1])

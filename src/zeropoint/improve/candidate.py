@@ -17,6 +17,7 @@ from ..plan.request import Island, Request
 from ..plan.rewrite import Encoder, build
 from ..recipe import Effort
 from .bias_correction import plan_and_correct
+from .gptq import Refiner
 from .mixed_precision import Widening
 
 Stage = Callable[[str, int], Progress]
@@ -34,7 +35,8 @@ class Candidate:
 
     `equalized` counts tensors whose channels were scaled, `smoothed` those that a product in 16 bits scales; `refined`
     is a plan with weights that make up for each other, or that were `learned` in so many blocks; it `refits` if they
-    are fitted to what the layers before produce. `widening` says which have 8 bits although fewer are asked for.
+    are fitted to what the layers before produce. `refiner` would round them for all samples, where it was for some.
+    `widening` says which have 8 bits although fewer are asked for.
     """
 
     prepared: Prepared
@@ -45,6 +47,7 @@ class Candidate:
     widening: Widening | None = None
     learned: int = 0
     refits: bool = True
+    refiner: Refiner | None = None
 
     @cached_property
     def planned(self) -> Planned:
@@ -99,7 +102,7 @@ class Candidate:
         if self.refined is None and self.widening is None:
             return self
         recipe = replace(self.request.recipe, in_8_bits=frozenset())
-        return replace(self, request=replace(self.request, recipe=recipe), refined=None, widening=None)
+        return replace(self, request=replace(self.request, recipe=recipe), refined=None, refiner=None, widening=None)
 
     def in_8_bits(self) -> Candidate:
         """The same, not refined, with all weights in 8 bits where activations are integers: then these are what counts.

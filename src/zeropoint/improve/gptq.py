@@ -43,6 +43,10 @@ from .layer_inputs import ColumnBlocks, Frontier, Moments, Pair, Stretch
 DAMPINGS = (0.01, 0.1, 1.0)
 """Shares of the mean diagonal that are added to it, until the moments can be inverted."""
 
+ENOUGH = 4
+"""Vectors for each input of a layer that its weights are refined for, if there are so many. With fewer, they are only
+rounded: refitting and coordinate descent would fit them to these vectors and to no others."""
+
 DESCENTS = 2
 """How often integers of few bits, and then their scales, are gone through after that."""
 
@@ -263,14 +267,14 @@ class Refiner:
         moments, has_bias = Moments.mean(halves), layer.bias is not None
         whole, blocks = moments.pair(has_bias), layer.blocks
         weights = layer.layout.matrix(layer.op, layer.weights.data.astype(np.float64))
-        target = blocks.split(weights)
-        if self.refits:
+        target, has_enough = blocks.split(weights), moments.vectors >= ENOUGH * blocks.width
+        if self.refits and has_enough:
             target = refitted(target, whole, [half.pair(has_bias) for half in halves])
         power = blocks.join(np.diagonal(whole.second, axis1=1, axis2=2)[:, None])[:, 0]
         form = _scaled(layer, blocks.join(target), power)
         steps = _steps(form, weights)
         rounded = compensated(target, whole.second, _in_blocks(steps, blocks), form.levels.max)
-        if _has_few_levels(form, weights):
+        if _has_few_levels(form, weights) and has_enough:
             certain = damped(whole.second, DAMPINGS[0])
             for _ in range(DESCENTS):
                 rounded = descended(target, rounded, certain, _in_blocks(steps, blocks), form.levels.max)
@@ -305,7 +309,8 @@ class Refiner:
             quantized.until(made.model, made.graph, made.twins[op], slot),
             original.until(self.model, made.source, op, slot),
         )
-        most = max(1, -(-max(self.vectors, 4 * layer.blocks.width) // len(self.samples)))  # from each sample
+        least = 0 if layer.blocks.count > 1 else self.vectors  # the moments of wide layers take long enough
+        most = max(1, -(-max(least, ENOUGH * layer.blocks.width) // len(self.samples)))  # from each sample
 
         def observed(numbers: Sequence[int], run: tuple[Stretch, Stretch]) -> Moments:
             x, f = run

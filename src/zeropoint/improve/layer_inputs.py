@@ -24,7 +24,7 @@ HELD = 1 << 27
 """Bytes that samples may take at a place where they are held. Where they would take more, the next run starts at the
 place before."""
 
-MOST_INPUTS = 1536
+MOST_INPUTS = 1024
 """Inputs whose moments are taken together. What layers with more read is treated in blocks: memory and time grow with
 the square and the cube of this."""
 
@@ -94,22 +94,25 @@ class Pair:
 
 class Moments(NamedTuple):
     """E[x] and E[x x'] of a layer's input vectors x, for each group; E[f] and E[f x'], f being x in the float model.
-    The last is empty where it is not asked for: it takes as much time as all others together."""
+    The last is empty where it is not asked for: it takes as much time as all others together.
+    `vectors` is how many there were."""
 
     first: Array
     second: Array
     float_first: Array
     cross: Array
+    vectors: float
 
     @classmethod
     def mean(cls, several: Sequence[Moments]) -> Moments:
-        total = reduce(lambda sums, one: cls(*map(add, sums, one)), several)
-        return cls(*(part / len(several) for part in total))
+        total, parts = reduce(lambda sums, one: cls(*map(add, sums, one)), several), len(several)
+        first, second, float_first, cross = (part / parts for part in total[:4])
+        return cls(first, second, float_first, cross, total.vectors)
 
     @classmethod
     def of(cls, samples: Iterable[tuple[Array, Array]], *, crossed: bool = True) -> Moments:
         """Of pairs of x and f [groups, vectors, inputs], one for each sample; all samples count the same."""
-        firsts, pending, count = [], list[tuple[Array, Array]](), 0
+        firsts, pending, count, vectors = [], list[tuple[Array, Array]](), 0, 0
         total: tuple[Array, Array] | None = None
 
         def added() -> tuple[Array, Array]:
@@ -123,6 +126,7 @@ class Moments(NamedTuple):
 
         for x, f in samples:
             count += 1
+            vectors += x.shape[1]
             firsts.append([part.mean(axis=1, dtype=np.float64) for part in (x, f)])
             share = np.float32(1 / math.sqrt(x.shape[1]))
             pending.append((x * share, f * share))
@@ -133,7 +137,7 @@ class Moments(NamedTuple):
             total = added()
         assert total is not None
         first, float_first = (sum(parts) / count for parts in zip(*firsts, strict=True))
-        return cls(first, total[0] / count, float_first, total[1] / count)
+        return cls(first, total[0] / count, float_first, total[1] / count, vectors)
 
     def pair(self, has_bias: bool) -> Pair:
         """The second moments; about the means if a bias takes care of these."""

@@ -46,7 +46,7 @@ from .candidate import Candidate, Stage, no_progress
 from .made_up_inputs import never_further_off
 from .measured_target import measured_request
 from .mixed_precision import narrow_layers, weight_errors, worth_widening
-from .rounding_steps import require_learning
+from .rounding_steps import require_learning, rounded_for_all_samples
 from .search import MOST_JUDGED, StepRecord, StepSearch, judged_samples
 
 
@@ -357,7 +357,7 @@ def _searches(request: Request) -> bool:
 def _searched(search: StepSearch, first: Candidate) -> Result:
     """Only the best candidate is built with its own inputs and outputs, and tried in LiteRT."""
     found, bench = search.best(first), search.bench
-    best = found.candidate
+    best = rounded_for_all_samples(bench, found.candidate)
     result = carry_out(best.planned, best.request, encoder=Encoder(best.prepared.integers))
     notes = [f"{best}; SNR of the outputs {decibels(found.error.value):.1f} dB, measured at {bench.where}"]
     if best.widening is not None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..bench.bench import Bench
 from ..ops.execution import macs_of
 from ..recipe import Effort
 from .candidate import Candidate, Lab, Proposals, no_progress
@@ -38,16 +39,30 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
     request, cut = best.request, best.request.limits
     asked = request if request.effort == "quick" else replace(request, effort=lab.effort)
     refiner = Refiner(best.prepared.model, asked, used, lab.stage, VECTORS[lab.effort], lab.bench.in_sequence)
+    for_all = replace(refiner, samples=rows[:most]) if len(rows[:most]) > len(used) else None
     # Ranges chosen tensor by tensor suit weights that are rounded by themselves: try it without them, too.
     plain = replace(best, request=replace(request, methods={k: m for k, m in request.methods.items() if k in cut}))
     for candidate in (best, plain) if plain.request != request and lab.effort == "high" else (best,):
-        proposed = replace(candidate, refined=refiner.refine(candidate.planned))
+        proposed = replace(candidate, refined=refiner.refine(candidate.planned), refits=True, refiner=for_all)
         is_kept = (yield proposed) is proposed
         # Samples may be too few to fit weights to the errors of the layers before. If that helps where work is scarce,
         # nothing else is tried.
         if not is_kept or len(used) < most:
             plainly = replace(refiner, refits=False).refine(candidate.planned)
-            yield replace(candidate, refined=plainly, refits=False)
+            again = None if for_all is None else replace(for_all, refits=False)
+            yield replace(candidate, refined=plainly, refits=False, refiner=again)
+
+
+def rounded_for_all_samples(bench: Bench, best: Candidate) -> Candidate:
+    """The same with weights rounded for those samples as well that judged them, unless held-back ones speak against it.
+
+    Without such, nothing could tell whether it is any good.
+    """
+    if best.refiner is None or best.refined is None or best.learned or not bench.unseen_rows:
+        return best
+    made = replace(best, refined=best.refiner.refine(replace(best, refined=None).planned), refiner=None)
+    others = bench.on(bench.unseen_rows)
+    return best if others.judged(best.model()).beats(others.judged(made.model())) else made
 
 
 def _refining_samples(candidate: Candidate, effort: Effort) -> int:

@@ -149,15 +149,18 @@ class StepSearch:
 class Trials:
     """The best of some candidates by the samples of `judge`, and the least error that any has reached.
 
-    Another one has to be better than the best so far by more than chance; where the first of them `is_presumed` to be
-    better, it only must not be worse by more than that.
+    Another one has to be better than the best so far by more than chance. Where they are `presumed` to be better than
+    the first, the best of them only must not be worse than that by more than chance.
     """
 
     judge: Bench
     best: Candidate
     error: JudgedError
-    is_presumed: bool = False
+    presumed: bool = False
     reached: float = math.inf
+
+    def __post_init__(self) -> None:
+        self.first_error = self.error
 
     def run(self, proposals: Proposals) -> None:
         candidate = next(proposals, None)
@@ -174,4 +177,4 @@ class Trials:
     def _takes(self, found: JudgedError) -> bool:
         if self.error is UNKNOWN_ERROR or found.beats(self.error):
             return True
-        return self.is_presumed and self.reached == math.inf and not self.error.beats(found)
+        return self.presumed and found.value < self.reached and not self.first_error.beats(found)
