@@ -141,3 +141,15 @@ def test_probabilities_that_a_step_decides_stay_float(size: float) -> None:
     made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer")
     assert [s.code for s in made.skipped] == ["scale"]
     assert worst(outputs_of(model, samples), outputs_of(made.model, samples)) <= 0.01
+
+
+def test_means_of_far_finer_numbers_are_the_same_in_all_kernels() -> None:
+    """Beside 8e5 numbers below 1 are 0, and so is their mean. In steps of 0.001 it is not, where float32 takes a zero
+    point away that is millions of such steps."""
+    net = Net()
+    least = net("MINIMUM", [net.input(1, 4, 4, 2), np.float32([8e5])])
+    model = net.model(net("MEAN", [least, np.int32([1, 2])], (1, 1, 1, 2), keepDims=True))
+    samples = [(np.random.default_rng(0).uniform(-0.4, 0.4, (1, 4, 4, 2)).astype(np.float32),) for _ in range(4)]
+    made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer")
+    for kernels in ("delegate", "optimized", "reference"):
+        assert not outputs_of(made.model, samples, kernels)[0].any(), kernels

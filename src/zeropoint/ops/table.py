@@ -68,6 +68,8 @@ ANY_SCALE: Options = {INT16: {"potScaleInt16": False}}
 
 # The optimized kernel of ADD, and the delegate, hold sums in 16 bits: 2 * 255 * 64.
 ADDED = {INT8: 64.0}
+# The delegate's kernel of MEAN, and the optimized one, take zero points away in float32: beyond 2**18 that shows.
+AVERAGED = {INT8: 2.0**15}
 # From here on the kernels of MUL shift products left, out of their 32 bits.
 WRAPS = {INT8: 2.0**15, INT16: 1.0}
 
@@ -187,7 +189,8 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("L2_NORMALIZATION", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(1 / 128, 0)},
            input_scales=NORMALIZED),
     # Reductions.
-    OpSpec("MEAN", (ACT, INDEX), since(2, 3, Need.SUM_FITS), batch=along(batch.axes_at(1)), rescale=RATIO),
+    OpSpec("MEAN", (ACT, INDEX), since(2, 3, Need.SUM_FITS), batch=along(batch.axes_at(1)), rescale=RATIO,
+           max_rescale=AVERAGED),
     OpSpec("SUM", (ACT, INDEX), KernelSpec(note="LiteRT's reference kernel adds integers up whatever their scales are"),
            batch=along(batch.axes_at(1))),
     OpSpec("REDUCE_PROD", (ACT, INDEX), KernelSpec(note="its integer kernel is wrong for products of many numbers"),
