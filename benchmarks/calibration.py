@@ -1,7 +1,7 @@
 """Calibration against plain inference, ai-edge-quantizer (both of its modes) and TensorFlow's calibrator, its peak
 memory, and quantization from statistics against ai-edge-quantizer's.
 
-`python -m benchmarks.calibration [--zoo ../shared/zoo] [--samples 200] [--rounds 5]`
+`python -m benchmarks.calibration [--zoo ../shared/zoo] [--samples 200] [--rounds 5] [--only kws_dscnn ...]`
 """
 
 from __future__ import annotations
@@ -253,9 +253,11 @@ def main() -> None:
     parser.add_argument("--zoo", type=Path, default=Path("../shared/zoo"), help="where models of the zoo are")
     parser.add_argument("--samples", type=int, default=200, help="samples to calibrate on (default: 200)")
     parser.add_argument("--rounds", type=int, default=5, help="repetitions of each measurement (default: 5)")
+    parser.add_argument("--only", nargs="+", help="models to measure (default: all)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = list(cases(folder, arguments.zoo, arguments.samples))
+        found = [case for case in found if arguments.only is None or case.name in arguments.only]
         for case in found:
             compare(case, arguments.rounds)
         models = {case.path: case for case in found}
