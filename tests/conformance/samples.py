@@ -130,9 +130,18 @@ IRREGULAR = {
 REGULAR = {name.lower(): name for name in option_types()}
 
 
+@dataclass(frozen=True)
+class Loose:
+    """More than the usual number of units in the last place, and what takes them."""
+
+    units: float
+    reason: str
+
+
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A model of one op. `types` are those of its outputs; `becomes` is the kind that it is turned into, if it is."""
+    """A model of one op. `types` are those of its outputs; `becomes` is the kind that it is turned into, if it is;
+    `loose` is what its results may be off by if that is more than for others of the kind."""
 
     kind: str
     name: str
@@ -141,6 +150,7 @@ class Sample:
     version: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
     becomes: str | None = None
+    loose: Loose | None = None
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.name}"
@@ -315,20 +325,36 @@ def selections(kind: str) -> tuple[Sample, ...]:
     )
 
 
-def lstm(name: str, *, coupled: bool = False, peephole: bool = False, **options: Any) -> Sample:
-    """Two sequences of 6 steps: 5 inputs, 4 cells."""
+def lstm(
+    name: str,
+    *,
+    coupled: bool = False,
+    peephole: bool = False,
+    projection: bool = False,
+    normalized: bool = False,
+    loose: Loose | None = None,
+    **options: Any,
+) -> Sample:
+    """Two sequences of 6 steps: 5 inputs, 4 cells, which a projection makes 3 outputs of."""
+    outputs = 3 if projection else 4
     gates = range(1 if coupled else 0, 4)
     shape = (6, 2, 5) if options.get("timeMajor") else (2, 6, 5)
-    operands: list[Operand] = [None] * 20
-    operands[0] = x(*shape)
+    operands: list[Operand] = [None] * (24 if normalized else 20)
+    # Next to nothing, normalized, is noise: the sums of few cells must not come near it.
+    operands[0] = x(*shape, low=1, high=3) if normalized else x(*shape)
+    for gate in gates if normalized else ():
+        operands[20 + gate] = w(4, low=0.5, high=1.5, seed=20 + gate)
     for gate in gates:
         operands[1 + gate] = w(4, 5, seed=gate)
-        operands[5 + gate] = w(4, 4, seed=gate)
+        operands[5 + gate] = w(4, outputs, seed=gate)
         operands[12 + gate] = w(4, seed=gate)
+    # Hidden values are rounded to 8 bits before a projection: one that hardly mixes them adds up few of these errors.
+    operands[16] = reals(np.eye(3, 4) + w(3, 4, seed=16).data / 10) if projection else None
     for slot, gate in ((9, 0), (10, 1), (11, 3)):
         operands[slot] = w(4, seed=slot) if peephole and gate in gates else None
-    operands[18:] = [State((2, 4)), State((2, 4))]
-    return sample("UNIDIRECTIONAL_SEQUENCE_LSTM", name, *operands, fused=TANH, **options)
+    operands[18:20] = [State((2, outputs)), State((2, 4))]
+    made = sample("UNIDIRECTIONAL_SEQUENCE_LSTM", name, *operands, fused=TANH, **options)
+    return replace(made, loose=loose)
 
 
 def both_ways(name: str, *, peephole: bool = False, projection: bool = False, **options: Any) -> Sample:
@@ -394,6 +420,12 @@ SAMPLES: tuple[Sample, ...] = (
     lstm("peephole", peephole=True),
     lstm("coupled_peephole", coupled=True, peephole=True),
     lstm("time_major", timeMajor=True),
+    lstm("projection", projection=True),
+    lstm("projection_clip", projection=True, projClip=0.7),
+    lstm("projection_coupled", projection=True, coupled=True),
+    lstm("normalized", normalized=True),
+    lstm("normalized_coupled_peephole", normalized=True, coupled=True, peephole=True),
+    lstm("normalized_projection", normalized=True, projection=True, loose=Loose(2, "hidden values of 8 bits")),
     sample("SVDF", "two", x(2, 5), w(6, 5), w(6, 4), w(3), State((2, 24)), rank=2, fused=RELU),
     sample("SVDF", "relu", x(2, 5), w(6, 5), w(6, 4), None, State((2, 24)), rank=1, fused=RELU),
     *arithmetic("ADD"),
@@ -503,14 +535,6 @@ HYBRID_SAMPLES: tuple[Sample, ...] = (
 
 
 # How near is near.
-
-
-@dataclass(frozen=True)
-class Loose:
-    """More than the usual number of units in the last place, and what takes them."""
-
-    units: float
-    reason: str
 
 
 TABLE = "interpolated between 513 entries of a table"

@@ -22,9 +22,9 @@ def test_slots_of_an_lstm_have_the_roles_of_their_names():
     for gate in Gate:
         assert isinstance(roles[gate.weights], Weight)
         assert isinstance(roles[gate.recurrent_weights], Weight)
-        assert roles[gate.bias] == Bias((LstmSlot.INPUT, gate.weights))
+        assert roles[gate.bias] == Bias((LstmSlot.INPUT, gate.weights), gain=gate.normalization)
         assert gate.peephole is None or isinstance(roles[gate.peephole], Coefficients)
-        assert gate.normalization >= len(roles)  # which integers cannot do
+        assert roles[gate.normalization] == Coefficients(hybrid=False)
 
 
 def test_activations_are_the_operands_that_data_flow_through():

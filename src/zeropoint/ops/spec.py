@@ -55,9 +55,13 @@ class Activation:
 
 @dataclass(frozen=True)
 class Bias:
-    """Added to the products of inputs `of`: scale = product of their scales, zero point 0."""
+    """Added to the products of inputs `of`: scale = product of their scales, zero point 0.
+
+    Where the input `gain` is there, it is added to what that was multiplied with: scale = 2**-10 of the gain's.
+    """
 
     of: tuple[int, int]
+    gain: int | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,10 @@ class ShapeOnly:
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Trained parameters that are kept in 16 bits, symmetric: they act on a state, not on the input."""
+    """Trained parameters that are kept in 16 bits, symmetric: they act on a state, not on the input. `hybrid`: kernels
+    with float activations take them as integers."""
+
+    hybrid: bool = True
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,9 @@ class Need(Enum):
     RELU = "its integer kernel takes no other activation than RELU"
     DISTINCT_INDICES = "its integer kernel adds up what falls on one place; only constant indices are known to differ"
     CONSTANT_WEIGHTS = "its weights are not constant"
-    NO_NORMALIZATION = "layer normalization and projection inside the op are not supported in integers"
+    HAS_STATES = "its integer kernel keeps what it remembers in inputs of the op, which it does not name"
+    NO_PROJECTION_BIAS = "the scale of its projection's bias follows from numbers inside the op, which have none here"
+    NO_PROJECTED_PEEPHOLES = "its integer kernel computes peepholes wrongly where there is a projection (LiteRT 2.3)"
     FAR_FROM_POLE = "its int16 kernel interpolates between 256 points above zero, and the input goes below the fourth"
     SUM_FITS = "its int16 kernel adds up in 32 bits, which so many elements overflow"
 
@@ -187,9 +196,10 @@ class KernelSpec:
     float activations, `blockwise` those of them that may have a scale for each block, except in LiteRT's reference
     kernel of dense layers. `versions` maps a type to the lowest op version that has it (1 where absent); `options`
     are option values that an activation type needs, float32 standing for hybrid kernels. `intermediates` are tensors
-    that an integer kernel keeps values in: "float" ones it does not read, "output" ones with the output's parameters.
-    `note` says why a type is not claimed although LiteRT has a kernel for it. `table` gives the function that an op
-    applies to each number, where there is no kernel: its results are then gathered from a table of 256 entries.
+    that an integer kernel keeps values in: "gate" ones for the sums of each gate before its layer normalization, a
+    "hidden" one for the output before its projection. `note` says why a type is not claimed although LiteRT has a
+    kernel for it. `table` gives the function that an op applies to each number, where there is no kernel: its results
+    are then gathered from a table of 256 entries.
     """
 
     types: tuple[DType, ...] = ()
@@ -262,7 +272,7 @@ class OpSpec:
         if isinstance(role, Activation):
             return role.constant
         if isinstance(role, Coefficients):
-            return Weight(None)
+            return Weight(None) if role.hybrid else None
         return role if isinstance(role, Weight) else None
 
     def read_activations(self, op: Op) -> Iterator[Tensor]:

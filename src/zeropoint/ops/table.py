@@ -30,6 +30,7 @@ HOMOGENEOUS, HAS_POLES, RANKS, RECURRENT = Trait.HOMOGENEOUS, Trait.HAS_POLES, T
 KEEPS_ZERO = Trait.KEEPS_ZERO
 
 ACT, INDEX, MATRIX, COEFFICIENTS = Activation(), spec.Untouched(), Weight(axis=None), spec.Coefficients()
+GAINS = spec.Coefficients(hybrid=False)
 ONE, TWO = (ACT,), (ACT, ACT)
 POLE = Activation(pole=True)
 Options = Mapping[DType, Mapping[str, object]]
@@ -112,8 +113,8 @@ DENSE_KERNELS = KernelSpec(BOTH, NARROW_WEIGHTS, hybrid=(INT8, INT4, INT2), bloc
                            options=ASYMMETRIC_INPUTS)
 MATRIX_KERNELS = KernelSpec(BOTH, hybrid=(INT8,), versions={"int8": 2, "int16": 3, "hybrid": 4}, options=ASYMMETRIC_INPUTS)
 LSTM_KERNELS = KernelSpec((INT8,), {INT8: (INT8,)}, hybrid=(INT8,), versions={"hybrid": 3}, options=ASYMMETRIC_INPUTS,
-                          needs=(Need.NO_NORMALIZATION, Need.CONSTANT_WEIGHTS),
-                          intermediates=("float", "float", "float", "float", "output"))
+                          needs=(Need.HAS_STATES, Need.NO_PROJECTION_BIAS, Need.NO_PROJECTED_PEEPHOLES, Need.CONSTANT_WEIGHTS),
+                          intermediates=("gate", "gate", "gate", "gate", "hidden"))
 BOTH_WAYS_KERNELS = KernelSpec(hybrid=(INT8,), versions={"hybrid": 3}, options=ASYMMETRIC_INPUTS)
 SVDF_KERNELS = KernelSpec((INT8,), {INT8: (INT8,)}, hybrid=(INT8,), versions={"int8": 3, "hybrid": 4},
                           options=ASYMMETRIC_INPUTS, needs=(*CONSTANT, Need.RELU))
@@ -132,11 +133,12 @@ ROWS: tuple[OpSpec, ...] = (
            batch=only(0), rescale=PRODUCT),
     OpSpec("BATCH_MATMUL", (ACT, Activation(symmetric_constant=True, constant=Weight(axis=-1, swapped="adjY"))), MATRIX_KERNELS,
            layout=MATRIX_PRODUCT, batch=batch.matrix_product, rescale=PRODUCT, max_rescale={INT16: 1.0}),
-    # Recurrent: the input; weights of the gates i, f, c, o on it and on the state; peepholes; biases; projection; states.
-    OpSpec(LSTM, (ACT, *(MATRIX,) * 8, *(COEFFICIENTS,) * 3, Bias((0, 1)), Bias((0, 2)), Bias((0, 3)), Bias((0, 4)),
-                  MATRIX, INDEX, spec.OutputState(), spec.CellState(least=-15, greatest=-9)),
+    # Recurrent: the input; weights of the gates i, f, c, o on it and on the state; peepholes; biases; projection; states;
+    # gains of layer normalization.
+    OpSpec(LSTM, (ACT, *(MATRIX,) * 8, *(COEFFICIENTS,) * 3, *(Bias((0, 1 + k), gain=20 + k) for k in range(4)),
+                  MATRIX, INDEX, spec.OutputState(), spec.CellState(least=-15, greatest=-9), *(GAINS,) * 4),
            LSTM_KERNELS, RECURRENT, batch=batch.steps_second, own_activation="TANH", input_scales={INT8: (0.0, 2.0**7)},
-           optional=tuple(1 + k for k in SPARE)),
+           optional=(*(1 + k for k in SPARE), 20, 21, 22, 23)),
     # The same forwards and backwards; then four states, a second input and its weights.
     OpSpec(BOTH_WAYS, (ACT, *DIRECTION, *DIRECTION, *(INDEX,) * 4, ACT, *(MATRIX,) * 8),
            BOTH_WAYS_KERNELS, RECURRENT, outputs=TWO, optional=SPARE_BOTH_WAYS),

@@ -222,7 +222,7 @@ class _Decomposition:
     def both_ways(self, op: Op) -> None:
         """Two LSTMs, one of them on the sequence turned round: LiteRT has no integer kernel for both in one."""
         found = (one_way(op, backward=backward) for backward in (False, True))
-        ways = [way for way in found if way is not None and way.inputs[LstmSlot.PROJECTION] is None]
+        ways = [way for way in found if way is not None and way.inputs[LstmSlot.PROJECTION_BIAS] is None]
         source, merged = op.inputs[0], bool(op.option("mergeOutputs", False))
         if source is None or len(ways) < 2 or self.request.recipe.scheme(op).activations is not DType.INT8:
             return

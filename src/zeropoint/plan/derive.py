@@ -48,6 +48,7 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
     wanted = {use: p for use, p in params.items() if isinstance(use, Use)} | dict(plan.constants.grids)
     repairs = []
     for op in plan.schemes:
+        wanted |= {use: _behind_gain(wanted[gain]) for use, gain in normalized_biases(op, ops[op.kind])}
         for use, data, weights in biases(op, ops[op.kind]):
             values = plan.constants.at(use)
             if values is None or weights not in wanted:  # coupled gates lack some weights
@@ -69,8 +70,26 @@ def biases(op: Op, spec: OpSpec) -> Iterator[tuple[Use, Use, Use]]:
     """Where the op reads biases, each with the data and the weights whose products it is added to."""
     for slot, tensor in enumerate(op.inputs):
         role = spec.input_role(slot)
-        if tensor is not None and isinstance(role, Bias):
+        if tensor is not None and isinstance(role, Bias) and _gain(op, role) is None:
             yield Use(op, slot), Use(op, role.of[0]), Use(op, role.of[1])
+
+
+def normalized_biases(op: Op, spec: OpSpec) -> Iterator[tuple[Use, Use]]:
+    """Where the op reads biases that are added behind a layer normalization, each with the gain of that."""
+    for slot, tensor in enumerate(op.inputs):
+        role = spec.input_role(slot)
+        if tensor is not None and isinstance(role, Bias) and (gain := _gain(op, role)) is not None:
+            yield Use(op, slot), gain
+
+
+def _gain(op: Op, role: Bias) -> Use | None:
+    is_there = role.gain is not None and role.gain < len(op.inputs) and op.inputs[role.gain] is not None
+    return Use(op, role.gain) if is_there and role.gain is not None else None
+
+
+def _behind_gain(gain: QuantParams) -> QuantParams:
+    """The kernel of layer normalization has ten bits behind the point in what it multiplies with the gain."""
+    return QuantParams((gain.scale * 2.0**-10,), (0,), DType.INT32)
 
 
 def settle(plan: Plan, ops: Mapping[str, OpSpec]) -> tuple[Plan, tuple[Skipped, ...]]:

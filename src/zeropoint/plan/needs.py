@@ -49,10 +49,14 @@ def _has_constant_weights(use: KernelUse) -> bool:
     return all(t is None or t.data is not None for t in present)
 
 
-def _is_not_normalized(use: KernelUse) -> bool:
-    slots = (LstmSlot.PROJECTION, LstmSlot.PROJECTION_BIAS, *(gate.normalization for gate in Gate))
-    inputs = use.op.inputs
-    return len(inputs) > LstmSlot.CELL_STATE and all(inputs[k] is None for k in slots if k < len(inputs))
+def _has_states(use: KernelUse) -> bool:
+    return len(use.op.inputs) > LstmSlot.CELL_STATE
+
+
+def _has_peepholes_or_projection(use: KernelUse) -> bool:
+    """Not both."""
+    inputs, peepholes = use.op.inputs, [gate.peephole for gate in Gate if gate.peephole is not None]
+    return inputs[LstmSlot.PROJECTION] is None or all(inputs[slot] is None for slot in peepholes)
 
 
 def _is_far_from_pole(use: KernelUse) -> bool:
@@ -76,7 +80,9 @@ def _has_distinct_indices(use: KernelUse) -> bool:
 NEEDS: Mapping[Need, Callable[[KernelUse], bool]] = {
     Need.NONNEGATIVE: _is_nonnegative,
     Need.CONSTANT_WEIGHTS: _has_constant_weights,
-    Need.NO_NORMALIZATION: _is_not_normalized,
+    Need.HAS_STATES: _has_states,
+    Need.NO_PROJECTED_PEEPHOLES: _has_peepholes_or_projection,
+    Need.NO_PROJECTION_BIAS: lambda use: use.op.inputs[LstmSlot.PROJECTION_BIAS] is None,
     Need.FAR_FROM_POLE: _is_far_from_pole,
     Need.SUM_FITS: _sum_fits,
     Need.RELU: lambda use: fused_activation(use.op).name == "RELU",

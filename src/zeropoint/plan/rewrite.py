@@ -19,6 +19,7 @@ from ..ops import UNPACKED_SINCE, OpSpec
 from ..ops.interpolation import Function, table_of
 from ..tflite.metadata import restated
 from ..tflite.schema import default_options
+from .lstm import lstm_intermediates
 from .match import reads_only_shape
 from .plan import Form, Plan, Planned, form_type
 
@@ -234,8 +235,7 @@ def _retarget(graph: Graph, op: Op, activations: DType, spec: OpSpec, plan: Plan
     if changes and op.options is not None:
         op.options = op.options.replace(**changes)
     if spec.kernels.intermediates:
-        output = plan.stored[op.outputs[0]]
-        forms = [output if kind == "output" else None for kind in spec.kernels.intermediates]
+        forms = lstm_intermediates(op, plan)
         op.intermediates = [_tensor_of(form, f"{op.name}/intermediate{k}", (0,)) for k, form in enumerate(forms)]
         graph.tensors += op.intermediates
 

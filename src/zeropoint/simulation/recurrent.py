@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ..affine import QuantParams
 from ..dtypes import Array
 from ..fixedpoint import multiply, shift_right, wrapped
 from ..graph.model import Op
@@ -83,9 +84,8 @@ def svdf(call: KernelCall) -> Computed:
 
 
 def is_plain(op: Op) -> bool:
-    """Whether the layer has neither a projection nor normalization in it."""
-    slots = (LstmSlot.PROJECTION, LstmSlot.PROJECTION_BIAS, *(gate.normalization for gate in Gate))
-    return all(slot >= len(op.inputs) or op.inputs[slot] is None for slot in slots)
+    """Whether the layer is computed here: with a projection only if that has no bias."""
+    return op.inputs[LstmSlot.PROJECTION_BIAS] is None
 
 
 def lstm(call: KernelCall) -> Computed:
@@ -95,6 +95,17 @@ def lstm(call: KernelCall) -> Computed:
     time = 0 if call.option("timeMajor", False) else 1
     made = [layer.step(step) for step in np.moveaxis(x, time, 0)]
     return Computed((call.stored(np.stack(made, time)),))
+
+
+def _hidden(call: KernelCall) -> QuantParams:
+    """What the output is held in before its projection; without one, that is the output itself."""
+    params = call.op.intermediates[-1].params if call.op.intermediates else None
+    return call.output if params is None or not call.has(LstmSlot.PROJECTION) else params
+
+
+def _towards_zero(x: Array, by: int) -> Array:
+    """Integer division as C++ has it."""
+    return np.asarray(np.sign(x) * (np.abs(x) // by))
 
 
 class _Layer:
@@ -108,8 +119,10 @@ class _Layer:
         clip = np.float32(call.option("cellClip", 0.0)) / np.float32(call.scale(LstmSlot.CELL_STATE))
         self.clip = int(np.clip(clip, LOW, HIGH))
         self.is_coupled = not call.has(Gate.INPUT.weights)
-        made = call.output
-        self.output_factor = fixed_points(np.asarray(np.float64(np.float32(2.0**-30 / made.scale))))
+        clip = np.float32(call.option("projClip", 0.0)) / np.float32(call.output_scale)
+        self.projection_clip = int(np.clip(clip, -128, 127))
+        self.made = _hidden(call)
+        self.output_factor = fixed_points(np.asarray(np.float64(np.float32(2.0**-30 / self.made.scale))))
 
     def step(self, x: Array) -> Array:
         sigmoid, scaled = self.arithmetic.sigmoid, self.arithmetic.scaled
@@ -122,27 +135,61 @@ class _Layer:
             self.cell = np.clip(self.cell, -self.clip, self.clip)
         output = sigmoid(self.gate(Gate.OUTPUT, x))
         squashed = self.arithmetic.tanh(self.cell, 15 + self.power)
-        made = self.call.output
-        units = multiply(output * squashed, *self.output_factor) + made.zero_point
-        self.hidden = np.clip(units, made.dtype.min, made.dtype.max)
+        units = multiply(output * squashed, *self.output_factor) + self.made.zero_point
+        units = np.clip(units, self.made.dtype.min, self.made.dtype.max)
+        self.hidden = self._projected(units) if self.call.has(LstmSlot.PROJECTION) else units
         return self.hidden
+
+    def _projected(self, units: Array) -> Array:
+        """A product with the projection's weights, in the output's scale."""
+        call, made = self.call, self.call.output
+        factor = np.float32(call.scale(LstmSlot.PROJECTION)) * np.float32(self.made.scale) / np.float32(made.scale)
+        sums = wrapped(product(units - self.made.zero_point, call.centered(LstmSlot.PROJECTION).T))
+        found = multiply(sums, *fixed_points(np.asarray(np.float64(factor)))) + made.zero_point
+        found = np.clip(found, made.dtype.min, made.dtype.max)
+        if self.projection_clip > 0:
+            found = np.clip(found, -self.projection_clip, self.projection_clip)
+        return np.asarray(found)
 
     def gate(self, gate: Gate, x: Array) -> Array:
         """What goes into a gate's function, with three integer bits: two products, each rescaled by itself."""
         call = self.call
         bias = call.value(gate.bias).astype(np.int64)
+        is_normalized = call.has(gate.normalization)
+        unit = self._unit(gate) if is_normalized else 2.0**-12
         centered = x - call.params(0).zero_point
         hidden = self.hidden - call.params(LstmSlot.OUTPUT_STATE).zero_point
-        total = self._product(centered, 0, gate.weights, bias)
-        total = np.clip(total + self._product(hidden, LstmSlot.OUTPUT_STATE, gate.recurrent_weights, 0), LOW, HIGH)
+        total = self._product(centered, (0, gate.weights), unit, 0 if is_normalized else bias)
+        seen = self._product(hidden, (LstmSlot.OUTPUT_STATE, gate.recurrent_weights), unit, 0)
+        total = np.clip(total + seen, LOW, HIGH)
         if gate.peephole is not None and call.has(gate.peephole):
-            factor = np.float32(2.0**self.power * float(call.scale(gate.peephole)) * 2.0**12)
+            factor = np.float32(2.0**self.power * float(call.scale(gate.peephole)) / unit)
             seen = wrapped(self.cell * call.value(gate.peephole).astype(np.int64))
             total = np.clip(total + multiply(seen, *fixed_points(np.asarray(np.float64(factor)))), LOW, HIGH)
-        return np.asarray(total)
+        return self._normalized(np.asarray(total), gate, bias) if is_normalized else np.asarray(total)
 
-    def _product(self, x: Array, slot: int, weights: int, bias: Array | int) -> Array:
-        call = self.call
-        factor = np.float32(call.scale(weights)) * np.float32(call.scale(slot)) * np.float32(2.0**12)
+    def _unit(self, gate: Gate) -> float:
+        """The step of what goes into a gate's normalization."""
+        params = self.call.op.intermediates[list(Gate).index(gate)].params
+        assert params is not None
+        return params.scale
+
+    def _normalized(self, x: Array, gate: Gate, bias: Array) -> Array:
+        """(x - mean) / deviation * gain + bias, with ten bits behind the point until the bias is added."""
+        count, scale = x.shape[-1], float(self.call.scale(gate.normalization))
+        mean = _towards_zero(x.sum(axis=-1, keepdims=True) * 1024, count)
+        squares = (x * x).sum(axis=-1, keepdims=True) * ((1 << 20) // count)
+        variance = _towards_zero(squares - mean * mean, 1 << 20)
+        variance = np.where(variance < 1, max(1, int(np.float32(10000) * np.float32(scale))), variance)
+        inverse, shift = transcendental.inverse_root(variance)
+        centered = multiply(1024 * x - mean, inverse, shift)
+        scaled = wrapped(centered * self.call.value(gate.normalization).astype(np.int64)) + bias
+        rounded = _towards_zero(scaled + np.where(scaled > 0, 512, -512), 1024)
+        multiplier, left = fixed_points(np.asarray(np.float64(np.float32(scale))))
+        return np.clip(multiply(rounded, multiplier, left + 12), LOW, HIGH)
+
+    def _product(self, x: Array, slots: tuple[int, int], unit: float, bias: Array | int) -> Array:
+        call, (slot, weights) = self.call, slots
+        factor = np.float32(call.scale(weights)) * np.float32(call.scale(slot)) / np.float32(unit)
         sums = wrapped(product(x, call.centered(weights).T) + bias)
         return np.clip(multiply(sums, *fixed_points(np.asarray(np.float64(factor)))), LOW, HIGH)
