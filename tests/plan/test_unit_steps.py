@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from ai_edge_litert.interpreter import Interpreter
 
 import zeropoint
 from zeropoint.dtypes import DType
@@ -13,6 +14,7 @@ from zeropoint.ops import OPS
 from zeropoint.plan.target_rewrites import fit_to_target
 from zeropoint.runtime import Session
 from zeropoint.targets import CPU, INTEGER
+from zeropoint.tflite import load, to_bytes
 
 from .. import build
 
@@ -88,12 +90,39 @@ def test_others_stay_as_they_are(model):
     assert [op.kind for op in fitted.main.ops] == ["STRIDED_SLICE"]
 
 
+def opened(model: Model, axis: int) -> Model:
+    for tensor in (*model.main.inputs, *model.main.outputs):
+        tensor.shape_signature = tuple(-1 if k == axis else size for k, size in enumerate(tensor.shape))
+    return model
+
+
 def test_so_do_indices_open_shapes_and_models_for_others():
-    indices, open_ones, other = (taken(CUTS[0]) for _ in range(3))
+    indices, other = taken(CUTS[0]), taken(CUTS[0])
     for tensor in (*indices.main.inputs, *indices.main.outputs):
         tensor.dtype = DType.INT32
-    for tensor in (*open_ones.main.inputs, *open_ones.main.outputs):
-        tensor.shape_signature = (-1, *tensor.shape[1:])
-    for model, target in ((indices, CPU), (open_ones, CPU), (other, INTEGER)):
+    open_images, cut_batch = opened(taken(CUTS[0]), 2), opened(taken(CUTS[4]), 0)
+    for model, target in ((indices, CPU), (open_images, CPU), (cut_batch, CPU), (other, INTEGER)):
         assert fit_to_target(model, target, OPS) == {}
         assert [op.kind for op in model.main.ops] == ["STRIDED_SLICE"]
+
+
+@pytest.mark.parametrize("cut", [cut for cut in CUTS if cut[0] == slice(None)], ids=str)
+@pytest.mark.parametrize("is_float", [True, False])
+def test_a_batch_may_have_any_size(cut, is_float):
+    model = opened(taken(cut), 0)
+    if is_float:
+        fit_to_target(model, CPU, OPS)
+    else:
+        model = zeropoint.quantize(model, "int8", data=drawn(), effort="quick").model
+    made = to_bytes(model)
+    assert all(set(steps_of(op)) == {1} for op in load(made).main.ops if op.kind == "STRIDED_SLICE")
+    for count in (1, 2, 5):
+        batch = np.random.default_rng(count).uniform(-1, 1, (count, *SHAPE[1:])).astype(np.float32)
+        interpreter = Interpreter(model_content=made, num_threads=1)
+        index = interpreter.get_input_details()[0]["index"]
+        interpreter.resize_tensor_input(index, batch.shape)
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(index, batch)
+        interpreter.invoke()
+        found = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+        np.testing.assert_allclose(found, batch[cut], atol=0 if is_float else 0.51 * 2 / 255)

@@ -6,11 +6,12 @@ subsample images where detectors begin ("focus"), where transformers merge patch
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from ..dtypes import DType
-from ..graph.model import Graph, Op, Tensor
+from ..graph.model import Graph, Op, Record, Tensor
 from ..tflite.schema import default_options
 from .new_ops import NewOps
 
@@ -20,61 +21,96 @@ OTHER_AXES = ("ellipsisMask", "newAxisMask", "shrinkAxisMask", "offset")
 
 @dataclass(frozen=True)
 class _Cut:
-    """What a slice takes of an axis: `count` elements from `begin` on, `step` apart."""
+    """What a slice takes of an axis of `size` elements: `count` of them from `begin` on, `step` apart."""
 
+    size: int
     begin: int
     count: int
     step: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.count == self.size
+
+
+@dataclass
+class _Chain:
+    """Ops that take the place of `op`, one after the other; `held` is what the last of them made."""
+
+    op: Op
+    held: Tensor
+    new: NewOps
+
+    def __post_init__(self) -> None:
+        self.is_open = _has_open_batch(self.held)
+
+    def sizes(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return (-1, *shape[1:]) if self.is_open else tuple(shape)
+
+    def reshape(self, shape: Sequence[int]) -> None:
+        self._add("RESHAPE", shape, default_options("ReshapeOptions"), self.sizes(shape))
+
+    def cut(self, begins: Sequence[int], shape: Sequence[int]) -> None:
+        ends = [begin + size for begin, size in zip(begins, shape, strict=True)]
+        masks = {"beginMask": 1, "endMask": 1} if self.is_open else {}  # all of the batch, however large it is
+        options = default_options("StridedSliceOptions", **masks)
+        self._add("STRIDED_SLICE", shape, options, begins, ends, [1] * len(shape))
+
+    def _add(self, kind: str, shape: Sequence[int], options: Record, *constants: Sequence[int]) -> None:
+        source, result = self.held, self.op.outputs[0]
+        self.held = self.new.tensor(result, "sliced", tuple(shape), source)
+        self.held.shape_signature = self.sizes(shape) if self.is_open else None
+        numbers = [self.new.integers(f"{self.held.name}/sizes", values) for values in constants]
+        self.new.insert(self.op, kind, [source, *numbers], self.held, options)
 
 
 def slice_without_steps(graph: Graph, op: Op) -> dict[Tensor, Tensor]:
     """Replace a STRIDED_SLICE that has steps, where that computes the same; new tensors, each with one of its range."""
     source, result = op.inputs[0], op.outputs[0]
-    cuts = None if source is None else _cuts(op, source)
-    if source is None or cuts is None or all(cut.step == 1 for cut in cuts):
+    cuts = [] if source is None or not _keeps_axes(op, source) else list(_cuts(op, source))
+    if source is None or not _can_be_written(cuts, source):
         return {}
-    new, held, shape = NewOps(graph), source, list(source.shape)
-
-    def add(kind: str, made: tuple[int, ...], *constants: tuple[int, ...]) -> Tensor:
-        tensor = new.tensor(result, "sliced", made, source)
-        numbers = [new.integers(f"{tensor.name}/sizes", values) for values in constants]
-        options = default_options("ReshapeOptions" if kind == "RESHAPE" else "StridedSliceOptions")
-        new.insert(op, kind, [held, *numbers], tensor, options)
-        return tensor
-
-    if any(cut.step == 1 and cut.count < size for cut, size in zip(cuts, shape, strict=True)):
-        begins = tuple(cut.begin if cut.step == 1 else 0 for cut in cuts)
-        shape = [cut.count if cut.step == 1 else size for cut, size in zip(cuts, shape, strict=True)]
-        ends = tuple(begin + size for begin, size in zip(begins, shape, strict=True))
-        held = add("STRIDED_SLICE", tuple(shape), begins, ends, (1,) * len(shape))
+    chain, shape = _Chain(op, source, NewOps(graph)), list(source.shape)
+    if not all(cut.is_whole for cut in cuts if cut.step == 1):
+        shape = [cut.count if cut.step == 1 else cut.size for cut in cuts]
+        chain.cut([cut.begin if cut.step == 1 else 0 for cut in cuts], shape)
     for axis, cut in enumerate(cuts):
-        if cut.step == 1:
-            continue
-        outer, inner, (row, column) = prod(shape[:axis]), prod(shape[axis + 1 :]), divmod(cut.begin, cut.step)
-        view = (outer, shape[axis] // cut.step, cut.step * inner)
-        held = add("RESHAPE", view, view)
-        begins, ends = (0, row, column * inner), (outer, row + cut.count, (column + 1) * inner)
-        held = add("STRIDED_SLICE", (outer, cut.count, inner), begins, ends, (1, 1, 1))
-        shape[axis] = cut.count
-    op.kind, op.version, op.options = "RESHAPE", 1, default_options("ReshapeOptions")
-    op.inputs = [held, new.integers(f"{result.name}/shape", result.shape)]
-    return dict.fromkeys(new.made, source)
+        if cut.step > 1:
+            outer, inner, (row, column) = prod(shape[:axis]), prod(shape[axis + 1 :]), divmod(cut.begin, cut.step)
+            chain.reshape((outer, cut.size // cut.step, cut.step * inner))
+            chain.cut((0, row, column * inner), (outer, cut.count, inner))
+            shape[axis] = cut.count
+    shaped = chain.new.integers(f"{result.name}/shape", chain.sizes(result.shape))
+    op.kind, op.version, op.options, op.inputs = "RESHAPE", 1, default_options("ReshapeOptions"), [chain.held, shaped]
+    return dict.fromkeys(chain.new.made, source)
 
 
-def _cuts(op: Op, source: Tensor) -> list[_Cut] | None:
-    """What is taken of each axis, if that is known, keeps all axes, and steps fit into axes a whole number of times."""
-    begins, ends, steps = (t.data if t is not None else None for t in op.inputs[1:4])
-    is_open = any(size < 0 for t in (source, op.outputs[0]) for size in t.shape_signature or ())
-    if begins is None or ends is None or steps is None or is_open or source.dtype is not DType.FLOAT32:
-        return None
-    if any(op.option(name, 0) for name in OTHER_AXES) or len(steps) != len(source.shape) or steps.min() < 1:
-        return None
-    found = []
+def _keeps_axes(op: Op, source: Tensor) -> bool:
+    """Whether it is known what a slice of floats takes; the result has the input's axes, none open but the batch."""
+    others_open = any(size < 0 for t in (source, op.outputs[0]) for size in (t.shape_signature or ())[1:])
+    is_known = all(t is not None and t.data is not None and t.shape == (len(source.shape),) for t in op.inputs[1:4])
+    is_plain = not any(op.option(name, 0) for name in OTHER_AXES)
+    return is_known and is_plain and not others_open and source.dtype is DType.FLOAT32
+
+
+def _can_be_written(cuts: Sequence[_Cut], source: Tensor) -> bool:
+    """Whether steps fit into their axes a whole number of times; an open batch has to be taken as it is."""
+    if all(cut.step == 1 for cut in cuts) or (_has_open_batch(source) and not cuts[0].is_whole):
+        return False
+    return all(cut.step > 0 and cut.count > 0 and cut.size % cut.step == 0 for cut in cuts)
+
+
+def _cuts(op: Op, source: Tensor) -> Iterator[_Cut]:
+    """What is taken of each axis."""
+    begins, ends, steps = (t.data for t in op.inputs[1:4] if t is not None and t.data is not None)
+    if not steps.all():
+        return  # LiteRT refuses steps of 0
     for axis, size in enumerate(source.shape):
         begin = None if op.option("beginMask", 0) >> axis & 1 else int(begins[axis])
         end = None if op.option("endMask", 0) >> axis & 1 else int(ends[axis])
         taken = range(*slice(begin, end, int(steps[axis])).indices(size))
-        if not taken or size % taken.step:
-            return None
-        found.append(_Cut(taken.start, len(taken), taken.step))
-    return found
+        yield _Cut(size, taken.start, len(taken), taken.step)
+
+
+def _has_open_batch(tensor: Tensor) -> bool:
+    return any(size < 0 for size in (tensor.shape_signature or ())[:1])
