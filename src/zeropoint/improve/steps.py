@@ -211,10 +211,15 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
     if decibels(lab.error) >= enough:
         return
     few = lab.bench.judging(_island_samples(best))
-    for _ in range(MOST_ISLANDS):
+    is_large = few.judged_count < samples.judged_count
+    for found in range(MOST_ISLANDS):
 
         @cache
-        def searched_snr(left: tuple[Op, ...], best: Candidate = best) -> float:
+        def planned_snr(left: tuple[Op, ...], best: Candidate = best) -> float:
+            return decibels(few.error(best.with_islands(left, Island(FLOAT)).model()))
+
+        @cache
+        def quick_snr(left: tuple[Op, ...], best: Candidate = best) -> float:
             return decibels(few.error(best.model(left_float=left)))
 
         before, plan = decibels(samples.error(best.model())), best.planned.plans[0]
@@ -223,12 +228,19 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
         spent = sum(macs for op, macs in every.items() if op not in plan.schemes and op not in plan.dynamic)
         report = lab.stage("looking for ops to leave float", 2 * STRETCHES)
         most = (MOST_WORK * sum(every.values()) - spent) / max(1, sum(work.values()))
-        is_worth_it = work and before < enough
-        island = find_island(work, searched_snr, searched_snr(()), report, most) if is_worth_it else ()
+        if not work or before >= enough:
+            return
+        # What is left float changes where its neighbours run: only of large models that is not planned for each part,
+        # unless nothing is found without.
+        snr = quick_snr if is_large else planned_snr
+        island = find_island(work, snr, snr(()), report, most)
+        if not island and is_large and not found:
+            snr = planned_snr
+            island = find_island(work, snr, snr(()), report, most)
         if not island:
             return
         others = f" with {len(island) - 1} others" if len(island) > 1 else ""
-        risen = f"rises from {searched_snr(()):.1f} to {searched_snr(island):.1f} dB"
+        risen = f"rises from {snr(()):.1f} to {snr(island):.1f} dB"
         why = f"left float{others}: the SNR of the outputs {risen}"
         # Layers keep integer weights if that brings nearly as much: their products are then in integers, too.
         schemes = (FLOAT, DYNAMIC) if any(work[op] for op in island) else (FLOAT,)
