@@ -7,8 +7,8 @@ With --store, what was tried is kept there, and a run that was ended goes on.
 A drop of one point is 0.01 of a score between 0 and 1, one percent of any other. A row says what was found, how it does
 on the half of the samples that did not steer, and the smallest model that one mode for the whole model gives within the
 same budget: with 8-bit weights, and with 4-bit ones as well. With --fastest, latencies of the best model, of all modes
-that keep the budget and of the float model are measured once more, in turns: the shortest of 101 rounds each, as what
-else runs on the machine only ever adds to a time.
+that keep the budget and of the float model are measured once more, in turns, by the processor's time: the shortest of
+101 rounds each, as what else runs on the machine only ever adds to a time.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def latencies(tuned: Tuned) -> tuple[float, float, float] | tuple[()]:
         return ()
     modes = [t for t in tuned.trials if t.within and t.label in (*EIGHT_BITS, "float")]
     models = {t.label: load(t.content) for t in (*modes, tuned.best)}
-    timed = benchmark(models, TimingOptions(rounds=101, inside=False))
+    timed = benchmark(models, TimingOptions(rounds=101, inside=False, clock="cpu"))
     found = {t.name: t.latencies[0].fastest for t in timed.models}
     return found[tuned.best.label], min(found[t.label] for t in modes), found["float"]
 

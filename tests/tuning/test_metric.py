@@ -9,8 +9,19 @@ import numpy as np
 import pytest
 
 from zeropoint.errors import InvalidRecipe, InvalidSample
+from zeropoint.tuning import metric as metric_module
 from zeropoint.tuning.evaluation import EvaluationSet, Judge, evaluation_set
-from zeropoint.tuning.metric import AGREEMENT, SNR, TOP1, TOP5, Answers, chosen_metric, own_metric
+from zeropoint.tuning.metric import (
+    AGREEMENT,
+    FUNCTION_DRAWS,
+    SLOW_DRAWS,
+    SNR,
+    TOP1,
+    TOP5,
+    Answers,
+    chosen_metric,
+    own_metric,
+)
 
 RNG = np.random.default_rng(3)
 LABELS = RNG.integers(10, size=200)
@@ -48,6 +59,18 @@ def test_the_standard_error_is_that_of_paired_samples():
     known = np.std(flips, ddof=1) / math.sqrt(len(flips))
     assert TOP1.standard_error(before, after, 200) == pytest.approx(known, rel=0.15)
     assert TOP1.standard_error(after, after, 200) == 0
+
+
+def test_a_slow_metric_is_asked_less_often(monkeypatch):
+    asked = []
+    metric = own_metric("f", lambda outputs: float(asked.append(1) or np.mean([o[0][0, 0] for o in outputs])))
+    before, after = metric.scorer(answers(EXACT)), metric.scorer(answers())
+    often = metric.standard_error(before, after, 200)
+    assert len(asked) == 2 * FUNCTION_DRAWS
+    monkeypatch.setattr(metric_module, "SLOW", -1.0)
+    asked.clear()
+    assert metric.standard_error(before, after, 200) == pytest.approx(often, rel=0.6)
+    assert len(asked) == 2 * SLOW_DRAWS
 
 
 @pytest.mark.parametrize("truth", [None, LABELS + 1, LABELS[:100], LABELS.astype(float)], ids=str)
