@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,10 @@ from hypothesis import strategies as st
 
 from zeropoint import Budget
 from zeropoint.errors import InvalidRecipe
+from zeropoint.recipe import preset
+from zeropoint.tuning.evaluation import Drop
+from zeropoint.tuning.excess import used_drop
+from zeropoint.tuning.trial import Configuration, Trial
 
 SCORES = st.floats(0.1, 100)
 
@@ -76,3 +81,14 @@ def test_half_a_point_of_a_share_is_not_half_of_it():
 
 def test_an_error_close_to_0_may_grow_by_more_than_itself():
     assert Budget(max_drop=0.02).allowed_drop(0.0178, 1.0, False) == 0.02
+
+
+@given(st.floats(-0.05, 0.05), st.floats(0, 0.02), st.floats(0.001, 0.05))
+def test_a_gain_on_a_path_is_luck_and_a_standard_error_counts(value, error, allowed):
+    mode, place = (
+        Trial(Configuration("mixed", preset("weights"), path=path), drop=Drop(0.9, value, error, 100))
+        for path in ("", "weights")
+    )
+    assert (used_drop(place, allowed) <= 1) == (max(0.0, value) + error <= allowed * (1 + 1e-9))
+    assert (used_drop(mode, allowed) <= 1) == (value + error / 2 <= allowed * (1 + 1e-9))
+    assert used_drop(replace(place, drop=None), allowed) == math.inf

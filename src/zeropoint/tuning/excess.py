@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .budget import Budget
@@ -27,15 +27,19 @@ class Excess:
 
 
 def used_drop(trial: Trial, allowed: float) -> float:
-    """The share of the allowed drop that a trial uses, its margin included: at most 1 if it keeps it."""
+    """The share of the allowed drop that a trial uses, its margin included: at most 1 if it keeps it.
+
+    On a path a gain counts as no change: fewer bits do not make models better, so that it is luck.
+    """
     drop = trial.drop
     if drop is None:
         return math.inf
     margin = PATH_MARGIN if trial.candidate.path else MARGIN
-    spread = 0.0 if math.isnan(drop.error) else margin * drop.error
-    if drop.within(allowed, margin):
-        return 0.0 if math.isinf(allowed) or not allowed else min(1.0, (drop.value + spread) / allowed)
-    return (drop.value + spread) / allowed if allowed else math.inf
+    known = replace(drop, value=max(0.0, drop.value)) if trial.candidate.path else drop
+    worst = known.value + (0.0 if math.isnan(known.error) else margin * known.error)
+    if known.within(allowed, margin):
+        return 0.0 if math.isinf(allowed) or not allowed else min(1.0, worst / allowed)
+    return worst / allowed if allowed else math.inf
 
 
 def excesses(trial: Trial, budget: Budget, allowed: float, point: float) -> Iterator[Excess]:
