@@ -306,13 +306,8 @@ def _plan_graph(
         groups = Solver(schemes, ops, ranges, matched.symmetric, exposed, states, crossing.nodes).solve()
         plan = Plan(graph, index, schemes, groups, constants, dynamic=dynamic, bias_limit=request.target.bias_limit)
         plan = replace(plan, inputs=crossing.inputs, received=crossing.received)
-        plan, refused = fit_scales(plan, ops, request.target)
-        refused = refused or (*coarse_tables(plan, ops, seen), *unfit_outputs(plan, ops, seen))
-        refused = refused or tuple({s.op: s for s in rounded_to_poles(plan, ops, seen)}.values())
-        widened = dict[Op, str]()
-        if not refused:
-            refused, widened = split_swamped(plan, seen, matcher, request)
-            widened = {op: why for op, why in widened.items() if op not in wide}
+        plan, refused = _fitted(plan, request, seen)
+        refused, widened = (refused, {}) if refused else split_swamped(plan, seen, matcher, request, wide)
         if not refused and not widened:
             break
         wide |= widened
@@ -322,13 +317,26 @@ def _plan_graph(
         schemes = {op: new for op, scheme in schemes.items() if (new := changed.get(op, scheme)) is not None}
     order = {op: k for k, op in enumerate(graph.ops)}
     skipped.sort(key=lambda s: order[s.op])
-    wide |= {op: island.why for op in schemes if (island := matcher.island(op))}
-    wide = {op: wide[op] for op, scheme in schemes.items() if _is_wide(scheme) and op in wide}
     ends = wide_states(plan, request.interface, states, ops)
     plan = with_room_in_outputs(with_interface(plan, request.interface, ranges, ends), ops)
     plan = with_one_scale(plan, states)
     skipped = [s for s in skipped if s.op not in crossing.calls]
-    return replace(plan, skipped=tuple(skipped), wide_ops=wide, outputs={**plan.outputs, **crossing.outputs})
+    outputs = {**plan.outputs, **crossing.outputs}
+    return replace(plan, skipped=tuple(skipped), wide_ops=_reasons(wide, schemes, matcher), outputs=outputs)
+
+
+def _fitted(plan: Plan, request: Request, seen: TensorRanges) -> tuple[Plan, tuple[Skipped, ...]]:
+    """The plan with scales that kernels and target take, and the ops that would compute something else nevertheless."""
+    ops = request.ops
+    plan, refused = fit_scales(plan, ops, request.target)
+    refused = refused or (*coarse_tables(plan, ops, seen), *unfit_outputs(plan, ops, seen))
+    return plan, refused or tuple({s.op: s for s in rounded_to_poles(plan, ops, seen)}.values())
+
+
+def _reasons(wide: Mapping[Op, str], schemes: Mapping[Op, Scheme], matcher: Matcher) -> dict[Op, str]:
+    """Why ops have 16 bits though the recipe asks for 8."""
+    known = {**wide, **{op: island.why for op in schemes if (island := matcher.island(op))}}
+    return {op: known[op] for op, scheme in schemes.items() if _is_wide(scheme) and op in known}
 
 
 def _states(graph: Graph, prepared: Prepared, request: Request) -> tuple[tuple[Tensor, Tensor], ...]:

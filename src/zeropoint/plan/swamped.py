@@ -7,7 +7,7 @@ reads the whole, its one scale stays, and all that can be done is to say what it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,9 +116,12 @@ def rounded_snr(tensor: Tensor, step: float, seen: TensorStats | None, bounds: B
 
 
 def split_swamped(
-    plan: Plan, ranges: TensorRanges, matcher: Matcher, request: Request
+    plan: Plan, ranges: TensorRanges, matcher: Matcher, request: Request, tried: Collection[Op] = ()
 ) -> tuple[tuple[Skipped, ...], dict[Op, str]]:
-    """Ops to leave float, or to give 16 bits where that is no choice, so that nothing is swamped; with the reasons."""
+    """Ops to leave float, or to give 16 bits where that is no choice, so that nothing is swamped; with the reasons.
+
+    Those that were `tried` with 16 bits before are not named again.
+    """
     apart, uses = dict[Op, str](), Uses(plan.graph)
     if request.interface.output is DType.FLOAT32:
         for found in swamped_inputs(plan, request.ops, ranges):
@@ -127,7 +130,7 @@ def split_swamped(
                 apart = dict.fromkeys(movers, found.reason) | apart
     if request.target.costs is not None and not request.strict:
         return tuple(Skipped(op, reason, "scale") for op, reason in apart.items()), {}
-    return (), {op: reason for op, reason in apart.items() if matcher.wide(op) is not None}
+    return (), {op: why for op, why in apart.items() if op not in tried and matcher.wide(op) is not None}
 
 
 def _is_bound(op: Op, request: Request, ranges: TensorRanges) -> bool:
