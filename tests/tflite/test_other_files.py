@@ -55,8 +55,11 @@ FILES = {
     "onnx": (field(1, 8) + field(2, b"pytorch") + field(3, b"2.1") + field(7, graph), "ONNX model; .*onnx2tf"),
     "onnx without a producer": (field(1, 8) + field(7, graph) + field(8, field(2, 17)), "an ONNX model"),
     "saved_model.pb": (field(1, 1) + field(2, field(1, b"tags") + graph), "SavedModel; give the folder"),
-    "frozen graph": (graph + field(1, field(1, b"out") + field(2, b"Relu")), "frozen TensorFlow graph"),
-    "pt": (zipped("net/data.pkl", "net/data/0"), "PyTorch file; .*sample_inputs"),
+    "frozen graph": (
+        graph + field(1, field(1, b"out") + field(2, b"Relu")),
+        "frozen TensorFlow graph; .*--inputs and --outputs",
+    ),
+    "pt": (zipped("net/data.pkl", "net/data/0"), "PyTorch file: weights, or a network as Python code; .*sample_inputs"),
     "old pt": (bytes.fromhex("80028a0a6cfc9c46f9206aa850192e") + bytes(50), "a PyTorch file"),
     "pickle": (pickle.dumps([1, 2]), "a Python pickle"),
     "safetensors": (struct.pack("<Q", len(header)) + header + bytes(8), "safetensors"),

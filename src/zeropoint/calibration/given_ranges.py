@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..affine import QuantParams
-from ..display import Brief
+from ..display import Brief, counted
 from ..dtypes import DType
 from ..errors import InvalidStats
 from ..files import PathLike, reading
@@ -29,7 +29,8 @@ from .skeleton import Place, Skeleton, find_places, skeleton_of
 class Range:
     """A tensor's range and where it comes from. `params` where these were given rather than a range.
 
-    `channels` are the ranges of weights channel by channel; `low` and `high` span all of them.
+    `channels` are the ranges of weights channel by channel; `low` and `high` span all of them. `found_by` says how the
+    tensor was found, if not by its name.
     """
 
     low: float
@@ -37,6 +38,7 @@ class Range:
     origin: str
     params: QuantParams | None = None
     channels: tuple[tuple[float, float], ...] = ()
+    found_by: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,8 +85,9 @@ class Ranges(Brief):
             raise InvalidStats(f"ranges are given for {_listed(unmatched)}, which the model does not have")
         placed = self._placed(model, unmatched)
         for name, place in ((name, place) for name, places in placed.items() for place in places):
-            origin = f"{self.entries[name].origin}: '{name}', found by {place.found_by}"
-            entries.setdefault(place.name, replace(self.entries[name], origin=origin))
+            given = self.entries[name]
+            origin = f"{given.origin}: '{name}', found by {place.found_by}"
+            entries.setdefault(place.name, replace(given, origin=origin, found_by=place.found_by))
         return replace(self, entries=entries, unmatched=tuple(name for name in unmatched if name not in placed))
 
     def _known_names(self, model: Model) -> dict[str, str]:
@@ -110,6 +113,10 @@ class Ranges(Brief):
 
     def notes(self) -> Iterator[str]:
         """What whoever gave them should know."""
+        found_by = Counter(entry.found_by for entry in self.entries.values()) if self.skeleton is not None else {}
+        if found_by:
+            ways = ", ".join(f"{count} by {way or 'name'}" for way, count in sorted(found_by.items()))
+            yield f"{counted(len(self.entries), 'tensor')} with a given range, found {ways}"
         if self.unmatched:
             count = len(self.unmatched)
             what = "1 given range is" if count == 1 else f"{count} given ranges are"

@@ -38,8 +38,11 @@ LFS = OtherFile("a pointer of Git LFS, not the file that it stands for", "fetch 
 PAGE = OtherFile("a web page", "download the file itself; a login or a link to a preview gives such pages")
 ONNX = OtherFile("an ONNX model", "give it a name that ends in .onnx; onnx2tf then converts it")
 SAVED_MODEL = OtherFile("the graph of a SavedModel", "give the folder that it lies in, with its variables")
-FROZEN = OtherFile("a frozen TensorFlow graph", "convert it to .tflite with TensorFlow's converter first")
-TORCH = OtherFile("a PyTorch file", CONVERT_TORCH)
+FROZEN = OtherFile(
+    "a frozen TensorFlow graph",
+    "zeropoint.lite.TFLiteConverter.from_frozen_graph takes it, with its inputs and outputs",
+)
+TORCH = OtherFile("a PyTorch file: weights, or a network as Python code", CONVERT_TORCH)
 SAFETENSORS = OtherFile("weights in safetensors, without a network", CONVERT_TORCH)
 GGUF = OtherFile("a GGUF file of weights", "convert the model that it was made of to .tflite first")
 KERAS = OtherFile("a Keras model", "give it a name that ends in .keras")
