@@ -57,7 +57,7 @@ FILES = {
     "saved_model.pb": (field(1, 1) + field(2, field(1, b"tags") + graph), "SavedModel; give the folder"),
     "frozen graph": (
         graph + field(1, field(1, b"out") + field(2, b"Relu")),
-        "frozen TensorFlow graph; .*--inputs and --outputs",
+        "frozen TensorFlow graph; .*from_frozen_graph",
     ),
     "pt": (zipped("net/data.pkl", "net/data/0"), "PyTorch file: weights, or a network as Python code; .*sample_inputs"),
     "old pt": (bytes.fromhex("80028a0a6cfc9c46f9206aa850192e") + bytes(50), "a PyTorch file"),
