@@ -253,7 +253,8 @@ def symmetric_steps(x: Any, scale: Any, levels: QuantLevels, slope: Any = None) 
     """
     most = float(levels.steps // 2)
     k = ops.clip(x / scale, -most, most)
-    return straight_through(k, _half_up(k)) if slope is None else soft_round(k, slope)
+    # Halves away from zero, as weights are rounded that are stored: one weight that differs shows in 16 bits.
+    return straight_through(k, ops.sign(k) * ops.floor(ops.abs(k) + 0.5)) if slope is None else soft_round(k, slope)
 
 
 def soft_round(k: Any, slope: Any) -> Any:

@@ -264,7 +264,8 @@ class ForwardPass:
             return Value(current)
         products = ops.reshape(self._weights(weights).scale, (-1,)) * self.grids[group].scale
         k = current / products
-        whole = Value(whole=fake_quant.straight_through(k, ops.round(k)), scale=products)
+        rounded = half_away(ops.cast(current, self._wide) / ops.cast(products, self._wide))
+        whole = Value(whole=fake_quant.straight_through(k, ops.cast(rounded, "float32")), scale=products)
         return self._after_delay(self.graph.by_use[use].in_float, whole)
 
     def _stored(self, tensor: Tensor, value: Any, rounding: fake_quant.Rounding = fake_quant.HALF_TO_EVEN) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from ..affine import SMALLEST_SCALE, QuantParams
+from ..affine import SMALLEST_SCALE, QuantParams, round_half_away
 from ..dtypes import Array, DType, Levels
 from ..plan.weights import live_scales, weight_params
 from ..train_bits import TrainBits
@@ -124,7 +124,7 @@ class TernaryQuantizer(WeightQuantizer):
     def deployed(self, weights: Array, params: QuantParams) -> Array:
         scales, _ = params.along(weights.ndim)
         step = 2.0 * self.first_threshold * np.exp(array_of(self.threshold))
-        return (np.clip(np.floor(weights / step + 0.5), -1, 1) * scales).astype(np.float32)
+        return (np.clip(round_half_away(weights / step), -1, 1) * scales).astype(np.float32)
 
 
 class BinaryQuantizer(WeightQuantizer):
