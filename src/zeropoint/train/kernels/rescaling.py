@@ -30,7 +30,7 @@ MULTIPLIER = 2.0**31
 
 def power_of_two(exponent: Any, dtype: Any) -> Any:
     """2**exponent, exactly: what backends compute with `power` is a little off."""
-    place = ops.cast(ops.clip(exponent, LEAST_POWER, MOST_POWER), "int32") - LEAST_POWER
+    place = ops.clip(ops.cast(exponent, "int32") - LEAST_POWER, 0, len(POWERS) - 1)  # NaN has a place, too
     return ops.take(ops.convert_to_tensor(POWERS.astype(standardize_dtype(dtype))), place, axis=0)
 
 
