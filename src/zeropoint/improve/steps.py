@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
+from ..bench.bench import Bench
 from ..bench.errors import decibels
 from ..calibration import Grid, Method, choose_range
 from ..calibration.collect import remeasure
@@ -213,42 +214,45 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
     few = lab.bench.judging(_island_samples(best))
     is_large = few.judged_count < samples.judged_count
     for found in range(MOST_ISLANDS):
-
-        @cache
-        def planned_snr(left: tuple[Op, ...], best: Candidate = best) -> float:
-            return decibels(few.error(best.with_islands(left, Island(FLOAT)).model()))
-
-        @cache
-        def quick_snr(left: tuple[Op, ...], best: Candidate = best) -> float:
-            return decibels(few.error(best.model(left_float=left)))
-
-        before, plan = decibels(samples.error(best.model())), best.planned.plans[0]
-        every = {op: macs_of(op, request.ops) for op in plan.graph.ops}
-        work = {op: macs for op, macs in every.items() if op in plan.schemes}
-        spent = sum(macs for op, macs in every.items() if op not in plan.schemes and op not in plan.dynamic)
-        report = lab.stage("looking for ops to leave float", 2 * STRETCHES)
-        most = (MOST_WORK * sum(every.values()) - spent) / max(1, sum(work.values()))
-        if not work or before >= enough:
+        before = decibels(samples.error(best.model()))
+        if before >= enough:
             return
-        # What is left float changes where its neighbours run: only of large models that is not planned for each part,
-        # unless nothing is found without.
-        snr = quick_snr if is_large else planned_snr
-        island = find_island(work, snr, snr(()), report, most)
+        island, why = _searched_island(lab, best, few, plans_each=not is_large)
         if not island and is_large and not found:
-            snr = planned_snr
-            island = find_island(work, snr, snr(()), report, most)
+            island, why = _searched_island(lab, best, few, plans_each=True)
         if not island:
             return
-        others = f" with {len(island) - 1} others" if len(island) > 1 else ""
-        risen = f"rises from {snr(()):.1f} to {snr(island):.1f} dB"
-        why = f"left float{others}: the SNR of the outputs {risen}"
         # Layers keep integer weights if that brings nearly as much: their products are then in integers, too.
-        schemes = (FLOAT, DYNAMIC) if any(work[op] for op in island) else (FLOAT,)
+        schemes = (FLOAT, DYNAMIC) if any(macs_of(op, request.ops) for op in island) else (FLOAT,)
         tried = [best.with_islands(island, Island(scheme, why)) for scheme in schemes]
         gains = [decibels(samples.error(candidate.model())) - before for candidate in tried]
         chosen = tried[-1] if gains[-1] >= RETAINED * gains[0] else tried[0]
         if max(gains) < GAIN or (best := (yield chosen)) is not chosen:
             return
+
+
+def _searched_island(lab: Lab, best: Candidate, few: Bench, *, plans_each: bool) -> tuple[tuple[Op, ...], str]:
+    """The ops to leave float, none if that does not help, and why.
+
+    What is left float changes where its neighbours run. That is planned for each part that is tried, or left as it is.
+    """
+
+    @cache
+    def snr(left: tuple[Op, ...]) -> float:
+        model = best.with_islands(left, Island(FLOAT)).model() if plans_each else best.model(left_float=left)
+        return decibels(few.error(model))
+
+    plan = best.planned.plans[0]
+    every = {op: macs_of(op, best.request.ops) for op in plan.graph.ops}
+    work = {op: macs for op, macs in every.items() if op in plan.schemes}
+    spent = sum(macs for op, macs in every.items() if op not in plan.schemes and op not in plan.dynamic)
+    report = lab.stage("looking for ops to leave float", 2 * STRETCHES)
+    most = (MOST_WORK * sum(every.values()) - spent) / max(1, sum(work.values()))
+    island = find_island(work, snr, snr(()), report, most) if work else ()
+    if not island:
+        return (), ""
+    others = f" with {len(island) - 1} others" if len(island) > 1 else ""
+    return island, f"left float{others}: the SNR of the outputs rises from {snr(()):.1f} to {snr(island):.1f} dB"
 
 
 def _good_enough(candidate: Candidate) -> float:
