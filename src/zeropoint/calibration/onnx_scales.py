@@ -102,12 +102,12 @@ def _skeleton(file: OnnxFile) -> Skeleton:
     for node in file.nodes:
         constants = [_constant(name, makers, file) for name in node.inputs]
         reads = [name for name, known in zip(node.inputs, constants, strict=True) if known is None and name]
-        weights = constants[1] if node.kind in WEIGHTED and len(constants) > 1 else None
-        if weights is not None:
-            values[weights[0]] = weights[1]
-        if reads and all(known is None for known in constants[:1]):
-            kinds = KINDS.get(node.kind, (node.kind,))
-            nodes.append(Node(kinds, tuple(reads), node.outputs, None if weights is None else weights[0]))
+        weights = next(iter(constants[1:2]), None) if node.kind in WEIGHTED else None
+        name, held = weights or (None, None)
+        if name is not None and held is not None:
+            values[name] = held
+        if reads and constants[0] is None:
+            nodes.append(Node(KINDS.get(node.kind, (node.kind,)), tuple(reads), node.outputs, name))
     names = (name for node in nodes for name in (*node.reads, *node.makes))
     return Skeleton(tuple(file.inputs), nodes, values, {name: _plain(name) for name in names})
 

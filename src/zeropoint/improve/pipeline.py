@@ -18,11 +18,11 @@ from ..bench.sample_checks import SAMPLE_CAUSES, check_samples
 from ..bench.verdict import CLEAR, UNKNOWN, Verdict, verdict
 from ..calibration import Settings, Stats
 from ..calibration.collect import Progress, in_sequence_note, never_used, unknown_states
-from ..display import Displayed
+from ..display import Displayed, counted
 from ..errors import MissingExtra, UnsupportedOp, argument
 from ..files import PathLike
 from ..graph.edit import with_written_ranges
-from ..graph.model import Model
+from ..graph.model import Model, Op
 from ..graph.query import Use, constants
 from ..ops.check import check_runnable
 from ..parallel import cached_property
@@ -229,29 +229,33 @@ def _require_taken(check: Check) -> None:
 def _other_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:
     """Ops whose weights are held in another way than asked for, because LiteRT or the target has no kernel for that."""
     wider, narrowed, unblocked = Counter[tuple[str, str, str, str]](), Counter[tuple[str, str]](), Counter[str]()
-    for plan in plans:
-        grids = plan.constants.grids.items()
-        held: dict[Use, Form] = {u: p for u, p in grids if u.slot in request.ops[u.op.kind].weight_slots}
-        held |= {u: p.form for u, p in plan.packed.items() if not p.unpacked}
-        for op, form in {use.op: form for use, form in held.items()}.items():
-            asked = request.recipe.scheme(op)
-            if asked.weights is None or asked.levels is None or not isinstance(form, QuantParams):
-                continue
-            if form.levels.bits > asked.levels.bits:
-                spec = request.ops[op.kind]
-                kernels = spec.hybrid if asked.activations is None else spec.weights.get(asked.activations, ())
-                who = request.target.name if asked.weights in kernels else "LiteRT"
-                wider[op.label, asked.weights.label, form.dtype.label, who] += 1
-            if form.narrowed is not None:
-                narrowed[f"{form.narrowed}-bit", form.dtype.label] += 1
-            if asked.block is not None and form.block is None:
-                unblocked[op.label] += 1
+    for op, form in (pair for plan in plans for pair in _held_weights(plan, request).items()):
+        asked = request.recipe.scheme(op)
+        if asked.weights is None or asked.levels is None:
+            continue
+        if form.levels.bits > asked.levels.bits:
+            spec = request.ops[op.kind]
+            kernels = spec.hybrid if asked.activations is None else spec.weights.get(asked.activations, ())
+            who = request.target.name if asked.weights in kernels else "LiteRT"
+            wider[op.label, asked.weights.label, form.dtype.label, who] += 1
+        if form.narrowed is not None:
+            narrowed[f"{form.narrowed}-bit", form.dtype.label] += 1
+        if asked.block is not None and form.block is None:
+            unblocked[op.label] += 1
     for (label, asked_label, made_label, who), count in wider.items():
         yield f"{count} {label} with {made_label} weights: {who} has no {asked_label} kernel for it"
     for (bits, held_as), count in narrowed.items():
-        yield f"{count} {'layer' if count == 1 else 'layers'} with {bits} weights, which {held_as} holds"
+        yield f"{counted(count, 'layer')} with {bits} weights, which {held_as} holds"
     for label, count in unblocked.items():
         yield f"{count} {label} with a scale for each channel: LiteRT has no kernel for such blocks of it"
+
+
+def _held_weights(plan: Plan, request: Request) -> dict[Op, QuantParams]:
+    """The parameters of each op's quantized weights."""
+    grids = plan.constants.grids.items()
+    held: dict[Use, Form] = {u: p for u, p in grids if u.slot in request.ops[u.op.kind].weight_slots}
+    held |= {u: p.form for u, p in plan.packed.items() if not p.unpacked}
+    return {use.op: form for use, form in held.items() if isinstance(form, QuantParams)}
 
 
 def quantize_on(

@@ -74,7 +74,7 @@ def crossings(
     counts = Counter(callee for g in model.graphs for op in g.ops for callee in op.graphs())
     once = {g for g, count in counts.items() if count == 1} - set(entry_graphs(model))
     found: dict[Graph, Crossing] = {}
-    agreement = _Agreement(planned, ops, ranges, strict)
+    agreement = _CommonParameters(planned, ops, ranges, strict)
     for graph in planned:
         for op in graph.ops:
             ports = [port for port in _ports(op) if port.is_float] if set(op.graphs()) <= once else []
@@ -117,7 +117,7 @@ def _ports(op: Op) -> Iterator[_Port]:
 
 
 @dataclass(frozen=True)
-class _Agreement:
+class _CommonParameters:
     plans: Mapping[Graph, Plan]
     ops: Mapping[str, OpSpec]
     ranges: TensorRanges

@@ -10,8 +10,9 @@ from ..calibration import Range
 from ..dtypes import Array, DType
 from ..errors import InvalidStats, argument
 from ..graph.edit import set_constant
-from ..graph.model import Model, Tensor
+from ..graph.model import Model, Op, Tensor
 from ..ops import Bias
+from ..ops.spec import Weight
 from .plan import Plan
 from .request import Request
 from .tensor_ranges import TensorRanges
@@ -33,11 +34,19 @@ def clip_constants(model: Model, request: Request, keys: Mapping[Tensor, str]) -
                     "of the weights; leave it out"
                 )
             if tensor.dtype is DType.FLOAT32:
-                clipped = np.clip(tensor.data, entry.low, entry.high)
-                if entry.channels and spec is not None and (role := spec.held(slot)) is not None:
-                    clipped = _clip_channels(tensor, entry, role.axis_of(op, len(tensor.shape)))
-                if not np.array_equal(clipped, tensor.data):
-                    set_constant(tensor, clipped.astype(np.float32), DType.FLOAT32)
+                role = None if spec is None or not entry.channels else spec.held(slot)
+                _clip(tensor, entry, role, op)
+
+
+def _clip(tensor: Tensor, entry: Range, role: Weight | None, op: Op) -> None:
+    """Limit a constant; each channel by itself where it has a role whose channels are given ranges."""
+    assert tensor.data is not None
+    if role is None:
+        clipped = np.clip(tensor.data, entry.low, entry.high)
+    else:
+        clipped = _clip_channels(tensor, entry, role.axis_of(op, len(tensor.shape)))
+    if not np.array_equal(clipped, tensor.data):
+        set_constant(tensor, clipped.astype(np.float32), DType.FLOAT32)
 
 
 def _clip_channels(tensor: Tensor, given: Range, axis: int | None) -> Array:

@@ -33,19 +33,40 @@ def fit_to_target(model: Model, target: Target, ops: Mapping[str, OpSpec]) -> di
         if Rewrite.FIXED_SHAPES in target.rewrites:
             _fold_shapes(model, graph, ops)
         for op in list(graph.ops):
-            if Rewrite.PLAIN_CLAMPS in target.rewrites and op.kind == "RELU_0_TO_1":
-                made[_split_clamp(graph, op)] = Range(-1.0, 1.0, "what RELU_N1_TO_1 gives")
-            if Rewrite.SHORT_CONCATENATIONS in target.rewrites and op.kind == "CONCATENATION":
-                conditions = target.conditions(TypedOp.of_file(op, ops))
-                most = next((c.most for c in conditions if isinstance(c, InputCount)), len(op.inputs))
-                made |= dict.fromkeys(_join_in_steps(graph, op, most), op.outputs[0])
-            if Rewrite.UNIT_STEPS in target.rewrites and op.kind == "STRIDED_SLICE":
-                made |= slice_without_steps(graph, op)
-            if Rewrite.SELECT_V2 in target.rewrites and op.kind == "SELECT":
-                _select_by_element(graph, op)
-            if Rewrite.LONG_LSTM in target.rewrites and op.kind == LSTM:
-                op.inputs += [None] * (Gate.OUTPUT.normalization + 1 - len(op.inputs))
+            wanted = REWRITES.get(op.kind)
+            if wanted in target.rewrites:
+                made |= _rewritten(wanted, graph, op, target, ops)
     return made
+
+
+REWRITES = {
+    "RELU_0_TO_1": Rewrite.PLAIN_CLAMPS,
+    "CONCATENATION": Rewrite.SHORT_CONCATENATIONS,
+    "STRIDED_SLICE": Rewrite.UNIT_STEPS,
+    "SELECT": Rewrite.SELECT_V2,
+    LSTM: Rewrite.LONG_LSTM,
+}
+"""What is done to ops of a kind, for targets that want it."""
+
+
+def _rewritten(
+    wanted: Rewrite | None, graph: Graph, op: Op, target: Target, ops: Mapping[str, OpSpec]
+) -> Mapping[Tensor, Range | Tensor]:
+    """Edit one op; the ranges of tensors that are new."""
+    match wanted:
+        case Rewrite.PLAIN_CLAMPS:
+            return {_split_clamp(graph, op): Range(-1.0, 1.0, "what RELU_N1_TO_1 gives")}
+        case Rewrite.SHORT_CONCATENATIONS:
+            conditions = target.conditions(TypedOp.of_file(op, ops))
+            most = next((c.most for c in conditions if isinstance(c, InputCount)), len(op.inputs))
+            return dict.fromkeys(_join_in_steps(graph, op, most), op.outputs[0])
+        case Rewrite.UNIT_STEPS:
+            return slice_without_steps(graph, op)
+        case Rewrite.SELECT_V2:
+            _select_by_element(graph, op)
+        case Rewrite.LONG_LSTM:
+            op.inputs += [None] * (Gate.OUTPUT.normalization + 1 - len(op.inputs))
+    return {}
 
 
 def fuse_clamps(model: Model, target: Target) -> None:

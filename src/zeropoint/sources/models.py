@@ -32,6 +32,14 @@ KINDS = (
     "function that jax.jit returned"
 )
 
+FRAMEWORKS = (
+    ("keras", ("keras", "tf_keras"), ("Model", "Layer")),
+    ("function", ("tensorflow",), ("ConcreteFunction", "PolymorphicFunction")),
+    ("torch", ("torch",), ("Module", "ExportedProgram")),
+    ("jitted", ("jax", "jaxlib"), ("PjitFunction", "Exported")),
+)
+"""What is converted, the most specific first: the packages and the names of its classes."""
+
 ADVICE = {
     "tensorflow": "give a tf.function of it with an input_signature",
     "jax": "give a function of it that jax.jit returned",
@@ -52,18 +60,24 @@ def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion 
     asked = conversion or Conversion()
     if hasattr(source, "__fspath__") or isinstance(source, str):
         return _load_path(Path(source), asked)
+    return _load_object(source, sample_inputs, asked)
+
+
+def _load_object(source: Any, sample_inputs: Any, asked: Conversion) -> Model:
+    """What a framework holds in memory: one object, or several functions."""
     functions = source if isinstance(source, list | tuple) else [source]
     frameworks = {_framework(f) for f in functions}
-    if frameworks == {"function"}:
+    framework = next(iter(frameworks)) if len(frameworks) == 1 else None
+    if framework == "function":
         return from_functions(functions, None, asked)
-    if frameworks == {"keras"} and functions == [source]:
-        return from_keras_model(source, asked)
-    if frameworks == {"torch"} and functions == [source]:
-        return from_torch(source, sample_inputs, asked)
-    if frameworks == {"jitted"} and functions == [source]:
-        return from_jax(source, sample_inputs, asked)
-    advice = ADVICE.get(str(next(iter(frameworks)))) if len(frameworks) == 1 else None
-    advice = advice or f"give {KINDS}"
+    match framework if functions == [source] else None:
+        case "keras":
+            return from_keras_model(source, asked)
+        case "torch":
+            return from_torch(source, sample_inputs, asked)
+        case "jitted":
+            return from_jax(source, sample_inputs, asked)
+    advice = ADVICE.get(str(framework), f"give {KINDS}")
     raise InvalidModel(f"an object of type {type(source).__name__} is not a model that can be read; {advice}")
 
 
@@ -81,19 +95,11 @@ def _load_path(path: Path, asked: Conversion) -> Model:
 
 def _framework(value: Any) -> str | None:
     """What a value is an instance of, looking at the most specific first: Keras builds upon the other two."""
-    classes = [(c.__module__, c.__name__) for c in type(value).__mro__]
-    if any(m.startswith(("keras.", "tf_keras.")) and name in ("Model", "Layer") for m, name in classes):
-        return "keras"
-    if any(m.startswith("tensorflow.") and name in ("ConcreteFunction", "PolymorphicFunction") for m, name in classes):
-        return "function"
-    if any(m.startswith("torch.") and name in ("Module", "ExportedProgram") for m, name in classes):
-        return "torch"
-    if any(m.split(".")[0] in ("jax", "jaxlib") and name in ("PjitFunction", "Exported") for m, name in classes):
-        return "jitted"
-    for name in ("tensorflow", "jax"):
-        if any(m.split(".")[0].startswith(name) for m, _ in classes):
-            return name
-    return None
+    classes = [(c.__module__.split(".")[0], c.__name__) for c in type(value).__mro__]
+    for framework, packages, names in FRAMEWORKS:
+        if any(package in packages and name in names for package, name in classes):
+            return framework
+    return next((name for name in ADVICE if any(package.startswith(name) for package, _ in classes)), None)
 
 
 def size_of(path: PathLike | None, model: Model) -> int:

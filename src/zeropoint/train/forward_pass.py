@@ -26,7 +26,7 @@ from .backend import held_type, wide_type
 from .compute import FUSED, RecurrentState
 from .fake_quant_graph import FakeQuantGraph
 from .kernels import KERNELS, NEARLY_ROUNDED, IntegerCall, Integers
-from .kernels.rescaling import Scales, half_away, rescale
+from .kernels.rescaling import TrainedScales, half_away, rescale
 
 PARTS_PER_RANGE = 4
 """Ends of ranges move slowly: the first of so many parts of a batch tells where to as well as all do, in less time."""
@@ -183,7 +183,7 @@ class ForwardPass:
         wide = "float32" if isinstance(rule, Float32) else self._wide
         (sums,) = self.graph.compute(op, [ops.cast(v, wide) if ops.is_tensor(v) else v for v in whole])
         data, weights = scales
-        units = rescale(rule, sums, Scales(data, ops.reshape(weights, (-1,)), self.grids[group].scale, wide))
+        units = rescale(rule, sums, TrainedScales(data, ops.reshape(weights, (-1,)), self.grids[group].scale, wide))
         return ops.cast(sums, "float32"), fake_quant.given(units)
 
     def _data_slot(self, op: Op) -> int:
@@ -213,7 +213,7 @@ class ForwardPass:
         if value.whole is None:
             return self._quantized(value.real, group)
         rule, one = self.graph.conversion(tensor, group).requantize, ops.ones((), "float32")
-        units = rescale(rule, value.whole, Scales(value.scale, one, self.grids[group].scale, self._wide))
+        units = rescale(rule, value.whole, TrainedScales(value.scale, one, self.grids[group].scale, self._wide))
         return self._quantized(value.real, group, fake_quant.given(units))
 
     def _state(self, tensor: Tensor) -> RecurrentState:

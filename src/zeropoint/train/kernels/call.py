@@ -16,7 +16,7 @@ from ...graph.model import Op
 from ...ops import fused_activation
 from ...simulation.rules import Rules
 from ..compute import Call, compute
-from .rescaling import Scales, half_away
+from .rescaling import TrainedScales, half_away
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class IntegerCall:
     def scale(self, slot: int) -> Any:
         return self.inputs[slot].scale
 
-    def ratio(self, slot: int = 0, other: Any = 1.0) -> Scales:
+    def ratio(self, slot: int = 0, other: Any = 1.0) -> TrainedScales:
         """From the scale of an input, times another one, to the output's."""
-        return Scales(self.scale(slot), ops.convert_to_tensor(other, "float32"), self.output.scale, self.wide)
+        return TrainedScales(self.scale(slot), ops.convert_to_tensor(other, "float32"), self.output.scale, self.wide)
 
     def zero_point(self, slot: int | None = None) -> Any:
         """Of an input, or the output's."""

@@ -13,7 +13,7 @@ from ...ops.execution import HEADROOM
 from ...simulation import elementwise as simulated
 from ...simulation.weighted import rescaling_of
 from .call import IntegerCall, IntegerKernel
-from .rescaling import Multiplier, half_up, power_of_two, rescale, split
+from .rescaling import QuantizedMultiplier, half_up, power_of_two, rescale, split
 
 Combine = Callable[[Any, Any], Any]
 
@@ -30,25 +30,25 @@ def _to_common_scale(call: IntegerCall, headroom: int, times: Callable[..., Any]
     scales = [ops.cast(call.scale(slot), "float32") for slot in (0, 1)]
     common = call.real(2.0 * ops.maximum(*scales))
     made = [
-        times(Multiplier.of(call.real(scale) / common), call.whole(slot) * 2.0**headroom)
+        times(QuantizedMultiplier.of(call.real(scale) / common), call.whole(slot) * 2.0**headroom)
         for slot, scale in enumerate(scales)
     ]
     return made[0], made[1], common
 
 
 def _fixed_point_sum(call: IntegerCall, combine: Combine) -> Any:
-    return _sum_at_common_scale(call, combine, Multiplier.times)
+    return _sum_at_common_scale(call, combine, QuantizedMultiplier.times)
 
 
 def _vectorized_sum(call: IntegerCall, combine: Combine) -> Any:
     """Where nothing is broadcast, 16 elements at a time have their inputs rounded once."""
-    plain = _sum_at_common_scale(call, combine, Multiplier.times)
+    plain = _sum_at_common_scale(call, combine, QuantizedMultiplier.times)
     first, second = call.op.inputs[:2]
     assert first is not None
     assert second is not None
     if first.shape == second.shape:
         together = ops.convert_to_tensor(call.vectorized(0, 16))
-        plain = ops.where(together, _sum_at_common_scale(call, combine, Multiplier.times_once), plain)
+        plain = ops.where(together, _sum_at_common_scale(call, combine, QuantizedMultiplier.times_once), plain)
     return plain
 
 
@@ -56,7 +56,7 @@ def _sum_at_common_scale(call: IntegerCall, combine: Combine, times: Callable[..
     headroom = HEADROOM[call.output.dtype.bits]
     first, second, common = _to_common_scale(call, headroom, times)
     factor = common / call.real(2.0**headroom * ops.cast(call.output.scale, "float32"))
-    return call.finished(Multiplier.of(factor).times(combine(first, second)))
+    return call.finished(QuantizedMultiplier.of(factor).times(combine(first, second)))
 
 
 def _sum_of_21_bits(call: IntegerCall, combine: Combine) -> Any:
@@ -83,9 +83,9 @@ def multiply(call: IntegerCall) -> Any:
 
 
 def squared_difference(call: IntegerCall) -> Any:
-    first, second, common = _to_common_scale(call, 7, Multiplier.times)
+    first, second, common = _to_common_scale(call, 7, QuantizedMultiplier.times)
     factor = common * common / call.real(2.0**14 * ops.cast(call.output.scale, "float32"))
-    return call.finished(Multiplier.of(factor).times(ops.square(first - second)))
+    return call.finished(QuantizedMultiplier.of(factor).times(ops.square(first - second)))
 
 
 def matrix_product(call: IntegerCall) -> Any:
@@ -101,7 +101,7 @@ def compare(function: Combine, orders: bool = True) -> IntegerKernel:
     def compared(call: IntegerCall) -> Any:
         if orders and call.inputs[0].dtype not in call.rules.ordered_by_scale:
             return function(call.stored(0), call.stored(1))
-        sides = [Multiplier.of(call.real(call.scale(slot))).times(call.whole(slot) * 256.0) for slot in (0, 1)]
+        sides = [QuantizedMultiplier.of(call.real(call.scale(slot))).times(call.whole(slot) * 256.0) for slot in (0, 1)]
         return function(*sides)
 
     return compared

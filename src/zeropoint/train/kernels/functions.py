@@ -12,7 +12,7 @@ from keras import ops
 from ...dtypes import DType
 from ...simulation.functions import POINTS, sigmoid_points
 from .call import IntegerCall, IntegerKernel
-from .rescaling import Multiplier, half_away, half_up, power_of_two, split, toward_zero
+from .rescaling import QuantizedMultiplier, half_away, half_up, power_of_two, split, toward_zero
 
 Function = Callable[[Any], Any]
 RealFunction = Callable[[Any, Callable[[Function], Function]], Any]
@@ -116,8 +116,8 @@ def reciprocal_root(call: IntegerCall) -> Any:
         return looked_up(call, lambda x, _: ops.where(x <= 0, greatest, 1.0 / ops.sqrt(ops.maximum(x, LEAST))))
     top = float(call.output.dtype.max) - call.zero_point()
     factor = call.real(1.0) / call.real(ops.sqrt(call.scale(0)) * call.output.scale)
-    multiplier = Multiplier.of(factor)
-    shifted = Multiplier(multiplier.fraction, multiplier.shift - 20.0)
+    multiplier = QuantizedMultiplier.of(factor)
+    shifted = QuantizedMultiplier(multiplier.fraction, multiplier.shift - 20.0)
 
     def root(x: Any) -> Any:
         inverse = half_away(2.0**20 / ops.sqrt(ops.maximum(x, 1.0)))
@@ -129,8 +129,8 @@ def reciprocal_root(call: IntegerCall) -> Any:
 def hard_swish(call: IntegerCall) -> Any:
     """x * relu6(x + 3) / 6 in 16 bits: a factor from 0 to 1 times x, both rescaled."""
     fine = (1 / 128) * call.scale(0)
-    scaling = Multiplier.of(call.real(fine / call.output.scale))
-    gating = Multiplier.of(call.real(fine / float(np.float32(3.0) / np.float32(32768.0))))
+    scaling = QuantizedMultiplier.of(call.real(fine / call.output.scale))
+    gating = QuantizedMultiplier.of(call.real(fine / float(np.float32(3.0) / np.float32(32768.0))))
 
     def function(k: Any) -> Any:
         x = k * 128.0

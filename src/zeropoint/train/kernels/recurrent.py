@@ -13,7 +13,7 @@ from ...ops.recurrent import Gate, LstmSlot
 from ...simulation.recurrent import GATE_BITS, HIGH, LOW, FixedPointCell, is_plain
 from .call import IntegerCall
 from .functions import look_up
-from .rescaling import Multiplier, half_away
+from .rescaling import QuantizedMultiplier, half_away
 
 EVERY_INT16 = np.arange(LOW, HIGH + 1)
 
@@ -30,10 +30,10 @@ def _tanh(integer_bits: int) -> Array:
 
 def lstm(call: IntegerCall) -> Any:
     """As `zeropoint.simulation.recurrent` does it; None for layers that it does not know."""
-    return _Layer(call).run() if is_plain(call.op) else None
+    return _TrainedLayer(call).run() if is_plain(call.op) else None
 
 
-class _Layer:
+class _TrainedLayer:
     """The state between the steps of a sequence, in whole steps from zero."""
 
     def __init__(self, call: IntegerCall) -> None:
@@ -42,7 +42,7 @@ class _Layer:
         clip = np.float32(call.option("cellClip", 0.0)) / np.float32(2.0**self.power)
         self.clip = float(min(int(clip), HIGH))
         self.is_coupled = call.inputs[Gate.INPUT.weights] is None
-        self.factor = Multiplier.of(call.real(ops.cast(2.0**-30, "float32") / call.output.scale))
+        self.factor = QuantizedMultiplier.of(call.real(ops.cast(2.0**-30, "float32") / call.output.scale))
         ends = call.output.dtype.min, call.output.dtype.max
         self.low, self.high = (float(end) - call.zero_point() for end in ends)
 
@@ -84,7 +84,7 @@ class _Layer:
         total = self._added(total, self._product(hidden, LstmSlot.OUTPUT_STATE, gate.recurrent_weights, None))
         if gate.peephole is not None and call.inputs[gate.peephole] is not None:
             factor = 2.0**self.power * ops.cast(call.scale(gate.peephole), "float32") * 2.0**12
-            seen = Multiplier.of(call.real(ops.reshape(factor, ()))).times(cell * call.whole(gate.peephole))
+            seen = QuantizedMultiplier.of(call.real(ops.reshape(factor, ()))).times(cell * call.whole(gate.peephole))
             total = self._added(total, seen)
         return total
 
@@ -93,7 +93,7 @@ class _Layer:
         factor = ops.reshape(call.scale(weights), ()) * call.scale(slot) * 2.0**12
         sums = ops.matmul(x, ops.transpose(call.whole(weights)))
         sums = sums if bias is None else sums + call.whole(bias)
-        return ops.clip(Multiplier.of(call.real(factor)).times(sums), LOW, HIGH)
+        return ops.clip(QuantizedMultiplier.of(call.real(factor)).times(sums), LOW, HIGH)
 
     @staticmethod
     def _added(total: Any, more: Any) -> Any:

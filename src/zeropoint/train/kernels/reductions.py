@@ -12,7 +12,7 @@ from ...ops.layout import pooling_windows, sliding
 from ...simulation import normalization, pooling
 from .call import IntegerCall, IntegerKernel
 from .functions import interpolate, look_up
-from .rescaling import Multiplier, half_away, half_up, power_of_two, split, toward_zero
+from .rescaling import QuantizedMultiplier, half_away, half_up, power_of_two, split, toward_zero
 
 
 def _counted(call: IntegerCall) -> int:
@@ -32,10 +32,10 @@ def _total(call: IntegerCall, x: Any) -> Any:
 
 def _mean_in_fixed_point(call: IntegerCall) -> Any:
     count = _counted(call)
-    ratio = Multiplier.of(call.real(call.scale(0)) / call.real(call.output.scale))
+    ratio = QuantizedMultiplier.of(call.real(call.scale(0)) / call.real(call.output.scale))
     more = ops.minimum(call.real(float(min(count.bit_length() - 1, 32))), 31.0 + ratio.shift)
     divided = ops.floor(ratio.fraction * 2.0**31 * power_of_two(more, call.wide) / float(count)) / 2.0**31
-    return Multiplier(divided, ratio.shift - more).times(_total(call, call.whole(0)))
+    return QuantizedMultiplier(divided, ratio.shift - more).times(_total(call, call.whole(0)))
 
 
 def _mean_in_float32(call: IntegerCall) -> Any:
@@ -127,7 +127,7 @@ def _softmax_of_int16(call: IntegerCall, beta: float) -> Any:
         ops.convert_to_tensor(t.astype(call.wide)) for t in normalization.int16_tables()
     )
     factor = call.real(call.scale(0) * beta) / (10.0 / 65535.0)
-    below = Multiplier.of(factor).times(-_below(call))
+    below = QuantizedMultiplier.of(factor).times(-_below(call))
     exponentials = interpolate(ops.clip(below + 32767.0, -32768.0, 32767.0), exponential_table)
     total = ops.sum(exponentials, axis=-1, keepdims=True)
     _, bits = split(total)

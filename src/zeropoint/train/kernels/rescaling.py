@@ -56,14 +56,14 @@ def split(x: Any) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True)
-class Multiplier:
+class QuantizedMultiplier:
     """A real factor as kernels hold it: `fraction` is a multiple of 2**-31, to be shifted to the left by `shift`."""
 
     fraction: Any
     shift: Any
 
     @classmethod
-    def of(cls, factor: Any) -> Multiplier:
+    def of(cls, factor: Any) -> QuantizedMultiplier:
         fraction, shift = split(factor)
         rounded = half_up(fraction * MULTIPLIER) / MULTIPLIER
         return cls(rounded, shift)
@@ -98,7 +98,7 @@ class Multiplier:
 
 
 @dataclass(frozen=True)
-class Scales:
+class TrainedScales:
     """The factor of a product, inputs * weights / output, each as float32; `wide` is what reals are computed in."""
 
     inputs: Any
@@ -110,16 +110,16 @@ class Scales:
         made = ops.cast(self.inputs, product) * ops.cast(self.weights, product)
         return ops.cast(ops.cast(made, quotient) / ops.cast(self.output, quotient), self.wide)
 
-    def multiplier(self, rule: FixedPoint) -> Multiplier:
+    def multiplier(self, rule: FixedPoint) -> QuantizedMultiplier:
         several = len(self.weights.shape) > 0 and int(np.prod(self.weights.shape)) > 1
         product, quotient = (self.wide if several else self._type(t) for t in (rule.product, rule.quotient))
-        return Multiplier.of(self.factor(product, quotient))
+        return QuantizedMultiplier.of(self.factor(product, quotient))
 
     def _type(self, real: type[Any]) -> str:
         return "float32" if real is np.float32 else self.wide
 
 
-def rescale(rule: Rescaling, sums: Any, scales: Scales) -> Any:
+def rescale(rule: Rescaling, sums: Any, scales: TrainedScales) -> Any:
     """Sums of products in units of the output, whole numbers."""
     sums = ops.cast(sums, scales.wide)
     match rule:
