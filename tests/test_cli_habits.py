@@ -467,15 +467,15 @@ def test_an_interrupt_leaves_no_file(folder, command):
     assert contents(folder) == before
 
 
-def listen_to_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+LISTENING = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import zeropoint.__main__ as m; m.run()"
+)
+"""The command line where interrupts are not ignored, as they are in what a shell runs in the background."""
 
 
 def test_an_interrupt_from_outside(folder):
-    command = [sys.executable, "-m", "zeropoint", "benchmark", MODEL, "--rounds", "1000000000", "--verbose"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen_to_interrupts
-    ) as process:
+    command = [sys.executable, "-c", LISTENING, "benchmark", MODEL, "--rounds", "1000000000", "--verbose"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith(b"zeropoint ")  # it has begun
         process.send_signal(signal.SIGINT)

@@ -26,13 +26,14 @@ from .blocks import ROOT, Block, blocks, commands, exchanges, pages
 
 REASONS = {
     "installs packages": 3,
-    "needs PyTorch": 2,
+    "needs PyTorch": 3,
+    "needs litert-converter": 1,
     "a drawing": 2,
     "needs a zoo of models, other tools and half an hour": 1,
     "takes a minute": 1,
     "takes hours": 1,
     "needs a checkout of tflite-micro and a cross compiler": 1,
-    "one line of a summary": 2,
+    "one line of a summary": 3,
     "the names are those of another model": 2,
     "takes a frozen graph": 2,
 }

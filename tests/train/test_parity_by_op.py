@@ -19,6 +19,9 @@ SAMPLES = 3
 TRAINED = [c for c in CASES if c.activations is not DType.UINT8 and c.sample.kind not in WITHOUT_GRADIENT]
 """Every row that trains, in every type that it claims."""
 
+FLOAT_STEPS = ("projection", "normalized")
+"""Variants of recurrent layers whose steps are computed in float between the grids."""
+
 WIDE = keras.backend.backend() != "jax"
 """Whether the backend has float64; without, numbers of more than 24 bits are rounded."""
 
@@ -26,12 +29,13 @@ WIDE = keras.backend.backend() != "jax"
 @pytest.mark.parametrize("case", TRAINED, ids=str)
 def test_every_row_computes_as_its_kernel_does(case: Case):
     """Exactly where the backend has float64. Ops that become several, around a table, are compared in LiteRT."""
+    in_float = case.sample.name.startswith(FLOAT_STEPS)
     net = trainable(case.sample.model(), recipe=case.recipe(), stats=statistics(case.sample), ranges=case.ranges())
     result, samples = export(net), case.sample.draw(SAMPLES)
     found = [op.parity for op in op_parity(net, result, samples)] or list(parity(net, result, samples))
     assert found
-    assert max(one.worst for one in found) <= (0 if WIDE else 1)
-    assert min(one.equal for one in found) >= (1 if WIDE else 0.95)
+    assert max(one.worst for one in found) <= (0 if WIDE and not in_float else 1)
+    assert min(one.equal for one in found) >= (0.5 if in_float else 1 if WIDE else 0.95)
 
 
 @pytest.fixture(scope="module")

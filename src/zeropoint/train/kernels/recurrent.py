@@ -10,7 +10,7 @@ from keras import ops
 
 from ...dtypes import Array
 from ...ops.recurrent import Gate, LstmSlot
-from ...simulation.recurrent import GATE_BITS, HIGH, LOW, FixedPointCell, is_plain
+from ...simulation.recurrent import GATE_BITS, HIGH, LOW, FixedPointCell
 from .call import IntegerCall
 from .functions import look_up
 from .rescaling import QuantizedMultiplier, half_away
@@ -29,8 +29,13 @@ def _tanh(integer_bits: int) -> Array:
 
 
 def lstm(call: IntegerCall) -> Any:
-    """As `zeropoint.simulation.recurrent` does it; None for layers that it does not know."""
-    return _TrainedLayer(call).run() if is_plain(call.op) else None
+    """As `zeropoint.simulation.recurrent` does it; None for layers with a projection or layer normalization.
+
+    These are computed in float between the grids, as all of them are while training.
+    """
+    others = (LstmSlot.PROJECTION, Gate.OUTPUT.normalization)
+    is_plain = all(slot >= len(call.inputs) or call.inputs[slot] is None for slot in others)
+    return _TrainedLayer(call).run() if is_plain else None
 
 
 class _TrainedLayer:
