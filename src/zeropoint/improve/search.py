@@ -132,7 +132,7 @@ class StepSearch:
             if before.error.beats(error):
                 best, error = before.candidate, before.error
         what, seconds = self._named(step, lab, in_other_bits), time.perf_counter() - start
-        self.trials.append(StepRecord(what, seconds, trials.reached, best is not before.candidate))
+        self.trials.append(StepRecord(what, seconds, trials.shown, best is not before.candidate))
         gain = decibels(error.value) - decibels(before.error.value)
         return Found(best, error, {**before.gains, step.name: gain})
 
@@ -161,6 +161,11 @@ class Trials:
 
     def __post_init__(self) -> None:
         self.first_error = self.error
+
+    @property
+    def shown(self) -> float:
+        """The error of what was taken; of what came closest, if nothing was."""
+        return self.reached if self.error is self.first_error else self.error.value
 
     def run(self, proposals: Proposals) -> None:
         candidate = next(proposals, None)
