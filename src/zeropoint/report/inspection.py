@@ -141,7 +141,8 @@ class Inspection(Displayed):
         few = Counter(t.levels or 0 for t in weights if has_few_levels(t))
         if not few:
             return None
-        told = ", ".join(f"{n} with {k} levels ({bits_for(k)} bit{'s' * (k > 2)})" for k, n in sorted(few.items()))
+        bits = {k: counted(bits_for(k), "bit") for k in few}
+        told = ", ".join(f"{n} with {counted(k, 'level')} ({bits[k]})" for k, n in sorted(few.items()))
         return f"{few.total()} of {len(weights)} weights: {told}"
 
     @property
