@@ -96,9 +96,7 @@ def test_what_was_trained_is_what_is_deployed(weight_bits, ranges):
     result = export(net)
     assert zeropoint.to_bytes(result.model) != zeropoint.to_bytes(before.model)
     (found,) = parity(net, result, samples)
-    is_narrow = (
-        keras.backend.backend() == "jax"
-    )  # no float64: a unit in a layer of 4 bits, of which a softmax makes more
+    is_narrow = keras.backend.backend() == "jax"  # no float64: a unit off in a layer, more behind a softmax
     assert found.within_one >= (0.97 if is_narrow else 0.99), str(found)
     assert found.worst <= (4 if is_narrow else 2), str(found)
 
