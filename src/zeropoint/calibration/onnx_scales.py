@@ -10,7 +10,7 @@ import numpy as np
 from ..dtypes import Array
 from ..errors import InvalidStats
 from ..files import PathLike
-from ..ops.onnx_names import KINDS
+from ..ops.onnx_names import KINDS, WEIGHTED
 from ..sources.onnx_file import OnnxFile, OnnxNode, read_onnx
 from .encodings import Encoding
 from .skeleton import Node, Skeleton
@@ -18,9 +18,6 @@ from .skeleton import Node, Skeleton
 QUANTIZED = {np.dtype(np.int8): 8, np.dtype(np.uint8): 8, np.dtype(np.int16): 16, np.dtype(np.uint16): 16}
 SUFFIXES = ("_quantized", "_QuantizeLinear_Input")
 CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-"""Ops whose second input is weights, if it is constant."""
-
 Encodings = Mapping[str, tuple[Encoding, ...]]
 
 

@@ -60,3 +60,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "Unsqueeze": ("RESHAPE", "EXPAND_DIMS"),
     "Upsample": _RESIZE,
 }
+
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""ONNX ops whose second input is weights, if it is constant."""
