@@ -190,7 +190,7 @@ def test_what_a_microcontroller_cannot_run_is_refused():
 
 
 def test_too_small_an_arena_is_refused():
-    with pytest.raises(RuntimeFailure, match=r"needs an arena of [\d,]+ bytes .* and 100 are there"):
+    with pytest.raises(RuntimeFailure, match=r"needs an arena of [\d,]+ bytes .* but has 100"):
         export_c(build.quantized_cnn(), arena=100)
 
 

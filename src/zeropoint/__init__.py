@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # that of `typing`, without importing it: until commands begin, Ctrl-C shows a traceback
+TYPE_CHECKING = False  # not imported from `typing`: Ctrl-C shows a traceback until the command line has started
 if TYPE_CHECKING:
     from typing import Any
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where public names live. They are imported on first use, so that `import zeropoint` costs next to nothing.
+# The module of each public name. They are imported on first use, so that `import zeropoint` is almost free.
 _HOMES = {
     "affine": ("QuantParams",),
     "bench.latency": ("benchmark",),

@@ -1,4 +1,4 @@
-"""The command `zeropoint`, and `python -m zeropoint`. It imports nothing before Ctrl-C is looked after."""
+"""The command `zeropoint`, and `python -m zeropoint`. Installs the Ctrl-C handling before importing anything else."""
 
 INTERRUPTED = 130
 
@@ -9,7 +9,7 @@ def run() -> None:
         from .cli import main
 
         main()
-    except KeyboardInterrupt:  # while modules were loaded
+    except KeyboardInterrupt:  # while modules were being imported
         _leave("interrupted; no file was left half-written\n")
     except SystemExit as end:
         if end.code == INTERRUPTED:
@@ -18,7 +18,8 @@ def run() -> None:
 
 
 def _leave(message: str) -> None:
-    """End at once: threads may be busy, and where Python was interrupted in native code it would end by the signal."""
+    """Exit at once: threads may be busy, and an interrupt during native code would otherwise end Python by the
+    signal."""
     import atexit
     import os
     import signal
@@ -28,7 +29,7 @@ def _leave(message: str) -> None:
     sys.stderr.write(message)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    atexit._run_exitfuncs()  # child processes are to end, too
+    atexit._run_exitfuncs()  # end child processes as well
     os._exit(INTERRUPTED)
 
 

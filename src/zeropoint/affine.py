@@ -1,7 +1,7 @@
 """The affine mapping between real numbers and integers: real = scale * (q - zero_point).
 
-Rounding is half away from zero, as in the LiteRT kernels. A real 0 is always exact, because padding and
-ReLU produce it everywhere; that is what the zero point is rounded ("nudged") for.
+Rounding is half away from zero, as in the LiteRT kernels. Real 0 is always represented exactly, because padding and
+ReLU produce it everywhere; that is why the zero point is rounded ("nudged") to an integer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .errors import InvalidRange
 from .parallel import cached_property
 
 SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
-"""Scales are stored as float32; below this they would be subnormal, and kernels flush those to zero."""
+"""Scales are stored as float32; smaller ones would be subnormal, which kernels flush to zero."""
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,21 @@ class PerAxis:
 
 @dataclass(frozen=True)
 class PerBlock:
-    """One scale for every `size` consecutive elements along `axis`, the last one. Scales are in the order of blocks."""
+    """One scale for every `size` consecutive elements along `axis`, the last axis. Scales are in block order."""
 
     axis: int
     size: int
 
 
 Granularity = PerTensor | PerAxis | PerBlock
-"""How finely scales are shared."""
+"""Which elements share a scale."""
 
 
 @dataclass(frozen=True, repr=False)
 class QuantParams(Brief):
-    """How a tensor's integers map to reals, with scales and zero points as fine as `granularity` says.
+    """How a tensor's integers map to reals, with one scale and zero point for each unit of `granularity`.
 
-    `narrowed` is the number of bits that are used, if fewer than the type has.
+    `narrowed` is the number of bits in use, if fewer than the type has.
     """
 
     scales: tuple[float, ...]
@@ -67,29 +67,29 @@ class QuantParams(Brief):
 
     @property
     def axis(self) -> int | None:
-        """The axis along which each slice has a scale, if it is so."""
+        """The axis of per-axis parameters; None for other granularities."""
         return self.granularity.axis if isinstance(self.granularity, PerAxis) else None
 
     @property
     def block(self) -> int | None:
-        """How many elements share a scale, if these are blocks."""
+        """The block size of blockwise parameters; None for other granularities."""
         return self.granularity.size if isinstance(self.granularity, PerBlock) else None
 
     @property
     def scale(self) -> float:
-        """The only scale; an error for per-axis parameters."""
+        """The scale of per-tensor parameters; raises if there are several."""
         (scale,) = self.scales
         return scale
 
     @property
     def zero_point(self) -> int:
-        """The only zero point; an error for per-axis parameters."""
+        """The zero point of per-tensor parameters; raises if there are several."""
         (zero_point,) = self.zero_points
         return zero_point
 
     @property
     def levels(self) -> Levels:
-        """The integers that numbers are rounded to."""
+        """The integers that values are rounded to."""
         return Levels(self.dtype, self.narrowed or self.dtype.bits)
 
     @property
@@ -97,18 +97,18 @@ class QuantParams(Brief):
         return not any(self.zero_points)
 
     def range(self) -> tuple[float, float]:
-        """The least and the greatest representable real number, over all channels."""
+        """The smallest and largest representable real numbers, over all channels."""
         pairs = list(zip(self.scales, self.zero_points, strict=True))
         low, high = self.levels.min, self.levels.max
         return min(s * (low - z) for s, z in pairs), max(s * (high - z) for s, z in pairs)
 
     @cached_property
     def arrays(self) -> tuple[Array, Array]:
-        """Scales as float32 and zero points as int64."""
+        """Return scales as float32 and zero points as int64."""
         return np.array(self.scales, np.float32), np.array(self.zero_points, np.int64)
 
     def along(self, rank: int) -> tuple[Array, Array]:
-        """`arrays`, shaped to broadcast against a tensor of this rank; an error for blocks."""
+        """Return scales and zero points shaped to broadcast against a tensor of this rank; raises for blocks."""
         scales, zero_points = self.arrays
         if self.axis is None:
             self.scale  # noqa: B018 - raises if there are several
@@ -138,15 +138,16 @@ class QuantParams(Brief):
         axis: int | None = None,
         name: str = "tensor",
     ) -> QuantParams:
-        """Parameters that cover [low, high], or with `axis` one range for each channel.
+        """Return parameters that cover [low, high]; with `axis`, one range for each channel.
 
-        The range is stretched to hold zero. With q in [qmin, qmax] (qmin one higher if `narrow`):
+        The range is extended to include zero. With q in [qmin, qmax] (qmin one higher if `narrow`):
 
             scale      = (high - low) / (qmax - qmin),   symmetric: max(-low, high) / qmax
             zero_point = round(qmin - low / scale)  or  round(qmax - high / scale)
 
-        whichever end has the smaller rounding error, clamped into [qmin, qmax]. The scale is stored as float32, but the
-        zero point follows from the quotient in double precision, so that [-1, 1] has -1 in int8 and 128 in uint8.
+        whichever end has the smaller rounding error, clamped to [qmin, qmax]. The scale is stored as float32, but the
+        zero point is computed from the quotient in double precision, so that [-1, 1] has zero point -1 in int8 and 128
+        in uint8.
         """
         lows, highs = np.atleast_1d(np.asarray(low, np.float64)), np.atleast_1d(np.asarray(high, np.float64))
         _require_range(lows, highs, name)
@@ -166,7 +167,7 @@ class QuantParams(Brief):
             from_low = abs(qmin) + below < abs(qmax) + above
             nudged = round_half_away(np.where(from_low, qmin + below, qmax - above))
             zero_points = np.clip(nudged, qmin, qmax).astype(np.int64)
-            # An empty range says nothing but "zero is in it": keep that zero at 0 where the type allows.
+            # An empty range only says that zero is in it: map it to integer 0 if the type allows.
             zero_points[(lows == 0) & (highs == 0)] = max(qmin, 0)
         granularity = PerTensor() if axis is None else PerAxis(axis)
         return cls((*scales.tolist(),), (*zero_points.tolist(),), dtype, granularity, levels.narrowed)
@@ -175,11 +176,11 @@ class QuantParams(Brief):
     def each_from_range(
         cls, ranges: Sequence[tuple[float, float]], dtype: DType, symmetric: bool, names: Sequence[str]
     ) -> list[QuantParams]:
-        """`from_range` for each of several tensors, which takes less time together."""
+        """Apply `from_range` to several tensors at once, which is faster than one by one."""
         lows, highs = np.array(ranges, np.float64).reshape(-1, 2).T
         try:
             together = cls.from_range(lows, highs, dtype, symmetric, axis=0)
-        except InvalidRange:  # say it with the tensor's name
+        except InvalidRange:  # raise the error again, with the tensor's name
             return [cls.from_range(*r, dtype, symmetric, name=name) for r, name in zip(ranges, names, strict=True)]
         return [cls((s,), (z,), dtype) for s, z in zip(together.scales, together.zero_points, strict=True)]
 
@@ -198,22 +199,23 @@ def _require_range(lows: Array, highs: Array, name: str) -> None:
 
 
 def _span(lows: Array, highs: Array) -> Array:
-    """high - low in float32, as TensorFlow computes it; in float64 where float32 would overflow."""
+    """Return high - low in float32, as TensorFlow computes it; in float64 where float32 would overflow."""
     with np.errstate(over="ignore"):
         span = (highs.astype(np.float32) - lows.astype(np.float32)).astype(np.float64)
         return np.where(np.isfinite(span), span, highs - lows)
 
 
 def _storable(scales: Array) -> Array:
-    """Scales as a file can hold them: float32, neither zero nor subnormal nor infinite."""
+    """Return scales as a file can hold them: float32, neither zero nor subnormal nor infinite."""
     limit = np.finfo(np.float32)
     stored = np.clip(scales, limit.tiny, limit.max).astype(np.float32).astype(np.float64)
     return np.where(scales == 0, 1.0, stored)
 
 
 def _unrounded(scales: Array, lows: Array, highs: Array, levels: int) -> Array:
-    """The quotients in double precision that `scales` hold in float32, so that halves stay halves; but `scales` where
-    that is more than rounding, and where the type has so many levels that the difference would add up."""
+    """Return the double-precision quotients that `scales` are rounded from, so that halves stay halves. `scales`
+    themselves are returned where they differ by more than rounding, and for types with so many levels that the
+    difference would add up."""
     with np.errstate(over="ignore"):
         exact = (highs - lows) / levels
     is_close = np.isclose(exact, scales, rtol=1e-6, atol=0.0) & (levels < 1 << 16)
@@ -221,10 +223,10 @@ def _unrounded(scales: Array, lows: Array, highs: Array, levels: int) -> Array:
 
 
 def round_half_away(x: Array) -> Array:
-    """Finite numbers to the nearest integer, halves away from zero: trunc(2 x) - trunc(x).
+    """Round finite numbers to the nearest integer, halves away from zero: trunc(2 x) - trunc(x).
 
-    The difference is trunc(x), and one more where the fraction, doubled, reaches one. It is exact, because doubling is;
-    adding one half first would round 0.49999997 up.
+    The difference is trunc(x), plus one where the doubled fraction reaches one. It is exact, because doubling is;
+    adding one half before truncating would round 0.49999997 up.
     """
     rounded = np.asarray(x + x)
     np.trunc(rounded, out=rounded)
@@ -233,37 +235,37 @@ def round_half_away(x: Array) -> Array:
 
 
 BLOCK = 1 << 17
-"""Elements worked on at a time: with two temporary copies they stay in a core's cache, which makes it several times as
-fast as going through all of memory once for each step."""
+"""Elements processed at a time: with two temporary copies they fit in a core's cache, which is several times as fast as
+passing over the whole array for each step."""
 
 
 def blocks(array: Array) -> Iterator[slice]:
-    """Slices along the first axis, of about BLOCK elements each."""
+    """Yield slices along the first axis, of about BLOCK elements each."""
     rows = array.shape[0]
     step = max(1, rows * BLOCK // max(1, array.size))
     return (slice(start, start + step) for start in range(0, rows, step))
 
 
 def quantize(x: npt.ArrayLike, params: QuantParams, *, narrow: bool = False) -> Array:
-    """q = clamp(round(x / scale) + zero_point), in the storage type of `params.dtype`."""
+    """Return q = clamp(round(x / scale) + zero_point), in the storage type of `params.dtype`."""
     real = np.asarray(x)
     if not real.ndim:
         return quantize(real.reshape(1), params, narrow=narrow).reshape(())
     if params.block is not None:
         return quantize(real.reshape(-1, params.block), _by_row(params), narrow=narrow).reshape(real.shape)
     scales, zero_points = params.along(real.ndim)
-    # 16 bits and fewer are exact enough in float32, which is also what the QUANTIZE kernel computes in.
+    # float32 is accurate enough for up to 16 bits, and is what the QUANTIZE kernel computes in.
     work = np.dtype(np.float32 if params.dtype.bits <= 16 else np.float64)
     scales, shifts = scales.astype(work), 0 if params.is_symmetric else zero_points.astype(work)
     low, high = params.levels.min + int(narrow), params.levels.max
     assert params.dtype.storage is not None
     result = np.empty(real.shape, params.dtype.storage)
-    with np.errstate(over="ignore", invalid="ignore"):  # infinity is far outside, and clamped like anything there
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity is out of range and clamped like any other value
         for rows in blocks(real):
             own = rows if params.axis == 0 else ...
             shift = shifts[own] if isinstance(shifts, np.ndarray) else shifts
             q = real[rows].astype(work, copy=False) / scales[own]
-            # Clamped to integers before it is rounded rather than after, which gives the same.
+            # Clamping to integer bounds before rounding gives the same result as clamping after it.
             q = round_half_away(np.clip(q, low - shift, high - shift, out=q))
             if not params.is_symmetric:
                 q += shift
@@ -272,18 +274,18 @@ def quantize(x: npt.ArrayLike, params: QuantParams, *, narrow: bool = False) -> 
 
 
 def _by_row(params: QuantParams) -> QuantParams:
-    """Parameters of blocks, for the same elements with one block in each row."""
+    """Return blockwise parameters as per-axis parameters of the same elements, with one block in each row."""
     return replace(params, granularity=PerAxis(0))
 
 
 def _saturated(q: Array) -> Array:
-    """As int64. The largest of these is no float64; the next that is one would overflow."""
+    """Convert to int64, saturating: the largest int64 is no float64, and the next larger float64 would overflow."""
     limit = math.ldexp(1.0, 63)
     return np.where(q >= limit, np.iinfo(np.int64).max, np.minimum(q, np.nextafter(limit, 0.0)).astype(np.int64))
 
 
 def dequantize(q: npt.ArrayLike, params: QuantParams) -> Array:
-    """real = scale * (q - zero_point), as float32."""
+    """Return real = scale * (q - zero_point), as float32."""
     integers = np.asarray(q)
     if params.block is not None:
         return dequantize(integers.reshape(-1, params.block), _by_row(params)).reshape(integers.shape)

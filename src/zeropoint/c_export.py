@@ -1,4 +1,4 @@
-"""A model as C++ for TensorFlow Lite Micro: its bytes, the ops it needs, its memory, and how to call it."""
+"""A model as C++ source for TensorFlow Lite Micro: its bytes, the ops it needs, its memory, and an example call."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .tflite import to_bytes
 
 ALIGNMENT = 16
 SPARE = 64
-"""Bytes of arena that aligning its ends may take."""
+"""Bytes of arena that aligning its start and end may cost."""
 
 NPU_OP = "ethos-u"
-"""What Vela makes of the part of a model that runs on an Ethos-U: portable builds have no kernel for it."""
+"""The custom op into which Vela compiles the part for Ethos-U: portable builds have no kernel for it."""
 
 LONGEST_LABELS = 1 << 20
 
@@ -38,12 +38,13 @@ C_TYPES = {
     DType.BOOL: ("bool", "b"),
     DType.FLOAT32: ("float", "f"),
 }
-"""The C type of elements, and the member of TfLiteTensor's `data` that points to them."""
+"""The C type of an element, and the member of TfLiteTensor's `data` union that points to it."""
 
 
 @dataclass(frozen=True)
 class Arena:
-    """Bytes of memory that the interpreter needs; `source` is the build that was asked, None if it is estimated."""
+    """The bytes of memory that the interpreter needs; `source` is the build that measured it, None if it is
+    estimated."""
 
     size: int
     source: str | None
@@ -55,7 +56,7 @@ class Arena:
 
 @dataclass(frozen=True)
 class CExport:
-    """The files by name, and what people want to know of them."""
+    """The generated files by name, and figures about them."""
 
     files: dict[str, str]
     arena: Arena
@@ -63,7 +64,7 @@ class CExport:
     labels: tuple[str, ...]
 
     def save(self, folder: PathLike, *, overwrite: bool = False) -> None:
-        """Write all files; nothing is written if one of them is in the way."""
+        """Write all files; if one of them already exists, nothing is written."""
         place = Path(folder)
         try:
             place.mkdir(exist_ok=True)
@@ -76,13 +77,13 @@ class CExport:
 
 
 def export_c(model: Model, arena: int | None = None) -> CExport:
-    """C++ sources for `model`. With `arena`, that many bytes are taken, if they are enough."""
+    """Return C++ sources for `model`. `arena` sets the arena size in bytes; raises if that is too small."""
     _require_known_ops(model)
     content = to_bytes(model)
     needed = _arena(model, content)
     if arena is not None and arena < needed.size:
         raise RuntimeFailure(
-            f"the model needs an arena of {needed.size:,} bytes ({needed.origin}), and {arena:,} are there; use a "
+            f"the model needs an arena of {needed.size:,} bytes ({needed.origin}), but has {arena:,}; use a "
             "smaller input, or int8 in place of 16 bits"
         )
     taken = needed if arena is None else Arena(arena, needed.source)
@@ -98,7 +99,7 @@ def export_c(model: Model, arena: int | None = None) -> CExport:
 
 
 def _require_known_ops(model: Model) -> None:
-    """Raise for what TensorFlow Lite Micro has no kernel for: a resolver cannot name it."""
+    """Raise for ops without a kernel in TensorFlow Lite Micro, because its op resolver has no method for them."""
     refused = [
         f"  {op.label} '{op.name}' {verdict.reason}"
         for graph in model.graphs
@@ -113,7 +114,7 @@ def _require_known_ops(model: Model) -> None:
         )
     for tensor in (*model.main.inputs, *model.main.outputs):
         if tensor.dtype not in C_TYPES:
-            raise UnsupportedOp(f"'{tensor.name}' is {tensor.dtype.label}, for which there is no type in C")
+            raise UnsupportedOp(f"'{tensor.name}' is {tensor.dtype.label}, which has no equivalent type in C")
 
 
 def _arena(model: Model, content: bytes) -> Arena:
@@ -139,7 +140,7 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _labels(model: Model) -> tuple[str, ...]:
-    """Of the texts packed behind the file, the one that has a line for each element of an output."""
+    """Return the lines of the packed text file that has one for each element of an output; empty if there is none."""
     if model.packed_files is None:
         return ()
     classes = {t.shape[-1] for t in model.main.outputs if t.shape}
@@ -151,7 +152,7 @@ def _labels(model: Model) -> tuple[str, ...]:
                     if len(lines) in classes and len(lines) > 1:
                         return tuple(line.strip() for line in lines)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError):
-        return ()  # damaged, compressed in a way that Python lacks, or encrypted: labels are a convenience
+        return ()  # damaged, encrypted, or compressed by an unsupported method: labels are only a convenience
     return ()
 
 
@@ -184,7 +185,7 @@ def _header(model: Model, content: bytes, arena: Arena, labels: tuple[str, ...])
 
 
 def _constants(side: str, tensors: list[Tensor]) -> Iterator[str]:
-    """Types, sizes and parameters of inputs or outputs, and functions between real numbers and integers."""
+    """Yield types, sizes and parameters of inputs or outputs, and functions that convert between reals and integers."""
     for k, tensor in enumerate(tensors):
         kind, name = C_TYPES[tensor.dtype][0], f"{side}{k}"
         yield f"// {side} {k}: {tensor.name!a}, {tensor.dtype.label} {list(tensor.shape)}"
@@ -296,7 +297,7 @@ def _c_float(value: float) -> str:
 
 
 def _c_string(text: str) -> str:
-    """A string literal: whatever is not plain ASCII as octal bytes, which end by themselves."""
+    """Return a string literal, with everything but plain ASCII as octal escapes of three digits."""
     plain = set(range(32, 127)) - {ord('"'), ord("\\"), ord("?")}
     return '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode()) + '"'
 

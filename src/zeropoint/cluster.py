@@ -1,4 +1,4 @@
-"""A Ray cluster as a place to run functions. Ray does the scheduling and the network; nothing of that is here."""
+"""Runs functions on a Ray cluster. Ray does the scheduling and the networking."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .errors import MissingExtra, RuntimeFailure, ZeropointError
 from .parallel import share_cores
 
 ATTEMPTS = 3
-"""How often a job is begun whose process or machine dies."""
+"""How often a job is attempted if its process or machine dies."""
 
 PATIENCE = 10.0
-"""Seconds in which a cluster has to answer."""
+"""Seconds within which a cluster must answer."""
 
 THIS_MACHINE = "ray"
-"""Where users say that any cluster will do: the one that runs on this machine, or else one that is started."""
+"""The address that means any cluster: the one running on this machine, or else a new one."""
 
 
 class JobLost(RuntimeFailure):
-    """The process of a job died as often as it was begun."""
+    """The process of a job died in every attempt."""
 
 
 class Cluster(AbstractContextManager["Cluster"]):
@@ -39,11 +39,11 @@ class Cluster(AbstractContextManager["Cluster"]):
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def put(self, value: object) -> Any:
-        """A reference to `value`, which each machine gets once; as an argument of a job it stands for the value."""
+        """Return a reference to `value`, which each machine receives once; passed to a job, it stands for the value."""
         return self._ray.put(value)
 
     def submit(self, job: Callable[..., Any], *given: Any) -> Future[Any]:
-        """The result of `job`, which is begun again if its process dies."""
+        """Return a future for the result of `job`, which is restarted if its process dies."""
         outer: Future[Any] = Future()
 
         def finish(inner: Future[Any]) -> None:
@@ -65,7 +65,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 
 
 def _guarded(job: Callable[..., Any], *given: Any) -> tuple[Any, ZeropointError | None]:
-    """Errors of ours come back as they are; Ray wraps whatever is raised. No more cores are used than Ray assigned."""
+    """Run a job on the cores that Ray assigned, returning our errors as values because Ray wraps exceptions."""
     import ray
 
     here: Any = ray.get_runtime_context()
@@ -77,15 +77,16 @@ def _guarded(job: Callable[..., Any], *given: Any) -> tuple[Any, ZeropointError 
 
 
 def _require_listener(address: str) -> None:
-    """Raise if nobody listens there: Ray 2.60 itself tries for minutes."""
+    """Raise if nothing listens at the address: Ray 2.60 itself keeps trying for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=PATIENCE).close()
 
 
 def connected(address: str | None) -> Any:
-    """The module `ray`, connected to a cluster; without an address to that of this machine, started if need be."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing touches the network unasked
+    """Return the module `ray`, connected to a cluster; without an address, to this machine's, which is started if
+    needed."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no network access unless requested
     try:
         import ray
     except ImportError:

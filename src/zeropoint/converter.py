@@ -1,4 +1,4 @@
-"""The interface that people know from TensorFlow: the same names and settings, with our quantizer behind them."""
+"""A drop-in replacement for TensorFlow's converter: the same names and settings, with our quantizer behind them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .tflite.write import to_bytes
 
 @dataclass
 class RepresentativeDataset:
-    """A function that gives samples."""
+    """Wraps a function that yields samples, as in `tf.lite`."""
 
     input_gen: Callable[[], Iterable[Any]]
 
 
 @dataclass
 class TargetSpec:
-    """What the result may use."""
+    """The ops and types that the result may use."""
 
     supported_ops: Iterable[Any] = field(default_factory=lambda: {OpsSet.TFLITE_BUILTINS})
     supported_types: Iterable[Any] = field(default_factory=list)
@@ -55,7 +55,7 @@ FORWARDED = (
     "legalize_custom_tensor_list_ops",
     "unfold_batchmatmul",
 )
-"""Attributes of TensorFlow's converter that affect the conversion to a float model: they are passed on to it."""
+"""Attributes of TensorFlow's converter that affect the conversion to a float model, and are passed on to it."""
 
 WITHOUT_EFFECT = (
     "experimental_new_quantizer",
@@ -64,19 +64,19 @@ WITHOUT_EFFECT = (
     "change_concat_input_ranges",
     "drop_control_dependency",
 )
-"""Attributes that choose among TensorFlow's own quantizers, or ask for what is done here anyway."""
+"""Attributes that select among TensorFlow's own quantizers, or request what is done here anyway."""
 
 
 @dataclass(eq=False, repr=False)
 class TFLiteConverter:
-    """A model, and what to make of it.
+    """Convert and quantize a model, with the interface of TensorFlow's converter.
 
-    The attributes are those of TensorFlow's converter, of version 1 too: with `inference_type` int8 or uint8 (the older
-    kind of kernels), integers throughout; `quantized_input_stats` are (mean, std) of inputs, where real = (q - mean) /
-    std; `default_ranges_stats` is a range for all tensors that nothing else tells one of. `effort`, `range`,
-    `keep_float` and `target` are those of `zeropoint.quantize`, except that integers are used wherever there is a
-    kernel, unless another target is set.
-    After `convert`, `result` tells what was done: the plan, and which ops stayed float and why.
+    The attributes are those of TensorFlow's converter, including version 1: `inference_type` int8 or uint8 (the older
+    kernels) gives a fully integer model; `quantized_input_stats` are (mean, std) of inputs, where real = (q - mean) /
+    std; `default_ranges_stats` is the range of tensors for which no other range is known. `effort`, `range`,
+    `keep_float` and `target` are those of `zeropoint.quantize`, except that the default target runs every op with an
+    integer kernel in integers.
+    After `convert`, `result` describes what was done: the plan, and which ops stayed float and why.
     """
 
     _to_float: Callable[[Conversion], Model]
@@ -117,15 +117,15 @@ class TFLiteConverter:
 
     @classmethod
     def from_tflite(cls, model: PathLike | bytes | Model) -> TFLiteConverter:
-        """A float `.tflite`: its path or its bytes. TensorFlow is not needed."""
+        """Start from a float `.tflite`: its path or its bytes. Does not need TensorFlow."""
         return cls(partial(load, model, None))
 
     @classmethod
     def from_torch(cls, module: Any, sample_inputs: Any) -> TFLiteConverter:
-        """A PyTorch module, traced on sample inputs by litert-torch."""
+        """Start from a PyTorch module, traced on sample inputs by litert-torch."""
         return cls(partial(load, module, sample_inputs))
 
-    # Of TensorFlow 1.
+    # The interface of TensorFlow 1.
 
     @classmethod
     def from_frozen_graph(
@@ -135,13 +135,13 @@ class TFLiteConverter:
         output_arrays: Iterable[str],
         input_shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> TFLiteConverter:
-        """A `.pb` whose variables are constants."""
+        """Start from a frozen graph: a `.pb` whose variables are constants."""
         ends = GraphEnds(tuple(input_arrays), tuple(output_arrays), dict(input_shapes or {}))
         return cls(partial(from_frozen_graph, Path(graph_def_file), ends))
 
     @classmethod
     def from_session(cls, sess: Any, input_tensors: Iterable[Any], output_tensors: Iterable[Any]) -> TFLiteConverter:
-        """A session of `tf.compat.v1`, with the values that its variables have when `convert` is called."""
+        """Start from a `tf.compat.v1` session, with the values that its variables have when `convert` is called."""
         return cls(partial(from_session, sess, list(input_tensors), list(output_tensors)))
 
     @classmethod
@@ -153,7 +153,7 @@ class TFLiteConverter:
         output_arrays: Iterable[str] | None = None,
         custom_objects: Mapping[str, Any] | None = None,
     ) -> TFLiteConverter:
-        """A `.h5` or `.keras` file."""
+        """Start from a `.h5` or `.keras` file."""
         if any(given is not None for given in (input_arrays, input_shapes, output_arrays, custom_objects)):
             raise InvalidRecipe(
                 "from_keras_model_file takes the whole model here; for parts of it or your own classes, use "
@@ -180,7 +180,7 @@ class TFLiteConverter:
         self.target_spec.supported_ops = ops
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """TensorFlow's converter accepts any attribute, even a misspelt one; this one does not."""
+        """Reject unknown attributes. TensorFlow's converter accepts any, even a misspelt one."""
         if name in FORWARDED:
             self._settings[name] = value
         elif name not in WITHOUT_EFFECT:
@@ -192,7 +192,7 @@ class TFLiteConverter:
             object.__setattr__(self, name, value)
 
     def convert(self) -> bytes:
-        """The model as the settings ask for it, in the form of a `.tflite`."""
+        """Convert the model according to the settings, and return it as the content of a `.tflite`."""
         asked = ConverterSettings.of(self)
         select, custom = OpsSet.SELECT_TF_OPS in asked.ops, self.allow_custom_ops
         model = self._to_float(Conversion(select_tf_ops=select, custom_ops=custom, settings=self._settings))
@@ -222,23 +222,24 @@ class TFLiteConverter:
 
 
 def samples_of(dataset: Any, model: Model) -> Samples | Mapping[str, Samples]:
-    """The samples of a representative dataset; for several signatures it gives pairs (signature, sample)."""
+    """Return the samples of a representative dataset; for several signatures, it yields pairs (signature, sample)."""
     source = getattr(dataset, "input_gen", dataset)
     if len({e.graph for e in entries(model)}) < 2:
         return partial(_samples, source, None)
     if isinstance(source, Iterator):
-        source = list(source)  # each signature takes its own from it
+        source = list(source)  # each signature picks its own samples
     keys = dict.fromkeys(key for key, _ in _pairs(source, required=True))
     return {key: partial(_samples, source, key) for key in keys}
 
 
 def _samples(source: Samples, key: str | None) -> Iterator[Any]:
-    """Those of the signature `key`, or all."""
+    """Yield the samples of the signature `key`, or all for None."""
     return (sample for own, sample in _pairs(source, required=key is not None) if key in (None, own))
 
 
 def _pairs(source: Samples, required: bool) -> Iterator[tuple[str, Any]]:
-    """(signature, sample). Samples without a signature are refused if it is `required`, and else get an empty one."""
+    """Yield (signature, sample). Samples without a signature raise if it is `required`, and otherwise get an empty
+    one."""
     for number, sample in enumerate(iterate(source)):
         if isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[0], str):
             yield sample

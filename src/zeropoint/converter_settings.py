@@ -1,4 +1,5 @@
-"""The settings of TensorFlow's converter in our own terms: which mode they ask for, and which of them disagree."""
+"""Translates the settings of TensorFlow's converter: which mode they ask for, and which of them contradict each
+other."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NamedEnum(Enum):
-    """Each value is its name."""
+    """An enum whose values are the names of its members."""
 
     @staticmethod
     def _generate_next_value_(name: str, start: int, count: int, last_values: list[Any]) -> str:  # noqa: ARG004
@@ -30,7 +31,7 @@ class NamedEnum(Enum):
 
 
 class Optimize(NamedEnum):
-    """What to optimize. All but the last mean the same: quantize."""
+    """What to optimize for. All but the last mean the same: quantize."""
 
     DEFAULT = auto()
     OPTIMIZE_FOR_SIZE = auto()
@@ -39,7 +40,7 @@ class Optimize(NamedEnum):
 
 
 class OpsSet(NamedEnum):
-    """Which ops the result may hold."""
+    """The set of ops that the result may contain."""
 
     TFLITE_BUILTINS = auto()
     SELECT_TF_OPS = auto()
@@ -53,12 +54,12 @@ INT16X8_OPS = OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
 
 INTEGER_MODES = ("int8", "int16x8", "uint8")
 MODES = (*INTEGER_MODES, "dynamic", "float16", "float")
-"""What a model can become. Of those that all settings allow, the first is chosen."""
+"""All modes. Of those that every setting allows, the first is chosen."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Which modes a setting allows, and what to do if another one allows none of them."""
+    """The modes that a setting allows, and what to do if it contradicts another one."""
 
     text: str
     modes: frozenset[str]
@@ -69,7 +70,7 @@ NOT_OPTIMIZED = Setting("optimizations = []", frozenset({"float"}), "set optimiz
 NO_DATA = Setting(
     "representative_dataset = None",
     frozenset({"dynamic", "float16", "float"}),
-    "give samples, from which the ranges of tensors are known; the model holds no trained ones",
+    "give samples, to determine the ranges of tensors; the model has no trained ranges",
 )
 OF_TYPES = {
     name: Setting(f"target_spec.supported_types = [{name}]", frozenset({mode}))
@@ -83,7 +84,7 @@ OF_OPS = {
 
 @dataclass(frozen=True)
 class ConverterSettings:
-    """The settings in our own terms; TensorFlow's enums and types are recognized by their names."""
+    """The converter's settings in our own terms; TensorFlow's enums and types are recognized by name."""
 
     optimized: bool
     ops: frozenset[OpsSet]
@@ -127,7 +128,7 @@ class ConverterSettings:
 
     @property
     def settings(self) -> list[Setting]:
-        """Those that restrict the mode."""
+        """Return the settings that restrict the mode."""
         ends = (f"inference_input_type = {self.input_type}", f"inference_output_type = {self.output_type}")
         return [
             *(OF_TYPES[name] for name in self.types),
@@ -138,7 +139,7 @@ class ConverterSettings:
         ]
 
     def given_ranges(self, model: Model) -> Ranges:
-        """Ranges that are told rather than measured."""
+        """Return the ranges that the settings specify."""
         found = Ranges({})
         if self.input_stats:
             stats = {key: (float(mean), float(std)) for key, (mean, std) in self.input_stats.items()}
@@ -149,12 +150,12 @@ class ConverterSettings:
 
     @property
     def int8_only(self) -> bool:
-        """Whether 8 bits are asked for by name, so that no op gets 16."""
+        """Whether 8 bits are requested explicitly, so that no op gets 16."""
         return INT8_OPS in self.ops or self.type != "float32" or "int8" in self.types
 
     @property
     def integer_only(self) -> str:
-        """The setting that forbids float ops, if one does."""
+        """The setting that forbids float ops; empty if none does."""
         if self.type != "float32":
             return f"inference_type = {self.type}"
         if self.types == ("int8",):
@@ -162,7 +163,7 @@ class ConverterSettings:
         return "" if self.ops - OF_OPS.keys() else next((OF_OPS[ops].text for ops in self.ops), "")
 
     def mode(self, model: Model) -> str:
-        """What `quantize` is asked for, or "float"."""
+        """Return the mode for `quantize`, or "float"."""
         has_ranges = self.has_data or self.default_range is not None or has_trained_ranges(model)
         mode = _agreed(self.settings if has_ranges else [*self.settings, NO_DATA])
         if self.has_data and mode in ("float16", "float"):
@@ -172,10 +173,10 @@ class ConverterSettings:
 
 
 def _agreed(settings: Sequence[Setting]) -> str:
-    """The first mode that all settings allow; raises for two that have none in common."""
+    """Return the first mode that all settings allow; raises if two settings have none in common."""
     for one, other in combinations(settings, 2):
         if not one.modes & other.modes:
-            raise InvalidRecipe(f"{one.text} and {other.text} disagree; {other.remedy}")
+            raise InvalidRecipe(f"{one.text} and {other.text} contradict each other; {other.remedy}")
     return next(mode for mode in MODES if all(mode in setting.modes for setting in settings))
 
 
@@ -183,7 +184,7 @@ Kind = TypeVar("Kind", bound=Enum)
 
 
 def _member(kind: type[Kind], setting: str, value: Any) -> Kind:
-    """Our member of an enum for one of ours, one of TensorFlow's, or its name."""
+    """Return the enum member for one of ours, one of TensorFlow's, or a name."""
     name = value.name if isinstance(value, Enum) else value
     if not isinstance(name, str) or name not in kind.__members__:
         raise InvalidRecipe(f"{setting} has {value!r}; choose from {', '.join(kind.__members__)}")
@@ -191,13 +192,13 @@ def _member(kind: type[Kind], setting: str, value: Any) -> Kind:
 
 
 def _end(inference: str, setting: str, value: Any) -> str:
-    """The type of inputs or outputs; where all is in integers, they are so as well if nothing else is said."""
+    """Return the type of inputs or outputs; in a fully integer model, the default is the integer type."""
     name = _type_name(setting, value)
     return inference if name == "float32" else name
 
 
 def _type_name(setting: str, value: Any) -> str:
-    """The name of a type of ours, of NumPy's or of TensorFlow's."""
+    """Return the name of a type of ours, of NumPy or of TensorFlow."""
     if isinstance(value, DType):
         return value.label
     if isinstance(name := getattr(value, "name", None), str):

@@ -1,4 +1,4 @@
-"""How values show themselves: in a few lines at a prompt, with pictures in a notebook."""
+"""How values display themselves: a few lines at a prompt, a picture in a notebook."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from importlib import import_module
 from typing import Any
 
 FEW, LONGEST = 3, 72
-"""Elements of a collection, and characters of a text, that are written out."""
+"""The maximum number of elements of a collection, and of characters of a string, that are shown."""
 
 PAUSE = 0.1
-"""Seconds between two states of a line of progress."""
+"""Seconds between updates of a progress line."""
 
 
 class Brief:
-    """A dataclass with a `repr` that fits on a screen, however much it holds; to be made with `repr=False`."""
+    """A dataclass whose `repr` fits on a screen, however much it holds; declare it with `repr=False`."""
 
     def __repr__(self) -> str:
         assert dataclasses.is_dataclass(self)
@@ -28,10 +28,10 @@ class Brief:
 
 
 class Displayed(Brief):
-    """The same, with a picture in notebooks.
+    """A `Brief` value that is also shown as a picture in notebooks.
 
-    These look for a method of the value itself, so this is the one door through which inner values reach out to the
-    report, which knows how to draw them.
+    Notebooks look for a method on the value itself, so this is the one place where inner values refer to the report,
+    which knows how to draw them.
     """
 
     def _repr_html_(self) -> str:
@@ -61,12 +61,12 @@ def _brief(value: Any) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 op`, `2 ops`."""
+    """Return the count with its noun: `1 op`, `2 ops`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def size_text(size: float) -> str:
-    """`26.7 kB`: powers of ten, as file managers show them."""
+    """Format a size such as `26.7 kB`, in powers of ten, as file managers do."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -75,12 +75,13 @@ def size_text(size: float) -> str:
 
 
 def share_text(share: float, is_all: bool = True) -> str:
-    """`99.9%`; 100.0% only if it is all, also of what the share does not count."""
+    """Format a share such as `99.9%`; 100.0% is shown only if nothing is missing, even things that the share does not
+    count."""
     return "100.0%" if share >= 1 and is_all else f"{min(share, 0.999):.1%}"
 
 
 def notebook_line(title: str) -> Callable[..., None] | None:
-    """In a notebook, a line that shows what it is called with, over and over in the same place; else None."""
+    """Return a function that updates a progress line in a notebook; None outside notebooks."""
     python = sys.modules.get("IPython")
     shell = None if python is None else python.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):

@@ -1,4 +1,4 @@
-"""Element types: how many bits, which bounds, how they are stored."""
+"""Element types: their width in bits, their bounds, and how they are stored."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ class DType(Enum):
     FLOAT8_E5M2 = ("float", 8, "e5m2")
 
     def __init__(self, kind: Kind, bits: int, variant: str = "") -> None:
-        # Part of the value only so that types of one kind and width stay distinct members.
+        # Part of the value only so that types of the same kind and width stay distinct members.
         self.kind: Kind = kind
         self.bits = bits
         self.variant = variant
 
-    __hash__ = object.__hash__  # Enum's is Python code, and types are part of most keys
+    __hash__ = object.__hash__  # Enum's own hash is slow Python code, and types are part of most dictionary keys
 
     @cached_property
     def label(self) -> str:
-        """The name people type: `int8`, `float32`."""
+        """The name that users type: `int8`, `float32`."""
         return self.name.lower()
 
     @classmethod
     def parse(cls, text: str) -> DType:
-        """The type called `text`; raises ValueError with the choices otherwise."""
+        """Return the type called `text`; raises ValueError listing the choices if there is none."""
         try:
             return cls[text.upper()]
         except KeyError:
@@ -85,7 +85,7 @@ class DType(Enum):
 
     @property
     def levels(self) -> Levels:
-        """All of its integers."""
+        """All integers of the type."""
         return Levels(self, self.bits)
 
     def _require_integer(self) -> None:
@@ -99,10 +99,11 @@ class DType(Enum):
 
     @cached_property
     def storage(self) -> np.dtype[Any] | None:
-        """The NumPy type of one stored element; None where elements have no fixed size.
+        """The NumPy type of one stored element; None if elements have no fixed size.
 
-        Packed types are held one element a byte once unpacked. Types NumPy lacks (bfloat16, float8)
-        are held as unsigned integers of the same width: carried, never computed with.
+        Packed types hold one element per byte once unpacked. Types that NumPy lacks (bfloat16, float8) are held as
+        unsigned
+        integers of the same width: preserved, never computed with.
         """
         if self.kind in ("string", "opaque"):
             return None
@@ -113,20 +114,20 @@ class DType(Enum):
         return np.dtype(self.label)
 
     def nbytes(self, elements: int) -> int | None:
-        """Bytes that `elements` of this type take in a file; None where that is not fixed."""
+        """Return the bytes that `elements` of this type take in a file; None if that is not fixed."""
         return None if self.storage is None else (elements * self.bits + 7) // 8
 
 
 @dataclass(frozen=True)
 class Levels:
-    """The integers that numbers are rounded to: those of `bits` bits, stored in a type that may have more."""
+    """The integers that values are rounded to: those of `bits` bits, stored in a type that may be wider."""
 
     dtype: DType
     bits: int
 
     @property
     def max(self) -> int:
-        """The highest integer. The lowest is as far below zero where weights are symmetric."""
+        """The highest integer; with symmetric weights, the lowest is its negative."""
         return self.dtype.max >> (self.dtype.bits - self.bits)
 
     @property
@@ -135,5 +136,5 @@ class Levels:
 
     @property
     def narrowed(self) -> int | None:
-        """The bits, if they are fewer than the type has."""
+        """The number of bits, if fewer than the type has."""
         return self.bits if self.bits < self.dtype.bits else None

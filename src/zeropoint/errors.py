@@ -1,4 +1,5 @@
-"""The exception tree. Every error a user can cause is a `ZeropointError`; the CLI prints it as one line, or a list."""
+"""The exception hierarchy. Every error a user can cause is a `ZeropointError`, which the CLI prints as a line or a
+list."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _on_command_line = ContextVar("on_command_line", default=False)
 
 @contextmanager
 def speaking_of_options() -> Iterator[None]:
-    """Inside, messages speak of the options of a command; outside, of the arguments of a function."""
+    """Within this context, messages refer to command-line options; elsewhere, to function arguments."""
     before = _on_command_line.set(True)
     try:
         yield
@@ -21,16 +22,16 @@ def speaking_of_options() -> Iterator[None]:
 
 
 def spelled(python: str, shell: str) -> str:
-    """What stands for the same thing in Python and on a command line: the one that the reader of a message uses."""
+    """Return the Python or the command-line spelling, whichever the reader of the message uses."""
     return shell if _on_command_line.get() else python
 
 
 _OPPOSITES = {"keep_state": "--reset-state"}
-"""Options that say no to others."""
+"""The option that turns a setting off."""
 
 
 def argument(name: str, value: str | float | None = None) -> str:
-    """How `name` is given: `keep_float=` or `--keep-float`; with a value `effort="high"` or `--effort high`."""
+    """Return how `name` is given: `keep_float=` or `--keep-float`; with a value, `effort="high"` or `--effort high`."""
     number = value if isinstance(value, str) or value is None else f"{value:.5g}"
     option = f"--{name.replace('_', '-')}"
     if isinstance(value, bool):
@@ -41,7 +42,7 @@ def argument(name: str, value: str | float | None = None) -> str:
 
 
 def call(command: str, *given: str, **named: str) -> str:
-    """How a command is called, or the function of its name, with placeholders such as DATA."""
+    """Return how a command, or the function of the same name, is called, with placeholders such as DATA."""
     python = ", ".join([*given, *(f"{name}={value}" for name, value in named.items())])
     shell = " ".join([*given, *(f"--{name.replace('_', '-')} {value}" for name, value in named.items())])
     return spelled(f"zeropoint.{command}({python})", f"zeropoint {command} {shell}")
@@ -54,7 +55,8 @@ _QUOTED = re.compile(r"(?<!\w)'([^'\n]+)'(?!\w)")
 
 @contextmanager
 def shortening_names(names: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Inside, texts for people have short names of tensors, these and those that `shorten` adds, not the file's."""
+    """Within this context, messages show short tensor names instead of the file's: these, and those added by
+    `shorten`."""
     before = _short_names.set({**(names or {}), **(_short_names.get() or {})})
     try:
         yield
@@ -63,20 +65,21 @@ def shortening_names(names: Mapping[str, str] | None = None) -> Iterator[None]:
 
 
 def shorten(names: Mapping[str, str]) -> None:
-    """Show these names by others. What was told first counts: a float model before what was made of it."""
+    """Add display names for tensors. Earlier entries win: a float model's over those of a model derived from it."""
     if (known := _short_names.get()) is not None:
         known |= {**names, **known}
 
 
 def shown_name(name: str) -> str:
-    """What people are shown of the name of a tensor."""
+    """Return the display name of a tensor."""
     return (_short_names.get() or {}).get(name, name)
 
 
 def printable(text: str) -> str:
-    """`text` with characters escaped that a terminal would interpret or could not show: names come from strangers.
+    """Escape characters that a terminal would interpret or cannot show: names come from untrusted files.
 
-    Whatever prints a name of a file, or from a file, goes through here. Names in quotes are shortened.
+    Every file name, and every name read from a file, passes through here before it is printed. Names in quotes are
+    shortened.
     """
     if _short_names.get():
         text = _QUOTED.sub(lambda found: f"'{shown_name(found[1])}'", text)
@@ -88,19 +91,19 @@ def _shown(character: str) -> str:
 
 
 def names_are_listed() -> str:
-    """Where to look for the names of tensors and ops."""
+    """Return a sentence that says where to find the names of tensors and ops."""
     return f"{spelled('zeropoint.inspect(model)', '`zeropoint inspect --ops`')} lists names"
 
 
 class ZeropointError(Exception):
-    """What went wrong, where, and what to do next, in one message. A list has one argument for each line."""
+    """Says what went wrong, where, and what to do next, in one message. A list has one argument for each line."""
 
     def __str__(self) -> str:
         return "\n".join(printable(str(line)) for line in self.args)
 
 
 class InvalidModel(ZeropointError):
-    """The file is not a model we can read, or the graph breaks a rule that LiteRT relies on."""
+    """The file is not a readable model, or its graph violates a rule that LiteRT relies on."""
 
 
 class InvalidRange(ZeropointError):
@@ -120,24 +123,24 @@ class InvalidRecipe(ZeropointError):
 
 
 class UnsupportedOp(ZeropointError):
-    """The model holds ops that the runtime, or the requested mode, has no kernel for."""
+    """The model contains ops for which the runtime, or the requested mode, has no kernel."""
 
 
 class MissingExtra(ZeropointError):
-    """An optional dependency is needed for this and is not installed."""
+    """An optional dependency is needed but not installed."""
 
 
 class ConversionFailed(ZeropointError):
-    """The converter of the framework that a model comes from refused it."""
+    """The framework's converter refused the model."""
 
 
 class RuntimeFailure(ZeropointError):
-    """LiteRT refused to load or to run a model."""
+    """LiteRT failed to load or to run a model."""
 
 
 class OutputExists(ZeropointError):
-    """The output file exists and overwriting it was not asked for."""
+    """The output file exists and overwriting was not requested."""
 
 
 class CannotWrite(ZeropointError):
-    """There is no place for the output file: a missing folder, a missing permission, a full disk."""
+    """The output file cannot be written: a missing folder, missing permission, or a full disk."""

@@ -1,4 +1,4 @@
-"""Reading and writing files: whole or not at all, nothing overwritten unless asked."""
+"""Reading and writing files: written completely or not at all, and never overwritten unless requested."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ PathLike = str | os.PathLike[str]
 
 
 def describe_os_error(error: OSError) -> str:
-    """What the operating system said, without its number."""
+    """Return the operating system's message without the error number."""
     return (error.strerror or str(error)).lower()
 
 
 @contextmanager
 def reading(path: PathLike, content: str, refusal: type[ZeropointError]) -> Iterator[None]:
-    """Raise a `refusal` if the file cannot be read or, as whatever parses it finds, is not `content`.
+    """Raise `refusal` if the file cannot be read, or if parsing it fails because it is not `content`.
 
-    What is neither a file nor a folder is not even opened: a device may have no end, a pipe no writer.
+    Anything but a regular file or a folder is not even opened: a device may be endless, and a pipe may have no writer.
     """
     if Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()):
-        raise refusal(f"{path} is not a regular file; write what it gives into one, and give that")
+        raise refusal(f"{path} is not a regular file; copy its content into one and give that")
     try:
         yield
     except (ZeropointError, MemoryError):
@@ -40,25 +40,25 @@ def reading(path: PathLike, content: str, refusal: type[ZeropointError]) -> Iter
         raise refusal(f"{path} {error}") from None
     except OSError as error:
         raise refusal(f"cannot read {path}: {describe_os_error(error)}") from None
-    except Exception as error:  # parsers raise whatever they come across
+    except Exception as error:  # parsers may raise anything
         raise refusal(f"{path} is not {content}: {str(error) or type(error).__name__}") from None
 
 
 class TooLarge(Exception):
-    """A file unpacks to more than is read. `reading` puts its name in front of that."""
+    """A file unpacks to more than the limit. `reading` adds the file's name."""
 
 
 def read_arrays(file: BinaryIO, most: int, advice: str = "") -> dict[str, Array]:
-    """The arrays of an `.npz` by name, if they take at most so many bytes. Objects, which could run code, are refused.
+    """Return the arrays of an `.npz` by name, up to `most` bytes in total. Objects, which could run code, are refused.
 
-    A zip archive says beforehand what each of its files unpacks to, and its reader gives no more than that.
+    A zip archive states the unpacked size of each member, and the zip reader never returns more than that.
     """
-    import numpy as np  # here, because help is quick without it
+    import numpy as np  # imported here, so that --help stays fast
 
     with zipfile.ZipFile(file) as archive:
         size = sum(entry.file_size for entry in archive.infolist())
         if size > most:
-            raise TooLarge(f"unpacks to {size / 2**30:,.1f} GB, and at most {most / 2**30:g} GB are read{advice}")
+            raise TooLarge(f"unpacks to {size / 2**30:,.1f} GB, and the limit is {most / 2**30:g} GB{advice}")
         arrays = {}
         for entry in archive.infolist():
             with archive.open(entry) as content:
@@ -73,13 +73,13 @@ def read_arrays(file: BinaryIO, most: int, advice: str = "") -> dict[str, Array]
 
 
 def refuse_existing(path: PathLike, overwrite: bool) -> None:
-    """Raise before any work is done if `path` could not be written in the end."""
+    """Raise before any work is done if `path` could not be written at the end."""
     target = Path(path)
     if target.is_dir():
         raise CannotWrite(f"cannot write {target}: it is a folder; give the name of a file")
     if target.exists() and not target.is_file():
         raise CannotWrite(f"cannot write {target}: it is not a regular file; give another name")
-    if os.path.lexists(target) and not overwrite:  # links that lead nowhere are in the way, too
+    if os.path.lexists(target) and not overwrite:  # a dangling link is in the way, too
         raise OutputExists(
             f"{target} exists already; choose another name, or allow it with {argument('overwrite', True)}"
         )
@@ -90,10 +90,10 @@ def refuse_existing(path: PathLike, overwrite: bool) -> None:
 
 
 def write_whole(path: PathLike, chunks: Iterable[bytes | memoryview], *, overwrite: bool = False) -> int:
-    """Write `chunks` to `path` in one step, so that a reader sees the old file or the new one; return the size."""
+    """Write `chunks` to `path` atomically, so that readers see the old file or the new one; return the size."""
     refuse_existing(path, overwrite)
     target = Path(path)
-    partial = target.with_name(f".{secrets.token_hex(8)}.part")  # a name that is never too long
+    partial = target.with_name(f".{secrets.token_hex(8)}.part")  # a fixed name, never too long
     size = 0
     try:
         with partial.open("xb") as file:
@@ -105,7 +105,7 @@ def write_whole(path: PathLike, chunks: Iterable[bytes | memoryview], *, overwri
             partial.replace(target)
         else:
             _rename_to_new(partial, target)
-    except FileExistsError:  # since this began; the first one wins
+    except FileExistsError:  # created meanwhile; the first writer wins
         refuse_existing(path, overwrite)
         raise
     except OSError as error:
@@ -113,18 +113,18 @@ def write_whole(path: PathLike, chunks: Iterable[bytes | memoryview], *, overwri
     finally:
         try:  # noqa: SIM105  # anything in front of the call would be a place for an interrupt
             os.unlink(partial)  # noqa: PTH108
-        except FileNotFoundError:  # renamed, or never made
+        except FileNotFoundError:  # renamed, or never created
             pass
     return size
 
 
 def _rename_to_new(partial: Path, target: Path) -> None:
-    """Raise FileExistsError rather than replace another writer's file."""
+    """Rename, raising FileExistsError rather than replacing another writer's file."""
     try:
         os.link(partial, target)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links: claim the name
+    except OSError:  # a file system without hard links: claim the name
         target.touch(exist_ok=False)
         try:
             partial.replace(target)

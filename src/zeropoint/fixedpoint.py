@@ -15,9 +15,9 @@ INT32_MAX = (1 << 31) - 1
 
 
 def to_fixed_point(real: float) -> tuple[int, int]:
-    """The int32 multiplier and the shift (positive: left) nearest to `real`; (0, 0) for anything below 2**-32.
+    """Return the int32 multiplier and the shift (positive: left) nearest to `real`; (0, 0) for anything below 2**-32.
 
-    As LiteRT's kernels do: real = f * 2**shift with f in [0.5, 1), multiplier = round(f * 2**31).
+    As in LiteRT's kernels: real = f * 2**shift with f in [0.5, 1), multiplier = round(f * 2**31).
     """
     if not (math.isfinite(real) and real >= 0):
         raise ValueError(f"a multiplier must be finite and not negative, not {real}")
@@ -33,37 +33,38 @@ def to_fixed_point(real: float) -> tuple[int, int]:
     return multiplier, shift
 
 
-# How kernels apply them. Arrays hold int64; what kernels keep in 32 bits is cut to that first.
+# How kernels apply multipliers. Arrays hold int64; values that kernels keep in 32 bits are wrapped to 32 bits first.
 
 
 def wrapped(x: Array) -> Array:
-    """What is left of `x` in 32 bits."""
+    """Wrap `x` to 32 bits, as an overflowing int32 does."""
     return np.asarray(x).astype(np.int32).astype(np.int64)
 
 
 def shift_right(x: Array, bits: Array | int) -> Array:
-    """x / 2**bits to the nearest integer, halves away from zero: gemmlowp's RoundingDivideByPOT."""
+    """Return x / 2**bits rounded to nearest, halves away from zero: gemmlowp's RoundingDivideByPOT."""
     mask = (np.int64(1) << bits) - 1
     return np.asarray((x >> bits) + ((x & mask) > (mask >> 1) + (x < 0)))
 
 
 def high_product(a: Array, b: Array | int, bits: int = 31) -> Array:
-    """a * b / 2**bits to the nearest integer, halves upwards, saturated: SaturatingRoundingDoublingHighMul."""
+    """Return a * b / 2**bits rounded to nearest, halves up, saturated: SaturatingRoundingDoublingHighMul."""
     product = (a * b + (np.int64(1) << (bits - 1))) >> bits
     return np.asarray(np.minimum(product, (1 << bits) - 1))
 
 
 def multiply(x: Array, multiplier: Array | int, shift: Array | int) -> Array:
-    """x * multiplier * 2**(shift - 31) as most integer kernels compute it, rounded twice.
+    """Return x * multiplier * 2**(shift - 31) as most integer kernels compute it, with two roundings.
 
-    A positive shift comes before the product, a negative one after it, each with a rounding of its own.
+    A positive shift is applied before the product, a negative one after it, each with its own rounding.
     """
     left, right = np.maximum(shift, 0), np.maximum(-np.asarray(shift), 0)
     return shift_right(high_product(wrapped(x << left), multiplier), right)
 
 
 def multiply_wide(x: Array, multiplier: Array | int, shift: Array | int) -> Array:
-    """The same for 64-bit sums, as beside 16-bit activations: with 16 bits of the multiplier, rounded once, upwards."""
+    """Return x * multiplier * 2**(shift - 31) for the 64-bit accumulators of 16-bit activations: the multiplier is
+    reduced to 16 bits, and the result is rounded once, halves up."""
     reduced = np.where(np.asarray(multiplier) < 0x7FFF0000, (np.asarray(multiplier) + (1 << 15)) >> 16, 0x7FFF)
     total = 15 - np.asarray(shift, np.int64)
     return wrapped((x * reduced + (np.int64(1) << (total - 1))) >> total)

@@ -1,4 +1,5 @@
-"""The names of `tensorflow.lite`: a conversion script runs after one changed import, `from zeropoint import lite`."""
+"""The names of `tensorflow.lite`: a conversion script runs after changing one import to `from zeropoint import
+lite`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class constants:  # noqa: N801  # TensorFlow 1's name
-    """Types, as `inference_type` takes them."""
+    """Element types, as `inference_type` takes them."""
 
     FLOAT = DType.FLOAT32
     FLOAT16 = DType.FLOAT16

@@ -1,4 +1,4 @@
-"""Types narrower than a byte: how elements share bytes. The first element sits in the lowest bits."""
+"""Types narrower than a byte: how elements are packed into bytes. The first element is in the lowest bits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .dtypes import Array, DType
 
 
 def pack(values: Array, dtype: DType) -> Array:
-    """One element a byte -> packed bytes; the last byte is filled up with zeros."""
+    """Pack elements, given one per byte; the last byte is padded with zeros."""
     per_byte = _per_byte(dtype)
     flat = np.ascontiguousarray(values).reshape(-1)
     if flat.size and (flat.min() < dtype.min or flat.max() > dtype.max):
@@ -23,7 +23,7 @@ def pack(values: Array, dtype: DType) -> Array:
 
 
 def unpack(packed: Array, dtype: DType, count: int) -> Array:
-    """Packed bytes -> `count` elements, one a byte."""
+    """Unpack `count` elements, to one per byte."""
     per_byte = _per_byte(dtype)
     if packed.size * per_byte < count:
         raise ValueError(f"{packed.size} bytes cannot hold {count} elements of {dtype.label}")

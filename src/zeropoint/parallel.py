@@ -1,4 +1,4 @@
-"""Work for all cores. LiteRT and NumPy let go of the interpreter while they compute, so threads do."""
+"""Parallel work. LiteRT and NumPy release the interpreter lock while they compute, so threads suffice."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING or sys.version_info >= (3, 12):
 else:
 
     class cached_property:  # noqa: N801  # a decorator, by the name that everybody knows
-        """As in Python 3.12. Before, all objects of a class share a lock that is held while a value is computed: one
-        thread waits for another that works on something else, and a process forked meanwhile waits forever."""
+        """`functools.cached_property` as in Python 3.12. In earlier versions all objects of a class share a lock that
+        is held while a value is computed: threads wait for unrelated work, and a process forked meanwhile deadlocks."""
 
         def __init__(self, compute: Callable[[Any], Any]) -> None:
             self._compute, self.__doc__ = compute, compute.__doc__
@@ -40,44 +40,44 @@ _share: int | None = None
 
 
 def cores() -> int:
-    """How many cores this process may use: a container may have fewer than the machine, a worker among others its
-    share."""
+    """Return how many cores this process may use: fewer than the machine has in a container, or as one of several
+    workers."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(available or 1, _share or sys.maxsize)
 
 
 def share_cores(count: int) -> None:
-    """From now on, this process uses at most so many cores, as others work beside it."""
+    """Limit this process to `count` cores from now on, because others run beside it."""
     global _share
     _share = max(1, count)
 
 
 HELD = 1 << 27
-"""Bytes of activations that interpreters may hold side by side. One by itself may hold more: it has to."""
+"""The limit on activations, in bytes, of interpreters that run in parallel. A single one may exceed it."""
 
 
 def side_by_side(held: int) -> int:
-    """How many interpreters that hold so many bytes each may run at a time: one for each core, unless they are large.
+    """Return how many interpreters of `held` bytes each may run in parallel: one per core, unless they are large.
 
-    A large one is given several threads instead, so that memory does not grow with the number of cores.
+    A large one gets several threads instead, so that memory use does not grow with the number of cores.
     """
     return max(1, min(cores(), HELD // max(1, held)))
 
 
 def threads_of_each(held: int) -> int:
-    """How many threads each of these interpreters is given."""
+    """Return the number of threads for each of the interpreters that run in parallel."""
     return cores() // side_by_side(held)
 
 
 class Threads(ThreadPoolExecutor):
-    """Threads in which context variables are what they were where a job was handed over."""
+    """A thread pool whose jobs see the context variables of the caller."""
 
     def submit(self, job: Callable[..., Found], /, *given: Any, **named: Any) -> Future[Found]:
         return super().submit(copy_context().run, job, *given, **named)
 
 
 def in_parallel(job: Callable[[Part], Found], parts: Sequence[Part]) -> list[Found]:
-    """The results of `job` on all parts, in order."""
+    """Return the results of `job` on all parts, in order."""
     if len(parts) < 2 or cores() < 2:
         return [job(part) for part in parts]
     with Threads(min(len(parts), cores())) as pool:

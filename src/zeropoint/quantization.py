@@ -1,4 +1,4 @@
-"""The front door: a float model in, a quantized model out."""
+"""The public function `quantize`: a float model in, a quantized model out."""
 
 from __future__ import annotations
 
@@ -106,6 +106,6 @@ def quantize(
 
 
 def _notebook_stage(title: str, total: int | None) -> Progress:
-    """A line in a notebook for each way that is tried to make the model better."""
+    """Return a progress line in a notebook for one accuracy step."""
     line = notebook_line(f"{title}, {'' if total is None else f'{total} '}steps:")
     return line or (lambda _: None)

@@ -1,4 +1,4 @@
-"""What a user asks for: ordered rules "ops that match this get this scheme", and presets by name."""
+"""What a user asks for: ordered rules of the form "ops that match this get this scheme", and named presets."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from .graph.model import Op
 from .train_bits import TrainBits
 
 Effort = Literal["quick", "standard", "high", "max"]
-"""quick: each weight is rounded by itself, ranges are one method's. standard: biases make up for what rounding does to
-the means, and several ways to set the ranges are tried. high: weights also make up for each other, layer by layer."""
+"""quick: round-to-nearest weights, ranges by a single method. standard: bias correction, and several range methods are
+tried. high: also GPTQ, where weights compensate for each other's rounding, layer by layer. max: also learned
+roundings and ranges, block by block."""
 
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
 SMALLEST = 1024
-"""Constants with fewer elements are not worth a scale of their own where only weights are quantized."""
+"""Where only weights are quantized, smaller constants stay float: a scale would not pay off."""
 
 
 @dataclass(frozen=True)
 class PerChannel:
-    """One scale for each output channel of the weights, along whichever axis an op has these."""
+    """One scale for each output channel of the weights, along whichever axis the op's channels are."""
 
 
 WeightGranularity = PerChannel | PerTensor | PerBlock
@@ -37,16 +38,19 @@ WeightGranularity = PerChannel | PerTensor | PerBlock
 
 @dataclass(frozen=True)
 class Scheme:
-    """How an op is computed, and how its weights are held.
+    """How an op is computed, and how its weights are stored.
 
     With `activations` the op computes in integers. Without, it computes in float: weights None are float as well;
-    else the kernel takes weights of that type as they are, or, with `unpacked`, a DEQUANTIZE makes them float first.
-    `narrowed` are the bits of weights that use only some of their type's integers. With `mixed`, layers for which that
-    is too few are held in 8 bits.
-    `granularity` is how finely weights share scales, as far as the op's kernel allows it: some runtimes lack a scale
-    for each channel. `asymmetric` gives unpacked weights zero
-    points. `min_elements` is the size from which weights of float ops are quantized. `effort` is what is spent on this
-    op, None for as much as on all. `train_bits` says how training rounds it, such as "w2a8" or "ternary".
+    otherwise the kernel takes weights of that type directly (dynamic range) or, with `unpacked`, a DEQUANTIZE converts
+    them to float first. `narrowed` is the number of bits of weights that use only part of their type's range. With
+    `mixed`, layers that need more precision get 8 bits.
+    `granularity` says which weights share a scale, as far as the op's kernel supports it: some runtimes lack
+    per-channel
+    scales. `asymmetric` gives unpacked weights zero points. `min_elements` is the size from which weights of float ops
+    are
+    quantized. `effort` is the effort for this op, None for the default. `train_bits` says how training rounds it, such
+    as
+    "w2a8" or "ternary".
     """
 
     activations: DType | None
@@ -64,12 +68,12 @@ class Scheme:
 
     @property
     def trained(self) -> TrainBits | None:
-        """The bits that training brings weights and activations to, if a rule asks for it."""
+        """The bits that training reduces weights and activations to, if a rule asks for it."""
         return None if self.train_bits is None else TrainBits.parse(self.train_bits)
 
     @property
     def block(self) -> int | None:
-        """How many weights share a scale, if these are blocks."""
+        """The block size of blockwise weights; None for other granularities."""
         return self.granularity.size if isinstance(self.granularity, PerBlock) else None
 
     @property
@@ -84,7 +88,8 @@ class Scheme:
         return Levels(self.weights, self.narrowed or self.weights.bits)
 
     def held_in(self, weights: DType | None) -> Scheme:
-        """The same with weights of the type that a kernel has; those of 4 bits or fewer take all of int8."""
+        """Return the scheme with weights of a type that the kernel supports; narrow weights stored in int8 use its full
+        range."""
         levels = self.levels
         if levels is None or weights is None or weights is self.weights:
             return self
@@ -92,7 +97,7 @@ class Scheme:
         return dataclasses.replace(self, weights=weights, narrowed=levels.bits if is_kept else None)
 
     def widened(self) -> Scheme:
-        """The same with 8-bit weights, a scale for each channel."""
+        """Return the scheme with 8-bit per-channel weights."""
         return dataclasses.replace(self, weights=DType.INT8, narrowed=None, granularity=PerChannel(), mixed=False)
 
     @property
@@ -120,9 +125,9 @@ MODES = tuple(name for name in PRESETS if name != "float")
 
 @dataclass(frozen=True)
 class Rule:
-    """Ops of a kind (glob), whose output's name fits `name` (glob), `regex` (anywhere) and `scope` (a leading part).
+    """Selects ops by kind (glob) and by output name: `name` (glob), `regex` (matches anywhere), `scope` (leading path).
 
-    `either` is a glob for the kind or for the name, in which case does not matter.
+    `either` is a glob for the kind or the name, ignoring case.
     """
 
     scheme: Scheme
@@ -134,7 +139,7 @@ class Rule:
 
     def matches(self, op: Op) -> bool:
         names = [t.name for t in op.outputs]
-        # Converters join the names of what they fused with semicolons; people know any of the parts.
+        # Converters join the names of fused ops with semicolons; users may know any one of them.
         parts = [part for name in names for part in (name, *name.split(";"))]
         return (
             fnmatch.fnmatchcase(op.label.upper(), self.ops.upper())
@@ -146,11 +151,11 @@ class Rule:
 
     @property
     def is_general(self) -> bool:
-        """Whether it is about all ops, not about some that it names."""
+        """Whether the rule applies to all ops rather than to specific ones."""
         return self.ops == "*" and self.name is self.regex is self.scope is self.either is None
 
     def nearest(self, ops: Iterable[Op]) -> str | None:
-        """A kind or name of `ops` that is spelt much like what the rule asks for."""
+        """Return the kind or name among `ops` that is spelled most like what the rule asks for."""
         kinds = dict.fromkeys(op.label for op in ops)
         names = dict.fromkeys(t.name for op in ops for t in op.outputs)
         choices = [*kinds] if self.ops != "*" else [*names] if self.either is None else [*kinds, *names]
@@ -167,7 +172,7 @@ class Rule:
 
 
 def _any_fits(texts: Iterable[str], pattern: str) -> bool:
-    # Names may hold brackets, which globs interpret.
+    # Names may contain brackets, which globs interpret.
     return any(text == pattern or fnmatch.fnmatchcase(text, pattern) for text in texts)
 
 
@@ -179,10 +184,11 @@ def _any_below(names: Iterable[str], scope: str) -> bool:
 class Recipe(Displayed):
     """Rules in order: the last one that matches an op decides. An op that none matches stays float.
 
-    `target` is the name of what the model is made for; None leaves that open. `in_8_bits` are ops of a model whose
-    weights are held in 8 bits where the rules would have fewer (mixed precision), `on_floats` those whose integer
-    weights are made float before use, where the rules would have the kernel round its inputs (dynamic). With
-    `all_in_8_bits` no weights have fewer.
+    `target` is the name of the target; None leaves it open. `in_8_bits` are ops whose weights get 8 bits where the
+    rules
+    ask for fewer (mixed precision), `on_floats` those whose integer weights are dequantized before use where the rules
+    ask
+    for dynamic range. With `all_in_8_bits`, no weights have fewer than 8 bits.
     """
 
     rules: tuple[Rule, ...]
@@ -192,7 +198,7 @@ class Recipe(Displayed):
     all_in_8_bits: bool = False
 
     def rule(self, op: Op) -> Rule | None:
-        """The rule that decides."""
+        """Return the rule that decides for `op`."""
         return next((rule for rule in reversed(self.rules) if rule.matches(op)), None)
 
     def scheme(self, op: Op) -> Scheme:
@@ -206,22 +212,23 @@ class Recipe(Displayed):
         return dataclasses.replace(self, rules=(*self.rules, *rules))
 
     def keeping_float(self, patterns: Iterable[str]) -> Recipe:
-        """With ops that fit one of the patterns, or the only one, left float."""
+        """Return a recipe that also keeps ops in float that match one of the patterns; a single string is one
+        pattern."""
         return self.then(*map(keep_float, (patterns,) if isinstance(patterns, str) else patterns))
 
     @property
     def is_for_training(self) -> bool:
-        """Whether some rule says what training is to round to."""
+        """Whether some rule sets the bits that training rounds to."""
         return any(rule.scheme.train_bits is not None for rule in self.rules)
 
     def unmixed(self) -> Recipe:
-        """The same with weights of as many bits as asked for in every layer, as training has them."""
+        """Return the recipe without mixed precision, as training uses it: every layer has the requested bits."""
         rules = (dataclasses.replace(rule, scheme=dataclasses.replace(rule.scheme, mixed=False)) for rule in self.rules)
         return dataclasses.replace(self, rules=(*rules,))
 
     @property
     def has_integer_ops(self) -> bool:
-        """Whether some rule asks for integer arithmetic, which takes the ranges of activations."""
+        """Whether some rule asks for integer arithmetic, which needs the ranges of activations."""
         return any(rule.scheme.activations is not None for rule in self.rules)
 
     @property
@@ -231,7 +238,7 @@ class Recipe(Displayed):
 
     @property
     def least_bits(self) -> int:
-        """Bits of the narrowest weights that some rule asks for."""
+        """The bits of the narrowest weights that some rule asks for."""
         return min((levels.bits for rule in self.rules if (levels := rule.scheme.levels) is not None), default=32)
 
     @property
@@ -240,14 +247,14 @@ class Recipe(Displayed):
         return any(rule.scheme.weights is not None and rule.scheme.weights.is_integer for rule in self.rules)
 
     def effort(self, op: Op, usual: Effort) -> Effort:
-        """What is spent on `op`, where `usual` is spent on those that no rule names one for."""
+        """Return the effort for `op`; `usual` if no rule sets one."""
         return self.scheme(op).effort or usual
 
     def highest_effort(self, usual: Effort) -> Effort:
         return max((usual, *(r.scheme.effort for r in self.rules if r.scheme.effort)), key=EFFORTS.index)
 
     def spelled_out(self, ops: list[Op], short_names: Mapping[str, str]) -> Recipe:
-        """With the names of ops in the file, in rules that match none but by the short names that people are shown."""
+        """Return the recipe with full op names in rules that match only by the short names that users are shown."""
         shown = {
             op: dataclasses.replace(
                 op, outputs=[dataclasses.replace(t, name=short_names.get(t.name, t.name)) for t in op.outputs]
@@ -263,22 +270,23 @@ class Recipe(Displayed):
         return dataclasses.replace(self, rules=tuple(one for rule in self.rules for one in spelled(rule)))
 
     def unmatched(self, ops: list[Op]) -> list[Rule]:
-        """Rules about some ops that none matches: most likely a misspelt name."""
+        """Return the specific rules that match no op: most likely their names are misspelled."""
         return [rule for rule in self.rules if not rule.is_general and not any(map(rule.matches, ops))]
 
 
 _STORED = {2: DType.INT2, 3: DType.INT4, 4: DType.INT4, **dict.fromkeys((5, 6, 7, 8), DType.INT8)}
 WEIGHT_TYPES = {f"int{bits}": Levels(dtype, bits) for bits, dtype in _STORED.items()}
-"""What rules call weights of so many bits: of the narrowest type that LiteRT has for them."""
+"""Weight types by their name in rules, each stored in the narrowest type that LiteRT has for it."""
 
 MIXED = 4
-"""Weights of so many bits or fewer are for those layers that can do with them, unless a recipe names them."""
+"""With this many bits or fewer, layers that need 8 keep them (mixed precision), unless a recipe sets the bits."""
 
 BLOCKS = (32, 64, 128, 256)
 
 
 def preset(name: str, weight_bits: int = 8, **changes: Any) -> Recipe:
-    """The recipe called `name`, one of MODES, for all ops with such a kernel; `changes` are as in a rule's file."""
+    """Return the recipe called `name`, one of MODES, for all ops with such a kernel; `changes` are as in a rule of a
+    file."""
     if f"int{weight_bits}" not in WEIGHT_TYPES:
         raise InvalidRecipe(f"weights of {weight_bits} bits are not supported; choose 2 to 8")
     if isinstance(name, Recipe):
@@ -288,14 +296,14 @@ def preset(name: str, weight_bits: int = 8, **changes: Any) -> Recipe:
     if name in ("float16", "uint8"):
         if weight_bits != 8:
             has = "no integer weights" if name == "float16" else "weights of 8 bits"
-            raise InvalidRecipe(f"{name} has {has}; leave out the bits of the weights, or choose another mode")
+            raise InvalidRecipe(f"{name} has {has}; omit the weight bits, or choose another mode")
     else:
         changes = {"weights": f"int{weight_bits}", "mixed": weight_bits <= MIXED, **changes}
     return Recipe((Rule(changed_scheme(PRESETS[name], changes, f"mode {name}")),))
 
 
 def changed_scheme(scheme: Scheme, changes: dict[str, Any], where: str) -> Scheme:
-    """`scheme` with the changes that a file asks for; raises if they contradict each other."""
+    """Return `scheme` with the changes that a file asks for; raises if they contradict each other."""
     others = {key: value for key, value in changes.items() if key not in ("per_tensor", "block", "weights")}
     if (levels := WEIGHT_TYPES.get(changes.get("weights", ""))) is not None:
         others |= {"weights": levels.dtype, "narrowed": levels.narrowed}
@@ -317,14 +325,14 @@ def changed_scheme(scheme: Scheme, changes: dict[str, Any], where: str) -> Schem
 
 
 def _require_consistent(scheme: Scheme, where: str) -> None:
-    """Raise for wishes that contradict each other."""
+    """Raise if the settings of a scheme contradict each other."""
     if scheme.block is not None:
         if scheme.block not in BLOCKS:
             raise InvalidRecipe(f"{where}: blocks of {scheme.block} are not supported; choose {_choices(BLOCKS)}")
         if scheme.label != "dynamic" or scheme.weights is not DType.INT4:
             raise InvalidRecipe(f"{where}: blocks need the mode dynamic and 4-bit weights; LiteRT has no other kernels")
     if scheme.asymmetric and scheme.label != "weights":
-        raise InvalidRecipe(f"{where}: asymmetric weights need the mode weights; integer kernels want their zero at 0")
+        raise InvalidRecipe(f"{where}: asymmetric weights need the mode weights; integer kernels require zero point 0")
     if scheme.effort is not None:
         require_effort(scheme.effort, f"{where}: ")
     if scheme.min_elements < 0:
@@ -332,12 +340,12 @@ def _require_consistent(scheme: Scheme, where: str) -> None:
 
 
 def reaches(effort: Effort, least: Effort) -> bool:
-    """Whether so much effort is at least that of `least`."""
+    """Whether `effort` is at least `least`."""
     return EFFORTS.index(effort) >= EFFORTS.index(least)
 
 
 def require_effort(effort: str, where: str = "") -> None:
-    """Raise unless there is such an effort."""
+    """Raise if `effort` does not exist."""
     if effort not in EFFORTS:
         raise InvalidRecipe(f"{where}unknown effort {effort!r}; choose {_choices(EFFORTS)}")
 
@@ -348,5 +356,5 @@ def _choices(values: Iterable[object]) -> str:
 
 
 def keep_float(pattern: str) -> Rule:
-    """Ops whose kind or output name fits the glob stay float."""
+    """Return a rule that keeps ops in float whose kind or output name matches the glob."""
     return Rule(FLOAT, either=pattern)

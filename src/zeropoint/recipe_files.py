@@ -1,4 +1,4 @@
-"""Recipes as files hold them: JSON and TOML, read and written."""
+"""Recipe files: reading and writing JSON and TOML."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from .recipe import PRESETS, WEIGHT_TYPES, Recipe, Rule, changed_scheme
 
 
 def load_recipe(path: PathLike) -> Recipe:
-    """A recipe from JSON or TOML: `{"rules": [{"ops": "CONV_2D", "name": "head/*", "scheme": "int16x8"}, ...]}`."""
+    """Read a recipe from JSON or TOML: `{"rules": [{"ops": "CONV_2D", "name": "head/*", "scheme": "int16x8"},
+    ...]}`."""
     kind, parse = ("TOML", _toml) if Path(path).suffix == ".toml" else ("JSON", json.loads)
     with reading(path, f"valid {kind}", InvalidRecipe):
         content = parse(Path(path).read_text(encoding="utf-8"))
@@ -23,11 +24,11 @@ def load_recipe(path: PathLike) -> Recipe:
 
 
 def recipe_from(content: Any, origin: str = "the recipe") -> Recipe:
-    """A recipe from plain values."""
+    """Build a recipe from plain values, as in a JSON file."""
     rules = content.get("rules") if isinstance(content, dict) else None
     if not isinstance(rules, list) or not rules or not set(content) <= {"rules", "target"}:
         raise InvalidRecipe(
-            f"{origin} needs one list called 'rules' with at least one rule in it, and beside it at most a 'target'"
+            f"{origin} needs a list 'rules' with at least one rule, and may have a 'target'; nothing else is allowed"
         )
     if not isinstance(target := content.get("target", ""), str):
         raise InvalidRecipe(f"{origin}: 'target' is the name of a target, such as \"cpu\"")
@@ -57,7 +58,7 @@ def _rule(content: Any, where: str) -> Rule:
     scheme, asked = content["scheme"], {key: value for key, value in content.items() if key != "scheme"}
     if unknown := asked.keys() - kinds.keys():
         known = ", ".join(sorted({"scheme", *kinds}))
-        raise InvalidRecipe(f"{where} has {', '.join(sorted(unknown))}; known are {known}")
+        raise InvalidRecipe(f"{where} has unknown keys {', '.join(sorted(unknown))}; known are {known}")
     if scheme not in tuple(PRESETS):
         raise InvalidRecipe(f"{where} asks for the scheme {scheme!r}; choose from {', '.join(PRESETS)}")
     for key, value in asked.items():
@@ -76,7 +77,7 @@ def _rule(content: Any, where: str) -> Rule:
 
 
 PlainRules = tuple[Mapping[str, Any], ...]
-"""The rules of a recipe as files hold them."""
+"""The rules of a recipe as plain values, as in a file."""
 
 
 def plain_rules(recipe: Recipe) -> PlainRules:
@@ -84,12 +85,12 @@ def plain_rules(recipe: Recipe) -> PlainRules:
 
 
 def recipe_content(rules: PlainRules, target: str | None = None) -> dict[str, Any]:
-    """What a file with these rules holds, and `recipe_from` reads."""
+    """Return the content of a recipe file with these rules, as `recipe_from` reads it."""
     return {**({} if target is None else {"target": target}), "rules": [dict(rule) for rule in rules]}
 
 
 def toml_text(content: Mapping[str, Any]) -> str:
-    """The same as TOML."""
+    """Return the content of a recipe file as TOML."""
     lines = [f"target = {_toml_value(content['target'])}", ""] if "target" in content else []
     for rule in content["rules"]:
         lines += ["[[rules]]", *(f"{key} = {_toml_value(value)}" for key, value in rule.items()), ""]
@@ -97,7 +98,7 @@ def toml_text(content: Mapping[str, Any]) -> str:
 
 
 def _toml_value(value: Any) -> str:
-    # What JSON writes is TOML, too, but for one character that TOML wants escaped.
+    # A JSON string is a TOML string, except for one character that TOML wants escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -1,4 +1,4 @@
-"""Other scales for tensors of a model that is quantized already: what follows from them changes as well."""
+"""Changes scales in a model that is already quantized, along with everything that depends on them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RescaledTensor:
 
 @dataclass(frozen=True)
 class Rescaled:
-    """The model with other scales, and all tensors that changed, in the order of the file."""
+    """The rescaled model, and all tensors that changed, in file order."""
 
     model: Model
     changes: tuple[RescaledTensor, ...]
@@ -67,7 +67,7 @@ def rescale(model: ModelSource, ranges: Ranges, *, ops: Mapping[str, OpSpec] = O
 
 @dataclass(frozen=True)
 class _Rescaling:
-    """One graph, changed in place."""
+    """Rescales one graph in place."""
 
     graph: Graph
     uses: Uses
@@ -101,7 +101,7 @@ class _Rescaling:
         return None if spec is None else spec.input_role(slot)
 
     def _tied(self, tensor: Tensor, held: QuantParams) -> Iterator[Tensor]:
-        """Tensors that ops with one scale throughout connect with this one."""
+        """Yield the tensors that share their scale with this one through ops that require equal scales."""
         found, queue = {tensor}, [tensor]
         while queue:
             current = queue.pop()
@@ -122,8 +122,8 @@ class _Rescaling:
         fixed = None if spec is None else spec.fixed.get(params.dtype)
         if producer is not None and fixed is not None and fixed.params(params.dtype) != params:
             raise InvalidStats(
-                f"'{tensor.name}' comes out of {producer.label}, whose kernel has "
-                f"{fixed.params(params.dtype)} built in; leave it out"
+                f"'{tensor.name}' is the output of {producer.label}, whose kernel has "
+                f"{fixed.params(params.dtype)} built in; omit it"
             )
 
     def _set(self, tensor: Tensor, params: QuantParams, why: str, clip: Range | None = None) -> None:
@@ -139,7 +139,7 @@ class _Rescaling:
         set_constant(tensor, quantize(real, params, narrow=params.is_symmetric), params.dtype, params)
 
     def follow_with_biases(self) -> None:
-        """Biases whose data or weights have another scale now."""
+        """Rescale biases whose data or weights have a new scale."""
         for op in self.graph.ops:
             for use, data, weights in biases(op, self.ops[op.kind]) if op.kind in self.ops else ():
                 tensor, beside = use.tensor, [op.inputs[data.slot], op.inputs[weights.slot]]

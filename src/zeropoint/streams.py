@@ -1,4 +1,4 @@
-"""What native code prints: it writes to the file descriptors, past Python's streams."""
+"""Handles the output of native code, which writes to file descriptors and bypasses Python's streams."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 _descriptors = threading.RLock()
-"""Descriptors belong to the whole process: two threads that swap them in turns would restore the wrong ones."""
+"""Descriptors are shared by the process: two threads that swap them alternately would restore the wrong ones."""
 
 
 def _forget_other_threads() -> None:
-    """A thread that held the lock does not exist in a forked process, and would never let go of it there."""
+    """Replace the lock in a forked process: a thread that held it does not exist there and would never release it."""
     global _descriptors
     _descriptors = threading.RLock()
 
@@ -29,14 +29,15 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Hold back whatever is printed while a framework is loaded, by other threads too: not for work in threads."""
+    """Suppress everything printed while a framework is imported, also by other threads; do not use it around parallel
+    work."""
     with _descriptors, Path(os.devnull).open("wb") as sink, _redirected(sink, 2):
         yield
 
 
 @contextlib.contextmanager
 def without_lines(remark: str) -> Iterator[None]:
-    """Hold back lines on standard error that hold `remark`. All others, of any thread, are passed on at the end."""
+    """Suppress lines on standard error that contain `remark`. All others, from any thread, are passed on at the end."""
     with _descriptors, tempfile.TemporaryFile() as sink:
         try:
             with _redirected(sink, 2):
@@ -44,13 +45,13 @@ def without_lines(remark: str) -> Iterator[None]:
         finally:
             sink.seek(0)
             others = b"".join(line for line in sink if remark.encode() not in line)
-            with contextlib.suppress(OSError):  # closed, so nothing is seen of it anyway
+            with contextlib.suppress(OSError):  # closed, so nobody would see the output anyway
                 os.write(2, others)
 
 
 @contextlib.contextmanager
 def unredirected() -> Iterator[None]:
-    """For what has to be seen: wait until no other thread holds back what is printed, though not for ever."""
+    """Wait until no other thread suppresses output, with a timeout, so that what is printed here is seen."""
     is_ours = _descriptors.acquire(timeout=1)
     try:
         yield
@@ -61,7 +62,7 @@ def unredirected() -> Iterator[None]:
 
 @contextlib.contextmanager
 def captured() -> Iterator[list[str]]:
-    """A list that, at the end, holds the lines printed meanwhile: by Python, as warnings, and by native code."""
+    """Yield a list that finally holds all lines printed meanwhile: by Python, as warnings, and by native code."""
     lines: list[str] = []
     with _descriptors, tempfile.TemporaryFile() as sink:
         try:
@@ -75,10 +76,10 @@ def captured() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def _python_to(sink: BinaryIO) -> Iterator[None]:
-    """Python's own streams may be others than the descriptors, as in a notebook."""
+    """Redirect Python's own streams, which may differ from the descriptors, as in a notebook."""
     out, err = _Detour("stdout", sink), _Detour("stderr", sink)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
-        warnings.simplefilter("default")  # they are the converter's, and not for the user to repair
+        warnings.simplefilter("default")  # the warnings are the converter's, and the user cannot fix them
         warnings.showwarning = _print_warning
         try:
             yield
@@ -87,12 +88,13 @@ def _python_to(sink: BinaryIO) -> Iterator[None]:
 
 
 def _print_warning(message: Any, category: Any, filename: str, lineno: int, *_: object, **__: object) -> None:
-    """As Python does it by default: others may have put something else in the place of that."""
+    """Print a warning as Python does by default, in case another handler is installed."""
     print(warnings.formatwarning(message, category, filename, lineno), file=sys.stderr, end="")
 
 
 class _Detour(io.TextIOBase):
-    """A stream into `sink`, and once that is None into Python's stream of this name: loggers may have kept it."""
+    """A stream that writes to `sink` and, once that is None, to Python's stream of this name: loggers may keep a
+    reference."""
 
     def __init__(self, name: str, sink: BinaryIO) -> None:
         self.stream = name
@@ -119,7 +121,7 @@ def _redirected(sink: BinaryIO, *descriptors: int) -> Iterator[None]:
         for descriptor in descriptors:
             try:
                 saved = os.dup(descriptor)
-            except OSError:  # closed, so nothing is seen of it anyway
+            except OSError:  # closed, so nobody would see the output anyway
                 continue
             stack.callback(os.close, saved)
             stack.callback(os.dup2, saved, descriptor)

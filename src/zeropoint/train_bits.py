@@ -1,4 +1,4 @@
-"""How many bits weights and activations are trained in: `w2a8`, `ternary`, `binary`."""
+"""The bits that weights and activations are trained in: `w2a8`, `ternary`, `binary`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _TEXT = re.compile(r"(?:w([1-8])|(ternary)|(binary))(?:a([1-8]))?")
 
 @dataclass(frozen=True)
 class TrainBits:
-    """Weights of 1 bit are binary, -1 and 1 times a scale. Ternary ones are -1, 0 and 1, with a threshold of their own
-    beside the scale. Activations of k bits have 2**k levels."""
+    """The bit widths of quantization-aware training. Weights of 1 bit are binary, -1 and 1 times a scale. Ternary
+    weights are -1, 0 and 1, with a threshold in addition to the scale. Activations of k bits have 2**k levels."""
 
     weights: int = 8
     activations: int = 8
@@ -21,11 +21,11 @@ class TrainBits:
 
     @classmethod
     def parse(cls, text: str, where: str = "") -> TrainBits:
-        """From `w4a8`, `w4`, `ternary`, `ternarya4`, `binary`."""
+        """Parse `w4a8`, `w4`, `ternary`, `ternarya4` or `binary`."""
         found = _TEXT.fullmatch(text.strip().lower())
         if found is None:
             raise InvalidRecipe(
-                f"{where}bits to train in cannot be {text!r}; choose w8a8 down to w1a1, w4 (activations in 8 bits), "
+                f"{where}unknown training bits {text!r}; choose w8a8 down to w1a1, w4 (activations in 8 bits), "
                 "ternary or binary"
             )
         bits, ternary, _, activations = found.groups()
@@ -38,11 +38,11 @@ class TrainBits:
 
     @property
     def weight_type(self) -> str:
-        """The narrowest type of a rule that holds the weights."""
+        """The narrowest weight type of a rule that can hold the weights."""
         return f"int{max(2, self.weights)}"
 
     def at_least(self, other: TrainBits | None) -> TrainBits:
-        """The wider of both, for weights and for activations."""
+        """Return the wider of both, for weights and for activations."""
         if other is None:
             return self
         wider = self if self.weights >= other.weights else other

@@ -248,7 +248,7 @@ def test_a_damaged_file_is_refused(content, damage, tmp_path):
 def test_a_bomb_stops_at_a_stated_size(content, tmp_path, monkeypatch):
     (tmp_path / "bomb").write_bytes(content)
     monkeypatch.setattr("zeropoint.calibration.stats.LARGEST", 1 << 8)
-    with pytest.raises(InvalidStats, match=r"bomb unpacks to 0\.0 GB, and at most .* GB are read"):
+    with pytest.raises(InvalidStats, match=r"bomb unpacks to 0\.0 GB, and the limit is .* GB"):
         Stats.load(tmp_path / "bomb")
 
 

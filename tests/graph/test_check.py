@@ -106,7 +106,7 @@ BROKEN: list[tuple[str, Callable[[], Model], Break, str]] = [
         "signatures_fit",
         build.branches,
         lambda m: m.signatures[1].inputs.update(extra=m.main.inputs[0]),
-        "'just_add' calls 'choice' its input 'extra', but it is none",
+        "'just_add' names 'choice' as input 'extra', which it is not",
     ),
     (
         "signatures_fit",

@@ -107,7 +107,7 @@ def test_a_loop_without_end_is_ended_and_named(monkeypatch):
     with isolated(seconds=0.5):
         runner = Runner(endless())
         assert runner.run([np.array(False)])
-        with pytest.raises(RuntimeFailure, match=r"a run at WHILE 'y' did not end within 0.5 s"):
+        with pytest.raises(RuntimeFailure, match=r"a run at WHILE 'y' did not finish within 0.5 s"):
             runner.run([np.array(True)])
 
 

@@ -76,7 +76,7 @@ def test_a_missing_op_is_named():
 def test_its_death_is_an_error_of_ours(monkeypatch, int8):
     died = subprocess.CompletedProcess([], -8, b"", b"")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: died)
-    with pytest.raises(RuntimeFailure, match=r"died on this model \(signal 8\)"):
+    with pytest.raises(RuntimeFailure, match=r"crashed on this model \(signal 8\)"):
         measure_arena(to_bytes(int8))
 
 

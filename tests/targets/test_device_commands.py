@@ -88,7 +88,7 @@ def test_the_summary_has_what_the_tool_says(run, folder):
     assert "QUANTIZE" in out
 
 
-@pytest.mark.parametrize("error", [RuntimeFailure("it died with SIGFPE")])
+@pytest.mark.parametrize("error", [RuntimeFailure("it crashed with SIGFPE")])
 def test_a_compiler_that_fails_leaves_files_as_they_were(run, folder, monkeypatch, error):
     def fail(*_: object) -> None:
         raise error
@@ -97,11 +97,11 @@ def test_a_compiler_that_fails_leaves_files_as_they_were(run, folder, monkeypatc
     (folder / "out.tflite").write_bytes(b"before")
     code, _, err = run(*QUANTIZE, "--target", "ethos-u55-128", "--overwrite")
     assert code == 2
-    assert err == "error: it died with SIGFPE\n"
+    assert err == "error: it crashed with SIGFPE\n"
     assert (folder / "out.tflite").read_bytes() == b"before"
     before = (folder / "layer.tflite").read_bytes()
     code, _, err = run("check", "layer.tflite", "--target", "ethos-u55-128")
-    assert (code, err) == (2, "error: it died with SIGFPE\n")
+    assert (code, err) == (2, "error: it crashed with SIGFPE\n")
     assert (folder / "layer.tflite").read_bytes() == before
 
 

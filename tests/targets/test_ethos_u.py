@@ -81,7 +81,7 @@ def small_layer(weights: DType) -> Model:
 
 def test_a_compiler_that_dies_is_an_error_of_ours():
     """Vela 5.2 divides by zero at weights of 4 bits."""
-    with pytest.raises(RuntimeFailure, match="for ethos-u55-128: it died with SIGFPE"):
+    with pytest.raises(RuntimeFailure, match="for ethos-u55-128: it crashed with SIGFPE"):
         vela.compile_model(to_bytes(small_layer(DType.INT4)), "ethos-u55-128")
 
 
@@ -97,7 +97,7 @@ def test_a_compiler_that_never_ends_is_stopped(monkeypatch):
         raise subprocess.TimeoutExpired("vela", 7)
 
     monkeypatch.setattr(subprocess, "run", late)
-    with pytest.raises(RuntimeFailure, match="did not end within 7 s"):
+    with pytest.raises(RuntimeFailure, match="did not finish within 7 s"):
         vela.compile_model(b"", "ethos-u55-128")
 
 

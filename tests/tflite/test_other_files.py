@@ -63,8 +63,8 @@ FILES = {
     "old pt": (bytes.fromhex("80028a0a6cfc9c46f9206aa850192e") + bytes(50), "a PyTorch file"),
     "pickle": (pickle.dumps([1, 2]), "a Python pickle"),
     "safetensors": (struct.pack("<Q", len(header)) + header + bytes(8), "safetensors"),
-    "keras": (zipped("metadata.json", "config.json", "model.weights.h5"), r"Keras model; .* ends in \.keras"),
-    "h5": (b"\x89HDF\r\n\x1a\n" + bytes(50), r"HDF5 file; .* ends in \.h5"),
+    "keras": (zipped("metadata.json", "config.json", "model.weights.h5"), r"Keras model; .* end in \.keras"),
+    "h5": (b"\x89HDF\r\n\x1a\n" + bytes(50), r"HDF5 file; .* end in \.h5"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "Git LFS.*git lfs pull"),
     "html": (
         b"\xef\xbb\xbf\n <!DOCTYPE html><html><body>Sign in</body></html>",

@@ -404,11 +404,11 @@ def test_a_budget_below_the_standard_error_is_noticed(digits):
         ({"objective": "best"}, InvalidRecipe, "smallest"),
         ({"evaluation": IMAGES[:3], "labels": LABELS[:3]}, InvalidSample, "too few"),
         ({"target": "toaster"}, InvalidRecipe, "toaster"),
-        ({"budget": Budget(max_drop=2, max_ram="9kB")}, InvalidRecipe, "no tool tells the RAM .* cpu; .* tflm"),
+        ({"budget": Budget(max_drop=2, max_ram="9kB")}, InvalidRecipe, "no tool reports the RAM .* cpu; .* tflm"),
         (
             {"budget": Budget(max_cycles=9), "target": "tflm"},
             InvalidRecipe,
-            "no tool tells the cycles .* tflm",
+            "no tool reports the cycles .* tflm",
         ),
     ],
 )

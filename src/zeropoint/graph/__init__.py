@@ -1,4 +1,4 @@
-"""The graph: objects that point at each other, questions, edits, invariants, and a text form."""
+"""The graph: objects that point at each other, with queries, edits, invariants and a text form."""
 
 from .check import check, problems
 from .model import BlockScales, Buffer, Graph, Model, Op, Quantization, Signature, Tensor

@@ -1,4 +1,4 @@
-"""What a legal graph is, as a table of invariants. `problems` says in words which of them a model breaks."""
+"""The invariants of a legal graph, as a table. `problems` describes each one that a model violates."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .sparse import index_problem
 
 
 def check(model: Model) -> None:
-    """Raise InvalidModel with the first few problems, if there are any."""
+    """Raise InvalidModel naming the first few problems, if the model has any."""
     refuse(problems(model))
 
 
 def refuse(found: Iterator[str], consequence: str = "") -> None:
-    """Raise InvalidModel with the first few of `found`, if there are any."""
+    """Raise InvalidModel naming the first few of the problems in `found`, if there are any."""
     shown = list(islice(found, 4))  # a damaged file may have millions
     if shown:
         raise InvalidModel("; ".join(shown[:3]) + (" (and more)" if len(shown) > 3 else "") + consequence)
 
 
 def problems(model: Model) -> Iterator[str]:
-    """Every broken invariant, as a sentence."""
+    """Yield a sentence for every violated invariant."""
     if not model.graphs:
         yield "the model has no graph"
     for graph in model.graphs:
@@ -35,7 +35,7 @@ def problems(model: Model) -> Iterator[str]:
 
 
 def tensors_belong(graph: Graph) -> Iterator[str]:
-    """Whatever ops, inputs and outputs refer to is listed in graph.tensors, once."""
+    """Every tensor that ops, graph inputs and graph outputs refer to is listed in graph.tensors exactly once."""
     own = set(graph.tensors)
     if len(own) != len(graph.tensors):
         yield "a tensor is listed twice"
@@ -49,7 +49,7 @@ def tensors_belong(graph: Graph) -> Iterator[str]:
 
 
 def one_producer(graph: Graph) -> Iterator[str]:
-    """A tensor is made by one op, or is an input, or is a constant: never two of these."""
+    """A tensor is the output of one op, or a graph input, or a constant: never more than one of these."""
     made = dict.fromkeys(graph.inputs, "a graph input")
     made |= {t: "a constant" for t in graph.tensors if t.is_constant and not t.is_variable}
     for op in graph.ops:
@@ -60,7 +60,7 @@ def one_producer(graph: Graph) -> Iterator[str]:
 
 
 def producers_first(graph: Graph) -> Iterator[str]:
-    """Ops read nothing that a later op makes, and every output is made."""
+    """Ops run in topological order, and every graph output is produced."""
     there = _filled(graph)
     later = {t for op in graph.ops for t in op.outputs} - there
     for op in graph.ops:
@@ -75,12 +75,13 @@ def producers_first(graph: Graph) -> Iterator[str]:
 
 
 def _filled(graph: Graph) -> set[Tensor]:
-    """Tensors that hold something before any op has run."""
+    """Return the tensors that have a value before any op has run."""
     return {t for t in graph.tensors if t.is_constant or t.is_variable or t.size == 0} | set(graph.inputs)
 
 
 def inputs_are_filled(graph: Graph) -> Iterator[str]:
-    """Whatever an op reads, something fills. Files for other runtimes break this: scratch memory, parts of models."""
+    """Every op input has a value at run time. Files for other runtimes (scratch tensors, partial models) may violate
+    this."""
     there = _filled(graph).union(*(op.outputs for op in graph.ops))
     for op in graph.ops:
         for tensor in op.inputs:
@@ -89,7 +90,7 @@ def inputs_are_filled(graph: Graph) -> Iterator[str]:
 
 
 def shapes_are_sane(graph: Graph) -> Iterator[str]:
-    """Dimensions are not negative, and a shape signature has the rank of its shape."""
+    """Dimensions are not negative, and a shape signature has the same rank as the shape."""
     for tensor in graph.tensors:
         if any(d < 0 for d in tensor.shape):
             yield f"'{tensor.name}' has the shape {list(tensor.shape)}"
@@ -98,7 +99,7 @@ def shapes_are_sane(graph: Graph) -> Iterator[str]:
 
 
 def data_fits(graph: Graph) -> Iterator[str]:
-    """A constant's bytes are as many as its shape and type need."""
+    """A constant has exactly as many bytes as its shape and type require."""
     for tensor in graph.tensors:
         needed = tensor.dtype.nbytes(tensor.size)
         if tensor.buffer is None or needed is None or tensor.sparsity is not None:
@@ -108,30 +109,32 @@ def data_fits(graph: Graph) -> Iterator[str]:
 
 
 LARGEST_TENSOR = 1 << 31
-"""Elements of a tensor from which LiteRT cannot count them."""
+"""Element count at which LiteRT's integers overflow."""
 
 
 def sizes_can_be_counted(graph: Graph) -> Iterator[str]:
-    """No tensor is larger than LiteRT's integers can say. Whoever believes such a shape runs out of memory."""
+    """No tensor has more elements than LiteRT can count; allocating such a shape would exhaust memory."""
     for tensor in graph.tensors:
         if tensor.size >= LARGEST_TENSOR:
-            yield f"'{tensor.name}' has the shape {list(tensor.shape)}, which is more than a runtime can hold"
+            yield f"'{tensor.name}' has the shape {list(tensor.shape)}, which is larger than a runtime can allocate"
 
 
 def sparsity_fits(graph: Graph) -> Iterator[str]:
-    """The index of a sparse constant leads to as many places as it has values, all of them inside."""
+    """The index of a sparse constant addresses as many elements as are stored, all of them within its shape."""
     for tensor in graph.tensors:
         if tensor.sparsity is not None and (problem := index_problem(tensor, tensor.sparsity)) is not None:
             yield f"the sparse constant '{tensor.name}' is damaged: {problem}"
 
 
 def parameters_fit(graph: Graph) -> Iterator[str]:
-    """Per-axis parameters name an axis that exists and has that many slices. Vectors have no choice of an axis."""
+    """The axis of per-axis parameters exists and has one slice for each scale. For a vector, the stored axis is
+    ignored.
+    """
     for tensor in graph.tensors:
         stored = tensor.quantization
         if stored is None or len(stored.scales) <= 1 or stored.details is not None:
             continue
-        if tensor.shape == (len(stored.scales),):  # TOCO gave biases the axis of their weights
+        if tensor.shape == (len(stored.scales),):  # TOCO stored the axis of the weights for biases
             continue
         if not 0 <= stored.axis < len(tensor.shape):
             yield f"'{tensor.name}' is quantized along axis {stored.axis} but has {len(tensor.shape)} dimensions"
@@ -143,13 +146,13 @@ def parameters_fit(graph: Graph) -> Iterator[str]:
 
 
 def no_dangling_tensors(graph: Graph) -> Iterator[str]:
-    """Every tensor is used by something. Files from elsewhere may break this; edits of ours may not."""
+    """Every tensor is used. Files from other tools may violate this; our own edits must not."""
     used = graph.referred()
     yield from (f"nothing refers to '{tensor.name}'" for tensor in graph.tensors if tensor not in used)
 
 
 def signatures_fit(model: Model) -> Iterator[str]:
-    """A signature names inputs and outputs of one graph of the model."""
+    """A signature refers to inputs and outputs of a single graph of the model."""
     known = set(model.graphs)
     ends = {s.graph: (set(s.graph.inputs), set(s.graph.outputs)) for s in model.signatures}
     for signature in model.signatures:
@@ -160,11 +163,11 @@ def signatures_fit(model: Model) -> Iterator[str]:
         for kind, named, actual in (("input", signature.inputs, inputs), ("output", signature.outputs, outputs)):
             for name, tensor in named.items():
                 if tensor not in actual:
-                    yield f"the signature '{signature.key}' calls '{tensor.name}' its {kind} '{name}', but it is none"
+                    yield f"the signature '{signature.key}' names '{tensor.name}' as {kind} '{name}', which it is not"
 
 
 def calls_stay_inside(model: Model) -> Iterator[str]:
-    """Ops call graphs of the same model."""
+    """Ops only call graphs of the same model."""
     known = set(model.graphs)
     for graph in model.graphs:
         for op in graph.ops:
@@ -173,7 +176,7 @@ def calls_stay_inside(model: Model) -> Iterator[str]:
 
 
 def calls_end(model: Model) -> Iterator[str]:
-    """No graph calls itself, directly or through others: the runtime would follow that until its stack overflows."""
+    """No graph calls itself, directly or indirectly: the runtime would recurse until its stack overflows."""
     try:
         TopologicalSorter({graph: {g for op in graph.ops for g in op.graphs()} for graph in model.graphs}).prepare()
     except CycleError as error:
@@ -195,4 +198,4 @@ RUNNABLE_INVARIANTS: tuple[Callable[[Graph], Iterator[str]], ...] = (
     sizes_can_be_counted,
     sparsity_fits,
 )
-"""What is asked for only where a model is run."""
+"""Invariants that are checked only before a model is run."""

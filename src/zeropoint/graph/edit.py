@@ -1,4 +1,4 @@
-"""Every way a graph changes. Each edit leaves a graph that passes `check`, or raises before changing anything."""
+"""All edits of a graph. Each leaves a graph that passes `check`, or raises before changing anything."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .query import Use, Uses, reachable_graphs
 
 
 def insert_after(graph: Graph, source: Tensor, op: Op, uses: Sequence[Use], *, as_output: bool = False) -> None:
-    """Put `op`, which reads `source`, on the edges to `uses` (and to the graph's outputs with `as_output`).
+    """Insert `op`, which reads `source`, on the edges to `uses` (and to the graph's outputs with `as_output`).
 
-    The op runs right after the producer of `source`; `op.outputs[0]` takes the place of `source` in these uses.
+    The op runs right after the producer of `source`; `op.outputs[0]` replaces `source` in these uses.
     """
     insert_chain(graph, source, [op], uses, as_output=as_output)
 
@@ -26,7 +26,7 @@ def insert_after(graph: Graph, source: Tensor, op: Op, uses: Sequence[Use], *, a
 def insert_chain(
     graph: Graph, source: Tensor, ops: Sequence[Op], uses: Sequence[Use] | None = None, *, as_output: bool = True
 ) -> None:
-    """Put several ops in a row there; what the last one makes takes the place of `source`, by default everywhere."""
+    """Insert a chain of ops after `source`; the output of the last one replaces `source`, by default everywhere."""
     result = ops[-1].outputs[0]
     if result.shape != source.shape:
         raise ValueError(f"{ops[-1].label} on the edge of '{source.name}' changes its shape to {list(result.shape)}")
@@ -44,7 +44,7 @@ def insert_chain(
 
 
 def retype(tensor: Tensor, dtype: DType, params: QuantParams | None) -> None:
-    """Give an activation another type and other parameters; what a file said about its range no longer holds."""
+    """Set the type and parameters of an activation, and drop its value range from the file, which no longer holds."""
     tensor.dtype = dtype
     tensor.quantization = None if params is None else Quantization.of(params)
 
@@ -57,17 +57,17 @@ def set_constant(tensor: Tensor, data: Array, dtype: DType, params: QuantParams 
 
 
 def give_buffer(tensor: Tensor, buffer: Buffer | None, dtype: DType, quantization: Quantization | None) -> None:
-    """Let a constant hold other bytes for the same shape."""
+    """Store a constant of the same shape in another buffer, with another type and quantization."""
     if tensor.buffer is None and tensor.size:
         raise ValueError(f"'{tensor.name}' is not a constant")
     tensor.buffer, tensor.dtype, tensor.quantization, tensor.sparsity = buffer, dtype, quantization, None
 
 
 def remove_op(graph: Graph, op: Op) -> None:
-    """Take out an op whose first output equals its first input from now on: readers get the input instead."""
+    """Remove an op that now acts as the identity: readers of its first output read its first input instead."""
     source, result = op.inputs[0], op.outputs[0]
     if source is None:
-        raise ValueError(f"{op} has no input to take its place")
+        raise ValueError(f"{op} has no input that could replace its output")
     uses = Uses(graph)
     if any(not uses.is_unused(t) for t in op.outputs[1:]):
         raise ValueError(f"{op} has other outputs that are in use")
@@ -79,29 +79,29 @@ def remove_op(graph: Graph, op: Op) -> None:
 
 
 def absorb(graph: Graph, op: Op, producer: Op, options: Record) -> None:
-    """Take out `op`, whose only input `producer` makes for it alone; with `options` the producer does its work."""
+    """Remove `op` and have `producer`, which feeds only `op`, do its work through `options` (a fused activation)."""
     if op.inputs[0] is not producer.outputs[0] or len(Uses(graph).readers(producer.outputs[0])) != 1:
-        raise ValueError(f"{producer} does not work for {op} alone")
+        raise ValueError(f"{producer} does not feed {op} alone")
     producer.options = options
     producer.outputs[0] = op.outputs[0]
     graph.ops.remove(op)
 
 
 def recast(graph: Graph, op: Op, kind: str, inputs: Sequence[Tensor], options: Record | None) -> None:
-    """Make `op` another kind of op with the same outputs."""
+    """Turn `op` into an op of another kind with the same outputs."""
     op.kind, op.version, op.inputs, op.options = kind, 1, list(inputs), options
     _admit(graph, inputs)
 
 
 def replace_op(graph: Graph, op: Op, ops: Sequence[Op]) -> None:
-    """Let other ops, in a row, do the work of `op`."""
+    """Replace `op` by a sequence of ops."""
     place = graph.ops.index(op)
     graph.ops[place : place + 1] = ops
     _admit(graph, (t for each in ops for t in each.tensors()))
 
 
 def inline(graph: Graph, op: Op, callee: Graph) -> dict[Tensor, Tensor]:
-    """Put what `callee` does in the place of `op`, which calls it; the new tensors, with those they are copies of."""
+    """Replace the calling op `op` by the body of `callee`; return a map from each new tensor to its original."""
     ends = dict(zip((*callee.inputs, *callee.outputs), (*op.inputs, *op.outputs), strict=True))
     twins: dict[Any, Any] = {t: ends.get(t) or copy(t) for t in callee.tensors} | {None: None}
     for tensor in callee.tensors:
@@ -116,29 +116,29 @@ def inline(graph: Graph, op: Op, callee: Graph) -> dict[Tensor, Tensor]:
 
 
 def with_shape_of(tensor: Tensor, name: str, dtype: DType) -> Tensor:
-    """A new tensor of the same shape."""
+    """Return a new tensor with the shape of `tensor`."""
     return Tensor(name, tensor.shape, dtype, shape_signature=tensor.shape_signature)
 
 
 def _admit(graph: Graph, tensors: Iterable[Tensor]) -> None:
-    """List tensors that the graph did not have so far: results, and constants of a new op."""
+    """Add tensors that the graph does not list yet: results and constants of a new op."""
     for tensor in tensors:
         if tensor not in graph.tensors:
             graph.tensors.append(tensor)
 
 
 def unused_name(graph: Graph, wanted: str) -> str:
-    """`wanted`, with a number behind it if a tensor is called that."""
+    """Return `wanted`, with a number appended if a tensor already has that name."""
     taken = {t.name for t in graph.tensors}
     numbered = (f"{wanted}#{k}" for k in count(2))
     return next(name for name in chain([wanted], numbered) if name not in taken)
 
 
 def fold_into_constant(graph: Graph, op: Op, constant: Tensor) -> None:
-    """Take out `op`, whose only output is `constant` whatever the inputs."""
+    """Remove `op`, whose only output always equals `constant`."""
     result = op.outputs[0]
     if result in graph.outputs or constant.shape != result.shape:
-        raise ValueError(f"{constant!r} cannot take the place of '{result.name}'")
+        raise ValueError(f"{constant!r} cannot replace '{result.name}'")
     for other in graph.ops:
         other.inputs = [constant if t is result else t for t in other.inputs]
     graph.tensors[graph.tensors.index(result)] = constant
@@ -146,7 +146,7 @@ def fold_into_constant(graph: Graph, op: Op, constant: Tensor) -> None:
 
 
 def add_constant_input(graph: Graph, op: Op, slot: int, constant: Tensor) -> None:
-    """Let `op` read `constant` at `slot`, where it read nothing so far."""
+    """Have `op` read `constant` at `slot`, an optional input that was absent."""
     if slot < len(op.inputs) and op.inputs[slot] is not None:
         raise ValueError(f"{op} reads '{op.inputs[slot]!r}' at input {slot}")
     op.inputs += [None] * (slot + 1 - len(op.inputs))
@@ -155,13 +155,13 @@ def add_constant_input(graph: Graph, op: Op, slot: int, constant: Tensor) -> Non
 
 
 def replace_input(graph: Graph, op: Op, slot: int, tensor: Tensor) -> None:
-    """Let `op` read another tensor at `slot`."""
+    """Have `op` read `tensor` at `slot`."""
     op.inputs[slot] = tensor
     _admit(graph, [tensor])
 
 
 def duplicate_constant(graph: Graph, tensor: Tensor, uses: Sequence[Use], suffix: str = "copy") -> Tensor:
-    """A constant of its own for `uses`, at first with the same bytes."""
+    """Return a copy of a constant that only `uses` read, initially with the same bytes."""
     twin = replace(tensor, name=unused_name(graph, f"{tensor.name}/{suffix}"))
     graph.tensors.append(twin)
     for use in uses:
@@ -171,7 +171,7 @@ def duplicate_constant(graph: Graph, tensor: Tensor, uses: Sequence[Use], suffix
 
 @contextmanager
 def signatures_follow(model: Model) -> Iterator[None]:
-    """Within this, edits may put other tensors in the places of graph inputs and outputs; signatures go with them."""
+    """Update signatures on exit, for edits that replace graph inputs or outputs by other tensors."""
 
     def spots(named: dict[str, Tensor], ends: list[Tensor]) -> dict[str, int]:
         return {name: ends.index(tensor) for name, tensor in named.items()}
@@ -184,15 +184,15 @@ def signatures_follow(model: Model) -> Iterator[None]:
 
 
 def drop_unused(graph: Graph) -> None:
-    """Forget tensors that nothing refers to any more."""
+    """Remove tensors that nothing refers to."""
     used = graph.referred()
     graph.tensors = [t for t in graph.tensors if t in used]
 
 
 def cut_model(model: Model, graph: Graph, tensors: list[Tensor]) -> tuple[Model, set[Tensor]]:
-    """A model that computes only `tensors`, and the inputs it still needs. Objects are shared with `model`.
+    """Return a model that computes only `tensors`, and the inputs it still needs. Objects are shared with `model`.
 
-    Ops without outputs stay: they fill what others read.
+    Ops without outputs stay, because they fill tensors that others read.
     """
     needed = set(tensors)
     kept_ops = []
@@ -208,9 +208,9 @@ def cut_model(model: Model, graph: Graph, tensors: list[Tensor]) -> tuple[Model,
 
 
 def with_written_ranges(model: Model) -> Model:
-    """A copy in which every quantized tensor also states the least and the greatest number that it can hold.
+    """Return a copy in which every quantized tensor also stores the smallest and largest real value it can represent.
 
-    Runtimes need scale and zero point only; viewers show all of `min <= scale * (q - zero_point) <= max`.
+    Runtimes only need the scale and zero point; viewers show all of `min <= scale * (q - zero_point) <= max`.
     """
     made = copy_model(model)
     for tensor in (t for graph in made.graphs for t in graph.tensors):
@@ -224,7 +224,7 @@ def with_written_ranges(model: Model) -> Model:
 
 
 def copy_model(model: Model) -> Model:
-    """A model that can be edited without touching `model`; constant bytes stay shared until they are replaced."""
+    """Return a copy that can be edited without affecting `model`; constant bytes are shared until they are replaced."""
     graphs = {graph: copy(graph) for graph in model.graphs}
     tensors: dict[Any, Any] = {t: copy(t) for graph in model.graphs for t in graph.tensors} | {None: None}
 
@@ -255,7 +255,7 @@ def copy_model(model: Model) -> Model:
 
 
 def only_signature(model: Model, key: str) -> Model:
-    """A copy that has the signature `key` alone, with its graph first; graphs that it does not call are gone."""
+    """Return a copy with the single signature `key`, its graph first; graphs that it does not call are dropped."""
     own = copy_model(model)
     kept = next(s for s in own.signatures if s.key == key)
     own.signatures, own.graphs = [kept], [kept.graph, *reachable_graphs(kept.graph)]
@@ -263,14 +263,14 @@ def only_signature(model: Model, key: str) -> Model:
 
 
 def _exchanged(value: Any, graphs: Mapping[Graph, Graph]) -> Any:
-    """An option with other graphs in the places of those it refers to."""
+    """Replace the graphs that an op option refers to, following the mapping."""
     if isinstance(value, tuple):
         return tuple(_exchanged(v, graphs) for v in value)
     return graphs.get(value, value) if isinstance(value, Graph) else value
 
 
 def _with_scales(stored: Quantization | None, tensors: Mapping[Any, Any]) -> Quantization | None:
-    """What is stored, with other tensors in the places of those that hold its block scales."""
+    """Replace the tensors that hold block scales, following the mapping."""
     if stored is None or not isinstance(blocks := stored.details, BlockScales):
         return stored
     scales, zero_points = tensors[blocks.scales], tensors[blocks.zero_points]

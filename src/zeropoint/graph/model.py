@@ -19,7 +19,7 @@ from ..packing import pack, unpack
 
 @dataclass(frozen=True)
 class Record:
-    """A table of the LiteRT schema by its name, with its fields as plain values: op options, sparsity ...
+    """A table of the LiteRT schema, by type name, with its fields as plain values: op options, sparsity, and so on.
 
     Subgraph indices are replaced by the Graph itself; vectors are tuples.
     """
@@ -39,16 +39,16 @@ class Record:
 
 @dataclass(eq=False)
 class Buffer:
-    """Constant bytes, a view of the file they came from. Tensors that share a Buffer share its bytes."""
+    """Constant bytes: a view of the file they came from. Tensors that share a Buffer share its bytes."""
 
     raw: Array  # uint8, one dimension
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """What a file stores about a tensor's quantization, whether or not it makes sense.
+    """What a file stores about a tensor's quantization, valid or not.
 
-    `details` is a Record that this package carries without interpreting, or `BlockScales`.
+    `details` is `BlockScales`, or a Record that this package preserves without interpreting.
     """
 
     scales: tuple[float, ...] = ()
@@ -77,7 +77,7 @@ class Quantization:
 
 @dataclass(frozen=True)
 class BlockScales:
-    """One scale for each block of consecutive elements, held in tensors of their own (float16)."""
+    """One scale for each block of consecutive elements, stored in float16 tensors of their own."""
 
     record: Record
     scales: Tensor
@@ -113,17 +113,17 @@ class Tensor:
         params = None if self.quantization is None else self.quantization.params(self.dtype)
         if params is None or not params.axis or len(self.shape) != 1:
             return params
-        return replace(params, granularity=PerAxis(0))  # whatever axis the file names, a vector has no other
+        return replace(params, granularity=PerAxis(0))  # a vector has only this axis, whatever the file says
 
     @property
     def is_quantized(self) -> bool:
-        """Whether integers stand for reals here, as opposed to indices and counts."""
+        """Whether the integers represent real numbers, as opposed to indices and counts."""
         stored = self.quantization
         return self.dtype.is_integer and stored is not None and bool(stored.scales or stored.details)
 
     @property
     def data(self) -> Array | None:
-        """The constant in the tensor's shape, a view of the file (unpacked copies for int4 and int2)."""
+        """The constant in the tensor's shape: a view of the file, or an unpacked copy for int4 and int2."""
         storage = self.dtype.storage
         if self.buffer is None or storage is None or self.sparsity is not None:
             return None
@@ -133,7 +133,7 @@ class Tensor:
 
     @classmethod
     def constant(cls, name: str, data: Array, dtype: DType, params: QuantParams | None = None) -> Tensor:
-        """A constant tensor holding `data`, stored as `dtype`."""
+        """Return a constant tensor that stores `data` as `dtype`."""
         stored = None if params is None else Quantization.of(params)
         return cls(name, tuple(data.shape), dtype, buffer_of(data, dtype), stored)
 
@@ -143,7 +143,9 @@ class Tensor:
 
 
 def buffer_of(data: Array, dtype: DType) -> Buffer | None:
-    """The bytes that store `data` as `dtype`. Nothing at all for no elements, as files cannot tell the two apart."""
+    """Return the bytes that store `data` as `dtype`; None for no elements, since files cannot represent an empty
+    buffer.
+    """
     if data.size == 0:
         return None
     if dtype.is_packed:
@@ -154,7 +156,7 @@ def buffer_of(data: Array, dtype: DType) -> Buffer | None:
 
 @dataclass(eq=False)
 class Op:
-    """One operation. An optional input that is left out is None."""
+    """One operation. An absent optional input is None."""
 
     kind: str
     inputs: list[Tensor | None]
@@ -170,26 +172,26 @@ class Op:
 
     @property
     def label(self) -> str:
-        """The kind, or for a custom op its own name."""
+        """The op kind, or the custom code of a custom op."""
         return self.custom_code or self.kind if self.kind == "CUSTOM" else self.kind
 
     @property
     def name(self) -> str:
-        """Ops have no names in a file; people know them by their first output."""
+        """The name of the first output: ops have no names of their own in a file."""
         return self.outputs[0].name if self.outputs else ""
 
     def option(self, name: str, default: Any = None) -> Any:
         return default if self.options is None else self.options.get(name, default)
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every tensor it refers to, block scales of its operands included."""
+        """Every tensor that the op refers to, including the block scales of its operands."""
         for tensor in (*self.inputs, *self.outputs, *self.intermediates):
             if tensor is not None:
                 yield tensor
                 yield from attached(tensor)
 
     def graphs(self) -> list[Graph]:
-        """The graphs it calls."""
+        """The graphs that the op calls."""
         if self.options is None:
             return []
         others = [value for value in self.options.values.values() if not isinstance(value, int)]  # most are numbers
@@ -201,7 +203,7 @@ class Op:
 
 
 def attached(tensor: Tensor) -> Iterator[Tensor]:
-    """Tensors that belong to `tensor`: the scales of a blockwise quantization."""
+    """Yield the tensors that belong to `tensor`: the scales of a blockwise quantization."""
     if tensor.quantization is not None and isinstance(tensor.quantization.details, BlockScales):
         details = tensor.quantization.details
         yield details.scales
@@ -221,12 +223,12 @@ class Graph:
     debug_metadata_index: int = -1
 
     def referred(self) -> set[Tensor]:
-        """Tensors that an op, an input or an output refers to."""
+        """The tensors that an op, a graph input or a graph output refers to."""
         ends = {t for end in (*self.inputs, *self.outputs) for t in (end, *attached(end))}
         return ends.union(*(op.tensors() for op in self.ops))
 
     def tensor(self, name: str) -> Tensor:
-        """The first tensor called `name`."""
+        """Return the first tensor called `name`."""
         for tensor in self.tensors:
             if tensor.name == name:
                 return tensor
@@ -241,7 +243,7 @@ class Graph:
 
 @dataclass(eq=False)
 class Signature:
-    """Names by which callers know a graph's inputs and outputs."""
+    """The names by which callers address a graph's inputs and outputs."""
 
     key: str
     graph: Graph
@@ -258,10 +260,10 @@ class Model(Displayed):
     description: str | None = None
     version: int = 3
     metadata: list[tuple[str, Buffer | None]] = field(default_factory=list)
-    metadata_buffers: list[Buffer | None] | None = None  # an older place for the same thing
+    metadata_buffers: list[Buffer | None] | None = None  # the older equivalent of metadata
     external_buffer_groups: tuple[Record, ...] | None = None
     external_buffers: tuple[Record, ...] | None = None
-    packed_files: Buffer | None = None  # a zip archive, which files have behind the flatbuffer
+    packed_files: Buffer | None = None  # a zip archive appended to the flatbuffer
 
     @property
     def main(self) -> Graph:
@@ -278,7 +280,7 @@ class Model(Displayed):
 # A stable text form: short enough to read, complete enough to diff. Fields at their defaults are left out.
 
 INLINE_ELEMENTS = 8
-"""Vectors and constants up to this size are written out; larger ones as a checksum."""
+"""Vectors and constants up to this size are written out; larger ones are shown as a checksum."""
 
 Names = Mapping[Tensor, str]
 
@@ -311,7 +313,7 @@ def _op(op: Op, names: Names) -> str:
 
 
 def _fields(value: Any, names: Names, skip: tuple[str, ...] = ()) -> str:
-    """The fields of a dataclass that are not at their defaults, each behind a space."""
+    """Format the fields of a dataclass that differ from their defaults, each preceded by a space."""
     text = ""
     for known in fields(value):
         held = getattr(value, known.name)
@@ -345,5 +347,5 @@ def _shown(value: Any, names: Names) -> str:
 
 
 def _checksum(data: bytes | Array) -> str:
-    """Eight hexadecimal digits that tell different data apart."""
+    """Return a checksum of `data` as eight hexadecimal digits."""
     return f"{zlib.crc32(data):08x}"  # type: ignore[arg-type]  # NumPy's stubs hide that arrays are buffers

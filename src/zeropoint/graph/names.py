@@ -1,7 +1,7 @@
-"""Names for people: short, no two alike, and the same wherever a model is shown.
+"""Short, unique display names for tensors, the same wherever a model is shown.
 
-Converters put whole call stacks into names, join those of all ops that they fused, and repeat the name of the network
-before each. What tells tensors apart is kept of that: inputs and outputs have the names that callers use.
+Converters put whole call stacks into names, join the names of all ops that they fused, and prefix each with the name
+of the network. Only the part that tells tensors apart is kept; inputs and outputs have the names that callers use.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from .model import Model, Tensor
 from .query import tensor_keys
 
 LONGEST = 40
-"""Characters of a short name: with the kind of an op and a number or two it fits into 80 columns."""
+"""Maximum length of a short name: with an op kind and a number or two, it fits in 80 columns."""
 
 USUAL = 0.75
-"""The share of names that begin with a scope from which on it tells nothing."""
+"""A scope is dropped if at least this share of the names begin with it."""
 
 _MODULE = re.compile(r"^(?:[A-Za-z_]\w*\.){2,}(?=[A-Za-z_])")
-"""`torch.nn.modules.activation.` before the name of a class."""
+"""The module path before a class name, such as `torch.nn.modules.activation.`."""
 
 
 _TYPE = re.compile(r"/(?:u?int|float)[0-9]+$")
-"""At the end of a name: a tensor that was made of another by a conversion."""
+"""Suffix of a tensor that a conversion op made from another tensor."""
 
 
 def short_names(model: Model) -> dict[str, str]:
-    """What to show instead of the key of a tensor (see `tensor_keys`), or instead of its name in the file."""
+    """Map each tensor key (see `tensor_keys`), and each tensor name in the file, to its short display name."""
     keys = tensor_keys(model)
     shown: dict[Tensor, str] = {}
     named = [t for g in model.graphs for t in (*g.inputs, *(t for op in g.ops for t in op.outputs))]
-    for group in (list(dict.fromkeys(named)), [t for t in keys if t not in set(named)]):  # weights come second
+    for group in (list(dict.fromkeys(named)), [t for t in keys if t not in set(named)]):  # weights are the second input
         _name_all(group, _ways(model, keys, group), shown)
     short = {key: shown[t] for t, key in keys.items()}
     return {**{t.name: shown[t] for t in reversed(keys)}, **short}
@@ -43,7 +43,7 @@ Way = Callable[[Tensor], str | None]
 
 
 def _ways(model: Model, keys: Mapping[Tensor, str], group: list[Tensor]) -> Iterator[Way]:
-    """Ways to name a tensor, the best first; each may fail, or give several tensors the same name."""
+    """Yield naming functions, best first; each may return nothing for a tensor, or the same name for several."""
     ends = [
         (t, name, s.key) for s in reversed(model.signatures) for e in (s.outputs, s.inputs) for name, t in e.items()
     ]
@@ -63,7 +63,7 @@ def _ways(model: Model, keys: Mapping[Tensor, str], group: list[Tensor]) -> Iter
 
 
 def _name_all(tensors: list[Tensor], ways: Iterator[Way], shown: dict[Tensor, str]) -> None:
-    """Give each of `tensors` the first name that no other has; where none is left, a number tells them apart."""
+    """Give each tensor the first name that is unique; append a number where no naming function yields one."""
     taken, left, last = set(shown.values()), tensors, dict[Tensor, str]()
     for way in ways:
         found = {t: name for t in left if (name := way(t))}
@@ -86,7 +86,7 @@ def _name_all(tensors: list[Tensor], ways: Iterator[Way], shown: dict[Tensor, st
 
 
 def _common_scope(names: list[str]) -> str:
-    """`functional_1/`: the leading parts that most of those names have that have any."""
+    """Return the leading path, such as `functional_1/`, that most of the names with a path share."""
     scope = ""
     while True:
         heads = Counter(n[len(scope) :].split("/")[0] for n in names if n.startswith(scope) and "/" in n[len(scope) :])
@@ -97,12 +97,12 @@ def _common_scope(names: list[str]) -> str:
 
 
 def _plain(name: str) -> str:
-    """Without the modules of classes, which are as long as they are alike."""
+    """Strip the module paths of classes, which are long and mostly alike."""
     return "/".join(_MODULE.sub("", part) for part in name.split("/"))
 
 
 def _end(name: str) -> str:
-    """As many of the last parts of a path as there is room for."""
+    """Return as many trailing path components as fit."""
     if len(name) <= LONGEST:
         return name
     parts = name.split("/")

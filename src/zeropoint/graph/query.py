@@ -1,4 +1,4 @@
-"""Questions about a graph: who makes a tensor, who reads it, which graphs there are."""
+"""Queries on a graph: producers and readers of a tensor, called graphs, fingerprints."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from .model import Graph, Model, Op, Tensor
 
 
 class Use(NamedTuple):
-    """A place that reads a tensor: input `slot` of `op`. Graph outputs are asked of the graph itself."""
+    """A place where a tensor is read: input `slot` of `op`. Graph outputs are not uses; ask the graph for those."""
 
     op: Op
     slot: int
 
     @property
     def tensor(self) -> Tensor:
-        """What is read; an error where an optional input was left out."""
+        """The tensor that is read; raises if the optional input is absent."""
         tensor = self.op.inputs[self.slot]
         assert tensor is not None
         return tensor
 
     @property
     def data(self) -> Array:
-        """The constant that is read."""
+        """The data of the constant that is read."""
         data = self.tensor.data
         assert data is not None
         return data
 
 
 class Uses:
-    """Producers and readers of every tensor of a graph, as of now: made afresh after edits."""
+    """Producers and readers of every tensor of a graph. A snapshot: build it again after edits."""
 
     def __init__(self, graph: Graph) -> None:
         self._producer: dict[Tensor, Op] = {}
@@ -63,21 +63,23 @@ class Uses:
 
 
 def called_graphs(model: Model) -> set[Graph]:
-    """Graphs that some op calls: control-flow bodies and composite decompositions."""
+    """Return the graphs that some op calls: control-flow bodies and composite decompositions."""
     return {graph for g in model.graphs for op in g.ops for graph in op.graphs()}
 
 
 def reachable_graphs(graph: Graph, without: str = "") -> list[Graph]:
-    """The graphs that `graph` calls, and those that they call, nearest first; not those called by a kind of ops."""
+    """Return the graphs that `graph` calls directly or indirectly, nearest first; calls by ops of kind `without` are
+    ignored.
+    """
     found = [graph]
-    for caller in found:  # which grows meanwhile
+    for caller in found:  # the list grows during the loop
         ops = (op for op in caller.ops if op.kind != without)
         found += dict.fromkeys(callee for op in ops for callee in op.graphs() if callee not in found)
     return found[1:]
 
 
 def activation_bytes(graph: Graph) -> int:
-    """The sum of all tensors of one run, at the sizes that the file has for them."""
+    """Return the total size of all activations of one run, with the shapes stored in the file."""
     return sum(t.size * t.dtype.bits // 8 for t in graph.tensors if not t.is_constant)
 
 
@@ -86,7 +88,7 @@ def constants(graph: Graph) -> Iterator[Tensor]:
 
 
 def unique_names(graph: Graph) -> dict[Tensor, str]:
-    """A distinct name for each tensor: its own, with `#2`, `#3` ... on repetitions, `%k` where it has none."""
+    """Return a distinct name for each tensor: its own, with `#2`, `#3`, ... on repetitions, or `%k` if it has none."""
     taken = {t.name for t in graph.tensors}
     names: dict[Tensor, str] = {}
     numbers: dict[str, Iterator[int]] = {}
@@ -102,7 +104,9 @@ def unique_names(graph: Graph) -> dict[Tensor, str]:
 
 
 def tensor_keys(model: Model) -> dict[Tensor, str]:
-    """A distinct name for each tensor of a model: unique in its graph, behind the graph's name in all but the first."""
+    """Return a distinct key for each tensor of a model: its unique name, prefixed with the graph's name except in the
+    first.
+    """
     keys: dict[Tensor, str] = {}
     for index, graph in enumerate(model.graphs):
         prefix = f"{graph.name or index}::" if index else ""
@@ -111,7 +115,7 @@ def tensor_keys(model: Model) -> dict[Tensor, str]:
 
 
 def fingerprint(model: Model) -> str:
-    """A short text that tells models apart: names, shapes, types, ops and constant data."""
+    """Return a short hash of a model: names, shapes, types, ops and constant data."""
     digest = hashlib.blake2b(digest_size=16)
     for graph in model.graphs:
         number = {tensor: k for k, tensor in enumerate(graph.tensors)}
@@ -128,19 +132,21 @@ def fingerprint(model: Model) -> str:
 
 
 ROW = 8192
-"""Bytes of a constant that go into one number of its fingerprint."""
+"""Bytes of a constant that are condensed into one number of the fingerprint."""
 
 
 @cache
 def _factors() -> Array:
-    """An odd number for each word of a row, all different and without a pattern."""
+    """Return distinct pseudo-random odd numbers, one for each word of a row."""
     return np.asarray(np.frombuffer(hashlib.shake_128(b"fingerprint").digest(ROW), "<u8") | np.uint64(1))
 
 
 def _condensed(raw: Array) -> bytes:
-    """Sums of words times factors, row by row: a tenth of the time of a cryptographic hash, where nobody cheats.
+    """Sum words times factors, row by row: ten times as fast as a cryptographic hash, and collisions need not resist
+    attack.
 
-    A factor is odd, so that a change of a single word always shows (modulo 2**64); any other is missed by chance only.
+    Factors are odd, so a change of a single word always changes the sum (modulo 2**64); others are missed only by
+    chance.
     """
     whole = raw.size // ROW * ROW
     rows = raw[:whole].view("<u8").reshape(-1, ROW // 8)

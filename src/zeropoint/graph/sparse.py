@@ -1,7 +1,7 @@
-"""Sparse constants: files that leave out zeros say where the others belong, dimension by dimension.
+"""Sparse constants: the file omits zeros and stores the positions of the other elements, dimension by dimension.
 
-The dimensions are gone through in an order of their own, those within blocks last. A dense one holds every index; a
-sparse one lists the indices that are there, a segment of the list for each position reached so far.
+Dimensions are traversed in the file's own order, block dimensions last. A dense dimension holds every index; a sparse
+one lists the indices that are present, with one segment of the list for each position reached so far.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .edit import copy_model, fold_into_constant
 from .model import Graph, Model, Op, Record, Tensor
 
 DENSE = 0
-"""The schema's code for a dimension that holds every index."""
+"""The schema's code for a dense dimension, which holds every index."""
 
 
 def with_dense_constants(model: Model) -> Model:
-    """A model that computes the same without DENSIFY; tensors keep their places. `model` itself if it has none.
+    """Return an equivalent model without DENSIFY, with tensors in the same positions; `model` itself if it has none.
 
-    With tensors exposed that it does not expose by itself, LiteRT computes NaN from sparse constants (2.3).
+    When intermediate tensors are exposed as outputs, LiteRT 2.3 computes NaN from sparse constants.
     """
     if not any(op.kind == "DENSIFY" for graph in model.graphs for op in graph.ops):
         return model
@@ -32,7 +32,7 @@ def with_dense_constants(model: Model) -> Model:
 
 
 def fold_densify(graph: Graph, op: Op) -> None:
-    """Let a dense constant take the place of what DENSIFY makes of a sparse one; other cases stay as they are."""
+    """Replace the output of a DENSIFY op by a dense constant if its input is a constant; otherwise do nothing."""
     source, result = op.inputs[0], op.outputs[0]
     values = None if source is None or result in graph.outputs else dense_data(source)
     if source is not None and values is not None and values.shape == result.shape:
@@ -41,7 +41,7 @@ def fold_densify(graph: Graph, op: Op) -> None:
 
 
 def dense_data(tensor: Tensor) -> Array | None:
-    """The constant with its zeros; None if it is no sparse one, or of a type that has no elements of its own."""
+    """Return the constant with its zeros filled in; None if it is not sparse or its type has no fixed-size elements."""
     storage, sparsity = tensor.dtype.storage, tensor.sparsity
     if sparsity is None or tensor.buffer is None or storage is None or tensor.dtype.is_packed:
         return None
@@ -54,7 +54,9 @@ def dense_data(tensor: Tensor) -> Array | None:
 
 
 def index_problem(tensor: Tensor, sparsity: Record) -> str | None:
-    """What is wrong with the index of a sparse constant. It is counted through, not carried out: it may be hostile."""
+    """Describe what is wrong with the index of a sparse constant. The index is only counted, not expanded: it may be
+    hostile.
+    """
     levels, sizes = _levels(sparsity), _sizes(sparsity, tensor.shape)
     if sizes is None:
         return "its dimensions do not add up"
@@ -63,7 +65,7 @@ def index_problem(tensor: Tensor, sparsity: Record) -> str | None:
         size = sizes[dimension]
         if level["format"] == DENSE:
             if level["denseSize"] != size:
-                return f"a dimension of {level['denseSize']} in place of {size}"
+                return f"a dimension of {level['denseSize']} instead of {size}"
             places *= size
             continue
         segments, indices = _listed(level)
@@ -71,14 +73,14 @@ def index_problem(tensor: Tensor, sparsity: Record) -> str | None:
         if not is_rising or segments[-1] != len(indices):
             return "its segments do not fit its indices"
         if ((indices < 0) | (indices >= size)).any():
-            return "an element lies outside of it"
+            return "an element lies outside its shape"
         places = len(indices)
     stored = 0 if tensor.buffer is None else tensor.buffer.raw.size
     return None if stored == tensor.dtype.nbytes(places) else f"{stored} bytes for {places} elements"
 
 
 def _sizes(sparsity: Record, shape: tuple[int, ...]) -> list[int] | None:
-    """How many indices each dimension has, those within blocks last; None if order, levels and blocks do not fit."""
+    """Return the size of each dimension, block dimensions last; None if order, levels and blocks do not match."""
     order, blocked, levels = tuple(sparsity["traversalOrder"] or ()), _blocked(sparsity), _levels(sparsity)
     rank, sizes = len(shape), list(shape)
     if sorted(order) != list(range(rank + len(blocked))) or len(levels) != len(order):
@@ -93,7 +95,7 @@ def _sizes(sparsity: Record, shape: tuple[int, ...]) -> list[int] | None:
 
 
 def _places(sparsity: Record, rank: int) -> Array:
-    """The index of each stored element, [dimensions, elements]."""
+    """Return the index of each stored element, as an array [dimensions, elements]."""
     order, levels = tuple(sparsity["traversalOrder"]), _levels(sparsity)
     found = np.zeros((0, 1), np.int64)
     for level in levels:
@@ -106,7 +108,7 @@ def _places(sparsity: Record, rank: int) -> Array:
 
 
 def _descended(found: Array, level: Record) -> Array:
-    """Positions with the index along one more dimension."""
+    """Extend positions by their index along one more dimension."""
     if level["format"] == DENSE:
         size = level["denseSize"]
         return np.vstack([np.repeat(found, size, axis=1), np.tile(np.arange(size), found.shape[1])])
@@ -123,7 +125,7 @@ def _blocked(sparsity: Record) -> tuple[int, ...]:
 
 
 def _listed(level: Record) -> tuple[Array, Array]:
-    """Where the elements of each position begin in the list, and the list of their indices."""
+    """Return where the elements of each position begin in the list of indices, and the list itself."""
     vectors = (level[name] for name in ("arraySegments", "arrayIndices"))
     segments, indices = (np.array((v or {"values": ()})["values"] or (), np.int64) for v in vectors)
     return segments, indices

@@ -1,4 +1,4 @@
-"""Which op of a model ends the process that runs it: found by running shorter and shorter beginnings of the graph."""
+"""Finds the op that crashes the process running a model, by bisecting over the length of the graph."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .child import Died, idle_worker, put_back
 from .interpreter import Kernels
 
 PATIENCE = 5.0
-"""Seconds after which a beginning of the graph is taken for one that does not end."""
+"""Seconds after which a truncated graph is considered hung."""
 
 
 def culprit(content: bytes, kernels: Kernels, given: Sequence[Array]) -> Op | None:
-    """The op with which a beginning of the graph fails for the first time; None if not even the whole fails again.
+    """Return the op that makes the truncated graph crash or hang; None if not even the whole graph fails again.
 
-    `given` are the inputs that it failed on, if it came that far.
+    `given` are the inputs that it failed on, if it got that far.
     """
     model = load(content)
-    runs, fails = 0, len(model.main.ops)  # how many ops run, and how many do not
+    runs, fails = 0, len(model.main.ops)  # a number of leading ops that runs, and one that fails
     if not fails or not _dies(model, fails, kernels, given):
         return None
     while fails - runs > 1:
@@ -37,7 +37,7 @@ def culprit(content: bytes, kernels: Kernels, given: Sequence[Array]) -> Op | No
 
 
 def _dies(model: Model, count: int, kernels: Kernels, given: Sequence[Array]) -> bool:
-    """Whether the first `count` ops of the main graph end a process, or never end."""
+    """Whether running the first `count` ops of the main graph crashes the process or never ends."""
     graph, ops = model.main, set(model.main.ops[:count])
     cut, needed = cut_model(model, graph, [t for op in graph.ops[:count] for t in op.outputs])
     cut.main.ops = [op for op in cut.main.ops if op in ops]

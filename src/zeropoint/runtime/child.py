@@ -1,4 +1,4 @@
-"""Files from strangers: a child process runs LiteRT, so that nothing in a file can end this one, or hold it up."""
+"""Runs LiteRT in a child process for untrusted files, so that nothing in a file can crash or hang this process."""
 
 from __future__ import annotations
 
@@ -26,47 +26,49 @@ from .interpreter import Clock, Kernels
 from .messages import Message, receive, send
 
 SECONDS = 60.0
-"""How long one run of a model may take, unless somebody says otherwise."""
+"""Default time limit for one run of a model."""
 
 MOST_IDLE = 4
-"""Child processes that are kept for the next model."""
+"""Idle child processes kept for reuse."""
 
 PRINTED = 1 << 16
-"""Bytes of what LiteRT printed that are looked at."""
+"""How many bytes of LiteRT's output are examined."""
 
 _seconds: ContextVar[float | None] = ContextVar("seconds", default=None)
 
 
 @contextlib.contextmanager
 def isolated(seconds: float | None = None) -> Iterator[None]:
-    """Within this, models run in child processes: a run that would end this process, or takes longer than `seconds`,
-    raises RuntimeFailure."""
+    """Run models in child processes within this context: a run that would crash this process, or takes longer than
+    `seconds`, raises RuntimeFailure."""
     token = _seconds.set(SECONDS if seconds is None else seconds)
     try:
         if not _idle:
-            _idle.append(Worker())  # it starts while the file is read
+            _idle.append(Worker())  # starts up while the file is being read
         yield
     finally:
         _seconds.reset(token)
 
 
 def trusting(trusted: bool) -> contextlib.AbstractContextManager[None]:
-    """What the front doors run in. A trusted file runs where its surroundings say: in this process by default."""
+    """Return the context that public functions run in. A trusted model runs wherever the caller's context says: by
+    default, in this process."""
     return contextlib.nullcontext() if trusted else isolated()
 
 
 def within(seconds: float | None) -> contextlib.AbstractContextManager[None]:
-    """The surroundings in which `time_limit` is what it was elsewhere."""
+    """Return a context with the time limit `seconds`, as returned by `time_limit` elsewhere; None means no
+    isolation."""
     return contextlib.nullcontext() if seconds is None else isolated(seconds)
 
 
 def time_limit() -> float | None:
-    """Seconds that a run may take; None if files are trusted."""
+    """Return the seconds that a run may take; None if files are trusted."""
     return _seconds.get()
 
 
 class Died(Exception):
-    """A child process came to its end, for a `reason`."""
+    """A child process ended unexpectedly, for the given `reason`."""
 
     def __init__(self, reason: str, printed: str) -> None:
         super().__init__(reason)
@@ -86,7 +88,8 @@ class Worker:
         _all.add(self)
 
     def call(self, message: Message, arrays: list[Array]) -> tuple[Message, list[Array]]:
-        """What the child answers. Raise Died if it does not; an interrupted one is of no more use."""
+        """Send a message and return the child's answer. Raises Died if there is none; an interrupted worker cannot be
+        reused."""
         if self._owner != os.getpid():
             raise Died("belongs to another process", "")
         assert self._process.stdin is not None
@@ -105,7 +108,7 @@ class Worker:
             raise
 
     def printed(self) -> str:
-        """What native code in the child has printed since this was last asked for."""
+        """Return what native code in the child has printed since the last call."""
         if self._printed.closed:
             return ""
         self._printed.seek(0, os.SEEK_END)
@@ -119,7 +122,7 @@ class Worker:
         return self._owner == os.getpid() and self._process.poll() is None
 
     def end(self) -> None:
-        """End the process, unless it is another's child."""
+        """End the process, unless it is the child of another process."""
         for stream in (self._process.stdin, self._process.stdout, self._printed):
             with contextlib.suppress(OSError):
                 if stream is not None:
@@ -140,13 +143,13 @@ def _end_all() -> None:
 
 
 atexit.register(_end_all)
-if hasattr(os, "register_at_fork"):  # not on Windows; processes of the parent are no children of its child
+if hasattr(os, "register_at_fork"):  # not on Windows; a fork of this process is not the parent of its workers
     os.register_at_fork(after_in_child=_idle.clear)
 
 
 def _how(code: int) -> str:
     if code == -getattr(signal, "SIGKILL", 9):
-        return "was killed, most likely for the memory it asked for"
+        return "was killed, most likely because it ran out of memory"
     try:
         return f"crashed ({signal.Signals(-code).name})"
     except ValueError:
@@ -154,8 +157,8 @@ def _how(code: int) -> str:
 
 
 class Obituary:
-    """What a model did to its process. To find out `where` takes seconds, and is done only if somebody reads it,
-    as often another version of the model is tried."""
+    """Explains how a model ended its process. The location is determined only when the message is read, because that
+    takes seconds and often another version of the model is tried instead."""
 
     def __init__(self, death: Died, seconds: float, where: Callable[[], str]) -> None:
         self._death, self._seconds, self._where = death, seconds, where
@@ -168,16 +171,16 @@ class Obituary:
         where = self._where()
         if self._death.reason == "late":
             return (
-                f"a run{where} did not end within {self._seconds:g} s; if the model is that slow, give it more time "
-                f"({spelled('zeropoint.runtime.isolated(seconds)', '--time-limit')}), or run it as a file that you "
-                f"trust ({argument('trusted', True)})"
+                f"a run{where} did not finish within {self._seconds:g} s; if the model is that slow, allow more time "
+                f"({spelled('zeropoint.runtime.isolated(seconds)', '--time-limit')}), or, if you trust the file, "
+                f"run it with {argument('trusted', True)}"
             )
         said = "".join(f"; it said: {line}" for line in error_lines(self._death.printed)[:2])
         return f"LiteRT {self._death.reason}{where}: the model is damaged, or this is a bug of LiteRT{said}"
 
 
 class ChildInterpreter:
-    """The methods of LiteRT's interpreter that `Session` uses, carried out in a child process."""
+    """The methods of LiteRT's interpreter that `Session` uses, executed in a child process."""
 
     def __init__(self, content: bytes, kernels: Kernels, threads: int, seconds: float) -> None:
         self._worker = idle_worker()
@@ -191,7 +194,7 @@ class ChildInterpreter:
         self._call("open", kernels, threads, arrays=[np.frombuffer(content, np.uint8)])
 
     def _later(self, name: str, *arguments: Any, arrays: Sequence[Array] = ()) -> None:
-        """To be done before the next call, and in one message with it."""
+        """Queue a call, to be sent in one message with the next call that needs an answer."""
         self._waiting.append((name, arguments))
         self._arrays += arrays
 
@@ -259,15 +262,15 @@ def _detail(sent: dict[str, Any]) -> dict[str, Any]:
 
 
 def error_lines(printed: str) -> list[str]:
-    """What LiteRT printed beyond remarks."""
+    """Return the lines that LiteRT printed as errors, without informational messages."""
     lines = [line.strip() for line in printed.splitlines()]
     return [line for line in lines if line and not line.startswith(("INFO:", "Timeout", "Thread", "File", "Current"))]
 
 
 def idle_worker() -> Worker:
-    """A child process that waits for a model."""
+    """Return a child process that is not running a model."""
     while _idle:
-        with contextlib.suppress(IndexError):  # another thread may have been faster
+        with contextlib.suppress(IndexError):  # another thread may have taken it
             worker = _idle.pop()
             if worker.is_alive:
                 return worker
@@ -276,7 +279,7 @@ def idle_worker() -> Worker:
 
 
 def put_back(worker: Worker) -> None:
-    """Keep the process for another model; what it holds of this one is given up."""
+    """Release the current model and keep the process for the next one."""
     if not worker.is_alive:
         return
     if len(_idle) >= MOST_IDLE:

@@ -1,4 +1,4 @@
-"""The devices' own tools, which have the last word on a model: whether it runs, what it needs, how long it takes."""
+"""Vendor tools for devices, which have the last word on a model: whether it runs, what it needs, how long it takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..targets import TARGETS, Target
 
 @dataclass(frozen=True)
 class LeftToCpu:
-    """An op that a compiler did not take, by its kind and its output; `reason` in the compiler's words."""
+    """An op that a compiler left to the CPU, by kind and output; `reason` is in the compiler's words."""
 
     kind: str
     output: str
@@ -20,10 +20,10 @@ class LeftToCpu:
 
 @dataclass(frozen=True)
 class ToolReport:
-    """What a tool says of a model that it accepts. Bytes are those of the device's memories; None is not known.
+    """What a tool reports about a model that it accepts. Sizes are in bytes of device memory; None means not known.
 
-    `ram` holds what changes while it runs, `flash` what does not. `cycles` and `seconds` of one run are the compiler's
-    estimate.
+    `ram` holds data that changes at run time, `flash` data that does not. `cycles` and `seconds` of one run are the
+    compiler's estimate.
     """
 
     tool: str
@@ -36,7 +36,8 @@ class ToolReport:
 
 
 def ask_tool(target: Target, content: bytes) -> ToolReport | None:
-    """What the target's tool says of a model; None if it has none. Raises if it refuses the model, or is missing."""
+    """Return what the target's tool reports about a model; None if there is no tool. Raises if the tool is missing or
+    refuses the model."""
     if target.tool == "vela":
         from .vela import compile_model
 
@@ -49,16 +50,16 @@ def ask_tool(target: Target, content: bytes) -> ToolReport | None:
 
 
 TOLD = {"ram": ("tflm", "vela"), "cycles": ("vela",)}
-"""Which tools tell what."""
+"""Which tools report which figure."""
 
 
 def require_told(target: Target, what: Literal["ram", "cycles"]) -> None:
-    """Raise if nothing here tells this of models for a target."""
+    """Raise if no tool reports this figure for the target."""
     if target.tool not in TOLD[what]:
         able = [name for name, other in TARGETS.items() if other.tool in TOLD[what]]
         unit = "the RAM" if what == "ram" else "the cycles"
         raise InvalidRecipe(
-            f"no tool tells {unit} that a model takes on the target {target.name}; it is known for {', '.join(able)} "
+            f"no tool reports {unit} of a model on the target {target.name}; this is known for {', '.join(able)} "
             f"({argument('target')})"
         )
     if target.tool == "vela":

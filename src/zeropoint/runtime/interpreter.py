@@ -1,4 +1,4 @@
-"""LiteRT's interpreter, in this process or in a child: whichever the file may be trusted with."""
+"""LiteRT's interpreter, in this process for trusted files and in a child process for others."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ RESOLVERS = {"delegate": "AUTO", "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES
 
 
 def interpreter_class() -> Any:
-    """LiteRT's own interpreter, for whoever runs models by hand."""
+    """Return LiteRT's own interpreter class, for users who run models by hand."""
     from ai_edge_litert.interpreter import Interpreter
 
     return Interpreter
 
 
 def open_interpreter(content: bytes, kernels: Kernels, threads: int) -> Any:
-    """A model in this process. Where LiteRT lacks ops that TensorFlow has, one that goes from piece to piece."""
+    """Load a model in this process. If it uses TensorFlow ops that LiteRT lacks, return an interpreter that runs it
+    piece by piece."""
     from ai_edge_litert.interpreter import OpResolverType
 
     _announce()
@@ -43,13 +44,13 @@ def open_interpreter(content: bytes, kernels: Kernels, threads: int) -> Any:
 
 
 Clock = Literal["wall", "cpu"]
-"""cpu: the time that this thread computes, whatever else the machine does."""
+"""cpu: the CPU time of this thread, independent of the machine's other load."""
 
 CLOCKS: Mapping[Clock, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.thread_time}
 
 
 def timed(interpreter: Any, runs: int, clock: Clock = "wall") -> float:
-    """The seconds that `runs` runs take, on what the inputs hold."""
+    """Return the seconds that `runs` runs take on the current inputs."""
     now = CLOCKS[clock]
     start = now()
     for _ in range(runs):
@@ -59,9 +60,9 @@ def timed(interpreter: Any, runs: int, clock: Clock = "wall") -> float:
 
 @cache
 def _announce() -> None:
-    """Let LiteRT say that it has a delegate, as it does once in each process, where nobody has to read it.
+    """Make LiteRT print its delegate message, which it does once per process, and discard it.
 
-    It prints to the file descriptor and offers no switch (ai-edge-litert 2.3). Whatever else is printed is passed on.
+    It writes to the file descriptor and has no switch for it (ai-edge-litert 2.3). All other output is passed on.
     """
     x, y = (Tensor(name, (1,), DType.FLOAT32) for name in "xy")
     smallest = Model([Graph("main", [x, y], [Op("ABS", [x], [y])], [x], [y])])

@@ -1,6 +1,6 @@
-"""Messages between a process and the child that runs LiteRT for it: a line of JSON, then the bytes of its arrays.
+"""Messages between a process and the child that runs LiteRT for it: a line of JSON, then the bytes of the arrays.
 
-Nothing is pickled: what comes from a process that ran a stranger's file must not be able to run code here.
+Nothing is pickled: data from a process that ran an untrusted file must not be able to execute code here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Message = dict[str, Any]
 
 
 def send(stream: IO[bytes], message: Message, arrays: list[Array] | None = None) -> None:
-    """Write a message. Arrays of texts, which have no fixed size, travel in its header."""
+    """Write a message. String arrays, which have no fixed element size, are sent in its header."""
     kinds: list[list[Any]] = []
     bodies: list[Array] = []
     for array in map(np.asarray, arrays or ()):
@@ -33,7 +33,7 @@ def send(stream: IO[bytes], message: Message, arrays: list[Array] | None = None)
 
 
 def receive(stream: IO[bytes]) -> tuple[Message, list[Array]]:
-    """Read a message. Raise EOFError where the other side is gone."""
+    """Read a message. Raises EOFError if the other side has closed the stream."""
     line = stream.readline()
     if not line.endswith(b"\n"):
         raise EOFError

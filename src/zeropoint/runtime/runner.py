@@ -1,4 +1,4 @@
-"""The one place that runs LiteRT: a loaded model, and one graph run over and over, whatever its shapes and states."""
+"""The only module that runs LiteRT: a loaded model, and a graph run repeatedly with any shapes and states."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ Runtime = Literal["delegate", "optimized", "reference", "tflm"]
 """LiteRT with one of its sets of kernels, or TensorFlow Lite Micro."""
 
 OPEN_SIZES = (8, 32, 128, 512)
-"""What is tried for open dimensions where nothing else tells them."""
+"""Sizes that are tried for dynamic dimensions if nothing else determines them."""
 
 
 class Session:
     """A model loaded into LiteRT.
 
     `kernels`: "delegate" is what applications get by default (XNNPACK where it applies), "optimized" the builtin
-    kernels, "reference" the plain ones that define the arithmetic. `checked`: these bytes come from our own writer.
-    Where the file leaves dimensions of inputs open, memory waits for the first sample, or for `resize`: the sizes that
-    stand in the file for open ones need not be sizes that the model can be run with. `open_shapes`: any may change.
+    kernels, "reference" the plain kernels that define the arithmetic. `checked`: the bytes come from our own writer.
+    If the file has dynamic input dimensions, tensors are allocated with the first sample or by `resize`, because the
+    model
+    may not run with the placeholder sizes in the file. `open_shapes`: any dimension may change.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Session:
                 self._read_details()
 
     def _loaded(self, kernels: Kernels, threads: int) -> Any:
-        """The interpreter in this process, or in a child where files are not trusted."""
+        """Return the interpreter in this process, or in a child process if files are not trusted."""
         seconds = time_limit()
         if seconds is None:
             return open_interpreter(self._content, kernels, threads)
@@ -71,7 +72,7 @@ class Session:
         self.outputs: list[dict[str, Any]] = self._interpreter.get_output_details()
 
     def resize(self, shapes: Sequence[tuple[int, ...]], *, strict: bool = True) -> None:
-        """Give the inputs other shapes; with `strict`, in dimensions only that the model leaves open."""
+        """Change the input shapes; with `strict`, only in dimensions that are dynamic in the model."""
         with _explained():
             for detail, shape in zip(self.inputs, shapes, strict=True):
                 self._interpreter.resize_tensor_input(detail["index"], list(shape), strict=strict)
@@ -80,12 +81,12 @@ class Session:
         self._read_details()
 
     def run(self, sample: Sequence[Array]) -> list[Array]:
-        """The outputs for one sample, as copies."""
+        """Run one sample and return copies of the outputs."""
         self.invoke(sample)
         return self.read([d["index"] for d in self.outputs])
 
     def invoke(self, sample: Sequence[Array]) -> None:
-        """Run one sample and leave the outputs inside; `views` reads them."""
+        """Run one sample without reading the outputs; use `views` or `read` for that."""
         if not self.is_allocated:
             self.resize([values.shape for values in sample], strict=False)
         with _explained():
@@ -94,14 +95,15 @@ class Session:
             self._interpreter.invoke()
 
     def seconds(self, runs: int, clock: Clock = "wall") -> float:
-        """What `runs` further runs on what the inputs hold take. Nothing but the model takes time."""
+        """Return the seconds that `runs` runs take on the current inputs, without any overhead of Python."""
         with _explained():
             if isinstance(self._interpreter, ChildInterpreter):
                 return self._interpreter.timed(runs, clock)
             return timed(self._interpreter, runs, clock)
 
     def delegated(self) -> set[int]:
-        """Places of the first graph's ops that a delegate took over: those between its inputs and its outputs."""
+        """Return the positions of the first graph's ops that a delegate runs: those between its inputs and its
+        outputs."""
         details = self._interpreter._get_ops_details()
         makers = {int(t): d for d in details if d["op_name"] != "DELEGATE" for t in d["outputs"]}
         taken: set[int] = set()
@@ -115,31 +117,31 @@ class Session:
         return taken
 
     def read(self, indices: Sequence[int]) -> list[Array]:
-        """Outputs of the last `invoke` by index, as copies."""
+        """Return copies of outputs of the last `invoke`, by index."""
         return [self._held(index, self._interpreter.get_tensor) for index in indices]
 
     def views(self, indices: Sequence[int]) -> Iterator[Array]:
-        """Outputs by index into the runtime's own memory: valid until the next call of `invoke`."""
+        """Return views of outputs by index in the runtime's own memory, valid until the next `invoke`."""
         for index in indices:
             yield self._held(index, lambda k: self._interpreter.tensor(k)())
 
     def _held(self, index: int, get: Callable[[int], Array]) -> Array:
-        """The tensor at `index`. LiteRT's Python API refuses to give empty ones (ai-edge-litert 2.3)."""
+        """Return the tensor at `index`. LiteRT's Python API refuses to return empty tensors (ai-edge-litert 2.3)."""
         try:
             return get(index)
         except (RuntimeError, ValueError) as error:
             detail = self._interpreter._get_tensor_details(index, 0)
             if 0 not in detail["shape"]:
-                raise RuntimeFailure(f"LiteRT cannot give the values of '{detail['name']}': {error}") from None
+                raise RuntimeFailure(f"LiteRT cannot return the values of '{detail['name']}': {error}") from None
             return np.zeros(detail["shape"], detail["dtype"])
 
     def shapes(self) -> list[tuple[int, ...]]:
-        """The shapes that the first graph's tensors had in the last run, in the order of the file."""
+        """Return the shapes of the first graph's tensors in the last run, in file order."""
         found = {d["index"]: tuple(map(int, d["shape"])) for d in self._interpreter.get_tensor_details()}
         return [found[index] for index in sorted(found)]
 
     def reset(self) -> None:
-        """Zero the state of variable tensors, unless they do not exist yet."""
+        """Reset variable tensors to zero, if they are allocated."""
         with _explained():
             if self.is_allocated:
                 self._interpreter.reset_all_variables()
@@ -147,7 +149,7 @@ class Session:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """LiteRT's exceptions as ours, with the one line that matters."""
+    """Convert LiteRT's exceptions to ours, keeping the one line that matters."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -158,7 +160,8 @@ def _explained() -> Iterator[None]:
 
 
 def require_runnable(model: Model) -> None:
-    """Raise unless LiteRT loads and runs `model`. Models with ops from elsewhere can only be run by their owners."""
+    """Raise unless LiteRT loads and runs `model`. Models with unknown custom ops are not run, because only their owners
+    can."""
     if any(op.kind == "CUSTOM" for graph in model.graphs for op in graph.ops):
         with contextlib.suppress(UnsupportedOp):
             Session(model)
@@ -167,9 +170,9 @@ def require_runnable(model: Model) -> None:
 
 
 def run_on_zeros(session: Session) -> list[tuple[int, ...]]:
-    """Run a sample of zeros, to see whether a model runs at all; return the shapes of the inputs.
+    """Run the model on zeros to see whether it runs at all; return the input shapes.
 
-    Dimensions that the file leaves open have the sizes that stand there, mostly 1, unless the model fails with those.
+    Dynamic dimensions get the sizes stored in the file, mostly 1; other sizes are tried if the model fails with those.
     """
     try:
         return _run_on_zeros(session, [tuple(d["shape"]) for d in session.inputs])
@@ -191,9 +194,11 @@ def _run_on_zeros(session: Session, shapes: list[tuple[int, ...]]) -> list[tuple
 
 
 def loadable(model: Model, *, checked: bool = False) -> bytes:
-    """The model as a file. LiteRT's Python API fails on names that are not valid text, so those are replaced.
+    """Return the model as file content. LiteRT's Python API fails on names that are not valid text, so those are
+    replaced.
 
-    A `checked` model is one that we made of another that was checked: looking at it again takes as long as writing it.
+    With `checked`, the model derives from a checked one and is not checked again, which would take as long as writing
+    it.
     """
     if not checked:
         check_runnable(model)
@@ -209,11 +214,10 @@ def _is_text(name: str) -> bool:
 
 
 class Runner:
-    """The first graph of a model, loaded once and run sample by sample. Used by one thread at a time.
+    """The first graph of a model, loaded once and run sample by sample. Not thread-safe.
 
-    A sample is a row of arrays, one for each input; results are read by tensor of `model`. Inputs may have another
-    shape in each run; with `strict`, only in dimensions that the model leaves open. A `checked` model was made by us of
-    one that was checked.
+    A sample is a row of arrays, one for each input; results are read by tensor of `model`. Input shapes may change from
+    run to run; with `strict`, only in dynamic dimensions. With `checked`, the model derives from a checked one.
     """
 
     session: Session | MicroSession
@@ -248,7 +252,7 @@ class Runner:
         strict: bool = True,
         checked: bool = False,
     ) -> Runner:
-        """A runner that computes `tensors` of `graph` and nothing else. Rows still hold all of the graph's inputs."""
+        """Return a runner that computes only `tensors` of `graph`. Rows still hold all of the graph's inputs."""
         cut, needed = cut_model(model, graph, list(dict.fromkeys(tensors)))
         threads = threads_of_each(activation_bytes(graph))
         runner = cls(cut, kernels=kernels, threads=threads, strict=strict, checked=checked)
@@ -256,18 +260,19 @@ class Runner:
         return runner
 
     def keeping_state(self, keep: bool) -> Runner:
-        """The same, with samples that are one sequence: `begin` leaves the state as the last run left it."""
+        """Set whether consecutive samples form one sequence, for which `begin` keeps the state of the last run; return
+        self."""
         self._in_sequence = keep
         return self
 
     def another(self) -> Runner:
-        """The same model loaded once more, for another thread."""
+        """Load the same model again, for another thread."""
         runner = copy.copy(self)
         runner.reload()
         return runner
 
     def reload(self) -> None:
-        """Load the file again: the state that a failed run leaves behind is unknown."""
+        """Load the file again, because a failed run leaves the interpreter in an unknown state."""
         if self._kernels == "tflm":
             self.session = MicroSession(self._content)
         else:
@@ -281,21 +286,21 @@ class Runner:
         self._is_used = False
 
     def restart(self) -> None:
-        """Reset the state that earlier runs left behind."""
+        """Reset the state left by earlier runs."""
         if not self._is_used:
-            return  # and perhaps has no memory yet: shapes that are open come with the first sample
+            return  # perhaps not allocated yet: dynamic shapes are set by the first sample
         if self._has_resources:
             self.reload()  # LiteRT resets variable tensors, but not what VAR_HANDLE refers to (ai-edge-litert 2.3)
         elif self._has_variables:
             self.session.reset()
 
     def begin(self) -> None:
-        """Before a sample: reset the state, unless the samples are one sequence."""
+        """Prepare for a sample: reset the state, unless the samples form one sequence."""
         if not self._in_sequence:
             self.restart()
 
     def invoke(self, row: Sequence[Array]) -> None:
-        """Run the graph from its present state; `views` and `read` then give the outputs."""
+        """Run the graph from its current state; read the outputs with `views` or `read`."""
         given = row if self._slots is None else [row[k] for k in self._slots]
         shapes = [a.shape for a in given]
         if shapes != self._shapes:
@@ -305,19 +310,19 @@ class Runner:
         self.session.invoke(given)
 
     def run(self, row: Sequence[Array]) -> list[Array]:
-        """All outputs for a sample, as copies."""
+        """Run one sample and return copies of all outputs."""
         self.begin()
         self.invoke(row)
         return self.read(self.outputs)
 
     def values(self, row: Sequence[Array]) -> dict[Tensor, Array]:
-        """The same by tensor."""
+        """Run one sample and return copies of all outputs, by tensor."""
         return dict(zip(self.outputs, self.run(row), strict=True))
 
     def read(self, tensors: Sequence[Tensor]) -> list[Array]:
-        """Outputs of the last run, as copies."""
+        """Return copies of outputs of the last run."""
         return self.session.read([self._index[t] for t in tensors])
 
     def views(self, tensors: Sequence[Tensor]) -> Iterator[Array]:
-        """Outputs of the last run in the runtime's own memory: release them before the next run."""
+        """Return views of outputs of the last run in the runtime's own memory: release them before the next run."""
         return self.session.views([self._index[t] for t in tensors])

@@ -1,4 +1,4 @@
-"""TensorFlow Lite Micro's interpreter, beside LiteRT: a model as a microcontroller runs it, and the memory it takes."""
+"""TensorFlow Lite Micro's interpreter: runs a model as a microcontroller would, and measures its memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .interpreter import CLOCKS, Clock
 
 TOTAL = re.compile(r"Arena allocation total (\d+) bytes")
 PLENTY = 1 << 20
-"""Bytes of arena beyond what tensors take; memory that is never touched costs nothing."""
+"""Bytes of arena in addition to the tensors; memory that is never touched costs nothing."""
 
 
 class MicroSession:
-    """A model loaded into TensorFlow Lite Micro, with the interface of `Session`. Indices are places."""
+    """A model loaded into TensorFlow Lite Micro, with the interface of `Session`. Indices are positions."""
 
     def __init__(self, content: bytes, arena: int | None = None) -> None:
         runtime = require_tflm()
@@ -38,16 +38,17 @@ class MicroSession:
 
     @property
     def arena_bytes(self) -> int:
-        """What the interpreter uses of its arena. Pointers are half as wide on a microcontroller, so this is enough."""
+        """Return the bytes of arena in use. Pointers are half as wide on a microcontroller, so this is an upper bound
+        there."""
         with captured() as printed:
             self._interpreter.print_allocations()
         found = TOTAL.search("\n".join(printed))
         if found is None:
-            raise RuntimeFailure("TensorFlow Lite Micro does not tell the size of its arena; try another version of it")
+            raise RuntimeFailure("TensorFlow Lite Micro did not report the size of its arena; try another version")
         return int(found[1])
 
     def resize(self, shapes: Sequence[tuple[int, ...]], *, strict: bool = True) -> None:  # noqa: ARG002
-        """Refuse: shapes are part of the model here."""
+        """Raise if the shapes differ from the model's: TensorFlow Lite Micro cannot change them."""
         made = [tuple(map(int, d["shape"])) for d in self.inputs]
         raise RuntimeFailure(f"TensorFlow Lite Micro cannot change shapes: this model takes {made}, not {list(shapes)}")
 
@@ -56,13 +57,13 @@ class MicroSession:
         _explained(self._repeat)
 
     def _repeat(self) -> None:
-        """Inputs share their memory with what is computed later, so that they are needed again for each run."""
+        """Set the inputs again, because intermediate tensors may have overwritten them, and run."""
         for place, value in enumerate(self._sample):
             self._interpreter.set_input(value, place)
         self._interpreter.invoke()
 
     def seconds(self, runs: int, clock: Clock = "wall") -> float:
-        """What `runs` further runs on the same inputs take."""
+        """Return the seconds that `runs` runs take on the current inputs."""
         now = CLOCKS[clock]
         start = now()
         for _ in range(runs):
@@ -98,7 +99,7 @@ def require_tflm() -> Any:
 
 
 def version() -> str:
-    """Which build of it is installed."""
+    """Return which build of tflite-micro is installed."""
     from importlib.metadata import version as installed
 
     require_tflm()
@@ -106,7 +107,7 @@ def version() -> str:
 
 
 def _plenty(model: Model) -> int:
-    """Bytes that are enough for whatever the interpreter keeps: tensors, scratch memory, and a record for each op."""
+    """Return an arena size that suffices for all tensors, scratch memory, and a record for each op."""
     tensors = [t for graph in model.graphs for t in graph.tensors]
     flowing = sum(8 * max(1, t.size) for t in tensors if not t.is_constant)
     unpacked = sum(t.size for t in tensors if t.is_constant and t.dtype.bits < 8)
@@ -114,7 +115,7 @@ def _plenty(model: Model) -> int:
 
 
 def _explained(call: Any) -> Any:
-    """Its exceptions as ours, with what it printed: that is where the reason is."""
+    """Convert TensorFlow Lite Micro's exceptions to ours, with its printed output, which holds the reason."""
     printed: list[str] = []
     try:
         with captured() as printed:
@@ -125,19 +126,19 @@ def _explained(call: Any) -> Any:
 
 
 def measure_arena(content: bytes) -> int:
-    """Load and run a model in a process of its own, on zeros; the bytes of arena that this takes.
+    """Load and run a model on zeros in a separate process; return the bytes of arena that it uses.
 
-    The native code checks little, so that files from strangers come here first.
+    Untrusted files are run here first, because the native code checks little.
     """
     require_tflm()
     command = [sys.executable, "-m", f"{__package__}.tflm_arena"]
     try:
         done = subprocess.run(command, input=content, capture_output=True, check=False, timeout=time_limit())
     except subprocess.TimeoutExpired as late:
-        raise RuntimeFailure(f"TensorFlow Lite Micro did not end within {late.timeout:.0f} s") from None
+        raise RuntimeFailure(f"TensorFlow Lite Micro did not finish within {late.timeout:.0f} s") from None
     text = done.stdout.decode(errors="replace").strip()
     if done.returncode < 0:
-        raise RuntimeFailure(f"TensorFlow Lite Micro died on this model (signal {-done.returncode})")
+        raise RuntimeFailure(f"TensorFlow Lite Micro crashed on this model (signal {-done.returncode})")
     if not text.isdigit():
         raise RuntimeFailure(text or done.stderr.decode(errors="replace").strip()[-300:])
     return int(text)

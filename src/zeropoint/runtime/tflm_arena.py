@@ -1,6 +1,6 @@
-"""Run as a process of its own: a model on standard input, the bytes of arena that it takes as output.
+"""Measures the arena of a model in a separate process: reads the model from standard input, prints the bytes.
 
-If it does not run in TensorFlow Lite Micro, the output says why.
+If the model does not run in TensorFlow Lite Micro, the output says why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arm's compiler for Ethos-U, Vela: in a process of its own, for some models end it."""
+"""Vela, Arm's compiler for Ethos-U. It runs in a separate process, because some models crash it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KIB = 1024
 
 
 def compile_model(content: bytes, accelerator: str) -> ToolReport:
-    """Compile a model for an accelerator (`ethos-u55-128` ...), with Vela's own settings for system and memory."""
+    """Compile a model for an accelerator (`ethos-u55-128`, ...), with Vela's default system and memory settings."""
     tool = f"ethos-u-vela {require_vela()}"
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "model.tflite").write_bytes(content)
@@ -37,7 +37,9 @@ def compile_model(content: bytes, accelerator: str) -> ToolReport:
                 timeout=time_limit(),
             )
         except subprocess.TimeoutExpired as late:
-            raise RuntimeFailure(f"Vela did not end within {late.timeout:.0f} s; the model is left as it is") from None
+            raise RuntimeFailure(
+                f"Vela did not finish within {late.timeout:.0f} s; the model was not compiled"
+            ) from None
         if done.returncode or not (Path(folder) / "model_vela.tflite").exists():
             raise RuntimeFailure(f"Vela cannot compile this model for {accelerator}: {_reason(done)}")
         (summary,) = Path(folder).glob("model_summary_*.csv")
@@ -56,9 +58,9 @@ def require_vela() -> str:
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    """The line that matters: of what it printed, or of the exception that it ended with."""
+    """Return the line that matters from its output, or from the exception that it ended with."""
     if done.returncode < 0:
-        return f"it died with {signal.Signals(-done.returncode).name}"
+        return f"it crashed with {signal.Signals(-done.returncode).name}"
     lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"Error\b", line)]
     return (telling or lines or ["no reason given"])[-1]

@@ -1,6 +1,6 @@
-"""The child process that runs LiteRT for a parent that does not trust a file. It reads calls, and writes results.
+"""The child process that runs LiteRT for a parent that does not trust a file. It reads calls and writes results.
 
-Nothing here outlives the parent: its end closes the stream of calls, and a call that takes too long ends the process.
+It does not outlive the parent, whose end closes the stream of calls, and a call that takes too long ends it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from .interpreter import interpreter_class, open_interpreter, timed
 from .messages import Message, receive, send
 
 LEAST_WORTHY = "1000"
-"""Of living on, by Linux's reckoning, when memory runs out."""
+"""Linux's out-of-memory score adjustment: this process is killed first."""
 
 
 def serve() -> None:
-    """Carry out calls until there are no more."""
+    """Execute calls until the stream ends."""
     calls, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)  # whatever native code prints, it must not get between the messages
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this process
+    os.dup2(2, 1)  # output of native code must not get between the messages
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and then ends this process
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(LEAST_WORTHY)
-    interpreter_class()  # takes a while: others may be doing something else meanwhile
+    interpreter_class()  # slow to import, so the parent can do other work meanwhile
     _Server(results).listen(calls)
 
 
@@ -52,7 +52,7 @@ class _Server:
                 reply, found = self._result(message, arrays)
             except ZeropointError as error:
                 reply, found = {"refused": type(error).__name__, "text": str(error)}, []
-            except Exception as error:  # whatever LiteRT or TensorFlow raise goes to whoever called
+            except Exception as error:  # any exception of LiteRT or TensorFlow is passed to the caller
                 reply, found = {"error": f"{error}" or type(error).__name__}, []
             faulthandler.cancel_dump_traceback_later()
             send(self._results, reply, found)
@@ -62,7 +62,7 @@ class _Server:
         given = iter(arrays)
         for name, arguments in message["calls"]:
             if name == "open":
-                self._interpreter = None  # first, so that there are never two models in memory
+                self._interpreter = None  # release the old model first, so that there are never two in memory
                 self._interpreter = open_interpreter(next(given).tobytes(), *arguments)
             elif name == "close":
                 self._interpreter = None
@@ -78,7 +78,7 @@ class _Server:
 
 
 def _plain(value: Any) -> Any:
-    """Details of tensors and ops as JSON can hold them. Types travel by name."""
+    """Convert tensor and op details to JSON values. Types are sent by name."""
     if isinstance(value, dict):
         return {key: _plain(v) for key, v in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The file format: bytes -> Model and Model -> bytes."""
+"""The `.tflite` file format: bytes -> Model and Model -> bytes."""
 
 from .read import load
 from .write import save, to_bytes

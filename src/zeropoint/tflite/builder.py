@@ -1,8 +1,8 @@
-"""Builds a flatbuffer back to front, as its offsets demand: they point forward, to what has been put down before.
+"""Builds a flatbuffer back to front, because offsets point forward, to what has already been written.
 
-The builder of the flatbuffers package does the same a field at a time, which for the thousands of small tables of a
-model takes several times as long. Places are given as distances from the end, which do not change as more is put in
-front. Equal vectors and tables are put down once.
+The builder of the flatbuffers package works one field at a time, which is several times slower for the thousands of
+small tables in a model. Positions are distances from the end, which do not change as more is written in front. Equal
+vectors and tables are written once.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from functools import cache
 from ..dtypes import Array
 
 ALIGNMENT = 16
-"""Of the whole, a multiple of what any of its numbers needs; and of constants, which kernels and delegates read with
-vector instructions."""
+"""Alignment of the whole file, a multiple of what any scalar needs, and of constants, which kernels and delegates read
+with vector instructions."""
 
 OFFSET = "o"
-"""The format of a field that points at something; its value is a place."""
+"""The format of a field that refers to something; its value is a position."""
 
 Field = tuple[int, str, int | None]
-"""Slot in the schema, format (of `struct`, at most 4 bytes, or OFFSET), value; None for a field that is left out."""
+"""Slot in the schema, format (a `struct` code of at most 4 bytes, or OFFSET), value; None for an omitted field."""
 
 
 @dataclass(frozen=True)
 class _TableLayout:
-    """Where the fields of a table lie, counted from its beginning, and the vtable that says so."""
+    """Positions of a table's fields relative to its beginning, and the vtable that encodes them."""
 
     order: tuple[int, ...]
     pack: struct.Struct
-    pointers: tuple[tuple[int, int], ...]  # position in the packed values, place in the table
+    pointers: tuple[tuple[int, int], ...]  # position in the packed values, position in the table
     vtable: bytes
 
 
 @cache
 def _layout(kinds: tuple[tuple[int, str], ...]) -> _TableLayout:
-    """Larger fields first, so that none needs padding in front of it."""
+    """Lay out larger fields first, so that no field needs padding."""
     sizes = [struct.calcsize("<I" if kind == OFFSET else f"<{kind}") for _, kind in kinds]
     order = tuple(sorted(range(len(kinds)), key=lambda k: -sizes[k]))
     places, position, pointers = {}, 4, []
@@ -57,7 +57,7 @@ _SIZES = {"f": 4, "q": 8}
 
 
 class Builder:
-    """Each method returns the place of what it put down."""
+    """Flatbuffer builder. Each method returns the position of what it wrote."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -65,7 +65,7 @@ class Builder:
         self._known: dict[tuple[int, bytes], int] = {}
 
     def _put(self, content: bytes, alignment: int, skipped: int = 0) -> int:
-        """Put `content` down such that what comes `skipped` bytes after its beginning is aligned."""
+        """Write `content` so that the byte `skipped` bytes after its beginning is aligned."""
         padding = -(self._size + len(content) - skipped) % alignment
         self._parts.append(content + bytes(padding) if padding else content)
         self._size += len(content) + padding
@@ -78,24 +78,26 @@ class Builder:
         return place
 
     def numbers(self, values: Array) -> int:
-        """A vector of numbers, of their own type."""
+        """Write an array as a vector of its own element type."""
         content = struct.pack("<I", values.size) + values.tobytes()
         return self._put_once(content, max(4, values.itemsize), skipped=4)
 
     def short(self, values: Sequence[float], kind: str) -> int:
-        """A vector of a few numbers of a kind that `struct` knows."""
+        """Write a vector of a few numbers with the `struct` code `kind`."""
         return self._put_once(struct.pack(f"<I{len(values)}{kind}", len(values), *values), _SIZES[kind], skipped=4)
 
     def integers(self, values: Sequence[int]) -> int:
-        """A vector of 32-bit integers. Most are so short that an array takes longer to make than to write."""
+        """Write a vector of 32-bit integers. Most are so short that creating an array would take longer than writing
+        it.
+        """
         return self._put_once(struct.pack(f"<I{len(values)}i", len(values), *values), 4, skipped=4)
 
     def text(self, content: bytes) -> int:
         return self._put_once(struct.pack("<I", len(content)) + content + b"\0", 4)
 
     def tables(self, places: Sequence[int]) -> int:
-        """A vector of tables."""
-        # The first element lies as far in front of the end as the vector without its length.
+        """Write a vector of tables."""
+        # The first element's distance from the end is that of the vector without its length prefix.
         first = self._size + 4 * len(places)
         first += -first % 4
         offsets = [first - 4 * k - place for k, place in enumerate(places)]
@@ -113,12 +115,12 @@ class Builder:
         return self._put(layout.pack.pack(*values), 4)
 
     def generated(self, content: bytes) -> int:
-        """A table that the generated code of the schema packed, a flatbuffer of its own."""
+        """Write a table that the schema's generated code has packed, as a flatbuffer of its own."""
         (root,) = struct.unpack_from("<I", content)
         return self._put_once(content, ALIGNMENT) - int(root)
 
     def finish(self, root: int, identifier: bytes) -> bytearray:
-        """The whole, which begins with where the root table is."""
+        """Return the complete file, which begins with the offset of the root table."""
         total = self._size + 8
         total += -total % ALIGNMENT
         start = struct.pack("<I", total - root) + identifier

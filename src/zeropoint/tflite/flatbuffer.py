@@ -1,7 +1,7 @@
-"""A bounds-checked view of a flatbuffer. The generated accessors trust offsets; files from strangers may lie.
+"""A bounds-checked view of a flatbuffer. The generated accessors trust offsets; untrusted files may contain bad ones.
 
-Reading is linear in the size of the file whatever its offsets say: every table and every element that is
-looked at is charged to a budget that a well-formed file cannot exceed.
+Reading is linear in the size of the file, whatever its offsets are: every table and element that is accessed is charged
+to a budget that a well-formed file cannot exceed.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def _struct(format: str) -> struct.Struct:
 
 
 TABLE_COST = 64
-"""What reading a table is charged: the objects made of it are far larger than the few bytes it may take."""
+"""The cost of reading a table: the objects created from it are far larger than the few bytes it may occupy."""
 
 
 class File:
-    """The bytes of one flatbuffer, with a budget of how much may be read from it."""
+    """The bytes of one flatbuffer, with a budget for how much may be read from it."""
 
     def __init__(self, content: Content) -> None:
         self.content = content
         self.bytes = np.frombuffer(content, np.uint8)
-        # Writers share equal strings and vectors, so a byte may rightly be read more than once.
+        # Writers share equal strings and vectors, so a byte may legitimately be read more than once.
         self._budget = 16 * len(content) + 65536
         self._layouts: dict[int, tuple[tuple[int, ...], int]] = {}
 
@@ -53,7 +53,9 @@ class File:
         return position + int(self.number(_U32, position))
 
     def layout(self, position: int) -> tuple[tuple[int, ...], int]:
-        """The vtable at `position`: where each field lies in its table, and the table's size. Most are shared."""
+        """Return the vtable at `position` as field offsets and the table's size. Cached, because most vtables are
+        shared.
+        """
         if position not in self._layouts:
             own, size = self.number(_U16, position), self.number(_U16, position + 2)
             if own < 4 or own % 2 or position + own > len(self.content):
@@ -79,7 +81,7 @@ class File:
 
 
 class Table:
-    """One table: fields by their slot in the schema. Absent fields give the default."""
+    """One table, with fields by their slot in the schema. Absent fields have the default."""
 
     def __init__(self, file: File, position: int) -> None:
         self.file = file
@@ -97,7 +99,7 @@ class Table:
         return self.position + offset if offset else None
 
     def number(self, slot: int, format: str, default: int = 0) -> int:
-        """A scalar, by its `struct` format."""
+        """Return a scalar field, read with a `struct` format."""
         position = self.at(slot)
         return default if position is None else self.file.number(_struct(format), position)
 
@@ -109,7 +111,7 @@ class Table:
         return None if position is None else Table(self.file, self.file.offset(position))
 
     def tables(self, slot: int) -> list[Table] | None:
-        """A vector of tables."""
+        """Return a vector of tables."""
         position = self.at(slot)
         if position is None:
             return None
@@ -119,12 +121,12 @@ class Table:
         return [Table(self.file, start + 4 + 4 * k + int(offset)) for k, offset in enumerate(offsets)]
 
     def vector(self, slot: int, dtype: npt.DTypeLike) -> Array | None:
-        """A vector of numbers as a view: not charged, as nothing is copied."""
+        """Return a vector of numbers as a view; not charged to the budget, because nothing is copied."""
         position = self.at(slot)
         return None if position is None else self.file.vector(self.file.offset(position), dtype)
 
     def numbers(self, slot: int, dtype: npt.DTypeLike = np.int32) -> tuple[Any, ...] | None:
-        """A vector of numbers as Python's own."""
+        """Return a vector of numbers as Python values."""
         values = self.vector(slot, dtype)
         if values is None:
             return None
@@ -132,7 +134,7 @@ class Table:
         return tuple(values.tolist())
 
     def text(self, slot: int) -> str | None:
-        """A string. Bytes that are not UTF-8 survive a round trip as surrogates."""
+        """Return a string. Bytes that are not UTF-8 survive a round trip as surrogates."""
         values = self.vector(slot, np.uint8)
         if values is None:
             return None

@@ -1,4 +1,4 @@
-"""FlexBuffers: the format without a schema in which custom ops keep their options. Only what is needed of it."""
+"""FlexBuffers, the schemaless format in which custom ops store their options: only the part that is needed here."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ..errors import InvalidModel
 
 
 def strings(options: Array | None) -> list[bytes]:
-    """The elements of a vector of strings, which need not be text."""
+    """Return the elements of a vector of strings, as bytes: they need not be text."""
     try:
         vector = flexbuffers.GetRoot(b"" if options is None else options.tobytes()).AsVector
-        # By index: iteration would take an IndexError within a damaged vector for its end.
+        # By index: iteration would mistake an IndexError within a damaged vector for its end.
         return [bytes(vector[k].AsStringBytes) for k in range(len(vector))]
-    except Exception:  # the library raises whatever it comes across in damaged bytes
+    except Exception:  # on damaged bytes the library may raise anything
         raise InvalidModel("the options of a custom op are damaged, or not a list of strings") from None

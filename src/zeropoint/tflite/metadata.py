@@ -1,8 +1,8 @@
-"""TFLite Metadata: a flatbuffer of its own among a model's metadata, which tells what its inputs and outputs mean.
+"""TFLite Metadata: a flatbuffer within a model's metadata that describes its inputs and outputs.
 
-It is carried as it is, except for the value ranges of inputs and outputs ("stats"). Those are in the tensor's own
-numbers (0 to 255 for a uint8 image), so they change with its type. Normalization is that of the float model in any
-case, as the metadata's schema demands.
+It is preserved as it is, except for the value ranges of inputs and outputs ("stats"). Those are in units of the stored
+type (0 to 255 for a uint8 image), so they change with the type. Normalization parameters always refer to the float
+model, as the metadata schema demands.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from .flatbuffer import File, Table
 
 NAME, IDENTIFIER = "TFLITE_METADATA", b"M001"
 SUBGRAPHS, INPUTS, OUTPUTS, STATS, MAXIMUM, MINIMUM = 3, 2, 3, 5, 0, 1
-"""Slots: of subgraphs in a model, inputs and outputs in a subgraph, value ranges in a tensor, their two ends."""
+"""Schema slots: subgraphs of a model, inputs and outputs of a subgraph, value ranges of a tensor and their two ends."""
 
 PROCESS_UNITS, OPTIONS_TYPE, OPTIONS, NORMALIZATION, MEAN, STD = 4, 0, 1, 1, 0, 1
-"""Slots: process units in a tensor, the type and table of their options; the type of a normalization, and its slots."""
+"""Schema slots: process units of a tensor, type and table of their options; the normalization type and its fields."""
 
 PIXELS = 0.0, 255.0
-"""What a normalization is applied to."""
+"""The value range that a normalization is applied to."""
 
 
 def stated_input_range(model: Model) -> tuple[float, float] | None:
-    """The range of the first graph's only input by its normalization, or else by its stored value range.
+    """Return the range of the first graph's only input, from its normalization or else from its stored value range.
 
-    None if neither is stated. A mean of 0 with a deviation of 1 is what tools fill in, and states nothing.
+    None if the metadata has neither. A mean of 0 with a standard deviation of 1 is a tool's default, and ignored.
     """
     for name, buffer in model.metadata:
         if name == NAME and buffer is not None and buffer.raw[4:8].tobytes() == IDENTIFIER:
             try:
                 return _stated(File(buffer.raw.tobytes()))
-            except InvalidModel:  # damaged, which is no reason to refuse the model
+            except InvalidModel:  # damaged metadata is no reason to refuse the model
                 return None
     return None
 
 
 def _normalizations(described: Table) -> Iterator[tuple[Array, Array]]:
-    """Means and standard deviations that an input is to be normalized with."""
+    """Yield the means and standard deviations that an input is normalized with."""
     for unit in described.tables(PROCESS_UNITS) or ():
         options = unit.table(OPTIONS) if unit.number(OPTIONS_TYPE, "B") == NORMALIZATION else None
         ends = None if options is None else _floats(options, MEAN, STD)
@@ -67,13 +67,14 @@ def _stated(file: File) -> tuple[float, float] | None:
 
 
 def _floats(table: Table, *slots: int) -> list[Array] | None:
-    """Vectors of a table; None unless each is there and holds finite numbers."""
+    """Return vectors of a table; None unless all are present and finite."""
     found = [v for k in slots if (v := table.vector(k, np.float32)) is not None and v.size and np.isfinite(v).all()]
     return found if len(found) == len(slots) else None
 
 
 def restated(before: Model, after: Model) -> list[tuple[str, Buffer | None]]:
-    """The metadata of `before`, with the value ranges of inputs and outputs that are integers in `after`."""
+    """Return the metadata of `before`, with value ranges in integers for inputs and outputs that are integers in
+    `after`."""
     return [(name, _restated(b, before, after) if name == NAME and b else b) for name, b in before.metadata]
 
 
@@ -85,7 +86,7 @@ def _restated(buffer: Buffer, before: Model, after: Model) -> Buffer:
     try:
         for values, params in _ranges(File(memoryview(content)), before, after):
             if changes.setdefault(values.ctypes.data, (values, params))[1] != params:
-                return buffer  # stored once for two tensors, whose integers differ
+                return buffer  # shared by two tensors whose integers differ
     except InvalidModel:  # damaged, which is no reason to refuse the model
         return buffer
     for values, params in changes.values():
@@ -94,7 +95,7 @@ def _restated(buffer: Buffer, before: Model, after: Model) -> Buffer:
 
 
 def _ranges(file: File, before: Model, after: Model) -> Iterator[tuple[Array, QuantParams]]:
-    """Least and greatest values, as views of the file, and the parameters of the integers that these become."""
+    """Yield minima and maxima, as views of the file, with the parameters of the integers that replace them."""
     for table, old, new in zip(file.root().tables(SUBGRAPHS) or (), before.graphs, after.graphs, strict=False):
         for slot, olds, news in ((INPUTS, old.inputs, new.inputs), (OUTPUTS, old.outputs, new.outputs)):
             for tensor, was, becomes in zip(table.tables(slot) or (), olds, news, strict=False):

@@ -1,4 +1,4 @@
-"""Files that people give in place of a `.tflite`: what they are, by their content, and what to do with them."""
+"""Recognizes files that users pass instead of a `.tflite`, by content, and says what to do with them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from .flatbuffer import Content
 
 HEAD = 4096
-"""Bytes that most kinds of files are recognized by."""
+"""Number of leading bytes by which most file types are recognized."""
 
 MOST_FIELDS = 64
-"""Fields of a protocol buffer that are looked at."""
+"""Number of protocol buffer fields that are examined."""
 
 TORCH_MAGIC = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
-"""What `torch.save` wrote before it wrote zip archives."""
+"""The magic number that `torch.save` wrote before it switched to zip archives."""
 
 
 @dataclass(frozen=True)
 class OtherFile:
-    """A kind of file: what it is, and what whoever gave it should do."""
+    """A file type: what it is, and what the user should do instead."""
 
     what: str
     advice: str
@@ -34,28 +34,28 @@ CONVERT_TORCH = (
     "load it in PyTorch and give the module to zeropoint.load(module, sample_inputs=...), or convert it first"
 )
 
-LFS = OtherFile("a pointer of Git LFS, not the file that it stands for", "fetch that with `git lfs pull`")
-PAGE = OtherFile("a web page", "download the file itself; a login or a link to a preview gives such pages")
-ONNX = OtherFile("an ONNX model", "give it a name that ends in .onnx; onnx2tf then converts it")
-SAVED_MODEL = OtherFile("the graph of a SavedModel", "give the folder that it lies in, with its variables")
+LFS = OtherFile("a Git LFS pointer, not the file itself", "fetch the file with `git lfs pull`")
+PAGE = OtherFile("a web page", "download the file itself; login and preview links return web pages")
+ONNX = OtherFile("an ONNX model", "rename it to end in .onnx, and onnx2tf will convert it")
+SAVED_MODEL = OtherFile("the graph of a SavedModel", "give the folder that contains it, with its variables")
 FROZEN = OtherFile(
     "a frozen TensorFlow graph",
     "zeropoint.lite.TFLiteConverter.from_frozen_graph takes it, with its inputs and outputs",
 )
 TORCH = OtherFile("a PyTorch file: weights, or a network as Python code", CONVERT_TORCH)
 SAFETENSORS = OtherFile("weights in safetensors, without a network", CONVERT_TORCH)
-GGUF = OtherFile("a GGUF file of weights", "convert the model that it was made of to .tflite first")
-KERAS = OtherFile("a Keras model", "give it a name that ends in .keras")
-HDF5 = OtherFile("an HDF5 file", "if it is a Keras model, give it a name that ends in .h5")
-PICKLE = OtherFile("a Python pickle", "load it in Python, if you trust it, and give the model in it to zeropoint.load")
+GGUF = OtherFile("a GGUF file of weights", "convert the original model to .tflite first")
+KERAS = OtherFile("a Keras model", "rename it to end in .keras")
+HDF5 = OtherFile("an HDF5 file", "if it is a Keras model, rename it to end in .h5")
+PICKLE = OtherFile("a Python pickle", "if you trust it, load it in Python and pass the model to zeropoint.load")
 STATS = OtherFile("statistics of `zeropoint calibrate`", "give the model that they belong to")
 ARRAYS = OtherFile("a file of NumPy arrays", "give the model first, and arrays as data")
 DAMAGED = OtherFile("a damaged zip archive", "write or download it again")
 ARCHIVE = OtherFile("a zip archive", "unpack it, and give the .tflite")
 COMPRESSED = OtherFile("a compressed file", "unpack it, and give the .tflite")
-EXECUTORCH = OtherFile("a program for ExecuTorch", "convert the model that it was made of to .tflite")
-LITERT_LM = OtherFile("a bundle of LiteRT-LM", "give one of the .tflite files that it was made of")
-METADATA = OtherFile("TFLite Metadata without a model", "give the .tflite that they belong to")
+EXECUTORCH = OtherFile("a program for ExecuTorch", "convert the original model to .tflite")
+LITERT_LM = OtherFile("a bundle of LiteRT-LM", "give one of the .tflite files that it was built from")
+METADATA = OtherFile("TFLite Metadata without a model", "give the .tflite that it belongs to")
 
 BEGINNINGS = {
     b"version https://git-lfs": LFS,
@@ -76,13 +76,13 @@ BEGINNINGS = {
 }
 
 IDENTIFIERS = {b"ET12": EXECUTORCH, b"M001": METADATA}
-"""Of other flatbuffers, at bytes 4 to 8."""
+"""Identifiers of other flatbuffers, at bytes 4 to 8."""
 
 PAGES = (b"<!doctype html", b"<html", b"<?xml", b"<!--")
 
 
 def other_file(content: Content) -> OtherFile | None:
-    """What a file is that is no `.tflite`; None if nothing is known about it."""
+    """Identify a file that is not a `.tflite`; None if its type is not recognized."""
     head = bytes(content[:HEAD])
     for beginning, kind in BEGINNINGS.items():
         if head.startswith(beginning):
@@ -101,7 +101,7 @@ def other_file(content: Content) -> OtherFile | None:
 
 
 def _archive(content: Content) -> OtherFile:
-    """By the names of the files in it; nothing is unpacked."""
+    """Identify a zip archive by the names of its members; nothing is unpacked."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = archive.namelist()
@@ -121,7 +121,7 @@ def _archive(content: Content) -> OtherFile:
 
 
 def _protocol_buffer(content: Content) -> OtherFile | None:
-    """By the numbers and types of its first fields, as the schemas of these formats have them."""
+    """Identify a protocol buffer by the numbers and types of its first fields."""
     fields = list(_fields(content))
     kinds = [(number, wire) for number, wire, _ in fields]
     if kinds[:1] == [(1, 0)]:
@@ -138,7 +138,7 @@ def _protocol_buffer(content: Content) -> OtherFile | None:
 
 
 Field = tuple[int, int, tuple[int, int]]
-"""Its number and wire type; for bytes (type 2), where these begin and how many there are."""
+"""Field number and wire type; for bytes (type 2), their position and length."""
 
 
 def _end(field: Field) -> int:
@@ -146,7 +146,7 @@ def _end(field: Field) -> int:
 
 
 def _fields(content: Content) -> Iterator[Field]:
-    """The first fields of a protocol buffer, as far as it looks like one."""
+    """Yield the first fields of a protocol buffer, stopping where it no longer looks like one."""
     at, sizes = 0, {1: 8, 5: 4}
     for _ in range(MOST_FIELDS):
         tag, at = _varint(content, at)
@@ -167,7 +167,7 @@ def _fields(content: Content) -> Iterator[Field]:
 
 
 def _varint(content: Content, at: int) -> tuple[int, int]:
-    """A number and the place behind it, which is -1 where there is none."""
+    """Return a variable-length integer and the position after it, which is -1 if there is none."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(content):

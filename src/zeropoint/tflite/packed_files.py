@@ -1,7 +1,8 @@
-"""Files packed behind a model: a zip archive after the flatbuffer, where TFLite Metadata keeps labels and vocabularies.
+"""Files packed into a model: a zip archive appended to the flatbuffer, where TFLite Metadata keeps labels and
+vocabularies.
 
-Offsets in such an archive are counted from the beginning of the file, model included. A `Model` holds it with offsets
-from its own beginning; reading and writing shift them, and touch nothing else of it.
+Offsets in such an archive count from the beginning of the file, model included. A `Model` holds it with offsets from
+the archive's own beginning; reading and writing shift the offsets and change nothing else.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from ..dtypes import Array
 from ..errors import InvalidModel
 from ..graph.model import Buffer, Model
 
-_END = struct.Struct("<4s4H2IH")  # signature, two disks, two counts, size and offset of the directory, comment's size
-_ENTRY = struct.Struct("<4s6H3I5H2I")  # sizes, the flags and the offset of the file's header are what matters here
+_END = struct.Struct("<4s4H2IH")  # signature, two disks, two counts, size and offset of the directory, comment size
+_ENTRY = struct.Struct("<4s6H3I5H2I")  # only sizes, flags and the offset of the file's header matter here
 _FLAGS, _SIZE, _NAME, _EXTRA, _COMMENT, _HEADER = 3, 9, 10, 11, 12, 16
 _IS_UTF8 = 1 << 11
 LONGEST_COMMENT = (1 << 16) - 1
 UNSAID = (0xFFFF, 0xFFFFFFFF)
-"""A count and an offset that stand for "see the zip64 record"."""
+"""The count and offset that mean "see the zip64 record"."""
 
 
 @dataclass(frozen=True)
 class PackedFile:
-    """One file of the archive; `size` is that of its content, as the archive states it."""
+    """One file of the archive; `size` is its unpacked size as stated by the archive."""
 
     name: str
     size: int
@@ -36,24 +37,24 @@ class PackedFile:
 @dataclass(frozen=True)
 class _Archive:
     start: int
-    base: int  # what its offsets are counted from
-    entries: tuple[int, ...]  # where the entries of its directory are
-    end: int  # where its last record is
+    base: int  # the origin of its offsets
+    entries: tuple[int, ...]  # the positions of its directory entries
+    end: int  # the position of its last record
 
 
 def cut_archive(content: Array) -> Buffer | None:
-    """The archive at the end of a file, or None if there is none."""
+    """Return the archive at the end of a file, or None if there is none."""
     found = _find(content)
     return None if found is None else Buffer(_shifted(content[found.start :], found.base - found.start))
 
 
 def archive_at(archive: Buffer, place: int) -> Array:
-    """The archive as it belongs into a file at this place."""
+    """Return the archive with offsets for the given position in a file."""
     return _shifted(archive.raw, place)
 
 
 def packed_files(model: Model) -> list[PackedFile]:
-    """The files packed behind a model."""
+    """Return the files packed into a model."""
     return [] if model.packed_files is None else list(_listed(model.packed_files.raw))
 
 
@@ -66,7 +67,7 @@ def _listed(raw: Array) -> Iterator[PackedFile]:
 
 
 def _find(content: Array) -> _Archive | None:
-    """Everything has to fit: four bytes of a weight may look like a zip archive's signature."""
+    """Locate the archive. Every field must be consistent: four bytes of a weight may look like a zip signature."""
     tail = content[-(_END.size + LONGEST_COMMENT) :].tobytes()
     at = tail.rfind(b"PK\5\6")
     if at < 0 or at + _END.size > len(tail):
@@ -74,7 +75,7 @@ def _find(content: Array) -> _Archive | None:
     end = content.size - len(tail) + at
     _, _, _, _, count, size, offset, _ = _END.unpack_from(content.data, end)
     if count == UNSAID[0] or UNSAID[1] in (size, offset):
-        raise InvalidModel("files are packed behind the model in a zip64 archive, which cannot be kept; repack them")
+        raise InvalidModel("files are appended to the model in a zip64 archive, which cannot be kept; repack them")
     position, entries, headers = end - size, [], []
     base = position - offset
     for _ in range(count):
@@ -91,7 +92,7 @@ def _find(content: Array) -> _Archive | None:
 
 
 def _shifted(raw: Array, by: int) -> Array:
-    """A copy with all offsets larger by `by`; `raw` is the archive alone, whatever its offsets are counted from."""
+    """Return a copy of the archive `raw` with all offsets increased by `by`."""
     found = _find(raw)
     assert found is not None
     made: Array = raw.copy()

@@ -1,9 +1,9 @@
-"""How a model was made, in an entry of its metadata, so that whoever examines the file later on need not guess.
+"""Records in the model's metadata how it was made, so that tools that examine the file later need not guess.
 
-The entry "zeropoint" holds JSON, a zero byte, and numbers as little-endian float16. The JSON has the version, what was
-asked for, and under "equalized" a list of [name, shape, start]: a tensor by the CRC-32 of its name, and where among the
-numbers the factors begin that its values are multiples of, compared with the float model's. Factors have the shape that
-broadcasts to the tensor's.
+The entry "zeropoint" holds JSON, a zero byte, and numbers as little-endian float16. The JSON has the version, the
+settings, and under "equalized" a list of [name, shape, start]: the CRC-32 of a tensor's name, and where its factors
+begin among the numbers. The tensor's values are those of the float model times these factors, which broadcast to its
+shape.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ NAME = "zeropoint"
 FACTOR = np.dtype("<f2")
 
 MOST_RULES = 400
-"""Characters up to which the rules of a recipe are held; of longer ones, their number."""
+"""Recipes up to this many characters are stored in full; of longer ones, only the number of rules."""
 
 WORDS = {"target": "for {}", "range": "range {}", "effort": "effort {}"}
-"""How settings are told to people."""
+"""How settings are displayed."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """`settings` are what was asked for, as plain values. `factors` are by the checksum of a tensor's name; if some
-    tensors have no name of their own, they are not complete."""
+    """How a model was made: the `settings` as plain values, and equalization `factors` by checksum of the tensor's
+    name.
+
+    The factors are incomplete (`is_complete` is false) if some tensors have no unique name.
+    """
 
     version: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -42,11 +45,11 @@ class Provenance:
     is_complete: bool = True
 
     def factors_of(self, name: str) -> Array | None:
-        """What the values of a tensor were multiplied with; None if they are the float model's."""
+        """Return the factors that a tensor's values were multiplied by; None if they are the float model's."""
         return self.factors.get(_checksum(name))
 
     def scaled(self, factors: Mapping[str, Array]) -> Provenance:
-        """With these factors, by the names of tensors, on top of what was done before."""
+        """Return a copy with further factors, by tensor name, multiplied onto the existing ones."""
         all_factors = dict(self.factors)
         for name, values in factors.items():
             all_factors[_checksum(name)] = values * all_factors.get(_checksum(name), np.float32(1))
@@ -68,7 +71,7 @@ def _checksum(name: str) -> int:
 
 
 def provenance(model: Model) -> Provenance | None:
-    """How the model was made, if it says so in a way that can be read."""
+    """Return how the model was made, if it has a readable record of that."""
     raw = next((b.raw.tobytes() for name, b in model.metadata if name == NAME and b is not None), None)
     if raw is None:
         return None
@@ -78,13 +81,13 @@ def provenance(model: Model) -> Provenance | None:
         version, rows, lacks = content.pop("version"), content.pop("equalized", []), content.pop("incomplete", False)
         factors = {int(name): _factors(numbers, tuple(map(int, shape)), int(start)) for name, shape, start in rows}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-        return None  # another tool's, or damaged, which is no reason to refuse the model
+        return None  # written by another tool, or damaged: no reason to refuse the model
     return Provenance(str(version), content, factors, not lacks)
 
 
 def _factors(numbers: bytes, shape: tuple[int, ...], start: int) -> Array:
     if min((*shape, start, 0)) < 0 or start + math.prod(shape) * FACTOR.itemsize > len(numbers):
-        raise ValueError("factors lie outside of the entry")
+        raise ValueError("factors lie outside the entry")
     values = np.frombuffer(numbers, FACTOR, math.prod(shape), start).astype(np.float32).reshape(shape)
     if not (np.isfinite(values) & (values > 0)).all():
         raise ValueError("a factor is not positive")
@@ -92,7 +95,7 @@ def _factors(numbers: bytes, shape: tuple[int, ...], start: int) -> Array:
 
 
 def recorded(model: Model, made: Provenance | None) -> Model:
-    """The model with this entry in place of the one it has; without any for None."""
+    """Return the model with `made` as its provenance record, replacing any earlier one; None removes it."""
     others = [(name, buffer) for name, buffer in model.metadata if name != NAME]
     entry = [] if made is None else [(NAME, Buffer(np.frombuffer(_content(made), np.uint8)))]
     return replace(model, metadata=[*others, *entry])
@@ -102,7 +105,7 @@ def _content(made: Provenance) -> bytes:
     rows, numbers, places = [], b"", dict[bytes, int]()
     for name, values in sorted(made.factors.items()):
         held = np.ascontiguousarray(values, FACTOR).tobytes()
-        if held not in places:  # tensors that pass factors on have the same
+        if held not in places:  # tensors that propagate factors share one array
             places[held] = len(numbers)
             numbers += held
         rows.append([name, values.shape, places[held]])

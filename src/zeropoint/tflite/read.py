@@ -19,10 +19,10 @@ from .other_files import other_file
 from .packed_files import cut_archive
 
 LARGEST_FILE = (1 << 31) - 1
-"""Offsets in a flatbuffer are 32 bits wide and signed in places."""
+"""Size limit: offsets in a flatbuffer are 32 bits wide, and signed in places."""
 
 MOST_DIMENSIONS = 32
-"""Far above what any kernel takes, and as many as every NumPy can hold."""
+"""Rank limit: far above what any kernel supports, and supported by every NumPy version."""
 
 T = TypeVar("T")
 
@@ -44,11 +44,11 @@ def _content(path: Path) -> memoryview:
         if path.is_dir():
             raise InvalidModel(f"{path} is a folder; give a .tflite file")
         size = path.stat().st_size
-        if not path.is_file():  # a device may have no end, a pipe no writer
+        if not path.is_file():  # a device may be endless, and a pipe may have no writer
             raise InvalidModel(f"{path} is not a regular file; give a .tflite file")
         if size > LARGEST_FILE:
             raise InvalidModel(f"{path} has {size / 2**30:.1f} GB; files over 2 GB cannot be read")
-        # NumPy asks for large pages, which takes half of the time of `read_bytes`.
+        # NumPy requests huge pages, which halves the time that `read_bytes` takes.
         content = np.fromfile(path, np.uint8)
         content.flags.writeable = False
         return memoryview(content)  # type: ignore[arg-type]  # NumPy's stubs hide that arrays are buffers
@@ -62,13 +62,13 @@ def _identified(content: Content, name: str) -> Content:
         raise InvalidModel(f"{name} is {other}")
     if identifier != schema.IDENTIFIER:
         raise InvalidModel(
-            f"{name} is not a .tflite model: bytes 4 to 8 are {identifier!r} where {schema.IDENTIFIER!r} belongs"
+            f"{name} is not a .tflite model: bytes 4 to 8 are {identifier!r} instead of {schema.IDENTIFIER!r}"
         )
     return content
 
 
 class _Reader:
-    """Resolves indices to objects, so that nobody else has to."""
+    """Resolves indices to objects, so that no other code has to."""
 
     def __init__(self, content: Content) -> None:
         self.file = File(content)
@@ -101,7 +101,7 @@ class _Reader:
 
     def _buffer(self, table: Table) -> Buffer | None:
         raw = table.vector(0, np.uint8)
-        if raw is None and table.number(1, "Q") > 1:  # kept behind the flatbuffer; 0 and 1 mean "nowhere"
+        if raw is None and table.number(1, "Q") > 1:  # stored after the flatbuffer; 0 and 1 mean "not there"
             raw = self._outside(table.number(1, "Q"), table.number(2, "Q"))
         return None if raw is None or raw.size == 0 else Buffer(raw)
 
@@ -155,7 +155,7 @@ class _Reader:
             return record
         zeros = record["zeroPoints"]
         return BlockScales(
-            # Without zero points some writers leave the field alone, which reads as 0, and others store -1.
+            # Without zero points, some writers omit the field, which reads as 0, and others store -1.
             record.replace(scales=None, zeroPoints=0 if zeros == 0 else None),
             _pick(graph.tensors, record["scales"], "tensor"),
             _pick(graph.tensors, zeros, "tensor") if zeros > 0 else None,
@@ -189,7 +189,7 @@ class _Reader:
         return options.replace(**{k: self._called(v) for k, v in options.values.items() if schema.holds_subgraphs(k)})
 
     def _called(self, index: int | tuple[int, ...] | None) -> object:
-        """The graph, or several, in place of the index; no graph stays what it was."""
+        """Replace one or several subgraph indices by the graphs; the code for "no graph" stays unchanged."""
         if isinstance(index, tuple):
             return tuple(self._called(k) for k in index)
         return index if index is None or index < 0 else _pick(self.graphs, index, "subgraph")
@@ -209,7 +209,7 @@ class _Reader:
 
 
 def _op_code(table: Table) -> tuple[str, int, str | None]:
-    """Kind, version and custom code. Codes outgrew their byte; older files fill only the old field, newer ones both."""
+    """Return kind, version and custom code. Old files only fill the 8-bit code field, newer ones both fields."""
     kind = schema.op_kind(max(table.number(0, "b"), table.number(3, "i")))
     return kind, table.number(2, "i", 1), table.text(1)
 
@@ -217,7 +217,7 @@ def _op_code(table: Table) -> tuple[str, int, str | None]:
 def _sparsity(table: Table | None) -> Record | None:
     if table is None:
         return None
-    # Dimensions and blocks of them. Counted before the generated code makes an object of each.
+    # Dimensions and blocks, counted before the generated code creates an object for each.
     if len(table.tables(2) or ()) > 2 * MOST_DIMENSIONS:
         raise InvalidModel("a sparse tensor has more dimensions than can be read")
     return schema.record(table, "SparsityParameters")

@@ -1,4 +1,4 @@
-"""The border to the generated flatbuffer schema that LiteRT carries: enums by name, tables as Records."""
+"""The interface to the generated flatbuffer schema that ships with LiteRT: enums by name, tables as Records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def dtype_code(dtype: DType) -> int:
 
 
 def op_kind(code: int) -> str:
-    """The builtin op's name; ops newer than the installed schema are carried by their number."""
+    """Return the builtin op's name; ops newer than the installed schema are represented by their number."""
     return _names("BuiltinOperator").get(code, f"BUILTIN_{code}")
 
 
@@ -51,19 +51,19 @@ def op_code(kind: str) -> int:
 
 @cache
 def option_types() -> dict[str, tuple[int, int]]:
-    """Name of an options table -> (which of the two unions it is in, its code there)."""
+    """Return, for the name of each options table, which of the two unions it is in and its code there."""
     found = {name: (2, code) for name, code in _codes("BuiltinOptions2").items()}
     return found | {name: (1, code) for name, code in _codes("BuiltinOptions").items()}
 
 
 def details_code(type: str) -> int:
-    """The code of a table of quantization details in its union."""
+    """Return the union code of a table of quantization details."""
     return _codes("QuantizationDetails")[type]
 
 
 def holds_subgraphs(field: str) -> bool:
-    """Whether an option holds a subgraph's index, or several, in a file, and so Graphs in a Record."""
-    return "subgraph" in field.lower()  # condSubgraphIndex, branchSubgraphIndices, subgraph and others
+    """Whether an option holds one or several subgraph indices in a file, and therefore Graphs in a Record."""
+    return "subgraph" in field.lower()  # condSubgraphIndex, branchSubgraphIndices, subgraph, ...
 
 
 @cache
@@ -72,7 +72,7 @@ def _defaults(type: str) -> dict[str, Any]:
 
 
 def default_options(type: str, **values: Any) -> Record:
-    """The options table called `type` with the schema's defaults, and `values`."""
+    """Return the options table called `type` with `values`, and the schema's defaults for all other fields."""
     table = _defaults(type)
     unknown = values.keys() - table.keys()
     if unknown:
@@ -81,7 +81,7 @@ def default_options(type: str, **values: Any) -> Record:
 
 
 def union_record(table: Table, union: str, type_slot: int, value_slot: int) -> Record | None:
-    """The value of a union field as a Record."""
+    """Return the value of a union field as a Record."""
     code = table.number(type_slot, "B")
     value = table.table(value_slot)
     if code == 0 or value is None:
@@ -95,7 +95,7 @@ def union_record(table: Table, union: str, type_slot: int, value_slot: int) -> R
 
 
 def record(table: Table, type: str) -> Record:
-    """A table as plain values, read by the generated code under guard."""
+    """Return a table as plain values, read by the generated code with errors converted."""
     try:
         unpacked = getattr(generated, f"{type}T").InitFromBuf(table.file.content, table.position)
     except (struct.error, ValueError, TypeError, IndexError, OverflowError, AttributeError, MemoryError) as error:
@@ -123,7 +123,7 @@ def _to_value(value: Any, file: File) -> Any:
 
 
 def packed(record: Record, graph_index: dict[Graph, int]) -> bytes:
-    """The record as a flatbuffer of its own."""
+    """Return the record as a flatbuffer of its own."""
     if any(isinstance(value, Graph | Record | tuple) for value in record.values.values()):
         return _packed(_generated_table(record, graph_index))
     return _packed_plain(record.type, tuple(record.values), *record.values.values())
@@ -131,7 +131,9 @@ def packed(record: Record, graph_index: dict[Graph, int]) -> bytes:
 
 @lru_cache(1024, typed=True)
 def _packed_plain(type: str, names: tuple[str, ...], *values: Any) -> bytes:
-    """Models repeat a few op options over and over, and so do the versions of a model that are tried."""
+    """Pack a record of plain values. Cached, because a model and its candidate versions repeat a few op options many
+    times.
+    """
     return _packed(_generated_table(Record(type, dict(zip(names, values, strict=True))), {}))
 
 
@@ -142,7 +144,7 @@ def _packed(table: Any) -> bytes:
 
 
 def _generated_table(record: Record, graph_index: dict[Graph, int]) -> Any:
-    """The generated object that packs `record`."""
+    """Return the generated object that packs `record`."""
     table = getattr(generated, f"{record.type}T")()
     for name, value in record.values.items():
         setattr(table, name, _from_value(value, graph_index))

@@ -1,8 +1,8 @@
 """Model -> bytes, deterministic: equal models give equal bytes.
 
-The structure is built first; constant data is not part of it. Each `Buffer` table is built with a placeholder for
-its data, and the data follow behind the structure, so that no weight is copied on its way to the file. Offsets in a
-flatbuffer point forward, which makes this an ordinary flatbuffer.
+The structure is built first, without constant data: each `Buffer` table has a placeholder, and the data follow the
+structure, so that no weight is copied on its way to the file. Offsets in a flatbuffer point forward, so the result is
+an ordinary flatbuffer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .packed_files import archive_at
 from .read import LARGEST_FILE
 
 FEW = 8
-"""Numbers that are written one by one."""
+"""Vectors up to this length are written element by element."""
 
 
 def save(model: Model, path: PathLike, *, overwrite: bool = False) -> int:
@@ -31,14 +31,14 @@ def save(model: Model, path: PathLike, *, overwrite: bool = False) -> int:
 
 
 def to_bytes(model: Model) -> bytes:
-    """The file's content."""
+    """Return the model as the content of a `.tflite` file."""
     return b"".join(chunks(model))
 
 
 def chunks(model: Model, *, checked: bool = False) -> Iterator[bytes | memoryview]:
-    """The file in pieces: the structure, then each constant, straight from where it lies in memory.
+    """Yield the file in pieces: the structure, then each constant directly from where it lies in memory.
 
-    A `checked` model is known to be legal.
+    With `checked`, the model is known to be legal and is not checked again.
     """
     if not checked:
         check(model)
@@ -47,7 +47,7 @@ def chunks(model: Model, *, checked: bool = False) -> Iterator[bytes | memoryvie
     pieces: list[bytes | memoryview] = []
     end = len(head)
     for place, buffer in zip(writer.data_offsets, writer.buffers, strict=True):
-        padding = -(end + 4) % ALIGNMENT  # puts the data, four bytes after its length, on an aligned address
+        padding = -(end + 4) % ALIGNMENT  # aligns the data, which follow their four-byte length
         struct.pack_into("<I", head, len(head) - place, end + padding - len(head) + place)
         pieces.append(bytes(padding) + struct.pack("<I", buffer.raw.size))
         pieces.append(memoryview(buffer.raw))  # type: ignore[arg-type]  # NumPy's stubs hide that arrays are buffers
@@ -65,7 +65,7 @@ def chunks(model: Model, *, checked: bool = False) -> Iterator[bytes | memoryvie
 
 
 class _Writer:
-    """Slots and defaults are those of the schema; a field that has its default is left out."""
+    """Builds the structure of the file. Slots and defaults are the schema's; fields at their default are omitted."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -73,12 +73,12 @@ class _Writer:
         self.graph_index = {graph: k for k, graph in enumerate(model.graphs)}
         self.codes: dict[tuple[str, str | None, int], int] = {}
         self.buffers: dict[Buffer, int] = {}  # with their index in the file
-        self.data_offsets: list[int] = []  # where, from the end of the head, the offset of each buffer's data belongs
+        self.data_offsets: list[int] = []  # where each offset to a buffer's data goes, from the end of the head
 
     def head(self) -> bytearray:
-        """Everything but the constants and the offsets to them."""
+        """Build everything but the constants and the offsets to them."""
         builder, model = self.builder, self.model
-        # Buffer indices are given in this order, so tensors come before metadata, as in other writers.
+        # Buffer indices are assigned in this order: tensors before metadata, as other writers do.
         graphs = [self._graph(g) for g in model.graphs]
         signatures = [self._signature(s) for s in model.signatures]
         metadata = [self._metadata(name, buffer) for name, buffer in model.metadata]
@@ -98,12 +98,12 @@ class _Writer:
         return builder.finish(root, schema.IDENTIFIER)
 
     def _buffer(self, buffer: Buffer | None) -> int:
-        """The buffer's index in the file; 0 is the empty one that every file begins with."""
+        """Return the buffer's index in the file; 0 is the empty buffer that every file begins with."""
         return 0 if buffer is None else self.buffers.setdefault(buffer, len(self.buffers) + 1)
 
     def _buffer_tables(self) -> int:
         places = [self.builder.table(), *(self.builder.table((0, "I", 0)) for _ in self.buffers)]
-        # A table begins with the offset of its layout (4 bytes); its only field follows.
+        # A table begins with the offset of its vtable (4 bytes); its only field follows.
         self.data_offsets = [place - 4 for place in places[1:]]
         return self.builder.tables(places)
 
@@ -172,7 +172,7 @@ class _Writer:
         )
 
     def _record(self, record: Record) -> int:
-        """A table that is carried as it is."""
+        """Write a table that is preserved without being interpreted."""
         return self.builder.generated(schema.packed(record, self.graph_index))
 
     def _records(self, records: Sequence[Record] | None) -> int | None:
@@ -208,7 +208,7 @@ class _Writer:
         return None if values is None else self.builder.numbers(np.array(values, dtype))
 
     def _few(self, values: Sequence[float], kind: str) -> int | None:
-        """A vector of so few numbers that an array takes longer to make than to write."""
+        """Write a vector of so few numbers that creating an array would take longer than writing it."""
         return self.builder.short(values, kind) if 0 < len(values) <= FEW else None
 
     def _text(self, text: str | None) -> int | None:
