@@ -13,7 +13,7 @@ project = "zeropoint"
 author = "the authors of zeropoint"
 version = release = zeropoint.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"zeropoint {release}"

@@ -74,7 +74,7 @@ def test_a_dynamic_model_shows_what_it_made_of_its_data(run):
         "no tensor called": ["q.tflite", "--tensor", "nothing", "--at", "0"],
         "quantize it first": ["m.tflite"],
         "counted from 0": ["q.tflite", "--sample", "99"],
-        "no simulation of": ["d.tflite", "--kernels", "tflm"],
+        "cannot be simulated": ["d.tflite", "--kernels", "tflm"],
         "say where to write": ["q.tflite", "--ops", "ADD"],
     }.items(),
     ids=lambda value: value if isinstance(value, str) else "",

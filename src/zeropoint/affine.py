@@ -104,7 +104,7 @@ class QuantParams(Brief):
 
     @cached_property
     def arrays(self) -> tuple[Array, Array]:
-        """Return scales as float32 and zero points as int64."""
+        """Scales as float32 and zero points as int64."""
         return np.array(self.scales, np.float32), np.array(self.zero_points, np.int64)
 
     def along(self, rank: int) -> tuple[Array, Array]:

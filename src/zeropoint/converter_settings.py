@@ -128,7 +128,7 @@ class ConverterSettings:
 
     @property
     def settings(self) -> list[Setting]:
-        """Return the settings that restrict the mode."""
+        """The settings that restrict the mode."""
         ends = (f"inference_input_type = {self.input_type}", f"inference_output_type = {self.output_type}")
         return [
             *(OF_TYPES[name] for name in self.types),

@@ -102,8 +102,7 @@ class DType(Enum):
         """The NumPy type of one stored element; None if elements have no fixed size.
 
         Packed types hold one element per byte once unpacked. Types that NumPy lacks (bfloat16, float8) are held as
-        unsigned
-        integers of the same width: preserved, never computed with.
+        unsigned integers of the same width: preserved, never computed with.
         """
         if self.kind in ("string", "opaque"):
             return None

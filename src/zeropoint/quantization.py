@@ -61,25 +61,53 @@ def quantize(
     ops: Mapping[str, OpSpec] = OPS,
     trusted: bool = True,
 ) -> Result:
-    """Quantize a float model.
+    """Quantize a float model for LiteRT.
 
-    `mode` is "int8" (the default), "int16x8" or the older "uint8" for integer arithmetic; or, without any data,
-    "dynamic" (integer weights, float activations that kernels round as they run), "weights" (integers that are made
-    float before use) or "float16". `recipe`, rules or a file of them, says it op by op instead. Ranges come from
-    running `data`, or from `stats` of an earlier calibration, or from `ranges` given outright. `data` are samples as
-    `calibrate` takes them, or the path of a file or folder that holds them. `range` is the method that picks them;
-    "auto" tries several on the data. `percentile` is the share that the method of this name leaves unclipped at each
-    end. `effort` is "quick", "standard", "high" (minutes) or "max" (up to an hour: roundings and ranges are learned, in
-    Keras; `seed` decides what is random there). `weight_bits` is 2 to 8; with 4 or fewer, layers that need 8 keep them,
-    unless a recipe names the bits. `block` is the number of 4-bit weights that share a scale; weights below
-    `min_elements` stay float where only weights are quantized. `keep_float` are patterns of op kinds or names that
-    stay float, each of which has to match something unless `allow_unmatched`; `strict` refuses if anything has to.
-    `target` is what the model is made for (`zeropoint targets` lists them): "cpu" where inputs and outputs stay float,
-    or else "integer". With `measure`, ways to place the ops on it are timed on this machine, and the fastest is taken.
-    With `record`, an entry in the file's metadata tells how it was made, for `inspect` and `compare`. `ops` is another
-    op table, such as `OPS | {"MY_OP": spec}`. With `sequence` the samples are consecutive frames, and inputs that are
-    states are filled with what the model returned for the frame before: those that an output fits, or {input: output}.
-    A model that is not `trusted` runs in a child process, which it cannot escape from.
+    Integer arithmetic needs the ranges of activations: from `data`, from the `stats` of an earlier calibration, or
+    given as `ranges`. The modes "dynamic", "weights" and "float16" need no data.
+
+    Args:
+        model: The float model: the path of a file, the bytes of a `.tflite`, or anything else that `load` accepts.
+        mode: "int8" (the default), "int16x8" or the older "uint8" for integer arithmetic; "dynamic" (integer weights,
+            activations quantized at run time), "weights" (integer weights, dequantized before use) or "float16".
+        data: Calibration samples, as for `calibrate`: samples, or the path of a file or folder that holds them.
+        recipe: Rules that set the mode for each op, or the path of a recipe file; takes the place of `mode`.
+        target: What the model is made for; `zeropoint targets` lists the names. By default "cpu" if inputs and outputs
+            stay float, otherwise "integer".
+        effort: "quick", "standard", "high" (minutes) or "max" (up to an hour: roundings and ranges are learned, in
+            Keras).
+
+        stats: The result of `calibrate`, instead of `data`.
+        ranges: Ranges of tensors, which take precedence over measured ones.
+        range: How ranges are chosen from the statistics; "auto" tries several methods on the data.
+        percentile: The percentage of values that the range method "percentile" keeps unclipped at each end.
+        sequence: Whether samples are consecutive frames. Inputs that are states are then filled with the output of the
+            frame before: those that match an output, or {input: output}.
+        settings: Settings of the calibration.
+
+        weight_bits: 2 to 8. With 4 or fewer, layers that need 8 keep them, unless a recipe sets the bits.
+        block: The number of consecutive 4-bit weights that share a scale.
+        asymmetric: Whether weights have zero points; only in the mode "weights".
+        min_elements: Smaller weights stay float in the modes that quantize weights only.
+        input_type: The type of the inputs, such as "int8"; float32 by default.
+        output_type: The type of the outputs.
+
+        keep_float: Patterns of op kinds or names that stay float.
+        allow_unmatched: Accept patterns and rules that match no op, instead of raising.
+        strict: Raise if any op has to stay float, instead of listing it in the result.
+        measure: Time different placements of the ops on this machine, and use the fastest.
+        record: Store in the file's metadata how it was made, for `inspect` and `compare`.
+        seed: The seed of the random choices at effort "max".
+        progress: Called with the number of samples that have been calibrated.
+        ops: The op table, such as `OPS | {"MY_OP": spec}`.
+        trusted: If false, the model runs in a child process, so that a damaged or hostile file cannot crash or hang it.
+
+    Returns:
+        The quantized model, the plan it was made by, the ops that stayed float and why, and how close it is to the
+            float model.
+
+    Raises:
+        ZeropointError: The model, the data or the options cannot be used; the message says what to do.
     """
     source = load(model)
     weights = WeightOptions(weight_bits, block, asymmetric, min_elements)

@@ -43,14 +43,10 @@ class Scheme:
     With `activations` the op computes in integers. Without, it computes in float: weights None are float as well;
     otherwise the kernel takes weights of that type directly (dynamic range) or, with `unpacked`, a DEQUANTIZE converts
     them to float first. `narrowed` is the number of bits of weights that use only part of their type's range. With
-    `mixed`, layers that need more precision get 8 bits.
-    `granularity` says which weights share a scale, as far as the op's kernel supports it: some runtimes lack
-    per-channel
-    scales. `asymmetric` gives unpacked weights zero points. `min_elements` is the size from which weights of float ops
-    are
-    quantized. `effort` is the effort for this op, None for the default. `train_bits` says how training rounds it, such
-    as
-    "w2a8" or "ternary".
+    `mixed`, layers that need more precision get 8 bits. `granularity` says which weights share a scale, as far as the
+    op's kernel supports it: some runtimes lack per-channel scales. `asymmetric` gives unpacked weights zero points.
+    `min_elements` is the size from which weights of float ops are quantized. `effort` is the effort for this op, None
+    for the default. `train_bits` says how training rounds it, such as "w2a8" or "ternary".
     """
 
     activations: DType | None
@@ -185,10 +181,8 @@ class Recipe(Displayed):
     """Rules in order: the last one that matches an op decides. An op that none matches stays float.
 
     `target` is the name of the target; None leaves it open. `in_8_bits` are ops whose weights get 8 bits where the
-    rules
-    ask for fewer (mixed precision), `on_floats` those whose integer weights are dequantized before use where the rules
-    ask
-    for dynamic range. With `all_in_8_bits`, no weights have fewer than 8 bits.
+    rules ask for fewer (mixed precision), `on_floats` those whose integer weights are dequantized before use where the
+    rules ask for dynamic range. With `all_in_8_bits`, no weights have fewer than 8 bits.
     """
 
     rules: tuple[Rule, ...]

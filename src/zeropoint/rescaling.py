@@ -42,10 +42,18 @@ class Rescaled:
 
 
 def rescale(model: ModelSource, ranges: Ranges, *, ops: Mapping[str, OpSpec] = OPS) -> Rescaled:
-    """Give tensors of a quantized model the ranges that they are to hold.
+    """Change the ranges of tensors in a model that is already quantized.
 
-    Integers of weights and other constants are computed again from the numbers they stood for. Tensors that an op
-    ties together follow each other, and biases follow the data and weights beside them.
+    Weights and other constants are dequantized and quantized again. Tensors that share their scale through an op change
+    together, and biases follow their data and weights.
+
+    Args:
+        model: The quantized model; it is not modified.
+        ranges: The new ranges, by tensor name.
+        ops: The op table, if not the package's own.
+
+    Returns:
+        The rescaled model, and every tensor that changed, with the reason.
     """
     copy = copy_model(load(model))
     given, keys = ranges.resolved(copy).entries, tensor_keys(copy)

@@ -264,7 +264,7 @@ def test_a_stream_is_quantized_and_judged_as_it_runs():
         assert not made.warnings
         compared = zeropoint.compare(model, made.model, samples)
         assert compared.snr > 30
-        assert compared.notes == ("the samples were run as one sequence: each run goes on from the state of the last",)
+        assert compared.notes == ("the samples were run as one sequence: each run starts from the state of the last",)
     judged = next(trial.error for trial in made.steps if trial.kept and trial.error is not None)
     compared = zeropoint.compare(model, made.model, samples[:JUDGED])
     assert -10 * np.log10(judged) == pytest.approx(compared.snr, abs=1)

@@ -83,7 +83,12 @@ BROKEN: list[tuple[str, Callable[[], Model], Break, str]] = [
     ("types_agree", build.float_cnn, retyped("scores", DType.INT8), "has float32 'logits' beside int8 'scores'"),
     ("indices_are_whole", build.float_cnn, retyped("axes", DType.FLOAT32), "has float32 'axes' where indices"),
     ("indices_are_whole", build.loop, retyped("cond/go", DType.FLOAT32), "has float32 'cond/go' where indices"),
-    ("sizes_can_be_counted", build.float_cnn, set_shape("sum", 1, 65536, 65536, 4), "'sum' has the shape .* can hold"),
+    (
+        "sizes_can_be_counted",
+        build.float_cnn,
+        set_shape("sum", 1, 65536, 65536, 4),
+        "'sum' has the shape .* can allocate",
+    ),
     ("channels_fit", build.float_cnn, set_shape("logits", 1, 7), "'logits' has 3 channels where its output has 7"),
     (
         "channels_fit",

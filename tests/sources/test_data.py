@@ -122,9 +122,7 @@ def test_a_bomb_stops_at_a_stated_size(tmp_path, monkeypatch):
     """A zip archive that says what it unpacks to, and an array that says more than the archive holds of it."""
     np.savez_compressed(tmp_path / "a.npz", np.zeros((10**6, 1), np.float32))
     monkeypatch.setattr("zeropoint.sources.data.LARGEST_ARCHIVE", 10**6)
-    refused(
-        tmp_path / "a.npz", build.float_cnn(), r"a\.npz unpacks to 0\.0 GB, and the limit is .* GB; give an \.npy"
-    )
+    refused(tmp_path / "a.npz", build.float_cnn(), r"a\.npz unpacks to 0\.0 GB, and the limit is .* GB; give an \.npy")
     np.lib.format.write_array_header_1_0(
         header := io.BytesIO(), {"descr": "<f4", "fortran_order": False, "shape": (10**12,)}
     )

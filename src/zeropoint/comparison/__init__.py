@@ -1,1 +1,1 @@
-"""A float model and a quantized one, op by op."""
+"""Compares a float model with its quantized version, op by op."""

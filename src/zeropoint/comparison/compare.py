@@ -1,4 +1,4 @@
-"""A float model and a quantized one, op by op, on the same samples."""
+"""Compares a float model with its quantized version, op by op, on the same samples."""
 
 from __future__ import annotations
 
@@ -41,34 +41,34 @@ from .sums import (
 from .values import Comparison, MetricRow, OpRow
 
 LOOKED_AT_FIRST = 4
-"""Samples that tell whether channels of a tensor were scaled on purpose."""
+"""Number of samples used to detect whether channels of a tensor were scaled on purpose."""
 
 DOUBTFUL = 1.0
-"""By so many dB an op alone may be worse than with the errors of all before it, until something else must be wrong."""
+"""An op's own SNR may be this many dB below its accumulated SNR; beyond that, the measurement is doubtful."""
 
 UNRELIABLE = "own SNR below the accumulated one: unreliable"
 
 OTHER_MODEL = 6.0
-"""Own signal-to-noise in dB below which a layer does not have the float model's weights."""
+"""Own SNR in dB below which a layer cannot have the float model's weights."""
 
 Progress = Callable[[int], None]
 
 Outputs = Sequence[Sequence[Array]]
-"""For each sample the outputs, as real numbers, in the model's order."""
+"""The outputs of each sample, as real numbers, in the model's order."""
 
 Metric = Callable[[Outputs], float]
-"""A user's own score of a model, higher is better."""
+"""A user-defined score of a model; higher is better."""
 
 NamedMetric = tuple[str, Metric]
 
 
 def named(metric: Metric | None) -> NamedMetric | None:
-    """A function with what people call it."""
+    """Return a metric function with its display name."""
     return None if metric is None else (getattr(metric, "__name__", "metric"), metric)
 
 
 def load_metric(spec: str) -> NamedMetric:
-    """The function that `file.py:function` names: it takes the outputs of all samples and gives a number."""
+    """Load the function that `file.py:function` names: it takes the outputs of all samples and returns a number."""
     script, colon, function = spec.rpartition(":")
     if not colon or not script.endswith(".py") or not Path(script).is_file():
         raise InvalidRecipe(f"--metric {spec}: give file.py:function, a function of the outputs of all samples")
@@ -76,7 +76,7 @@ def load_metric(spec: str) -> NamedMetric:
 
 
 def apply_metric(metric: NamedMetric, outputs: Outputs) -> float:
-    """What the user's function says; its own exceptions are shown as such."""
+    """Return the score of the user's function; exceptions that it raises are reported as the user's own."""
     try:
         return float(metric[1](outputs))
     except Exception as error:
@@ -85,9 +85,9 @@ def apply_metric(metric: NamedMetric, outputs: Outputs) -> float:
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """At most `limit` runs are made; `progress` is called with the number of samples done. `keep_state` as in the
-    settings of calibration: whether each run goes on from the state that the last one left. `runtime` runs the
-    quantized model."""
+    """Options of a comparison: at most `limit` runs are made; `progress` is called with the number of samples done;
+    `keep_state` says whether the state of a run is kept for the next, as in calibration; `runtime` runs the quantized
+    model."""
 
     limit: int | None = None
     metric: NamedMetric | None = None
@@ -112,13 +112,28 @@ def compare(
     trusted: bool = True,
     runtime: Runtime = "delegate",
 ) -> Comparison:
-    """Where a quantized model departs from the float `model` it was made of, op by op, on the samples of `data`.
+    """Compare a quantized model with its float model, op by op, on the same samples.
 
-    At most `limit` runs are made. `metric` is a function of the outputs (a list, for each sample a list of arrays) that
-    gives a score. With `keep_state` each run goes on from the state that the last one left, without it each starts
-    anew; None leaves it to the model, as in calibration. `progress` is called with the number of samples done. `ops`:
-    the op table, if it is to be another than the package's own. Models that are not `trusted` run in a child process,
-    which they cannot escape from. `runtime` runs the quantized model: "tflm" is TensorFlow Lite Micro.
+    For each op, the result has the accumulated error (the models as they run) and the op's own error (this op alone,
+    fed with the float model's values), so that the op that causes a loss can be found.
+
+    Args:
+        model: The float model.
+        quantized: The quantized model.
+        data: Samples, as for `calibrate`.
+        limit: The maximum number of runs.
+        metric: A function that takes the outputs (a list of arrays for each sample) and returns a score.
+        signature: The signature to run, if the model has several.
+        keep_state: Whether each run starts from the state that the previous one left; by default decided from the
+            model, as in calibration.
+        progress: Called with the number of samples done.
+        ops: The op table, if not the package's own.
+        trusted: If false, models run in a child process, so that a damaged or hostile file cannot crash or hang it.
+        runtime: What runs the quantized model: "delegate", "optimized" or "reference" kernels of LiteRT, or "tflm"
+            (TensorFlow Lite Micro).
+
+    Returns:
+        The signal-to-noise ratio of every output and op, and the scores of both models if there is a metric.
     """
     progress = progress or notebook_line("comparing, samples:")
     options = ComparisonOptions(limit, named(metric), progress, signature, keep_state, ops, runtime)
@@ -134,7 +149,7 @@ def compare_models(
     options: ComparisonOptions | None = None,
     alignment: Alignment | None = None,
 ) -> Comparison:
-    """Run both on every sample, and each op of `made` on what the float model has for its inputs."""
+    """Run both models on every sample, and each op of `made` by itself on the float model's values of its inputs."""
     options = options or ComparisonOptions()
     for model in (wanted, made):
         check_runnable(model)
@@ -162,15 +177,15 @@ def compare_models(
 
 
 def _defined(number: int, row: Row, where: Entry) -> Row:
-    """The row, if it holds no NaN: nothing that follows from one can be compared."""
+    """Return the row; raises if it contains NaN, because nothing computed from NaN can be compared."""
     for values, port in zip(row, where.ports, strict=True):
         if values.dtype.kind == "f" and np.isnan(values).any():
-            raise InvalidSample(f"sample {number}, input {port}: there is NaN in it; leave that sample out")
+            raise InvalidSample(f"sample {number}, input {port}: contains NaN; leave that sample out")
     return row
 
 
 def _doubted(row: OpRow) -> OpRow:
-    """With a remark where the op's own error is larger than that of the whole model up to it."""
+    """Mark the row as unreliable if the op's own error is larger than the accumulated one."""
     both = row.own, row.accumulated
     if both[0] is None or both[1] is None or both[0].snr > both[1].snr - DOUBTFUL:
         return row
@@ -178,9 +193,9 @@ def _doubted(row: OpRow) -> OpRow:
 
 
 class _Comparer:
-    """Both models loaded, with the ops of the quantized one also each by itself.
+    """Runs both models, and every op of the quantized one by itself, and accumulates errors.
 
-    Tensors are read where LiteRT holds them: nothing may refer to them when the next sample is run.
+    Tensors are read in LiteRT's own memory: no reference to them may remain when the next sample is run.
     """
 
     def __init__(self, wanted: Model, made: Model, alignment: Alignment, options: ComparisonOptions) -> None:
@@ -190,7 +205,9 @@ class _Comparer:
         self.provenance = provenance(made)
         self.gains: dict[Tensor, Array] = {}  # by tensor of the float model
         self.notes: list[str] = []
-        flowing = [t for t in alignment.partner.values() if t.size and t.dtype.storage is not None]  # no handles
+        flowing = [
+            t for t in alignment.partner.values() if t.size and t.dtype.storage is not None
+        ]  # no resource handles
         inner = [t for t in flowing if t not in self.exact.inputs]
         known = {*self.exact.inputs, *self.exact.outputs, *inner}
         self.sums = self._tensor_sums(known)
@@ -209,14 +226,14 @@ class _Comparer:
         self.alone = self._alone(kernels)
         self.in_sequence = Settings(keep_state=options.keep_state).in_sequence(self.exact)
         if self.in_sequence:
-            self.notes.append("the samples were run as one sequence: each run goes on from the state of the last")
+            self.notes.append("the samples were run as one sequence: each run starts from the state of the last")
         for runner in (*self.runners, *(() if self.alone is None else (self.alone,))):
             runner.keeping_state(self.in_sequence)
 
     def _tensor_sums(self, known: Collection[Tensor]) -> dict[Tensor, TensorSums]:
-        """For tensors of the quantized model whose partners are `known`."""
+        """Return accumulators for the tensors of the quantized model whose counterparts are `known`."""
         relevant = relevant_ranges(self.quantized, self.ops)
-        unpacked = constant_parts(self.quantized)  # weights, which delegates may not even keep in this form
+        unpacked = constant_parts(self.quantized)  # dequantized weights, which delegates may not even materialize
         numbers = [t for t in computed(self.quantized) if t.size and (t.dtype.is_float or t.is_quantized)]
         held = [t for t in numbers if t not in unpacked and self.alignment.partner.get(t) in known]
         return {t: TensorSums(t, relevant.get(t, RelevantRange())) for t in held}
@@ -229,7 +246,7 @@ class _Comparer:
         ]
 
     def _alone(self, kernels: Runtime) -> Runner | None:
-        """What runs each op by itself, if that is possible."""
+        """Return a runner for the isolated ops, if LiteRT can run them."""
         try:
             return Runner(self.isolated.model, kernels=kernels, strict=False) if self.isolated.ops else None
         except RuntimeFailure as error:
@@ -237,9 +254,9 @@ class _Comparer:
             return None
 
     def look_for_gains(self, samples: Sequence[Row]) -> None:
-        """Find tensors whose channels the quantizer scaled; from then on they are compared with that taken out.
+        """Find tensors whose channels the quantizer scaled on purpose; comparisons then compensate for that.
 
-        A file of ours says what was scaled. Of others it is guessed.
+        Files made by zeropoint record what was scaled. For others it is estimated from the samples.
         """
         if self.provenance is not None and self.provenance.is_complete:
             self.gains = dict(self._recorded_gains(self.provenance))
@@ -253,7 +270,7 @@ class _Comparer:
             self.gains = {t: along(*axis_and_factors, t) for t, axis_and_factors in found.items() if axis_and_factors}
         if self.gains:
             self.notes.append(
-                f"channels of {counted(len(self.gains), 'tensor')} were scaled on purpose, which is no error"
+                f"channels of {counted(len(self.gains), 'tensor')} were scaled on purpose; this is not counted as error"
             )
 
     def _recorded_gains(self, known: Provenance) -> Iterator[tuple[Tensor, Array]]:
@@ -269,7 +286,7 @@ class _Comparer:
             sums.add(seen.setdefault(original, ChannelGains()), wanted[original], made[tensor])
 
     def add(self, row: Row) -> tuple[list[Array], list[Array]]:
-        """Take in one sample; the outputs of both models as real numbers."""
+        """Run one sample and accumulate its errors; return the outputs of both models as real numbers."""
         wanted, made = self._run(row)
         exact_outputs = [np.array(wanted[t]) for t in self.exact.outputs]
         outputs = [np.array(real(made[t], t)) for t in self.quantized.outputs]
@@ -292,14 +309,14 @@ class _Comparer:
     def _judged(
         self, compared: Compared | None, wanted: Mapping[Tensor, Array], made: Mapping[Tensor, Array]
     ) -> tuple[Array, Array] | None:
-        """What goes into the softmax or sigmoid at the end of both models, if there is one."""
+        """Return the inputs of the final softmax or sigmoid in both models, if there is one."""
         if compared is None or compared.probabilities is None:
             return None
         exact, own = compared.tensor(self.exact), compared.tensor(self.quantized)
         return compared.judged(wanted[exact]), compared.judged(real(made[own], own))
 
     def _add_alone(self, runner: Runner, wanted: Mapping[Tensor, Array]) -> None:
-        """Run each op of the quantized model on what the float model has for its inputs."""
+        """Run each op of the quantized model on the float model's values of its inputs."""
         partner = self.alignment.partner
         fed = [encoded(wanted[partner[t]], t) for t in self.isolated.fed]
         for tensor, found in views(runner, fed).items():
@@ -307,23 +324,23 @@ class _Comparer:
                 self.sums[tensor].add(self.sums[tensor].own, wanted[partner[tensor]], found)
 
     def _run(self, row: Row) -> tuple[dict[Tensor, Array], dict[Tensor, Array]]:
-        """The values of both models by their own tensors."""
+        """Run both models; return their values by tensor."""
         given = dict(zip(self.exact.inputs, row, strict=True))
         own = [encoded(given[self.alignment.partner[t]], t) for t in self.quantized.inputs]
         return given | views(self.runners[0], row), views(self.runners[1], own)
 
     def comparison(self, samples: int, names: Sequence[str]) -> Comparison:
-        """What was found on so many samples, with the outputs by these names."""
+        """Return the result over `samples` samples, with outputs under the given names."""
         compared = list(self._rows())
         layers = [row.own.snr for row in compared if row.macs and row.own is not None]
         if sum(snr < OTHER_MODEL for snr in layers) > len(layers) / 2:
-            self.notes.append("most layers are too far off: was the quantized model made from this float model?")
+            self.notes.append("most layers are far off: was the quantized model made from this float model?")
         if self.provenance is None or not self.provenance.is_complete:
             compared = list(map(_doubted, compared))
         if doubtful := sum(row.note == UNRELIABLE for row in compared):
             why = "the quantizer may have scaled channels, or fitted weights to errors before them"
             self.notes.append(
-                f"the own SNR of {counted(doubtful, 'op')} is unreliable, as it is below the accumulated one: {why}"
+                f"the own SNR of {counted(doubtful, 'op')} is unreliable, being below the accumulated SNR: {why}"
             )
         unaligned = tuple(f"{op.label} '{op.name}'" for op in self.alignment.unaligned())
         outputs = tuple(sums.row(names[sums.place]) for sums in self.outputs if sums.sums.count)
@@ -331,7 +348,7 @@ class _Comparer:
         return Comparison(samples, tuple(compared), outputs, None, unaligned, tuple(self.notes))
 
     def _rows(self) -> Iterator[OpRow]:
-        """Of each op that has a partner."""
+        """Yield a row for each op that has a counterpart."""
         makers, positions = Uses(self.exact), {op: k for k, op in enumerate(self.exact.ops)}
         for position, op in enumerate(self.quantized.ops):
             tensor = next((t for t in op.outputs if t in self.sums), None)
@@ -340,14 +357,14 @@ class _Comparer:
                 yield self._row(op, self.sums[tensor], position, positions[maker])
 
     def _require_compared(self) -> None:
-        """Say which outputs could not be compared; raise if none could."""
+        """Add a note for outputs that could not be compared; raise if there are no others."""
         apart = [sums.place for sums in self.outputs if not sums.runs]
         both = ((self.exact.outputs[k], self.quantized.outputs[k]) for k in apart)
         shapes = [f"'{wanted.name}' {list(wanted.shape)} and {list(made.shape)}" for wanted, made in both]
         if len(apart) == len(self.outputs):
             what = f"the shapes of their outputs differ: {'; '.join(shapes)}" if shapes else "they have no outputs"
-            raise InvalidModel(f"the models have nothing to compare, as {what}; give two versions of one model")
-        self.notes += [f"an output was not compared, as its shapes differ: {shape}" for shape in shapes]
+            raise InvalidModel(f"the models cannot be compared: {what}; give two versions of one model")
+        self.notes += [f"an output was not compared, because its shapes differ: {shape}" for shape in shapes]
 
     def _row(self, op: Op, sums: TensorSums, position: int, float_position: int) -> OpRow:
         tensor, is_alone = sums.tensor, sums.own.count > 0
@@ -365,5 +382,5 @@ class _Comparer:
             sums.own.deviation() if is_alone else None,
             None if sums.use is None else sums.use.occupancy(),
             None if tensor.params is None else str(tensor.params),
-            "an input of it has no counterpart in the float model" if no_counterpart else "",
+            "one of its inputs has no counterpart in the float model" if no_counterpart else "",
         )

@@ -1,4 +1,4 @@
-"""Where runtimes disagree on one quantized model: the first op that differs, by how much, and whether outputs do."""
+"""Compares runtimes on one quantized model: the first op that differs, by how much, and whether the outputs differ."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ..tflite import to_bytes
 
 @dataclass(frozen=True)
 class OpDifference:
-    """An op whose first output differs from the baseline's: in how many of its elements, and by how many units (steps
-    of its integers; of a layer on float data, real numbers) at most. `own_units` is what is left if the op reads the
-    baseline's values: 0 where it only passes on what came before; None where that is not known."""
+    """An op whose first output differs from the baseline's: in how many elements, and by how many units at most
+    (integer steps; real numbers for a layer on float data). `own_units` is the difference that remains if the op reads
+    the baseline's values: 0 if it only propagates earlier differences, None if unknown."""
 
     kernels: KernelSet
     position: int
@@ -41,7 +41,7 @@ class OpDifference:
 
 @dataclass(frozen=True)
 class OutputDifference:
-    """An output of the model. `same_greatest` is the share of rows in which the greatest element is the same one."""
+    """How an output of the model differs. `same_greatest` is the share of rows with the same largest element."""
 
     kernels: KernelSet
     tensor: str
@@ -53,7 +53,7 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A runtime that does not run the model."""
+    """A runtime that does not run the model, and why."""
 
     kernels: KernelSet
     reason: str
@@ -61,7 +61,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class KernelComparison:
-    """Sets of kernels against the first of them, over all samples; only what differs is listed."""
+    """Sets of kernels compared with the first of them, over all samples; only differences are listed."""
 
     samples: int
     kernels: tuple[KernelSet, ...]
@@ -74,7 +74,7 @@ class KernelComparison:
         return self.kernels[0]
 
     def of(self, kernels: KernelSet) -> list[OpDifference]:
-        """The ops that differ, in the order of the graph."""
+        """Return the ops that differ, in graph order."""
         return [op for op in self.ops if op.kernels == kernels]
 
     def to_json(self) -> dict[str, Any]:
@@ -90,9 +90,9 @@ def compare_kernels(
     signature: str | None = None,
     limit: int | None = None,
 ) -> KernelComparison:
-    """Run a quantized model in several runtimes, and compare every integer with the first one's.
+    """Run a quantized model in several runtimes, and compare every integer with the first runtime's.
 
-    The runtimes themselves run; what an op does differently by itself is simulated.
+    The runtimes themselves run the model; differences of a single op by itself are simulated.
     """
     if len(set(kernels)) < 2:
         raise InvalidRecipe(f"give at least two different sets of kernels, of {', '.join(KERNEL_SETS)}")
@@ -107,7 +107,7 @@ def compare_kernels(
 
 
 class _KernelComparer:
-    """A model loaded into each runtime, with everything exposed that ops compute in integers."""
+    """A model loaded into each runtime, with all integer tensors exposed."""
 
     def __init__(self, trace: Trace, kernels: Sequence[KernelSet]) -> None:
         graph = trace.entry.graph
@@ -155,7 +155,7 @@ class _KernelComparer:
         )
 
     def _own(self, known: Trace, op: Op, rules: Rules) -> float:
-        """By how much these rules differ from the baseline on the same inputs."""
+        """Return by how much these rules differ from the baseline on the same inputs."""
         made = compute(replace(known.call(op), rules=rules)).outputs[0]
         return float(_distance(known.values[op.outputs[0]], made).max(initial=0))
 
@@ -173,7 +173,8 @@ class _KernelComparer:
 
 
 def _opened(trace: Trace, exposed: list[Tensor], name: KernelSet) -> Runner | Refusal:
-    """The model in a runtime, tried on the trace's sample; TensorFlow Lite Micro is first tried in another process."""
+    """Load the model in a runtime and try it on the trace's sample; TensorFlow Lite Micro is first tried in another
+    process."""
     try:
         if name == "tflm":
             measure_arena(to_bytes(trace.model))
@@ -185,7 +186,7 @@ def _opened(trace: Trace, exposed: list[Tensor], name: KernelSet) -> Runner | Re
 
 
 def _joined(rows: Sequence[OutputDifference]) -> OutputDifference:
-    """One output over all samples."""
+    """Combine the differences of one output over all samples."""
     return replace(
         rows[0],
         differing=sum(row.differing for row in rows),

@@ -1,4 +1,4 @@
-"""Sums over samples from which deviations follow, so that memory does not grow with the data."""
+"""Running sums over samples from which errors are computed, so that memory does not grow with the data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .values import Deviation, Occupancy, OutputRow
 
 @dataclass
 class DeviationSums(ErrorSum):
-    """Of one tensor over all samples. `scale` is the unit of the last place, None for floats."""
+    """Running error sums of one tensor. `scale` is the size of an integer step, None for floats."""
 
     scale: float | None = None
     other_power: float = 0.0
@@ -30,7 +30,7 @@ class DeviationSums(ErrorSum):
     largest: float = 0.0
 
     def add(self, wanted: Array, found: Array) -> Array:
-        """One run's real numbers."""
+        """Add one run's real values."""
         flat, other = (np.asarray(a, np.float32).reshape(-1) for a in (wanted, found))
         gap = super().add(flat, other)
         self.other_power += dot(other, other)
@@ -44,7 +44,7 @@ class DeviationSums(ErrorSum):
 
     @property
     def relative(self) -> float:
-        """Where zeros are wanted, any error is as strong as what was found."""
+        """The relative squared error; if all wanted values are zero, 1 for any error at all."""
         return super().relative if self.power > 0 else float(self.error != 0)
 
     @property
@@ -61,9 +61,9 @@ class DeviationSums(ErrorSum):
 
 @dataclass
 class ChannelErrorSum(ErrorSum):
-    """Keeps channels apart, so that those of different kinds can count the same in the end."""
+    """Running error sums by channel, so that channels of different magnitude count equally."""
 
-    channels: tuple[Array, Array] | None = None  # squared differences and squared values of each
+    channels: tuple[Array, Array] | None = None  # squared differences and squared values of each channel
 
     def add(self, wanted: Array, found: Array) -> Array:
         if (axis := channel_axis(wanted.shape)) is not None:
@@ -85,9 +85,9 @@ class ChannelErrorSum(ErrorSum):
 
 @dataclass
 class OutputSums:
-    """The output at `place` of the float model's `graph`, over all samples.
+    """Running error sums of the output at `place` of the float model's `graph`.
 
-    Its SNR is that of `compared`, as everywhere: of what a softmax or a sigmoid at the end is fed with.
+    The SNR is measured at `compared`, as everywhere: at the input of a final softmax or sigmoid.
     """
 
     graph: Graph
@@ -102,7 +102,7 @@ class OutputSums:
     is_distribution: bool = True
 
     def add(self, wanted: Array, found: Array, judged: tuple[Array, Array] | None = None) -> None:
-        """One run's output of both models, and what is `judged` of them where that is something else."""
+        """Add one run's output of both models, and the tensors that are `judged` if those are different ones."""
         if wanted.shape != found.shape:
             return
         self.runs += 1
@@ -116,13 +116,13 @@ class OutputSums:
 
     @property
     def agreement(self) -> float | None:
-        """The share of samples with the same largest element, where the output looks like scores of classes."""
+        """The share of samples with the same largest element, if the output looks like class scores."""
         means_classes = self.rows and (self.is_distribution or self._looks_like_logits())
         return self.agreeing / self.rows if means_classes else None
 
     @property
     def relative(self) -> float:
-        """The relative squared error of what is judged."""
+        """The relative squared error of the tensor that is judged."""
         is_other = self.judged.channels is not None or (self.compared and self.compared.probabilities)
         return self.judged.relative if is_other else self.sums.relative
 
@@ -133,10 +133,10 @@ class OutputSums:
         return OutputRow(name, deviation, sums.largest, sums.mean, self.agreement, where, tensor)
 
     def _looks_like_logits(self) -> bool:
-        """Scores before a softmax, that is a dense layer with fewer outputs than inputs and no activation; or the
-        logarithms after it.
+        """Whether the output looks like class scores: logits, that is a dense layer with fewer outputs than inputs and
+        no activation; or log-probabilities.
 
-        Embeddings and reconstructions have a largest element as well, but nobody asks which one it is.
+        Embeddings and reconstructions have a largest element as well, but it means nothing.
         """
         op = Uses(self.graph).producer(self.graph.outputs[self.place])
         spec = None if op is None else self.ops.get(op.kind)
@@ -149,7 +149,7 @@ class OutputSums:
 
 @dataclass
 class IntegerUse:
-    """How the integers of one tensor are used."""
+    """How much of its integer range a tensor uses."""
 
     params: QuantParams
     count: int = 0
@@ -177,10 +177,10 @@ class IntegerUse:
 
 @dataclass(frozen=True)
 class RelevantRange:
-    """What of a tensor's values makes a difference: quantizers rightly cut off what no reader can tell apart.
+    """Which differences of a tensor's values matter: quantizers rightly clip values that no reader can tell apart.
 
-    Values beyond `low` and `high` are as good as these; so are those more than `reach` below the greatest of their row,
-    as before a softmax.
+    Values beyond `low` and `high` are equivalent to these bounds; so are values more than `reach` below the maximum of
+    their row, as before a softmax.
     """
 
     low: float = -math.inf
@@ -188,7 +188,7 @@ class RelevantRange:
     reach: float = math.inf
 
     def of(self, values: Array) -> Array:
-        """`values` without the differences that do not matter."""
+        """Return `values` without the differences that do not matter."""
         kept = np.clip(values, self.low, self.high) if self.low > -math.inf or self.high < math.inf else values
         if self.reach < math.inf and kept.ndim and kept.size:
             kept = np.maximum(kept, kept.max(axis=-1, keepdims=True) - np.float32(self.reach))
@@ -196,7 +196,7 @@ class RelevantRange:
 
 
 def relevant_ranges(graph: Graph, ops: Mapping[str, OpSpec]) -> dict[Tensor, RelevantRange]:
-    """The relevant range of each tensor that is read only by ops that do not tell all values apart."""
+    """Return the relevant range of each tensor that is read only by ops that saturate."""
     uses, known = Uses(graph), dict[Tensor, RelevantRange]()
     for op in reversed(graph.ops):
         for tensor in op.outputs:
@@ -219,14 +219,14 @@ def _told_apart(
     if spec.negligible is not None:
         return RelevantRange(reach=spec.negligible)
     if spec.tied and sum(isinstance(spec.input_role(k), Activation) for k in range(len(reader.inputs))) == 1:
-        # It moves values; rows may have become others.
+        # It moves values, so rows may have changed.
         behind = [known.get(t, RelevantRange()) for t in reader.outputs]
         return RelevantRange(min(r.low for r in behind), max(r.high for r in behind))
     return RelevantRange(*spec.saturates.get(tensor.dtype, (-math.inf, math.inf)))
 
 
 class TensorSums:
-    """What is summed up of one tensor of the quantized model: in the whole model, and of the op by itself."""
+    """Running error sums of one tensor of the quantized model: in the whole model, and of its op by itself."""
 
     def __init__(self, tensor: Tensor, relevant: RelevantRange) -> None:
         self.tensor, self.relevant = tensor, relevant
@@ -235,38 +235,39 @@ class TensorSums:
         self.use = None if params is None or params.axis is not None else IntegerUse(params)
 
     def add(self, sums: DeviationSums | ChannelGains, exact: Array, found: Array) -> None:
-        """One run's values, `found` as stored."""
+        """Add one run's values; `found` are as stored."""
         if exact.shape == found.shape:
             sums.add(self.relevant.of(exact), self.relevant.of(real(found, self.tensor)))
 
 
 def unit_of(tensor: Tensor) -> float | None:
-    """What a unit of the last place stands for; None for floats, and where each channel has its own."""
+    """Return the real size of one integer step; None for floats and per-channel scales."""
     params = tensor.params
     return None if params is None or params.axis is not None else params.scale
 
 
 MOST_GAIN = 1000.0
-"""Equalization changes no channel by more than this. What looks like more is a channel that is lost."""
+"""Equalization changes no channel by more than this factor. Anything beyond is a lost channel."""
 
 ROUNDING = 1e-2
-"""The relative error that scaled channels may have at most."""
+"""The maximum relative error of channels that count as scaled."""
 
 LEAST_APART = 1.2
-"""The ratio of the largest factor to the smallest: what differs less is chance."""
+"""The minimum ratio of the largest factor to the smallest; smaller differences are chance."""
 
 FITTED = 32
-"""Values for each factor."""
+"""Values needed to estimate each factor."""
 
 UNSCALED = 1e-3
-"""Below this relative error channels are as they were."""
+"""Below this relative error, channels count as unchanged."""
 
 
 @dataclass
 class ChannelGains:
-    """Whether the channels of a tensor were scaled on purpose: q = g f, with a factor g for each slice along an axis.
+    """Detects whether the channels of a tensor were scaled on purpose: q = g f, with a factor g for each slice along an
+    axis.
 
-    Cross-layer equalization does that; what reads the tensor makes up for it.
+    Cross-layer equalization does that; readers of the tensor compensate for it.
     """
 
     plain: ErrorSum = field(default_factory=ErrorSum)
@@ -292,11 +293,11 @@ class ChannelGains:
                 self.by_axis[axis] = parts if known is None else [a + b for a, b in zip(known, parts, strict=True)]
 
     def factors(self) -> tuple[int, Array] | None:
-        """The axis and its factors; None if the channels are as they were.
+        """Return the axis and its factors; None if the channels were not scaled.
 
-        The squared error left over by the best factors is the sum of q² - (fq)² / f². It has to be a tenth of what it
-        is without them, and no more than rounding makes; no channel may be lost, and each has to be large enough that
-        factors do not fit by chance.
+        The squared error that remains with the best factors is the sum of q² - (fq)² / f². It has to be at most a tenth
+        of the error without them, and no more than rounding explains; no channel may be lost, and each needs enough
+        values that factors do not fit by chance.
         """
         best: tuple[float, int, Array] | None = None
         for axis, (product, power, other) in self.by_axis.items():
@@ -317,7 +318,7 @@ class ChannelGains:
 
 
 def along(axis: int, factors: Array, tensor: Tensor) -> Array:
-    """Factors in a shape that broadcasts to that of `tensor`."""
+    """Return the factors in a shape that broadcasts to that of `tensor`."""
     return factors.reshape([-1 if k == axis else 1 for k in range(len(tensor.shape))])
 
 

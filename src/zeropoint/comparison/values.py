@@ -1,4 +1,4 @@
-"""What `compare` and `doctor` find, as plain values: printed by commands, drawn by the report, saved as JSON."""
+"""The results of `compare` and `doctor` as plain values: printed by commands, drawn by the report, saved as JSON."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..recipe import Recipe
 from ..recipe_files import PlainRules, recipe_content, recipe_from
 
 SCORE_LOSS = 0.01
-"""The share of a score that a quantized model may lose and still be called close to the float one."""
+"""The share of its score that a quantized model may lose and still count as close to the float model."""
 
 SCHEMA_VERSION = 1
-"""Of `Comparison.to_json` and `Diagnosis.to_json`; docs/compare.md describes them."""
+"""Schema version of `Comparison.to_json` and `Diagnosis.to_json`; docs/compare.md describes them."""
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far values are from what they should be, over all samples.
+    """How far values are from the float model's, over all samples.
 
-    `snr` in dB; `mean_ulp` and `max_ulp` in units of the last place of the integers that hold the values, None where
-    these are float; `cosine` of the angle between both, None where one of them is zero throughout.
+    `snr` is in dB; `mean_ulp` and `max_ulp` are in integer steps, None for float values; `cosine` is the cosine
+    similarity, None if one side is zero throughout.
     """
 
     snr: float
@@ -36,14 +36,14 @@ class Deviation:
 
     @property
     def error(self) -> float:
-        """The power of the difference over the power of the signal."""
+        """The power of the difference relative to the power of the signal."""
         return float(10.0 ** (-self.snr / 10))
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How a tensor's integers are used: shares of values at the lowest and highest integer that the real value lies
-    beyond, and the share of all integers between the least and the greatest that occur."""
+    """How a tensor uses its integer range: the shares of values clipped at the lowest and the highest integer, and the
+    share of all integers between the observed minimum and maximum."""
 
     clipped_low: float
     clipped_high: float
@@ -58,8 +58,8 @@ class Occupancy:
 class OpRow:
     """One op in both models. Positions count the ops of the first graph, from 0.
 
-    `accumulated` compares the models as they run; `own` feeds this op alone with the float model's values, so that
-    only its own rounding and clipping is left. Either is None where it cannot be measured; `note` then says why.
+    `accumulated` compares the models as they run; `own` feeds this op alone with the float model's values, so that only
+    its own rounding and clipping remain. Either is None if it cannot be measured; `note` then says why.
     """
 
     label: str
@@ -67,28 +67,28 @@ class OpRow:
     position: int  # in the quantized model
     float_position: int
     quantized_name: str  # of the first output in the quantized model
-    dtype: str  # of that
+    dtype: str  # of that output
     execution: Execution
     macs: int
     accumulated: Deviation | None
     own: Deviation | None
     occupancy: Occupancy | None  # None for float outputs
-    parameters: str | None = None  # of the output: scale and zero point
+    parameters: str | None = None  # scale and zero point of the output
     note: str = ""
 
     @property
     def blame(self) -> float:
-        """What rows are sorted by: the op's own relative squared error."""
+        """The sort key of rows: the op's own relative squared error."""
         return 0.0 if self.own is None else self.own.error
 
 
 @dataclass(frozen=True)
 class OutputRow:
-    """One output of the model. `agreement` is the share of samples with the same largest element, where that means
-    something: None unless the output looks like scores of classes. The SNR of `deviation` is measured at `where`: the
-    output itself, or what goes into the softmax or sigmoid that makes it. `tensor` is its name in the file."""
+    """One output of the model. `agreement` is the share of samples with the same largest element; None unless the
+    output looks like class scores. The SNR of `deviation` is measured at `where`: the output itself, or the input of
+    the softmax or sigmoid that produces it. `tensor` is its name in the file."""
 
-    name: str  # of the signature, where there is one
+    name: str  # in the signature, if there is one
     deviation: Deviation
     largest: float  # absolute error
     mean: float  # absolute error
@@ -99,7 +99,7 @@ class OutputRow:
 
 @dataclass(frozen=True)
 class MetricRow:
-    """What a user's own function says of the float model and of the quantized one."""
+    """The scores of both models by the user's own metric."""
 
     name: str
     before: float
@@ -108,20 +108,20 @@ class MetricRow:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Displayed):
-    """A float model and a quantized one on the same samples. Rows are in the quantized model's order."""
+    """A float model and a quantized model, compared on the same samples. Rows are in the quantized model's order."""
 
     samples: int
     ops: tuple[OpRow, ...]
     outputs: tuple[OutputRow, ...]
     metric: MetricRow | None = None
-    unaligned: tuple[str, ...] = ()  # float ops that have no counterpart, as "KIND 'name'"
+    unaligned: tuple[str, ...] = ()  # float ops without a counterpart, as "KIND 'name'"
     notes: tuple[str, ...] = ()
     float_bytes: int | None = None
     quantized_bytes: int | None = None
 
     @property
     def error(self) -> float:
-        """Relative squared error, averaged over outputs."""
+        """The relative squared error, averaged over outputs."""
         return sum(o.deviation.error for o in self.outputs) / max(1, len(self.outputs))
 
     @property
@@ -130,7 +130,7 @@ class Comparison(Displayed):
 
     @property
     def by_blame(self) -> tuple[OpRow, ...]:
-        """The op that does most harm first."""
+        """The rows sorted by their own error, largest first."""
         return tuple(sorted(self.ops, key=lambda row: -row.blame))
 
     def to_json(self) -> dict[str, Any]:
@@ -139,11 +139,11 @@ class Comparison(Displayed):
 
 @dataclass(frozen=True, repr=False)
 class Finding(Brief):
-    """One thing that costs accuracy or time, with the numbers that show it, and what to do.
+    """One cause of lost accuracy or time, with the numbers that show it, and what to do about it.
 
-    `gain` is the estimated improvement of the outputs in dB, measured if `is_measured`; None for what costs only time.
-    `rules` are those of a recipe (see `recipe_from`) that repairs it, to be put behind the ones in use; `options` are
-    arguments of `quantize` that do. Samples are numbered as in the data.
+    `gain` is the improvement of the outputs in dB, measured if `is_measured` and otherwise estimated; None for causes
+    that cost only time. `rules` are recipe rules (see `recipe_from`) that fix it, to be appended to the ones in use;
+    `options` are arguments of `quantize` that do. Samples are numbered as in the data.
     """
 
     cause: str  # the name of a function in `diagnosis.causes.CAUSES`; docs/compare.md explains each
@@ -155,14 +155,14 @@ class Finding(Brief):
     is_measured: bool = False
     rules: PlainRules | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    ops: tuple[str, ...] = ()  # names of first outputs in the float model
+    ops: tuple[str, ...] = ()  # names of the ops' first outputs in the float model
     samples: tuple[int, ...] = ()
-    numbers: Mapping[str, float] = field(default_factory=dict)  # those in the evidence, for machines
+    numbers: Mapping[str, float] = field(default_factory=dict)  # the numbers in the evidence, machine-readable
 
 
 @dataclass(frozen=True)
 class Score:
-    """How good a model is: signal-to-noise of its outputs in dB, the user's metric if there is one."""
+    """How good a model is: the SNR of its outputs in dB, and the user's metric if there is one."""
 
     snr: float
     metric: float | None = None
@@ -172,18 +172,18 @@ class Score:
 
 @dataclass(frozen=True, repr=False)
 class Remedy(Brief):
-    """The proposed recipe, whole, with the score that was measured with it."""
+    """The complete proposed recipe, with the score measured with it."""
 
     rules: PlainRules
     options: Mapping[str, Any]
     before: Score
     after: Score
-    moved: float  # share of multiply-accumulates that left the integers asked for
+    moved: float  # share of multiply-accumulates that no longer use the requested integers
     float_metric: float | None = None  # of the float model
 
     @property
     def recovered(self) -> float:
-        """The share of the squared error that is gone."""
+        """The share of the squared error that it removes."""
         return 1 - float(10.0 ** ((self.before.snr - self.after.snr) / 10))
 
     @property
@@ -193,28 +193,28 @@ class Remedy(Brief):
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Displayed):
-    """Findings in order of gain; none for a healthy model."""
+    """Findings, largest gain first; none for a healthy model."""
 
     findings: tuple[Finding, ...]
     comparison: Comparison
-    remedy: Remedy | None = None  # None if nothing was found that a recipe could repair
+    remedy: Remedy | None = None  # None if no finding can be fixed by a recipe
     notes: tuple[str, ...] = ()
     verdict: Verdict = UNKNOWN
 
     @property
     def lost_score(self) -> float:
-        """How much of the float model's score by the user's metric is gone, as a share of it; 0 without a metric."""
+        """The share of the float model's score, by the user's metric, that is lost; 0 without a metric."""
         metric = self.comparison.metric
         return 0.0 if metric is None or not metric.before else (metric.before - metric.after) / abs(metric.before)
 
     @property
     def is_close(self) -> bool:
-        """Whether the verdict is good, and the user's metric has not fallen by more than SCORE_LOSS of itself."""
+        """Whether the verdict is good, and the user's metric has dropped by at most SCORE_LOSS of its value."""
         return self.verdict.level == "good" and self.lost_score <= SCORE_LOSS
 
     @property
     def is_healthy(self) -> bool:
-        """Nothing was found, and the outputs are close to the float model's in fact."""
+        """Whether nothing was found and the outputs are in fact close to the float model's."""
         return not self.findings and self.is_close
 
     def to_json(self) -> dict[str, Any]:

@@ -33,9 +33,8 @@ class Session:
     """A model loaded into LiteRT.
 
     `kernels`: "delegate" is what applications get by default (XNNPACK where it applies), "optimized" the builtin
-    kernels, "reference" the plain kernels that define the arithmetic. `checked`: the bytes come from our own writer.
-    If the file has dynamic input dimensions, tensors are allocated with the first sample or by `resize`, because the
-    model
+    kernels, "reference" the plain kernels that define the arithmetic. `checked`: the bytes come from our own writer. If
+    the file has dynamic input dimensions, tensors are allocated with the first sample or by `resize`, because the model
     may not run with the placeholder sizes in the file. `open_shapes`: any dimension may change.
     """
 

@@ -38,7 +38,7 @@ class MicroSession:
 
     @property
     def arena_bytes(self) -> int:
-        """Return the bytes of arena in use. Pointers are half as wide on a microcontroller, so this is an upper bound
+        """The bytes of arena in use. Pointers are half as wide on a microcontroller, so this is an upper bound
         there."""
         with captured() as printed:
             self._interpreter.print_allocations()

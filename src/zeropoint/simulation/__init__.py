@@ -1,1 +1,1 @@
-"""The integers of a quantized model, computed in NumPy as the runtimes' kernels compute them."""
+"""Bit-exact simulation of a quantized model: the integers that the runtimes' kernels compute, in NumPy."""

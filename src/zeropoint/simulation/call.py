@@ -1,4 +1,4 @@
-"""One op at work: the values it reads, how it reads them, and what it made of them step by step."""
+"""One execution of an op: the values it reads, and the outputs and intermediate steps it computes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Interim:
-    """A number on the way to the output: what it is, and its values, which broadcast against the output's."""
+    """An intermediate result: its name, and values that broadcast against the output."""
 
     name: str
     values: Array
@@ -29,8 +29,8 @@ class Interim:
 
 @dataclass(frozen=True)
 class Computed:
-    """What an op made: its outputs, and for the first of them the steps on the way. `note` says by how much kernels may
-    differ from it, where they may."""
+    """The outputs of an op, and the intermediate steps of the first output. `note` says how far kernels may deviate, if
+    they may."""
 
     outputs: tuple[Array, ...]
     steps: tuple[Interim, ...] = ()
@@ -39,7 +39,7 @@ class Computed:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """An op with the values of its inputs (None for those left out), and the rules of the kernels that run it."""
+    """An op with the values of its inputs (None for absent ones), and the rules of the kernels that run it."""
 
     op: Op
     values: tuple[Array | None, ...]
@@ -49,10 +49,10 @@ class KernelCall:
         return slot < len(self.values) and self.values[slot] is not None
 
     def value(self, slot: int) -> Array:
-        """What it reads at `slot`; an error where that was left out."""
+        """Return the input at `slot`; raises if it is absent."""
         value = self.values[slot] if slot < len(self.values) else None
         if value is None:
-            raise InvalidModel(f"{self.op.label} '{self.op.name}' lacks its input {slot}")
+            raise InvalidModel(f"{self.op.label} '{self.op.name}' has no input {slot}")
         return value
 
     def tensor(self, slot: int) -> Tensor:
@@ -68,7 +68,7 @@ class KernelCall:
         return _params(self.op.outputs[0], self.op)
 
     def scale(self, slot: int) -> Array:
-        """One number, or one for each channel."""
+        """Return the scale at `slot`: one number, or one for each channel."""
         return _scale(self.params(slot))
 
     @property
@@ -76,7 +76,7 @@ class KernelCall:
         return _scale(self.output)
 
     def centered(self, slot: int) -> Array:
-        """q - zero point."""
+        """Return q - zero point."""
         values = self.value(slot)
         _, zero_points = self.params(slot).along(values.ndim)
         return np.asarray(values.astype(np.int64) - zero_points)
@@ -85,7 +85,7 @@ class KernelCall:
         return self.op.option(name, default)
 
     def bounds(self) -> tuple[int, int]:
-        """The least and the greatest integer that the fused activation leaves of the output's."""
+        """Return the smallest and largest output integers that the fused activation allows."""
         return self.bounds_of(*(fused_activation(self.op).bounds or (-math.inf, math.inf)))
 
     def bounds_of(self, low: float, high: float) -> tuple[int, int]:
@@ -99,12 +99,12 @@ class KernelCall:
         return ends[0], ends[1]
 
     def stored(self, values: Array, slot: int = 0) -> Array:
-        """In the type and the shape that the file gives the output."""
+        """Return the values in the type and shape that the file gives the output."""
         tensor = self.op.outputs[slot]
         return np.asarray(values).astype(tensor.dtype.storage).reshape(tensor.shape)
 
     def finished(self, units: Array, steps: Sequence[Interim] = (), bounds: tuple[int, int] | None = None) -> Computed:
-        """Output = clamp(units + zero point)."""
+        """Return output = clamp(units + zero point)."""
         low, high = self.bounds() if bounds is None else bounds
         zero_point = self.output.zero_point
         clamped = np.clip(units + zero_point, low, high)

@@ -1,4 +1,4 @@
-"""Ops that call graphs, and variables that outlive a call: what is computed inside is simulated too."""
+"""Ops that call graphs, and variables that persist between calls; called graphs are simulated too."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..ops.execution import execution_of
 
 
 class GraphCalls(Protocol):
-    """One sample on its way: calls a graph, and holds the variables and which graphs ran once already."""
+    """Executes graph calls for one sample, and holds its variables and which graphs have already run once."""
 
     variables: dict[str, Array]
     done: set[Graph]
 
     def call(self, graph: Graph, values: Sequence[Array]) -> list[Array]:
-        """What the graph makes of its inputs."""
+        """Return the outputs of `graph` for these inputs."""
 
 
 Control = Callable[[GraphCalls, Op, Sequence[Array]], list[Array]]
@@ -47,7 +47,7 @@ def once(calls: GraphCalls, op: Op, _: Sequence[Array]) -> list[Array]:
 
 
 def variable(_: GraphCalls, op: Op, __: Sequence[Array]) -> list[Array]:
-    """Its name stands for it."""
+    """Return the variable's name as its handle."""
     return [np.asarray(f"{op.option('container', '')}/{op.option('sharedName', '')}")]
 
 
@@ -76,7 +76,7 @@ CONTROL = {**CALLERS, **VARIABLES}
 
 
 def is_followed(op: Op) -> bool:
-    """Whether what the op does is done here: loops and branches without integers or variables are left to LiteRT."""
+    """Whether the calling op is simulated here: loops and branches without integers or variables are left to LiteRT."""
     if op.kind not in CALLERS:
         return op.kind in VARIABLES
     inside = (inner for graph in op.graphs() for called in (graph, *reachable_graphs(graph)) for inner in called.ops)
@@ -84,9 +84,9 @@ def is_followed(op: Op) -> bool:
 
 
 def followed_graphs(graph: Graph) -> list[Graph]:
-    """The graph, and those that are computed here because it calls them."""
+    """Return the graph and all graphs that are simulated because it calls them."""
     found = [graph]
-    for caller in found:  # which grows meanwhile
+    for caller in found:  # the list grows during the loop
         called = (g for op in caller.ops if is_followed(op) for g in op.graphs())
         found += dict.fromkeys(g for g in called if g not in found)
     return found

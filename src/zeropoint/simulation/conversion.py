@@ -1,4 +1,4 @@
-"""QUANTIZE, DEQUANTIZE and CAST: between real numbers and integers, and from one scale to another."""
+"""QUANTIZE, DEQUANTIZE and CAST: conversion between reals and integers, and from one scale to another."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .rescaling import Scales
 
 
 def quantize(call: KernelCall) -> Computed:
-    """round(x / scale) + zero point, halves away from zero; or, of integers, their difference from the zero point times
-    a ratio of scales."""
+    """Return round(x / scale) + zero point, halves away from zero; integer inputs are requantized by the ratio of
+    scales."""
     if call.tensor(0).dtype.is_float:
         return Computed((call.rules.quantize(call),))
     scales = Scales(call.scale(0), np.asarray(np.float32(1)), call.output_scale)
@@ -28,8 +28,8 @@ def quantize_half_away(call: KernelCall) -> np.ndarray:
 
 
 def quantize_by_reciprocal(call: KernelCall) -> np.ndarray:
-    """As LiteRT's optimized kernels: eight elements at a time times the reciprocal of the scale, halves to even; what
-    is left over divided by it in float64, halves away from zero."""
+    """Quantize as LiteRT's optimized kernels do: groups of eight elements are multiplied by the reciprocal of the
+    scale, halves to even; the remainder is divided by the scale in float64, halves away from zero."""
     made = call.output
     values = call.value(0).astype(np.float32).reshape(-1)
     together = values.size // 8 * 8
@@ -43,7 +43,7 @@ def quantize_by_reciprocal(call: KernelCall) -> np.ndarray:
 
 
 def quantize_half_even(call: KernelCall) -> np.ndarray:
-    """As XNNPACK: times the reciprocal of the scale, halves to even."""
+    """Quantize as XNNPACK does: multiply by the reciprocal of the scale, halves to even."""
     made = call.output
     scaled = call.value(0).astype(np.float32) * (np.float32(1) / np.float32(made.scale))
     low, high = made.dtype.min - made.zero_point, made.dtype.max - made.zero_point
@@ -51,7 +51,7 @@ def quantize_half_even(call: KernelCall) -> np.ndarray:
 
 
 def dequantize(call: KernelCall) -> Computed:
-    """scale * (q - zero point) as float32; float16 constants as they are."""
+    """Return scale * (q - zero point) as float32; float16 constants are only widened."""
     tensor = call.tensor(0)
     if tensor.dtype is DType.FLOAT16:
         return Computed((call.stored(call.value(0)),))
@@ -59,5 +59,5 @@ def dequantize(call: KernelCall) -> Computed:
 
 
 def cast(call: KernelCall) -> Computed:
-    """The integers themselves in another type, as places in a table."""
+    """Convert the integers themselves to another type, for use as indices."""
     return Computed((call.stored(call.value(0)),))

@@ -1,7 +1,7 @@
-"""Layers with integer weights on float data (`dynamic`): each run rounds the data to 8 bits, row by row, multiplies
-integers, and makes real numbers of the sums.
+"""Dynamic-range layers: integer weights on float data. Each run quantizes the data to 8 bits row by row, multiplies
+integers, and scales the accumulators back to reals.
 
-What kernels do differently is how they round rows, and in which order they multiply by the scales.
+Kernels differ in how they round rows, and in the order in which they multiply by the scales.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ LOW, HIGH = -128, 127
 
 @dataclass(frozen=True)
 class RoundedRows:
-    """Rows of float data in 8 bits: real = scale * (integer - zero point), a scale and a zero point for each row."""
+    """Rows of float data in 8 bits: real = scale * (integer - zero point), with one scale and zero point for each
+    row."""
 
     integers: Array
     scales: Array
@@ -40,11 +41,11 @@ class RoundedRows:
 
 
 RowRounding = Callable[[Array, bool], RoundedRows]
-"""Of rows; whether the op asks for zero points."""
+"""Takes rows, and whether the op asks for zero points."""
 
 
 def litert_rows(rows: Array, is_asymmetric: bool) -> RoundedRows:
-    """As LiteRT's kernels: to [-127, 127] without a zero point, or to [-128, 127] with one."""
+    """Quantize rows as LiteRT's kernels do: to [-127, 127] without a zero point, or to [-128, 127] with one."""
     return _with_zero_points(rows) if is_asymmetric else _without_zero_points(rows)
 
 
@@ -56,7 +57,7 @@ def _without_zero_points(rows: Array) -> RoundedRows:
 
 
 def _with_zero_points(rows: Array) -> RoundedRows:
-    """The width of the range in float32, the zero point in float64."""
+    """Quantize rows with zero points: the width of the range is computed in float32, the zero point in float64."""
     low = rows.min(axis=-1, keepdims=True, initial=F32(0))
     high = rows.max(axis=-1, keepdims=True, initial=F32(0))
     is_empty = low == high
@@ -70,15 +71,15 @@ def _with_zero_points(rows: Array) -> RoundedRows:
 
 
 def _to_integers(scaled: Array) -> Array:
-    """Halves away from zero. Eight elements at a time half a unit is added in float32 and the fraction cut off, which
-    takes the greatest number below a half to one."""
+    """Round halves away from zero. In groups of eight, kernels add one half in float32 and truncate, which rounds the
+    largest number below one half up to one."""
     together = scaled.shape[-1] // 8 * 8
     cut = np.trunc(scaled[..., :together] + np.copysign(F32(0.5), scaled[..., :together]))
     return np.concatenate([cut, round_half_away(scaled[..., together:])], axis=-1).astype(np.int64)
 
 
 def xnnpack_rows(rows: Array, is_asymmetric: bool) -> RoundedRows:  # noqa: ARG001 - it always has zero points
-    """As XNNPACK: all in float32, halves to even."""
+    """Quantize rows as XNNPACK does: all in float32, halves to even."""
     low = rows.min(axis=-1, keepdims=True, initial=F32(0))
     high = rows.max(axis=-1, keepdims=True, initial=F32(0))
     span = high - low
@@ -92,10 +93,10 @@ def xnnpack_rows(rows: Array, is_asymmetric: bool) -> RoundedRows:  # noqa: ARG0
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums of products in the shape of the output, and what makes them real: scales of rows, of weights, the bias.
+    """Accumulators in the shape of the output, and what scales them to reals: row scales, weight scales, the bias.
 
-    `data` are the numbers without their zero points, [groups, positions, k], `weights` what they are multiplied with,
-    [groups, k, outputs], `channels` of them at each place of a window; of a product of matrices they are the two.
+    `data` are the integers without their zero points, [groups, positions, k], and `weights` what they are multiplied
+    by, [groups, k, outputs], with `channels` at each tap of a window; for a matrix product, these are the two operands.
     """
 
     totals: Array
@@ -109,59 +110,63 @@ class Sums:
 
 
 ScaledSums = Callable[[Sums], Array]
-"""From sums of integers to real numbers."""
+"""Converts integer accumulators to real numbers."""
 
 
 def factor_first(sums: Sums) -> Array:
-    """sum * (row scale * weight scale) + bias."""
+    """Return accumulator * (row scale * weight scale) + bias."""
     return np.asarray(sums.totals.astype(F32) * (sums.rows * sums.columns) + sums.bias)
 
 
 def factor_first_on_x86(sums: Sums) -> Array:
-    """As `factor_first` in LiteRT's own kernels for vectors."""
+    """Return `factor_first` as LiteRT's vectorized x86 kernels compute it."""
     (data,), (weights,) = sums.data, sums.weights
     wrong = signs_lost(data + sums.zero_points.reshape(-1, 1), weights)
     return factor_first(replace(sums, totals=sums.totals + wrong.reshape(sums.totals.shape)))
 
 
 def signs_lost(integers: Array, weights: Array) -> Array:
-    """By how much LiteRT's own kernels for vectors are off on x86: sixteen columns at a time, they take the product of
-    -128 as a weight and a negative number for its opposite."""
+    """Return the error of LiteRT's vectorized x86 kernels: in groups of sixteen columns, the product of the weight -128
+    and a negative number gets the wrong sign."""
     together = len(weights) // 16 * 16
     negative = np.minimum(integers[..., :together], 0)
     return 256 * product(negative, (weights[:together] == LOW).astype(np.int64))
 
 
 def weights_first(sums: Sums) -> Array:
-    """(sum * weight scale) * row scale + bias."""
+    """Return (accumulator * weight scale) * row scale + bias."""
     return np.asarray(sums.totals.astype(F32) * sums.columns * sums.rows + sums.bias)
 
 
 def weights_first_if_several(sums: Sums) -> Array:
-    """As `weights_first` with several scales of weights, or groups: CONV_2D in LiteRT's reference kernels."""
+    """Return `weights_first` for per-channel weights or groups, otherwise `factor_first`: CONV_2D in LiteRT's reference
+    kernels."""
     has_one = len(sums.data) == 1 and len(np.unique(sums.columns)) == 1
     return factor_first(sums) if has_one else weights_first(sums)
 
 
 def weights_first_if_grouped(sums: Sums) -> Array:
-    """The same in its optimized kernels, which leave groups to the reference kernel."""
+    """Return `weights_first` for grouped convolutions, otherwise `factor_first`: CONV_2D in LiteRT's optimized kernels,
+    which leave groups to the reference kernel."""
     return factor_first(sums) if len(sums.data) == 1 else weights_first(sums)
 
 
 def weights_first_by_fours(sums: Sums) -> Array:
-    """The same for four channels at a time; (sum * row scale) * weight scale + bias for those left over."""
+    """Return `weights_first` for groups of four channels, and (accumulator * row scale) * weight scale + bias for the
+    remainder."""
     rest = sums.totals.astype(F32) * sums.rows * sums.columns + sums.bias
     is_rest = np.arange(rest.shape[-1]) >= rest.shape[-1] // 4 * 4
     return np.asarray(np.where(is_rest, rest, weights_first(sums)))
 
 
 def rows_first_fused(sums: Sums) -> Array:
-    """(sum * row scale) * weight scale + bias, the last two with one rounding: XNNPACK on processors with FMA."""
+    """Return (accumulator * row scale) * weight scale + bias, the last two operations fused: XNNPACK on processors with
+    FMA."""
     return fused_multiply_add(sums.totals.astype(F32) * sums.rows, sums.columns, sums.bias)
 
 
 def zero_points_in_float(sums: Sums) -> Array:
-    """As `factor_first`, the part of the zero points taken off in float32: BATCH_MATMUL in LiteRT."""
+    """Return `factor_first` with the zero-point correction subtracted in float32: BATCH_MATMUL in LiteRT."""
     share = sums.weights.sum(axis=-2, keepdims=True)
     whole = (sums.totals + share * sums.zero_points).astype(F32)
     totals = np.trunc(whole - share.astype(F32) * sums.zero_points.astype(F32))
@@ -169,8 +174,8 @@ def zero_points_in_float(sums: Sums) -> Array:
 
 
 def term_by_term(sums: Sums) -> Array:
-    """Every product is made real and added in float32: TRANSPOSE_CONV in LiteRT. It goes through the image, so that an
-    output meets the taps of its window in reverse order, and all channels at each of them."""
+    """Scale every product to real and accumulate in float32: TRANSPOSE_CONV in LiteRT. The kernel iterates over the
+    input image, so an output accumulates the taps of its window in reverse order, with all channels at each tap."""
     (data,), (weights,) = sums.data, sums.weights
     total = np.zeros(sums.totals.shape, F32)
     for k in np.arange(len(weights)).reshape(-1, sums.channels)[::-1].ravel():
@@ -180,10 +185,10 @@ def term_by_term(sums: Sums) -> Array:
 
 
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c in float32 with a single rounding.
+    """Return a * b + c in float32 with a single rounding.
 
-    The product is exact in float64. What the sum loses there decides between two float32 numbers only where it lies
-    exactly between them; so the last bit of the float64 sum is set where anything was lost ("round to odd").
+    The product is exact in float64. Rounding the sum to float64 matters only if the result lies exactly between two
+    float32 numbers; so the last bit of the float64 sum is set wherever it was inexact ("round to odd").
     """
     exact = a.astype(np.float64) * b.astype(np.float64)
     other = np.broadcast_to(c, exact.shape).astype(np.float64)
@@ -197,9 +202,9 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
 
 @dataclass(frozen=True)
 class DynamicRange:
-    """How kernels round rows of float data, and make real numbers of their sums, by the kind of the layer. Of a
-    convolution whose window is one pixel, the row may be the pixel rather than the image. `block_scales` is what
-    becomes of the scales of blocks of weights; None where kernels do not know blocks."""
+    """How kernels quantize rows of float data and scale their accumulators, by kind of layer. In a convolution with a
+    window of one pixel, a row may be the pixel rather than the image. `block_scales` converts the scales of blockwise
+    weights; None if the kernels do not support blocks."""
 
     rows: RowRounding
     scaled: Mapping[str, ScaledSums]
@@ -208,26 +213,26 @@ class DynamicRange:
 
 
 IMAGES = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV"})
-"""Layers that round an image as one row. They always have zero points where channels have scales of their own."""
+"""Layers that quantize a whole image as one row. With per-channel weights they always use zero points."""
 
 MATRICES, DENSE = "BATCH_MATMUL", "FULLY_CONNECTED"
 
 
 def has_layer(op: Op, arithmetic: DynamicRange) -> bool:
-    """Whether this layer on float data is computed here: not with zero points of weights, nor with a fused function
-    that does more than limit the output."""
+    """Whether this dynamic-range layer is simulated: not with zero points of weights, nor with a fused activation that
+    does more than clamp the output."""
     weights, function = op.inputs[layout_of(op).weights], fused_activation(op)
     if weights is None or not (function.bounds is not None or function.name == "NONE"):
         return False
     if weights.params is None:
         return op.kind == DENSE and arithmetic.block_scales is not None and block_scales(weights) is not None
     if arithmetic is OPTIMIZED and op.kind == DENSE and weights.dtype is DType.INT4 and weights.shape[-1] % 2 == 0:
-        return False  # it packs these in a way of its own; XNNPACK takes nearly all of them
+        return False  # LiteRT has its own packing for these; XNNPACK takes nearly all of them
     return not any(weights.params.zero_points)
 
 
 def hybrid(call: KernelCall) -> Computed:
-    """CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV, FULLY_CONNECTED, BATCH_MATMUL on float data."""
+    """Simulate CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV, FULLY_CONNECTED and BATCH_MATMUL on float data."""
     if call.tensor(layout_of(call.op).weights).params is None:
         return _blockwise(call)
     sums = _sums(call)
@@ -252,7 +257,8 @@ BLOCKS_NOTE = "within a millionth of the greatest output: the order in which blo
 
 
 def _blockwise(call: KernelCall) -> Computed:
-    """FULLY_CONNECTED with a scale for each block of a row of weights: sums of blocks, added up as real numbers."""
+    """Simulate FULLY_CONNECTED with blockwise weights: the sum over each block is scaled to real, and these are
+    added."""
     weights, held, rounding = call.value(1).astype(np.int64), block_scales(call.tensor(1)), _arithmetic(call)
     assert held is not None
     assert rounding.block_scales is not None
@@ -280,7 +286,7 @@ def _arithmetic(call: KernelCall) -> DynamicRange:
 
 
 def rounded_rows(call: KernelCall) -> RoundedRows:
-    """The data of a layer in 8 bits, in the shape of the data; rows end where their scale does."""
+    """Return the layer's data quantized to 8 bits, in the shape of the data; each row has its own scale."""
     layout, op = layout_of(call.op), call.op
     x, weights = call.value(layout.data).astype(F32), call.value(layout.weights)
     if op.kind in IMAGES:
@@ -319,7 +325,7 @@ def _sums(call: KernelCall) -> Sums:
 
 
 def embedding_lookup(call: KernelCall) -> Computed:
-    """Rows of a table of integers, each times its scale, or each block of it times its own."""
+    """Return rows of an integer table, each multiplied by its scale, or each block by its own."""
     chosen, table = np.ravel(call.value(0)), call.tensor(1)
     integers = call.value(1)[chosen].astype(F32)
     scales = block_scales(table)
@@ -336,13 +342,13 @@ def embedding_lookup(call: KernelCall) -> Computed:
 
 
 def bfloat16(x: Array) -> Array:
-    """To the nearest number with 8 bits, halves to even."""
+    """Round to bfloat16, halves to even."""
     bits = x.astype(F32).view(np.uint32).astype(np.uint64)
     return np.asarray(((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(F32))
 
 
 def block_scales(tensor: Tensor) -> Array | None:
-    """One for each block of a row, as float32; None for any other granularity."""
+    """Return one scale for each block of a row, as float32; None for any other granularity."""
     details = None if tensor.quantization is None else tensor.quantization.details
     return (
         details.scales.data.astype(F32)

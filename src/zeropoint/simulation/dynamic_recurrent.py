@@ -1,6 +1,6 @@
-"""Recurrent layers with integer weights on float data: sums of products in integers, states and gates in float32.
+"""Recurrent layers with integer weights on float data: integer accumulators, with states and gates in float32.
 
-Sigmoid and tanh are the runtime's own float functions, which LiteRT computes.
+Sigmoid and tanh are the runtime's own float functions, computed by LiteRT.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .dynamic_range import F32, RoundedRows, signs_lost
 from .weighted import product
 
 LANES = 4
-"""Numbers that kernels add up side by side."""
+"""SIMD lanes: the number of partial sums that kernels accumulate in parallel."""
 
 DIRECTION = 17
-"""How many inputs describe one direction of a layer that goes both ways."""
+"""The number of inputs for each direction of a bidirectional layer."""
 
 
 @cache
@@ -34,12 +34,12 @@ def _session(kind: str, size: int) -> Session:
 
 
 def float_function(kind: str, x: Array) -> Array:
-    """LOGISTIC or TANH of float32 numbers, as the kernels of recurrent layers have it."""
+    """Return LOGISTIC or TANH of float32 numbers, as recurrent kernels compute it."""
     return _session(kind, x.size).run([np.ravel(x).astype(F32)])[0].reshape(x.shape)
 
 
 def activated(op: Op, x: Array) -> Array:
-    """What the layer's own function makes of it."""
+    """Apply the layer's own activation function."""
     function = fused_activation(op)
     if function.name == "TANH":
         return float_function("TANH", x)
@@ -47,19 +47,19 @@ def activated(op: Op, x: Array) -> Array:
 
 
 def has_function(op: Op) -> bool:
-    """Whether the function between the states is one of those above."""
+    """Whether the layer's activation function is supported here."""
     function = fused_activation(op)
     return function.name == "TANH" or function.bounds is not None
 
 
 def row_product(rows: RoundedRows, weights: Array, scale: Array) -> Array:
-    """Rows in 8 bits times a matrix [outputs, inputs], as real numbers."""
+    """Return the product of 8-bit rows with a matrix [outputs, inputs], as reals."""
     totals = product(rows.centered, weights.T) + signs_lost(rows.integers, weights.T)
     return np.asarray(wrapped(totals).astype(F32) * (rows.scales * F32(scale)))
 
 
 def lane_sum(x: Array) -> Array:
-    """Along the last axis, in float32: four sums side by side, these added up, then what is left over."""
+    """Sum along the last axis in float32: four partial sums in parallel, their total, then the remainder."""
     together = x.shape[-1] // LANES * LANES
     total = np.zeros(x.shape[:-1], F32)
     if together:
@@ -72,7 +72,7 @@ def lane_sum(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Slots:
-    """Where one direction of a layer reads: `offset` is added to the inputs of a plain LSTM; its states."""
+    """The inputs of one direction of a layer: `offset` relative to the inputs of a plain LSTM, and its states."""
 
     offset: int
     hidden: int
@@ -113,7 +113,7 @@ class FloatCell:
         return np.asarray(total)
 
     def _real(self, slot: int) -> Array:
-        """Biases, or coefficients, which may be integers."""
+        """Return biases or coefficients as reals; they may be stored as integers."""
         slot += self.slots.offset
         value = self.call.value(slot).astype(F32)
         return value if self.call.tensor(slot).params is None else value * F32(self.call.scale(slot))
@@ -135,10 +135,10 @@ def _clipped(x: Array, limit: np.float32) -> Array:
 
 
 def _sequence(call: KernelCall, slots: Slots, order: int) -> tuple[Array, int]:
-    """What a direction makes of every step, and the axis of time."""
+    """Return the outputs of one direction for every time step, and the time axis."""
     x = call.value(0)
     time = 0 if call.option("timeMajor", False) else 1
-    if x.ndim == 2:  # a single step
+    if x.ndim == 2:  # a single time step
         return FloatCell(call, slots).step(x), time
     cell = FloatCell(call, slots)
     made = [cell.step(step) for step in np.moveaxis(x, time, 0)[::order]]
@@ -146,7 +146,7 @@ def _sequence(call: KernelCall, slots: Slots, order: int) -> tuple[Array, int]:
 
 
 def has_lstm(op: Op) -> bool:
-    """Whether this LSTM is computed here: one without normalization."""
+    """Whether this LSTM is simulated: only without layer normalization."""
     slots = (gate.normalization for gate in Gate)
     return has_function(op) and all(slot >= len(op.inputs) or op.inputs[slot] is None for slot in slots)
 
@@ -157,12 +157,12 @@ def lstm(call: KernelCall) -> Computed:
 
 
 def has_both_ways(op: Op) -> bool:
-    """Whether this layer is computed here: one without a second input."""
+    """Whether this bidirectional layer is simulated: only without an auxiliary input."""
     return has_function(op) and all(tensor is None for tensor in op.inputs[2 * DIRECTION + 5 :])
 
 
 def both_ways(call: KernelCall) -> Computed:
-    """BIDIRECTIONAL_SEQUENCE_LSTM: two layers, one of which goes backwards."""
+    """Simulate BIDIRECTIONAL_SEQUENCE_LSTM: two layers, one of which runs backwards in time."""
     states = 2 * DIRECTION + 1
     forwards, _ = _sequence(call, Slots(0, states, states + 1), 1)
     backwards, _ = _sequence(call, Slots(DIRECTION, states + 2, states + 3), -1)
@@ -172,8 +172,8 @@ def both_ways(call: KernelCall) -> Computed:
 
 
 def svdf(call: KernelCall) -> Computed:
-    """A product with the feature weights, kept for some steps, and one with the weights over time, of each filter;
-    filters of one rank are added up."""
+    """Simulate SVDF: multiply by the feature weights, keep the results for several time steps, multiply those by each
+    filter's time weights, and sum over the filters of one rank."""
     assert call.rules.dynamic is not None
     rows = call.rules.dynamic.rows(call.value(0).astype(F32), bool(call.option("asymmetricQuantizeInputs")))
     features = row_product(rows, call.value(1).astype(np.int64), call.scale(1))

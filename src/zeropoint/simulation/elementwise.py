@@ -1,4 +1,4 @@
-"""Sums, products and comparisons, element by element."""
+"""Element-wise sums, products and comparisons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE = np.float32(1)
 def _to_common_scale(
     call: KernelCall, headroom: int, rescale: Callable[..., Array] = multiply
 ) -> tuple[Array, Array, np.float64, list[Interim]]:
-    """Both inputs in units of twice the larger scale, and that, with so many bits of headroom below."""
+    """Rescale both inputs to a common scale, twice the larger one, with `headroom` fractional bits."""
     scales = [np.float32(call.scale(slot)) for slot in (0, 1)]
     common = np.float64(np.float32(2) * max(scales))
     made, steps = [], []
@@ -43,7 +43,7 @@ def subtract(call: KernelCall) -> Computed:
 def fixed_point_sum(
     call: KernelCall, combine: BinaryFunction, rescale_inputs: Callable[..., Array] = multiply
 ) -> Computed:
-    """ADD and SUB: both inputs to a common scale, then to the output's."""
+    """Simulate ADD and SUB: rescale both inputs to a common scale, combine them, and requantize to the output's."""
     if _is_power_of_two(call):
         return _shifted_sum(call, combine)
     headroom = HEADROOM[call.output.dtype.bits]
@@ -56,8 +56,8 @@ def fixed_point_sum(
 
 
 def vectorized_sum(call: KernelCall, combine: BinaryFunction) -> Computed:
-    """LiteRT's optimized kernels, where nothing is broadcast: 16 elements at a time their inputs are rounded once, what
-    is left over as ever."""
+    """Simulate LiteRT's optimized kernels without broadcasting: in groups of 16 elements, inputs are rounded only once;
+    the remainder is computed as in the reference kernel."""
     plain = fixed_point_sum(call, combine)
     if call.value(0).shape != call.value(1).shape or _is_power_of_two(call):
         return plain
@@ -68,12 +68,14 @@ def vectorized_sum(call: KernelCall, combine: BinaryFunction) -> Computed:
 
 
 def _multiply_once(x: Array, multiplier: Array, shift: Array) -> Array:
-    """The bits that a negative shift would drop are kept until the product is rounded; inputs have them to spare."""
+    """Multiply with a single rounding: the bits that a negative shift would drop are kept until the product is
+    rounded."""
     return high_product(x >> -shift, multiplier)
 
 
 def sum_of_21_bits(call: KernelCall, combine: BinaryFunction) -> Computed:
-    """XNNPACK's: both inputs times 21-bit multipliers that go straight to the output's scale, rounded once, upwards."""
+    """Simulate XNNPACK: both inputs are multiplied by 21-bit multipliers to the output's scale, and rounded once,
+    halves up."""
     ratios = [np.float32(call.scale(slot)) / np.float32(call.output_scale) for slot in (0, 1)]
     shift = 20 - (int(np.frexp(max(ratios))[1]) - 1)
     multipliers = [int(np.rint(np.ldexp(ratio, shift))) for ratio in ratios]
@@ -85,7 +87,7 @@ def sum_of_21_bits(call: KernelCall, combine: BinaryFunction) -> Computed:
 
 
 def _is_power_of_two(call: KernelCall) -> bool:
-    """16-bit sums whose scales are powers of two, of which one is the output's, unless the option forbids it."""
+    """Whether a 16-bit sum has power-of-two scales, one of which is the output's, unless the op's option forbids it."""
     if call.output.dtype is not DType.INT16 or not call.option("potScaleInt16", True):
         return False
     logs = [np.log2(float(s)) for s in (call.scale(0), call.scale(1), call.output_scale)]
@@ -100,7 +102,7 @@ def _shifted_sum(call: KernelCall, combine: BinaryFunction) -> Computed:
 
 
 def multiply_elements(call: KernelCall) -> Computed:
-    """MUL: (x - zero point) * (y - zero point), rescaled."""
+    """Simulate MUL: (x - zero point) * (y - zero point), requantized."""
     product = call.centered(0) * call.centered(1)
     units, steps = call.rules.product(product, Scales(call.scale(0), call.scale(1), call.output_scale))
     return call.finished(units, [Interim("product", product), *steps])
@@ -116,7 +118,7 @@ def squared_difference(call: KernelCall) -> Computed:
 
 
 def choose(function: BinaryFunction) -> Callable[[KernelCall], Computed]:
-    """MAXIMUM and MINIMUM: of the integers as they are."""
+    """Simulate MAXIMUM and MINIMUM, on the integers as they are."""
 
     def chosen(call: KernelCall) -> Computed:
         return Computed((call.stored(function(call.value(0), call.value(1))),))
@@ -125,8 +127,8 @@ def choose(function: BinaryFunction) -> Callable[[KernelCall], Computed]:
 
 
 def compare(function: BinaryFunction, orders: bool = True) -> Callable[[KernelCall], Computed]:
-    """256 * scale * (q - zero point) of both sides as integers; or, for some types that are put in order, the integers
-    as they are."""
+    """Simulate comparisons: both sides are rescaled to the integers 256 * scale * (q - zero point); for some types,
+    ordering comparisons use the integers as they are."""
 
     def compared(call: KernelCall) -> Computed:
         if orders and call.tensor(0).dtype not in call.rules.ordered_by_scale:
@@ -141,13 +143,13 @@ def compare(function: BinaryFunction, orders: bool = True) -> Callable[[KernelCa
     return compared
 
 
-# Functions that are straight on both sides of zero.
+# Functions that are linear on each side of zero.
 
 RATIO = FixedPoint(np.float32, np.float32)
 
 
 def clamp(low: float, high: float) -> Callable[[KernelCall], Computed]:
-    """RELU and its relatives: rescaled and clamped."""
+    """Simulate RELU and its variants: requantize and clamp."""
 
     def clamped(call: KernelCall) -> Computed:
         units, steps = call.rules.ratio(call.centered(0), Scales(call.scale(0), np.asarray(ONE), call.output_scale))
@@ -157,7 +159,7 @@ def clamp(low: float, high: float) -> Callable[[KernelCall], Computed]:
 
 
 def clamp_unscaled(high: float) -> Callable[[KernelCall], Computed]:
-    """The integers of the input, whatever the output's scale is."""
+    """Clamp the integers of the input, ignoring the output's scale."""
 
     def clamped(call: KernelCall) -> Computed:
         read = call.params(0)
@@ -176,7 +178,7 @@ def absolute(call: KernelCall) -> Computed:
 
 
 def leaky_relu(call: KernelCall) -> Computed:
-    """Two factors: the scales' ratio above zero, alpha times that below."""
+    """Simulate LEAKY_RELU with two factors: the ratio of scales above zero, alpha times that below."""
     x, alpha, rescale = call.centered(0), np.float32(call.option("alpha", 0.0)), call.rules.leak
     above, steps = rescale(x, Scales(call.scale(0), np.asarray(ONE), call.output_scale))
     below, others = rescale(x, Scales(call.scale(0), np.asarray(abs(alpha)), call.output_scale))
@@ -185,7 +187,7 @@ def leaky_relu(call: KernelCall) -> Computed:
 
 
 def prelu(call: KernelCall) -> Computed:
-    """The same with an alpha for each channel, or element."""
+    """Simulate PRELU: as LEAKY_RELU, with an alpha for each channel or element."""
     x, alpha, rescale = call.centered(0), call.centered(1), call.rules.slopes
     above, steps = rescale(x, Scales(call.scale(0), np.asarray(ONE), call.output_scale))
     below, others = rescale(x * alpha, Scales(call.scale(0), call.scale(1), call.output_scale))

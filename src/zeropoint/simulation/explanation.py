@@ -1,4 +1,4 @@
-"""How one number came about: the elements it was made of, and the steps of the arithmetic."""
+"""Explains how one number was computed: the elements that were read, and the steps of the arithmetic."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from .trace import Trace
 
 NOWHERE = 1 << 40
-"""Added to places, so that they differ from the constants that an op puts between them."""
+"""Offset of positions, so that they differ from the constants that an op inserts between them."""
 
 
 @dataclass(frozen=True)
 class Element:
-    """A number that was read: of which tensor, where, and what it is once its zero point is taken off. Of float data
-    that a layer rounds to 8 bits itself, it is the integer that it makes of it."""
+    """An element that was read: its tensor, index, and value without the zero point. For float data that a layer
+    quantizes itself, the value is the resulting integer."""
 
     tensor: str
     index: tuple[int, ...]
@@ -46,7 +46,7 @@ class Element:
 
 @dataclass(frozen=True)
 class Product:
-    """One term of a sum. An element that lies on padding is None: it counts as zero."""
+    """One term of an accumulator. An element in the padding is None and counts as zero."""
 
     data: Element | None
     weight: Element
@@ -55,7 +55,7 @@ class Product:
 
 @dataclass(frozen=True)
 class StepValue:
-    """A number on the way, as the kernel has it."""
+    """An intermediate result, as the kernel computes it."""
 
     name: str
     value: int | float
@@ -63,10 +63,11 @@ class StepValue:
 
 @dataclass(frozen=True)
 class Explanation:
-    """One number of a tensor. `real` is what it stands for, `float_model` what the float model has at its place.
+    """How one element of a tensor was computed. `real` is its dequantized value, `float_model` the float model's value
+    there.
 
-    `products` are the terms of a layer's sum, `elements` what other ops read for it, where that can be told; `steps`
-    are the numbers in between, in the order in which kernels compute them.
+    `products` are the terms of a layer's accumulator, `elements` what other ops read for it, if known; `steps` are the
+    intermediate results in the order in which kernels compute them.
     """
 
     tensor: str
@@ -85,12 +86,12 @@ class Explanation:
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Values that JSON can hold; docs/integers.md describes them."""
+        """Return the explanation as JSON values; docs/integers.md describes them."""
         values: dict[str, Any] = json_values(self)
         return values
 
     def step(self, name: str) -> int | float:
-        """A step by its name."""
+        """Return an intermediate result by name."""
         for step in self.steps:
             if step.name == name:
                 return step.value
@@ -109,7 +110,7 @@ def explain(trace: Trace, name: str, index: tuple[int, ...]) -> Explanation:
 def explain_tensor(
     trace: Trace, tensor: Tensor, places: Sequence[tuple[int, ...]], in_float: Array | None = None
 ) -> list[Explanation]:
-    """Several numbers of one tensor; its op is computed once. `in_float` is what the float model has."""
+    """Explain several elements of one tensor, computing its op once. `in_float` holds the float model's values."""
     op = Uses(trace.entry.graph).producer(tensor)
     found = [_summary(trace, tensor, "" if op is None else op.label, index, in_float) for index in places]
     if op is None:
@@ -125,7 +126,7 @@ def explain_tensor(
 
 
 def _summary(trace: Trace, tensor: Tensor, label: str, index: tuple[int, ...], in_float: Array | None) -> Explanation:
-    """The number itself, without how it came about."""
+    """Return the explanation of an element without how it was computed."""
     values, params = trace.value(tensor), tensor.params
     value = values[index].item()
     own = None if params is None else _at(params, index)
@@ -147,7 +148,7 @@ def _summary(trace: Trace, tensor: Tensor, label: str, index: tuple[int, ...], i
 
 
 def _at(params: QuantParams, index: tuple[int, ...]) -> QuantParams:
-    """The parameters of one element."""
+    """Return the parameters of one element."""
     if params.axis is None:
         return params
     channel = index[params.axis]
@@ -155,7 +156,7 @@ def _at(params: QuantParams, index: tuple[int, ...]) -> QuantParams:
 
 
 class _Source:
-    """An op, one of whose outputs is explained: what belongs to all of its numbers is found once."""
+    """An op whose output is explained; caches what all of its elements share."""
 
     def __init__(self, call: KernelCall, names: dict[Tensor, str], slot: int) -> None:
         self.call, self.names, self.slot = call, names, slot
@@ -170,8 +171,8 @@ class _Source:
 
     @cached_property
     def windows(self) -> tuple[Array, Array, RoundedRows | None]:
-        """Places of the data [groups, positions, k] and of the weights [groups, outputs, k] of a layer; what becomes of
-        data that it rounds itself."""
+        """The positions of the data [groups, positions, k] and of the weights [groups, outputs, k] that a layer
+        reads, and the quantized rows if the layer quantizes its data itself."""
         op, layout = self.call.op, layout_of(self.call.op)
         data, weights = _places(self.call.value(layout.data)), _places(self.call.value(layout.weights))
         patches = layout.patches(op, data, data.size + op.outputs[0].size)
@@ -179,7 +180,7 @@ class _Source:
         return patches, layout.matrix(op, weights), rounded
 
     def parts(self, index: tuple[int, ...]) -> dict[str, Any]:
-        """What it was made of, and the steps: those are known for an op's first output."""
+        """Return the elements that were read, and the steps, which are known for an op's first output."""
         parts: dict[str, Any] = {"elements": tuple(_elements(self.call, self.names, self.slot, index))}
         if self.has_products:
             parts["products"] = tuple(self._products(index))
@@ -217,7 +218,7 @@ def _places(values: Array) -> Array:
 
 
 def _elements(call: KernelCall, names: dict[Tensor, str], slot: int, index: tuple[int, ...]) -> Iterator[Element]:
-    """What ops read that move numbers, or work element by element, or on windows."""
+    """Yield the elements read by ops that move values, work element-wise, or work on windows."""
     spec, shape = OPS.get(call.op.kind), call.op.outputs[slot].shape
     is_pointwise = call.op.kind in CONVERSIONS or (spec is not None and spec.is_pointwise)
     for k in _data_slots(call):
@@ -235,14 +236,15 @@ def _elements(call: KernelCall, names: dict[Tensor, str], slot: int, index: tupl
 
 
 def _data_slots(call: KernelCall) -> list[int]:
-    """Inputs whose numbers end up in the output, rather than say where."""
+    """Return the inputs whose values reach the output, as opposed to indices and shapes."""
     spec = OPS.get(call.op.kind)
     given = [k for k in range(len(call.values)) if call.has(k)]
     return given[:1] if spec is None else [k for k in given if isinstance(spec.input_role(k), Activation)]
 
 
 def _moved_place(call: KernelCall, slot: int, data: int) -> Array:
-    """For each element of an output its place in one of the inputs; below NOWHERE what is not from there."""
+    """Return, for each output element, its position in one of the inputs; values below NOWHERE do not come from
+    there."""
     slots = _data_slots(call)
     values = list(call.values)
     for k in slots:
@@ -252,13 +254,14 @@ def _moved_place(call: KernelCall, slot: int, data: int) -> Array:
 
 
 def _position(call: KernelCall, index: tuple[int, ...]) -> tuple[int, int]:
-    """Which window, and which channel."""
+    """Return which window and which channel an output element belongs to."""
     shape = call.op.outputs[0].shape
     return divmod(int(np.ravel_multi_index(index, shape)), shape[-1])
 
 
 def float_values(trace: Trace, tensors: Sequence[Tensor]) -> dict[Tensor, Array]:
-    """What the float model has for these, in one run; without those that it has no counterpart of."""
+    """Return the float model's values for these tensors, computed in one run; tensors without a counterpart are
+    omitted."""
     wanted = [tensor for tensor in tensors if not tensor.is_constant]
     if trace.float_model is None or not wanted:
         return {}

@@ -1,4 +1,4 @@
-"""Functions of one value: looked up in a table, interpolated between its entries, or computed in fixed point."""
+"""Functions of one value: by lookup table, by interpolation between table entries, or in fixed point."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .call import Computed, Interim, KernelCall
 from .rescaling import fixed_points
 
 RealFunction = Callable[[Array], Array]
-"""Of float32 or float64, in the same type."""
+"""Takes float32 or float64, and returns the same type."""
 
 
 def exact(function: Callable[[Array], Array]) -> RealFunction:
-    """In float64, rounded to the type of the argument: what a good library gives."""
+    """Return the function computed in float64 and rounded to the type of its argument, as a good math library would."""
 
     def computed(x: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -50,11 +50,11 @@ def gelu_by_tanh(x: Array) -> Array:
     return np.asarray(np.float32(0.5) * x * (np.float32(1) + tanh(np.float32(math.sqrt(2 / math.pi)) * inner)))
 
 
-# Tables.
+# Lookup tables.
 
 
 def table_of_bytes(call: KernelCall, function: RealFunction) -> Array:
-    """The output for each integer that an 8-bit input can be, in their order."""
+    """Return the output for every 8-bit input integer, in order."""
     read, made = call.params(0), call.output
     inputs = np.arange(read.dtype.min, read.dtype.max + 1)
     real = np.float32(read.scale) * (inputs - read.zero_point).astype(np.float32)
@@ -68,8 +68,8 @@ POINTS = 512
 
 
 def table_of_points(function: RealFunction, low: Array, high: Array, per_unit: Array) -> Array:
-    """513 values of a function over an interval, each shifted by half of what interpolation would be off in the
-    middle of its segment. The type of `low` is what is computed in."""
+    """Return 513 samples of a function over an interval, each shifted by half of the interpolation error at the
+    midpoint of its segment. Computed in the type of `low`."""
     real = low.dtype.type
     step = (high - low) / real(POINTS)
     places = low + np.arange(POINTS + 1, dtype=low.dtype) * step
@@ -85,7 +85,7 @@ def table_of_points(function: RealFunction, low: Array, high: Array, per_unit: A
 
 
 def interpolate(x: Array, table: Array) -> Array:
-    """16-bit values: 9 bits choose a segment, 7 bits a place on it."""
+    """Interpolate 16-bit values: 9 bits select a segment, 7 bits the position within it."""
     place = 256 + (x >> 7)
     base = table[place]
     slope = (table[place + 1] - base).astype(np.int16).astype(np.int64)
@@ -93,7 +93,7 @@ def interpolate(x: Array, table: Array) -> Array:
 
 
 def looked_up(call: KernelCall, function: RealFunction) -> Computed:
-    """8 bits from a table of all values, 16 bits between 513 points."""
+    """Look up 8-bit inputs in a table of all values; interpolate 16-bit inputs between 513 points."""
     read, made, x = call.params(0), call.output, call.value(0).astype(np.int64)
     if read.dtype.bits == 8:
         return Computed((call.stored(table_of_bytes(call, function)[x - read.dtype.min]),))
@@ -115,19 +115,20 @@ def gelu_op(call: KernelCall) -> Computed:
 
 
 def log_op(call: KernelCall) -> Computed:
-    """Of what is not above zero: the least that the output holds."""
+    """Simulate LOG: inputs that are not positive give the smallest value of the output."""
     least = np.float32(call.output.dtype.min - call.output.zero_point) * np.float32(call.output.scale)
     return looked_up(call, lambda x: np.where(x <= 0, least, log(np.maximum(x, np.float32(1e-38)))))
 
 
 def square_root(call: KernelCall) -> Computed:
-    """In float32, cut off rather than rounded."""
+    """Simulate SQRT: in float32, truncated rather than rounded."""
     real = np.float32(call.scale(0)) * call.centered(0).astype(np.float32)
     return call.finished(np.trunc(np.sqrt(real) / np.float32(call.output_scale)).astype(np.int64))
 
 
 def reciprocal_root(call: KernelCall) -> Computed:
-    """8 bits in fixed point, 16 bits from a table; of what is not above zero the greatest that the output holds."""
+    """Simulate RSQRT: 8 bits in fixed point, 16 bits by lookup table; inputs that are not positive give the largest
+    output."""
     greatest = np.float32(call.output.dtype.max) * np.float32(call.output.scale)
     if call.output.dtype is DType.INT16:
         one = np.float32(1)
@@ -150,7 +151,8 @@ def reciprocal_root_in_fixed_point(call: KernelCall) -> Computed:
 
 @cache
 def sigmoid_points() -> Array:
-    """65536 * sigmoid(k / 24), k from 0 to 255, each raised by half of what interpolation would lack in the middle."""
+    """Return 65536 * sigmoid(k / 24) for k from 0 to 255, each raised by half of the interpolation error at the
+    midpoint."""
 
     def value(x: Array) -> Array:
         return np.asarray(65536 / (1 + np.exp(-x / 24)))
@@ -163,7 +165,8 @@ def sigmoid_points() -> Array:
 
 
 def _in_thirds(call: KernelCall, near: tuple[int, ...]) -> Array:
-    """16-bit inputs in units of 1 / (3 * 4096), by a multiplier of 15 bits; exact for scales of 2**(-12 + `near`)."""
+    """Rescale 16-bit inputs to units of 1 / (3 * 4096) with a 15-bit multiplier; exact for scales of 2**(-12 +
+    `near`)."""
     x, scale = call.value(0).astype(np.int64), np.float32(call.scale(0))
     log2 = np.log2(scale)
     power = int(np.rint(log2)) + 12
@@ -176,21 +179,24 @@ def _in_thirds(call: KernelCall, near: tuple[int, ...]) -> Array:
 
 
 def _between_points(size: Array, bits: int) -> tuple[Array, Array]:
-    """Interpolated between points of the table that are 2**bits apart, in so many bits more; and the place in it."""
+    """Interpolate between table points that are 2**bits apart, with that many extra bits; also return the table
+    index."""
     place, points = np.minimum(size >> bits, 255), sigmoid_points()
     base, rest = points[place], size & ((1 << bits) - 1)
     return (base << bits) + rest * (points[np.minimum(place + 1, 255)] - base), place
 
 
 def sigmoid_of_thirds(x: Array) -> tuple[Array, Array]:
-    """Of numbers in units of 1 / (3 * 4096), in units of 1 / 32768; and which segment of the table each lies in."""
+    """Return the sigmoid of numbers in units of 1 / (3 * 4096), in units of 1 / 32768; and the table segment of
+    each."""
     between, place = _between_points(np.abs(x), 9)
     value = np.where(place >= 255, 0x7FFF << 10, between)
     return np.where(x >= 0, value + (1 << 9), (1 << 25) - value + (1 << 9) - 1) >> 10, place
 
 
 def tanh_of_thirds(x: Array) -> tuple[Array, Array]:
-    """The same: tanh(x) = 2 sigmoid(2 x) - 1."""
+    """Return the tanh of numbers in units of 1 / (3 * 4096), in units of 1 / 32768, as 2 sigmoid(2 x) - 1; and the
+    table segment of each."""
     between, place = _between_points(np.abs(x), 8)
     value = np.where(place >= 255, 0xFFFF << 8, between)
     middle, half = 1 << 23, 1 << 7
@@ -218,7 +224,7 @@ def sigmoid_by_table(call: KernelCall, is_logistic: bool) -> Computed:
 
 
 def sigmoid_in_fixed_point(call: KernelCall, is_logistic: bool) -> Computed:
-    """8 bits: rescaled to four integer bits, the function, rounded to 8 bits."""
+    """Simulate 8-bit LOGISTIC or TANH: rescale to four integer bits, apply the function, round to 8 bits."""
     factor = np.float64(call.scale(0)) * (1 << 27)
     multiplier, shift = fixed_points(np.asarray(factor))
     radius = math.floor(15 * 2.0**27 / 2.0 ** int(shift))
@@ -231,7 +237,7 @@ def sigmoid_in_fixed_point(call: KernelCall, is_logistic: bool) -> Computed:
 
 
 def hard_swish(call: KernelCall) -> Computed:
-    """x * relu6(x + 3) / 6 in 16 bits: a factor from 0 to 1 times x, both rescaled."""
+    """Simulate HARD_SWISH, x * relu6(x + 3) / 6, in 16 bits: a factor between 0 and 1 times x, both rescaled."""
     fine = np.float32(1 / 128) * np.float32(call.scale(0))
     factors = np.array(
         [fine / np.float32(call.output_scale), fine / (np.float32(3.0) / np.float32(32768.0))], np.float64

@@ -1,4 +1,4 @@
-"""Which function simulates which op."""
+"""The table of functions that simulate each op."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ HYBRID_KERNELS: Mapping[str, tuple[Kernel, Callable[[Op, DynamicRange], bool]]] 
     "SVDF": (dynamic_recurrent.svdf, lambda *_: True),
     LSTM: (dynamic_recurrent.lstm, lambda op, _: dynamic_recurrent.has_lstm(op)),
 }
-"""Where data are float, and weights integers: what computes the op, and whether it knows this one."""
+"""For float data with integer weights: the function that simulates the op, and whether it supports this instance."""
 
 
 def kernel_of(op: Op, rules: Rules) -> Kernel | None:
-    """What computes this op here; None where nothing does."""
+    """Return the function that simulates this op; None if there is none."""
     if op.kind in CONVERSIONS:
         return KERNELS[op.kind]
     if execution_of(op) == "hybrid":

@@ -1,6 +1,6 @@
-"""Ops that choose among the numbers they read, and compute none. Each gives its outputs in any shape of the right size.
+"""Ops that only move values and compute none. Each returns its outputs in any shape of the right size.
 
-They work on whatever stands for the numbers: on places instead of values, they tell where a number came from.
+They work on any kind of element: applied to positions instead of values, they show where each element came from.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def _shape(call: KernelCall, slot: int = 0) -> tuple[int, ...]:
 
 
 def real_zero(call: KernelCall) -> int:
-    """The integer that stands for a real zero."""
+    """Return the integer that represents real zero."""
     params = call.op.outputs[0].params
     return 0 if params is None else params.zero_point
 
 
 def same(call: KernelCall) -> Sequence[Array]:
-    """RESHAPE, SQUEEZE, EXPAND_DIMS: another shape."""
+    """Simulate RESHAPE, SQUEEZE and EXPAND_DIMS: only the shape changes."""
     return [call.value(0)]
 
 
@@ -70,7 +70,7 @@ def split_by_sizes(call: KernelCall) -> Sequence[Array]:
 
 
 def cut(call: KernelCall) -> Sequence[Array]:
-    """SLICE: a size of -1 goes to the end."""
+    """Simulate SLICE: a size of -1 extends to the end."""
     x = call.value(0)
     ends = zip(_ints(call, 1), _ints(call, 2), x.shape, strict=True)
     return [x[tuple(slice(begin, length if size < 0 else begin + size) for begin, size, length in ends)]]
@@ -168,7 +168,7 @@ def sparse_to_dense(call: KernelCall) -> Sequence[Array]:
 
 
 def scatter(call: KernelCall) -> Sequence[Array]:
-    """SCATTER_ND, whose zero point is 0."""
+    """Simulate SCATTER_ND, whose zero point is 0."""
     places, values = call.value(0), call.value(1)
     result = np.zeros(_shape(call), values.dtype)
     result[tuple(np.moveaxis(places, -1, 0))] = values
@@ -188,7 +188,7 @@ def reverse(call: KernelCall) -> Sequence[Array]:
 
 
 def select(call: KernelCall) -> Sequence[Array]:
-    """A condition of one dimension chooses rows."""
+    """Simulate SELECT and SELECT_V2: a one-dimensional condition selects rows."""
     condition, shape = call.value(0), _shape(call)
     if call.op.kind == "SELECT" and condition.ndim == 1 and len(shape) > 1:
         condition = condition.reshape(-1, *[1] * (len(shape) - 1))
@@ -277,6 +277,6 @@ MOVING: dict[str, Moving] = {
 
 
 def moved(call: KernelCall) -> Computed:
-    """Numbers in other places."""
+    """Simulate an op that only moves values."""
     values = MOVING[call.op.kind](call)
     return Computed(tuple(call.stored(value, k) for k, value in enumerate(values)))

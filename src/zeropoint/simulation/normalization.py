@@ -1,4 +1,4 @@
-"""SOFTMAX, LOG_SOFTMAX, L2_NORMALIZATION: rows along the last axis."""
+"""SOFTMAX, LOG_SOFTMAX and L2_NORMALIZATION over rows along the last axis."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from .call import Computed, Interim, KernelCall
 from .functions import exact, interpolate, table_of_points
 
 INTEGER_BITS, SUM_BITS = 5, 12
-"""Of the differences to a row's greatest element, and of the sum of their exponentials."""
+"""Integer bits of the differences to a row's maximum, and of the sum of their exponentials."""
 
 
 def _differences(call: KernelCall, beta: float) -> tuple[Array, Array, int, int]:
-    """Elements below the row's greatest, in fixed point; which of them count; multiplier and shift."""
+    """Return the integer differences to the row's maximum, which of them count, and the multiplier and shift to fixed
+    point."""
     factor = min(beta * float(call.scale(0)) * (1 << (31 - INTEGER_BITS)), 2.0**31 - 1)
     multiplier, shift = to_fixed_point(factor)
     least = -math.floor(31 * 2.0 ** (31 - INTEGER_BITS) / 2.0**shift)
@@ -36,7 +37,7 @@ def softmax(call: KernelCall) -> Computed:
 
 
 def softmax_in_fixed_point(call: KernelCall) -> Computed:
-    """exp(x - greatest), the sum of these, its reciprocal, their product, all as 32-bit integers."""
+    """Compute exp(x - max), their sum, its reciprocal and the products, all as 32-bit integers."""
     below, counts, multiplier, shift = _differences(call, float(np.float32(call.option("beta", 1.0))))
     exponentials = transcendental.exp_of_negative(multiply(np.where(counts, below, 0), multiplier, shift), INTEGER_BITS)
     exponentials = np.where(counts, exponentials, 0)
@@ -57,7 +58,7 @@ def softmax_in_fixed_point(call: KernelCall) -> Computed:
 
 
 def softmax_in_float(call: KernelCall) -> Computed:
-    """A table of exponentials in float32, and float32 sums."""
+    """Compute softmax with a float32 table of exponentials and float32 sums."""
     x = call.value(0).astype(np.int64)
     table = _float_exponentials(np.float32(call.scale(0)), np.float32(call.option("beta", 1.0)))
     exponentials = table[x.max(axis=-1, keepdims=True) - x]
@@ -76,7 +77,7 @@ def _float_exponentials(scale: np.float32, beta: np.float32) -> Array:
 
 @cache
 def int16_tables() -> tuple[Array, Array]:
-    """exp(x) from -10 to 0 and 1 / (1 + x) from 0 to 1, in units of 1 / 32768 or nearly so."""
+    """Return tables of exp(x) from -10 to 0 and of 1 / (1 + x) from 0 to 1, in units of about 1 / 32768."""
     low, high = np.float64(-10.0), np.float64(0.0)
     unit = np.float64(65536 / (2.0 / 65535 * 65535))
     step = 10.0 / 65535
@@ -90,7 +91,7 @@ def int16_tables() -> tuple[Array, Array]:
 
 
 def _softmax_of_int16(call: KernelCall) -> Computed:
-    """Exponentials from a table over [-10, 0], the reciprocal of their sum from another."""
+    """Compute 16-bit softmax: exponentials from a table over [-10, 0], and the reciprocal of their sum from another."""
     exponential_table, reciprocal_table = int16_tables()
     beta = np.float32(call.option("beta", 1.0))
     factor = np.float64(np.float32(call.scale(0)) * beta) / (10.0 / 65535.0)
@@ -113,7 +114,7 @@ def log_softmax(call: KernelCall) -> Computed:
 
 
 def log_softmax_in_fixed_point(call: KernelCall) -> Computed:
-    """x - greatest - log(sum of exponentials)."""
+    """Compute x - max - log(sum of exponentials)."""
     below, counts, multiplier, shift = _differences(call, 1.0)
     rescaled = multiply(np.where(counts, below, 0), multiplier, shift)
     exponentials = np.where(counts, transcendental.exp_of_negative(rescaled, INTEGER_BITS), 0)
@@ -145,7 +146,7 @@ def log_softmax_in_float(call: KernelCall) -> Computed:
 
 
 def l2_normalization(call: KernelCall) -> Computed:
-    """x / sqrt(sum of squares), with 7 bits behind the point: those of the product, or, of uint8, of x."""
+    """Compute x / sqrt(sum of squares), with 7 fractional bits: of the product or, for uint8, of x."""
     x = call.centered(0)
     total = (x * x).sum(axis=-1, keepdims=True)
     multiplier, shift = transcendental.inverse_root(total)

@@ -1,4 +1,4 @@
-"""Windows and images: pooling, resizing; and sums over axes."""
+"""Ops on windows and images: pooling and resizing; and reductions over axes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F32 = np.float32
 
 
 def _windows(call: KernelCall, x: Array) -> Array:
-    """[positions, taps, channels], zeros for padding."""
+    """Return windows as [positions, taps, channels], with zeros for padding."""
     return sliding(pooling_windows(call.op), x)
 
 
@@ -27,7 +27,8 @@ def average_pool(call: KernelCall) -> Computed:
 
 
 def average_of_integers(call: KernelCall) -> Computed:
-    """The mean of the integers that lie on the image, halves away from zero; the zero point does not matter."""
+    """Simulate AVERAGE_POOL_2D: the mean of the integers inside the image, halves away from zero. The zero point
+    cancels out."""
     x = call.value(0).astype(np.int64)
     total = _windows(call, x).sum(axis=1)
     count = _windows(call, np.ones_like(x)).sum(axis=1)
@@ -45,7 +46,7 @@ def max_pool(call: KernelCall) -> Computed:
 
 
 def _quotient(a: Array, b: Array | int) -> Array:
-    """As C divides integers: towards zero."""
+    """Divide integers as C does, towards zero."""
     return np.asarray(np.sign(a) * (np.abs(a) // b))
 
 
@@ -77,7 +78,7 @@ def resize_bilinear(call: KernelCall) -> Computed:
 
 
 def bilinear(in_float: Callable[[Corners], Array]) -> Callable[[KernelCall], Computed]:
-    """In integers; of uint8 in float32, half a unit added and the fraction cut off."""
+    """Simulate RESIZE_BILINEAR in integers; uint8 in float32, adding one half and truncating."""
 
     def resized(call: KernelCall) -> Computed:
         if call.output.dtype is not DType.UINT8:
@@ -90,7 +91,7 @@ def bilinear(in_float: Callable[[Corners], Array]) -> Callable[[KernelCall], Com
 
 @dataclass(frozen=True)
 class Corners:
-    """For each output the four pixels around its place, by row and column, and how far it is from the first."""
+    """For each output, the four surrounding pixels by row and column, and its distance from the first."""
 
     pixels: tuple[tuple[Array, Array], tuple[Array, Array]]
     down: Array
@@ -119,7 +120,7 @@ def _real_neighbours(source: int, size: int, corners: bool, centers: bool) -> tu
 
 
 def pixel_by_pixel(found: Corners) -> Array:
-    """Each pixel times the one weight, then the other; column by column: LiteRT's reference kernel."""
+    """Multiply each pixel by one weight, then by the other; column by column, as LiteRT's reference kernel does."""
     down, right = found.down, found.right
     up, left = F32(1) - down, F32(1) - right
     (a, b), (c, d) = found.pixels
@@ -127,7 +128,7 @@ def pixel_by_pixel(found: Corners) -> Array:
 
 
 def weight_by_weight(found: Corners) -> Array:
-    """Each pixel times the product of the weights, row by row: LiteRT's optimized kernel."""
+    """Multiply each pixel by the product of its weights; row by row, as LiteRT's optimized kernel does."""
     down, right = found.down, found.right
     up, left = F32(1) - down, F32(1) - right
     (a, b), (c, d) = found.pixels
@@ -135,7 +136,7 @@ def weight_by_weight(found: Corners) -> Array:
 
 
 def bilinear_in_integers(call: KernelCall) -> Computed:
-    """Places in 1/1024 of a pixel; the mean of four neighbours is rounded half away from zero."""
+    """Interpolate with positions in 1/1024 of a pixel; the mean of four neighbours is rounded half away from zero."""
     x = call.value(0).astype(np.int64)
     corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
     (y0, y1, v), (x0, x1, u) = (
@@ -153,7 +154,7 @@ def bilinear_in_integers(call: KernelCall) -> Computed:
 
 
 def neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[Array, Array, Array]:
-    """For each output the pixels on both sides, and the second one's weight in 1/1024."""
+    """Return, for each output, the pixels on both sides, and the weight of the second in 1/1024."""
     scale = (1024 * source + size // 2) // size
     if corners and size > 1:
         scale = (1024 * (source - 1) + (size - 1) // 2) // (size - 1)
@@ -166,7 +167,7 @@ def neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[Ar
 
 
 def bilinear_in_11_bits(call: KernelCall) -> Computed:
-    """XNNPACK's: weights in 1/2048, rounded to the nearest, the mean rounded half upwards."""
+    """Interpolate as XNNPACK does: weights in 1/2048, rounded to nearest, and the mean rounded half up."""
     x = call.value(0).astype(np.int64)
     corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
     (y0, y1, v), (x0, x1, u) = (
@@ -204,7 +205,7 @@ def mean(call: KernelCall) -> Computed:
 
 
 def mean_in_fixed_point(call: KernelCall) -> Computed:
-    """The division by the number of elements is part of the multiplier."""
+    """Simulate MEAN: the division by the number of elements is part of the multiplier."""
     axes = axes_of(call)
     x = call.centered(0)
     count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
@@ -219,7 +220,7 @@ def mean_in_fixed_point(call: KernelCall) -> Computed:
 
 
 def mean_in_float32(call: KernelCall) -> Computed:
-    """XNNPACK's: the sum of the integers as they are times a float32, plus a float32 for the zero points."""
+    """Simulate XNNPACK's MEAN: the sum of the raw integers times a float32, plus a float32 for the zero points."""
     axes = axes_of(call)
     x, made = call.value(0).astype(np.int64), call.output
     count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
@@ -249,7 +250,7 @@ def arg_min(call: KernelCall) -> Computed:
 
 
 def top_k(call: KernelCall) -> Computed:
-    """The k greatest of each row; of equal ones the first."""
+    """Simulate TOPK_V2: the k largest elements of each row, the first among equals."""
     x, count = call.value(0), int(np.ravel(call.value(1))[0])
     order = np.argsort(-x.astype(np.int64), axis=-1, kind="stable")[..., :count]
     return Computed((call.stored(np.take_along_axis(x, order, axis=-1)), call.stored(order, 1)))

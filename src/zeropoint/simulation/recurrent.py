@@ -19,25 +19,26 @@ from .rescaling import fixed_points
 from .weighted import product
 
 GATE_BITS = 3
-"""Integer bits of what goes into a gate's function."""
+"""Integer bits of the input of a gate's function."""
 
 LOW, HIGH = -32768, 32767
 
 
 class CellArithmetic(Protocol):
-    """What kernels of recurrent layers do differently: functions of 16-bit numbers, and products of two of them."""
+    """What differs between kernels of recurrent layers: functions of 16-bit numbers, and products of two such
+    numbers."""
 
     def sigmoid(self, x: Array) -> Array: ...
 
     def tanh(self, x: Array, integer_bits: int) -> Array: ...
 
     def scaled(self, x: Array, power: int) -> Array:
-        """x * 2**power, the power being below zero."""
+        """Return x * 2**power, for a negative power."""
 
 
 @dataclass(frozen=True)
 class FixedPointCell:
-    """Functions in 16-bit fixed point, products shifted with one rounding: LiteRT."""
+    """LiteRT's arithmetic: functions in 16-bit fixed point, products shifted with one rounding."""
 
     def sigmoid(self, x: Array) -> Array:
         return transcendental.logistic(x, GATE_BITS, 15)
@@ -51,7 +52,7 @@ class FixedPointCell:
 
 @dataclass(frozen=True)
 class TableCell:
-    """Functions from a table, products by a multiplier: TensorFlow Lite Micro."""
+    """TensorFlow Lite Micro's arithmetic: functions by lookup table, products requantized by a multiplier."""
 
     def sigmoid(self, x: Array) -> Array:
         return sigmoid_of_thirds(3 * x)[0]
@@ -66,8 +67,8 @@ class TableCell:
 
 
 def svdf(call: KernelCall) -> Computed:
-    """A product with the feature weights, kept for some steps, and one with the weights over time, of each filter;
-    filters of one rank are added up."""
+    """Simulate SVDF: multiply by the feature weights, keep the results for several time steps, multiply those by each
+    filter's time weights, and sum over the filters of one rank."""
     into, along = (np.float32(call.scale(k)) * np.float32(call.scale(w)) for k, w in ((0, 1), (4, 2)))
     factors = into / np.float32(call.scale(4)), along / np.float32(call.output_scale)
     first, second = (fixed_points(np.asarray(np.float64(factor))) for factor in factors)
@@ -84,12 +85,13 @@ def svdf(call: KernelCall) -> Computed:
 
 
 def is_plain(op: Op) -> bool:
-    """Whether the layer is computed here: with a projection only if that has no bias."""
+    """Whether the LSTM is simulated: a projection is supported only without a bias."""
     return op.inputs[LstmSlot.PROJECTION_BIAS] is None
 
 
 def lstm(call: KernelCall) -> Computed:
-    """Gates i, f, o = sigmoid(W x + R h + b), update g = tanh(...), cell c = f c + i g, output h = o tanh(c)."""
+    """Compute gates i, f, o = sigmoid(W x + R h + b), update g = tanh(...), cell c = f c + i g, output h = o
+    tanh(c)."""
     layer = _Layer(call)
     x = call.value(0).astype(np.int64)
     time = 0 if call.option("timeMajor", False) else 1
@@ -98,18 +100,18 @@ def lstm(call: KernelCall) -> Computed:
 
 
 def _hidden(call: KernelCall) -> QuantParams:
-    """What the output is held in before its projection; without one, that is the output itself."""
+    """Return the parameters of the output before its projection; without a projection, those of the output."""
     params = call.op.intermediates[-1].params if call.op.intermediates else None
     return call.output if params is None or not call.has(LstmSlot.PROJECTION) else params
 
 
 def _towards_zero(x: Array, by: int) -> Array:
-    """Integer division as C++ has it."""
+    """Divide integers as C++ does, towards zero."""
     return np.asarray(np.sign(x) * (np.abs(x) // by))
 
 
 class _Layer:
-    """The state between the steps of a sequence."""
+    """The state of an LSTM between the steps of a sequence."""
 
     def __init__(self, call: KernelCall) -> None:
         self.call, self.arithmetic = call, call.rules.cell
@@ -141,7 +143,7 @@ class _Layer:
         return self.hidden
 
     def _projected(self, units: Array) -> Array:
-        """A product with the projection's weights, in the output's scale."""
+        """Multiply by the projection weights, and requantize to the output's scale."""
         call, made = self.call, self.call.output
         factor = np.float32(call.scale(LstmSlot.PROJECTION)) * np.float32(self.made.scale) / np.float32(made.scale)
         sums = wrapped(product(units - self.made.zero_point, call.centered(LstmSlot.PROJECTION).T))
@@ -152,7 +154,7 @@ class _Layer:
         return np.asarray(found)
 
     def gate(self, gate: Gate, x: Array) -> Array:
-        """What goes into a gate's function, with three integer bits: two products, each rescaled by itself."""
+        """Return the input of a gate's function, with three integer bits: two products, each requantized separately."""
         call = self.call
         bias = call.value(gate.bias).astype(np.int64)
         is_normalized = call.has(gate.normalization)
@@ -169,13 +171,13 @@ class _Layer:
         return self._normalized(np.asarray(total), gate, bias) if is_normalized else np.asarray(total)
 
     def _unit(self, gate: Gate) -> float:
-        """The step of what goes into a gate's normalization."""
+        """Return the scale of the input of a gate's layer normalization."""
         params = self.call.op.intermediates[list(Gate).index(gate)].params
         assert params is not None
         return params.scale
 
     def _normalized(self, x: Array, gate: Gate, bias: Array) -> Array:
-        """(x - mean) / deviation * gain + bias, with ten bits behind the point until the bias is added."""
+        """Return (x - mean) / deviation * gain + bias, with ten fractional bits until the bias is added."""
         count, scale = x.shape[-1], float(self.call.scale(gate.normalization))
         mean = _towards_zero(x.sum(axis=-1, keepdims=True) * 1024, count)
         squares = (x * x).sum(axis=-1, keepdims=True) * ((1 << 20) // count)

@@ -1,6 +1,6 @@
-"""From a sum of products to the output's integers: the ways in which kernels multiply by a real factor.
+"""Requantization: the ways in which kernels multiply an accumulator by a real factor to get the output's integers.
 
-Each is a value. A kernel that differs from another only in this has another value, not another function.
+Each is a value. Kernels that differ only in this have different values, not different functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Real = np.floating[Any]
 
 
 def fixed_points(factors: Array) -> tuple[Array, Array]:
-    """Multipliers and shifts of real factors."""
+    """Return multipliers and shifts of real factors."""
     pairs = [to_fixed_point(float(factor)) for factor in np.ravel(factors)]
     multipliers, shifts = np.array(pairs, np.int64).reshape(-1, 2).T
     return multipliers.reshape(np.shape(factors)), shifts.reshape(np.shape(factors))
@@ -27,22 +27,23 @@ def fixed_points(factors: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Scales:
-    """The factor of a product, inputs * weights / output; each as float32, `weights` perhaps one for each channel."""
+    """The requantization factor input scale * weight scale / output scale; all float32, `weights` possibly one per
+    channel."""
 
     inputs: Array
     weights: Array
     output: Array
 
     def factor(self, product: type[Real] = np.float64, quotient: type[Real] = np.float64) -> Array:
-        """Multiplied and divided in these types."""
+        """Compute the factor, with product and quotient in these types."""
         made = self.inputs.astype(product) * self.weights.astype(product)
         return np.asarray(made.astype(quotient) / self.output.astype(quotient)).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """A 32-bit sum times a 32-bit multiplier, rounded twice. `product` and `quotient`: the types that the factor is
-    computed in, where there is one for all channels; of several, each is computed in float64."""
+    """Multiply a 32-bit accumulator by a 32-bit multiplier, with two roundings. `product` and `quotient` are the types
+    in which a per-tensor factor is computed; per-channel factors are computed in float64."""
 
     product: type[Real] = np.float64
     quotient: type[Real] = np.float64
@@ -58,7 +59,7 @@ class FixedPoint:
 
 @dataclass(frozen=True)
 class FixedPointUpwards(FixedPoint):
-    """The same with halves upwards in the second rounding: ruy, in LiteRT's optimized kernels."""
+    """As `FixedPoint`, with halves up in the second rounding: ruy, in LiteRT's optimized kernels."""
 
     def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Interim]]:
         multiplier, shift = fixed_points(self.factor(scales))
@@ -70,8 +71,8 @@ class FixedPointUpwards(FixedPoint):
 
 @dataclass(frozen=True)
 class EightBits:
-    """Times a multiplier with eight bits behind the point, rounded once, halves upwards: XNNPACK where no sum is
-    involved."""
+    """Multiply by a multiplier with eight fractional bits, with one rounding, halves up: XNNPACK, for ops without an
+    accumulator."""
 
     def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Interim]]:
         ratio = scales.inputs.astype(np.float32) / scales.output.astype(np.float32)
@@ -81,7 +82,7 @@ class EightBits:
 
 @dataclass(frozen=True)
 class WideFixedPoint(FixedPoint):
-    """A 64-bit sum times a 16-bit multiplier, rounded once."""
+    """Multiply a 64-bit accumulator by a 16-bit multiplier, with one rounding."""
 
     def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Interim]]:
         multiplier, shift = fixed_points(self.factor(scales))
@@ -91,7 +92,7 @@ class WideFixedPoint(FixedPoint):
 
 @dataclass(frozen=True)
 class Float64:
-    """A sum times a float64, rounded once, halves away from zero."""
+    """Multiply an accumulator by a float64, with one rounding, halves away from zero."""
 
     def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Interim]]:
         factor = scales.factor()
@@ -100,7 +101,7 @@ class Float64:
 
 @dataclass(frozen=True)
 class Float32:
-    """A sum as float32 times a float32, rounded once, halves to even: XNNPACK."""
+    """Multiply an accumulator, converted to float32, by a float32, with one rounding, halves to even: XNNPACK."""
 
     def __call__(self, sums: Array, scales: Scales) -> tuple[Array, list[Interim]]:
         factor = scales.factor(np.float32, np.float32).astype(np.float32)

@@ -1,6 +1,6 @@
-"""What tells one set of kernels from another: LiteRT's reference kernels, its optimized ones, XNNPACK, and TFLM.
+"""What distinguishes sets of kernels: LiteRT's reference kernels, its optimized kernels, XNNPACK and TFLM.
 
-Each field is a kind of arithmetic that they do not share; whatever has no field is the same in all of them.
+Each field is a kind of arithmetic in which they differ; whatever has no field is the same in all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Kernel = Callable[[KernelCall], Computed]
 
 @dataclass(frozen=True)
 class Rules:
-    """How sums of products, sums, ratios of scales, averages and functions become integers."""
+    """How one set of kernels requantizes accumulators, sums, scale ratios and averages, and computes functions."""
 
     name: str
     layers: Mapping[str, Rescaling]
@@ -105,7 +105,7 @@ TFLM = replace(
     reciprocal_root=functions.reciprocal_root_in_fixed_point,
     block_filler=lambda _: 0,  # whatever the zero point is
     cell=TableCell(),
-    dynamic=None,  # it refuses float data beside integer weights
+    dynamic=None,  # TFLM rejects float data with integer weights
 )
 
 
@@ -140,12 +140,12 @@ XNNPACK = replace(
 
 
 def rules_for(model: Model, graph: Graph, kernels: KernelSet) -> Mapping[Op, Rules]:
-    """The rules that each op is computed by. LiteRT itself says which ops its delegate, XNNPACK, takes."""
+    """Return the rules for each op. LiteRT itself is asked which ops its delegate, XNNPACK, takes."""
     if kernels != "xnnpack":
         return dict.fromkeys(graph.ops, TFLM if kernels == "tflm" else REFERENCE)
     alone = Model([graph, *(other for other in model.graphs if other is not graph)])
     session = Session(alone, kernels="delegate")
-    if not session.is_allocated:  # the delegate comes with the memory
+    if not session.is_allocated:  # the delegate is applied when tensors are allocated
         session.resize([tensor.shape for tensor in graph.inputs], strict=False)
     taken = session.delegated()
     return {op: XNNPACK if place in taken else OPTIMIZED for place, op in enumerate(graph.ops)}

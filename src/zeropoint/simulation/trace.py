@@ -1,4 +1,4 @@
-"""A quantized model run in integers, op by op: every tensor that its ops make, and how each number came about."""
+"""Runs a quantized model in integers, op by op: records every tensor, and explains how each number was computed."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from .explanation import Explanation
 
 RUNTIMES: Mapping[KernelSet, Runtime] = {"reference": "reference", "xnnpack": "delegate", "tflm": "tflm"}
-"""What runs the kernels that are simulated."""
+"""The runtime whose kernels are simulated."""
 
 
 @dataclass(frozen=True)
 class OpIntegers:
-    """The integers that an op made: the least, the greatest, the share at the ends of their type; and whether they were
-    computed here or by LiteRT."""
+    """Statistics of an op's output integers: minimum, maximum, the share at the ends of the type; and whether they were
+    simulated or computed by LiteRT."""
 
     position: int
     kind: str
@@ -52,9 +52,9 @@ class OpIntegers:
 
 @dataclass(frozen=True)
 class Trace:
-    """One sample through one graph. `values` has what each tensor holds, constants apart, as in LiteRT's memory;
-    `elsewhere` are the ops that LiteRT computed: those in float or on indices, and with `float_rest` any other that has
-    no simulation. `row` is the sample as the model takes it."""
+    """One sample run through one graph. `values` holds each tensor except constants, as in LiteRT's memory; `elsewhere`
+    are the ops that LiteRT computed: those in float or on indices, and with `float_rest` integer ops without a
+    simulation. `row` is the sample as the model takes it."""
 
     model: Model
     entry: Entry
@@ -66,13 +66,13 @@ class Trace:
     float_model: Model | None = None
 
     def __getitem__(self, name: str) -> Array:
-        """The integers of a tensor."""
+        """Return the integers of a tensor."""
         return self.value(self.tensor(name))
 
     def value(self, tensor: Tensor) -> Array:
         data = self.values.get(tensor, tensor.data)
         if data is None:
-            raise InvalidModel(f"'{tensor.name}' has no values: no op of the graph makes it")
+            raise InvalidModel(f"'{tensor.name}' has no values: no op of the graph produces it")
         return data
 
     @property
@@ -85,7 +85,8 @@ class Trace:
         return {tensor: short[keys[tensor]] for tensor in self.names}
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor of this name, or short name. Of those that ops make, a part between semicolons is enough."""
+        """Return the tensor with this name or short name. For op outputs, one of the parts between semicolons is
+        enough."""
         names = self.names
         made = [t for op in self.entry.graph.ops for t in op.outputs]
         found = (
@@ -104,12 +105,12 @@ class Trace:
         return [self.value(tensor) for tensor in self.entry.graph.outputs]
 
     def call(self, op: Op) -> KernelCall:
-        """An op with what it read."""
+        """Return an op with the values that it read."""
         inputs = tuple(None if t is None else self.value(t) for t in op.inputs)
         return KernelCall(op, inputs, self.rules[op])
 
     def integers(self) -> Iterator[OpIntegers]:
-        """What the first output of each op holds, where these are integers."""
+        """Yield statistics of the first output of each op that produces integers."""
         for position, op in enumerate(self.entry.graph.ops):
             values = self.value(op.outputs[0]) if op.outputs else np.zeros(0)
             if values.size and values.dtype.kind in "iu":
@@ -125,11 +126,12 @@ class Trace:
                 )
 
     def to_json(self) -> dict[str, Any]:
-        """`integers` as JSON can hold them."""
+        """Return `integers` as JSON values."""
         return {"kernels": self.kernels, "ops": json_values(list(self.integers()))}
 
     def explain(self, tensor: str, index: Sequence[int]) -> Explanation:
-        """How one number came about: what was read, each step of the arithmetic, the real number it stands for."""
+        """Explain how one number was computed: the elements read, each step of the arithmetic, and the real number it
+        represents."""
         from .explanation import explain
 
         return explain(self, tensor, tuple(index))
@@ -137,8 +139,8 @@ class Trace:
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """Whose kernels; which signature; whether LiteRT computes integer ops that have no simulation; and the float model
-    that explanations compare with."""
+    """Which kernels to simulate; which signature; whether LiteRT computes integer ops without a simulation; and the
+    float model that explanations compare with."""
 
     kernels: KernelSet = "reference"
     signature: str | None = None
@@ -159,12 +161,21 @@ def simulate(
     float_rest: bool = False,
     float_model: ModelSource | None = None,
 ) -> Trace:
-    """Run a quantized model on one sample in NumPy integers: what LiteRT computes, bit for bit.
+    """Simulate a quantized model on one sample in NumPy integers: bit for bit what the runtime computes.
 
-    `kernels`: "reference" are LiteRT's plain kernels, "xnnpack" what applications get by default on a desktop, "tflm"
-    those of TensorFlow Lite Micro. Ops in float, and on indices and shapes, are computed by LiteRT; so are, with
-    `float_rest`, integer ops that have no simulation. `float_model` is what the model was made of: explanations then
-    say what it has.
+    Ops in float, and on indices and shapes, are computed by LiteRT.
+
+    Args:
+        model: The quantized model.
+        sample: One sample: an array, a tuple in input order, or a dict by input name.
+        kernels: The kernels to simulate: "reference" (LiteRT's plain kernels), "xnnpack" (what desktop applications get
+            by default) or "tflm" (TensorFlow Lite Micro).
+        signature: The signature to run, if the model has several.
+        float_rest: Let LiteRT compute integer ops that cannot be simulated, instead of raising.
+        float_model: The float model that the model was quantized from; explanations then also show its values.
+
+    Returns:
+        A trace with the integers of every tensor; `trace.explain(tensor, index)` shows how a number was computed.
     """
     original = None if float_model is None else load(float_model)
     found = next(simulate_all(load(model), [sample], SimulationOptions(kernels, signature, float_rest, original)), None)
@@ -174,7 +185,7 @@ def simulate(
 
 
 def simulate_all(model: Model, samples: Samples, options: SimulationOptions) -> Iterator[Trace]:
-    """The same for each sample, every one from a fresh state."""
+    """Simulate each sample, starting from a fresh state every time."""
     where = entry(model, options.signature)
     ready: dict[tuple[tuple[int, ...], ...], Simulator] = {}
     for row in _fitting_rows(samples, where):
@@ -185,7 +196,7 @@ def simulate_all(model: Model, samples: Samples, options: SimulationOptions) -> 
 
 
 class Simulator:
-    """A model made ready: what is asked of LiteRT is asked once, for any number of samples of one shape."""
+    """A model prepared for simulation: LiteRT is queried once, for any number of samples of one shape."""
 
     def __init__(self, model: Model, where: Entry, options: SimulationOptions) -> None:
         self.model, self.entry, self.options = model, where, options
@@ -200,21 +211,21 @@ class Simulator:
         if missing and not options.float_rest:
             kinds = ", ".join(dict.fromkeys(f"{op.label} ({executions[op]})" for op in missing))
             raise UnsupportedOp(
-                f"there is no simulation of {kinds}: '{missing[0].name}'; let LiteRT compute these with "
+                f"{kinds} cannot be simulated: '{missing[0].name}'; let LiteRT compute such ops with "
                 f"{argument('float_rest', True)}"
             )
         self.elsewhere = frozenset(outside.union(missing))
         self._runners: dict[Op, tuple[Runner, tuple[Tensor, ...]]] = {}
 
     def run(self, row: Row) -> Trace:
-        """One sample."""
+        """Simulate one sample."""
         known = self.rules, self.elsewhere, self.options.float_model
         trace = Trace(self.model, self.entry, self.options.kernels, row, {}, *known)
         _Sample(self, trace).call(self.entry.graph, row)
         return trace
 
     def in_litert(self, op: Op, values: Mapping[Tensor, Array]) -> list[Array]:
-        """What LiteRT, or TensorFlow Lite Micro, makes of these inputs."""
+        """Return what LiteRT, or TensorFlow Lite Micro, computes from these inputs."""
         if op not in self._runners:
             alone = isolate(self.graph_of[op], [op], lambda _: True)
             self._runners[op] = Runner(alone.model, kernels=RUNTIMES[self.options.kernels]), alone.fed
@@ -223,7 +234,8 @@ class Simulator:
 
 
 class _Sample:
-    """A sample on its way through the graphs. Of a graph that is called repeatedly, the last call's values remain."""
+    """A sample being run through the graphs. For a graph that is called repeatedly, the values of the last call
+    remain."""
 
     def __init__(self, simulator: Simulator, trace: Trace) -> None:
         self.simulator, self.trace = simulator, trace
@@ -247,20 +259,20 @@ class _Sample:
 
 
 def compute(call: KernelCall) -> Computed:
-    """What the kernels that the call's rules describe make of its inputs."""
+    """Return what the kernels described by the call's rules compute."""
     kernel = kernel_of(call.op, call.rules)
     assert kernel is not None
     return kernel(call)
 
 
 def initial_state(tensor: Tensor) -> Array:
-    """A real zero."""
+    """Return the initial state: real zeros."""
     zero = 0 if tensor.params is None or tensor.params.axis is not None else tensor.params.zero_point
     return np.full(tensor.shape, zero, tensor.dtype.storage)
 
 
 def _fitting_rows(samples: Samples, where: Entry) -> Iterator[Row]:
-    """Samples as the model takes them: real numbers for inputs that are quantized are quantized."""
+    """Yield samples as the model takes them: real numbers given for quantized inputs are quantized."""
     for sample in iterate(samples):
         ports = _ports(sample, where)
         for _, row in rows([sample], replace(where, ports=ports), Notes()):
@@ -268,7 +280,7 @@ def _fitting_rows(samples: Samples, where: Entry) -> Iterator[Row]:
 
 
 def _ports(sample: Any, where: Entry) -> tuple[Port, ...]:
-    """The model's inputs, those as float that are given real numbers."""
+    """Return the model's inputs, with float type where the sample has real numbers."""
     given = list(sample.values()) if isinstance(sample, Mapping) else sample
     arrays = given if isinstance(given, list | tuple) else [given]
     if len(arrays) != len(where.ports):
@@ -287,14 +299,14 @@ def _encoded(value: Array, tensor: Tensor) -> Array:
 
 
 def _resolved(model: Model, where: Entry, row: Row) -> tuple[Model, Entry]:
-    """The model with the sizes that this sample gives its tensors; as it is, where the file says them all."""
+    """Return the model with the tensor shapes of this sample; unchanged if the file has no dynamic shapes."""
     graph = where.graph
     sizes = {t: value.shape for t, value in zip(graph.inputs, row, strict=True)}
     is_open = any(-1 in (t.shape_signature or ()) for t in graph.tensors)
     if not is_open and all(t.shape == shape for t, shape in sizes.items()):
         return model, where
     if graph is not model.main:
-        raise InvalidModel(f"the sizes of '{graph.name}' are open; only those of a model's first graph can be resolved")
+        raise InvalidModel(f"'{graph.name}' has dynamic shapes; these are supported only in a model's first graph")
     session = Session(model, kernels="optimized", open_shapes=True)
     session.invoke(row)
     shapes = session.shapes()[: len(graph.tensors)]

@@ -1,8 +1,8 @@
-"""Exponentials, reciprocals, roots and logarithms in fixed point, as kernels without floating point do them.
+"""Exponentials, reciprocals, roots and logarithms in fixed point, as kernels without floating point compute them.
 
-A number with m integer bits is stored as round(value * 2**(bits - m)), `bits` being 31 or, in recurrent layers, 15. A
-product of two has the integer bits of both. All of these are polynomials or Newton's iterations; every product is
-rounded, so that their order matters.
+A number with m integer bits is stored as round(value * 2**(bits - m)), with `bits` 31 or, in recurrent layers, 15. A
+product has the integer bits of both factors. All functions are polynomials or Newton iterations; every product is
+rounded, so the order of operations matters.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ INT32_MIN = -INT32_MAX - 1
 
 
 def constant(value: float, integer_bits: int = 0, bits: int = 31) -> int:
-    """Rounded to 31 bits, and from there to fewer."""
+    """Return a constant rounded to 31 bits, and from there to fewer."""
     wide = round(value * (1 << (31 - integer_bits)))
     return int(shift_right(np.asarray(wide), 31 - bits))
 
 
 def shift_left(x: Array, places: Array | int, bits: int = 31) -> Array:
-    """Saturated: a number with fewer integer bits."""
+    """Shift left with saturation, which reduces the number of integer bits."""
     return np.asarray(np.clip(x << places, -(1 << bits), (1 << bits) - 1))
 
 
 def half_sum(a: Array, b: int) -> Array:
-    """(a + b) / 2, halves away from zero."""
+    """Return (a + b) / 2, halves away from zero."""
     total = a + b
     return np.asarray(np.trunc((total + np.where(total >= 0, 1, -1)) / 2).astype(np.int64))
 
 
 def leading_zeros(x: Array) -> Array:
-    """Of x as 32 bits; 32 for zero."""
+    """Return the number of leading zeros of x in 32 bits; 32 for zero."""
     return np.asarray(32 - np.frexp(x.astype(np.float64))[1] * (x > 0))
 
 
-# exp(x) for x from -1/4 to 0 is Taylor's polynomial around -1/8; further below, it is that times exp(-2**k) for the
-# bits k of what is left.
+# exp(x) for x from -1/4 to 0 is a Taylor polynomial around -1/8; below that, it is multiplied by exp(-2**k) for the
+# bits k of the remainder.
 BARREL = range(-2, 5)
 VANISHING = 32
-"""exp(-32) is nothing."""
+"""exp(-32) rounds to zero."""
 
 
 def exp_of_negative(x: Array, integer_bits: int, bits: int = 31) -> Array:
-    """exp(x) for x <= 0 with so many integer bits; the result has none."""
+    """Return exp(x) for x <= 0 with `integer_bits` integer bits; the result has none."""
     fraction = bits - integer_bits
     eighth, third = constant(math.exp(-1 / 8), 0, bits), constant(1 / 3, 0, bits)
     quarter = 1 << (fraction - 2)
@@ -68,7 +68,7 @@ def exp_of_negative(x: Array, integer_bits: int, bits: int = 31) -> Array:
 
 
 def _reciprocal(x: Array, bits: int) -> Array:
-    """2 / (1 + x) for x from 0 to 1, with two integer bits: three of Newton's iterations on (1 + x) / 2."""
+    """Return 2 / (1 + x) for x from 0 to 1, with two integer bits: three Newton iterations on (1 + x) / 2."""
     half = half_sum(x, (1 << bits) - 1)
     guess = constant(48 / 17, 2, bits) + high_product(half, constant(-32 / 17, 2, bits), bits)
     for _ in range(3):
@@ -78,36 +78,36 @@ def _reciprocal(x: Array, bits: int) -> Array:
 
 
 def one_over_one_plus(x: Array, bits: int = 31) -> Array:
-    """1 / (1 + x) for x from 0 to 1."""
+    """Return 1 / (1 + x) for x from 0 to 1."""
     return shift_left(_reciprocal(x, bits), 1, bits)
 
 
 def one_minus_over_one_plus(x: Array, bits: int = 31) -> Array:
-    """(1 - x) / (1 + x) for x from 0 to 1."""
+    """Return (1 - x) / (1 + x) for x from 0 to 1."""
     return shift_left(_reciprocal(x, bits) - (1 << (bits - 2)), 2, bits)
 
 
 def logistic(x: Array, integer_bits: int, bits: int = 31) -> Array:
-    """1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x))."""
     positive = one_over_one_plus(exp_of_negative(-np.abs(x), integer_bits, bits), bits)
     result = np.where(x > 0, positive, (1 << bits) - 1 - positive)
     return np.asarray(np.where(x == 0, 1 << (bits - 1), result))
 
 
 def tanh(x: Array, integer_bits: int, bits: int = 31) -> Array:
-    """Of twice the exponent: that has one integer bit more."""
+    """Return tanh(x), computed from exp(-2 |x|), whose argument has one more integer bit."""
     positive = one_minus_over_one_plus(exp_of_negative(-np.abs(x), integer_bits + 1, bits), bits)
     return np.asarray(np.where(x < 0, -positive, np.where(x == 0, 0, positive)))
 
 
 def reciprocal(x: Array, integer_bits: int) -> tuple[Array, Array]:
-    """1 / x for x >= 1 as a number below one, and by how many bits it is too large."""
+    """Return 1 / x for x >= 1 as a number below one, and the number of bits by which it is too large."""
     headroom = leading_zeros(x)
     return one_over_one_plus((x << headroom) - (1 << 31)), integer_bits - headroom
 
 
 def inverse_root(x: Array) -> tuple[Array, Array]:
-    """1 / sqrt(x) of an integer as a multiplier and a shift (positive: left): five of Newton's iterations."""
+    """Return 1 / sqrt(x) of an integer as a multiplier and a shift (positive: left): five Newton iterations."""
     is_small = x <= 1
     x = np.where(is_small, 2, x)
     shift = np.full(x.shape, 11, np.int64)
@@ -131,7 +131,7 @@ FOURTH_ROOT = math.sqrt(math.sqrt(2))
 
 
 def logarithm(x: Array, integer_bits: int, result_bits: int) -> Array:
-    """log(x) for x >= 1, by a rational function near a power of the root of two."""
+    """Return log(x) for x >= 1, by a rational function near a power of the square root of two."""
     kept = result_bits + 1
     quarter = shift_right(np.asarray(1 << 29), kept)
     headroom = leading_zeros(x)
@@ -151,7 +151,7 @@ def logarithm(x: Array, integer_bits: int, result_bits: int) -> Array:
 
 
 def _saturated_left(x: Array, bits: Array | int) -> Array:
-    """A shift that ends at the ends of 32 bits a little before they are reached."""
+    """Shift left, saturating slightly before the limits of 32 bits."""
     limit = (np.int64(1) << (31 - np.asarray(bits))) - 1
     shifted = wrapped(np.asarray(x) << bits)
     result = np.where(x > limit, INT32_MAX, np.where(x < -limit, INT32_MIN, shifted))

@@ -1,4 +1,4 @@
-"""Golden vectors: every tensor of every op as files, for testbenches of hardware and of kernels."""
+"""Golden vectors: every tensor of every op as files, for testing hardware and kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMATS: tuple[VectorFormat, ...] = ("npy", "hex")
 INDEX = "index.json"
 SCHEMA_VERSION = 1
 FIXED = ("multiplier", "shift", "factor", "zero point", "lower bound", "upper bound")
-"""Steps that are the same for all samples."""
+"""Intermediate results that are the same for all samples."""
 
 
 def export_vectors(
@@ -37,11 +37,11 @@ def export_vectors(
     ops: Sequence[str] = (),
     overwrite: bool = False,
 ) -> list[str]:
-    """Write what the ops of some kinds, or all, read and made for each sample; the names of the files.
+    """Write the inputs and outputs of all ops, or of some kinds, for each sample; return the names of the files.
 
-    `.npy` files hold arrays. Hex text has one element to a line, as two's complement of the type's width, in the order
-    of memory, as Verilog's $readmemh reads it. index.json says which file belongs to what: ops with their options,
-    multipliers and shifts, tensors with their shapes, types and scales. The same inputs give the same bytes.
+    `.npy` files hold arrays. Hex text has one element per line, in two's complement of the type's width and in memory
+    order, as Verilog's $readmemh reads it. index.json describes the files: ops with their options, multipliers and
+    shifts, tensors with their shapes, types and scales. Equal inputs give equal bytes.
     """
     place, written, index = Path(folder), [], None
     for number, trace in enumerate(traces):
@@ -55,9 +55,9 @@ def export_vectors(
         flowing = {t: f"sample{number}_{_file(trace, t)}.{format}" for t in tensors if not t.is_constant}
         written += _write(trace, place, flowing, overwrite)
     if index is None:
-        raise InvalidRecipe("there are no samples to write vectors of; give at least one")
+        raise InvalidRecipe("there are no samples to write vectors for; give at least one")
     index["samples"] = number + 1
-    # Last, so that a folder with an index is complete.
+    # Written last, so that a folder with an index is complete.
     write_whole(place / INDEX, [json.dumps(index, indent=1).encode()], overwrite=overwrite)
     return [*written, INDEX]
 
@@ -93,7 +93,7 @@ def _write(trace: Trace, place: Path, files: dict[Tensor, str], overwrite: bool)
 
 
 def _file(trace: Trace, tensor: Tensor) -> str:
-    """A name that file systems take: the tensor's number, and what is left of its name."""
+    """Return a valid file name: the tensor's number, followed by its name without special characters."""
     number = trace.entry.graph.tensors.index(tensor)
     return f"t{number:04}_{re.sub(r'[^A-Za-z0-9]+', '_', trace.names[tensor])[-60:].strip('_')}"
 
@@ -150,7 +150,7 @@ def _op(trace: Trace, op: Op, numbers: dict[Tensor, int]) -> dict[str, Any]:
     return {
         "position": trace.entry.graph.ops.index(op),
         "kind": op.label,
-        "inputs": [None if t is None else numbers.get(t) for t in op.inputs],  # None, too, for handles of variables
+        "inputs": [None if t is None else numbers.get(t) for t in op.inputs],  # also None for variable handles
         "outputs": [numbers.get(t) for t in op.outputs],
         "activation": fused_activation(op).name,
         "options": json_values(options),

@@ -1,4 +1,4 @@
-"""Layers with weights: sums of products, rescaled to the output."""
+"""Layers with weights: integer accumulators, requantized to the output."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from .rules import Rules
 
 EXACT = (("float32", 2.0**24), ("float64", 2.0**53))
-"""Up to where sums of integers are exact in floating point, in which matrices are multiplied several times as fast."""
+"""Limit below which integer sums are exact in floating point, where matrix products are several times as fast."""
 
 
 def product(left: Array, right: Array) -> Array:
-    """A matrix product of integers, exactly, as int64."""
+    """Return the exact matrix product of integers, as int64."""
     largest = float(np.abs(left).max(initial=0)) * float(np.abs(right).sum(axis=-2).max(initial=0))
     for dtype, limit in EXACT:
         if largest < limit:
@@ -36,7 +36,7 @@ def layout_of(op: Op) -> Layout:
 
 
 def weighted(call: KernelCall) -> Computed:
-    """CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV, FULLY_CONNECTED.
+    """Simulate CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV and FULLY_CONNECTED.
 
     output = zero point + rescale(sum over k of (x[k] - zero point) * (w[k] - zero point) + bias)
     """
@@ -65,7 +65,8 @@ def rescaling(call: KernelCall, bias_slot: int | None) -> Rescaling:
 
 
 def rescaling_of(op: Op, rules: Rules, made: DType, bias: DType | None) -> Rescaling:
-    """Beside 16-bit activations sums have 64 bits, unless the bias has 32, or some kernels find no bias."""
+    """Return the requantization of a layer. With 16-bit activations, accumulators have 64 bits, unless the bias has 32
+    bits or, in some kernels, there is no bias."""
     kind = op.kind
     if made is not DType.INT16:
         return rules.grouped if kind == "CONV_2D" and _has_groups(op) else rules.layers[kind]
@@ -80,7 +81,7 @@ def _has_groups(op: Op) -> bool:
 
 
 def matrix_product(call: KernelCall) -> Computed:
-    """BATCH_MATMUL, of two tensors that may both flow."""
+    """Simulate BATCH_MATMUL of two tensors, both of which may be activations."""
     left, right = (
         values.swapaxes(-1, -2) if call.option(adjoint) else values
         for values, adjoint in ((call.centered(0), "adjX"), (call.centered(1), "adjY"))
