@@ -9,8 +9,11 @@ import pytest
 import zeropoint
 from zeropoint.bench.latency import Benchmark, Latency, Timing, TimingOptions
 from zeropoint.dtypes import DType
-from zeropoint.errors import InvalidRecipe
+from zeropoint.errors import InvalidRecipe, RuntimeFailure
 from zeropoint.graph import Model
+from zeropoint.improve import measured_target
+from zeropoint.ops import OpSpec
+from zeropoint.plan.plan import Planned
 
 from ..nets import Net, normal, samples_for
 
@@ -49,3 +52,28 @@ def test_layers_that_are_slow_in_integers_keep_only_integer_weights(monkeypatch:
     layers = [op for op in result.model.main.ops if op.kind == "CONV_2D"]
     assert all(op.inputs[0].dtype is DType.FLOAT32 for op in layers)
     assert len(zeropoint.to_bytes(result.model)) < len(zeropoint.to_bytes(model))
+
+
+def test_a_way_that_fails_is_named_and_the_others_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net()
+    x = net.conv(net.input(1, 16, 16, 8), normal(8, 3, 3, 8))
+    model = net.model(net.conv(net("HARD_SWISH", [x]), normal(32, 3, 3, 8, seed=1)))
+    build = measured_target.build
+
+    def failing(planned: Planned, ops: Mapping[str, OpSpec]) -> Model:
+        if not planned.plans[0].schemes:
+            raise RuntimeFailure("a kernel is missing")
+        return build(planned, ops)
+
+    monkeypatch.setattr(measured_target, "build", failing)
+    result = zeropoint.quantize(model, data=samples_for(model, 8), effort="quick", measure=True)
+    (note,) = [note for note in result.notes if "timed on this machine" in note]
+    assert "by the table" in note
+    assert "dynamic layers not possible: a kernel is missing" in note
+
+    def broken(planned: Planned, ops: Mapping[str, OpSpec]) -> Model:
+        raise RuntimeFailure("no kernel at all")
+
+    monkeypatch.setattr(measured_target, "build", broken)
+    with pytest.raises(RuntimeFailure, match="no kernel at all"):
+        zeropoint.quantize(model, data=samples_for(model, 8), effort="quick", measure=True)

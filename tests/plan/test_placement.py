@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 import zeropoint
@@ -99,6 +102,41 @@ def test_dense_layers_between_floats_round_their_inputs_as_they_run() -> None:
     weights = [op.inputs[1] for op in result.model.main.ops if op.kind == "FULLY_CONNECTED"]
     assert all(t is not None and t.dtype.label == "int8" and len(t.params.scales) > 1 for t in weights)
     assert not [s for s in result.skipped if s.op.kind == "FULLY_CONNECTED"]
+
+
+def depthwise_net(side: int = 16, *, bent: bool = True) -> Model:
+    """An inverted bottleneck with a padded depthwise layer before, and if it is `bent` behind, a HARD_SWISH."""
+    net = Net()
+    x = net.conv(net.input(1, side, side, 8), normal(64, 1, 1, 8))
+    x = net("HARD_SWISH", [x]) if bent else x
+    x = net("PAD", [x, [[0, 0], [2, 2], [2, 2], [0, 0]]], (1, side + 4, side + 4, 64))
+    kernel, bias = normal(1, 5, 5, 64, seed=1, spread=0.2), np.zeros(64, np.float32)
+    steps = {"strideH": 1, "strideW": 1, "depthMultiplier": 1}
+    x = net("DEPTHWISE_CONV_2D", [x, kernel, bias], (1, side, side, 64), name="each", padding=1, **steps)
+    return net.model(net.conv(net("HARD_SWISH", [x]), normal(8, 1, 1, 64, seed=2)))
+
+
+def with_costs(**changed) -> Target:
+    assert CPU.costs is not None
+    return replace(CPU, costs=replace(CPU.costs, **changed))
+
+
+def test_depthwise_layers_are_float_where_that_saves_conversions_if_the_costs_say_so() -> None:
+    usual, other = (made(depthwise_net(), target=target) for target in (CPU, with_costs(float_depthwise=True)))
+    assert [scheme.label for op, scheme in usual.plan.schemes.items() if op.kind == "DEPTHWISE_CONV_2D"] == ["int8"]
+    assert [(op.name, scheme.label) for op, scheme in other.plan.dynamic.items()] == [("each", "weights")]
+    unpacked = ["DEQUANTIZE"]  # its weights are integers in the file
+    island = ["DEQUANTIZE", "HARD_SWISH", "PAD", "DEPTHWISE_CONV_2D", "HARD_SWISH", "QUANTIZE"]
+    assert kinds(other.model) == unpacked + steps("CONV_2D", *island, "CONV_2D")
+    assert undelegated(other) == []
+
+
+def test_padding_goes_with_the_convolution_that_reads_it() -> None:
+    """The delegate then makes one op of both. By its size alone, a PAD would rather move bytes."""
+    targets = [with_costs(float_depthwise=True, integer=3.0, fused_pads=fused) for fused in (True, False)]
+    together, apart = (kinds(made(depthwise_net(bent=False), target=target).model) for target in targets)
+    assert together.index("PAD") + 1 == together.index("DEPTHWISE_CONV_2D")
+    assert apart[apart.index("PAD") + 1] == "DEQUANTIZE"
 
 
 def test_nothing_is_split_off_where_everything_is_fast() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..bench.latency import TimingOptions, benchmark
-from ..errors import InvalidRecipe, argument
+from ..bench.latency import TimingOptions, benchmark, sample_for
+from ..errors import InvalidRecipe, ZeropointError, argument
 from ..graph.model import Model
 from ..plan.planner import plan_model, prepare_model
 from ..plan.request import Interface, Request
 from ..plan.rewrite import build
 from ..recipe import Recipe, Rule
+from ..runtime import Runner
 from ..tflite import to_bytes
 
 ROUNDS = 15
@@ -30,6 +31,7 @@ def ways(request: Request) -> Iterator[tuple[str, Request]]:
         "integers wherever possible": None,
         "no dynamic layers": replace(costs, dynamic=False),
         "integers no faster than floats": replace(costs, integer_mac=costs.float_mac),
+        "integers for products of matrices": replace(costs, integer=1.5 * costs.integer, float_depthwise=True),
     }
     for name, own in others.items():
         yield name, replace(request, target=replace(target, costs=own))
@@ -52,18 +54,34 @@ def measured_request(model: Model, request: Request) -> tuple[Request, str]:
     """The request for whatever is fastest here, and what each way took.
 
     Each is built with quick effort, and they are timed in turns on one thread, in CPU time: other work on the machine
-    is no reason to choose one.
+    is no reason to choose one. Whatever the table gives has to work; another way that does not is only named.
     """
-    asked, models = dict[str, Request](), dict[str, Model]()
+    asked, models, failed = dict[str, Request](), dict[str, Model](), dict[str, str]()
     for name, way in ways(request):
-        quick = replace(way, effort="quick", method="minmax" if way.method == "auto" else way.method)
-        planned = plan_model(prepare_model(model, quick), quick)
-        made = build(planned, request.ops)
-        is_new = all(to_bytes(made) != to_bytes(other) for other in models.values())
-        if is_new and (not models or any(plan.does_anything for plan in planned.plans)):
+        try:
+            made = _built(model, way, is_first=not models)
+        except ZeropointError as error:
+            if not models:
+                raise
+            failed[name] = str(error)
+            continue
+        if made is not None and all(to_bytes(made) != to_bytes(other) for other in models.values()):
             asked[name], models[name] = way, made
     timed = benchmark({FLOAT: model, **models}, TimingOptions(rounds=ROUNDS, inside=False, clock="cpu"))
     seconds = {timing.name: timing.latencies[0].fastest for timing in timed.models}
     best = min(models, key=lambda name: seconds[name])
-    listed = ", ".join(f"{name} {1e3 * taken:.3f} ms" for name, taken in seconds.items())
+    took = [f"{name} {1e3 * taken:.3f} ms" for name, taken in seconds.items()]
+    listed = ", ".join(took + [f"{name} not possible: {why}" for name, why in failed.items()])
     return asked[best], f"{best}: fastest of those timed on this machine ({listed})"
+
+
+def _built(model: Model, request: Request, *, is_first: bool) -> Model | None:
+    """The model that a way gives, run once, since what cannot run cannot be timed. None if it leaves all as it is,
+    which only the first may."""
+    quick = replace(request, effort="quick", method="minmax" if request.method == "auto" else request.method)
+    planned = plan_model(prepare_model(model, quick), quick)
+    if not is_first and not any(plan.does_anything for plan in planned.plans):
+        return None
+    made = build(planned, request.ops)
+    Runner(made).run(sample_for(made))
+    return made

@@ -158,6 +158,10 @@ class Layout:
         patch = (coverage[:, None] * expected).reshape(groups, length)
         return np.asarray(np.einsum("gok,gk->go", matrix, patch).reshape(-1))
 
+    def is_depthwise(self, op: Op) -> bool:
+        """Whether each output channel reads one of several input channels: there is nothing to sum over channels."""
+        return 1 < self._groups(op) == _operand(op, self.data).shape[-1]
+
     def macs(self, op: Op) -> int:
         """Multiply-accumulates: every output element sums over one channel's weights."""
         weights = op.inputs[self.weights]

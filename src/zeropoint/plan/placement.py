@@ -8,7 +8,7 @@ sizes, multiplications and the target's table (`Costs`), so that the same model 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ..dtypes import DType
@@ -48,12 +48,15 @@ class Placement:
                 continue
             network.add(op, FLOATS, round(self._integer_cost(op, costs)))
             network.add(INTEGERS, op, round(self._float_cost(op, costs)))
+        for pad, layer in self._fused_pads(costs):
+            network.add(pad, layer, FORBIDDEN)
+            network.add(layer, pad, FORBIDDEN)
         for tensor in self.graph.tensors:
             if tensor.dtype is DType.FLOAT32 and tensor.data is None:
                 self._connect(network, tensor, interface, round(costs.call + costs.conversion * tensor.size))
         kept = network.cut()
         left = [op for op in self.schemes if op not in kept]
-        chosen = {op: self._dynamic(op) or FLOAT for op in left}
+        chosen = {op: self._on_floats(op) or FLOAT for op in left}
         return chosen, [self._told(op) for op, scheme in chosen.items() if scheme is FLOAT]
 
     def _connect(self, network: Network[object], tensor: Tensor, interface: Interface, cost: int) -> None:
@@ -70,6 +73,16 @@ class Placement:
         if readers:
             network.add(maker, (tensor, "to float"), cost)
             network.add((tensor, "to integers"), maker, cost)
+
+    def _fused_pads(self, costs: Costs) -> Iterator[tuple[Op, Op]]:
+        """Padding that takes no time of its own if the convolution that reads it computes in the same type."""
+        for op in self.schemes if costs.fused_pads else ():
+            readers = [use.op for use in self._uses.readers(op.outputs[0])] if op.kind == "PAD" else []
+            if len(readers) == 1 and readers[0] in self.schemes and self._is_convolution(readers[0]):
+                yield op, readers[0]
+
+    def _is_convolution(self, op: Op) -> bool:
+        return isinstance(self.ops[op.kind].layout, Convolution)
 
     def _side(self, op: Op | None, ends: DType) -> object:
         """The node of an op; of others than those to decide about, the side that they are on."""
@@ -96,18 +109,37 @@ class Placement:
             return True
         held = sum(t.size for t in self._weights(op) if t.data is not None)
         is_layer = self.ops[op.kind].macs is not None and held > 0
-        return (is_layer or held >= self.schemes[op].min_elements) and self._dynamic(op) is None
+        return (is_layer or held >= self.schemes[op].min_elements) and self._on_floats(op) is None
 
     def _weights(self, op: Op) -> list[Tensor]:
         """Operands that are trained parameters if they are constant."""
         return [t for k, t in enumerate(op.inputs) if t is not None and self.ops[op.kind].held(k) is not None]
 
+    def _on_floats(self, op: Op) -> Scheme | None:
+        """Float activations beside integer weights, if a layer may have that."""
+        if self._may_be_float(op):
+            return replace(self.schemes[op], activations=None, symmetric=False, unpacked=True)
+        return self._dynamic(op)
+
+    def _may_be_float(self, op: Op) -> bool:
+        """Whether it is a depthwise layer, and such may compute in float."""
+        layout, costs = self.ops[op.kind].layout, self.target.costs
+        if (
+            costs is None
+            or not costs.float_depthwise
+            or layout is None
+            or any(t.data is None for t in self._weights(op))
+        ):
+            return False
+        return layout.is_depthwise(op)
+
     def _dynamic(self, op: Op) -> Scheme | None:
-        """Float activations beside integer weights, if the target has that for a dense or recurrent layer."""
+        """Weights that stay integers beside activations that are rounded, if the target has that for a dense or
+        recurrent layer."""
         spec, scheme, weights = self.ops[op.kind], self.schemes[op], self._weights(op)
         if self.target.costs is None or not self.target.costs.dynamic:
             return None
-        if spec.macs is None or isinstance(spec.layout, Convolution) or scheme.weights not in spec.hybrid:
+        if spec.macs is None or self._is_convolution(op) or scheme.weights not in spec.hybrid:
             return None
         if any(t.data is None for t in weights) or sum(t.size for t in weights) < scheme.min_elements:
             return None
@@ -131,7 +163,8 @@ class Placement:
             each = costs.moved_integer if self._moves(op) else costs.slow
             return costs.slow_call + costs.slow_integer_mac * macs_of(op, self.ops) + each * self._size(op)
         each = costs.moved_integer if self._moves(op) else costs.integer
-        return costs.call + costs.integer_mac * macs_of(op, self.ops) + each * self._size(op)
+        mac = costs.float_mac if self._may_be_float(op) else costs.integer_mac
+        return costs.call + mac * macs_of(op, self.ops) + each * self._size(op)
 
     def _float_cost(self, op: Op, costs: Costs) -> float:
         dynamic, macs = self._dynamic(op), macs_of(op, self.ops)

@@ -81,7 +81,9 @@ class Costs:
 
     They are medians over x86 with AVX2, where integers multiply as slowly as floats, and processors that have
     instructions for products of bytes (VNNI, dot product on ARM), where they are four times as fast. `dynamic`: dense
-    layers between floats may round their inputs as they run.
+    layers between floats may round their inputs as they run. `float_depthwise`: depthwise layers may be float, on
+    processors on which their integers multiply no faster than floats, as those instructions only sum over channels.
+    `fused_pads`: a PAD is part of the convolution that reads it, unless a conversion stands between the two.
     """
 
     float_mac: float = 0.1
@@ -95,6 +97,8 @@ class Costs:
     call: float = 500.0
     slow_call: float = 5000.0
     dynamic: bool = True
+    float_depthwise: bool = False
+    fused_pads: bool = True
 
 
 @dataclass(frozen=True, repr=False)
