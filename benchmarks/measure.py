@@ -29,7 +29,12 @@ class Times:
         return statistics.median(own / other for own, other in pairs)
 
 
-def take_turns(jobs: Mapping[str, Callable[[], object]], rounds: int, patience: float = math.inf) -> Times:
+def take_turns(
+    jobs: Mapping[str, Callable[[], object]],
+    rounds: int,
+    patience: float = math.inf,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Times:
     """Run each job once unmeasured, then all of them `rounds` times, every other round in reverse order.
 
     A job that takes longer than `patience` seconds takes part in fewer rounds, but in two at least.
@@ -39,15 +44,15 @@ def take_turns(jobs: Mapping[str, Callable[[], object]], rounds: int, patience: 
     for k in range(rounds):
         for name in list(jobs) if k % 2 == 0 else reversed(list(jobs)):
             if k < turns[name]:
-                seconds[name].append(timed(jobs[name]))
+                seconds[name].append(timed(jobs[name], clock))
     return Times({name: tuple(taken) for name, taken in seconds.items()})
 
 
-def timed(job: Callable[[], object]) -> float:
+def timed(job: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
     """Seconds that the job takes."""
-    start = time.perf_counter()
+    start = clock()
     job()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def peak_memory(prepare: str, *arguments: str) -> int:

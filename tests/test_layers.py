@@ -54,7 +54,7 @@ PLACES = {
     "ai_edge_litert": {"tflite", "runtime"},
     "ai_edge_litert.interpreter": {"runtime"},
     "keras": {"train", "sources"},
-    "tensorflow": {"sources"},
+    "tensorflow": {"sources", "train"},
     "litert_torch": {"sources"},
     "litert_converter": {"sources"},
     "tflite_micro": {"runtime"},

@@ -12,7 +12,16 @@ from keras import ops
 from zeropoint.affine import QuantParams, dequantize, quantize
 from zeropoint.dtypes import Array, DType
 from zeropoint.train.backend import array_of
-from zeropoint.train.fake_quant import QuantLevels, fake_quant, nudge, soft_round, symmetric_scale, symmetric_steps
+from zeropoint.train.fake_quant import (
+    ClipBounds,
+    QuantLevels,
+    fake_quant,
+    nudge,
+    round_and_clip,
+    soft_round,
+    symmetric_scale,
+    symmetric_steps,
+)
 
 from .gradients import value_and_gradients
 
@@ -131,6 +140,24 @@ def test_a_staircase_leads_from_a_line_to_rounding(slope):
     assert (np.diff(stairs) >= 0).all()
     if slope == 1.0:
         assert np.allclose(stairs, k, atol=1e-6)
+
+
+@pytest.mark.parametrize(("bits", "low"), [(8, -128), (8, -3), (8, 0), (16, -32768), (4, 0), (1, 0)])
+def test_the_fused_gradient_of_clipping_is_the_composed_one(bits, low):
+    """Elements on the ends count as inside in both."""
+    ends = np.float32(low), np.float32(low + 2**bits - 1)
+    drawn = np.random.default_rng(3).uniform(2.0 * ends[0] - 9, 2.0 * ends[1] + 9, (50, 8))
+    k = np.concatenate([drawn.reshape(-1), ends]).astype(np.float32)
+    found = [
+        value_and_gradients(
+            lambda k, low, high, given=given: round_and_clip(k, ClipBounds(low, high, bits=given)),
+            (k, *ends),
+            upstream(k.shape),
+        )[1]
+        for given in (bits, None)
+    ]
+    for fused, composed in zip(*found, strict=True):
+        np.testing.assert_allclose(fused, composed, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("bits", [1, 17, 0])

@@ -74,7 +74,7 @@ class ActivationRanges:
     def __init__(
         self, groups: Sequence[Group], bits: Sequence[int], settings: QuantSettings, add_weight: AddWeight
     ) -> None:
-        self.groups, self.settings = tuple(groups), settings
+        self.groups, self.bits, self.settings = tuple(groups), tuple(bits), settings
         self.known = GroupVectors.of(groups, bits)
         self.learned = settings.ranges == "learned"
         # What is used once frozen, and what averages and last values are kept in: lows and highs.

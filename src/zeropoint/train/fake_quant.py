@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from keras import ops
 
 from ..errors import InvalidRecipe
+from .backend import fused_clip_gradient, has_fused_clip_gradient
 
 RangeSource = Literal["learned", "average", "last"]
 ScaleSource = Literal["learned", "last"]
@@ -86,7 +87,8 @@ INT8 = QuantLevels()
 class ClipBounds:
     """The least and the greatest whole number of steps, and which of the two want a gradient: each costs time.
 
-    That gradient is taken from the first of `every` parts of the batch, times as many.
+    That gradient is taken from the first of `every` parts of the batch, times as many. `bits` is given where the bounds
+    are those of a grid of so many bits, or start at zero: TensorFlow has a kernel for that gradient.
     """
 
     low: Any
@@ -94,6 +96,22 @@ class ClipBounds:
     learn_low: bool = True
     learn_high: bool = True
     every: int = 1
+    bits: int | None = None
+
+    def gradients(self, above: Any, k: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
+        """What reaches `k` and the two ends of the gradient `above` of the clipped values."""
+        if self.bits is not None and has_fused_clip_gradient():
+            inside, to_low, to_high = fused_clip_gradient(above, k, low, high, self.bits)
+        else:
+            is_low, is_high = k < low, k > high
+            inside = ops.where(ops.logical_or(is_low, is_high), ops.zeros_like(above), above)
+            to_low = _summed(above, is_low, low, self.every) if self.learn_low else None
+            to_high = _summed(above, is_high, high, self.every) if self.learn_high else None
+        return (
+            inside,
+            to_low if self.learn_low else ops.zeros_like(low),
+            to_high if self.learn_high else ops.zeros_like(high),
+        )
 
 
 @dataclass(frozen=True)
@@ -107,10 +125,10 @@ class NudgedRange:
     low: Any
     high: Any
 
-    def bounds(self, *, learn: bool = True) -> ClipBounds:
-        """The ends in steps."""
+    def bounds(self, *, learn: bool = True, bits: int | None = None) -> ClipBounds:
+        """The ends in steps; for `bits` see `ClipBounds`."""
         inverse = 1.0 / self.scale
-        return ClipBounds(self.low * inverse, self.high * inverse, learn, learn)
+        return ClipBounds(self.low * inverse, self.high * inverse, learn, learn, bits=bits)
 
     def in_steps(self, x: Any, every: int = 1) -> Any:
         """How many steps x is from zero. Kernels multiply by the inverse as well: pixels often lie halfway between two
@@ -175,12 +193,7 @@ def round_and_clip(k: Any, bounds: ClipBounds, rounding: Rounding = HALF_TO_EVEN
         def gradient(*upstream: Any, **named: Any) -> tuple[Any, ...]:
             # PyTorch gives the arguments once more, and the gradient by name.
             above = named["upstream"] if named else upstream[0]
-            nothing = ops.zeros_like(above)
-            is_low, is_high = k < low, k > high
-            inside = ops.where(ops.logical_or(is_low, is_high), nothing, above)
-            to_low = _summed(above, is_low, low, bounds.every) if bounds.learn_low else ops.zeros_like(low)
-            to_high = _summed(above, is_high, high, bounds.every) if bounds.learn_high else ops.zeros_like(high)
-            return inside, to_low, to_high, ops.zeros_like(detail)
+            return *bounds.gradients(above, k, low, high), ops.zeros_like(detail)
 
         # Ends in steps are whole but for float rounding, which values on them share.
         return ops.clip(rounding.function(k, detail), ops.round(low), ops.round(high)), gradient

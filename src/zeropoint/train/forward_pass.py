@@ -290,7 +290,7 @@ class ForwardPass:
     ) -> Value:
         """`k` is in steps of the group's grid; `fused` limits what it stands for; for `every` see `_every`."""
         ranges, grid = self.graph.ranges, self.grids[group]
-        bounds = grid.bounds(learn=ranges.learned and not ranges.groups[group].fixed)
+        bounds = grid.bounds(learn=ranges.learned and not ranges.groups[group].fixed, bits=ranges.bits[group])
         bounds = replace(bounds, every=self._every(k) if every is None else every)
         if fused is not None:
             bounds = _within(bounds, fused, grid.scale)
@@ -342,7 +342,7 @@ def _within(bounds: fake_quant.ClipBounds, fused: tuple[float, float], scale: An
     if low == 0:
         bounds = replace(bounds, low=ops.zeros_like(bounds.low), learn_low=False)
     elif low > -math.inf:
-        bounds = replace(bounds, low=ops.maximum(bounds.low, ops.round(low / scale)))
+        bounds = replace(bounds, low=ops.maximum(bounds.low, ops.round(low / scale)), bits=None)
     if high < math.inf:
         bounds = replace(bounds, high=ops.minimum(bounds.high, ops.round(high / scale)))
     return bounds
