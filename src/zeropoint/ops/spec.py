@@ -186,6 +186,7 @@ class Trait(Flag):
     RANKS = auto()  # only the order of its inputs counts, not how far apart they are
     RECURRENT = auto()  # computes step by step, keeping a state
     CASTS = auto()  # gives numbers another type
+    VIEW = auto()  # its output is the bytes of its input in another shape
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,8 @@ class KernelSpec:
     that an integer kernel keeps values in: "gate" ones for the sums of each gate before its layer normalization, a
     "hidden" one for the output before its projection. `note` says why a type is not claimed although LiteRT has a
     kernel for it. `table` gives the function that an op applies to each number, where there is no kernel: its results
-    are then gathered from a table of 256 entries.
+    are then gathered from a table of 256 entries. `in_place` are the inputs whose memory LiteRT may give to the first
+    output, outside of its delegate.
     """
 
     types: tuple[DType, ...] = ()
@@ -212,6 +214,7 @@ class KernelSpec:
     intermediates: tuple[str, ...] = ()
     note: str = ""
     table: Callable[[Op], Function | None] | None = None
+    in_place: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

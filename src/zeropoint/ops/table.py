@@ -27,7 +27,7 @@ BOTH = (INT8, INT16)
 PRODUCT, RATIO, SUM, SQUARE, ROOT = Rescale.PRODUCT, Rescale.RATIO, Rescale.SUM, Rescale.SQUARE, Rescale.ROOT
 VARIADIC, TIED, AVERAGES, FUSES = Trait.VARIADIC, Trait.TIED, Trait.AVERAGES, Trait.FUSES
 HOMOGENEOUS, HAS_POLES, RANKS, RECURRENT = Trait.HOMOGENEOUS, Trait.HAS_POLES, Trait.RANKS, Trait.RECURRENT
-KEEPS_ZERO = Trait.KEEPS_ZERO
+KEEPS_ZERO, VIEW = Trait.KEEPS_ZERO, Trait.VIEW
 
 ACT, INDEX, MATRIX, COEFFICIENTS = Activation(), spec.Untouched(), Weight(axis=None), spec.Coefficients()
 GAINS = spec.Coefficients(hybrid=False)
@@ -36,11 +36,13 @@ POLE = Activation(pole=True)
 Options = Mapping[DType, Mapping[str, object]]
 
 
-def since(int8: int, int16: int | None = None, *needs: Need, options: Options | None = None) -> KernelSpec:
+def since(
+    int8: int, int16: int | None = None, *needs: Need, options: Options | None = None, in_place: tuple[int, ...] = ()
+) -> KernelSpec:
     """Integer kernels for int8, and int16 where it is given, from these op versions on."""
     versions = {"int8": int8} if int16 is None else {"int8": int8, "int16": int16}
     types = (INT8,) if int16 is None else BOTH
-    return KernelSpec(types, versions=versions, needs=needs, options=options or {})
+    return KernelSpec(types, versions=versions, needs=needs, options=options or {}, in_place=in_place)
 
 
 # A probability in [0, 1) and a value in [-1, 1): the kernels hard-code these output parameters.
@@ -146,10 +148,10 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("SVDF", (ACT, MATRIX, COEFFICIENTS, Bias((4, 2)), spec.CellState(least=-110, greatest=110, summed=2)),
            SVDF_KERNELS, RECURRENT | FUSES, input_scales=REMEMBERED),
     # Arithmetic.
-    OpSpec("ADD", TWO, since(2, 3, options=ANY_SCALE), FUSES | Trait.ADDS, batch=broadcasts, rescale=SUM, max_rescale=ADDED),
-    OpSpec("SUB", TWO, since(2, 5, options=ANY_SCALE), FUSES | Trait.SUBTRACTS, batch=broadcasts, rescale=SUM),
-    OpSpec("MUL", TWO, since(2, 4), FUSES | Trait.MULTIPLIES, batch=broadcasts, rescale=PRODUCT, max_rescale=WRAPS),
-    OpSpec("DIV", (ACT, POLE), since(1, 1, Need.CONSTANT_DIVISOR), HAS_POLES | KEEPS_ZERO, batch=broadcasts),
+    OpSpec("ADD", TWO, since(2, 3, options=ANY_SCALE, in_place=(0, 1)), FUSES | Trait.ADDS, batch=broadcasts, rescale=SUM, max_rescale=ADDED),
+    OpSpec("SUB", TWO, since(2, 5, options=ANY_SCALE, in_place=(0, 1)), FUSES | Trait.SUBTRACTS, batch=broadcasts, rescale=SUM),
+    OpSpec("MUL", TWO, since(2, 4, in_place=(0, 1)), FUSES | Trait.MULTIPLIES, batch=broadcasts, rescale=PRODUCT, max_rescale=WRAPS),
+    OpSpec("DIV", (ACT, POLE), since(1, 1, Need.CONSTANT_DIVISOR, in_place=(0, 1)), HAS_POLES | KEEPS_ZERO, batch=broadcasts),
     OpSpec("SQUARED_DIFFERENCE", TWO, since(2), batch=broadcasts, rescale=SQUARE),
     OpSpec("MAXIMUM", TWO, since(2, 4), TIED, batch=broadcasts),
     OpSpec("MINIMUM", TWO, since(2, 4), TIED, batch=broadcasts),
@@ -184,7 +186,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("CAST", ONE, KernelSpec(note="it makes floats of other numbers, or others of floats"), Trait.CASTS,
            batch=pointwise),
     # Normalizations.
-    OpSpec("SOFTMAX", ONE, since(2, 3), batch=along(batch.last_axis), fixed=UNIT, negligible=20.0, probabilities="row",
+    OpSpec("SOFTMAX", ONE, since(2, 3, in_place=(0,)), batch=along(batch.last_axis), fixed=UNIT, negligible=20.0, probabilities="row",
            input_scales=EXPONENTIALS),
     OpSpec("LOG_SOFTMAX", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(16 / 256, 127)}, probabilities="row",
            input_scales=LOGARITHMS),
@@ -212,10 +214,10 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("RESIZE_BILINEAR", (ACT, INDEX), since(2, 4), TIED | HOMOGENEOUS | AVERAGES, batch=only(0)),
     OpSpec("RESIZE_NEAREST_NEIGHBOR", (ACT, INDEX), since(2, 4), TIED | HOMOGENEOUS, batch=only(0)),
     # Moving data.
-    OpSpec("RESHAPE", (ACT, INDEX), since(1, 1), TIED, batch=by_sample, optional=(1,)),
+    OpSpec("RESHAPE", (ACT, INDEX), since(1, 1, in_place=(0,)), TIED | VIEW, batch=by_sample, optional=(1,)),
     OpSpec("TRANSPOSE", (ACT, INDEX), since(2, 5), TIED, batch=along(batch.transposed)),
-    OpSpec("EXPAND_DIMS", (ACT, INDEX), since(1, 1), TIED, batch=along(batch.inserted)),
-    OpSpec("SQUEEZE", ONE, since(1, 1), TIED, batch=along(batch.squeezed)),
+    OpSpec("EXPAND_DIMS", (ACT, INDEX), since(1, 1, in_place=(0,)), TIED | VIEW, batch=along(batch.inserted)),
+    OpSpec("SQUEEZE", ONE, since(1, 1, in_place=(0,)), TIED | VIEW, batch=along(batch.squeezed)),
     OpSpec("PACK", ONE, since(2, 3), VARIADIC | TIED, batch=joined(batch.axis_of_output)),
     OpSpec("UNPACK", ONE, since(2, 4), VARIADIC | TIED, batch=along(batch.axis_of_input)),
     OpSpec("CONCATENATION", ONE, since(2, 3), VARIADIC | TIED, batch=joined(batch.axis_of_output)),
@@ -226,7 +228,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("GATHER", (Activation(constant=MATRIX), INDEX), since(2, 4), TIED, batch=batch.gathers),
     OpSpec("GATHER_ND", (ACT, INDEX), since(1, 3), TIED, batch=only(1)),
     OpSpec("EMBEDDING_LOOKUP", (INDEX, Activation(constant=Weight(axis=0))), LOOKUP_KERNELS, TIED, batch=only(0)),
-    OpSpec("DYNAMIC_UPDATE_SLICE", (ACT, ACT, INDEX), since(1, 4), TIED),
+    OpSpec("DYNAMIC_UPDATE_SLICE", (ACT, ACT, INDEX), since(1, 4, in_place=(0,)), TIED),
     OpSpec("PAD", (ACT, INDEX), since(2, 3), TIED | HOMOGENEOUS, batch=along(batch.padded)),
     OpSpec("PADV2", (ACT, INDEX, ACT), since(2, 3), TIED, batch=along(batch.padded)),
     OpSpec("MIRROR_PAD", (ACT, INDEX), since(2, 3), TIED, batch=along(batch.padded)),

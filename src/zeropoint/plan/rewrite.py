@@ -19,6 +19,7 @@ from ..ops import UNPACKED_SINCE, OpSpec
 from ..ops.interpolation import Function, table_of
 from ..tflite.metadata import restated
 from ..tflite.schema import default_options
+from .in_place import copy_overwritten
 from .lstm import lstm_intermediates
 from .match import reads_only_shape
 from .plan import Form, Plan, Planned, form_type
@@ -116,6 +117,8 @@ def build(planned: Planned, ops: Mapping[str, OpSpec], encoder: Encoder | None =
     with edit.signatures_follow(made):
         for plan in planned.plans:
             rewrite(plan.on(made.graphs[plan.index]), ops, encoder)
+    for graph in made.graphs:
+        copy_overwritten(graph, ops)
     made.metadata = restated(planned.model, made)
     return made
 

@@ -1,0 +1,106 @@
+"""Copies where LiteRT's plain kernels would overwrite numbers that are still to be read.
+
+LiteRT lets RESHAPE and its like share the memory of their input, and ADD and its like write into that of an input which
+nothing else reads. It asks that of the input and of the tensor that had the memory first, but not of those in between
+(`ArenaPlanner::IdentifyInPlaceTensors`, LiteRT 2.3):
+
+    a = ABS(x); b = MUL(a, c); d = RESHAPE(b); e = MUL(d, f); ABS(e); CONCATENATION(b, ...)
+
+All of a, b, d and e are one piece of memory, and CONCATENATION reads e where it should read b. Another order of the ops
+would not help: its delegate runs what it takes as early as it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from ..graph.edit import insert_after, unused_name
+from ..graph.model import Graph, Op, Tensor
+from ..graph.query import Use, Uses
+from ..ops import OPS, OpSpec, Trait
+from ..tflite.schema import default_options
+
+SMALLEST = 5
+"""Bytes of the tensors that LiteRT overwrites, at least."""
+
+
+def copy_overwritten(graph: Graph, ops: Mapping[str, OpSpec]) -> None:
+    """Edit the graph in place: what an op would overwrite though others may read it later is copied for that op."""
+    memory = _Memory(graph, ops)
+    for op in list(graph.ops):
+        for use in memory.taken(op):
+            if memory.is_read_by_others(use):
+                _copy(graph, use)
+            else:
+                memory.share(use.tensor, op.outputs[0])
+
+
+class _Memory:
+    """Which tensors share their bytes, as far as the ops of a graph were gone through."""
+
+    def __init__(self, graph: Graph, ops: Mapping[str, OpSpec]) -> None:
+        self._uses, self._ops = Uses(graph), ops
+        self._kept = {t for t in graph.tensors if t.is_variable or t.is_constant}.union(graph.inputs)
+        self._first: dict[Tensor, Tensor] = {}
+        self._sharing: dict[Tensor, list[Tensor]] = {}
+
+    def taken(self, op: Op) -> Iterator[Use]:
+        """The inputs whose memory the first output of `op` may take: one, if shapes are known."""
+        spec = self._ops.get(op.kind)
+        if spec is None or not spec.kernels.in_place or self._uses.is_output(op.outputs[0]):
+            return
+        for slot in spec.kernels.in_place:
+            source = op.inputs[slot] if slot < len(op.inputs) else None
+            if source is None or source in self._kept or not source.shape:  # scalars are too small
+                continue
+            if Trait.VIEW in spec.traits or self._can_be_overwritten(source, op.outputs[0]):
+                if Trait.VIEW in spec.traits or self._readers(self._first.get(source, source)) == 1:
+                    yield Use(op, slot)
+                if not _is_open(source) and not _is_open(op.outputs[0]):
+                    return
+
+    def _can_be_overwritten(self, source: Tensor, result: Tensor) -> bool:
+        """As LiteRT asks first. What had the memory before is asked of the input that it has chosen so."""
+        size, wanted = (t.size * t.dtype.bits // 8 for t in (source, result))
+        fits = _is_open(source) or _is_open(result) or size == wanted >= SMALLEST
+        return fits and self._readers(source) == 1
+
+    def _readers(self, tensor: Tensor) -> int:
+        return len(self._uses.readers(tensor)) + self._uses.is_output(tensor)
+
+    def share(self, source: Tensor, result: Tensor) -> None:
+        first = self._first.setdefault(result, self._first.get(source, source))
+        sharing = self._sharing.setdefault(first, [first])
+        sharing.append(result)
+
+    def is_read_by_others(self, use: Use) -> bool:
+        """Whether `use` changes numbers that others read, and not for certain before it."""
+        if Trait.VIEW in self._ops[use.op.kind].traits:
+            return False
+        sharing = self._sharing.get(self._first.get(use.tensor, use.tensor), [])
+        others = {reader.op for t in sharing for reader in self._uses.readers(t)}
+        return bool(others - {use.op}) and not self._needed(use.op).issuperset(others)
+
+    def _needed(self, op: Op) -> set[Op]:
+        """`op`, and all ops that have to run before it."""
+        found, waiting = {op}, [op]
+        while waiting:
+            makers = {self._uses.producer(t) for t in waiting.pop().inputs if t is not None}
+            new = {maker for maker in makers if maker is not None} - found
+            found |= new
+            waiting += new
+        return found
+
+
+def _is_open(tensor: Tensor) -> bool:
+    return any(d < 0 for d in tensor.shape_signature or ())
+
+
+def _copy(graph: Graph, use: Use) -> None:
+    """Let the op read a copy. CONCATENATION has kernels for all types and ranks, none of which works in place."""
+    source = use.tensor
+    twin = replace(source, name=unused_name(graph, f"{source.name}/copy"))
+    version = OPS["CONCATENATION"].kernels.versions.get(source.dtype.label, 1)
+    joined = Op("CONCATENATION", [source], [twin], default_options("ConcatenationOptions", axis=0), version)
+    insert_after(graph, source, joined, [use])
