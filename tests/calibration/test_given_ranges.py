@@ -35,9 +35,9 @@ def test_json_gives_ranges_and_parameters(written):
     )
     found = ranges_from_json(path).entries
     assert found == {
-        "a": Range(-1, 2.5, path),
-        "b": Range(0, 127.5, path, QuantParams((0.5,), (-128,), DType.INT8)),
-        "c": Range(-8192, 8191.75, path, QuantParams((0.25,), (0,), DType.INT16)),
+        "a": Range(-1, 2.5, "ranges.json"),
+        "b": Range(0, 127.5, "ranges.json", QuantParams((0.5,), (-128,), DType.INT8)),
+        "c": Range(-8192, 8191.75, "ranges.json", QuantParams((0.25,), (0,), DType.INT16)),
     }
 
 

@@ -27,15 +27,16 @@ from .skeleton import Place, Skeleton, find_places, skeleton_of
 
 @dataclass(frozen=True)
 class Range:
-    """A tensor's range and where it comes from. `params` where these were given rather than a range.
+    """A tensor's range. `params` where these were given rather than a range.
 
-    `channels` are the ranges of weights channel by channel; `low` and `high` span all of them. `found_by` says how the
-    tensor was found, if not by its name.
+    `origin` says who gave it, and is empty for what was computed from other ranges. `channels` are the ranges of
+    weights channel by channel; `low` and `high` span all of them. `found_by` says how the tensor was found, if not by
+    its name.
     """
 
     low: float
     high: float
-    origin: str
+    origin: str = ""
     params: QuantParams | None = None
     channels: tuple[tuple[float, float], ...] = ()
     found_by: str = ""
@@ -162,8 +163,9 @@ def ranges_from_json(path: PathLike) -> Ranges:
         raise InvalidStats(f"{path} must hold an object of tensor names")
     encodings = encodings_in(content, str(path))
     if encodings is not None:
-        return Ranges({name: _encoded(each, str(path)) for name, each in encodings.items()}, foreign=True)
-    return ranges_from(content, str(path))
+        return Ranges({name: _encoded(each, origin) for name, each in encodings.items()}, foreign=True)
+    given = ranges_from(content, str(path)).entries  # whose errors say the whole path
+    return Ranges({name: replace(each, origin=origin) for name, each in given.items()})
 
 
 def _ranges_of_model(model: Model, origin: str) -> Ranges:
@@ -209,7 +211,7 @@ def default_range(low: float, high: float) -> Ranges:
     """The same range for every activation that nothing tells one of."""
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise InvalidStats(f"{low:g} to {high:g} is no range; give two numbers such as -6,6")
-    return Ranges({}, Range(low, high, "default"))
+    return Ranges({}, Range(low, high, "default range"))
 
 
 def _encoded(channels: tuple[Encoding, ...], origin: str) -> Range:

@@ -201,7 +201,7 @@ def quantize(
     """
     from ..improve.pipeline import run_without_data
     from ..plan.planner import require_float_part, with_matched_rules
-    from ..report.quantization import SavedAs, print_plan, print_verdict
+    from ..report.quantization import SavedAs, print_plans, print_verdict
     from ..sources.models import size_of
 
     path = output.path(reports)
@@ -225,8 +225,7 @@ def quantize(
     else:
         result = sampled.quantize(with_states(request, sampled), samples.settings(), remarks)
     if path is None:
-        for plan in result.plans:
-            print_plan(plan, screen.results)
+        print_plans(result, screen.results)
         print_verdict(result.verdict, remarks)
     else:
         size = result.save(path, overwrite=reports.overwrite, write_ranges=output.write_ranges)

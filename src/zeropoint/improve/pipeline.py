@@ -23,7 +23,7 @@ from ..errors import MissingExtra, UnsupportedOp, argument
 from ..files import PathLike
 from ..graph.edit import with_written_ranges
 from ..graph.model import Model, Op
-from ..graph.query import Use, constants
+from ..graph.query import Use, constants, tensor_keys
 from ..ops.check import check_runnable
 from ..parallel import cached_property
 from ..plan.fit import placed
@@ -54,8 +54,8 @@ from .search import MOST_JUDGED, StepRecord, StepSearch, judged_samples
 class Result(Displayed):
     """The quantized model with the plans it was made by, one for each graph that was changed.
 
-    `prepared` is the float model that the plans are for, `stats` what its ranges come from. `verdict` says whether the
-    model agrees with the float one.
+    `prepared` is the float model that the plans are for, `stats` what its ranges come from, `unmatched` the names of
+    given ranges that it has no tensors for. `verdict` says whether the model agrees with the float one.
     """
 
     model: Model
@@ -69,6 +69,7 @@ class Result(Displayed):
     verdict: Verdict = UNKNOWN
     target: Target = INTEGER
     tool: ToolReport | None = None
+    unmatched: tuple[str, ...] = ()
 
     @property
     def check(self) -> Check:
@@ -100,6 +101,12 @@ class Result(Displayed):
     @property
     def repairs(self) -> tuple[Repair, ...]:
         return tuple(r for plan in self.plans for r in plan.repairs)
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Tensors whose parameters were given, by name, and who gave them."""
+        names = {} if self.prepared is None else tensor_keys(self.prepared)
+        return {names[tensor]: text for plan in self.plans for tensor, text in plan.given.items()}
 
     def save(self, path: PathLike, *, overwrite: bool = False, write_ranges: bool = False) -> int:
         """Write the model, whole or not at all; return the file's size. `write_ranges` adds minima and maxima for
@@ -192,7 +199,7 @@ def carry_out(planned: Planned, request: Request, *, trained: bool = False, enco
     require_runnable(made)
     notes = (*planned.notes, *_other_weights(planned.plans, request))
     result = Result(made, planned.plans, tuple(warnings), notes, prepared=planned.model, stats=request.stats)
-    return replace(result, target=request.target)
+    return replace(result, target=request.target, unmatched=request.ranges.unmatched)
 
 
 def _told(model: Model, request: Request, trained: bool) -> Model:

@@ -98,7 +98,7 @@ def smooth(graph: Graph, found: Boundary, seen: TensorStats | None, ops: Mapping
     made = _insert_product(graph, found, np.asarray(factors if found.side == "behind" else 1 / factors, np.float32))
     for op in found.layers:
         _scale(graph, op, ops, np.asarray(factors, np.float32), found.side)
-    return {made: Range(float((low / factors).min()), float((high / factors).max()), "its channels scaled")}
+    return {made: Range(float((low / factors).min()), float((high / factors).max()))}
 
 
 def _insert_product(graph: Graph, found: Boundary, factors: Array) -> Tensor:

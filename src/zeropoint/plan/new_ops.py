@@ -24,7 +24,7 @@ class NewOps:
         """A new float tensor with a name of its own."""
         tensor = Tensor(unused_name(self.graph, f"{beside.name}/{what}"), shape, DType.FLOAT32)
         self.graph.tensors.append(tensor)
-        self.made[tensor] = spans if isinstance(spans, Tensor) else Range(*spans, "follows from the ranges beside it")
+        self.made[tensor] = spans if isinstance(spans, Tensor) else Range(*spans)
         return tensor
 
     def like(self, beside: Tensor, what: str, spans: Bounds | Tensor) -> Tensor:

@@ -97,6 +97,14 @@ Node = Held | Use
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where parameters come from that were given rather than measured. It is no longer true once they are others."""
+
+    text: str
+    form: Form
+
+
+@dataclass(frozen=True)
 class Group:
     """Places that share parameters: a kernel wants one scale for all of them, or no conversion was needed between them.
 
@@ -147,7 +155,8 @@ class Plan(Displayed):
     which of these ops the target is the reason. `inputs` and `outputs` are what the graph's own are for the caller.
     `index` is the graph's place in its model. `bias_limit` is the greatest integer that the target takes in a bias.
     `verdicts` say where each op will run on the target, `wide_ops` why ops have 16 bits though the recipe asks for 8.
-    `received` is what ops that call other graphs return as integers.
+    `received` is what ops that call other graphs return as integers. `origins` tells of tensors, and of places where
+    they are read, that have parameters which were given.
     """
 
     graph: Graph
@@ -167,6 +176,7 @@ class Plan(Displayed):
     verdicts: Mapping[Op, OpVerdict] = field(default_factory=dict)
     wide_ops: Mapping[Op, str] = field(default_factory=dict)
     received: Mapping[Tensor, QuantParams] = field(default_factory=dict)
+    origins: Mapping[Tensor | Use, Origin] = field(default_factory=dict)
 
     @property
     def does_anything(self) -> bool:
@@ -178,6 +188,18 @@ class Plan(Displayed):
     def form(self, use: Use) -> Form | None:
         """What the numbers at `use` are held in; None if they are float."""
         return self.packed[use].form if use in self.packed else self.wanted.get(use)
+
+    def origin(self, place: Tensor | Use) -> str | None:
+        """Who gave the parameters of a tensor, or those by which it is read; None if they were measured or computed."""
+        given = self.origins.get(place)
+        held = self.form(place) if isinstance(place, Use) else self.stored.get(place)
+        return given.text if given is not None and given.form == held else None
+
+    @property
+    def given(self) -> dict[Tensor, str]:
+        """The tensors whose parameters were given, and by whom."""
+        found = ((p.tensor if isinstance(p, Use) else p, self.origin(p)) for p in self.origins)
+        return {tensor: text for tensor, text in found if text is not None}
 
     def key(self, use: Use) -> str:
         """A name for the numbers at `use`, unlike that of any other use in the model."""
@@ -217,7 +239,7 @@ class Plan(Displayed):
         """What rewriting needs of this plan, for an exact copy of the graph."""
         tensors = dict(zip(self.graph.tensors, twin.tensors, strict=True))
         ops = dict(zip(self.graph.ops, twin.ops, strict=True))
-        carried_out = replace(self, groups=(), skipped=(), repairs=(), dynamic={}, verdicts={}, wide_ops={})
+        carried_out = replace(self, groups=(), skipped=(), repairs=(), dynamic={}, verdicts={}, wide_ops={}, origins={})
         return carried_out.mapped(twin, tensors.__getitem__, ops.__getitem__)
 
     def mapped(self, graph: Graph, tensor: Callable[[Tensor], Tensor], op: Callable[[Op], Op]) -> Plan:
@@ -228,6 +250,9 @@ class Plan(Displayed):
 
         def use(u: Use) -> Use:
             return Use(op(u.op), u.slot)
+
+        def place(p: Tensor | Use) -> Tensor | Use:
+            return use(p) if isinstance(p, Use) else tensor(p)
 
         constants = replace(
             self.constants,
@@ -252,6 +277,7 @@ class Plan(Displayed):
             {op(o): verdict for o, verdict in self.verdicts.items()},
             {op(o): why for o, why in self.wide_ops.items()},
             {tensor(t): p for t, p in self.received.items()},
+            {place(p): origin for p, origin in self.origins.items()},
         )
 
     def __str__(self) -> str:
@@ -263,7 +289,7 @@ class Plan(Displayed):
         what = ", ".join(f"{n} {label}" for label, n in kinds.items()) or "nothing in integers"
         yield f"plan for '{self.graph.name}': {what}, {len(self.skipped)} float"
         for tensor in self.graph.inputs:
-            yield f"  input '{tensor.name}' given as {self.inputs.get(tensor) or 'float32'}"
+            yield f"  input '{tensor.name}' given as {self.inputs.get(tensor) or 'float32'}{self._by(tensor)}"
         reasons = {**self.wide_ops, **{s.op: s.reason for s in self.skipped}}
         for op in self.graph.ops:
             yield f"  {op.label} {labels[op]}  '{op.name}'"
@@ -281,7 +307,11 @@ class Plan(Displayed):
         uses = [Use(op, slot) for slot, tensor in enumerate(op.inputs) if tensor is not None]
         yield from (f"      in  {self._use(use)}" for use in uses if use.tensor.dtype.is_float)
         made = [tensor for tensor in op.outputs if tensor.dtype.is_float]
-        yield from (f"      out {self.stored.get(tensor) or 'float32'}" for tensor in made)
+        yield from (f"      out {self.stored.get(tensor) or 'float32'}{self._by(tensor)}" for tensor in made)
+
+    def _by(self, place: Tensor | Use) -> str:
+        text = self.origin(place)
+        return "" if text is None else f"  given: {text}"
 
     def _label(self, op: Op) -> str:
         if op in self.schemes:
@@ -297,8 +327,9 @@ class Plan(Displayed):
         wanted, stored = self.wanted.get(use), self.stored.get(use.tensor)
         shown = str(wanted or "float32")
         if use.tensor.is_constant:
-            return f"{self.packed.get(use, shown)}  constant"
-        return shown if stored == wanted else f"{shown}  converted from {stored or 'float32'}"
+            return f"{self.packed.get(use, shown)}  constant{self._by(use)}"
+        converted = "" if stored == wanted else f"  converted from {stored or 'float32'}"
+        return f"{shown}{converted}{self._by(use)}"
 
 
 @dataclass(frozen=True, repr=False)

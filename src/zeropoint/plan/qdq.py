@@ -112,17 +112,17 @@ def _fake_quant(op: Op) -> _Mark:
     """The kernel's arithmetic: q in [0 or 1, 2**bits - 1], zero nudged to an integer."""
     low, high = min(0.0, float(op.option("min"))), max(0.0, float(op.option("max")))
     bits, least = int(op.option("numBits", 8)) or 8, int(bool(op.option("narrowRange")))
-    greatest = 2**bits - 1
+    greatest, origin = 2**bits - 1, f"{op.kind} in the model"
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        return _Mark(op, Range(low, high, op.kind), None)
+        return _Mark(op, Range(low, high, origin), None)
     # In float32, as the kernel: a zero in the middle between two integers is common.
     scale = float(np.float32(high - low) / np.float32(greatest - least))
     zero = min(max(math.floor(least - np.float32(low) / np.float32(scale) + np.float32(0.5)), least), greatest)
     low, high = scale * (least - zero), scale * (greatest - zero)
     if bits > 8:
-        return _Mark(op, Range(low, high, op.kind), None)
+        return _Mark(op, Range(low, high, origin), None)
     params = QuantParams((scale,), (zero - 2 ** (bits - 1),), DType.INT8)
-    return _Mark(op, Range(low, high, op.kind, params if bits == 8 else _few_levels(scale, greatest - zero)), params)
+    return _Mark(op, Range(low, high, origin, params if bits == 8 else _few_levels(scale, greatest - zero)), params)
 
 
 def _few_levels(scale: float, above: int) -> QuantParams:
@@ -146,7 +146,7 @@ def _pair(op: Op) -> _Mark:
     shift = 2 ** (dtype.bits - 1) if dtype.kind == "uint" else 0
     zero_points = tuple(z - shift for z in params.zero_points)
     grid = QuantParams(params.scales, zero_points, DType.INT8, params.granularity) if dtype.bits <= 8 else None
-    return _Mark(op, Range(*params.range(), "QUANTIZE", held), grid)
+    return _Mark(op, Range(*params.range(), "QUANTIZE in the model", held), grid)
 
 
 @dataclass
@@ -254,13 +254,13 @@ def _is_float_activation(tensor: Tensor) -> bool:
 def _forward(op: Op, spec: OpSpec, inputs: list[Range | None]) -> Range | None:
     """The range of an op's output that those of its inputs imply."""
     if DType.INT8 in spec.fixed:
-        return Range(*spec.fixed[DType.INT8].params(DType.INT8).range(), op.kind)
+        return Range(*spec.fixed[DType.INT8].params(DType.INT8).range())
     found = [r for r in inputs if r is not None]
     if not found or len(found) < len(inputs):
         return None
     limits = LIMITS.get(op.kind)
     if limits is not None:
-        return Range(max(found[0].low, limits[0]), max(min(found[0].high, limits[1]), limits[0]), op.kind)
+        return Range(max(found[0].low, limits[0]), max(min(found[0].high, limits[1]), limits[0]), found[0].origin)
     return _merged(found) if spec.tied else None
 
 
@@ -271,4 +271,5 @@ LIMITS = {f.name: f.bounds for f in FUSED_ACTIVATIONS if f.bounds is not None}
 def _merged(ranges: list[Range]) -> Range:
     """One range that holds them all; parameters only if they agree on them."""
     params = ranges[0].params if len({r.params for r in ranges}) == 1 else None
-    return Range(min(r.low for r in ranges), max(r.high for r in ranges), "neighbours", params)
+    origin = ", ".join(dict.fromkeys(r.origin for r in ranges if r.origin))
+    return Range(min(r.low for r in ranges), max(r.high for r in ranges), origin, params)

@@ -23,11 +23,11 @@ from ..graph.model import Model
 from ..graph.query import Use, fingerprint
 from ..recipe import PerChannel, Scheme
 from ..targets import OpVerdict
-from .plan import Constants, Group, Held, Packed, Plan, Planned, Repair, Skipped
+from .plan import Constants, Group, Held, Origin, Packed, Plan, Planned, Repair, Skipped
 
 FORMAT = "zeropoint-plan-1"
 
-RECORDS = (Plan, Group, Constants, Skipped, Repair, Packed, Scheme, QuantParams, OpVerdict)
+RECORDS = (Plan, Group, Constants, Origin, Skipped, Repair, Packed, Scheme, QuantParams, OpVerdict)
 CLASSES = {c.__name__: c for c in (*RECORDS, PerTensor, PerAxis, PerBlock, PerChannel, Held, Use)}
 
 

@@ -240,12 +240,12 @@ class Solver:
 
     def _given(self, tensor: Tensor, dtype: DType) -> QuantParams | None:
         """What a user prescribed, or training left, as far as it is of this type."""
-        return _in_type(self.ranges.params(tensor), dtype)
+        return in_type(self.ranges.params(tensor), dtype)
 
     def _trained(self, use: Use, c: _Class) -> QuantParams | None:
         """What this place alone was trained with: a constant's grid, or a mark beside the tensor's own."""
         if use.tensor.data is None:
-            return _in_type(self.ranges.trained.uses.get(use), c.dtype)
+            return in_type(self.ranges.trained.uses.get(use), c.dtype)
         grid = self._given(use.tensor, c.dtype)
         return None if grid is None or (c.symmetric and not grid.is_symmetric) else grid
 
@@ -297,7 +297,7 @@ class Solver:
         return min(low for low, _ in found), max(high for _, high in found)
 
 
-def _in_type(params: QuantParams | None, dtype: DType) -> QuantParams | None:
+def in_type(params: QuantParams | None, dtype: DType) -> QuantParams | None:
     """Parameters of `dtype`; those of uint8 can be had in int8, and the other way round."""
     if params is None:
         return None

@@ -55,7 +55,7 @@ def _rewritten(
     """Edit one op; the ranges of tensors that are new."""
     match wanted:
         case Rewrite.PLAIN_CLAMPS:
-            return {_split_clamp(graph, op): Range(-1.0, 1.0, "what RELU_N1_TO_1 gives")}
+            return {_split_clamp(graph, op): Range(-1.0, 1.0)}
         case Rewrite.SHORT_CONCATENATIONS:
             conditions = target.conditions(TypedOp.of_file(op, ops))
             most = next((c.most for c in conditions if isinstance(c, InputCount)), len(op.inputs))

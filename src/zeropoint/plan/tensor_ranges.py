@@ -53,7 +53,7 @@ class TensorRanges:
         return replace(self, bounded={**self.bounded, tensor: bounds}, masked=self.masked | {tensor})
 
     def knows(self, tensor: Tensor) -> bool:
-        return tensor.data is not None or self._entry(tensor) is not None or self.measured(tensor) is not None
+        return tensor.data is not None or self.entry(tensor) is not None or self.measured(tensor) is not None
 
     def is_unbounded(self, tensor: Tensor) -> bool:
         """Whether values count that no integer can stand for."""
@@ -80,7 +80,7 @@ class TensorRanges:
         if tensor.data is not None:
             grid = self.trained.constants.get(tensor)
             return grid if grid is not None and len(grid.scales) == 1 else None
-        entry = self._entry(tensor)
+        entry = self.entry(tensor)
         return None if entry is None else entry.params
 
     def weights(self, tensor: Tensor, axis: int | None, levels: Levels) -> QuantParams | None:
@@ -96,7 +96,7 @@ class TensorRanges:
             return None
         return QuantParams(grid.scales, grid.zero_points, levels.dtype, grid.granularity, levels.narrowed)
 
-    def _entry(self, tensor: Tensor) -> Range | None:
+    def entry(self, tensor: Tensor) -> Range | None:
         """What was given, or follows from it where nothing was measured."""
         key = self.keys.get(tensor, "")
         if key in self.given.entries:
@@ -116,7 +116,7 @@ class TensorRanges:
 
     def choose(self, tensor: Tensor, method: str | None, grid: Grid) -> Bounds:
         """The tensor's range by `method` (None: the model's), for this grid of integers."""
-        entry, measured = self._entry(tensor), self.measured(tensor)
+        entry, measured = self.entry(tensor), self.measured(tensor)
         if entry is not None:
             low, high = entry.low, entry.high
         elif measured is not None:
@@ -136,9 +136,14 @@ class TensorRanges:
     def is_given(self, tensor: Tensor) -> bool:
         return self.keys.get(tensor, "") in self.given.entries
 
+    @property
+    def has_given(self) -> bool:
+        """Whether there are parameters that somebody gave, in whatever way."""
+        return not (self.given.is_empty and not self.trained.constants)
+
     def is_default(self, tensor: Tensor) -> bool:
         """Whether nothing but the default range is known of it."""
-        entry = self._entry(tensor)
+        entry = self.entry(tensor)
         return entry is not None and entry is self.given.default
 
     def is_prescribed(self, tensor: Tensor) -> bool:

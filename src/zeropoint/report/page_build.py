@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from ..recipe import Recipe
 from ..recipe_files import PlainRules
 from ..simulation.trace import Trace
 from ..sources.ports import entry
-from .inspection import InspectedOp, Inspection, inspect
+from .inspection import InspectedOp, Inspection, TensorRow, inspect
 from .page_numbers import PickedNumber, picked_numbers
 from .page_picture import Picture, pictures_of, require_report
 from .page_tensors import ChannelRanges, TensorDetail, expected_errors, tensor_detail, weight_ranges
@@ -211,6 +211,16 @@ class Evidence:
     def stats_of(self, tensor: Tensor) -> TensorStats | None:
         return None if self.seen is None else self.seen.tensors.get(self.names[tensor])
 
+    def detail(self, tensor: Tensor, row: TensorRow) -> TensorDetail:
+        """All that is known of a tensor. One that was converted has the name of its float with the type behind it."""
+        name = self.names[tensor]
+        given = None if tensor.params is None else self._given.get(name.removesuffix(f"/{tensor.dtype.label}"))
+        return replace(tensor_detail(name, tensor, row, self.stats_of(tensor)), given=given)
+
+    @cached_property
+    def _given(self) -> Mapping[str, str]:
+        return {} if self.result is None else self.result.given
+
 
 def page_of(evidence: Evidence) -> Page:
     """Everything that is to be shown. Placing the ops takes most of the time: about 0.1 s for thousands of them."""
@@ -225,7 +235,7 @@ def page_of(evidence: Evidence) -> Page:
         tuple(_cards(evidence)),
         _pictures(model, ids, {tensor: evidence.short_names[name] for tensor, name in names.items()}),
         details,
-        {names[t]: tensor_detail(names[t], t, row, evidence.stats_of(t)) for t, row in tensors},
+        {names[t]: evidence.detail(t, row) for t, row in tensors},
         None if diagnosis is None else diagnosis.findings,
         () if evidence.recipe is None else tuple(str(rule) for rule in evidence.recipe.rules),
         None if diagnosis is None or diagnosis.remedy is None else diagnosis.remedy.rules,
@@ -347,6 +357,8 @@ def _remarks(evidence: Evidence) -> Iterator[str]:
         for (label, reason), count in Counter((s.op.label, s.reason) for s in evidence.result.skipped).items():
             yield f"{count} {label} stayed float: {reason}"
         yield from (f"repaired {repair}" for repair in evidence.result.repairs)
+        if unmatched := evidence.result.unmatched:
+            yield f"given for tensors that the model does not have, and not used: {', '.join(unmatched)}"
     if evidence.compared is not None:
         yield from evidence.compared.notes
         if evidence.compared.unaligned:

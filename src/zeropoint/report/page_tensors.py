@@ -33,7 +33,8 @@ class Bins:
 
 @dataclass(frozen=True)
 class TensorDetail:
-    """A tensor that an op reads or makes. `limits` is what its integers can represent; `seen` what calibration saw."""
+    """A tensor that an op reads or makes. `limits` is what its integers can represent; `seen` what calibration saw;
+    `given` who gave its parameters, if somebody did."""
 
     name: str
     type: str
@@ -41,6 +42,7 @@ class TensorDetail:
     limits: tuple[float, float] | None = None
     seen: tuple[float, float] | None = None
     bins: Bins | None = None
+    given: str | None = None
 
 
 @dataclass(frozen=True)

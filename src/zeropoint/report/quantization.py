@@ -18,7 +18,7 @@ from ..graph.model import Buffer, Op
 from ..improve.pipeline import Result
 from ..improve.search import StepRecord
 from ..json_values import json_values
-from ..plan.plan import Form, Plan, form_type
+from ..plan.plan import Form, form_type
 from ..plan.rewrite import held_bytes
 from ..recipe import INT8
 from ..sources.ports import entries
@@ -66,7 +66,9 @@ def result_json(result: Result, saved: SavedAs) -> dict[str, Any]:
     counts = Counter(op.execution for op in shown.ops)
     made = {"target": result.target.name, "integer_share": shown.integer_share, "ops": counts, "skipped": skipped}
     repairs = [{"name": r.tensor.name, "code": r.code, "text": r.text} for r in result.repairs]
-    told = {"repairs": repairs, "warnings": result.warnings, "notes": (*result.notes, *_sample_notes(result))}
+    given = [{"name": name, "by": by} for name, by in result.given.items()]
+    told = {"given": given, "unmatched": result.unmatched, "repairs": repairs, "warnings": result.warnings}
+    told |= {"notes": (*result.notes, *_sample_notes(result))}
     return {**about, **json_values({**made, **measured, **told})}
 
 
@@ -123,10 +125,13 @@ def _print_repairs(result: Result, printer: Printer) -> None:
         printer.line(f"            … and {len(result.repairs) - MOST_REPAIRS} more; --dry-run lists them all")
 
 
-def print_plan(plan: Plan, console: Console) -> None:
+def print_plans(result: Result, console: Console) -> None:
+    """Everything that was decided, tensor by tensor, and what was given for tensors that the model does not have."""
     printer = Printer(console)
-    for line in str(plan).split("\n"):
+    for line in (line for plan in result.plans for line in str(plan).split("\n")):
         printer.line(line)
+    for name in result.unmatched:
+        printer.line(f"given for '{name}', which the model does not have: not used")
 
 
 def print_warnings(warnings: Iterable[str], console: Console) -> None:

@@ -70,6 +70,7 @@ function tensorPart(title, name) {
   if (!title.startsWith("Output 0")) part.append(element("p", {}, tensorLink(name))); // the op goes by that name already
   part.append(element("p", {className: "quiet", textContent: [tensor.type, tensor.formula].filter(Boolean).join("  ·  ")}));
   if (tensor.limits) part.append(element("p", {className: "quiet", textContent: `integers cover ${tensor.limits.map(shortNumber).join(" to ")}`}));
+  if (tensor.given) part.append(element("p", {className: "quiet", textContent: `given: ${tensor.given}`}));
   if (tensor.seen) part.append(element("p", {className: "quiet", textContent: `calibration saw ${tensor.seen.map(shortNumber).join(" to ")}`}));
   if (tensor.bins) {
     const where = part.appendChild(element("div", {className: "chart histogram"}));

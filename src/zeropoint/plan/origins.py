@@ -1,0 +1,64 @@
+"""Which parameters of a plan were given, rather than measured or computed from constants, and who gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ..affine import QuantParams
+from ..calibration import Range
+from ..graph.model import Tensor
+from ..graph.query import Use
+from ..ops import Bias, OpSpec
+from .plan import Form, Group, Origin, Plan
+from .solve import in_type
+from .tensor_ranges import TensorRanges
+
+IN_THE_MODEL = "scales in the model"
+"""Of constants that training with quantization left on a grid."""
+
+
+def with_origins(plans: Iterable[Plan], ranges: TensorRanges, ops: Mapping[str, OpSpec]) -> tuple[Plan, ...]:
+    """Plans that tell who gave parameters. Where tensors share them, what was given for one holds for all."""
+    if not ranges.has_given:
+        return tuple(plans)
+    return tuple(replace(plan, origins=_origins(plan, ranges, ops)) for plan in plans)
+
+
+def _origins(plan: Plan, ranges: TensorRanges, ops: Mapping[str, OpSpec]) -> dict[Tensor | Use, Origin]:
+    found: dict[Tensor | Use, Origin] = {}
+    for group, text in ((group, _of_group(group, ranges)) for group in plan.groups):
+        for node in group.nodes if text else ():
+            place = node if isinstance(node, Use) else node.tensor
+            held = plan.form(place) if isinstance(place, Use) else plan.stored.get(place)
+            if held is not None and (held == group.params or not isinstance(place, Use)):
+                found[place] = Origin(text, held)
+    held_constants = {**plan.constants.grids, **{use: packed.form for use, packed in plan.packed.items()}}
+    for use in held_constants:
+        form = plan.form(use)
+        if form is not None and (text := _of_constant(use, form, ranges, ops)):
+            found[use] = Origin(text, form)
+    return found
+
+
+def _of_group(group: Group, ranges: TensorRanges) -> str:
+    """Parameters that were given as such; or else all ranges that were given, as far as nothing is prescribed."""
+    entries = [(node.tensor, ranges.entry(node.tensor)) for node in group.nodes]
+    known = [(tensor, entry) for tensor, entry in entries if entry is not None]
+    exact = [entry for _, entry in known if in_type(entry.params, group.params.dtype) == group.params]
+    if exact or group.fixed:  # what a kernel fixes is nobody's to give
+        return _joined(exact)
+    return _joined([entry for tensor, entry in known if ranges.is_given(tensor)] or [entry for _, entry in known])
+
+
+def _of_constant(use: Use, form: Form, ranges: TensorRanges, ops: Mapping[str, OpSpec]) -> str:
+    spec, trained = ops.get(use.op.kind), ranges.trained.constants.get(use.tensor)
+    if not isinstance(form, QuantParams) or (spec is not None and isinstance(spec.input_role(use.slot), Bias)):
+        return ""
+    if ranges.is_given(use.tensor):
+        return ranges.given.entries[ranges.keys[use.tensor]].origin
+    return IN_THE_MODEL if trained is not None and trained.scales == form.scales else ""
+
+
+def _joined(entries: Iterable[Range]) -> str:
+    return ", ".join(dict.fromkeys(entry.origin for entry in entries if entry.origin))
