@@ -91,7 +91,7 @@ def test_percentiles_and_decays_are_options(quantize, home, run):
     quantize("--data", home / "data.npz", "--range", "average", "--decay", 0.5, output="b.tflite")
     given = ("quantize", home / "model.tflite", "--data", home / "data.npz", "--dry-run")
     assert "--percentile is for --range percentile" in refused(run(*given, "--range", "mse", "--percentile", 99))
-    assert "a percentile lies above 50" in refused(run(*given, "--percentile", 10))
+    assert "the percentile must be above 50" in refused(run(*given, "--percentile", 10))
     assert "decay of the moving average" in refused(run(*given, "--decay", 2))
 
 
@@ -279,7 +279,7 @@ WRONG: dict[str, Callable[[Place], list[object]]] = {
     "'image'": lambda at: ["--data", at.array(3, 5, 5, 1)],
     "at least one: 'image' 0": lambda at: ["--data", at.array(0, 8, 8, 1)],
     "which the model does not have": lambda at: ["--ranges", at.json('{"y": {"min": 0, "max": 1}}')],
-    "min 2.0 and max 1.0 are no range": lambda at: ["--ranges", at.json('{"y": {"min": 2, "max": 1}}')],
+    "min 2.0 and max 1.0 are not a valid range": lambda at: ["--ranges", at.json('{"y": {"min": 2, "max": 1}}')],
     "is not JSON": lambda at: ["--ranges", at.json("min 2")],
     "unknown mode 'int4'": lambda at: ["--mode", "int4", *at.stats],
     "unknown mode ''": lambda at: ["--mode", "", *at.stats],

@@ -424,7 +424,7 @@ def test_several_signatures_each_get_their_samples(hold):
         ([[None, LARGE]], "cannot use values of type object"),
         ([[SMALL]], "1 arrays, the model has 2 inputs"),
         ([{"small": SMALL}], "no input 'large'"),
-        ([{"small": SMALL, "large": LARGE, "huge": LARGE}], "'huge', which the model lacks"),
+        ([{"small": SMALL, "large": LARGE, "huge": LARGE}], "'huge', which is no input"),
         ([[SMALL, LARGE[:, :3]]], "does not fit"),
         (7, "not iterable"),
         ("samples.npz", "samples are a str"),
@@ -578,7 +578,7 @@ def test_what_is_no_frozen_graph(tmp_path):
         ({"inference_type": np.float16}, "inference_type is float16"),
         ({"quantized_input_stats": {"x": (0, 1)}}, "for integer inputs"),
         ({"inference_type": np.int8}, "representative_dataset = None"),
-        ({"inference_type": np.uint8, "default_ranges_stats": (3, 1)}, "is no range"),
+        ({"inference_type": np.uint8, "default_ranges_stats": (3, 1)}, "is not a valid range"),
         ({"inference_type": np.int8, "default_ranges_stats": (0, 6), "quantized_input_stats": {"q": (0, 1)}}, "'q'"),
     ],
 )

@@ -156,7 +156,7 @@ def test_graphs_that_work_on_resources_are_left_out_with_a_note():
     reader = build.graph("reader", [x], [y], *ops, build.op("ADD", [x, kept], y, options="AddOptions"))
     model = choosing(reader, branch("mul", "MUL"), build.act("value", 1, 2))
     stats = calibrate(model, [(np.bool_(True), np.float32([[1, 2]]))])
-    assert stats.notes == ("'y' works on resources; tensors of the graphs it calls were not measured",)
+    assert stats.notes == ("'y' uses resources; tensors in the graphs it calls were not measured",)
 
 
 def without_shapes(model: Model, graph: Graph) -> None:

@@ -49,16 +49,16 @@ def test_json_gives_ranges_and_parameters(written):
         ({"a": 3}, "'a' needs an object with min and max, or scale and zero_point"),
         ({"a": {"min": 1}}, r"'a' has \['min'\]; give min and max"),
         ({"a": {"min": 1, "max": 2, "scale": 3}}, "give min and max, or scale and zero_point"),
-        ({"a": {"min": 2, "max": 1}}, "'a': min 2.0 and max 1.0 are no range"),
-        ('{"a": {"min": NaN, "max": 1}}', "are no range"),
-        ('{"a": {"min": 0, "max": Infinity}}', "are no range"),
+        ({"a": {"min": 2, "max": 1}}, "'a': min 2.0 and max 1.0 are not a valid range"),
+        ('{"a": {"min": NaN, "max": 1}}', "are not a valid range"),
+        ('{"a": {"min": 0, "max": Infinity}}', "are not a valid range"),
         ({"a": {"min": "low", "max": 1}}, "'a': could not convert"),
         ({"a": {"min": None, "max": 1}}, "'a': "),
         ({"a": {"scale": 0, "zero_point": 0}}, "the scale 0.0 is not positive"),
         ({"a": {"scale": -1, "zero_point": 0}}, "not positive"),
         ('{"a": {"scale": 1, "zero_point": Infinity}}', "'a': "),
-        ({"a": {"scale": 1, "zero_point": 200}}, "the zero point 200 is no integer of int8"),
-        ({"a": {"scale": 1, "zero_point": 0.5}}, "the zero point 0.5 is no integer of int8"),
+        ({"a": {"scale": 1, "zero_point": 200}}, "the zero point 200 is not an integer of int8"),
+        ({"a": {"scale": 1, "zero_point": 0.5}}, "the zero point 0.5 is not an integer of int8"),
         ({"a": {"scale": 1, "zero_point": 0, "type": "int7"}}, "unknown type 'int7'"),
         ({"a": {"scale": 1, "zero_point": 0, "type": 8}}, "unknown type '8'"),
         ({"a": {"scale": 1, "zero_point": 0, "type": "float32"}}, "no integer bounds"),
@@ -199,7 +199,7 @@ def test_mean_and_std_say_what_the_integers_of_an_input_stand_for():
 
 
 @pytest.mark.parametrize(
-    ("mean", "std", "message"), [(0, 0, "has to be positive"), (300, 1, "stands for 0"), (float("nan"), 1, "positive")]
+    ("mean", "std", "message"), [(0, 0, "must be positive"), (300, 1, "the zero point"), (float("nan"), 1, "positive")]
 )
 def test_impossible_means_are_refused(mean, std, message):
     with pytest.raises(InvalidStats, match=message):
@@ -208,5 +208,5 @@ def test_impossible_means_are_refused(mean, std, message):
 
 @pytest.mark.parametrize("ends", [(1, 1), (2, -2), (float("-inf"), 1)])
 def test_a_default_range_has_two_ends(ends):
-    with pytest.raises(InvalidStats, match="is no range; give two numbers such as -6,6"):
+    with pytest.raises(InvalidStats, match="is not a valid range; give two numbers such as -6,6"):
         default_range(*ends)

@@ -208,7 +208,7 @@ def test_transposing_is_refused_where_it_does_not_help(tmp_path, photos):
     np.save(tmp_path / "a.npy", IMAGES)
     refused(tmp_path / "a.npy", picture_model(1, 9, 9, 3), "does not fit the input .* in another order", transpose=True)
     refused(tmp_path / "a.npy", picture_model(1, 9, 9, 3), r"the shape \[.*\] does not fit$")
-    refused(photos, picture_model(1, 4, 6, 3), "--transpose is for arrays", transpose=True)
+    refused(photos, picture_model(1, 4, 6, 3), "--transpose applies to arrays", transpose=True)
 
 
 # Images.
@@ -306,7 +306,7 @@ def test_images_are_turned_upright(tmp_path, orientation, suffix):
     notes, model = Notes(), picture_model(1, 16, 32, 1)
     ((_, (found,)),) = rows(load_data(str(tmp_path), entry(model)).samples, entry(model), notes)
     np.testing.assert_allclose(found[0, :, :, 0], upright, atol=2)
-    assert notes.lines == (["images were turned upright, as their EXIF data ask for"] if orientation > 1 else [])
+    assert notes.lines == (["images were rotated according to their EXIF data"] if orientation > 1 else [])
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -355,11 +355,11 @@ def test_pixels_go_into_uint8_as_they_are(photos):
     [
         (picture_model(1, 4, 6, 2), {}, r"images do not fit the input 'x' \(float32\[1,4,6,2\]\)"),
         (picture_model(4, 3), {}, "it needs four dimensions with 1 or 3 channels"),
-        (two_inputs(), {}, "fits a model with one input, this one has 2"),
+        (two_inputs(), {}, "needs a model with one input; this one has 2"),
         (picture_model(1, 4, 6, 3), {"mean": (1.0, 2.0)}, "one number, or one for each channel"),
         (picture_model(1, 4, 6, 1), {"std": (1.0, 2.0, 3.0)}, "one number, or one for each channel"),
         (picture_model(1, 4, 6, 3), {"std": (1.0, 0.0, 1.0)}, "std= must not be 0"),
-        (picture_model(1, 4, 6, 3, dtype=DType.UINT8), {"scale": 0.5}, "takes the pixels themselves"),
+        (picture_model(1, 4, 6, 3, dtype=DType.UINT8), {"scale": 0.5}, "takes raw pixels"),
     ],
 )
 def test_images_that_cannot_be_used_are_refused(photos, model, normalization, message):

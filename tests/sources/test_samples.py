@@ -22,7 +22,7 @@ PIXELS = np.abs(IMAGES)
 
 BATCHES = "samples are batches; they are fed row by row"
 NO_BATCH = "samples have no batch dimension; one was added"
-LABELS = "each sample is a pair; its second half was taken for labels and left out"
+LABELS = "each sample is a pair; its second element was taken for labels and ignored"
 
 
 class Loader:
@@ -240,7 +240,7 @@ MISFITS: dict[str, tuple[Any, str]] = {
     "a dimension too many": (IMAGES[:2], IMAGE + r": the shape \[2, 1, 4, 4, 1\] does not fit"),
     "an empty batch": (IMAGES[:0, 0], IMAGE + r": the shape \[0, 4, 4, 1\] does not fit"),
     "an unknown name": ({"picture": IMAGES[0]}, f"sample 0 has no {IMAGE}; it has 'picture'"),
-    "a name too many": ({"image": IMAGES[0], "label": 3}, "sample 0 has 'label', which the model lacks: 'in0'"),
+    "a name too many": ({"image": IMAGES[0], "label": 3}, "sample 0 has 'label', which is no input: 'in0'"),
     "nothing by name": ({}, f"sample 0 has no {IMAGE}; it has nothing"),
     "texts": (np.array(["a"]), f"{IMAGE}: cannot use values of type <U1"),
     "complex numbers": (IMAGES[0] * 1j, f"{IMAGE}: cannot use values of type complex"),

@@ -49,7 +49,7 @@ def test_what_the_table_refuses_never_reaches_the_compiler(run, folder):
     """Vela would die of it."""
     code, out, err = run("check", "narrow.tflite", "--target", "ethos-u55-64")
     assert code == 1
-    assert "has weights of fewer than 8 bits, at which Vela dies" in out
+    assert "has weights of fewer than 8 bits, on which Vela crashes" in out
     assert "does not run 1 of 1 ops" in err
 
 

@@ -60,7 +60,7 @@ def sine() -> Model:
         (added(INT8), "the Edge TPU", ""),
         (added(INT16), "LiteRT's plain kernels", "computes in int16"),
         (added(INT8, batch=2), "LiteRT's plain kernels", "more than three dimensions"),
-        (open_batch(), "LiteRT's plain kernels", "known only when it runs"),
+        (open_batch(), "LiteRT's plain kernels", "known only at run time"),
         (sliced(1), "the Edge TPU", ""),
         (sliced(2), "LiteRT's plain kernels", "slices in steps"),
         (sine(), "LiteRT's plain kernels", "not among the ops"),

@@ -1,4 +1,4 @@
-"""The ranges of a model's tensors on representative data: statistics, their collection, the choice of a range."""
+"""Calibration: statistics of a model's tensors on representative data, their collection, and the choice of ranges."""
 
 from .collect import Progress as Progress
 from .collect import calibrate as calibrate

@@ -1,4 +1,4 @@
-"""Running samples through self-measuring copies of a model, on several threads, and merging what they measured."""
+"""Runs samples through self-measuring copies of a model on several threads, and merges the statistics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Progress = Callable[[int], None]
 """Called with the number of runs done so far."""
 
 Measured = tuple[Chunk, list[Mapping[str, TensorStats]]]
-"""Samples, and statistics of them to be merged in order."""
+"""Samples, and their statistics, to be merged in order."""
 
 
 def calibrate(
@@ -52,14 +52,24 @@ def calibrate(
     ops: OpTable = OPS,
     trusted: bool = True,
 ) -> Stats:
-    """The statistics of every float tensor of `model` on `samples`.
+    """Collect statistics of every float tensor of a model on representative samples.
 
-    `samples`: an iterable (list, generator, data loader), or a function that returns one, of samples; each an array,
-    a tuple in input order, or a dict by input name; or a path (.npz, .npy, a folder of images, file.py:function), an
-    array of all samples, or a dict of such arrays. For a model with several signatures: `{signature: samples}`.
-    With `sequence` they are consecutive frames, and states are fed back, as `quantize` does it.
-    `progress` is called with the number of runs done so far. `ops`: the op table, if it is to be another than the
-    package's own. A model that is not `trusted` runs in a child process, which it cannot escape from.
+    Args:
+        model: The float model, as for `quantize`.
+        samples: An iterable of samples (list, generator, data loader), or a function that returns one. A sample is an
+            array, a tuple in input order, or a dict by input name. Or a path (.npz, .npy, a folder of images,
+            file.py:function), one array of all samples, or a dict of such arrays by input name. For a model with
+            several signatures, {signature: samples}.
+        settings: How to calibrate: the number of runs, threads, histograms, states.
+        progress: Called with the number of runs done so far.
+        sequence: Whether samples are consecutive frames. Inputs that are states are then filled with the output of the
+            frame before: those that match an output, or {input: output}.
+        ops: The op table, if not the package's own.
+        trusted: If false, the model runs in a child process, so that a damaged or hostile file cannot crash or hang
+            this one.
+
+    Returns:
+        Statistics by tensor, which can be saved, merged and passed to `quantize(stats=...)`.
     """
     loaded, settings, notes = load(model), settings or Settings(), Notes()
     progress = progress or notebook_line("calibrating, samples:")
@@ -91,7 +101,7 @@ def calibrate(
 def remeasure(
     model: Model, tensors: Iterable[Tensor], samples: Iterable[Row], settings: Settings, ops: OpTable
 ) -> dict[Tensor, TensorStats]:
-    """Statistics of a few tensors of a model that was edited; those that no integer kernel touches are left out."""
+    """Return statistics of a few tensors of an edited model; tensors that no integer kernel uses are omitted."""
     task = CalibrationTask(model, entry(model).graph, settings, ops, only=frozenset(tensors))
     with Threads(settings.threads) as pool:
         stats = _calibrate_graph(task, enumerate(samples), pool, Notes(), lambda _: None)
@@ -102,12 +112,12 @@ def _cluster(on: str | None, ops: OpTable) -> AbstractContextManager[Cluster | N
     if on is None:
         return nullcontext()
     if ops is not OPS:
-        raise InvalidRecipe("another op table is known in this process only; leave it out, or the cluster")
+        raise InvalidRecipe("a custom op table cannot be sent to a cluster; omit one of the two")
     return Cluster(on)
 
 
 def require_float(model: Model, ops: OpTable = OPS) -> None:
-    """Raise if there is nothing to calibrate because the model is quantized already."""
+    """Raise if there is nothing to calibrate because the model is already quantized."""
     known = [op for g in model.graphs for op in g.ops if (spec := ops.get(op.kind)) is not None and spec.types]
     tensors = [t for op in known for t in (*op.inputs, *op.outputs) if t is not None and not t.is_constant]
     if tensors and not any(t.dtype is DType.FLOAT32 for t in tensors):
@@ -122,12 +132,12 @@ def _calibrate_graph(
     notes: Notes,
     advance: Progress,
 ) -> Stats:
-    """The statistics of one graph, still without a fingerprint."""
-    # If each run goes on from where the last one stopped, there can be one at a time only, and no second look at it.
+    """Return the statistics of one graph, without a fingerprint."""
+    # If runs depend on the state of the previous one, they must be sequential, and cannot be repeated.
     in_turn = task.in_sequence
     observer = _observer(task, MeasureMode.EXPOSED if in_turn else MeasureMode.BATCHED)
     for name in unmeasurable_calls(task.graph, task.ops):
-        notes.say(f"'{name}' works on resources; tensors of the graphs it calls were not measured")
+        notes.say(f"'{name}' uses resources; tensors in the graphs it calls were not measured")
     samples, size = itertools.islice(numbered, task.settings.limit), 1 if in_turn else observer.graph.chunk
     chunks: Iterator[Chunk] = iter(lambda: list(itertools.islice(samples, size)), [])
     opening = next(chunks, None)
@@ -149,7 +159,7 @@ def _calibrate_graph(
 
 
 def _all_measured(observer: Observer, chunks: Iterable[Chunk], place: Threads | RemoteObservers) -> Iterator[Measured]:
-    """What is measured on each chunk, in their order."""
+    """Yield the statistics of each chunk, in order."""
     if isinstance(place, RemoteObservers):
         return _in_order(partial(place.submit, observer.mode), chunks, 2 * place.cluster.cores)
     task = observer.task
@@ -158,7 +168,7 @@ def _all_measured(observer: Observer, chunks: Iterable[Chunk], place: Threads | 
 
 
 def _drop_unseen_states(task: CalibrationTask, found: dict[str, TensorStats], notes: Notes) -> None:
-    """Take out what depends on states of which nothing but the initial value was seen."""
+    """Remove statistics that depend on states for which only the initial value was seen."""
     for state in _unseen_states(task, found):
         notes.say(never_used(task.keys[state]))
         for tensor in (state, *dependent_tensors(task.graph, state)):
@@ -168,43 +178,43 @@ def _drop_unseen_states(task: CalibrationTask, found: dict[str, TensorStats], no
 def in_sequence_note() -> str:
     how = spelled("settings=zeropoint.Settings(keep_state=False)", argument("keep_state", False))
     return (
-        "the model goes on from the state that the run before left, so the samples were run as one sequence, in their "
-        f"order; if each of them starts anew, say so ({how})"
+        "the model keeps its state from run to run, so the samples were run as one sequence, in their order; if "
+        f"each of them is independent, say so ({how})"
     )
 
 
 def never_used(state: str) -> str:
     return (
-        f"the state '{state}' had its initial value in every run, which tells no range: what depends on it stays "
-        "float; give samples in the order of a sequence, and do not reset the state"
+        f"the state '{state}' had its initial value in every run, so its range is unknown, and what depends on it "
+        "stays float; give samples in the order of a sequence, and do not reset the state"
     )
 
 
 def _unseen_states(task: CalibrationTask, found: Mapping[str, TensorStats]) -> list[Tensor]:
-    """States of which nothing but the initial value was seen."""
+    """Return the states for which only the initial value was seen."""
     stats = {t: found[task.keys[t]] for t in initial_reads(task.graph) if task.keys[t] in found}
     return [t for t, one in stats.items() if not task.in_sequence or one.low.value == one.high.value]
 
 
 def unknown_states(model: Model, stats: Stats) -> list[str]:
-    """States of which statistics do not tell the range."""
+    """Return the states whose range the statistics do not contain."""
     keys, read = tensor_keys(model), (t for graph in entry_graphs(model) for t in initial_reads(graph))
     return [keys[t] for t in read if t.dtype is DType.FLOAT32 and keys[t] not in stats.tensors]
 
 
 def _observer(task: CalibrationTask, mode: MeasureMode) -> Observer:
-    """An observer of the task, if need be in a simpler mode."""
+    """Return an observer for the task, in a simpler mode if LiteRT rejects the requested one."""
     if mode is MeasureMode.BATCHED and not takes_batches(task.graph, task.ops):
         mode = MeasureMode.SINGLE
     try:
         return Observer(task, mode)
     except RuntimeFailure:
-        # If LiteRT only rejects what was added, it runs without. Otherwise this says what is wrong with the model.
+        # If LiteRT only rejects the added ops, the model runs without them. Otherwise this raises the model's error.
         return Observer(task, MeasureMode.EXPOSED)
 
 
 class _Observers:
-    """Observers of one task, each used by one thread at a time; another is made where all are in use."""
+    """A pool of observers for one task, each used by one thread at a time; another is created if all are in use."""
 
     def __init__(self, first: Observer) -> None:
         self._first = first
@@ -224,7 +234,7 @@ class _Observers:
 
 @dataclasses.dataclass(frozen=True)
 class RemoteTask:
-    """What a machine of a cluster needs to measure chunks of samples."""
+    """What a cluster node needs to measure chunks of samples."""
 
     model: bytes
     signature: str | None
@@ -233,8 +243,8 @@ class RemoteTask:
 
 
 class RemoteObservers:
-    """Observers on the machines of a cluster. They measure the chunks that would be measured here, and what they find
-    is merged here in the order of the samples, so that it makes no difference where they are."""
+    """Observers on the nodes of a cluster. They measure the same chunks as local ones, and their results are merged
+    here in sample order, so the statistics do not depend on where they ran."""
 
     def __init__(self, cluster: Cluster, model: Model, signature: str | None, settings: Settings) -> None:
         self.cluster = cluster
@@ -247,7 +257,7 @@ class RemoteObservers:
 
 @lru_cache(maxsize=1)
 def _observers(task: RemoteTask, mode: MeasureMode) -> _Observers:
-    """Loaded once in each process of a cluster."""
+    """Load the observers, once in each process of a cluster."""
     model = load(task.model)
     return _Observers(Observer(CalibrationTask(model, entry(model, task.signature).graph, task.settings, OPS), mode))
 
@@ -258,7 +268,7 @@ def _measure(task: RemoteTask, mode: MeasureMode, chunk: Chunk) -> Measured:
 
 
 def _in_order(submit: Callable[[Chunk], Future[Measured]], chunks: Iterable[Chunk], ahead: int) -> Iterator[Measured]:
-    """Results in the order of the chunks, with at most `ahead` more of them in memory."""
+    """Yield results in chunk order, with at most `ahead` further chunks in memory."""
     pending: deque[Future[Measured]] = deque()
     try:
         for chunk in chunks:

@@ -1,7 +1,7 @@
-"""Encodings: scales and offsets that AIMET writes, in the layouts of its versions 0.x and 1.x.
+"""AIMET encodings: scales and offsets in the layouts of its versions 0.x and 1.x.
 
-A real number is scale * (q + offset) with q from 0 to 2**bits - 1. Files hold them by the name of a tensor: an object
-of lists with one entry for each channel in version 0, a list of objects with lists in them in version 1.
+A real number is scale * (q + offset) with q from 0 to 2**bits - 1. Version 0 files map each tensor name to a list with
+one entry per channel; version 1 files hold a list of objects with lists in them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TYPES = {8: DType.INT8, 16: DType.INT16}
 
 @dataclass(frozen=True)
 class Encoding:
-    """How one channel, or a whole tensor, is held."""
+    """The quantization of one channel, or of a whole tensor."""
 
     scale: float
     offset: int
@@ -37,18 +37,18 @@ class Encoding:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether 0 is the zero point of the signed integers."""
+        """Whether the zero point of the signed integers is 0."""
         return self.offset == -(1 << (self.bits - 1))
 
     @property
     def params(self) -> QuantParams | None:
-        """In a signed type, if there is one of so many bits."""
+        """The parameters in a signed type; None if there is none with this many bits."""
         dtype = TYPES.get(self.bits)
         return None if dtype is None else QuantParams((self.scale,), (dtype.min - self.offset,), dtype)
 
 
 def encodings_in(content: Mapping[str, Any], origin: str) -> dict[str, tuple[Encoding, ...]] | None:
-    """The encodings of a file by tensor, in float ones left out; None if the file is no such file."""
+    """Return the encodings of a file by tensor, without float ones; None if the file holds no encodings."""
     if not any(section in content for section in SECTIONS):
         return None
     found: dict[str, tuple[Encoding, ...]] = {}
@@ -61,7 +61,7 @@ def encodings_in(content: Mapping[str, Any], origin: str) -> dict[str, tuple[Enc
 
 
 def _named(section: Any, where: str) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
-    """Names with an object for each channel, in whichever version."""
+    """Yield names with one object per channel, from either version."""
     if isinstance(section, dict):
         for name, channels in section.items():
             yield name, channels if isinstance(channels, list) else [channels]
@@ -80,7 +80,7 @@ def _named(section: Any, where: str) -> Iterator[tuple[str, Sequence[Mapping[str
 
 
 def _encoding(value: Any, where: str) -> Encoding | None:
-    """None for what stays float."""
+    """Parse one encoding; None for a tensor that stays float."""
     if not isinstance(value, dict):
         raise InvalidStats(f"{where} is no object")
     if str(value.get("dtype", "int")).lower() == "float":

@@ -1,4 +1,4 @@
-"""Ranges of a model's tensors, wherever they come from: statistics, a JSON file, training, another tool's encodings."""
+"""Ranges of tensors from any source: statistics, a JSON file, training, or another tool's encodings."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ from .skeleton import Place, Skeleton, find_places, skeleton_of
 
 @dataclass(frozen=True)
 class Range:
-    """A tensor's range. `params` where these were given rather than a range.
+    """A tensor's range. `params` are set if parameters were given rather than a range.
 
-    `origin` says who gave it, and is empty for what was computed from other ranges. `channels` are the ranges of
-    weights channel by channel; `low` and `high` span all of them. `found_by` says how the tensor was found, if not by
-    its name.
+    `origin` says who gave it, and is empty for ranges computed from others. `channels` are per-channel ranges of
+    weights; `low` and `high` span all of them. `found_by` says how the tensor was found, if not by name.
     """
 
     low: float
@@ -46,9 +45,9 @@ class Range:
 class Ranges(Brief):
     """Given ranges by tensor name.
 
-    `default` is for activations that nothing else tells a range of. `foreign` ranges come from a tool that may know
-    tensors by other names: those that the model does not have are listed in `unmatched`, and are no error. Where the
-    tool's own file of the network is known, its `skeleton` tells where they belong.
+    `default` applies to activations without any other range. `foreign` ranges come from a tool that may use other
+    tensor names: names that the model does not have are listed in `unmatched` instead of raising. If the tool's own
+    network file is known, its `skeleton` shows where they belong.
     """
 
     entries: Mapping[str, Range]
@@ -58,7 +57,7 @@ class Ranges(Brief):
     skeleton: Skeleton | None = field(default=None, compare=False)
 
     def merge(self, other: Ranges) -> Ranges:
-        """Both; where both know a tensor, `other` wins."""
+        """Combine both; where both have a tensor, `other` wins."""
         return Ranges(
             {**self.entries, **other.entries},
             other.default or self.default,
@@ -72,11 +71,11 @@ class Ranges(Brief):
         return not self.entries and self.default is None
 
     def resolved(self, model: Model) -> Ranges:
-        """With the names of tensors as keys, where these were patterns (`block1/*`) or short names as shown."""
+        """Return the ranges with tensor names as keys, resolving patterns (`block1/*`) and short display names."""
         names, exact, short = list(tensor_keys(model).values()), self._known_names(model), short_names(model)
         entries: dict[str, Range] = {}
         unmatched = []
-        for key in sorted(self.entries, key=lambda key: key in exact):  # a name counts more than a pattern
+        for key in sorted(self.entries, key=lambda key: key in exact):  # an exact name takes precedence over a pattern
             found = [exact[key]] if key in exact else fnmatch.filter(names, key)
             found = found or [name for name in names if fnmatch.fnmatchcase(short[name], key)]
             entries |= dict.fromkeys(found, self.entries[key])
@@ -92,28 +91,28 @@ class Ranges(Brief):
         return replace(self, entries=entries, unmatched=tuple(name for name in unmatched if name not in placed))
 
     def _known_names(self, model: Model) -> dict[str, str]:
-        """What tensors can be called, and their names."""
+        """Return all names by which tensors can be given, mapped to their names in the file."""
         names = list(tensor_keys(model).values())
         exact = {name: key for name, key in _signature_names(model).items() if name not in names}
-        if self.foreign:  # other tools know tensors by a part of the names that converters join
+        if self.foreign:  # other tools may use one part of a name that a converter joined from several
             parts = Counter(part for name in names for part in _parts(name))
             exact |= {part: name for name in names for part in _parts(name) if parts[part] == 1}
         return exact | {name: name for name in names}
 
     def _placed(self, model: Model, unmatched: Sequence[str]) -> Mapping[str, Sequence[Place]]:
-        """Where tensors of other names are in the model, as far as what is computed tells."""
+        """Locate tensors with other names in the model by what they compute."""
         if not unmatched or self.skeleton is None:
             return {}
         return find_places(self.skeleton, skeleton_of(model), unmatched)
 
     def require(self, model: Model) -> None:
-        """Raise if a name is none of the model's."""
+        """Raise if a name does not exist in the model."""
         unknown = self.entries.keys() - set(tensor_keys(model).values())
         if unknown:
             raise InvalidStats(f"ranges are given for {_listed(unknown)}, which the model does not have")
 
     def notes(self) -> Iterator[str]:
-        """What whoever gave them should know."""
+        """Yield notes for the user about how these ranges are applied."""
         found_by = Counter(entry.found_by for entry in self.entries.values()) if self.skeleton is not None else {}
         if found_by:
             ways = ", ".join(f"{count} by {way or 'name'}" for way, count in sorted(found_by.items()))
@@ -121,11 +120,11 @@ class Ranges(Brief):
         if self.unmatched:
             count = len(self.unmatched)
             what = "1 given range is" if count == 1 else f"{count} given ranges are"
-            yield f"{what} not used, as the model has no tensors of these names: {_listed(self.unmatched)}"
+            yield f"{what} not used, because the model has no tensors with these names: {_listed(self.unmatched)}"
 
 
 def _parts(name: str) -> set[str]:
-    """`a;b` are the names of two tensors that became one; converters add the rest."""
+    """Split a joined name: `a;b` are the names of two tensors that became one; converters append the rest."""
     return {part.removeprefix("serving_default_").removesuffix(":0") for part in name.split(";")} - {name}
 
 
@@ -135,18 +134,18 @@ def _listed(names: Any) -> str:
 
 
 def _signature_names(model: Model) -> dict[str, str]:
-    """What signatures call inputs and outputs, and the names of these tensors."""
+    """Map the signatures' names of inputs and outputs to tensor names."""
     keys = tensor_keys(model)
     ends = [pair for s in model.signatures for pair in (*s.inputs.items(), *s.outputs.items())]
     return {name: keys[tensor] for name, tensor in reversed(ends)}
 
 
 def ranges_from_json(path: PathLike) -> Ranges:
-    """`{tensor name: {"min": ..., "max": ...}}` or `{"scale": ..., "zero_point": ..., "type": "int8"}`.
+    """Read ranges: `{tensor name: {"min": ..., "max": ...}}` or `{"scale": ..., "zero_point": ..., "type": "int8"}`.
 
-    Names may be patterns, or those of a signature's inputs and outputs. For weights, "min" and "max" may be lists with
-    a number for each channel. AIMET's encodings (both versions) are read as well, the scales of an ONNX model with
-    QuantizeLinear and DequantizeLinear, and those of a quantized `.tflite`, as litert-torch makes them of PT2E.
+    Names may be patterns, or a signature's names of inputs and outputs. For weights, "min" and "max" may be lists with
+    one number per channel. Also reads AIMET encodings (both versions), the scales of an ONNX model with QuantizeLinear
+    and DequantizeLinear, and those of a quantized `.tflite`, such as litert-torch produces from PT2E.
     """
     suffix, origin = Path(path).suffix.lower(), Path(path).name
     if suffix == ".onnx":
@@ -169,10 +168,10 @@ def ranges_from_json(path: PathLike) -> Ranges:
 
 
 def _ranges_of_model(model: Model, origin: str) -> Ranges:
-    """The scales that a quantized model has, biases apart."""
+    """Return the scales of a quantized model, except those of biases."""
     entries: dict[str, Range] = {}
     for tensor, key in tensor_keys(model).items():
-        params, key = tensor.params, key.removesuffix(f"/{tensor.dtype.label}")  # as our own outputs are called
+        params, key = tensor.params, key.removesuffix(f"/{tensor.dtype.label}")  # the suffix of our own outputs
         if params is None or params.dtype.bits > 16 or params.block is not None:
             continue
         if not tensor.is_constant and len(params.scales) == 1:
@@ -187,35 +186,35 @@ def _ranges_of_model(model: Model, origin: str) -> Ranges:
 
 
 def ranges_from(content: Mapping[str, Any], origin: str) -> Ranges:
-    """From plain values, as a file holds them."""
+    """Build ranges from plain values, as in a JSON file."""
     return Ranges({name: _range(name, value, origin) for name, value in content.items()})
 
 
 def ranges_from_input_stats(stats: Mapping[str, tuple[float, float]], dtype: DType) -> Ranges:
-    """Ranges of integer inputs from (mean, std), where real = (q - mean) / std."""
+    """Return ranges of integer inputs from (mean, std), where real = (q - mean) / std."""
     entries = {}
     for name, (mean, std) in stats.items():
         if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
-            raise InvalidStats(f"the input '{name}' has mean {mean:g} and std {std:g}; the latter has to be positive")
+            raise InvalidStats(f"the input '{name}' has mean {mean:g} and std {std:g}; std must be positive")
         low, high = ((q - mean) / std for q in (dtype.min, dtype.max))
         if low > 0 or high < 0:
             raise InvalidStats(
                 f"the input '{name}' would hold {low:g} to {high:g} with mean {mean:g} and std {std:g}; "
-                f"the mean has to be an integer of {dtype.label}, which stands for 0"
+                f"the mean must be an integer of {dtype.label}: it is the zero point"
             )
         entries[name] = Range(low, high, "mean and std")
     return Ranges(entries)
 
 
 def default_range(low: float, high: float) -> Ranges:
-    """The same range for every activation that nothing tells one of."""
+    """Return one range for all activations without any other range."""
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise InvalidStats(f"{low:g} to {high:g} is no range; give two numbers such as -6,6")
+        raise InvalidStats(f"{low:g} to {high:g} is not a valid range; give two numbers such as -6,6")
     return Ranges({}, Range(low, high, "default range"))
 
 
 def _encoded(channels: tuple[Encoding, ...], origin: str) -> Range:
-    """One range; or for several channels, one for each of them."""
+    """Return the range of a tensor; with several channels, one range for each."""
     ends = tuple((each.low, each.high) for each in channels)
     low, high = min(low for low, _ in ends), max(high for _, high in ends)
     if len(channels) > 1:
@@ -224,7 +223,8 @@ def _encoded(channels: tuple[Encoding, ...], origin: str) -> Range:
 
 
 def _encoded_weights(channels: tuple[Encoding, ...], origin: str) -> Range:
-    """Ranges that give weights just the scales of the encodings. Kernels leave out the least integer of a type."""
+    """Return ranges that give weights exactly the scales of the encodings. Kernels do not use the lowest integer of a
+    type."""
     peaks = [each.scale * (2 ** (each.bits - 1) - 1) if each.is_symmetric else None for each in channels]
     ends = tuple(
         (each.low, each.high) if peak is None else (-peak, peak) for each, peak in zip(channels, peaks, strict=True)
@@ -254,7 +254,7 @@ def _range(name: str, value: Any, origin: str) -> Range:
 def _ends(least: Any, greatest: Any) -> tuple[float, float]:
     low, high = float(least), float(greatest)
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise ValueError(f"min {low} and max {high} are no range")
+        raise ValueError(f"min {low} and max {high} are not a valid range")
     return low, high
 
 
@@ -264,5 +264,5 @@ def _params(value: Mapping[str, Any]) -> QuantParams:
     if not (math.isfinite(params.scale) and params.scale > 0):
         raise ValueError(f"the scale {params.scale} is not positive")
     if not dtype.min <= value["zero_point"] <= dtype.max or params.zero_point != value["zero_point"]:
-        raise ValueError(f"the zero point {value['zero_point']} is no integer of {dtype.label}")
+        raise ValueError(f"the zero point {value['zero_point']} is not an integer of {dtype.label}")
     return params

@@ -1,9 +1,9 @@
-"""A histogram whose range grows without losing counts, and that adds up exactly.
+"""A histogram whose range grows without losing counts, and whose merge is exact.
 
 Bin i holds the values in [i * width, (i + 1) * width), where width = 2**exponent. Growing doubles the width: bins 2i
 and 2i + 1 become bin i, and floor(floor(x / w) / 2) = floor(x / 2w), so it does not matter when that happens. The
-final width follows from the least and the greatest value alone. Hence any split and any order of the data give the
-same histogram, count for count.
+final width depends only on the minimum and maximum. Hence any split and any order of the data give the same histogram,
+count for count.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from ..dtypes import Array
 
 BINS = 4096
-"""At most; at least half as many span the range. Sixteen for each step of an 8-bit grid."""
+"""Maximum number of bins; at least half as many span the range. Sixteen for each step of an 8-bit grid."""
 
 FINEST = -126
-"""No exponent below the smallest normal float32."""
+"""The exponent of the smallest normal float32."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,20 @@ class Histogram:
 
     @classmethod
     def of(cls, values: Array, low: float, high: float) -> Histogram:
-        """The histogram of finite float32 `values`, all in [low, high]."""
+        """Return the histogram of finite float32 `values`, all in [low, high]."""
         exponent = exponent_for(low, high)
         first = bin_of(low, exponent)
         bins = _bins(values.reshape(-1), exponent)
         bins -= first
-        np.maximum(bins, 0, out=bins)  # the extremes may come from kernels that take subnormal numbers for zero
+        np.maximum(bins, 0, out=bins)  # the extremes may come from kernels that flush subnormal numbers to zero
         return cls(exponent, first, np.bincount(bins, minlength=bin_of(high, exponent) - first + 1))
 
     @classmethod
     def sampled(cls, values: Array, extremes: Array, weight: int) -> Histogram:
-        """The histogram of a tensor from a sample of its `values`, each of which stands for `weight` elements.
+        """Return the histogram of a tensor from a sample of its `values`, each representing `weight` elements.
 
-        The least and the greatest value of each run, the `extremes`, are counted once: without them a sample would hide
-        how far the rare values reach, and a range chosen by it would clip them. All are finite.
+        The minimum and maximum of each run, the `extremes`, are counted once: otherwise a sample would hide how far
+        rare values reach, and a range chosen from it would clip them. All values are finite.
         """
         found = cls.of(values, float(extremes.min()), float(extremes.max()))
         if weight == 1:
@@ -67,14 +67,14 @@ class Histogram:
         return int(self.counts.sum())
 
     def edges(self) -> Array:
-        """The bins' borders, one more than bins."""
+        """The bin edges, one more than there are bins."""
         return (self.first + np.arange(self.counts.size + 1)) * self.width
 
     def centers(self) -> Array:
         return (self.first + 0.5 + np.arange(self.counts.size)) * self.width
 
     def merge(self, other: Histogram) -> Histogram:
-        """The histogram of both data sets."""
+        """Return the histogram of both data sets."""
         if not self.counts.size or not other.counts.size:
             return self if self.counts.size else other
         exponent = max(self.exponent, other.exponent)
@@ -93,11 +93,11 @@ class Histogram:
         return self.first + self.counts.size - 1
 
     def mirrored(self) -> Histogram:
-        """That of the negated values."""
+        """Return the histogram of the negated values."""
         return Histogram(self.exponent, -1 - self.last, self.counts[::-1])
 
     def coarsened(self, exponent: int) -> Histogram:
-        """The same counts in wider bins."""
+        """Return the same counts in wider bins."""
         by = exponent - self.exponent
         if by == 0:
             return self
@@ -108,8 +108,8 @@ class Histogram:
 
 
 def _bins(values: Array, exponent: int) -> Array:
-    # A product with a power of two and floor are exact, so binning is too; but if the width is above one,
-    # float32 may round a small product to zero, which is not in the bin of the numbers below zero.
+    # Multiplying by a power of two and floor are exact, so binning is too; but if the width is above one,
+    # float32 may round a small negative product to zero, which is in another bin.
     exact = values if exponent <= 0 else values.astype(np.float64)
     scaled = exact * exact.dtype.type(math.ldexp(1.0, -exponent))
     return np.asarray(np.floor(scaled, out=scaled), np.int32)  # no bin is as far out as 2**24; see `exponent_for`
@@ -120,7 +120,7 @@ def bin_of(value: float, exponent: int) -> int:
 
 
 def exponent_for(low: float, high: float) -> int:
-    """The finest width that spans [low, high] in BINS bins, but not finer than float32 can tell apart."""
+    """Return the finest bin width that spans [low, high] in BINS bins, but not finer than float32 resolves."""
     largest = max(abs(low), abs(high))
     resolution = math.frexp(largest)[1] - 24 if largest else FINEST
     span = math.frexp(high - low)[1] - BINS.bit_length() if high > low else FINEST

@@ -1,12 +1,11 @@
-"""Tensors that a run of a graph does not show: those inside control flow, and the cell states of LSTMs.
+"""Measures tensors that a run of a graph does not expose: those inside control flow, and the cell states of LSTMs.
 
-A called graph cannot be given more outputs, because the op that calls it decides how many there are; and what an
-interpreter still holds of it after a run may be from a branch that was not taken, or memory that was reused since. So
-each such graph is loaded by itself and run once more, on what the op was given: the branch that was taken, every pass
-of a loop.
+A called graph cannot get more outputs, because the calling op fixes their number; and what an interpreter still holds
+of it after a run may belong to a branch that was not taken, or to memory that has been reused. So each called graph is
+loaded by itself and run again on the op's inputs: the branch that was taken, every iteration of a loop.
 
-The kernel of an LSTM keeps its cell state from step to step and exposes none of them, so the recurrence is computed
-again here, from the op's recorded input.
+The LSTM kernel keeps its cell state from step to step without exposing it, so the recurrence is recomputed here from
+the op's recorded input.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ from .instrumented_graph import InstrumentedGraph, MeasureMode, instrument
 from .task import CalibrationTask, OpTable, measured_tensors
 
 Observe = Callable[[str, Array, bool], None]
-"""Called with a tensor's name, its values, and whether each channel counts."""
+"""Called with a tensor's name, its values, and whether per-channel statistics are needed."""
 
 CALLS = frozenset({"IF", "WHILE", "STABLEHLO_COMPOSITE"})
 
 
 def calls(graph: Graph, ops: OpTable) -> Iterator[Op]:
-    """Ops that call graphs with tensors to measure, and whose inputs can be passed on."""
+    """Yield ops that call graphs with tensors to measure, and whose inputs can be passed on."""
     return (op for op in graph.ops if op.kind in CALLS and _has_measured(op, ops) and not _has_resources(op))
 
 
 def unmeasurable_calls(graph: Graph, ops: OpTable) -> list[str]:
-    """The names of ops, in `graph` or what it calls, whose inner tensors cannot be measured."""
+    """Return the names of ops, in `graph` or the graphs it calls, whose inner tensors cannot be measured."""
     callers = [op for g in (graph, *reachable_graphs(graph)) for op in g.ops]
     return [op.name for op in callers if _has_measured(op, ops) and _has_resources(op)]
 
 
 def passed_tensors(graph: Graph, ops: OpTable) -> list[Tensor]:
-    """What `graph` passes to the graphs it calls."""
+    """Return the tensors that `graph` passes to the graphs it calls."""
     return [t for op in calls(graph, ops) for t in op.inputs if t is not None and not t.is_constant]
 
 
@@ -59,7 +58,7 @@ def _has_measured(op: Op, ops: OpTable) -> bool:
 
 
 def _has_resources(op: Op) -> bool:
-    """Whether resources or other things that are not arrays are involved."""
+    """Whether the op involves resources or other values that are not arrays."""
     return any(t.dtype.storage is None for g in _callees(op) for t in g.tensors)
 
 
@@ -72,7 +71,7 @@ class CalledGraphs:
         for callee in dict.fromkeys(g for op in calls(task.graph, task.ops) for g in _callees(op)):
             exposed = [*callee.outputs, *passed_tensors(callee, task.ops)]
             instrumented = instrument(dataclasses.replace(task, graph=callee), MeasureMode.EXPOSED, exposed)
-            # What is passed to it may have other shapes than its file says, or be without any there.
+            # The values passed to it may have other shapes than the file says, or the file may say none.
             self._loaded[callee] = instrumented, Runner(instrumented.model, strict=False)
 
     def restart(self) -> None:
@@ -92,12 +91,12 @@ class CalledGraphs:
                 self._run(op.option("decompositionSubgraphIndex"), given, observe)
 
     def _loop(self, op: Op, given: list[Array], observe: Observe) -> None:
-        """Pass by pass: a stranger's loop may go on for as long as a run may take."""
+        """Run a loop iteration by iteration, within the time limit: an untrusted loop may never end."""
         start, seconds = time.monotonic(), time_limit()
         while self._run(op.option("condSubgraphIndex"), given, observe)[0].item():
             given = self._run(op.option("bodySubgraphIndex"), given, observe)
             if seconds is not None and time.monotonic() - start > seconds:
-                raise RuntimeFailure(f"the loop of WHILE '{op.name}' did not end within {seconds:g} s")
+                raise RuntimeFailure(f"the loop of WHILE '{op.name}' did not finish within {seconds:g} s")
 
     def _run(self, graph: Graph, given: Sequence[Array], observe: Observe) -> list[Array]:
         instrumented, runner = self._loaded[graph]
@@ -124,7 +123,7 @@ LstmState = tuple[Array, Array]
 
 @dataclass
 class Replay:
-    """Computes the cell states of one op, to be recorded under `key`, from the values of `source`."""
+    """Recomputes the cell states of one op from the values of `source`, to be recorded under `key`."""
 
     op: Op
     source: Tensor
@@ -133,7 +132,7 @@ class Replay:
     backward: bool = False
 
     def states(self, x: Array) -> Array:
-        """The cell state after every step, going on from where the last call stopped."""
+        """Return the cell state after every step, continuing from where the last call stopped."""
         given = np.flip(x, 0 if self.op.option("timeMajor") else 1) if self.backward else x
         states, self.last = lstm_cell_states(self.op, given, self.last)
         return states
@@ -141,7 +140,7 @@ class Replay:
 
 @dataclass
 class FeatureReplay(Replay):
-    """What SVDF keeps of each step: the products of the input with its weights."""
+    """Recomputes the state of SVDF: the products of each step's input with the feature weights."""
 
     def states(self, x: Array) -> Array:
         weights = _data(self.op, 1)
@@ -165,7 +164,7 @@ def replays(task: CalibrationTask) -> list[Replay]:
 
 
 def _lstms(op: Op) -> Iterator[tuple[Op, bool]]:
-    """The LSTMs that an op consists of, and whether they run backwards."""
+    """Yield the LSTMs that an op consists of, and whether each runs backwards."""
     if op.kind == LSTM and len(op.inputs) > LstmSlot.CELL_STATE:
         yield op, False
     elif op.kind == BOTH_WAYS:
@@ -174,7 +173,7 @@ def _lstms(op: Op) -> Iterator[tuple[Op, bool]]:
 
 
 def _with_float_constants(op: Op, flowing: Sequence[int]) -> Op | None:
-    """The op with its weights, which may be integers, as floats; None if that is not what they are."""
+    """Return the op with its weights, which may be integers, as floats; None if they are not constants."""
     inputs = list(op.inputs)
     for slot, tensor in enumerate(op.inputs):
         if tensor is None or slot in flowing:
@@ -188,10 +187,12 @@ def _with_float_constants(op: Op, flowing: Sequence[int]) -> Op | None:
 
 
 def lstm_cell_states(op: Op, x: Array, start: LstmState | None = None) -> tuple[Array, LstmState]:
-    """c_t = f * c_{t-1} + i * tanh(g), for every step t; and the state after the last.
+    """Return c_t = f * c_{t-1} + i * tanh(g) for every step t, and the state after the last.
 
-    i, f, o = sigmoid(W x_t + R h_{t-1} + P c + b) and g = tanh(...); with coupled gates i = 1 - f;
-    h_t = o * tanh(c_t), projected if the op has a projection. Layer normalization normalizes the sums first.
+        i, f, o = sigmoid(W x_t + R h_{t-1} + P c + b) and g = tanh(...); with coupled gates i = 1 - f;
+        h_t = o * tanh(c_t), projected if the op has a projection.
+
+    Layer normalization, if any, is applied to the sums first.
     """
     steps = x if op.option("timeMajor") else np.swapaxes(x, 0, 1)
     batch = steps.shape[1]
@@ -218,7 +219,7 @@ def lstm_cell_states(op: Op, x: Array, start: LstmState | None = None) -> tuple[
 
 
 def _gate(op: Op, gate: Gate, step: Array, h: Array, c: Array) -> Array:
-    """The sum that enters a gate, before its activation."""
+    """Return the input of a gate's activation."""
     weights, recurrent, bias = _data(op, gate.weights), _data(op, gate.recurrent_weights), _data(op, gate.bias)
     peephole = None if gate.peephole is None else _data(op, gate.peephole)
     norm = _data(op, gate.normalization)

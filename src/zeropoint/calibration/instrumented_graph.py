@@ -1,13 +1,13 @@
 """A copy of a graph that measures itself while it runs.
 
-Right behind each tensor's producer, while the values are still in the cache, reductions over all but the last axis
-give the greatest, the least and the summed value of each channel; one concatenation gathers them all. So LiteRT's
-delegate does the reading, with vector instructions and outside Python's lock: measured on MobileNetV2 at 224x224 on
-two cores it adds 10 % to plain inference, where reductions at the end of the graph add 40 % and NumPy 150 %.
-Histograms are made from a sample of each tensor's elements (`sampling`).
+Right after each tensor's producer, while the values are still in the cache, reductions over all but the last axis
+compute the maximum, minimum and sum of each channel; one concatenation collects them all. So LiteRT's delegate does the
+reading, with vector instructions and outside Python's lock: measured on MobileNetV2 at 224x224 on two cores, this adds
+10 % to plain inference, where reductions at the end of the graph add 40 % and NumPy 150 %. Histograms are built from a
+sample of each tensor's elements (`sampling`).
 
-A run of a small model takes less time than Python needs to start it and to ask for its outputs. So, where the graph
-allows it, many samples are one run, with reductions for each of them.
+Running a small model takes less time than Python needs to start the run and to fetch its outputs. So, if the graph
+allows it, many samples are batched into one run, with separate reductions for each.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from .sampling import Pick, Positions
 from .task import CalibrationTask, OpTable, measured_tensors, weighted_activations
 
 BATCH, BATCH_ELEMENTS = 16, 1 << 20
-"""At most so many samples, or elements of all their tensors, are one run: what it computes stays in the cache."""
+"""Limits of one run, in samples and in elements of all their tensors, so that the values stay in the cache."""
 
 FEWEST, MOST, CHUNK_ELEMENTS = 8, 48, 1 << 25
-"""So many samples, or so many elements of all their tensors, are measured without a pause: handing samples over and
-merging what they show takes time, too."""
+"""Samples, or elements of all their tensors, that one thread measures at a time: handing samples over and merging their
+statistics takes time, too."""
 
 
 DILATED = 2
-"""The version of the depthwise kernel since which it supports dilation."""
+"""The first version of the depthwise kernel that supports dilation."""
 
 
 class MeasureMode(Enum):
     """How a graph is measured."""
 
-    BATCHED = "reduced in the graph, many samples in a run"
-    SINGLE = "reduced in the graph, one sample in a run"
-    EXPOSED = "all tensors are outputs, reduced by NumPy, whatever their shapes"
+    BATCHED = "reduced in the graph, many samples per run"
+    SINGLE = "reduced in the graph, one sample per run"
+    EXPOSED = "all tensors are outputs, reduced by NumPy, with any shapes"
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Probe:
 
 @dataclass(frozen=True)
 class InstrumentedGraph:
-    """The self-measuring copy, and which of its outputs are what.
+    """The self-measuring copy, and the meaning of its outputs.
 
-    `reductions`: for each sample of a run, the greatest values of all channels of all probes, then the least, then the
-    sums; without histograms, the least of the channels `lows` only, and sums that need not be looked at unless they are
-    NaN. If there are to be histograms, the output `picked` holds the `picks` of some probes, and the tensors of the
-    others, `sampled`, are outputs themselves. `exposed`: tensors that are wanted whole: those of `read`, which cannot
-    be reduced in the graph, and whatever the caller asked for. `batch`: how many samples are one run. `chunk`: how many
-    samples to hand to a thread at once, many of a small model and one of a large.
+    `reductions`: for each sample of a run, the maxima of all channels of all probes, then the minima, then the sums;
+    without histograms, minima only of the channels `lows`, and sums that only serve to detect NaN. With histograms, the
+    output `picked` holds the `picks` of some probes, and the tensors of the others, `sampled`, are outputs themselves.
+    `exposed`: tensors that are needed whole: those of `read`, which cannot be reduced in the graph, and those that the
+    caller asked for. `batch`: the samples per run. `chunk`: how many samples to hand to a thread at once, many of a
+    small model and one of a large.
     """
 
     model: Model
@@ -90,12 +90,12 @@ class InstrumentedGraph:
 
 
 def instrument(task: CalibrationTask, mode: MeasureMode, exposed: Sequence[Tensor] = ()) -> InstrumentedGraph:
-    """A model that runs a copy of the task's graph that measures its float tensors, or just exposes them."""
+    """Return a model that runs a copy of the task's graph that measures its float tensors, or only exposes them."""
     graph = dataclasses.replace(task.graph, tensors=list(task.graph.tensors), ops=list(task.graph.ops))
     probes, read = _probes(task, mode)
     histograms = task.settings.histograms
     reductions, lows = _insert_reductions(graph, probes, mode, task) if probes else (None, np.zeros(0, np.intp))
-    # Picking multiplies neighbours by zero, so infinite ones would spoil it.
+    # Picking multiplies neighbouring elements by zero, so infinities would turn into NaN.
     pickable = [p for p in probes if histograms and p.key not in task.infinities]
     picks = {p: pick for p in pickable if (pick := Pick.of(p.tensor)) is not None}
     picked = _insert_picks(graph, picks) if picks else None
@@ -106,7 +106,7 @@ def instrument(task: CalibrationTask, mode: MeasureMode, exposed: Sequence[Tenso
     elements = max(1, sum(t.size for t in measured_tensors(task.graph, task.ops)))
     together = batch_size(elements)
     return InstrumentedGraph(
-        # Signatures would fix the outputs, so there are none.
+        # Signatures would fix the outputs, so they are dropped.
         dataclasses.replace(task.model, graphs=[graph, *reachable_graphs(graph)], signatures=[]),
         tuple(probes),
         reductions,
@@ -122,14 +122,14 @@ def instrument(task: CalibrationTask, mode: MeasureMode, exposed: Sequence[Tenso
 
 
 def batch_size(elements: int) -> int:
-    """How many samples may be run together, by the `elements` of all tensors of one of them."""
+    """Return how many samples may be run together, given the `elements` of all tensors of one sample."""
     return max(1, min(BATCH, BATCH_ELEMENTS // max(1, elements)))
 
 
 def takes_batches(graph: Graph, ops: OpTable) -> bool:
-    """Whether several samples may be fed as one, because no op mixes them: every tensor then has a row for each.
+    """Whether several samples may be batched, because no op mixes them: every tensor then has a row for each.
 
-    Whether LiteRT can do it with this file is another question: constants may hold shapes for one sample.
+    Whether LiteRT can run this file that way is another question: constants may hold shapes for one sample.
     """
     free = free_tensors(graph.inputs, graph.ops, ops)
     measured = measured_tensors(graph, ops)
@@ -146,19 +146,19 @@ def _has_one_row(tensor: Tensor) -> bool:
 
 
 def _varies(tensor: Tensor) -> bool:
-    """Whether a sample's size is not known from the file."""
+    """Whether the size of one sample is not known from the file."""
     signature = tensor.shape_signature or tensor.shape
     return -1 in signature[1:] or (signature[:1] == (-1,) and tensor.shape[0] != 1)
 
 
 def _probes(task: CalibrationTask, mode: MeasureMode) -> tuple[list[Probe], list[Probe]]:
-    """The tensors to reduce in the graph, and those whose values have to be read."""
+    """Return the tensors to reduce in the graph, and those whose values have to be read."""
     channelwise = weighted_activations(task.graph, task.ops)
     probes, read, start = [], [], 0
     for tensor in task.tensors:
         signature = tensor.shape_signature or tensor.shape
         reducible = mode is not MeasureMode.EXPOSED and len(tensor.shape) >= 2 and tensor.size > 0
-        # How much of a tensor is sampled depends on its size, so without a fixed size it is sampled outside.
+        # The share that is sampled depends on the size, so tensors without a fixed size are sampled outside the graph.
         reducible = reducible and (signature[-1] > 0 if not task.settings.histograms else not _varies(tensor))
         channels = tensor.shape[-1] if reducible else 1
         probe = Probe(task.keys[tensor], tensor, start, channels, tensor in channelwise)
@@ -189,7 +189,7 @@ def _insert_reductions(
                 lows.append(probe.start + np.arange(probe.channels))
             rank = len(probe.tensor.shape)
             if rank == kept + 1:
-                parts.append(probe.tensor)  # there is one value in each channel
+                parts.append(probe.tensor)  # each channel has only one value
                 continue
             axes = insertions.constant(f"axes{rank}", np.arange(kept, rank - 1, dtype=np.int32))
             result = insertions.tensor(kind, (1,) * kept + (probe.channels,))
@@ -199,13 +199,13 @@ def _insert_reductions(
 
 
 def _matters(kind: str, source: Op | None, ops: OpTable) -> bool:
-    """Whether a reduction is needed where only minima and maxima are wanted."""
+    """Whether a reduction is needed when only minima and maxima are wanted."""
     if kind == "low":
-        # Ranges include zero anyway, so a ReLU's least value need not be read.
+        # Ranges include zero anyway, so the minimum after a ReLU is not needed.
         bounds = None if source is None else fused_activation(source).bounds
         return bounds is None or bounds[0] != 0.0
     if kind == "total":
-        # LiteRT's maxima and minima ignore NaN (ai-edge-litert 2.3), sums do not: add up where one can appear.
+        # LiteRT's maxima and minima ignore NaN (ai-edge-litert 2.3), sums do not: compute sums where NaN can appear.
         spec = None if source is None else ops.get(source.kind)
         return spec is None or Trait.HAS_POLES in spec.traits or not spec.types
     return True
@@ -218,7 +218,7 @@ def _insert_picks(graph: Graph, picks: Mapping[Probe, Pick]) -> Tensor:
 
 
 def _pick(insertions: _Insertions, tensor: Tensor, pick: Pick) -> Tensor:
-    """What is picked of `tensor`: a row for each sample."""
+    """Return the tensor of elements picked from `tensor`, with a row for each sample."""
     picked = tensor
     if any(side.stride > 1 for side in pick.sides):
         picked = insertions.add(tensor, _copy(insertions, tensor, *pick.sides))
@@ -231,7 +231,7 @@ def _pick(insertions: _Insertions, tensor: Tensor, pick: Pick) -> Tensor:
 
 
 def _copy(insertions: _Insertions, tensor: Tensor, rows: Positions, columns: Positions) -> Op:
-    """A depthwise convolution that copies some rows and columns."""
+    """Return a depthwise convolution that copies some rows and columns."""
     channels = tensor.shape[3]
     one = np.zeros((1, min(2, rows.first + 1), min(2, columns.first + 1), channels), np.float32)
     one[:, -1, -1] = 1.0
@@ -251,7 +251,7 @@ def _copy(insertions: _Insertions, tensor: Tensor, rows: Positions, columns: Pos
 
 
 class _Insertions:
-    """Ops to insert into a graph, each right behind the producer of the tensor that it looks at."""
+    """Ops to insert into a graph, each right after the producer of the tensor that it measures."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -272,12 +272,12 @@ class _Insertions:
         return self._constants[name]
 
     def add(self, looked_at: Tensor, op: Op) -> Tensor:
-        """The result of `op`, which will follow the producer of `looked_at`; without one it comes first."""
+        """Return the result of `op`, which will follow the producer of `looked_at`, or come first if that has none."""
         self._followers.setdefault(self.producer.get(looked_at), []).append(op)
         return op.outputs[0]
 
     def join(self, what: str, parts: Sequence[Tensor]) -> Tensor:
-        """Put the ops in their places, and at the end one that lays `parts` side by side."""
+        """Insert the ops, and at the end one that concatenates `parts`."""
         after = self._followers
         self._graph.ops = [*after.get(None, ()), *(o for op in self._graph.ops for o in (op, *after.get(op, ())))]
         *leading, _ = parts[0].shape

@@ -1,4 +1,4 @@
-"""Running an instrumented graph, and the statistics of what it shows."""
+"""Runs an instrumented graph, and turns its outputs into statistics."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from .stats import Channels, Extreme, MovingAverage, TensorStats, finite_channel
 from .task import CalibrationTask, count_unexpected
 
 Chunk = list[tuple[int, Row]]
-"""Numbered samples that one thread runs without a pause: many where a run takes less time than handing it over."""
+"""Numbered samples that one thread runs at a time: many, if a run is faster than handing over its samples."""
 
 
 class Observer:
-    """A loaded graph that measures itself. Used by one thread at a time."""
+    """A loaded self-measuring graph. Not thread-safe."""
 
     def __init__(self, task: CalibrationTask, mode: MeasureMode, like: Observer | None = None) -> None:
-        """`like`: an observer of the same task and mode, whose copy of the model can be shared."""
+        """Load the graph. `like` is an observer of the same task and mode, whose copy of the model can be shared."""
         self.task, self.mode = task, mode
         self._replays = replays(task)
         self._called = CalledGraphs(task)
         exposed = [*passed_tensors(task.graph, task.ops), *(replay.source for replay in self._replays)]
         self.graph: InstrumentedGraph = instrument(task, mode, exposed) if like is None else like.graph
-        alone = self.graph.batch == 1  # else a run has another shape than the file says
+        alone = self.graph.batch == 1  # otherwise a run has another shape than the file says
         threads = task.settings.threads // task.interpreters
         self._runner: Runner = (
             Runner(self.graph.model, strict=alone, threads=threads, checked=True)
@@ -44,7 +44,7 @@ class Observer:
         self._starts = np.array([p.start for p in self.graph.probes], np.intp)
         self._width = sum(p.channels for p in self.graph.probes)
         self._strides = [sampling_stride(p.tensor.size) for p in self.graph.sampled]
-        # Where each probe's elements are in what is sampled of a run: what the graph picks comes first.
+        # The position of each probe's elements among the sampled ones of a run: those picked in the graph come first.
         sizes = {p: pick.size for p, pick in self.graph.picks.items()}
         sizes |= {p: -(-p.tensor.size // k) for p, k in zip(self.graph.sampled, self._strides, strict=True)}
         ends = itertools.accumulate(sizes.values())
@@ -53,22 +53,22 @@ class Observer:
         self._failed: set[tuple[tuple[int, ...], ...]] = set()  # shapes of rows
 
     def another(self) -> Observer:
-        """One more for another thread."""
+        """Return another observer, for another thread."""
         return Observer(self.task, self.mode, like=self)
 
     @cached_property
     def fallback(self) -> Observer:
-        """One that reads every tensor from outside: slower, but it takes them as they come."""
+        """An observer that reads every tensor outside the graph: slower, but it handles any shapes."""
         return Observer(self.task, MeasureMode.EXPOSED)
 
     def measure(self, chunk: Chunk) -> list[Mapping[str, TensorStats]]:
-        """Run one batch of samples after the other; return statistics to be merged in order."""
+        """Run the samples batch by batch; return statistics to be merged in order."""
         found: list[Mapping[str, TensorStats]] = []
         reduced: Chunk = []
         reductions, samples = self._room(len(chunk))
         for first in range(0, len(chunk), self.graph.batch):
             batch = chunk[first : first + self.graph.batch]
-            # By shape, not once and for all: what is done with a sample must not depend on those before it.
+            # Decided by shape each time: how a sample is treated must not depend on earlier ones.
             shapes = tuple(array.shape for array in batch[0][1])
             if shapes not in self._failed:
                 try:
@@ -86,13 +86,13 @@ class Observer:
         return found
 
     def _room(self, count: int) -> tuple[Array, Array]:
-        """For the reductions, and the sampled elements, of so many samples."""
+        """Allocate arrays for the reductions and sampled elements of `count` samples."""
         tensor = self.graph.reductions
         reduced, sampled = (0, 0) if tensor is None else (tensor.size, self._sampled_elements)
         return np.empty((count, reduced), np.float32), np.empty((count, sampled), np.float32)
 
     def takes(self, rows: Sequence[Row]) -> bool:
-        """Whether these samples can be one run."""
+        """Whether these samples can be batched into one run."""
         try:
             self._run(rows, *self._room(len(rows)))
         except RuntimeFailure:
@@ -100,7 +100,7 @@ class Observer:
         return True
 
     def _run(self, rows: Sequence[Row], reductions: Array, samples: Array) -> None:
-        """Fill in the reductions, and the sampled elements, of each of `rows`."""
+        """Fill in the reductions and sampled elements of each row."""
         self._start(rows)
         count = len(rows)
         if self.graph.reductions is None:
@@ -128,7 +128,7 @@ class Observer:
         self._runner.invoke(rows[0] if self.graph.batch == 1 else [*together])
 
     def _from_outside(self, number: int, row: Row) -> Mapping[str, TensorStats]:
-        """Statistics of one run, with all tensors read from outside."""
+        """Return the statistics of one run, with all tensors read outside the graph."""
         try:
             self.fallback._start([row])
             return self.fallback._read(number)
@@ -136,10 +136,10 @@ class Observer:
             raise RuntimeFailure(f"sample {number}: {error}") from None
 
     def _summary(self, chunk: Chunk, reductions: Array, samples: Array) -> dict[str, TensorStats]:
-        """The statistics of the probes over runs in a row."""
+        """Return the statistics of the probes over consecutive runs."""
         width, lows = self._width, self.graph.lows
         high, low = reductions[:, :width], reductions[:, width : width + lows.size]
-        if lows.size < width:  # what is missing is zero
+        if lows.size < width:  # missing minima are zero
             low = np.zeros_like(high)
             low[:, lows] = reductions[:, width : width + lows.size]
         histograms = self.task.settings.histograms
@@ -184,9 +184,9 @@ class Observer:
         return found
 
     def _without_nonfinite(self, sample: tuple[int, Row], high: Array, low: Array, total: Array | None) -> Array:
-        """In this run something is NaN or infinite, or a sum overflowed: raise, or reduce what is finite, in place.
+        """Handle a run with NaN, infinity, or an overflowed sum: raise, or reduce only finite values, in place.
 
-        Returns how many values of each probe are not.
+        Returns how many values of each probe are not finite.
         """
         number, row = sample
         nonfinite = np.zeros(len(self.graph.probes), np.int64)
@@ -203,16 +203,18 @@ class Observer:
         return nonfinite
 
     def _refuse_unexpected(self, key: str, values: Array, number: int) -> None:
-        """Raise if some of `values` are NaN, or infinite by no constant of the model, unless that is allowed."""
+        """Raise if `values` contain NaN, or infinities that no constant of the model explains, unless that is
+        allowed."""
         bad = count_unexpected(values, self.task.infinities.get(key, frozenset()))
         if bad and not self.task.settings.allow_nonfinite:
             raise InvalidSample(
                 f"sample {number} makes {bad} of {values.size} values of '{key}' NaN or infinite; "
-                f"leave that sample out, or go on without those values ({argument('allow_nonfinite', True)})"
+                f"leave that sample out, or ignore those values ({argument('allow_nonfinite', True)})"
             )
 
     def _read(self, number: int) -> Mapping[str, TensorStats]:
-        """What the graph does not reduce: tensors without a fixed shape, states of recurrent layers, control flow."""
+        """Return statistics of what the graph does not reduce: dynamic shapes, states of recurrent layers, control
+        flow."""
         found: dict[str, TensorStats] = {}
         exposed = self.graph.exposed
 

@@ -1,4 +1,4 @@
-"""Scales of ONNX models with QuantizeLinear and DequantizeLinear, by the name of a tensor, and what such a model is."""
+"""Reads the scales of ONNX models with QuantizeLinear and DequantizeLinear, by tensor name, and their network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Encodings = Mapping[str, tuple[Encoding, ...]]
 
 @dataclass(frozen=True)
 class QdqModel:
-    """What tensors are quantized with, and the network that they belong to."""
+    """The encodings of tensors, and the network that they belong to."""
 
     activations: Encodings
     weights: Encodings
@@ -31,7 +31,7 @@ class QdqModel:
 
 
 def read_qdq(path: PathLike) -> QdqModel:
-    """What QuantizeLinear says of activations, and DequantizeLinear, or both, of constants."""
+    """Read encodings from QuantizeLinear for activations, and from DequantizeLinear, or both, for constants."""
     file = read_onnx(path)
     activations: dict[str, tuple[Encoding, ...]] = {}
     weights: dict[str, tuple[Encoding, ...]] = {}
@@ -44,27 +44,26 @@ def read_qdq(path: PathLike) -> QdqModel:
         elif node.kind == "QuantizeLinear":
             activations.setdefault(_plain(source), _encodings(node, file, str(path)))
     if not activations and not weights:
-        raise InvalidStats(
-            f"{path} has no QuantizeLinear or DequantizeLinear; give a model that is quantized in that form"
-        )
+        raise InvalidStats(f"{path} has no QuantizeLinear or DequantizeLinear; give a model quantized in QDQ format")
     return QdqModel(activations, weights, _skeleton(file))
 
 
 def _is_bias(node: OnnxNode, file: OnnxFile) -> bool:
-    """Constants of 32 bits: their scale follows from those of the data and of the weights."""
+    """Whether a node dequantizes a 32-bit constant: its scale follows from those of the data and the weights."""
     held = file.constants.get(node.inputs[0])
     return held is not None and held.dtype == np.int32
 
 
 def _plain(name: str) -> str:
-    """The name that a tensor had before it was quantized."""
+    """Return the name that a tensor had before it was quantized."""
     for suffix in SUFFIXES:
         name = name.removesuffix(suffix)
     return name
 
 
 def _encodings(node: OnnxNode, file: OnnxFile, origin: str) -> tuple[Encoding, ...]:
-    """real = scale * (q - zero point), with q from the least integer of its type."""
+    """Return the encodings of a node: real = scale * (q - zero point), with q counted from the lowest integer of its
+    type."""
     scales, zero_points = _parameters(node, file)
     if scales is None or zero_points is None:
         raise InvalidStats(f"{origin}: the scale of '{node.inputs[0]}' is no constant")
@@ -80,7 +79,7 @@ def _encodings(node: OnnxNode, file: OnnxFile, origin: str) -> tuple[Encoding, .
 
 
 def _parameters(node: OnnxNode, file: OnnxFile) -> tuple[Array | None, Array | None]:
-    """Scales and zero points; the latter are zeros, of the type that is quantized, if the node names none."""
+    """Return scales and zero points; without zero points in the file, zeros of the quantized type."""
     scales = file.constants.get(node.inputs[1])
     if len(node.inputs) > 2 and node.inputs[2]:
         return scales, file.constants.get(node.inputs[2])
@@ -110,7 +109,7 @@ def _skeleton(file: OnnxFile) -> Skeleton:
 
 
 def _constant(name: str, makers: Mapping[str, OnnxNode], file: OnnxFile) -> tuple[str, Array] | None:
-    """The name and the real values of a constant, behind conversions; None if it is none."""
+    """Return the name and real values of a constant, looking through conversions; None if it is not constant."""
     chain = list(_behind(name, makers))
     held = file.constants.get(chain[-1].inputs[0] if chain else name)
     if held is None:
@@ -128,7 +127,7 @@ def _constant(name: str, makers: Mapping[str, OnnxNode], file: OnnxFile) -> tupl
 
 
 def _behind(name: str, makers: Mapping[str, OnnxNode]) -> Iterator[OnnxNode]:
-    """The conversions that a tensor comes out of, the last one first."""
+    """Yield the conversions that produce a tensor, last one first."""
     while (node := makers.get(name)) is not None and node.kind in CONVERSIONS and node.inputs:
         yield node
         name = node.inputs[0]

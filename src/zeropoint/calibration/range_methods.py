@@ -1,4 +1,4 @@
-"""From statistics to ranges: pure functions of one tensor's statistics."""
+"""Range methods: pure functions from one tensor's statistics to a range."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Bounds = tuple[float, float]
 
 PERCENTILE = 99.99
 KEPT = 0.99
-"""The least share of values that the entropy method leaves unclipped."""
+"""The minimum share of values that the entropy method leaves unclipped."""
 
 RARE = 1e-10
-"""The least probability that it tells apart from zero."""
+"""The smallest probability that the entropy method distinguishes from zero."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The integers that a range will be spread over."""
+    """The integer grid that a range is mapped to."""
 
     bits: int = 8
     symmetric: bool = False
@@ -40,7 +40,7 @@ class Grid:
 
 
 def choose_range(stats: TensorStats, method: Method, grid: Grid, percentile: float = PERCENTILE) -> Bounds:
-    """The range that `method` picks; it lies within the observed one."""
+    """Return the range that `method` chooses; it lies within the observed range."""
     match method:
         case "minmax":
             return stats.range
@@ -58,7 +58,7 @@ def choose_range(stats: TensorStats, method: Method, grid: Grid, percentile: flo
 def choose_ranges(
     stats: Sequence[TensorStats], method: Method, grid: Grid, percentile: float = PERCENTILE
 ) -> list[Bounds]:
-    """`choose_range` of each, which takes less time together, and none when asked again."""
+    """Return `choose_range` of each tensor; computed together, which is faster, and cached."""
     key = method, grid, percentile
     new = [s for s in stats if key not in s.ranges]
     found = mse_ranges(new, grid) if method == "mse" else [choose_range(s, method, grid, percentile) for s in new]
@@ -69,11 +69,11 @@ def choose_ranges(
 
 def require_percentile(percentile: float) -> None:
     if not 50 < percentile <= 100:
-        raise InvalidRecipe(f"a percentile lies above 50 and up to 100, not at {percentile}")
+        raise InvalidRecipe(f"the percentile must be above 50 and at most 100, not {percentile}")
 
 
 def percentile_range(stats: TensorStats, percentile: float = PERCENTILE) -> Bounds:
-    """Cut (100 - percentile) % of the values at each end that has any beyond zero."""
+    """Clip (100 - percentile) % of the values at each end that has values beyond zero."""
     require_percentile(percentile)
     low, high = stats.range
     counts = stats.histogram.counts
@@ -84,21 +84,22 @@ def percentile_range(stats: TensorStats, percentile: float = PERCENTILE) -> Boun
     share = percentile / 100
     cut_low = float(np.interp(1 - share, below, edges)) if low < 0 else low
     cut_high = float(np.interp(share, below, edges)) if high > 0 else high
-    # Where in its bin a value lies is not known, so an interpolated end may lie beyond what was seen.
+    # The position of a value within its bin is unknown, so an interpolated end may lie beyond the observed range.
     cut_low = min(max(cut_low, low), high)
     return cut_low, max(min(cut_high, high), cut_low)
 
 
 THRESHOLDS = np.geomspace(1 / 256, 1, 49)
 REFINEMENTS = (np.geomspace(1 / 32, 1, 16), *(np.linspace(1 - width, 1 + width, 9) for width in (0.2, 0.05, 0.01)))
-"""What the ends of a range are multiplied with on the way to the best one, coarse then fine."""
+"""Factors applied to the ends of a range in the search for the best one, coarse then fine."""
 
 TOGETHER = 16
-"""Tensors whose ranges are searched at the same time: their histograms fit in a core's cache."""
+"""Tensors whose ranges are searched together: their histograms fit in a core's cache."""
 
 
 def mse_ranges(stats: Sequence[TensorStats], grid: Grid) -> list[Bounds]:
-    """The clipping of each with the least expected squared error: a common threshold first, then each end by itself."""
+    """Return, for each tensor, the clipping with the least expected squared error: a common threshold first, then each
+    end."""
     chosen = [s.range for s in stats]
     choice = [k for k, s in enumerate(stats) if s.histogram.counts.any() and chosen[k][0] != chosen[k][1]]
     for start in range(0, len(choice), TOGETHER):
@@ -132,19 +133,19 @@ def _in_turns(a: Array, b: Array) -> Array:
 
 
 def entropy_range(stats: TensorStats, grid: Grid) -> Bounds:
-    """The symmetric clipping whose quantized distribution diverges least (Kullback-Leibler) from the clipped one."""
+    """Return the symmetric clipping whose quantized distribution has the smallest Kullback-Leibler divergence."""
     low, high = stats.range
     limit = max(-low, high)
     one_sided = low >= 0 or high <= 0
     levels = 2**grid.bits if one_sided and not grid.symmetric else 2 ** (grid.bits - 1)
-    # Bins are counted from zero, where the integers start: far away from it, they need not be as fine as they are.
+    # Bins are counted from zero, where the integers start; for values far from it, they may be coarser.
     exponent = exponent_for(min(low, 0.0), max(high, 0.0))
     histogram = stats.histogram.coarsened(max(stats.histogram.exponent, exponent))
     bins = histogram.first + np.arange(histogram.counts.size)
     folded = np.bincount(np.where(bins >= 0, bins, -1 - bins), weights=histogram.counts)  # by distance from zero
     if folded.size <= levels or not folded.any():
         return low, high
-    # Divergence alone would clip a spike at the end of the range away with all else: keep all but KEPT of the values.
+    # Divergence alone might clip a spike at the end of the range: keep at least a share of KEPT unclipped.
     inside = np.cumsum(folded) >= KEPT * folded.sum()
     fewest = max(levels, int(np.argmax(inside)) + 1)
     candidates = np.unique([*range(fewest, folded.size, max(1, (folded.size - fewest) // 128)), folded.size])
@@ -154,10 +155,10 @@ def entropy_range(stats: TensorStats, grid: Grid) -> Bounds:
 
 
 def _divergences(folded: Array, bins: Array, levels: int) -> Array:
-    """KL divergences between the first so many bins, with all beyond added to the last, and their quantized forms.
+    """Return KL divergences between the first k bins, with all beyond added to the last, and their quantized forms.
 
-    A quantized form spreads what each level holds over those of its bins that hold anything. With sums over the first
-    k bins of counts, of occupied bins and of count * log(count), that takes a look-up for each level.
+    A quantized form spreads the mass of each level over its occupied bins. With prefix sums of counts, of occupied bins
+    and of count * log(count), this takes one lookup per level.
     """
     counts = folded.astype(np.float64)
     summed = (counts, counts > 0, _times_log(counts))
@@ -167,7 +168,7 @@ def _divergences(folded: Array, bins: Array, levels: int) -> Array:
     borders = -(-np.arange(levels + 1) * bins[:, None] // levels)
     level, share = np.diff(held[borders], axis=1), np.maximum(np.diff(filled[borders], axis=1), 1)
     logs = np.log(np.maximum(level / (share * np.maximum(kept, 1.0)[:, None]), RARE))
-    # A value that was clipped into an otherwise empty bin has no counterpart: charge it as a very rare one.
+    # A value clipped into an otherwise empty bin has no counterpart: count it as a very rare one.
     at_end = np.where(last > 0, logs[:, -1], np.log(RARE))
     ends = last + beyond
     own = entropy[bins] - _times_log(last) + _times_log(ends)
@@ -180,14 +181,15 @@ def _times_log(counts: Array) -> Array:
     return np.asarray(counts * np.log(np.maximum(counts, 1.0)))
 
 
-# What quantization costs.
+# The expected error of quantization.
 
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Ranges in bins: `low` and `high`, the distance `step` of the grid, and the bins [first, end) that lie inside.
+    """Candidate ranges in units of bins: `low`, `high`, the grid's `step`, and the bins [first, end) that lie inside.
 
-    All arrays have one shape; `row` says whose ranges they are, and is a column if each row holds one tensor's.
+    All arrays have one shape; `row` says which tensor's ranges they are, and is a column if each row holds one
+    tensor's.
     """
 
     row: Array
@@ -203,16 +205,17 @@ class _Candidates:
 
 
 class ExpectedErrors:
-    """The squared error that quantization is expected to make, for many ranges of some histograms and one grid.
+    """The expected squared error of quantization, for many ranges of several histograms and one grid.
 
-    Sums over the first k bins of a histogram, of counts, of counts * u and of counts * u**2 (u: where the bin lies),
-    give the squared distance of any stretch of bins from any point p in a few operations: Q - 2 p S + p**2 N. So an
-    error takes a look-up for each integer of the grid rather than a sum over all bins. All is measured in bins.
+    Prefix sums over the bins of a histogram, N of counts, S of counts * u and Q of counts * u**2 (u: the position of
+    the bin), give the squared distance of any interval of bins from any point p in a few operations: Q - 2 p S + p**2
+    N. So an error takes one lookup per integer of the grid rather than a sum over all bins. All positions are in units
+    of bins.
     """
 
     def __init__(self, histograms: Sequence[Histogram], grid: Grid) -> None:
         bins = max(h.counts.size for h in histograms)
-        # Positions are small integers, so sums are exact, and adding up integers is several times as fast.
+        # Positions are small integers, so sums are exact, and summing integers is several times as fast.
         exact = max(h.total for h in histograms) * bins**2 < 2**63
         counts = np.zeros((len(histograms), bins), np.int64 if exact else np.float64)
         for row, histogram in zip(counts, histograms, strict=True):
@@ -230,7 +233,7 @@ class ExpectedErrors:
         self._total = self._count[:, -1:]
 
     def __call__(self, lows: Array, highs: Array) -> Array:
-        """Mean squared error of quantizing with each range; row t holds ranges for histogram t.
+        """Return the mean squared error of quantizing with each range; row t holds ranges for histogram t.
 
         Values beyond the range are clipped. Inside, the error of a bin is that of its center where the integer grid is
         coarser than the bins, and step**2 / 12, the mean over a uniform distribution, where it is finer.
@@ -240,14 +243,14 @@ class ExpectedErrors:
         return np.asarray(errors * self._width**2 / np.maximum(self._total, 1))
 
     def least(self, lows: Array, highs: Array) -> Array:
-        """For each row, which of its ranges has the least error; the first of equals."""
+        """Return, for each row, the index of the range with the smallest error; the first among equals."""
         c = self._candidates(lows, highs)
         clipping = self._clipping(c)
         coarse = c.step > 2
-        # Rounding adds at most a quarter of a squared step: what is clipped with more error than that cannot win.
+        # Rounding adds at most a quarter of a squared step: a range whose clipping error exceeds that cannot win.
         most = np.where(coarse, clipping + c.step**2 / 4 * self._total, np.inf)
         hopeful = coarse & (clipping <= most.min(axis=1, keepdims=True) * (1 + 1e-9))
-        # Many are the first one again, which wins a tie: ends at zero, or at the last value seen, do not move.
+        # Many equal the first range, which wins ties: ends at zero, or at the last observed value, do not move.
         hopeful[:, 1:] &= (c.low[:, 1:] != c.low[:, :1]) | (c.high[:, 1:] != c.high[:, :1])
         errors = self._exact(c, clipping, hopeful)
         errors[coarse & ~hopeful] = np.inf
@@ -263,7 +266,7 @@ class ExpectedErrors:
         return _Candidates(np.arange(len(low))[:, None], low, high, (high - low) / self._steps, first, end)
 
     def _clipping(self, c: _Candidates) -> Array:
-        """Squared distances of the bins outside from the range's nearer end."""
+        """Return squared distances of the bins outside the range from its nearer end."""
         low, high = c.low - self._origin, c.high - self._origin
         n, s, q = (sums[c.row, c.first] for sums in (self._count, self._sum, self._square))
         below = q - 2 * low * s + low**2 * n
@@ -271,7 +274,8 @@ class ExpectedErrors:
         return np.asarray(np.maximum(below + q - 2 * high * s + high**2 * n, 0.0))
 
     def _exact(self, c: _Candidates, clipping: Array, coarse: Array) -> Array:
-        """`clipping` and the error of rounding: by the bins' centers where `coarse`, and by its mean elsewhere."""
+        """Return the clipping error plus the rounding error: by the bins' centers where `coarse`, by its mean
+        elsewhere."""
         inside = self._count[c.row, c.end] - self._count[c.row, c.first]
         errors = np.asarray(clipping + inside * c.step**2 / 12)
         if coarse.any():
@@ -279,10 +283,11 @@ class ExpectedErrors:
         return errors
 
     def _rounding(self, c: _Candidates) -> Array:
-        """Squared distances of the bins inside from the grid, and of the ends from the grid for all that is clipped.
+        """Return squared distances of the bins inside from the grid, and of the ends from the grid for all clipped
+        values.
 
         With grid points r(k) = k step, bins between borders b(k) = r(k) + step / 2 belong to k. Summed by parts, their
-        squared distances are what they would be from the first and the last r, and 2 step (S - b N) for each border.
+        squared distances are those from the first and the last r, plus 2 step (S - b N) for each border.
         """
         row, step, origin = c.row, c.step, self._origin[c.row, 0]
         nearest = [np.rint(end / step) * step - end for end in (c.low, c.high)]
@@ -297,7 +302,8 @@ class ExpectedErrors:
         return np.asarray(clipped + inside + 2 * step * self._at_borders(c, first + step / 2, borders))
 
     def _at_borders(self, c: _Candidates, start: Array, borders: Array) -> Array:
-        """The sum of S - b N over `borders` positions b from `start` on, with S and N those of the bins before b."""
+        """Return the sum of S - b N over `borders` positions b from `start` on, where S and N are those of the bins
+        before b."""
         k = np.arange(float(borders.max()))
         position = k * c.step[:, None]
         position += start[:, None]
@@ -312,7 +318,7 @@ class ExpectedErrors:
 
 
 def _sums(values: Array) -> Array:
-    """Sums over the first 0, 1, 2 ... columns."""
+    """Return prefix sums over the columns, starting with 0."""
     sums = np.zeros((values.shape[0], values.shape[1] + 1))
     sums[:, 1:] = np.cumsum(values, axis=1)
     return sums

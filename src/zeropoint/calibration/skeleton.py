@@ -1,8 +1,8 @@
-"""Where the tensors of another file of the same network are in ours, whatever they are called there.
+"""Locates the tensors of another file of the same network in ours, whatever they are called there.
 
-Converters rename tensors, move channels to the end, and put in or leave out ops that only move numbers. What stays is
-what ops compute, from what, and with which weights. So both files are reduced to that, and matched: layers by the
-values of their weights, then ops by their kind and by what they read or make.
+Converters rename tensors, move channels to the end, and add or drop ops that only move values. What remains is what ops
+compute, from which inputs, and with which weights. So both files are reduced to that, and matched: layers by the values
+of their weights, then ops by their kind and by what they read or produce.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ..ops import OPS, fused_activation
 MOVES = frozenset(
     ["TRANSPOSE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "PAD", "PADV2", "MIRROR_PAD", "QUANTIZE", "DEQUANTIZE"]
 )  # fmt: skip
-"""Kinds of ops that leave the numbers as they are, so that a converter may add or drop them."""
+"""Kinds of ops that only move values, so that a converter may add or drop them."""
 
 CLAMPS = frozenset({"RELU", "RELU6", "RELU_0_TO_1", "RELU_N1_TO_1"})
-"""Kinds of ops that become part of the op before them."""
+"""Kinds of ops that are fused into the op before them."""
 
 SIMILAR = 0.1
-"""Weights are the same if they differ by less than this share of their norm: 4 bits round by less."""
+"""Weights count as equal if they differ by less than this share of their norm: 4-bit rounding is below it."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """An op: what it may be (`kinds`), the activations that it reads and makes, by name, and its weights if it has
-    constant ones. `clamps`: what it makes is cut off by a fused activation."""
+    """An op: its possible `kinds`, the activations it reads and produces, by name, and its weights if they are
+    constant. `clamps`: a fused activation clamps its output."""
 
     kinds: tuple[str, ...]
     reads: tuple[str, ...]
@@ -45,8 +45,8 @@ class Node:
 
 @dataclass
 class Skeleton:
-    """What a network computes, without what only moves numbers. `values` has the weights; `aliases` are the names by
-    which others know tensors, where these are not their own."""
+    """What a network computes, without ops that only move values. `values` holds the weights; `aliases` are other names
+    by which tensors are known."""
 
     inputs: Sequence[str]
     nodes: Sequence[Node]
@@ -64,16 +64,16 @@ class Skeleton:
                 self._readers.setdefault(name, []).append(node)
 
     def root(self, name: str) -> str:
-        """Where the numbers of a tensor are computed."""
+        """Return the tensor where the values of a tensor are computed."""
         while (node := self._makers.get(name)) is not None and self._passes_on(node):
             name = node.reads[0]
         return name
 
     def forms(self, root: str) -> Iterator[tuple[str, bool]]:
-        """The names under which the numbers of `root` go on, from there, and whether they are cut off by then."""
+        """Yield the names under which the values of `root` are passed on, and whether they are clamped by then."""
         maker = self._makers.get(root)
         ahead = [(root, maker is not None and maker.clamps)]
-        for name, is_clamped in ahead:  # which grows meanwhile
+        for name, is_clamped in ahead:  # the list grows during the loop
             yield name, is_clamped
             for node in self._readers.get(name, ()):
                 if self._passes_on(node):
@@ -87,7 +87,7 @@ class Skeleton:
         return tuple(self.root(name) for name in node.reads)
 
     def _passes_on(self, node: Node) -> bool:
-        """Whether it only moves numbers, or cuts off what nobody else reads whole."""
+        """Whether the op only moves values, or clamps values that no other op reads unclamped."""
         if len(node.reads) != 1:
             return False
         if MOVES.issuperset(node.kinds):
@@ -95,7 +95,7 @@ class Skeleton:
         return CLAMPS.issuperset(node.kinds) and self._count(node.reads[0]) == 1 and node.reads[0] not in self.inputs
 
     def _count(self, name: str) -> int:
-        """How many ops read these numbers, behind conversions too."""
+        """Return how many ops read these values, looking through conversions."""
         while (node := self._makers.get(name)) is not None and MOVES.issuperset(node.kinds) and len(node.reads) == 1:
             name = node.reads[0]
         total, ahead = 0, [name]
@@ -108,7 +108,7 @@ class Skeleton:
 
 
 def _in_order(nodes: Sequence[Node]) -> Iterator[Node]:
-    """The ops that make something new: what a file has wrong must not lead round in circles."""
+    """Yield the ops that produce new tensors; a malformed file must not cause an endless loop."""
     seen = set[str]()
     for node in nodes:
         if seen.isdisjoint(node.makes) and not set(node.reads) & set(node.makes):
@@ -117,7 +117,7 @@ def _in_order(nodes: Sequence[Node]) -> Iterator[Node]:
 
 
 def skeleton_of(model: Model) -> Skeleton:
-    """That of the model's first graph."""
+    """Return the skeleton of the model's first graph."""
     keys, graph, uses = tensor_keys(model), model.main, Uses(model.main)
     nodes, values = [], dict[str, Array]()
     for op in graph.ops:
@@ -139,7 +139,7 @@ def _weights(op: Op, uses: Uses) -> Tensor | None:
 
 
 def _constant(tensor: Tensor | None, uses: Uses) -> Tensor | None:
-    """The constant that a tensor is, or is made of by ops that only move numbers."""
+    """Return the constant that a tensor is, or that it is derived from by ops that only move values."""
     while tensor is not None and tensor.data is None:
         maker = uses.producer(tensor)
         tensor = maker.inputs[0] if maker is not None and maker.kind in MOVES else None
@@ -159,15 +159,15 @@ def _real(tensor: Tensor) -> Array:
 
 @dataclass(frozen=True)
 class Place:
-    """The tensor of ours that holds what one of theirs holds, and how that was found out."""
+    """Our tensor that corresponds to one of theirs, and how that was determined."""
 
     name: str
     found_by: str
 
 
 def find_places(theirs: Skeleton, ours: Skeleton, named: Collection[str]) -> dict[str, list[Place]]:
-    """For tensors of theirs, among those that are `named`, where they are in ours: nowhere if what ours has before it
-    holds the same numbers."""
+    """Return where the `named` tensors of theirs are in ours; a tensor is omitted if an earlier tensor of ours already
+    holds the same values."""
     matcher = _Matcher(theirs, ours)
     matcher.match()
     found: dict[str, list[Place]] = {}
@@ -186,7 +186,7 @@ def find_places(theirs: Skeleton, ours: Skeleton, named: Collection[str]) -> dic
 
 
 def _distinct(forms: Iterator[tuple[str, bool]]) -> Iterator[tuple[str, bool]]:
-    """The first name of numbers that are cut off, and of those that are not; ops that move them follow."""
+    """Yield the first name of the clamped values and of the unclamped ones; later names only move them."""
     seen = set[bool]()
     for name, is_clamped in forms:
         if is_clamped not in seen:
@@ -196,7 +196,8 @@ def _distinct(forms: Iterator[tuple[str, bool]]) -> Iterator[tuple[str, bool]]:
 
 @dataclass
 class _Matcher:
-    """`pairs` are ops of theirs with those of ours, `roots` tensors, each with how that was found out."""
+    """Matches two skeletons: `pairs` are ops of theirs with ops of ours, `roots` are tensors, each with how it was
+    matched."""
 
     theirs: Skeleton
     ours: Skeleton
@@ -207,7 +208,7 @@ class _Matcher:
     def match(self) -> None:
         if len(self.theirs.inputs) == len(self.ours.inputs):
             for name, place in zip(self.theirs.inputs, self.ours.inputs, strict=True):
-                self.roots[name] = (place, "its place among the inputs")
+                self.roots[name] = (place, "its position among the inputs")
         self._by(self._same_weights, "the values of weights")
         self._grow()
         for node, other in self._rest_in_order():
@@ -222,7 +223,7 @@ class _Matcher:
             self._by(self._same_results, "what is computed from it")
 
     def _by(self, fits: Callable[[Node, Node], bool], how: str) -> None:
-        """Pair ops of which each fits one other alone."""
+        """Pair ops that fit each other uniquely."""
         free = [node for node in self.ours.computing if node not in self._taken]
         fitting = {node: [other for other in free if fits(node, other)] for node in self._open()}
         for node, others in fitting.items():
@@ -264,7 +265,8 @@ class _Matcher:
         return bool(known) and "" not in known and self._can_be(node, other) and tuple(known) == other.makes
 
     def _rest_in_order(self) -> Iterator[tuple[Node, Node]]:
-        """Layers whose weights were changed, by a normalization for one: as many on both sides, of the same sizes."""
+        """Pair layers whose weights were changed, for example by folding a normalization, if both sides have equally
+        many of the same sizes."""
         left = [node for node in self._open() if node.weights is not None]
         free = [node for node in self.ours.computing if node not in self._taken and node.weights is not None]
         sizes = [[_size(side.values[node.weights or ""]) for node in nodes] for side, nodes in self._sides(left, free)]
@@ -276,12 +278,12 @@ class _Matcher:
 
 
 def _size(values: Array) -> tuple[int, ...]:
-    """The sides of weights, whatever their order."""
+    """Return the dimensions of weights in sorted order."""
     return tuple(sorted(n for n in values.shape if n != 1))
 
 
 def same_values(one: Array, other: Array) -> bool:
-    """Whether two constants hold the same numbers but for rounding, in whatever order their axes are."""
+    """Whether two constants hold the same values up to rounding, in any order of axes."""
     if _size(one) != _size(other):
         return False
     one, other = one.squeeze(), other.squeeze()

@@ -1,4 +1,4 @@
-"""What calibration saw of each tensor: values that add up, and one file to keep them in."""
+"""Calibration statistics of each tensor, which can be merged, and the file that stores them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from .histogram import BINS, FINEST, Histogram
 
 FORMAT = "zeropoint-stats-1"
 LARGEST = 1 << 30
-"""Bytes that a statistics file may unpack to."""
+"""Limit on the unpacked size of a statistics file, in bytes."""
 
 COARSEST = 128
-"""Exponent of a histogram that spans all of float32."""
+"""The exponent of a histogram that spans the whole float32 range."""
 
 DECAY = 0.99
-"""Of the moving average. It is debiased, so that few samples count alike."""
+"""Decay of the moving average. The average is debiased, so that a few samples have equal weight."""
 
 
 @dataclass(frozen=True)
 class Extreme:
-    """The least or greatest value, and the sample that had it first."""
+    """The minimum or maximum, and the first sample in which it occurred."""
 
     value: float
     sample: int
@@ -43,7 +43,8 @@ class Extreme:
 
 @dataclass(frozen=True)
 class MovingAverage:
-    """Exponential moving average of each run's least and greatest value: sums and weight, so that it adds up."""
+    """The exponential moving average of each run's minimum and maximum, as sums and a weight so that it can be
+    merged."""
 
     low: float = 0.0
     high: float = 0.0
@@ -51,7 +52,7 @@ class MovingAverage:
     decay: float = DECAY
 
     def then(self, other: MovingAverage, runs: int) -> MovingAverage:
-        """The average over this and, after it, `runs` runs that gave `other`."""
+        """Return the average over these runs followed by `runs` runs with the average `other`."""
         fade = self.decay**runs
         return MovingAverage(
             self.low * fade + other.low, self.high * fade + other.high, self.weight * fade + other.weight, self.decay
@@ -64,7 +65,7 @@ class MovingAverage:
 
 @dataclass(frozen=True, repr=False)
 class Channels(Brief):
-    """Least, greatest and mean value of each slice along the last axis."""
+    """The minimum, maximum and mean of each slice along the last axis."""
 
     low: Array  # float32
     high: Array  # float32
@@ -86,8 +87,8 @@ class Channels(Brief):
 
 @dataclass(frozen=True, repr=False)
 class TensorStats(Brief):
-    """One tensor over all runs. The histogram of a large one comes from a sample of its elements, which stand for the
-    others, and from each run's extremes; the rest from all of them."""
+    """Statistics of one tensor over all runs. The histogram of a large tensor is built from a sample of its elements
+    and each run's extremes; everything else from all elements."""
 
     runs: int
     count: int
@@ -105,16 +106,16 @@ class TensorStats(Brief):
 
     @property
     def range(self) -> tuple[float, float]:
-        """Everything that was seen."""
+        """The observed minimum and maximum."""
         return self.low.value, self.high.value
 
     @cached_property
     def ranges(self) -> dict[object, tuple[float, float]]:
-        """Ranges that were chosen before, by method and grid: candidates ask for the same ones again and again."""
+        """A cache of chosen ranges by method and grid, because candidates ask for the same ones repeatedly."""
         return {}
 
     def merge(self, other: TensorStats) -> TensorStats:
-        """Statistics of both, whose samples are numbered in one sequence."""
+        """Merge statistics whose samples are numbered in one sequence."""
         channels = None
         if self.channels and other.channels and self.channels.low.shape == other.channels.low.shape:
             channels = self.channels.merge(other.channels)
@@ -131,19 +132,19 @@ class TensorStats(Brief):
         )
 
     def shifted(self, by: int) -> TensorStats:
-        """The same with sample numbers that start at `by`."""
+        """Return the statistics with sample numbers that start at `by`."""
         low, high = (Extreme(e.value, e.sample + by) for e in (self.low, self.high))
         return dataclasses.replace(self, low=low, high=high)
 
     def alongside(self, other: TensorStats) -> TensorStats:
-        """Statistics of both, where both are of the same run: passes of a loop."""
+        """Merge statistics from the same run, such as iterations of a loop."""
         both = self.merge(other)
         once = MovingAverage(both.low.value, both.high.value, 1.0, self.average.decay)
         return dataclasses.replace(both, runs=1, average=once)
 
 
 def stats_of(values: Array, number: int, *, by_channel: bool = False, decay: float = DECAY) -> TensorStats | None:
-    """The statistics of one tensor in run `number`, from its values; None if none of them is finite."""
+    """Return the statistics of one tensor's values in run `number`; None if none of them is finite."""
     finite = np.isfinite(values)
     flat = values[finite].astype(np.float32)
     if not flat.size:
@@ -166,7 +167,7 @@ def stats_of(values: Array, number: int, *, by_channel: bool = False, decay: flo
 
 
 def finite_channels(values: Array, finite: Array) -> tuple[Array, Array, Array]:
-    """The least, the greatest and the summed value of each slice along the last axis, of those that are `finite`."""
+    """Return minimum, maximum and sum of each slice along the last axis, over the elements that are `finite`."""
     rows, where = (array.reshape(-1, values.shape[-1]) for array in (values, finite))
     low, high = np.min(rows, 0, where=where, initial=np.inf), np.max(rows, 0, where=where, initial=-np.inf)
     total = np.sum(rows, 0, where=where, dtype=np.float64)
@@ -174,14 +175,14 @@ def finite_channels(values: Array, finite: Array) -> tuple[Array, Array, Array]:
 
 
 def merge_tensors(total: dict[str, TensorStats], more: Mapping[str, TensorStats]) -> None:
-    """Merge the statistics of `more` into those of the same tensor in `total`."""
+    """Merge the statistics of `more` into those of the same tensors in `total`."""
     for name, stats in more.items():
         total[name] = total[name].merge(stats) if name in total else stats
 
 
 @dataclass(frozen=True, repr=False)
 class Stats(Displayed):
-    """Statistics of a model's tensors by name. `fingerprint` tells which model."""
+    """Statistics of a model's tensors by name. `fingerprint` identifies the model."""
 
     fingerprint: str
     samples: int
@@ -189,7 +190,7 @@ class Stats(Displayed):
     notes: tuple[str, ...] = ()
 
     def merge(self, other: Stats) -> Stats:
-        """As if `other`'s samples had come after this one's."""
+        """Return the statistics as if the samples of `other` had followed these."""
         if self.fingerprint != other.fingerprint:
             raise InvalidStats("these statistics are of two different models; calibrate one model on both data sets")
         merged = dict(self.tensors)
@@ -203,7 +204,7 @@ class Stats(Displayed):
             raise InvalidStats("these statistics were collected on another model; calibrate this one")
 
     def save(self, path: PathLike, *, overwrite: bool = False) -> None:
-        """Write one file, whole or not at all."""
+        """Write the statistics to one file, completely or not at all."""
         write_whole(path, [_encode(self)], overwrite=overwrite)
 
     @classmethod
@@ -213,11 +214,11 @@ class Stats(Displayed):
 
 
 PLAIN = ("runs", "count", "nonfinite", "total")
-"""Fields of TensorStats that are numbers."""
+"""The scalar fields of TensorStats."""
 
 
 def _encode(stats: Stats) -> bytes:
-    """An .npz: one JSON header, and the arrays of all tensors end to end."""
+    """Encode as .npz: one JSON header, and the arrays of all tensors concatenated."""
     tensors = [
         {
             "name": name,
@@ -231,7 +232,7 @@ def _encode(stats: Stats) -> bytes:
         for name, t in stats.tensors.items()
     ]
     channels = [t.channels for t in stats.tensors.values() if t.channels is not None]
-    # In as few bytes as hold them: packing and unpacking takes time by the byte.
+    # In the narrowest type that holds them: compression time grows with the number of bytes.
     counts = _joined([t.histogram.counts for t in stats.tensors.values()], np.int64)
     header = {"format": FORMAT, **vars(stats), "tensors": tensors}
     file = io.BytesIO()
@@ -260,7 +261,7 @@ def _decode(path: Path) -> Stats:
     at = dict.fromkeys(arrays, 0)
 
     def take(name: str, size: Any) -> Array:
-        """The next `size` elements."""
+        """Return the next `size` elements."""
         end = at[name] + _count(size)
         part: Array = arrays[name][at[name] : end]
         at[name] = end
@@ -299,14 +300,14 @@ def _decoded(t: Mapping[str, Any], take: Callable[[str, Any], Array]) -> TensorS
 
 
 def _inconsistencies(t: TensorStats) -> Iterator[str]:
-    """What cannot be in statistics of any data."""
+    """Yield descriptions of values that statistics of real data cannot have."""
     c = t.channels
     if not t.runs or not t.count or t.average.weight <= 0:
         yield "nothing was seen"
     if not 0 < t.average.decay <= 1:
-        yield "the moving average does not fade"
+        yield "the decay of the moving average is out of range"
     if t.low.value > t.high.value or t.average.low > t.average.high:
-        yield "the least value is above the greatest"
+        yield "the minimum is above the maximum"
     yield from _histogram_inconsistencies(t)
     if c is not None and not (c.low.size and (c.low == c.low).all() and (c.high == c.high).all()):
         yield "a channel's range is not a number"
@@ -317,32 +318,32 @@ def _inconsistencies(t: TensorStats) -> Iterator[str]:
 def _histogram_inconsistencies(t: TensorStats) -> Iterator[str]:
     h = t.histogram
     if not FINEST <= h.exponent <= COARSEST or abs(h.first) > 1 << 31 or h.counts.size > BINS:
-        yield "the histogram is of no float32 values"
+        yield "the histogram does not fit float32 values"
     elif (h.counts < 0).any():
-        yield "values were counted less than never"
+        yield "a count is negative"
     elif h.counts.size and not (h.edges()[0] <= t.low.value and t.high.value <= h.edges()[-1]):
         yield "the histogram ends before the values do"
 
 
 def _whole(value: Any) -> int:
     if type(value) is not int:  # True is an int, too
-        raise ValueError(f"{value!r} is where an integer belongs")
+        raise ValueError(f"expected an integer, not {value!r}")
     return value
 
 
 def _count(value: Any) -> int:
     if _whole(value) < 0:
-        raise ValueError(f"{value} is where a count belongs")
+        raise ValueError(f"expected a count, not {value}")
     return int(value)
 
 
 def _finite(value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is where a number belongs")
+        raise ValueError(f"expected a number, not {value!r}")
     return float(value)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is where a text belongs")
+        raise ValueError(f"expected a string, not {value!r}")
     return value

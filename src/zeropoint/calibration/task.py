@@ -1,4 +1,4 @@
-"""What to calibrate, and how: the settings, the tensors to measure, and which of them hold infinities on purpose."""
+"""What to calibrate, and how: the settings, the tensors to measure, and which of them contain infinities on purpose."""
 
 from __future__ import annotations
 
@@ -18,16 +18,24 @@ from .stats import DECAY
 
 OpTable = Mapping[str, OpSpec]
 Signs = frozenset[float]
-"""Of +inf and -inf, those that a tensor may hold."""
+"""Which of +inf and -inf a tensor may hold."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to calibrate. `limit` counts runs; `workers` None is one for each core; without `histograms` only minima and
-    maxima are recorded, and of the rest only what costs nothing. With `keep_state` each run goes on from the state that
-    the last one left, without it each starts from the initial one; None leaves it to the model: what runs step by step
-    is kept running. `decay` is what the moving average keeps of the runs before at each run: 1 is a plain mean.
-    `on` is "ray", or the address of a Ray cluster whose machines measure parts of the samples, with the same result."""
+    """How to calibrate.
+
+    Attributes:
+        limit: The maximum number of runs.
+        workers: The number of threads; one for each core by default.
+        histograms: Whether to collect histograms, which most range methods need. Without them only minima and maxima
+            are recorded, and whatever else costs nothing.
+        keep_state: Whether each run starts from the state that the previous one left, rather than from the initial
+            state; by default decided from the model: those that run step by step keep it.
+        allow_nonfinite: Ignore NaN and infinite values instead of raising.
+        decay: The decay of the moving average per run; 1 gives a plain mean.
+        on: "ray", or the address of a Ray cluster that measures parts of the samples, with the same result.
+    """
 
     limit: int | None = None
     workers: int | None = None
@@ -42,14 +50,15 @@ class Settings:
             if value is not None and value < 1:
                 raise InvalidRecipe(f"{name} must be at least 1, not {value}")
         if not 0 < self.decay <= 1:
-            raise InvalidRecipe(f"the decay of the moving average lies above 0 and up to 1, not at {self.decay}")
+            raise InvalidRecipe(f"the decay of the moving average must be above 0 and at most 1, not {self.decay}")
 
     @property
     def threads(self) -> int:
         return self.workers or cores()
 
     def in_sequence(self, graph: Graph) -> bool:
-        """Whether the samples of `graph` are one sequence, each run going on from the state that the last one left."""
+        """Whether the samples of `graph` form one sequence, each run starting from the state that the previous one
+        left."""
         return has_state(graph) and (is_streaming(graph) if self.keep_state is None else self.keep_state)
 
 
@@ -69,7 +78,7 @@ class CalibrationTask:
 
     @cached_property
     def tensors(self) -> list[Tensor]:
-        """What is measured, in order of execution."""
+        """The tensors to measure, in order of execution."""
         return [t for t in measured_tensors(self.graph, self.ops) if self.only is None or t in self.only]
 
     @cached_property
@@ -78,18 +87,19 @@ class CalibrationTask:
 
     @cached_property
     def interpreters(self) -> int:
-        """How many run at a time."""
+        """The number of interpreters that run in parallel."""
         return 1 if self.in_sequence else min(self.settings.threads, side_by_side(activation_bytes(self.graph)))
 
     @cached_property
     def infinities(self) -> Mapping[str, Signs]:
-        """The tensors, by key, that may hold infinities of the model's own, and which."""
+        """The tensors, by key, that may hold infinities of the model's own, and of which sign."""
         found = (expected_infinities(graph, self.ops) for graph in self.model.graphs)
         return {self.keys[t]: signs for by_tensor in found for t, signs in by_tensor.items()}
 
 
 def measured_tensors(graph: Graph, ops: OpTable) -> list[Tensor]:
-    """Float tensors that an integer kernel could read or write, in order of execution, and the graph's own ends."""
+    """Return the float tensors that an integer kernel could read or write, in order of execution, and the graph's
+    inputs and outputs."""
     unpacked = _unpacked_constants(graph)
     known = {kind for kind, spec in ops.items() if spec.types or spec.hybrid} | REWRITTEN
     quantizable = [op for op in graph.ops if op.label in known]
@@ -99,26 +109,28 @@ def measured_tensors(graph: Graph, ops: OpTable) -> list[Tensor]:
 
 
 def _unpacked_constants(graph: Graph) -> set[Tensor]:
-    """Constants in another form, such as unpacked weights: their ranges follow from the data."""
+    """Return tensors that are constants in another form, such as dequantized weights: their ranges follow from the
+    data."""
     unpacking = [op for op in graph.ops if op.kind in UNPACKING and all(t is None or t.is_constant for t in op.inputs)]
     return {t for op in unpacking for t in op.outputs}
 
 
 def weighted_activations(graph: Graph, ops: OpTable) -> set[Tensor]:
-    """Activations that enter or leave ops with weights: later steps need their channels one by one."""
+    """Return activations that are inputs or outputs of ops with weights: later steps need per-channel statistics of
+    them."""
     weighted = [op for op in graph.ops if (spec := ops.get(op.kind)) is not None and spec.macs is not None]
     return {t for op in weighted for t in (*op.inputs, *op.outputs) if t is not None and not t.is_constant}
 
 
 def expected_infinities(graph: Graph, ops: OpTable) -> dict[Tensor, Signs]:
-    """Tensors with infinities that the model holds itself: padding with -inf before a maximum, masks with -inf before
-    a softmax.
+    """Return tensors with infinities that the model itself contains: padding with -inf before a maximum, masks with
+    -inf before a softmax.
 
-    They say nothing about the data, so they are left out of the statistics without asking. They are known by where they
-    can come from: a constant, and the ops that only move values on from there. NaN and other infinities are mistakes.
+    They say nothing about the data, so they are excluded from the statistics. They are recognized by origin: a
+    constant, and ops that only move its values. NaN and other infinities are errors.
     """
     found: dict[Tensor, Signs] = {}
-    for op in graph.ops:  # in order of execution, so what an op reads is known by then
+    for op in graph.ops:  # in order of execution, so the inputs of an op are already known
         spec = ops.get(op.kind)
         if spec is None or not spec.tied:
             continue
@@ -135,5 +147,5 @@ def _infinite_constants(tensor: Tensor) -> Signs:
 
 
 def count_unexpected(values: Array, signs: Signs) -> int:
-    """How many of `values` are NaN, or infinite with a sign that is not among `signs`."""
+    """Return how many of `values` are NaN, or infinite with a sign that is not among `signs`."""
     return int(np.isnan(values).sum()) + sum(int((values == s).sum()) for s in (np.inf, -np.inf) if s not in signs)

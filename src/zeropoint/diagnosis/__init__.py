@@ -1,1 +1,1 @@
-"""Why a quantized model is as far from the float model as it is."""
+"""Finds out why a quantized model differs from the float model."""

@@ -1,4 +1,4 @@
-"""Too few bits: of weights, of a stretch of ops, or everywhere."""
+"""Causes: too few bits for weights, for a stretch of ops, or everywhere."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SEARCHED = 0.25
 
 
 def too_few_bits(evidence: ModelEvidence) -> Hypothesis | None:
-    """Weights of fewer than 8 bits."""
+    """Weights with fewer than 8 bits."""
     layers = dict(_narrow_layers(evidence))
     if not layers:
         return None
     bits = Counter(weights.dtype.label for weights in layers.values())
     floats = [op for op in layers if op.outputs[0].dtype.is_float]
     originals = {op: original for op in layers if (original := evidence.original(op)) is not None}
-    if floats:  # then so are all others, which a recipe for integers would change
+    if floats:  # then all layers are dynamic, which a recipe for integers would change
         unpacked = any(weights not in op.inputs for op, weights in layers.items())
         fix = Fix((Rule(WEIGHTS if unpacked else DYNAMIC),))
     else:
@@ -50,7 +50,7 @@ def too_few_bits(evidence: ModelEvidence) -> Hypothesis | None:
 
 
 def _narrow_layers(evidence: ModelEvidence) -> Iterator[tuple[Op, Tensor]]:
-    """Ops with the constant of fewer than 8 bits that they read, as it is or made float before."""
+    """Yield ops with the constant of fewer than 8 bits that they read, directly or through DEQUANTIZE."""
     graph = evidence.alignment.quantized
     uses = Uses(graph)
     for tensor in graph.tensors:
@@ -67,7 +67,7 @@ def _wider(op: Op) -> Scheme:
 
 
 def float_islands(evidence: ModelEvidence) -> Hypothesis | None:
-    """A stretch of ops, or all that multiply nothing, that does most of the harm."""
+    """A stretch of ops, or all ops without multiplications, that causes most of the error."""
     trials, request = evidence.trials.on_fewer(SEARCHED), evidence.request
     before = decibels(trials.error())
     plan = trials.planned(Fix()).plans[0]
@@ -90,13 +90,13 @@ def float_islands(evidence: ModelEvidence) -> Hypothesis | None:
     after, share = snr_without(island), sum(work[op] for op in island) / max(1, sum(work.values()))
     kinds = ", ".join(f"{n} {label}" for label, n in Counter(op.label for op in island).most_common(4))
     return Hypothesis(
-        f"{counted(len(island), 'op')} of {len(work)} do most of the harm",
+        f"{counted(len(island), 'op')} of {len(work)} cause most of the error",
         (
             f"outputs at {before:.1f} dB; with these ops in float at {after:.1f} dB",
             f"they hold {share:.1%} of the multiply-accumulates: {kinds}, "
             f"from '{island[0].name}' to '{island[-1].name}'",
         ),
-        "what they lose, no later op brings back",
+        "no later op can recover what they lose",
         "leave them in float, or give them 16 bits where there is no float",
         numbers(before=before, after=after, share=share, ops=len(island)),
         tuple(op.name for op in island),
@@ -106,27 +106,27 @@ def float_islands(evidence: ModelEvidence) -> Hypothesis | None:
 
 
 def other_quantizer(evidence: ModelEvidence) -> Hypothesis | None:
-    """A model that was given, where quantizing the float model again does better, for whatever reason."""
+    """A given model that is worse than quantizing the float model again, for no known reason."""
     if evidence.request.quantized is None:
         return None
     return Hypothesis(
         "quantizing the float model again does better",
         (f"the given model is at {evidence.comparison.snr:.1f} dB, for none of the other reasons",),
-        "its ranges, weights or biases do not fit the float model, or it was made of another one",
+        "its ranges, weights or biases do not match the float model, or it was made from another one",
         "quantize again, and compare the two op by op (zeropoint compare)",
         numbers(before=evidence.comparison.snr),
     )
 
 
 def too_few_bits_everywhere(evidence: ModelEvidence) -> Hypothesis | None:
-    """8 bits do not suffice for activations, and no few ops are to blame."""
+    """Activations that need more than 8 bits throughout the graph, where no small set of ops is the cause."""
     has_wide = any(rule.scheme.activations is DType.INT16 for rule in evidence.request.recipe.rules)
     if has_wide or decibels(evidence.trials.error()) >= healthy_snr(evidence):
         return None
     return Hypothesis(
         "8 bits are too few for the activations, all over the graph",
-        (f"outputs at {decibels(evidence.trials.error()):.1f} dB, and no few ops are to blame",),
-        "each tensor loses a little, and together they lose too much",
+        (f"outputs at {decibels(evidence.trials.error()):.1f} dB, and no small set of ops is the cause",),
+        "each tensor loses a little, and together that is too much",
         "compute with 16-bit activations (mode int16x8), quantize the weights alone (mode dynamic), or train",
         numbers(before=decibels(evidence.trials.error())),
         fixes=(Fix((Rule(INT16X8),)), Fix((Rule(DYNAMIC),))),

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a quantized model, as rows of one table. A new cause is a function and an entry."""
+"""The table of causes: everything that can be wrong with a quantized model. A new cause is a function and an entry."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .evidence import Hypothesis, ModelEvidence, numbers
 from .sensitive_ops import coarse_weights, sensitive_ops
 
 MUCH = 0.05
-"""The share of the arithmetic in float, or of the elements converted, from which on it is worth saying."""
+"""The share of arithmetic in float, or of converted elements, above which it is reported."""
 
 SLOWER = 1.2
 LEAST_SECONDS = 0.001
-"""Models that take less are not compared: the clock is too coarse on a busy machine."""
+"""Latency below which models are not compared: the clock is too coarse on a busy machine."""
 
 Stage = Literal["faults", "precision", "rest", "speed"]
 FindCause = Callable[[ModelEvidence], Hypothesis | None]
 
 
 def float_fallback(evidence: ModelEvidence) -> Hypothesis | None:
-    """Ops that were left in float although the recipe does not ask for it."""
+    """Ops that stayed float although the recipe does not ask for it."""
     graph, quantization = evidence.alignment.quantized, evidence.quantization
     skipped = () if quantization is None else quantization.skipped
     kept = {s.op.name for s in skipped if s.code == "recipe"}
@@ -55,7 +55,7 @@ def _has_integer_ops(evidence: ModelEvidence) -> bool:
 
 
 def costly_conversions(evidence: ModelEvidence) -> Hypothesis | None:
-    """Conversions inside of the graph, which convert what an op has just computed for the op that reads it."""
+    """Conversions inside the graph, between an op and the op that reads its output."""
     graph = evidence.alignment.quantized
     between: set[Tensor | None] = {t for op in graph.ops for t in op.outputs if t not in graph.outputs}
     inner = [op for op in graph.ops if op.kind in CONVERSIONS and between.issuperset((op.inputs[0], op.outputs[0]))]
@@ -76,7 +76,7 @@ def costly_conversions(evidence: ModelEvidence) -> Hypothesis | None:
 
 
 def undelegated_ops(evidence: ModelEvidence) -> Hypothesis | None:
-    """Ops that run on plain kernels, if the quantized model is slower than the float one."""
+    """Ops that run on plain kernels, if the quantized model is slower than the float model."""
     if not _has_integer_ops(evidence):
         return None
     models = {"float": evidence.request.model, "quantized": evidence.made}
@@ -119,6 +119,6 @@ CAUSES: Mapping[Stage, tuple[FindCause, ...]] = {
     "rest": (bit_causes.other_quantizer, bit_causes.too_few_bits_everywhere),
     "speed": (float_fallback, costly_conversions, undelegated_ops),
 }
-"""Ways in which a quantized model can be bad; the name of each function is the code of the cause it finds. Faults are
-looked for in the model as it is, a lack of precision in what their fixes leave, the rest where the outputs are far off
-and none of these was the cause; speed comes last."""
+"""All causes by stage; the name of each function is the code of its cause. Faults are looked for in the model as it is;
+a lack of precision, after their fixes; the rest, if the outputs are still far off and none of these was the cause;
+speed comes last."""

@@ -1,7 +1,7 @@
-"""Why a quantized model is as far from the float model as it is, and what to do about it.
+"""Finds out why a quantized model differs from the float model, and what to do about it.
 
-Numbers that look wrong suggest a cause. It becomes a finding when its fix, tried on the samples, brings the outputs
-closer to the float model's; how much is the gain that findings are ordered by. So a healthy model has none.
+Suspicious numbers suggest a cause. It becomes a finding if its fix, tried on the samples, brings the outputs closer to
+the float model's; findings are sorted by that gain. So a healthy model has none.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from .scores import Scores
 from .sensitive_ops import HEALTHY
 
 COMPARED, MOST_SAMPLES = 32, 4096
-"""Samples on which inner tensors are compared; and outputs, unless a limit is given."""
+"""The number of samples on which intermediate tensors are compared; and outputs, unless a limit is given."""
 
 LEAST_GAIN = 1.0
-"""In dB. What brings less is no cause."""
+"""In dB. A fix that gains less does not confirm a cause."""
 
 HIGH_EFFORT_ROOM = 0.5
-"""The share of the time by which it may be exceeded before weights are no longer rounded with compensation."""
+"""The share by which the time limit may be exceeded before GPTQ is skipped."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,35 @@ def doctor(
     ops: Mapping[str, OpSpec] = OPS,
     trusted: bool = True,
 ) -> Diagnosis:
-    """What costs a quantized model its accuracy, with numbers and with a recipe that repairs it.
+    """Find out what costs a quantized model its accuracy, and propose a recipe that fixes it.
 
-    `quantized` is the model in question; without it, one is made by `recipe` or `mode`, `range` and `effort`, as
-    `quantize` does for `target`. `calibration` are the samples its ranges came from, if these are others than `data`.
-    `metric` is a function of the outputs of all samples (for each a list of arrays) that gives a score. `seconds`
-    limits the time for trying things out. `signature` is the one that samples are for, if the model has several.
-    `keep_state` as in `compare`. `progress` is called with what is being done. `ops`: the op table, if it is to be
-    another than the package's own. Models that are not `trusted` run in a child process, which they cannot escape from.
+    Every finding is backed by a measurement: its fix was tried on the samples and brought the outputs closer to the
+    float model's.
+
+    Args:
+        model: The float model.
+        data: Samples, as for `calibrate`.
+        quantized: The quantized model to examine; by default, one is made by `recipe` or `mode`, `range`, `effort` and
+            `target`, as in `quantize`.
+        calibration: The samples that its ranges came from, if not `data`.
+        recipe: Rules that set the mode for each op, or the path of a recipe file.
+        mode: "int8" (the default) or "int16x8".
+        range: How ranges are chosen; "auto" tries several methods.
+        effort: "quick", "standard" or "high".
+        target: What the model is made for, as in `quantize`.
+        limit: The maximum number of samples.
+        signature: The signature to run, if the model has several.
+        metric: A function that takes the outputs (a list of arrays for each sample) and returns a score.
+        seconds: The time limit for trying fixes.
+        keep_state: Whether each run starts from the state that the previous one left; by default decided from the
+            model.
+        progress: Called with a description of the current step.
+        ops: The op table, if not the package's own.
+        trusted: If false, models run in a child process, so that a damaged or hostile file cannot crash or hang this
+            one.
+
+    Returns:
+        The findings, largest gain first, and the proposed recipe with the score measured with it.
     """
     made = None if quantized is None else one_entry(load(quantized), signature)
     rules = resolve_recipe(mode, recipe, WeightOptions())
@@ -107,19 +128,19 @@ def doctor(
 
 
 def one_entry(model: Model, signature: str | None) -> Model:
-    """The part of a model that one of its signatures runs; all of it if none is named."""
+    """Return the part of a model that one of its signatures runs; the whole model if none is named."""
     return model if signature is None else only_signature(model, str(entry(model, signature).key))
 
 
 def target_of(asked: Target | str | None, recipe: Recipe, quantized: Model | None) -> Target:
-    """What models are made for. One that was given is compared with others of its kind: integers wherever possible."""
+    """Return the target. A given quantized model is compared with fully integer versions."""
     return resolve_target(asked, recipe, Interface(), strict=quantized is not None)
 
 
 def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
     """Find the causes, and build the model that their fixes ask for."""
     if not request.recipe.has_integer_ops:
-        raise InvalidRecipe("the doctor looks at integer arithmetic; choose the mode int8 or int16x8")
+        raise InvalidRecipe("the doctor examines integer arithmetic; choose the mode int8 or int16x8")
     for given in (request.model, *filter(None, (request.quantized,))):
         check_runnable(given)
     request.report("measuring the float model")
@@ -152,14 +173,14 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
 
 
 def _quantize(bench: Bench, asked: DiagnosisRequest, recipe: Recipe, method: RangeChoice, effort: Effort) -> Result:
-    """Quantize by what is measured already."""
+    """Quantize with the measurements that already exist."""
     request = Request(recipe, method=method, effort=effort, ops=bench.ops, target=asked.target)
     return quantize_with(bench, request)
 
 
 @dataclass
 class _Doctor:
-    """Tries fixes, and keeps account of what they bring."""
+    """Tries fixes, and keeps track of what they gain."""
 
     scores: Scores
     evidence: ModelEvidence
@@ -178,7 +199,7 @@ class _Doctor:
     def result(self) -> DiagnosisResult:
         findings: list[Finding] = []
         if len(self.bench.rows) < self.bench.stats.samples:
-            self.notes.append(f"{len(self.bench.rows)} of {self.bench.stats.samples} samples fit into memory")
+            self.notes.append(f"only {len(self.bench.rows)} of {self.bench.stats.samples} samples fit into memory")
         for stage in CAUSES:
             if self._is_due(stage, findings):
                 findings += self._findings(stage)
@@ -192,13 +213,13 @@ class _Doctor:
         return Diagnosis((), self.evidence.comparison, verdict=self.verdict)
 
     def _is_due(self, stage: Stage, findings: Sequence[Finding]) -> bool:
-        """Whether the outputs are far enough off for the causes of this stage."""
+        """Whether the outputs are far enough off to look for the causes of this stage."""
         if stage == "rest":
             return not self._diagnosis.is_close and not any(f.gain is not None for f in findings)
         return stage == "speed" or not self._diagnosis.is_close or self.evidence.comparison.snr < HEALTHY + 10
 
     def _findings(self, stage: Stage) -> list[Finding]:
-        """The causes of one stage that hold. What comes after is tried on top of their fixes."""
+        """Return the confirmed causes of one stage. Later stages are tried on top of their fixes."""
         found = []
         for find in CAUSES[stage]:
             if stage != "speed" and self.evidence.trials.is_late:
@@ -208,7 +229,7 @@ class _Doctor:
             if hypothesis is not None and (proven := self._proven(find.__name__, hypothesis)) is not None:
                 found.append(proven)
         found.sort(key=lambda pair: pair[0].gain or 0.0)
-        # Where fixes disagree, the one that gains most counts.
+        # Where fixes conflict, the one with the largest gain wins.
         together = reduce(Fix.and_then, (fix for _, fix in found), Fix())
         if together != Fix():
             self.fix = self.fix.and_then(together)
@@ -216,7 +237,7 @@ class _Doctor:
         return [finding for finding, _ in found]
 
     def _proven(self, code: str, hypothesis: Hypothesis) -> tuple[Finding, Fix] | None:
-        """The finding with the best fix, unless that gains too little."""
+        """Return the finding with its best fix, unless that gains too little."""
         if hypothesis.is_choice and self._diagnosis.is_close:
             return None
         if not hypothesis.fixes or hypothesis.gain is not None:
@@ -239,7 +260,7 @@ class _Doctor:
         return self.evidence.trials.bench.error(self.evidence.made)
 
     def _remedy(self, findings: Sequence[Finding]) -> tuple[Result | None, Remedy | None]:
-        """The model with all fixes, through the whole of `quantize`; none if nothing was found that it could repair."""
+        """Return the model with all fixes, made by `quantize` from scratch; none if no finding can be fixed by it."""
         if not any(f.gain is not None for f in findings):
             return None, None
         request, scores = self.request, self.scores
@@ -257,7 +278,7 @@ class _Doctor:
         return result, Remedy(plain_rules(recipe), options, before, after, max(0.0, moved), scores.float_metric)
 
     def _ways(self) -> Iterator[tuple[RangeChoice, Effort]]:
-        """How to choose ranges and round weights: as asked, and as the fixes say where these go beyond it."""
+        """Yield range methods and efforts to try: as requested, and as the fixes demand where these go further."""
         request = self.request
         yield request.range, request.effort
         method = self.fix.range

@@ -1,6 +1,6 @@
-"""What is known about a quantized model: its tensors and weights beside their originals, and what fixes bring.
+"""What is known about a quantized model: its tensors and weights next to the originals, and what fixes gain.
 
-Each fix is tried on samples: what a finding promises was measured here.
+Each fix is tried on samples, so what a finding promises was measured here.
 """
 
 from __future__ import annotations
@@ -41,44 +41,44 @@ from ..targets import INTEGER, Target
 
 FEW, FEWEST, MOST = 4, 16, 256
 TRIAL_MACS = 4e9
-"""On how many samples fixes are compared: from FEWEST to MOST, so many that it takes this work; sets of ops on FEW."""
+"""Fixes are compared on FEWEST to MOST samples, as many as this amount of work allows; sets of ops on FEW."""
 
 
 @dataclass(frozen=True)
 class Fix:
-    """Rules to be added behind those in use, and another range method or effort."""
+    """Rules to append to those in use, and another range method or effort."""
 
     rules: tuple[Rule, ...] = ()
     range: Method | None = None
     effort: Effort | None = None
 
     def and_then(self, other: Fix) -> Fix:
-        """Both; where they disagree, the other one counts."""
+        """Combine both; where they conflict, the other one wins."""
         return Fix((*self.rules, *other.rules), other.range or self.range, other.effort or self.effort)
 
     @property
     def options(self) -> dict[str, Any]:
-        """As arguments of `quantize`."""
+        """The fix as arguments of `quantize`."""
         options = {"range": self.range, "effort": self.effort}
         return {name: value for name, value in options.items() if value is not None}
 
 
 def rule_for(op: Op, scheme: str) -> Rule:
-    """The rule that makes `op` alone compute in this way."""
+    """Return the rule that gives this scheme to `op` alone."""
     return Rule(PRESETS[scheme], ops=op.label, name=op.name)
 
 
 def affordable_samples(model: Model, ops: Mapping[str, OpSpec]) -> int:
-    """On how many samples of `model` fixes are compared."""
+    """Return the number of samples on which fixes of `model` are compared."""
     macs = sum(macs_of(op, ops) for op in entry(model).graph.ops)
     return int(max(FEWEST, min(MOST, TRIAL_MACS // max(1, macs))))
 
 
 @dataclass(frozen=True)
 class FixTrials:
-    """Quantizes the model of a bench with one fix or another on top of `recipe`, and measures the error.
+    """Quantizes the model of a bench with different fixes on top of `recipe`, and measures the error.
 
-    `chosen` is the range method that an earlier fix asked for. What was measured or prepared once is kept.
+    `chosen` is the range method that an earlier fix asked for. Measurements and prepared models are cached.
     """
 
     bench: Bench
@@ -91,7 +91,7 @@ class FixTrials:
 
     @cached_property
     def method(self) -> Method:
-        """The range method where a fix does not name one: the better of the usual ones."""
+        """The range method for fixes that do not set one: the better of the usual ones."""
         if self.chosen is not None:
             return self.chosen
         return min(TRIED, key=lambda method: self.error(Fix(range=method)))
@@ -101,17 +101,17 @@ class FixTrials:
         return time.perf_counter() > self.deadline
 
     def after(self, fix: Fix) -> FixTrials:
-        """Trials on top of `fix`."""
+        """Return trials on top of `fix`."""
         recipe = self.recipe.then(*fix.rules)
         return FixTrials(self.bench, recipe, self.deadline, fix.range or self.method, self.target, self.prepared)
 
     def on_fewer(self, share: float) -> FixTrials:
-        """The same on a share of the samples, though not on fewer than a few."""
+        """Return the trials on a share of the samples, with a minimum of a few."""
         count = max(FEW, math.ceil(share * len(self.bench.judged_rows)))
         return replace(self, bench=self.bench.judging(count), chosen=self.method, errors={})
 
     def planned(self, fix: Fix, prepared_for: Fix | None = None) -> Planned:
-        """The plan with `fix`, of the model as it is prepared for that or, to save time, for another one."""
+        """Return the plan with `fix`, for the model prepared for this fix or, to save time, for `prepared_for`."""
         ready = self.recipe.then(*(prepared_for or fix).rules)
         method = fix.range or self.method
         request = Request(ready, self.bench.stats, method=method, ops=self.bench.ops, target=self.target)
@@ -122,20 +122,21 @@ class FixTrials:
     def error(
         self, fix: Fix | None = None, without: frozenset[int] = frozenset(), prepared_for: Fix | None = None
     ) -> float:
-        """Relative squared error of the outputs; infinite for what LiteRT refuses. Samples `without` are left out."""
+        """Return the relative squared error of the outputs, not counting the samples in `without`; infinite for models
+        that LiteRT refuses."""
         fix = fix or Fix()
         key = fix.rules, fix.range or self.method, without
         if key not in self.errors:
             try:
                 made = build(self.planned(fix, prepared_for), self.bench.ops)
                 self.errors[key] = self.bench.error(made, without)
-            except ZeropointError:  # no such kernel, or one that refuses these scales: then this fixes nothing
+            except ZeropointError:  # no such kernel, or it refuses these scales: this fixes nothing
                 self.errors[key] = math.inf
         return self.errors[key]
 
 
 def wide_share(model: Model, ops: Mapping[str, OpSpec] = OPS) -> float:
-    """The share of multiply-accumulates that are computed with more than 8 bits."""
+    """Return the share of multiply-accumulates that use more than 8 bits."""
     macs = {op: macs_of(op, ops) for op in entry(model).graph.ops}
     wide = (op for op in macs if execution_of(op, ops) != "integer" or any(t.dtype.bits > 8 for t in op.outputs[:1]))
     return sum(macs[op] for op in wide) / max(1, sum(macs.values()))
@@ -143,11 +144,12 @@ def wide_share(model: Model, ops: Mapping[str, OpSpec] = OPS) -> float:
 
 @dataclass(frozen=True)
 class DiagnosisRequest:
-    """What to examine: a float model, samples, perhaps a quantized version of it with the samples it was calibrated on.
+    """What to examine: a float model, samples, and optionally a quantized version with the samples it was calibrated
+    on.
 
-    `most` is the share of the multiply-accumulates that may be given more bits, None for as much as each cause finds
-    reasonable; `seconds` the time for trying;
-    `progress` is called with what is being done; `keep_state` as in the settings of calibration.
+    `most` is the share of multiply-accumulates that may get more bits, None for as many as each cause considers
+    reasonable; `seconds` is the time limit for trying fixes; `progress` is called with a description of the current
+    step; `keep_state` is as in the settings of calibration.
     """
 
     model: Model
@@ -173,10 +175,10 @@ class DiagnosisRequest:
 
 @dataclass(frozen=True)
 class ModelEvidence:
-    """The quantized model beside the float one.
+    """The quantized model next to the float model.
 
-    `calibration` are statistics of the samples that the ranges came from, where these are others than the data;
-    `quantization` is what our own quantizer reported, if it made the model.
+    `calibration` are statistics of the samples that the ranges came from, if these are not the data; `quantization` is
+    what our own quantizer reported, if it made the model.
     """
 
     request: DiagnosisRequest
@@ -200,12 +202,12 @@ class ModelEvidence:
         return Uses(self.alignment.float)
 
     def seen(self, tensor: Tensor, *, calibrated: bool = False) -> TensorStats | None:
-        """Statistics of a tensor of the float model."""
+        """Return the statistics of a tensor of the float model."""
         stats = self.calibration if calibrated and self.calibration is not None else self.trials.bench.stats
         return stats.tensors.get(self.keys[tensor])
 
     def quantized_tensors(self) -> Iterator[tuple[Tensor, Tensor, QuantParams]]:
-        """Tensors of the quantized model with one scale of 8 bits, and their originals."""
+        """Yield 8-bit per-tensor quantized tensors, with their originals and parameters."""
         for tensor, original in self.alignment.partner.items():
             params = tensor.params
             if params is not None and params.axis is None and params.dtype.bits == 8:
@@ -235,7 +237,8 @@ class ModelEvidence:
                     yield QuantizedWeights(op, original, stored.params, *both)
 
     def original(self, op: Op) -> Op | None:
-        """The float op that `op` was made of: what makes its output, or what that was fused from."""
+        """Return the float op that `op` was made from: the producer of its output's counterpart, or an op fused into
+        that."""
         tensor = self.alignment.partner.get(op.outputs[0]) if op.outputs else None
         while tensor is not None:
             maker = self.float_uses.producer(tensor)
@@ -245,13 +248,13 @@ class ModelEvidence:
         return None
 
     def name(self, op: Op) -> str:
-        """By which the float model knows what an op makes."""
+        """Return the float model's name for an op's output."""
         original = self.alignment.partner.get(op.outputs[0])
         return op.name if original is None else original.name
 
 
 def _by_channel(values: Array, axis: int) -> Array:
-    """One row for each channel."""
+    """Return the values with one row for each channel."""
     return np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
 
 
@@ -267,7 +270,7 @@ class QuantizedWeights:
 
     @property
     def scheme(self) -> str:
-        """How the op computes."""
+        """The scheme of the op."""
         return "int8" if self.op.outputs[0].dtype.bits == 8 else "int16x8"
 
     @property
@@ -276,17 +279,18 @@ class QuantizedWeights:
 
     @cached_property
     def peaks(self) -> Array:
-        """The largest weight of each channel."""
+        """The largest absolute weight of each channel."""
         return np.asarray(np.abs(self.exact).max(axis=1))
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A possible cause that the numbers speak for. Whether it matters is found out by trying its fixes.
+    """A possible cause suggested by the numbers. Trying its fixes shows whether it matters.
 
-    The fault lies in the given model, so that quantizing anew repairs it, unless it is `in_recipe`. `samples` are not
-    counted when a fix is judged, because they are what is wrong. `gain` is an estimate, where trying would take too
-    long. Without fixes, it costs only time. What `is_choice` was asked for, and is no fault where outputs are close.
+    The fault lies in the given model, so that quantizing again fixes it, unless it is `in_recipe`. `samples` are
+    excluded when a fix is judged, because they are what is wrong. `gain` is an estimate, for fixes that would take too
+    long to try. A hypothesis without fixes costs only time. What `is_choice` was requested by the user, and is no fault
+    if the outputs are close.
     """
 
     title: str
@@ -308,7 +312,7 @@ class Hypothesis:
 
 
 def span(low: float, high: float) -> float:
-    """The width of a range that has to hold zero."""
+    """Return the width of a range extended to include zero."""
     return max(high, 0.0) - min(low, 0.0)
 
 
@@ -317,12 +321,12 @@ def seen_span(seen: TensorStats) -> float:
 
 
 def percentile_span(seen: TensorStats, percentile: float) -> float:
-    """The range without the outermost values, so that a few samples out of line do not change it."""
+    """Return the width of the range without the outermost values, so that a few outlying samples do not change it."""
     return span(*choose_range(seen, "percentile", Grid(), percentile))
 
 
 def listed(items: Iterable[object], most: int) -> str:
-    """The first `most` items, with dots if there are more."""
+    """Join the first `most` items, with dots if there are more."""
     shown = list(map(str, items))
     return ", ".join(shown[:most]) + (" ..." if len(shown) > most else "")
 

@@ -1,4 +1,5 @@
-"""Ranges that do not fit: data unlike those of calibration, stretched or narrow ranges, scales at the edge of float."""
+"""Causes in the ranges: data unlike the calibration data, ranges too wide or too narrow, scales at the limits of
+float."""
 
 from __future__ import annotations
 
@@ -18,38 +19,38 @@ from ..recipe import FLOAT, Rule
 from .evidence import Fix, Hypothesis, ModelEvidence, listed, numbers, percentile_span, seen_span, span
 
 FAR = 4.0
-"""Ranges that differ by this factor are not of the same data."""
+"""Ranges that differ by this factor do not come from the same data."""
 
 PIXELS = (96.0, 300.0)
-"""Where the largest value lies of images that nobody normalized."""
+"""The range in which the maximum of un-normalized images lies."""
 
 NORMALIZED = 12.0
 """Normalized inputs stay below this."""
 
 SHARE = 0.01
-"""The share of values beyond the range from which it is no accident any more."""
+"""The share of values beyond the range above which it is no accident."""
 
 MOST_INPUTS = 5
-"""With more inputs, not all ways to swap them are tried."""
+"""With more inputs, not all permutations are tried."""
 
 STRETCHED = 4.0
-"""From this factor on a range is too wide: two bits of eight are lost."""
+"""Ranges too wide by this factor or more are reported: two of eight bits are lost."""
 
 FEW_RUNS = 4
-"""With fewer runs, no range is usual."""
+"""The minimum number of runs from which the usual range can be told."""
 
 CLIPPED, STEPS = 0.001, 16.0
-"""The share of values that is clipped, and by how many steps at most, from which clipping may matter."""
+"""Clipping may matter above this share of clipped values and this maximum error in steps."""
 
 SMALLEST, LARGEST = 1e-30, 1e30
-"""Scales beyond these leave no room for products of two of them in float32."""
+"""Beyond these limits, products of two scales underflow or overflow in float32."""
 
 CLIPPING_RANGES = Fix(range="mse"), Fix(range="percentile"), Fix(range="average")
 
 
 @dataclass(frozen=True)
 class CalibratedInput:
-    """An input: the range it was calibrated for, and what the data show."""
+    """An input: the range it was calibrated for, and the range of the data."""
 
     tensor: Tensor
     calibrated: tuple[float, float]
@@ -61,7 +62,7 @@ class CalibratedInput:
 
     @property
     def factor(self) -> float:
-        """How many times as wide as the data the calibrated range is; 0 if there is nothing to compare."""
+        """The ratio of the calibrated range to that of the data; 0 if there is nothing to compare."""
         return span(*self.calibrated) / width if (width := span(*self.data)) > 0 else 0.0
 
     @property
@@ -70,7 +71,7 @@ class CalibratedInput:
 
     @property
     def is_unnormalized(self) -> bool:
-        """Whether one of calibration and data looks like pixels, the other like normalized ones."""
+        """Whether one of calibration and data looks like raw pixels, and the other like normalized ones."""
         small, large = sorted(max(map(abs, ends)) for ends in (self.calibrated, self.data))
         return self.ratio >= FAR and small <= NORMALIZED and PIXELS[0] <= large <= PIXELS[1]
 
@@ -91,7 +92,8 @@ class CalibratedInput:
         return f"{256 / self.factor:.1f} of 256 integers are used"
 
     def distance(self, other: CalibratedInput) -> float:
-        """How far this calibrated range is from the data of `other`: 0 is equal, 1 a factor of e or a range apart."""
+        """Return how far this calibrated range is from the data of `other`: 0 is equal, 1 a factor of e or one range
+        apart."""
         wide, narrow = span(*self.calibrated), span(*other.data)
         if wide <= 0 or narrow <= 0:
             return 0.0 if wide == narrow else 10.0
@@ -112,7 +114,7 @@ def _quoted(inputs: Iterable[CalibratedInput]) -> str:
 
 
 def _inputs(evidence: ModelEvidence) -> list[CalibratedInput]:
-    """Every float input with the range that its first integer form can hold."""
+    """Return every float input with the range that its first quantized form covers."""
     found = []
     for original in evidence.alignment.float.inputs:
         seen = evidence.seen(original)
@@ -123,7 +125,8 @@ def _inputs(evidence: ModelEvidence) -> list[CalibratedInput]:
 
 
 def _swapped_order(inputs: list[CalibratedInput]) -> tuple[int, ...] | None:
-    """The order in which the data fit the calibrated ranges, if that is another and far better one."""
+    """Return the order of inputs in which the data fit the calibrated ranges far better; None if it is the present
+    one."""
     if not 2 <= len(inputs) <= MOST_INPUTS:
         return None
 
@@ -151,7 +154,7 @@ def swapped_inputs(evidence: ModelEvidence) -> Hypothesis | None:
 
 
 def _unlike_inputs(evidence: ModelEvidence) -> list[CalibratedInput]:
-    """Inputs whose data may be unlike those of the calibration, the worst first."""
+    """Return inputs whose data may differ from the calibration data, worst first."""
     inputs = _inputs(evidence)
     if _swapped_order(inputs) is not None:
         return []
@@ -160,7 +163,7 @@ def _unlike_inputs(evidence: ModelEvidence) -> list[CalibratedInput]:
 
 
 def _is_usual(evidence: ModelEvidence, one: CalibratedInput) -> bool:
-    """Whether most samples of the calibration were like the data: then a few others are to blame, not all of them."""
+    """Whether most calibration samples were like the data: then a few other samples are the cause."""
     if evidence.calibration is None or (calibrated := evidence.seen(one.tensor, calibrated=True)) is None:
         return False
     return 2 / FAR < percentile_span(calibrated, 95.0) / max(percentile_span(one.seen, 95.0), 1e-30) < FAR / 2
@@ -192,7 +195,7 @@ def unlike_data(evidence: ModelEvidence) -> Hypothesis | None:
         f"the data for {_quoted(inputs)} do not look like the calibration data",
         tuple(f"{one}; {one.outside:.2%} of the values lie beyond the calibrated range" for one in inputs),
         worst.effect,
-        "calibrate on data like those the model will meet, and quantize again",
+        "calibrate on data like those the model will see in use, and quantize again",
         numbers(factor=worst.factor, outside=worst.outside),
         tuple(one.tensor.name for one in inputs),
     )
@@ -200,7 +203,7 @@ def unlike_data(evidence: ModelEvidence) -> Hypothesis | None:
 
 @dataclass(frozen=True)
 class StretchedRange:
-    """A tensor whose range is wider than most of what it holds."""
+    """A tensor whose range is much wider than most of its values need."""
 
     tensor: Tensor
     params: QuantParams
@@ -213,7 +216,7 @@ class StretchedRange:
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """Samples that had the extremes, where these are far from usual."""
+        """The samples that contain the extremes, if these are unusual."""
         bottom, top, (low, high) = self.seen.low, self.seen.high, self.seen.average.range
         ends = (-bottom.value, -low, bottom.sample), (top.value, high, top.sample)
         extremes = tuple(sample for peak, usual, sample in ends if peak > STRETCHED * max(usual, 0.0))
@@ -224,8 +227,8 @@ class StretchedRange:
 
 
 def _stretched(evidence: ModelEvidence, *, by_samples: bool) -> list[StretchedRange]:
-    """Tensors stretched by few samples, or those stretched by few values of every sample; the worst first."""
-    found = {}  # conversions make several tensors of one: the last of them stands for all
+    """Return tensors stretched by a few samples, or by a few values of every sample; worst first."""
+    found = {}  # conversions turn one tensor into several: the last one represents all
     for _, original, params in evidence.quantized_tensors():
         seen = evidence.seen(original, calibrated=True)
         if seen is None or evidence.has_fixed_range(original):
@@ -276,7 +279,7 @@ def outlier_values(evidence: ModelEvidence) -> Hypothesis | None:
             f"{counted(len(found), 'tensor')} of this kind: {listed((repr(s.tensor.name) for s in found), 3)}",
         ),
         f"nearly all values of '{worst.tensor.name}' share {256 / worst.factor:.0f} of 256 integers",
-        f"cut them off with {argument('range', 'mse')} or percentile, or compute these ops with 16 bits",
+        f"clip them with {argument('range', 'mse')} or percentile, or compute these ops with 16 bits",
         numbers(factor=worst.factor, tensors=len(found)),
         tuple(s.tensor.name for s in found),
         fixes=CLIPPING_RANGES,
@@ -284,7 +287,7 @@ def outlier_values(evidence: ModelEvidence) -> Hypothesis | None:
 
 
 def _largest_channel(seen: TensorStats) -> Iterator[str]:
-    """The channel with the extremes, if all others are far smaller."""
+    """Yield a sentence about the channel with the extremes, if all others are far smaller."""
     if seen.channels is not None and seen.channels.low.size > 1:
         peaks = abs(seen.channels.low).clip(abs(seen.channels.high), None)
         second, largest = peaks.argsort()[-2:]
@@ -293,7 +296,7 @@ def _largest_channel(seen: TensorStats) -> Iterator[str]:
 
 
 def clipping(evidence: ModelEvidence) -> Hypothesis | None:
-    """Tensors in which a good part of the values is cut off."""
+    """Tensors in which a considerable share of the values is clipped."""
     found = []
     for row in evidence.comparison.ops:
         if row.own is None or row.own.max_ulp is None or row.occupancy is None:
@@ -307,12 +310,12 @@ def clipping(evidence: ModelEvidence) -> Hypothesis | None:
     found.sort(key=lambda cut: -cut[0])
     share, steps, snr, worst = found[0]
     return Hypothesis(
-        f"the ranges of {counted(len(found), 'tensor')} cut off values that occur",
+        f"the ranges of {counted(len(found), 'tensor')} clip values that occur in the data",
         tuple(
-            f"{r.label} '{r.name}': {c:.2%} of the values are cut off, by up to {n:.0f} steps"
+            f"{r.label} '{r.name}': {c:.2%} of the values are clipped, by up to {n:.0f} steps"
             for c, n, _, r in found[:3]
         ),
-        f"own signal-to-noise of '{worst.name}' is {snr:.1f} dB",
+        f"the own SNR of '{worst.name}' is {snr:.1f} dB",
         f"give these tensors the whole range that occurs ({argument('range', 'minmax')}), or calibrate on more data",
         numbers(clipped=share, steps=steps, tensors=len(found)),
         tuple(row.name for *_, row in found),

@@ -1,4 +1,4 @@
-"""Samples that were probably prepared wrongly, as findings: no way to quantize makes up for them."""
+"""Reports samples that were probably preprocessed wrongly: no quantization can make up for that."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from ..bench.sample_checks import NUMBER_CHECK, check_samples
 from ..comparison.values import Diagnosis, Finding
 
 SAME_FAULT = {"far_samples": "outlier_samples"}
-"""Checks that see what a cause finds too, which measures it and names the samples."""
+"""Checks that duplicate a cause, which also measures the effect and names the samples."""
 
 BY_COMPARISON = ("unlike_data", "unnormalized_input")
-"""Causes that take the data for right, and the calibration for wrong where it differs."""
+"""Causes that assume that the data are right, and the calibration is wrong where it differs."""
 
 
 def with_sample_findings(diagnosis: Diagnosis, benches: Mapping[str, Bench]) -> Diagnosis:
-    """The diagnosis with what is suspicious about the samples of each bench, by what these are called, put first."""
+    """Return the diagnosis with findings about the samples of each bench put first; benches are keyed by a display
+    name."""
     suspect, notes = list[Finding](), list[str]()
     known = {finding.cause for finding in diagnosis.findings}
     wrong_data = False

@@ -1,4 +1,4 @@
-"""How good versions of a model are on all samples: their outputs, the user's metric."""
+"""Scores versions of a model on all samples: their outputs, and the user's metric."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Scores:
 
     @cached_property
     def _asked(self) -> tuple[Compared, ...]:
-        """The outputs, and behind them what probabilities among them are made of."""
+        """The outputs, followed by the tensors that probabilities among them are computed from."""
         graph = self.bench.entry.graph
         made_of = (one for one in compared_outputs(graph, self.bench.ops) if one.probabilities is not None)
         return (*(Compared(place) for place in range(len(graph.outputs))), *made_of)
@@ -48,7 +48,7 @@ class Scores:
         return None if self.metric is None else apply_metric(self.metric, [list(one[:places]) for one in values])
 
     def outputs(self, made: Model) -> tuple[tuple[OutputRow, ...], float | None]:
-        """Each output beside the float model's, and the metric."""
+        """Return each output compared with the float model's, and the metric."""
         graph, found = self.bench.entry.graph, Loaded(self.bench, made, self._asked).values(self.bench.rows)
         units = map(unit_of, entry(made).graph.outputs)
         sums = [OutputSums(graph, k, self.bench.ops, DeviationSums(scale=unit)) for k, unit in enumerate(units)]
@@ -68,11 +68,11 @@ class Scores:
         return Score(decibels(error), metric, float(np.mean(agreements)) if agreements else None, len(to_bytes(made)))
 
     def on_all_samples(self, comparison: Comparison, made: Model) -> Comparison:
-        """A comparison of which the ops were looked at on a part of the samples, with the outputs of all."""
+        """Return the comparison with outputs measured on all samples; its ops were compared on some of them."""
         outputs, after = self.outputs(made)
         metric = None
         if self.metric is not None and self.float_metric is not None and after is not None:
             metric = MetricRow(self.metric[0], self.float_metric, after)
         samples, looked_at = len(self.bench.rows), comparison.samples
-        note = (f"single ops were compared on {looked_at} of {samples} samples",) if looked_at < samples else ()
+        note = (f"individual ops were compared on {looked_at} of {samples} samples",) if looked_at < samples else ()
         return replace(comparison, samples=samples, outputs=outputs, metric=metric, notes=(*comparison.notes, *note))

@@ -1,9 +1,9 @@
-"""Where more bits, or better rounding of the weights, would help most.
+"""Finds where more bits, or better rounding of the weights, would help most.
 
-Errors do not add up: a tensor stays rounded as long as one of the ops at its ends is narrow, and the parts of a layer
-norm are of no use one by one. So ops without multiplications, which cost next to nothing, are all widened first and
-then given back where that does no harm; layers come after them, the best first, then whatever helps most beside those
-taken.
+Errors do not add up: a tensor stays rounded as long as one of the ops at its ends is narrow, and the ops of a layer
+norm do not help one by one. So ops without multiplications, which cost almost nothing, are all widened first and then
+narrowed again where that does no harm; then come layers, the best first, then whatever helps most in addition to those
+already chosen.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ..recipe import INT16X8, PRESETS, Rule, reaches
 from .evidence import Fix, Hypothesis, ModelEvidence, listed, numbers, rule_for
 
 HEALTHY = 30.0
-"""Signal-to-noise of the outputs in dB from which on no op is called sensitive: nobody sees such an error."""
+"""SNR of the outputs in dB above which no op is called sensitive: such an error goes unnoticed."""
 
 HEALTHY_LOGITS = 24.0
-"""The same before a softmax or a sigmoid, which squash what is far from the border."""
+"""The same limit before a softmax or a sigmoid, which compress large values."""
 
 MOST = 0.1
-"""The share of the multiply-accumulates that may be given more bits, unless the user says it."""
+"""The default share of multiply-accumulates that may get more bits."""
 
 LEAST_GAIN = 1.5
-"""In dB. What brings less is not worth more bits."""
+"""In dB. A smaller gain is not worth more bits."""
 
 COARSE = 0.4
-"""The share of the error that stays with 16-bit activations, from which on it is the weights that matter."""
+"""If at least this share of the error remains with 16-bit activations, the weights are the cause."""
 
 WIDE, EXACT = "int16x8", "float"
 
@@ -49,10 +49,10 @@ WORTH = 0.97
 """Further layers are kept if they leave at most this share of the error."""
 
 PASSED = 1.03
-"""A step may raise the error to this multiple on the way to a better place."""
+"""A step may temporarily raise the error by this factor on the way to a better set."""
 
 MOST_TRIED = 12
-"""Layers tried at each step: neighbours of those taken, and the best by themselves."""
+"""The number of layers tried at each step: neighbours of those chosen, and the best by themselves."""
 
 AS_GOOD = 1.07
 """16 bits are preferred to float up to this multiple of its error: integer hardware can do them."""
@@ -65,12 +65,12 @@ Layers = tuple[Op, ...]
 
 @dataclass(frozen=True)
 class WidenedOps:
-    """Ops to be computed with more bits: whole kinds, and single layers."""
+    """Ops to compute with more bits: whole kinds, and single layers."""
 
     kinds: tuple[str, ...] = ()
     kind_scheme: str = WIDE
     layers: Layers = ()
-    between: tuple[Op, ...] = ()  # ops without multiplications that only layers of these enclose
+    between: tuple[Op, ...] = ()  # ops without multiplications that lie only between these layers
     layer_scheme: str = EXACT
 
     @property
@@ -83,7 +83,7 @@ class WidenedOps:
 
 
 class SensitiveOpSearch:
-    """Looks for the smallest set of ops within a share of the multiply-accumulates."""
+    """Searches for the smallest set of ops within a share of the multiply-accumulates."""
 
     def __init__(self, evidence: ModelEvidence) -> None:
         self.trials, self.ops, self.report = evidence.trials.on_fewer(SEARCHED), evidence.ops, evidence.request.report
@@ -100,7 +100,7 @@ class SensitiveOpSearch:
         return self.trials.error(widened.fix, prepared_for=Fix(widened.kind_rules))
 
     def best(self) -> WidenedOps:
-        """The best set. Errors are measured once for each set, so that asking for them again costs nothing."""
+        """Return the best set. Errors are cached by set."""
         best = self._widen_layers(self._widen_light_ops())
         wide = replace(best, layer_scheme=WIDE)
         return wide if self.error(wide) < AS_GOOD * self.error(best) else best
@@ -114,7 +114,7 @@ class SensitiveOpSearch:
             return WidenedOps()
         limit = SPARED * self.error(best)
         moves = tuple(k for k in kinds if k in self.ops and self.ops[k].tied)
-        # Ops that only move data add no error, so all of them are given back at once; the others kind by kind.
+        # Ops that only move data add no error, so all of them are narrowed again at once; the others kind by kind.
         for group in (moves, *((k,) for k in kinds if k not in moves)):
             if group and not self.trials.is_late:
                 self.report(f"are {', '.join(group)} needed?")
@@ -123,7 +123,7 @@ class SensitiveOpSearch:
         return best
 
     def _widen_layers(self, start: WidenedOps) -> WidenedOps:
-        """Add layers one by one or two neighbours at a time, also through steps that help little by themselves."""
+        """Add layers one at a time or in pairs of neighbours, also through steps that help little by themselves."""
         alone: dict[Layers, float] = {}
         for layers in self._parts():
             if self.trials.is_late:
@@ -138,7 +138,7 @@ class SensitiveOpSearch:
         return best
 
     def _greedy(self, start: WidenedOps, alone: dict[Layers, float], is_thrifty: bool) -> WidenedOps:
-        """Take step after step what helps most, or with `is_thrifty` what helps most for its arithmetic."""
+        """Add whatever helps most at each step, or with `is_thrifty` whatever helps most for its cost."""
         best = at = start
         while not self.trials.is_late:
             limit, worth = PASSED * self.error(at), {}
@@ -159,14 +159,15 @@ class SensitiveOpSearch:
         return sum(self.macs[op] for op in layers)
 
     def _parts(self) -> list[Layers]:
-        """Layers that fit by themselves and pairs of neighbours, the cheapest first: time may not suffice for all."""
+        """Return layers that fit within the share, and pairs of neighbours, cheapest first: there may not be time for
+        all."""
         fitting = [op for op in self.layers if self.macs[op] <= self.room]
         pairs = [(a, b) for a in fitting for b in self._next_layers(a, self._after) if b in fitting]
         parts: list[Layers] = [*((op,) for op in fitting), *(p for p in pairs if self._cost(p) <= self.room)]
         return sorted(parts, key=self._cost)
 
     def _candidates(self, best: WidenedOps, alone: dict[Layers, float]) -> Sequence[Layers]:
-        """What to try next: layers beside the ones taken, then the best by themselves, as far as they fit."""
+        """Return what to try next: layers next to those chosen, then the best by themselves, as far as they fit."""
         room = self.room - self._cost(best.layers)
         steps = (self._before, self._after)
         near = [(op,) for taken in best.layers for step in steps for op in self._next_layers(taken, step)]
@@ -175,7 +176,7 @@ class SensitiveOpSearch:
         return fitting[:MOST_TRIED]
 
     def _next_layers(self, op: Op, step: Callable[[Op], list[Op]]) -> Iterator[Op]:
-        """Layers that are reached from `op` directly or through ops without multiplications."""
+        """Yield layers that are reached from `op` directly or through ops without multiplications."""
         seen, open_ops = {op}, step(op)
         while open_ops:
             other = open_ops.pop()
@@ -194,7 +195,7 @@ class SensitiveOpSearch:
         return [use.op for t in op.outputs for use in self.uses.readers(t)]
 
     def _with(self, best: WidenedOps, more: Layers) -> WidenedOps:
-        """More layers taken as well, and the light ops between them and others that are."""
+        """Return the set with more layers, and the light ops between them and those already chosen."""
         layers = tuple(op for op in self.layers if op in best.layers or op in more)
         inside, between = set(layers), list[Op]()
         for light in self.light:
@@ -207,13 +208,13 @@ class SensitiveOpSearch:
 
 
 def healthy_snr(evidence: ModelEvidence) -> float:
-    """SNR of the outputs from which on no op is called sensitive."""
+    """Return the SNR of the outputs above which no op is called sensitive."""
     compared = evidence.trials.bench.compared
     return HEALTHY_LOGITS if compared and all(one.probabilities is not None for one in compared) else HEALTHY
 
 
 def sensitive_ops(evidence: ModelEvidence) -> Hypothesis | None:
-    """The ops that bring back most when they are computed with more bits, for little arithmetic."""
+    """The ops that gain most when computed with more bits, at little cost."""
     before = evidence.trials.error()
     if decibels(before) >= healthy_snr(evidence):
         return None
@@ -241,7 +242,7 @@ def sensitive_ops(evidence: ModelEvidence) -> Hypothesis | None:
 
 
 def coarse_weights(evidence: ModelEvidence) -> Hypothesis | None:
-    """Whether rounding the weights alone makes much of the error, so that better rounding helps."""
+    """Weight rounding that alone causes much of the error, so that better rounding helps."""
     request, before = evidence.request, evidence.trials.error()
     has_wide = any(rule.scheme.activations is DType.INT16 for rule in request.recipe.rules)
     if reaches(request.effort, "high") or has_wide or decibels(before) >= healthy_snr(evidence):
@@ -251,13 +252,13 @@ def coarse_weights(evidence: ModelEvidence) -> Hypothesis | None:
     if not COARSE <= share <= 1:
         return None
     return Hypothesis(
-        "rounding the weights alone makes much of the error",
+        "rounding the weights alone causes much of the error",
         (
             f"with 8-bit activations the outputs are at {decibels(before):.1f} dB, with 16-bit ones at "
-            f"{decibels(with_wide):.1f} dB: {share:.0%} of the squared error stays",
+            f"{decibels(with_wide):.1f} dB: {share:.0%} of the squared error remains",
         ),
         "more bits for activations cannot help beyond that",
-        f"let the weights make up for each other's rounding ({argument('effort', 'high')}), or train "
+        f"let the weights compensate for each other's rounding ({argument('effort', 'high')}), or train "
         f"({spelled('zeropoint.distill', 'zeropoint train')})",
         numbers(share=share, wide=decibels(with_wide)),
         fixes=(Fix(effort="high"),),

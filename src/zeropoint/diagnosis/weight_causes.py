@@ -1,4 +1,4 @@
-"""Weights that one scale does not fit; inputs of a sum or a concatenation that drown; biases that overflowed."""
+"""Causes in the weights: a scale that does not fit all channels, inputs that vanish in a sum, biases that overflow."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from ..recipe import PRESETS, Rule
 from .evidence import Fix, Hypothesis, ModelEvidence, QuantizedWeights, listed, numbers, rule_for, seen_span
 
 FEW_STEPS = 16.0
-"""A channel whose largest weight is so few steps of the scale has lost half of its eight bits."""
+"""A channel whose largest weight is at most this many steps has lost half of its eight bits."""
 
 UNEVEN_SHARE = 0.25
-"""The share of such channels from which on the scale fits none too well."""
+"""The share of such channels above which the scale is reported as unsuitable."""
 
 HUGE = 16.0
-"""A weight so many times the root mean square of the others of its channel is an outlier. Of normally distributed ones
-it is five times, of a thousand with heavy tails up to ten."""
+"""A weight this many times the root mean square of the others in its channel is an outlier. For a normal distribution
+the maximum is about five times, for a thousand weights with heavy tails up to ten."""
 
 LEAST_WEIGHTS = 16
-"""In a channel with fewer weights nothing is huge."""
+"""Channels with fewer weights are not checked for outliers."""
 
 DROWNED, HEARD = 16.0, 4.0
-"""Steps that an input takes of the common scale when it drowns, and how many times as many another takes."""
+"""An input vanishes if it spans at most this many steps of the common scale, and another this many times as many."""
 
 
 def _per_channel(layers: Sequence[QuantizedWeights]) -> tuple[Fix, ...]:
-    """A scale for each channel of these layers, which compute as before."""
+    """Return a fix that gives these layers per-channel scales, in the same scheme."""
     return (Fix(tuple(rule_for(layer.original, layer.scheme) for layer in layers)),)
 
 
 def uneven_channels(evidence: ModelEvidence) -> Hypothesis | None:
-    """Layers with one scale for all channels, many of which are far smaller than the largest."""
+    """Layers with per-tensor weights in which many channels are far smaller than the largest."""
     found = []
     for layer in evidence.weights:
         peaks = layer.peaks[layer.peaks > 0]
@@ -59,7 +59,7 @@ def uneven_channels(evidence: ModelEvidence) -> Hypothesis | None:
             for share, spread, layer in found[:3]
         ),
         "weights of the small channels are rounded to a few integers",
-        "give each channel a scale of its own, as zeropoint does unless told otherwise, and quantize again",
+        "use per-channel scales, the default of zeropoint, and quantize again",
         numbers(share=found[0][0], spread=found[0][1], layers=len(found)),
         tuple(layer.original.name for layer in layers),
         fixes=_per_channel(layers),
@@ -79,10 +79,10 @@ def dead_channels(evidence: ModelEvidence) -> Hypothesis | None:
     worst, channels = max(lost.items(), key=lambda item: len(item[1]))
     total = sum(map(len, lost.values()))
     return Hypothesis(
-        f"rounding left nothing of {counted(total, 'channel')}",
+        f"all weights of {counted(total, 'channel')} were rounded to zero",
         (f"{worst.label}: {len(channels)} of {len(worst.peaks)} channels hold only zeros ({listed(channels, 5)})",),
         f"these channels are constant, though their weights reach {float(worst.peaks[channels].max()):.3g} in float",
-        "give each channel a scale of its own, and quantize again",
+        "use per-channel scales, and quantize again",
         numbers(channels=total, layers=len(lost)),
         tuple(layer.original.name for layer in lost),
         fixes=_per_channel(list(lost)),
@@ -90,7 +90,7 @@ def dead_channels(evidence: ModelEvidence) -> Hypothesis | None:
 
 
 def huge_weight(evidence: ModelEvidence) -> Hypothesis | None:
-    """Channels with one weight that is far larger than all others."""
+    """Channels with a single weight that is far larger than all others."""
     found = []
     for layer in evidence.weights:
         size = layer.exact.shape[1]
@@ -124,7 +124,7 @@ def huge_weight(evidence: ModelEvidence) -> Hypothesis | None:
 
 @dataclass(frozen=True)
 class DrownedInput:
-    """An op with the input that takes fewest steps of its output's scale, and the one that takes most."""
+    """An op with the input that spans the fewest steps of its output's scale, and the one that spans the most."""
 
     op: Op
     small: Tensor
@@ -138,7 +138,7 @@ class DrownedInput:
 
 
 def drowned_input(evidence: ModelEvidence) -> Hypothesis | None:
-    """Concatenations, sums and the like with an input that takes few steps of the scale it ends up in."""
+    """Concatenations, sums and similar ops with an input that spans only a few steps of the output's scale."""
     found = []
     for op in evidence.alignment.quantized.ops:
         steps = sorted(_steps(evidence, op), key=lambda pair: pair[1])
@@ -151,10 +151,10 @@ def drowned_input(evidence: ModelEvidence) -> Hypothesis | None:
     found.sort(key=lambda drowned: -drowned.ratio)
     worst, names = found[0], [evidence.name(drowned.op) for drowned in found]
     return Hypothesis(
-        f"'{worst.small.name}' drowns in {worst.op.label} '{names[0]}'",
+        f"'{worst.small.name}' is drowned out in {worst.op.label} '{names[0]}'",
         tuple(
             f"{d.op.label} '{name}': '{d.small.name}' takes {d.fewest:.1f} steps of the output's scale, "
-            f"'{d.large.name}' {d.most:.0f} ({d.ratio:.0f} times as many); alone it has {_snr(evidence, d):.1f} dB then"
+            f"'{d.large.name}' {d.most:.0f} ({d.ratio:.0f} times as many); that leaves it {_snr(evidence, d):.1f} dB"
             for d, name in zip(found[:3], names, strict=False)
         ),
         f"of the 256 values that '{worst.small.name}' could have, {max(1.0, worst.fewest):.0f} are left",
@@ -167,7 +167,7 @@ def drowned_input(evidence: ModelEvidence) -> Hypothesis | None:
 
 
 def _snr(evidence: ModelEvidence, drowned: DrownedInput) -> float:
-    """Of the small input alone, rounded to the scale that it ends up in."""
+    """Return the SNR of the small input alone when rounded to the output's scale."""
     seen, scale = evidence.seen(drowned.small), unit_of(drowned.op.outputs[0])
     assert seen is not None
     assert scale is not None
@@ -175,7 +175,8 @@ def _snr(evidence: ModelEvidence, drowned: DrownedInput) -> float:
 
 
 def _steps(evidence: ModelEvidence, op: Op) -> Iterator[tuple[Tensor, float]]:
-    """For ops whose inputs end up in one scale of 8 bits: each input with its width in steps of it."""
+    """Yield each input with its width in steps of the output's scale, for ops whose inputs are rescaled to a common
+    8-bit scale."""
     spec = evidence.ops.get(op.kind)
     if spec is None or spec.weight_slots or not (spec.tied or spec.rescale is Rescale.SUM) or not op.outputs:
         return  # a product has no common scale
@@ -188,7 +189,7 @@ def _steps(evidence: ModelEvidence, op: Op) -> Iterator[tuple[Tensor, float]]:
 
 
 def _with_readers(evidence: ModelEvidence, found: Sequence[DrownedInput], scheme: str) -> Fix:
-    """These ops and all that read them: what is read with 8 bits drowns again."""
+    """Return a fix that widens these ops and all their readers, because an 8-bit reader would lose the input again."""
     rules = []
     for drowned in found:
         rules.append(Rule(PRESETS[scheme], name=evidence.name(drowned.op)))
@@ -199,7 +200,7 @@ def _with_readers(evidence: ModelEvidence, found: Sequence[DrownedInput], scheme
 
 
 def bias_overflow(evidence: ModelEvidence) -> Hypothesis | None:
-    """Biases at the end of their integers, and those that the quantizer had to make room for."""
+    """Biases that saturate, and those for which the quantizer had to make the weights coarser."""
     ends = DType.INT32.min, DType.INT32.max
     biases = [t for t in evidence.alignment.quantized.tensors if t.dtype is DType.INT32 and t.is_quantized]
     saturated = [t for t in biases if t.data is not None and np.isin(t.data, ends).any()]
@@ -212,9 +213,9 @@ def bias_overflow(evidence: ModelEvidence) -> Hypothesis | None:
     originals = [original for op in readers if (original := evidence.original(op)) is not None]
     return Hypothesis(
         f"{total} biases do not fit into 32 bits at the scale that the weights ask for",
-        (*(f"'{t.name}' is cut off at the end of its integers" for t in saturated[:3]), *repaired[:3]),
-        "the bias is cut off, or the weights of the channel were given a coarser scale to make room for it",
-        "compute the layer with 16 bits, whose biases have 64; or look for channels with nearly no weights",
+        (*(f"'{t.name}' is clipped at the limit of its integers" for t in saturated[:3]), *repaired[:3]),
+        "the bias is clipped, or the weights of the channel got a coarser scale to make room for it",
+        "compute the layer with 16 bits, where biases have 64; or look for channels whose weights are nearly zero",
         numbers(biases=total),
         tuple(op.name for op in originals),
         fixes=(Fix(tuple(rule_for(op, "int16x8") for op in originals)),),

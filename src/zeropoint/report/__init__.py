@@ -1,1 +1,1 @@
-"""What there is to know about a model, as values first, then as text."""
+"""Reports on models: as values first, then as text."""

@@ -1,4 +1,4 @@
-"""What `compare` and `doctor` found, as lines of text."""
+"""Prints the results of `compare` and `doctor` as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..display import counted, share_text, size_text
 from .terminal import Printer, snr_text
 
 WORST_SNR, GOOD_SNR = 15.0, 30.0
-"""Below the first a row is red, above the second it is not worth a colour."""
+"""Rows below the first limit are red, rows above the second have no colour."""
 
 
 def print_comparison(comparison: Comparison, console: Console, top: int | None = 10) -> None:

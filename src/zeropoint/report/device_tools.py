@@ -1,4 +1,4 @@
-"""What a device's own tool says of a model, as lines."""
+"""Prints the report of a device's own tool."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..runtime.device_tools import ToolReport
 from .terminal import Printer, duration_text
 
 SHOWN = 8
-"""Ops left to the CPU that are listed."""
+"""The maximum number of ops left to the CPU that are listed."""
 
 
 def tool_lines(report: ToolReport) -> Iterator[str]:
-    """Memory, cycles and time in one line; then the ops that a compiler left to the CPU, with its reasons."""
+    """Yield memory, cycles and time in one line; then the ops that a compiler left to the CPU, with its reasons."""
     memories = ((report.ram, "of RAM"), (report.flash, "of flash"))
     facts = [f"{size_text(size)} {name}" for size, name in memories if size]
     if report.cycles is not None and report.seconds is not None:

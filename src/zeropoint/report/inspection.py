@@ -1,4 +1,4 @@
-"""What a `.tflite` holds, as values: the numbers that Netron shows, and those that the kernels compute with."""
+"""The content of a `.tflite` as values: the numbers that Netron shows, and those that the kernels compute with."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..tflite.packed_files import PackedFile, packed_files
 from ..tflite.provenance import provenance
 
 SCHEMA_VERSION = 1
-"""Of `Inspection.to_json`; documented in docs/inspect-json.md."""
+"""Schema version of `Inspection.to_json`; documented in docs/inspect-json.md."""
 
 Kind = Literal["input", "output", "constant", "variable", "activation"]
 
@@ -58,10 +58,10 @@ class TensorRow:
     shape_signature: tuple[int, ...] | None
     bytes: int
     quantization: QuantRow | None
-    values: tuple[float, float] | None  # least and greatest value of a float constant
+    values: tuple[float, float] | None  # minimum and maximum of a float constant
     note: str
-    short_name: str  # what all commands show, and take as a name
-    levels: int | None = None  # of a quantized constant of 8 bits or fewer: how many different integers it holds
+    short_name: str  # the name that all commands show and accept
+    levels: int | None = None  # number of distinct integers in a quantized constant of 8 bits or fewer
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class InspectedOp:
     activation: str
     execution: Execution
     macs: int
-    inputs: tuple[OperandRow | None, ...]  # None: an optional input that is left out
+    inputs: tuple[OperandRow | None, ...]  # None: an absent optional input
     outputs: tuple[OperandRow, ...]
     multipliers: tuple[Multiplier, ...]
     short_name: str
@@ -130,13 +130,14 @@ class Inspection(Displayed):
     tensors: tuple[TensorRow, ...]
     ops: tuple[InspectedOp, ...]
     packed_files: tuple[PackedFile, ...] = ()
-    made_by: str | None = None  # what the file says about how it was made
-    remarks: tuple[str, ...] = ()  # why LiteRT would not run it, or what it has to overlook
-    zip_bytes: int | None = None  # the file when zipped, as apps ship it; only where weights have few levels
+    made_by: str | None = None  # how it was made, as recorded in the file
+    remarks: tuple[str, ...] = ()  # why LiteRT would not run it, or what it has to ignore
+    zip_bytes: int | None = None  # size when zipped, as apps ship it; only if weights have few levels
 
     @property
     def few_levels(self) -> str | None:
-        """Which weights use far fewer integers than their type has, and what that is worth; None if there are none."""
+        """Which weights use far fewer integers than their type has, and how many bits they need; None if there are
+        none."""
         weights = [t for t in self.tensors if t.levels is not None]
         few = Counter(t.levels or 0 for t in weights if has_few_levels(t))
         if not few:
@@ -162,18 +163,19 @@ class Inspection(Displayed):
 
     @property
     def integer_share(self) -> float | None:
-        """The share of the arithmetic that runs in integers; None for a model that multiplies nothing."""
+        """The share of the arithmetic that runs in integers; None for a model without multiplications."""
         macs = self.macs
         return macs.get("integer", 0) / sum(macs.values()) if macs else None
 
     @property
     def integer_share_text(self) -> str:
-        """The same for people: 100.0% only if no op computes in float, those included that multiply nothing."""
+        """The integer share as text: 100.0% only if no op at all computes in float, even ops without
+        multiplications."""
         is_all = not any(op.execution in ("float", "hybrid") for op in self.ops)
         return share_text(self.integer_share or 0.0, is_all)
 
     def filtered(self, pattern: str) -> Inspection:
-        """Only tensors and ops whose name or kind matches a glob (case does not matter)."""
+        """Return only tensors and ops whose name or kind matches a glob, ignoring case."""
         wanted = pattern.lower()
 
         def matches(*texts: str) -> bool:
@@ -186,16 +188,21 @@ class Inspection(Displayed):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Values that JSON can hold; docs/inspect-json.md describes them."""
+        """Return the inspection as JSON values; docs/inspect-json.md describes them."""
         kinds = {kind: dict(counts) for kind, counts in self.ops_by_kind.items()}
         summary = {"macs": self.macs, "integer_share": self.integer_share, "ops_by_kind": kinds}
         return {"schema": SCHEMA_VERSION, **json_values(self), "summary": json_values(summary)}
 
 
 def inspect(model: ModelSource, file_bytes: int | None = None) -> Inspection:
-    """Describe a model, or whatever `zeropoint.load` makes one of.
+    """Describe a model: its inputs and outputs, ops, tensors, scales, and how much of it runs in integers.
 
-    `file_bytes` is the size of the file that a `Model` came from, if there is one.
+    Args:
+        model: A model, or anything that `load` accepts.
+        file_bytes: The size of the file that a `Model` came from, if there is one.
+
+    Returns:
+        What `zeropoint inspect` prints, as values; `to_json()` gives them as JSON.
     """
     source, model = model, load(model)
     if isinstance(source, str | os.PathLike):
@@ -222,18 +229,18 @@ def inspect(model: ModelSource, file_bytes: int | None = None) -> Inspection:
 
 
 def has_few_levels(row: TensorRow) -> bool:
-    """Whether a constant's integers could do with half of the bits of their type, or fewer."""
+    """Whether a constant's integers need at most half of the bits of their type."""
     bits = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "int2": 2}.get(row.dtype, 0)
     return row.levels is not None and row.levels <= 2 ** (bits // 2) and math.prod(row.shape) >= 8 * row.levels
 
 
 def bits_for(levels: int) -> int:
-    """How many bits tell so many integers apart."""
+    """Return how many bits are needed for this many distinct integers."""
     return max(1, (levels - 1).bit_length())
 
 
 class _Names(NamedTuple):
-    """Of a tensor: unique in its graph, and the one for people."""
+    """The names of a tensor: unique in its graph, and for display."""
 
     name: str
     short: str
@@ -245,7 +252,7 @@ def _names(model: Model) -> dict[Tensor, _Names]:
 
 
 def _remarks(model: Model) -> Iterator[str]:
-    """What is unusual about a file that can be read all the same."""
+    """Yield what is unusual about a file that can nevertheless be read."""
     pairs = [(t.name, t.params, t.quantization) for g in model.graphs for t in g.tensors]
     if unknown := [(n, q.axis) for n, p, q in pairs if p and q and p.axis not in (None, q.axis)]:
         (name, axis), more = unknown[0], _and_more(len(unknown) - 1)
@@ -261,7 +268,7 @@ def _and_more(count: int) -> str:
 
 
 def formula(params: QuantParams) -> str:
-    """real as a function of q, as people write it: `0.012566 * (q - 3)`; of many scales, how far they spread."""
+    """Return real as a function of q: `0.012566 * (q - 3)`; with many scales, their spread."""
     if params.axis is not None:
         spread = f"{min(params.scales):.4g} .. {max(params.scales):.4g}"
         zeros = "" if params.is_symmetric else f", zero points {min(params.zero_points)} .. {max(params.zero_points)}"
@@ -271,7 +278,7 @@ def formula(params: QuantParams) -> str:
 
 
 def signed(offset: int) -> str:
-    """As it is written behind a term: ` + 3`, ` - 3`, nothing for 0."""
+    """Format an offset after a term: ` + 3`, ` - 3`, nothing for 0."""
     return f" {'+' if offset > 0 else '-'} {abs(offset)}" if offset else ""
 
 
@@ -332,7 +339,7 @@ def _quant_row(tensor: Tensor) -> QuantRow | None:
 
 
 def _values(tensor: Tensor) -> tuple[float, float] | None:
-    data = tensor.data if tensor.dtype.is_float and not tensor.dtype.variant else None  # others are not computed with
+    data = tensor.data if tensor.dtype.is_float and not tensor.dtype.variant else None  # NumPy lacks the variants
     if data is None or data.size == 0:
         return None
     with np.errstate(invalid="ignore"):

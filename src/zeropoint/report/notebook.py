@@ -1,4 +1,4 @@
-"""Values as a notebook shows them: the text of the commands, and the pictures of the report where they are small."""
+"""Values as a notebook shows them: the text of the commands, and pictures of the report if they are small."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from .quantization import SavedAs, print_result, print_verdict
 from .terminal import Detail, bar_heights, print_benchmark, print_inspection
 
 WIDTH = 100
-"""Columns of text."""
+"""Width of text in columns."""
 
 MOST_OPS = 40
-"""Of a graph that is drawn; larger ones are for `zeropoint report`."""
+"""Maximum number of ops of a graph that is drawn; larger ones are for `zeropoint report`."""
 
 MOST_TENSORS = 60
 
 BARS = 32
-"""Of a histogram."""
+"""Number of bars of a histogram."""
 
 COLOURS = {"integer": "#cfe0fa", "hybrid": "#d9ecd3", "float": "#f8d9b8", "conversion": "#e7d7f2"}
-"""As in the report, by how an op is executed."""
+"""Colours by how an op is executed, as in the report."""
 
 
 def html(value: object) -> str:
-    """`value` as HTML that needs nothing else. Every text is escaped: names come from strangers."""
+    """Return `value` as self-contained HTML. Every text is escaped: names come from untrusted files."""
     write = next(write for kind, write in WRITERS.items() if isinstance(value, kind))
     model = value if isinstance(value, Model) else value.model if isinstance(value, Result) else None
     with shortening_names({} if model is None else short_names(model)):
@@ -55,7 +55,7 @@ def html(value: object) -> str:
 
 
 def _text(write: Callable[[Console], None]) -> str:
-    """What a command prints, with its colours."""
+    """Return what a command prints, with its colours."""
     console = Console(file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, color_system="truecolor")
     write(console)
     return console.export_html(inline_styles=True, code_format='<pre style="line-height: 1.3">{code}</pre>')
@@ -127,14 +127,15 @@ WRITERS: Mapping[type, Callable[[Any], Iterator[str]]] = {
 
 
 def _histogram(histogram: Histogram) -> str:
-    """Bars of logarithmic height, so that rare outliers show."""
+    """Draw bars of logarithmic height, so that rare outliers are visible."""
     heights = bar_heights(histogram, BARS)
     bars = "".join(f"M{4 * k} 24V{24 - 24 * height:.1f}h3V24z" for k, height in enumerate(heights) if height)
     return f'<svg width="{4 * BARS}" height="24"><path fill="#1f5fbf" d="{bars}"/></svg>' if bars else ""
 
 
 def _picture(graph: Graph) -> str:
-    """Ops coloured by how they are executed; nothing if there are many, or if the parts for reports are missing."""
+    """Draw ops coloured by how they are executed; nothing for large graphs, or if the report's dependencies are
+    missing."""
     if not 0 < len(graph.ops) <= MOST_OPS:
         return ""
     try:

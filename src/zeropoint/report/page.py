@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: no network, no other files."""
+"""A report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from .page_picture import BOX_HEIGHT, BOX_WIDTH, Point
 from .terminal import count_text
 
 SCRIPTS = ("view.js", "table.js", "figures.js", "charts.js", "numbers.js", "page.js")
-"""In this order: the last one uses the others."""
+"""In this order, because the last one uses the others."""
 
 
 def save_report(evidence: Evidence, path: PathLike, *, overwrite: bool = False) -> int:
-    """Write the report, whole or not at all; return the file's size."""
-    # Names in files need not be text; what UTF-8 cannot hold is spelled out.
+    """Write the report, completely or not at all; return the file's size."""
+    # Names in files need not be valid text; what UTF-8 cannot represent is escaped.
     with shortening_names(evidence.short_names):
         content = render(page_of(evidence)).encode("utf-8", "backslashreplace")
     return write_whole(path, [content], overwrite=overwrite)
 
 
 def render(page: Page) -> str:
-    """The page as HTML. Jinja escapes every text: names come from strangers."""
+    """Return the page as HTML. Jinja escapes every text: names come from untrusted files."""
     from jinja2 import Environment, StrictUndefined
 
     measures = [m for m in MEASURES if any(m.key in op.levels for op in page.ops)]
@@ -60,12 +60,12 @@ def recipe_text(rules: PlainRules) -> str:
 
 
 def embedded_json(value: object) -> str:
-    """JSON that can stand between script tags: a text in it cannot close them."""
+    """Return JSON that is safe between script tags: no text in it can close them."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def curve(points: tuple[Point, ...]) -> str:
-    """An SVG path through the points, which leaves and reaches each one vertically."""
+    """Return an SVG path through the points that is vertical at each of them."""
     (x, y), *_ = points
     curves = (
         f"C{a:.0f} {(b + d) / 2:.0f} {c:.0f} {(b + d) / 2:.0f} {c:.0f} {d:.0f}" for (a, b), (c, d) in pairwise(points)
@@ -85,7 +85,7 @@ class Column:
     key: str
     title: str
     read: Callable[[OpDetail], float | str | None]
-    write: Callable[[float], str] | None = None  # None: a column of texts
+    write: Callable[[float], str] | None = None  # None: a text column
 
     def text(self, op: OpDetail) -> str:
         value = self.read(op)

@@ -1,6 +1,6 @@
-"""From models and what was measured of them to the values of a report.
+"""Builds the values of a report from models and measurements.
 
-The ops of a picture are coloured by a measure: each value falls into one of six levels, the last one the worst.
+The ops of a picture are coloured by a measure: each value falls into one of six levels, the last being the worst.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .quantization import step_text, target_lines
 from .terminal import snr_text
 
 DIGITS = 5
-"""As many as can be seen in a picture."""
+"""Significant digits, as many as a picture can show."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Bar:
 
 @dataclass(frozen=True)
 class OpErrors:
-    """How far an op is from what it should compute. Signal-to-noise in dB; shares of values; None: not measured."""
+    """How far an op's output is from the float model's: SNR in dB, shares of values; None if not measured."""
 
     own: float | None = None
     accumulated: float | None = None
-    expected: float | None = None  # from the histogram: what rounding and clipping the output alone cost
+    expected: float | None = None  # from the histogram: the error of rounding and clipping the output alone
     cosine: float | None = None
     mean_ulp: float | None = None
     max_ulp: float | None = None
@@ -79,7 +79,7 @@ ARITHMETIC = (0.0, 1e-2, 3e-2, 1e-1, 3e-1)
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure that ops have. `borders` lie between the levels, in the order of the levels."""
+    """A figure that ops have. `borders` separate the levels, in order."""
 
     key: str
     title: str
@@ -93,7 +93,7 @@ class Measure:
         return sum(value > border for border in self.borders)
 
     def legend(self) -> tuple[str, ...]:
-        """What each level stands for."""
+        """The meaning of each level."""
         texts = [f"{border:g} dB" if self.unit == "dB" else f"{100 * border:g}%" for border in self.borders]
         first, last = ("above", "below") if self.unit == "dB" else ("up to", "above")
         between = [f"{a} to {b}" for a, b in pairwise(texts)]
@@ -115,7 +115,7 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class OpDetail:
-    """An op of the model that is reported. `levels` says how each measure colours it."""
+    """An op of the reported model. `levels` is its colour level by each measure."""
 
     id: str
     graph: str
@@ -124,7 +124,7 @@ class OpDetail:
     short_name: str
     execution: Execution
     macs: int
-    inputs: tuple[str | None, ...]  # names in Page.tensors; None: an optional input that is left out
+    inputs: tuple[str | None, ...]  # names in Page.tensors; None: an absent optional input
     outputs: tuple[str, ...]
     errors: OpErrors = OpErrors()
     weights: tuple[ChannelRanges, ...] = ()
@@ -136,7 +136,7 @@ class OpDetail:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole report."""
+    """The content of a whole report."""
 
     title: str
     subtitle: str
@@ -144,7 +144,7 @@ class Page:
     pictures: tuple[Picture, ...]
     ops: tuple[OpDetail, ...]
     tensors: Mapping[str, TensorDetail]
-    findings: tuple[Finding, ...] | None = None  # None: nobody looked for any
+    findings: tuple[Finding, ...] | None = None  # None: not looked for
     recipe: tuple[str, ...] = ()
     remedy: PlainRules | None = None
     making: tuple[tuple[str, str], ...] = ()
@@ -153,18 +153,18 @@ class Page:
     trace_command: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """With the digits that can be seen in a picture."""
+        """Return the page as JSON values, with as many digits as a picture can show."""
         values: dict[str, Any] = json_values(self, DIGITS)
         return values
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All there is to report on: a model, and whatever else is known about it. Sizes are those of files, in bytes.
+    """What a report is based on: a model, and whatever else is known about it. Sizes are those of files, in bytes.
 
-    `stats` are of the float model that it was made from, by default those in `result`. `command` is how it was made,
-    `data` what it was run on. `trace` is one sample in integers, of which numbers are explained; `trace_command` shows
-    others. The last of `bars` is this model's latency, the others are there for comparison.
+    `stats` are those of the float model it was made from, by default those in `result`. `command` is how it was made,
+    `data` what it was run on. `trace` is one sample in integers, from which numbers are explained; `trace_command`
+    shows others. The last of `bars` is this model's latency; the others are for comparison.
     """
 
     title: str
@@ -196,12 +196,12 @@ class Evidence:
 
     @cached_property
     def names(self) -> Mapping[Tensor, str]:
-        """Distinct names of all tensors, by which calibration knows them too."""
+        """Distinct names of all tensors, as used by calibration."""
         return tensor_keys(self.model)
 
     @cached_property
     def short_names(self) -> Mapping[str, str]:
-        """What people are shown instead."""
+        """The display names."""
         return short_names(self.model)
 
     @property
@@ -223,7 +223,7 @@ class Evidence:
 
 
 def page_of(evidence: Evidence) -> Page:
-    """Everything that is to be shown. Placing the ops takes most of the time: about 0.1 s for thousands of them."""
+    """Return the content of the report. The graph layout takes most of the time: about 0.1 s for thousands of ops."""
     require_report()
     model, names, diagnosis, shown = evidence.model, evidence.names, evidence.diagnosis, evidence.inspection
     details = op_details(evidence)
@@ -255,7 +255,7 @@ def _pictures(model: Model, ids: Mapping[Op, str], names: Mapping[Tensor, str]) 
 
 
 def op_details(evidence: Evidence) -> tuple[OpDetail, ...]:
-    """The ops of all graphs, in order, with what is known of each."""
+    """Return the ops of all graphs, in order, with what is known about each."""
     names, rows, measured = evidence.names, evidence.inspection.ops, _measured_ops(evidence)
     reasons = {} if evidence.result is None else {s.op.name: s.reason for s in evidence.result.skipped}
     total = sum(row.macs for row in rows)
@@ -297,7 +297,7 @@ def _measured_ops(evidence: Evidence) -> dict[Op, OpRow]:
 
 
 def _numbers(evidence: Evidence) -> dict[Op, tuple[PickedNumber, ...]]:
-    """By op, some numbers of its output with how they came about."""
+    """Return, by op, some elements of its output with how they were computed."""
     if evidence.trace is None:
         return {}
     ops = entry(evidence.model, evidence.trace.entry.key).graph.ops
@@ -305,7 +305,7 @@ def _numbers(evidence: Evidence) -> dict[Op, tuple[PickedNumber, ...]]:
 
 
 def _errors(evidence: Evidence, op: Op, row: OpRow | None) -> OpErrors:
-    """What was measured, and what the histogram of the output leads to expect."""
+    """Return the measured errors, and those estimated from the histogram of the output."""
     expected = clipped = None
     if op.outputs and (params := op.outputs[0].params) and (seen := evidence.stats_of(op.outputs[0])):
         expected, clipped = expected_errors(seen, params)
@@ -323,7 +323,7 @@ def _errors(evidence: Evidence, op: Op, row: OpRow | None) -> OpErrors:
 
 
 def _multiplier(row: InspectedOp) -> str | None:
-    """The real factors that the kernel applies, in one line."""
+    """Return the real factors that the kernel applies, in one line."""
     if not row.multipliers:
         return None
     if len(row.multipliers) <= 3:
@@ -351,7 +351,7 @@ def _making(evidence: Evidence) -> Iterator[tuple[str, str]]:
 
 
 def _remarks(evidence: Evidence) -> Iterator[str]:
-    """What a reader should know about: warnings, repairs, what stayed float, what could not be compared."""
+    """Yield what a reader should know: warnings, repairs, what stayed float, what could not be compared."""
     if evidence.result is not None:
         yield from evidence.result.warnings
         for (label, reason), count in Counter((s.op.label, s.reason) for s in evidence.result.skipped).items():
@@ -372,7 +372,7 @@ def _remarks(evidence: Evidence) -> Iterator[str]:
 
 
 def latency_bars(benchmark: Benchmark) -> tuple[Bar, ...]:
-    """Every model with every number of threads, in milliseconds."""
+    """Return a bar for every model and number of threads, in milliseconds."""
     return tuple(
         Bar(f"{timing.name}, {counted(x.threads, 'thread')}", 1000 * x.median, 1000 * x.low, 1000 * x.high, x.threads)
         for timing in benchmark.models
@@ -400,7 +400,7 @@ def _cards(evidence: Evidence) -> Iterator[Card]:
 
 
 def _latency(bars: Sequence[Bar]) -> Iterator[Card]:
-    """Of the last model, which is the one reported on, compared with the first on as many threads."""
+    """Yield the latency of the last model, the reported one, compared with the first on as many threads."""
     alike = [bar for bar in bars if bar.threads == bars[0].threads]
     if alike:
         first, last = alike[0], alike[-1]

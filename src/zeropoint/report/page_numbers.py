@@ -1,4 +1,4 @@
-"""Numbers that a reader of the report can pick, each with how it came about."""
+"""Numbers that a reader of the report can select, each with how it was computed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..simulation.trace import Trace
 from .simulation import element_text, number_text, place_text, product_text, real_rows
 
 SHOWN_PRODUCTS = 6
-"""Terms of a sum that are listed."""
+"""Maximum number of terms of a sum that are listed."""
 
 MANY_OPS, MOST_ELEMENTS = 64, 1 << 26
-"""Beyond so many ops each has one number only; beyond so many elements the float model's are not kept side by side."""
+"""Beyond this many ops, each has only one number; beyond this many elements, no float values are stored."""
 
 
 @dataclass(frozen=True)
 class NumberRow:
-    """A line of an explanation; `tensor` is what to look at next."""
+    """A line of an explanation; `tensor` is where to look next."""
 
     label: str
     text: str
@@ -32,7 +32,7 @@ class NumberRow:
 
 @dataclass(frozen=True)
 class PickedNumber:
-    """An element of an op's first output: its index, why it was picked, and how it came about."""
+    """An element of an op's first output: its index, why it was selected, and how it was computed."""
 
     index: str
     why: str
@@ -40,8 +40,8 @@ class PickedNumber:
 
 
 def picked_numbers(trace: Trace) -> list[tuple[PickedNumber, ...]]:
-    """For each op of the graph, if it was computed in integers: the number farthest from the float model's, the
-    greatest, and one in the middle."""
+    """Return, for each op that was computed in integers, the element farthest from the float model's, the largest, and
+    one in the middle."""
     ops = trace.entry.graph.ops
     tensors = {op: op.outputs[0] for op in ops if op not in trace.elsewhere and _has_numbers(trace, op)}
     is_small = sum(tensor.size for tensor in tensors.values()) <= MOST_ELEMENTS
@@ -86,7 +86,7 @@ def _rows(found: Explanation) -> Iterator[NumberRow]:
 
 
 def _short(name: str) -> str:
-    """Converters join the names of all that they fused."""
+    """Return the first of the names that a converter joined when it fused ops."""
     first, *others = name.split(";")
     return f"{first}; …" if others else first
 

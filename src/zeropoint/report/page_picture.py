@@ -1,4 +1,4 @@
-"""A graph as a picture: layers from top to bottom, placed by igraph, with boxes for ops and lines between them."""
+"""A graph as a picture: layers from top to bottom, laid out by igraph, with boxes for ops and lines between them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ..graph.model import Graph, Op, Tensor
 Point = tuple[float, float]
 
 ROUNDS = 20
-"""Rounds of igraph's search for fewer crossings. More take time on large graphs and change little on networks."""
+"""Iterations of igraph's crossing reduction. More take time on large graphs and change little."""
 
 COLUMN, LAYER = 190.0, 74.0
-"""Distance of boxes in pixels."""
+"""Distance between boxes in pixels."""
 
 BOX_WIDTH, BOX_HEIGHT = 168.0, 42.0
 MARGIN = 12.0
 MOST_OPS, MOST_GROUPS, DEEPEST = 80, 40, 8
-"""Ops that are drawn in one picture; else groups of ops that are, and how deep their name scopes go at most."""
+"""Maximum ops in one picture; for larger graphs, the maximum groups of ops, and the maximum depth of name scopes."""
 
 SHORT = 26
-"""Characters of a name that fit into a box."""
+"""Characters of a name that fit in a box."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """An op, a group of them or an end of the graph in the picture, by its centre. `op` is None for groups and ends,
-    `ops` are those of a group, and `opens` is the place of the picture that shows them."""
+    """An op, a group of ops or an end of the graph in the picture, by its centre. `op` is None for groups and ends,
+    `ops` are those of a group, and `opens` is the index of the picture that shows them."""
 
     op: str | None
     title: str
@@ -43,8 +43,8 @@ class Box:
 
 @dataclass(frozen=True)
 class Picture:
-    """A graph, or a part of one, with places for its ops. `lines` are the points that each edge passes, `parent` is the
-    place of the picture that shows a part as a box."""
+    """A graph, or a part of one, with positions for its ops. `lines` are the points of each edge; `parent` is the index
+    of the picture that shows this part as a box."""
 
     graph: str
     width: float
@@ -55,7 +55,7 @@ class Picture:
 
 
 def require_report() -> None:
-    """Raise if reports cannot be made here: to be called before any work is done."""
+    """Raise if the dependencies of reports are missing; to be called before any work is done."""
     try:
         import igraph  # noqa: F401
         import jinja2  # noqa: F401
@@ -66,8 +66,8 @@ def require_report() -> None:
 
 
 def pictures_of(graph: Graph, ids: Mapping[Op, str], names: Mapping[Tensor, str], first: int) -> list[Picture]:
-    """A graph as one picture; a large one as a picture of its groups, and one of each of these. `first` is the place
-    of the first of them among all pictures of a page."""
+    """Return a graph as one picture, or a large graph as a picture of its groups and one picture of each group. `first`
+    is the index of the first of them on the page."""
     if len(graph.ops) <= MOST_OPS:
         return [picture_of(graph, ids, names)]
     groups = groups_of(graph.ops)
@@ -81,12 +81,12 @@ def pictures_of(graph: Graph, ids: Mapping[Op, str], names: Mapping[Tensor, str]
 
 
 def picture_of(graph: Graph, ids: Mapping[Op, str], names: Mapping[Tensor, str]) -> Picture:
-    """Boxes for inputs, ops and outputs, in this order."""
+    """Return a picture with boxes for inputs, ops and outputs, in this order."""
     return _picture(graph.name, *_single(graph.ops, ids, names), (graph.inputs, graph.outputs), names, ids)
 
 
 def _part(graph: Graph, group: NodeGroup, ids: Mapping[Op, str], names: Mapping[Tensor, str], parent: int) -> Picture:
-    """The ops of a group; what flows in and out are its ends."""
+    """Return a picture of the ops of a group, with the tensors that enter and leave it as its ends."""
     own = set(group.ops)
     made = {t for op in group.ops for t in op.outputs}
     read_outside = {t for op in graph.ops if op not in own for t in op.inputs} | set(graph.outputs)
@@ -104,7 +104,7 @@ def _single(ops: Sequence[Op], ids: Mapping[Op, str], names: Mapping[Tensor, str
 def _edges(
     inputs: Sequence[Tensor], outputs: Sequence[Tensor], unit_of: Mapping[Op, int], units: int
 ) -> dict[tuple[int, int], None]:
-    """From box to box, as their places say."""
+    """Return edges between boxes, by index."""
     makers: dict[Tensor, int] = {tensor: k for k, tensor in enumerate(inputs)}
     edges: dict[tuple[int, int], None] = {}
     for op, unit in unit_of.items():
@@ -125,7 +125,7 @@ def _picture(
     names: Mapping[Tensor, str],
     ids: Mapping[Op, str],
 ) -> Picture:
-    """Boxes for inputs, units and outputs, in this order."""
+    """Return a picture with boxes for inputs, units and outputs, in this order."""
     inputs, outputs = (list(dict.fromkeys(side)) for side in ends)
     edges = _edges(inputs, outputs, unit_of, len(units))
     every = [Unit(None, "input", short(names[t])) for t in inputs]
@@ -150,7 +150,7 @@ def _picture(
 
 @dataclass(frozen=True)
 class Unit:
-    """What becomes a box: an op with its id, or several."""
+    """What becomes a box: an op with its id, or several ops."""
 
     op: str | None
     title: str
@@ -161,16 +161,16 @@ class Unit:
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Ops that follow one another in execution, under the scope that their names share."""
+    """Consecutive ops, under the name scope that they share."""
 
     name: str
     ops: tuple[Op, ...]
 
 
 def groups_of(ops: Sequence[Op]) -> list[NodeGroup]:
-    """Runs of ops with the same name scope, of the deepest level that leaves few enough; else parts of equal size.
+    """Group consecutive ops by name scope, at the deepest level that gives few enough groups; otherwise in equal parts.
 
-    Ops of a group follow one another, so that no group is both before and behind another.
+    Ops of a group are consecutive, so that no group is both before and after another.
     """
     for depth in range(DEEPEST, 0, -1):
         runs = [(scope, tuple(run)) for scope, run in groupby(ops, key=lambda op: _scope(op, depth))]
@@ -182,7 +182,7 @@ def groups_of(ops: Sequence[Op]) -> list[NodeGroup]:
 
 
 def _scope(op: Op, depth: int) -> str:
-    """The first parts of the name of what it makes; of several that were fused, the first."""
+    """Return the leading path components of the op's name; of several fused names, the first."""
     return "/".join(op.name.split(";")[0].split("/")[:-1][:depth])
 
 
@@ -191,16 +191,16 @@ def _pixels(place: Point) -> Point:
 
 
 def short(name: str) -> str:
-    """As much of the end of a name as a box has room for: paths tell ops apart there."""
+    """Return as much of the end of a name as fits in a box: paths differ at the end."""
     return name if len(name) <= SHORT else f"…{name[1 - SHORT :]}"
 
 
 def layered(vertices: int, edges: Sequence[tuple[int, int]]) -> tuple[list[Point], list[list[Point]]]:
-    """A place for each vertex, in units of columns and layers, and the bends of each edge between its ends.
+    """Return a position for each vertex, in columns and layers, and the bends of each edge.
 
-    Every edge points downwards. Edges go from a smaller number to a larger one, as ops do. An edge that passes layers
-    gets a vertex in each of them, so that room is left for it; those are its bends. (igraph 1.0 does the same
-    internally, but its Python interface does not say where.)
+    Every edge points downwards: edges go from a smaller number to a larger one, as ops do. An edge that spans several
+    layers gets a dummy vertex in each of them, which reserves space; those are its bends. (igraph 1.0 does the same
+    internally, but its Python interface does not return the positions.)
     """
     import igraph
 
@@ -220,8 +220,8 @@ def layered(vertices: int, edges: Sequence[tuple[int, int]]) -> tuple[list[Point
 
 
 def _layers(vertices: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """The longest way from a source. Sources themselves go right above their first reader; otherwise second inputs
-    and conversions of constants would all crowd the top."""
+    """Return the longest path from a source for each vertex. Sources are placed right above their first reader;
+    otherwise second inputs and conversions of constants would all crowd the top."""
     layers = [0] * vertices
     for start, end in sorted(edges):
         layers[end] = max(layers[end], layers[start] + 1)

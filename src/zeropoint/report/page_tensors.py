@@ -1,4 +1,4 @@
-"""Tensors as a report shows them: parameters, histogram, the ranges of weights by channel."""
+"""Tensors as a report shows them: parameters, histogram, per-channel ranges of weights."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .terminal import type_text
 
 DRAWN_BINS = 96
 DRAWN_CHANNELS = 256
-"""More bars than that cannot be told apart; neighbours share one."""
+"""Maximum number of bars: more cannot be told apart, so neighbours are merged."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """A histogram in few enough bins to be drawn: bin k holds [low + k width, low + (k + 1) width)."""
+    """A histogram in few enough bins to draw: bin k holds [low + k width, low + (k + 1) width)."""
 
     low: float
     width: float
@@ -33,8 +33,8 @@ class Bins:
 
 @dataclass(frozen=True)
 class TensorDetail:
-    """A tensor that an op reads or makes. `limits` is what its integers can represent; `seen` what calibration saw;
-    `given` who gave its parameters, if somebody did."""
+    """A tensor that an op reads or produces. `limits` is the representable range; `seen` the range observed in
+    calibration; `given` who gave its parameters, if they were given."""
 
     name: str
     type: str
@@ -47,18 +47,19 @@ class TensorDetail:
 
 @dataclass(frozen=True)
 class ChannelRanges:
-    """The least and greatest weight of each channel, or of `each` neighbouring ones, and what their scale allows."""
+    """The minimum and maximum weight of each channel, or of `each` neighbouring channels, and what their scale can
+    represent."""
 
     name: str
     axis: int
     each: int
     lows: tuple[float, ...]
     highs: tuple[float, ...]
-    limits: tuple[float, ...]  # the greatest magnitude that the scale can represent
+    limits: tuple[float, ...]  # the largest magnitude that the scale can represent
 
 
 def tensor_detail(name: str, tensor: Tensor, row: TensorRow, stats: TensorStats | None) -> TensorDetail:
-    """`tensor`, as `row` describes it and calibration saw it."""
+    """Return the details of `tensor`, from its `row` and its calibration statistics."""
     return TensorDetail(
         name,
         type_text(row.dtype, row.shape_signature or row.shape),
@@ -70,7 +71,7 @@ def tensor_detail(name: str, tensor: Tensor, row: TensorRow, stats: TensorStats 
 
 
 def drawn(histogram: Histogram) -> Bins | None:
-    """The histogram in at most DRAWN_BINS bins, by doubling their width; None if it is empty."""
+    """Return the histogram in at most DRAWN_BINS bins, by doubling their width; None if it is empty."""
     if not histogram.counts.size or not histogram.total:
         return None
     coarse = histogram
@@ -80,8 +81,8 @@ def drawn(histogram: Histogram) -> Bins | None:
 
 
 def expected_errors(seen: TensorStats, params: QuantParams) -> tuple[float | None, float | None]:
-    """What rounding and clipping do to values spread as in the histogram: the signal-to-noise in dB that they leave,
-    and the share of values that lie beyond the range by more than half a step."""
+    """Return the SNR in dB that rounding and clipping leave for values distributed as in the histogram, and the share
+    of values that lie beyond the range by more than half a step."""
     histogram = seen.histogram
     if params.axis is not None or not histogram.counts.size:
         return None, None
@@ -94,7 +95,7 @@ def expected_errors(seen: TensorStats, params: QuantParams) -> tuple[float | Non
 
 
 def weight_ranges(op: Op) -> Iterator[ChannelRanges]:
-    """The channels of each weight of `op` that is quantized along an axis."""
+    """Yield the channel ranges of each per-channel weight of `op`."""
     for slot in OPS[op.kind].weight_slots if op.kind in OPS else ():
         tensor = op.inputs[slot] if slot < len(op.inputs) else None
         params, data = (None, None) if tensor is None else (tensor.params, tensor.data)

@@ -1,4 +1,4 @@
-"""Progress bars: rate and time left on a terminal, nothing when piped."""
+"""Progress bars: rate and remaining time on a terminal, nothing when piped."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..errors import printable
 
 
 class ReportProgress(Protocol):
-    """Takes how much is done and, where it changes, what is being done."""
+    """Called with how much is done and, when it changes, a description of the current step."""
 
     def __call__(self, done: int, description: str | None = None) -> None: ...
 
 
 @contextmanager
 def progress_bar(title: str, total: int | None, unit: str, console: Console) -> Iterator[ReportProgress]:
-    """A function to call with the number done so far. The bar is drawn on stderr and disappears at the end.
+    """Yield a function to call with the number done so far. The bar is drawn on stderr and disappears at the end.
 
     Nothing is drawn if `console` is quiet or not a terminal.
     """
@@ -48,7 +48,8 @@ def progress_bar(title: str, total: int | None, unit: str, console: Console) -> 
 
 @contextmanager
 def training_bar(steps: int, console: Console) -> Iterator[tuple[Callable[[int, float], None], Callable[..., None]]]:
-    """The same for training: a function to call with the steps done and the loss, and one for what a check gave."""
+    """Yield functions that report progress of training: one to call with the steps done and the loss, one for the
+    result of a check."""
     with progress_bar("training", steps, "steps", console) as report:
         smoothed, checked = 0.0, ""
 

@@ -1,4 +1,4 @@
-"""What a quantization did: sizes, what runs in integers, what stayed float and why, how to feed the result."""
+"""The summary of a quantization: sizes, what runs in integers, what stayed float and why, how to feed the result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class SavedAs:
-    """The file that a result went into, if it did, with its size in bytes and that of the float model."""
+    """The file that a result was saved to, if any, with its size in bytes and that of the float model."""
 
     path: PathLike | None
     bytes: int
@@ -44,7 +44,7 @@ class SavedAs:
 
 
 def result_json(result: Result, saved: SavedAs) -> dict[str, Any]:
-    """The summary as values that JSON can hold; docs/quantize-json.md describes them."""
+    """Return the summary as JSON values; docs/quantize-json.md describes them."""
     shown = inspect(result.model, saved.bytes)
     about = {
         "schema": SCHEMA_VERSION,
@@ -77,7 +77,7 @@ def _sample_notes(result: Result) -> tuple[str, ...]:
 
 
 def print_result(result: Result, saved: SavedAs, console: Console) -> None:
-    """The summary at the end of `zeropoint quantize`."""
+    """Print the summary at the end of `zeropoint quantize`."""
     printer = Printer(console)
     before, after = saved.float_bytes, saved.bytes
     shown = inspect(result.model, after)
@@ -104,7 +104,7 @@ def print_result(result: Result, saved: SavedAs, console: Console) -> None:
 
 
 def _print_choices(result: Result, printer: Printer) -> None:
-    """What was tried and chosen, and on which samples."""
+    """Print what was tried and chosen, and on which samples."""
     for why, count in Counter(why for plan in result.plans for why in plan.wide_ops.values()).items():
         printer.entry("16 bits", f"{counted(count, 'op')}: {why}")
     for step in result.steps:
@@ -143,12 +143,12 @@ VERDICT_STYLES: Mapping[Level, str] = {"good": "green", "doubtful": "yellow", "b
 
 
 def print_verdict(verdict: Verdict, console: Console) -> None:
-    """The last line of `zeropoint quantize`."""
+    """Print the last line of `zeropoint quantize`."""
     Printer(console).line(("Verdict     ", VERDICT_STYLES[verdict.level]), str(verdict))
 
 
 def target_lines(result: Result) -> Iterator[str]:
-    """What the model was made for, where its ops run there, and what the other usual target would give."""
+    """Yield what the model was made for, where its ops run there, and what the other usual target would give."""
     check, target = result.check, result.target
     yield where_text(check)
     for (label, verdict), count in sorted(check.reasons.items(), key=lambda item: -item[1])[:MOST_REASONS]:
@@ -174,7 +174,7 @@ def step_text(step: StepRecord) -> str:
 
 
 def weight_lines(result: Result) -> Iterator[str]:
-    """Constants of float ops that are held in fewer bits: bytes before and after, by kind of op."""
+    """Yield the constants of float ops that are stored in fewer bits: bytes before and after, by kind of op."""
     seen: set[tuple[Buffer | None, Form]] = set()
     ops: dict[str, set[Op]] = {}
     before, after = Counter[str](), Counter[str]()
@@ -202,7 +202,7 @@ def _print_skipped(result: Result, printer: Printer) -> None:
 
 
 def usage_lines(result: Result) -> Iterator[str]:
-    """For integer inputs and outputs: the formula, and the lines of Python that fill and read them."""
+    """Yield, for integer inputs and outputs, the formula and the lines of Python that fill and read them."""
     where = entries(result.model)[0]
     for index, port in enumerate(where.ports):
         if (params := port.tensor.params) is not None:

@@ -1,4 +1,4 @@
-"""What `trace` found, as lines of text."""
+"""Prints the results of `trace` as text."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .inspection import signed
 from .terminal import Printer
 
 SHOWN_PRODUCTS = 12
-"""Terms of a sum that are listed; --json has all of them."""
+"""Maximum number of terms of a sum that are listed; --json has all of them."""
 
 
 def print_trace(trace: Trace, console: Console) -> None:
-    """Every op, with the integers that its first output holds."""
+    """Print every op, with the integers in its first output."""
     printer, rows = Printer(console), list(trace.integers())
     on_floats = [op for op in trace.entry.graph.ops if execution_of(op) == "hybrid"]
     if on_floats:
@@ -54,7 +54,7 @@ def print_explanation(found: Explanation, console: Console) -> None:
 
 
 def real_rows(found: Explanation) -> Iterator[tuple[str, str]]:
-    """The real number that it stands for, and what the float model has."""
+    """Yield the real number that an integer represents, and the float model's value."""
     if found.scale is not None and found.zero_point is not None:
         term = f"({found.value}{signed(-found.zero_point)})" if found.zero_point else str(found.value)
         yield "Real", f"{found.scale:.9g} * {term} = {found.real:.6g}"

@@ -1,4 +1,4 @@
-"""Targets, and where the ops of a model run on one, as text."""
+"""Prints targets, and where the ops of a model run on one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def print_targets(console: Console) -> None:
 
 
 def print_check(check: Check, title: str, console: Console, *, every: bool = False) -> None:
-    """Totals, then what is not fast, or every op, with the reason and what would move it."""
+    """Print totals, then what is not fast, or every op, with the reason and what would change it."""
     printer = Printer(console)
     printer.line((title, "bold"), f"  on {check.target.name}: {counted(len(check.ops), 'op')}")
     whole = sum(check.macs.values())
@@ -45,7 +45,7 @@ def print_check(check: Check, title: str, console: Console, *, every: bool = Fal
 
 
 def where_text(check: Check) -> str:
-    """How many ops of a model run where, in one line."""
+    """Return how many ops of a model run where, in one line."""
     places = Counter(c.verdict.place or c.verdict.speed for c in check.ops)
     listed = ", ".join(f"{counted(count, 'op')} on {place}" for place, count in places.most_common())
     return f"{check.target.name}: {listed}"

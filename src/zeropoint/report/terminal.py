@@ -1,4 +1,4 @@
-"""Values as lines of text: 80 columns on a terminal, whole names when piped."""
+"""Values as lines of text: 80 columns on a terminal, full names when piped."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ..graph.names import LONGEST
 from .inspection import InspectedOp, Inspection, QuantRow, TensorRow, has_few_levels, signed
 
 BAR_WIDTH = 30
-"""Columns of the longest bar of a benchmark."""
+"""Width of the longest bar of a benchmark, in columns."""
 
 SHOWN_KINDS = 5
-"""Kinds of ops that are listed for each model of a benchmark."""
+"""Number of op kinds that are listed for each model of a benchmark."""
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
@@ -41,7 +41,7 @@ class Printer:
             self.console.print(line, soft_wrap=True, highlight=False)
 
     def entry(self, label: str, *parts: tuple[str, str] | str) -> None:
-        """A line with a label in its own column."""
+        """Print a line with a label in its own column."""
         self.line((f"{label:11} ", "bold"), *parts)
 
     def _wrapped(self, text: Text) -> Iterator[Text]:
@@ -54,7 +54,7 @@ class Printer:
             yield Text(" " * (indent + 2 * min(k, 1))) + line
 
     def row(self, numbers: tuple[str, str], *about: tuple[str, str] | str) -> None:
-        """A line of a table that ends with what it is about, which has a line of its own where there is no room."""
+        """Print a table row that ends with what it is about, on a line of its own if there is no room."""
         length = sum(len(part if isinstance(part, str) else part[0]) for part in (numbers, *about))
         if self.width is None or length <= self.width:
             self.line(numbers, *about)
@@ -63,7 +63,7 @@ class Printer:
             self.line("      ", *about)
 
     def fit(self, name: str, room: int) -> str:
-        """`name`, shortened to `room` columns less than the line has if that is not done yet."""
+        """Return `name`, shortened on a terminal so that `room` columns of the line remain."""
         name = printable(shown_name(name))
         limit = len(name) if self.width is None else max(LONGEST, self.width - room)
         if len(name) <= limit:
@@ -73,7 +73,7 @@ class Printer:
 
 
 def count_text(count: int) -> str:
-    """`12.6 M`: large counts with a unit."""
+    """Format a large count with a unit: `12.6 M`."""
     for least, factor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if count >= least:
             return f"{count / factor:.1f} {unit}"
@@ -88,7 +88,7 @@ def duration_text(seconds: float) -> str:
 
 
 def snr_text(snr: float | None, unit: str = " dB") -> str:
-    """A signal-to-noise ratio; "-" where it is not known."""
+    """Format a signal-to-noise ratio; "-" if unknown."""
     if snr is None:
         return "-"
     return "exact" if snr >= EXACT else f"{snr:.1f}{unit}"
@@ -149,7 +149,7 @@ def _print_summary(shown: Inspection, title: str, printer: Printer) -> None:
 
 
 def few_levels_text(shown: Inspection) -> str | None:
-    """Weights that use few of their type's integers, and the size of the file when zipped."""
+    """Return which weights use few of their type's integers, and the size of the file when zipped."""
     if shown.few_levels is None or shown.zip_bytes is None:
         return None
     return f"{shown.few_levels}; {size_text(shown.zip_bytes)} when zipped"
@@ -187,18 +187,18 @@ def _print_tensor(tensor: TensorRow, detail: Detail, printer: Printer) -> None:
 
 
 def range_line(row: QuantRow) -> str:
-    """The line people know from Netron: `-1.6488 ≤ 0.012566 * (q - 3) ≤ 1.5555`."""
+    """Return the line that Netron shows: `-1.6488 ≤ 0.012566 * (q - 3) ≤ 1.5555`."""
     if row.axis is not None:
         return row.formula
     return f"{row.low:.5g} ≤ {row.formula} ≤ {row.high:.5g}  ({row.source})"
 
 
 EXACT_DIGITS = 9
-"""Digits from which a float32 can be had again, bit for bit."""
+"""Digits that represent a float32 exactly."""
 
 
 def exact_line(row: QuantRow) -> str:
-    """The same with all digits that the numbers need."""
+    """Return the line that Netron shows, with all digits that the numbers need."""
     if row.axis is not None:
         return row.formula
     offset = f"(q{signed(-row.zero_points[0])})" if row.zero_points[0] else "q"
@@ -226,7 +226,7 @@ def _print_op(op: InspectedOp, detail: Detail, printer: Printer) -> None:
 
 
 def print_stats(stats: Stats, title: str, console: Console, *, brief: bool = False) -> None:
-    """Statistics as a table: the range of each tensor with a small histogram."""
+    """Print statistics as a table: the range of each tensor with a small histogram."""
     printer = Printer(console)
     printer.line((title, "bold"), f"  {counted(len(stats.tensors), 'tensor')} on {counted(stats.samples, 'sample')}")
     for note in stats.notes:
@@ -245,7 +245,7 @@ def print_stats(stats: Stats, title: str, console: Console, *, brief: bool = Fal
 
 
 def bar_heights(histogram: Histogram, width: int) -> list[float]:
-    """From 0 to 1 for each of at most `width` bars; they are logarithmic, so that rare outliers show."""
+    """Return heights from 0 to 1 for at most `width` bars, on a logarithmic scale so that rare outliers are visible."""
     counts = histogram.counts
     if not counts.size:
         return []
@@ -254,12 +254,12 @@ def bar_heights(histogram: Histogram, width: int) -> list[float]:
 
 
 def sketch(histogram: Histogram, width: int = 24) -> str:
-    """The histogram as a line of blocks."""
+    """Return the histogram as a line of block characters."""
     return "".join(BLOCKS[math.ceil(height * (len(BLOCKS) - 1))] for height in bar_heights(histogram, width))
 
 
 def print_benchmark(timed: Benchmark, console: Console) -> None:
-    """Latencies as bars, then what is known of each model."""
+    """Print latencies as bars, then what is known about each model."""
     printer = Printer(console)
     longest = max(x.high for m in timed.models for x in m.latencies)
     width = max(len(m.name) for m in timed.models)

@@ -1,4 +1,5 @@
-"""What `zeropoint tune` shows: decisions as they are made, the front as a plot, and a page with each point's recipe."""
+"""The output of `zeropoint tune`: decisions as they are made, the Pareto front as a plot, and a page with each
+recipe."""
 
 from __future__ import annotations
 
@@ -23,16 +24,17 @@ from ..tuning.trial import Trial
 from .terminal import Printer, duration_text
 
 COLUMNS, ROWS = 60, 12
-"""Characters of a plot on a terminal."""
+"""Size of a plot on a terminal, in characters."""
 
 WIDTH, HEIGHT = 720.0, 340.0
 LEFT, RIGHT, TOP, BOTTOM = 90.0, 700.0, 20.0, 300.0
-"""Pixels of a plot on a page."""
+"""Size of a plot on a page, in pixels."""
 
 
 @contextmanager
 def live_table(console: Console) -> Iterator[Progress]:
-    """Print each decision as it is made; on a terminal, below them, what is tried, the best so far and time left."""
+    """Print each decision as it is made; on a terminal, also show the current trial, the best so far and the time
+    left."""
     printer, said = Printer(console), 0
     is_seen = console.is_terminal and not console.quiet
 
@@ -67,13 +69,13 @@ def _view(state: SearchState) -> Group:
 
 
 def print_tuned(tuned: Tuned, console: Console) -> None:
-    """The front as a table and as a plot; what was said, was said as it happened."""
+    """Print the Pareto front as a table and as a plot; decisions were printed as they were made."""
     for line in (*front_lines(tuned), *plot_lines(tuned)):
         Printer(console).line(line)
 
 
 def front_lines(tuned: Tuned) -> list[str]:
-    """Models that no other beats in size, score and, if that was measured, latency."""
+    """Return the Pareto front: models that no other beats in size, score and, if measured, latency."""
     front = tuned.front
     if not front:
         return []
@@ -91,7 +93,7 @@ def front_lines(tuned: Tuned) -> list[str]:
 
 
 def plot_lines(tuned: Tuned) -> list[str]:
-    """Score against size: * within the budget, o over it, @ the chosen one."""
+    """Plot score against size: * within the budget, o over it, @ the chosen one."""
     made = [t for t in tuned.trials if t.drop is not None]
     if len(made) < 2:
         return []
@@ -164,7 +166,7 @@ class Plot:
 
 
 def save_tuning_page(tuned: Tuned, title: str, command: str, path: PathLike, *, overwrite: bool = False) -> int:
-    """Write the report, whole or not at all: one file that needs nothing else."""
+    """Write the report, completely or not at all: one self-contained file."""
     from jinja2 import Environment, StrictUndefined
 
     template = files(__package__).joinpath("assets").joinpath("tuning.html").read_text("utf-8")
@@ -178,7 +180,7 @@ def save_tuning_page(tuned: Tuned, title: str, command: str, path: PathLike, *, 
 
 
 def plots(tuned: Tuned) -> Iterator[Plot]:
-    """Score against size, and against latency where that was measured."""
+    """Yield plots of score against size, and against latency if that was measured."""
     made = [t for t in tuned.trials if t.drop is not None]
     if made:
         yield _plot(tuned, made, [float(t.size) for t in made], "size", lambda x: size_text(int(x)))

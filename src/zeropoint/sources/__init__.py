@@ -1,1 +1,1 @@
-"""Where models and samples come from."""
+"""Loading models and samples from files, frameworks and memory."""

@@ -13,12 +13,12 @@ from ..errors import ConversionFailed, MissingExtra, ZeropointError
 from ..streams import captured
 
 SHOWN_LINES, LONGEST_LINE = 12, 300
-"""Of what a converter printed before it failed, and of its error message."""
+"""How much is shown of a converter's output before it failed, and of its error message."""
 
 
 @dataclass(frozen=True)
 class GraphEnds:
-    """Which tensors of a frozen graph are inputs and outputs, and the shapes of inputs where others are wanted."""
+    """The input and output tensors of a frozen graph, and input shapes to override."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -27,11 +27,15 @@ class GraphEnds:
 
 @dataclass(frozen=True)
 class Conversion:
-    """How a framework's model becomes a float `.tflite`.
+    """How a framework's model is converted to a float `.tflite`.
 
-    `signatures` are those of a SavedModel to keep (none: all). `select_tf_ops` leaves ops that LiteRT lacks to
-    TensorFlow's own kernels, `custom_ops` leaves them to whoever runs the model. `verbose` lets the converter print.
-    `settings` are further attributes of TensorFlow's converter. `ends` name the inputs and outputs of a frozen graph.
+    Attributes:
+        signatures: The signatures of a SavedModel to keep; all if empty.
+        select_tf_ops: Leave ops that LiteRT lacks to TensorFlow's own kernels.
+        custom_ops: Leave ops that LiteRT lacks to custom kernels of the application.
+        verbose: Let the converter print.
+        settings: Further attributes of TensorFlow's converter.
+        ends: The inputs and outputs of a frozen graph.
     """
 
     signatures: tuple[str, ...] = ()
@@ -43,25 +47,25 @@ class Conversion:
 
 
 def require_library(name: str, what: str, remedy: str) -> Any:
-    """The library `name`, imported: `what` needs it, and `remedy` says how to get it."""
+    """Import the library `name`, which `what` needs; `remedy` says how to install it."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
-            remedy = f"'{error.name}', which {name} lacks: pip install {error.name}"
+            remedy = f"'{error.name}', which {name} needs: pip install {error.name}"
         raise MissingExtra(f"{what} needs {remedy}") from None
 
 
 @contextlib.contextmanager
 def converting(converter: str, conversion: Conversion) -> Iterator[None]:
-    """Hold back what `converter` prints; turn its exceptions into ConversionFailed, with what it printed."""
+    """Suppress the output of `converter`; turn its exceptions into ConversionFailed, including that output."""
     printed: list[str] = []
     try:
         with contextlib.nullcontext(printed) if conversion.verbose else captured() as printed:
             yield
     except ZeropointError:
         raise
-    except Exception as error:  # whatever a framework raises
+    except Exception as error:  # frameworks may raise anything
         raise ConversionFailed(*_explanation(converter, error, printed)) from error
 
 
@@ -80,11 +84,11 @@ ADVICE = {
     "TF Select": "only TensorFlow runs them; allow them with OpsSet.SELECT_TF_OPS or Conversion(select_tf_ops=True)",
     "Custom": "no kernel exists for them; allow them with allow_custom_ops or Conversion(custom_ops=True)",
 }
-"""TensorFlow's converter lists ops under these headings."""
+"""The headings under which TensorFlow's converter lists unsupported ops."""
 
 
 def first_relevant_line(error: Exception) -> str:
-    """The first line that is marked as an error, or else the first line."""
+    """Return the first line that is marked as an error, or else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     marked = (match[1] for line in lines if (match := re.search(r"\berror: (.+)", line)))
     return shortened(next(marked, lines[0] if lines else type(error).__name__))

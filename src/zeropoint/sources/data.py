@@ -1,4 +1,4 @@
-"""Samples from files and arrays: an .npz or .npy, a folder of images, a Python function, arrays in memory."""
+"""Samples from files and arrays: an .npz or .npy, a folder of images, a Python function, or arrays in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .ports import Entry, Port, entries, entry
 from .samples import NotedSamples, Notes, Samples, fits
 
 LARGEST_ARCHIVE = 4 << 30
-"""Bytes that an .npz may unpack to."""
+"""Limit on the unpacked size of an .npz, in bytes."""
 
 EXIF_ORIENTATION = 0x0112
 
@@ -29,7 +29,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
 @dataclass(frozen=True)
 class Normalization:
-    """value = (pixel * scale + offset - mean) / std, pixels being 0 .. 255."""
+    """value = (pixel * scale + offset - mean) / std, with pixels from 0 to 255."""
 
     scale: float = 1.0
     offset: float = 0.0
@@ -45,7 +45,7 @@ class Normalization:
         if 0.0 in self.std:
             raise InvalidSample(f"{argument('std')} must not be 0")
         if port.dtype is DType.UINT8 and self != Normalization():
-            raise InvalidSample(f"the input {port} takes the pixels themselves; leave out {_normalizing()}")
+            raise InvalidSample(f"the input {port} takes raw pixels; omit {_normalizing()}")
 
     def apply(self, pixels: Array) -> Array:
         value = pixels.astype(np.float32) * np.float32(self.scale) + np.float32(self.offset)
@@ -54,7 +54,8 @@ class Normalization:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What becomes of what was read: pixels are normalized, axes of arrays moved, and of a folder a part is used."""
+    """How data are prepared after reading: pixels are normalized, axes of arrays moved, and a folder limited to a
+    part."""
 
     normalization: Normalization | None = None
     transpose: bool = False
@@ -63,7 +64,7 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Data:
-    """Samples with their number, where it is known beforehand."""
+    """Samples, with their number if it is known in advance."""
 
     samples: Samples
     count: int | None
@@ -76,19 +77,19 @@ def _normalizing() -> str:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """A folder of images as samples, and how its pixels become what a model takes."""
+    """A folder of images as samples, with the normalization of their pixels."""
 
     folder: PathLike
     normalization: Normalization = Normalization()
 
 
 DataSource = Samples | PathLike | ImageFolder | Mapping[str, Any]
-"""Samples, or what holds them: a path as on the command line, a folder of images, one array of all samples, or such
-arrays by the names of the inputs."""
+"""Samples, or where they are: a path as on the command line, a folder of images, one array of all samples, or a dict of
+such arrays by input name."""
 
 
 def samples_from(data: DataSource, where: Entry) -> Samples:
-    """The samples of whatever holds them."""
+    """Return the samples from any data source."""
     if isinstance(data, ImageFolder):
         return load_data(os.fspath(data.folder), where, Preparation(data.normalization)).samples
     if isinstance(data, str | os.PathLike):
@@ -101,7 +102,7 @@ def samples_from(data: DataSource, where: Entry) -> Samples:
 
 
 def samples_by_signature(data: DataSource | Mapping[str, DataSource], model: Model) -> Samples | Mapping[str, Samples]:
-    """The same for a model of several signatures, where data are given for each of these."""
+    """Return samples from any data source; for a model with several signatures, by signature."""
     keys = {one.key for one in entries(model)}
     if isinstance(data, Mapping) and (keys.issuperset(data) or not _are_arrays(data)):
         return {key: samples_from(own, entry(model, key)) for key, own in data.items()}
@@ -113,12 +114,12 @@ def _are_arrays(data: Mapping[str, Any]) -> bool:
 
 
 def load_data(spec: str, entry: Entry, how: Preparation | None = None) -> Data:
-    """The samples that `spec` names: `x.npz`, `x.npy`, a folder of images, or `file.py:function`."""
+    """Load the samples that `spec` names: `x.npz`, `x.npy`, a folder of images, or `file.py:function`."""
     path, how = Path(spec), how or Preparation()
     script, colon, function = spec.rpartition(":")
     is_script, is_folder = bool(colon) and script.endswith(".py"), path.is_dir()
     if how.transpose and (is_script or is_folder):
-        raise InvalidSample("--transpose is for arrays in .npz and .npy files; a folder of images needs none")
+        raise InvalidSample("--transpose applies to arrays in .npz and .npy files; a folder of images does not need it")
     if is_script:
         return Data(function_in(Path(script), function, InvalidSample), None)
     if is_folder:
@@ -140,24 +141,24 @@ def _read_arrays(path: Path) -> dict[str, Array]:
 
 
 def array_names(spec: str) -> tuple[str, ...]:
-    """The names of the arrays in an .npz; none of anything else."""
+    """Return the names of the arrays in an .npz; none for any other source."""
     path = Path(spec)
     return tuple(_read_arrays(path)) if path.suffix == ".npz" and path.is_file() else ()
 
 
 def read_labels(path: Path) -> Array:
-    """What is right for each sample: the only array of an `.npy` or `.npz`."""
+    """Read the label of each sample: the only array of an `.npy` or `.npz`."""
     if path.suffix not in (".npz", ".npy"):
         raise InvalidSample(f"cannot read labels from {path}; give an .npy, or an .npz with one array")
     arrays = _read_arrays(path)
     if len(arrays) != 1:
-        raise InvalidSample(f"{path} holds {len(arrays)} arrays; labels are a single one")
+        raise InvalidSample(f"{path} holds {len(arrays)} arrays; labels must be a single one")
     return np.asarray(next(iter(arrays.values())))
 
 
 @dataclass
 class _Columns(NotedSamples):
-    """Arrays whose first axes count samples, one for each input."""
+    """Arrays, one for each input, whose first axes count samples."""
 
     columns: Sequence[Array]
     notes: Notes = field(default_factory=Notes)
@@ -167,7 +168,8 @@ class _Columns(NotedSamples):
 
 
 def _from_arrays(arrays: dict[str, Array], entry: Entry, source: str, transpose: bool = False) -> Data:
-    """One array for each input by name; for a single input, the one that fits. Their first axis counts samples."""
+    """Return data from one array for each input, by name; for a single input, the array that fits. Their first axis
+    counts samples."""
     ports = entry.ports
     if not ports:
         raise InvalidSample(f"the model has no inputs, so nothing in {source} can be given to it; leave the data out")
@@ -194,7 +196,8 @@ def _common_length(columns: Sequence[Array], ports: Sequence[Port], source: str)
 
 
 def _chosen(arrays: dict[str, Array], ports: Sequence[Port], transpose: bool) -> list[str]:
-    """The name of the array for each input: its own; of a single input, else that of the only one that fits."""
+    """Return the name of the array for each input: the input's own name, or for a single input the only array that
+    fits."""
     own = [name for port in ports for name in [n for n in port.names if n in arrays][:1]]
     if own or len(ports) != 1:
         return own
@@ -203,7 +206,7 @@ def _chosen(arrays: dict[str, Array], ports: Sequence[Port], transpose: bool) ->
 
 
 def _holds(array: Array, port: Port, transpose: bool) -> bool:
-    """Whether the array can be samples of this input. Labels, which are whole numbers, are none for a float input."""
+    """Whether the array can hold samples of this input. Integer arrays are taken for labels, not for a float input."""
     is_number = array.dtype.kind == "f" if port.dtype.is_float else array.dtype.kind in "iu"
     is_picture = array.dtype == np.uint8 and port.dtype.is_float and len(port.shape) > 2
     shapes = [array.shape[1:], *([o.shape[1:] for o in _other_orders(array)] if transpose else [])]
@@ -211,12 +214,13 @@ def _holds(array: Array, port: Port, transpose: bool) -> bool:
 
 
 def _other_orders(array: Array) -> list[Array]:
-    """The array with its channels last instead of first, and the other way round. Images have the last three axes."""
+    """Return the array with its channels moved from first to last, and from last to first. Images are in the last three
+    axes."""
     return [] if array.ndim < 4 else [np.moveaxis(array, -3, -1), np.moveaxis(array, -1, -3)]
 
 
 def _transposed(array: Array, port: Port) -> Array:
-    """The array in the other order of axes that fits the input."""
+    """Return the array in the other axis order, which fits the input."""
     if len(port.shape) < 4:  # not an image
         return array
     for other in _other_orders(array):
@@ -226,7 +230,8 @@ def _transposed(array: Array, port: Port) -> Array:
 
 
 def _by_sample(array: Array, port: Port) -> Array:
-    """A view with samples along its first axis. Rows that have the input's rank are grouped to its batch size."""
+    """Return a view with samples along its first axis. Rows that have the input's rank are grouped by its batch
+    size."""
     if array.ndim == 0:
         return array.reshape(1)[:0]
     if array.ndim != len(port.shape):
@@ -236,7 +241,7 @@ def _by_sample(array: Array, port: Port) -> Array:
 
 
 def _from_images(folder: Path, entry: Entry, how: Preparation) -> Data:
-    """The images below a folder, in the order of their names; of more than the limit, an even spread."""
+    """Return the images in a folder tree, sorted by name; if there are more than the limit, an even selection."""
     found = sorted(f for f in folder.rglob("*") if f.suffix.lower() in IMAGES and f.is_file())
     hidden = [f for f in found if any(part.startswith(".") for part in f.relative_to(folder).parts)]
     files = [f for f in found if f not in set(hidden)]
@@ -244,7 +249,7 @@ def _from_images(folder: Path, entry: Entry, how: Preparation) -> Data:
         also = f" but {len(hidden)} hidden" if hidden else ""
         raise InvalidSample(f"{folder} holds no images{also} ({', '.join(IMAGES)})")
     if len(entry.ports) != 1:
-        raise InvalidSample(f"a folder of images fits a model with one input, this one has {len(entry.ports)}")
+        raise InvalidSample(f"a folder of images needs a model with one input; this one has {len(entry.ports)}")
     (port,) = entry.ports
     normalization = how.normalization or Normalization()
     normalization.require(port, _image_layout(port).channels)
@@ -258,7 +263,7 @@ def _from_images(folder: Path, entry: Entry, how: Preparation) -> Data:
 
 
 class _ImageLayout(NamedTuple):
-    """How an input holds an image. A height or width of -1 is the image's own."""
+    """How an input holds an image. A height or width of -1 is taken from the image."""
 
     height: int
     width: int
@@ -276,7 +281,7 @@ def _image_layout(port: Port) -> _ImageLayout:
 
 @dataclass
 class _Images(NotedSamples):
-    """Images as a model's input takes them."""
+    """Yields images in the format of a model's input."""
 
     files: Sequence[Path]
     port: Port
@@ -291,20 +296,20 @@ class _Images(NotedSamples):
                 pixels = self._pixels(file, layout)
             except MemoryError:
                 raise
-            except Exception as error:  # parsers raise whatever they come across
+            except Exception as error:  # parsers may raise anything
                 raise InvalidSample(f"cannot read the image {file}: {error or type(error).__name__}") from None
             value = pixels if self.port.dtype is DType.UINT8 else self.normalization.apply(pixels)
             yield (value.transpose(2, 0, 1) if layout.channels_first else value)[None]
 
     def _pixels(self, file: Path, layout: _ImageLayout) -> Array:
-        """Values from 0 to 255: uint8, or float32 of an image that has more than 8 bits."""
+        """Return values from 0 to 255: uint8, or float32 for an image with more than 8 bits."""
         from PIL import Image, ImageOps
 
         with Image.open(file) as opened:
             picture = ImageOps.exif_transpose(opened)
             if opened.getexif().get(EXIF_ORIENTATION, 1) != 1:
-                self.notes.say("images were turned upright, as their EXIF data ask for")
-            is_deep = picture.mode.startswith("I")  # 16 bits, of which Pillow would keep what is below 256
+                self.notes.say("images were rotated according to their EXIF data")
+            is_deep = picture.mode.startswith("I")  # 16 bits, which Pillow would clip at 255
             if is_deep:
                 self.notes.say("images of 16 bits were divided by 257, so that their values are 0 to 255")
                 picture = Image.fromarray(np.asarray(picture).astype(np.float32) / np.float32(257))
@@ -321,7 +326,7 @@ class _Images(NotedSamples):
 
 
 def function_in(script: Path, name: str, refusal: type[ZeropointError]) -> Callable[..., Any]:
-    """The function `name` of a user's own script; whatever is wrong with it is raised as a `refusal`."""
+    """Return the function `name` of a user's script; any error in it is raised as a `refusal`."""
     if not script.is_file():
         raise refusal(f"there is no {script}; give the path of a Python file and the name of a function in it")
     try:

@@ -1,6 +1,6 @@
-"""Running models with Flex ops: TensorFlow's own ops inside a `.tflite`.
+"""Runs models with Flex ops: TensorFlow's own ops inside a `.tflite`.
 
-LiteRT leaves them to a delegate that its Python package does not have, nor has TensorFlow's (2.21). So the graph is cut
+LiteRT leaves them to a delegate that neither its Python package nor TensorFlow's (2.21) includes. So the graph is cut
 at these ops: LiteRT runs the pieces between them, and TensorFlow the ops themselves.
 """
 
@@ -88,7 +88,7 @@ class PiecewiseInterpreter:
             piece.interpreter.reset_all_variables()
 
     def _get_ops_details(self) -> list[dict[str, Any]]:
-        """Those of the pieces, with the indices that ops and tensors have in the whole graph."""
+        """Return the op details of all pieces, with indices into the whole graph."""
         places = {op: k for k, op in enumerate(self._graph.ops)}
         return [detail for piece in self._pieces() for detail in piece.ops_details(places, self._index)]
 
@@ -97,7 +97,7 @@ class PiecewiseInterpreter:
 
 
 def _cut(graph: Graph) -> Iterator[list[Op]]:
-    """The ops in order: each Flex op by itself, and those between two of them together."""
+    """Yield the ops in order: each Flex op by itself, and the ops between two of them together."""
     for are_flex, group in groupby(graph.ops, is_flex):
         ops = list(group)
         yield from ([op] for op in ops) if are_flex else [ops]
@@ -105,7 +105,7 @@ def _cut(graph: Graph) -> Iterator[list[Op]]:
 
 @dataclass
 class _Piece:
-    """Ops that LiteRT runs."""
+    """A sequence of ops that LiteRT runs."""
 
     graph: Graph
     interpreter: Any
@@ -137,7 +137,8 @@ class _Piece:
             values[tensor] = self.interpreter.get_tensor(detail["index"])
 
     def ops_details(self, places: Mapping[Op, int], index: Mapping[Tensor, int]) -> Iterator[dict[str, Any]]:
-        """Whatever a delegate replaced ops with is listed after them, possibly with tensors of its own."""
+        """Yield the op details. Delegate nodes are listed after the ops they replace, possibly with tensors of their
+        own."""
         ops, tensors = dict(enumerate(self.graph.ops)), dict(enumerate(self.graph.tensors))
         for detail in self.interpreter._get_ops_details():
             op = ops.get(detail["index"])
@@ -146,7 +147,7 @@ class _Piece:
 
 
 class _FlexOp:
-    """An op that TensorFlow runs. Its options are its name and its definition as a node of a TensorFlow graph."""
+    """An op that TensorFlow runs. Its options hold its name and its NodeDef."""
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -162,7 +163,7 @@ class _FlexOp:
 
 
 def _function(op: Op) -> Callable[..., Sequence[Any]]:
-    """The op as a function of tensors."""
+    """Return the op as a function of tensors."""
     with converting("TensorFlow", Conversion()):
         tf = require_tensorflow("running a Flex op")
         from tensorflow.core.framework import graph_pb2

@@ -1,4 +1,4 @@
-"""JAX functions, by LiteRT's own converter: jax.export makes StableHLO of them, litert-converter a `.tflite`."""
+"""Converts JAX functions with LiteRT's own converter: jax.export produces StableHLO, litert-converter a `.tflite`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SIGNATURE = "serving_default"
 
 
 def from_jax(function: Any, sample_inputs: Any, conversion: Conversion) -> Model:
-    """A function that `jax.jit` returned, or one that `jax.export` exported.
+    """Convert a function returned by `jax.jit`, or one exported with `jax.export`.
 
-    The former is exported for `sample_inputs`: an array (or a ShapeDtypeStruct), a tuple of them, or a dict by
+    A jitted function is exported for `sample_inputs`: an array (or a ShapeDtypeStruct), a tuple of them, or a dict by
     argument name.
     """
     is_exported = hasattr(function, "mlir_module")
@@ -44,7 +44,7 @@ def _exported(function: Any, sample_inputs: Any) -> Any:
 
 
 def _argument_names(function: Any) -> list[str]:
-    """What the arguments of a function are called, as far as it says so."""
+    """Return the names of a function's arguments, if known."""
     try:
         return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -52,7 +52,7 @@ def _argument_names(function: Any) -> list[str]:
 
 
 def _converted(exported: Any, arguments: list[str], mlir: Any, api: Any) -> bytes:
-    """The steps that litert-torch (0.10) takes with the same converter."""
+    """Convert with the same steps that litert-torch (0.10) uses with this converter."""
     context = mlir.ir.Context()
     api.prepare_mlir_context(context)
     with context:
@@ -68,7 +68,7 @@ def _converted(exported: Any, arguments: list[str], mlir: Any, api: Any) -> byte
 
 
 def _names(tree: Any, arguments: list[str] | None) -> list[str]:
-    """A name for each leaf: the argument's, if `arguments` are given, and the keys that lead to it from there."""
+    """Return a name for each leaf: the argument's name, if `arguments` are given, and the path of keys below it."""
     from jax import tree_util
 
     paths = tree_util.tree_flatten_with_path(tree.unflatten(range(tree.num_leaves)))[0]

@@ -1,4 +1,4 @@
-"""Whatever holds a model -> Model. Frameworks are recognized by class names, so none is imported for that."""
+"""Loads a model from any source. Frameworks are recognized by class names, so that none has to be imported for that."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FRAMEWORKS = (
     ("torch", ("torch",), ("Module", "ExportedProgram")),
     ("jitted", ("jax", "jaxlib"), ("PjitFunction", "Exported")),
 )
-"""What is converted, the most specific first: the packages and the names of its classes."""
+"""Framework objects that are converted, most specific first: their packages and class names."""
 
 ADVICE = {
     "tensorflow": "give a tf.function of it with an input_signature",
@@ -47,11 +47,18 @@ ADVICE = {
 
 
 def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion | None = None) -> Model:
-    """Read a model from a file, from bytes, or from a framework's object.
+    """Load a model from a file, from bytes, or from a framework's object.
 
-    `source` is a `.tflite` (its path or its bytes), a `.keras`, `.h5` or `.onnx` file, a SavedModel folder, a Keras
-    model, a `tf.function`, concrete functions, or a PyTorch module or jitted JAX function, which need `sample_inputs`
-    to be traced on. All but the first go through the framework's own converter; `conversion` tells it more.
+    Everything but a `.tflite` is converted by the framework's own converter.
+
+    Args:
+        source: A `.tflite` (path or bytes), a `.keras`, `.h5` or `.onnx` file, a SavedModel folder, a Keras model, a
+            `tf.function`, concrete functions, a PyTorch module or a jitted JAX function.
+        sample_inputs: Inputs on which a PyTorch module or a JAX function is traced.
+        conversion: Options of the converter.
+
+    Returns:
+        The model, which the other functions accept in place of the source.
     """
     if isinstance(source, Model):
         return source
@@ -64,7 +71,7 @@ def load(source: ModelSource, sample_inputs: Any = None, conversion: Conversion 
 
 
 def _load_object(source: Any, sample_inputs: Any, asked: Conversion) -> Model:
-    """What a framework holds in memory: one object, or several functions."""
+    """Load a framework's object in memory: one object, or several functions."""
     functions = source if isinstance(source, list | tuple) else [source]
     frameworks = {_framework(f) for f in functions}
     framework = next(iter(frameworks)) if len(frameworks) == 1 else None
@@ -94,7 +101,7 @@ def _load_path(path: Path, asked: Conversion) -> Model:
 
 
 def _framework(value: Any) -> str | None:
-    """What a value is an instance of, looking at the most specific first: Keras builds upon the other two."""
+    """Return the framework of an object, trying the most specific first: Keras builds on the other two."""
     classes = [(c.__module__.split(".")[0], c.__name__) for c in type(value).__mro__]
     for framework, packages, names in FRAMEWORKS:
         if any(package in packages and name in names for package, name in classes):
@@ -103,14 +110,14 @@ def _framework(value: Any) -> str | None:
 
 
 def size_of(path: PathLike | None, model: Model) -> int:
-    """The size of a model's `.tflite`: that of its file, or, if it came from something else, what it would be."""
+    """Return the size of a model's `.tflite`: that of its file, or what it would be if it came from something else."""
     if path is not None and Path(path).is_file() and Path(path).suffix.lower() not in (*KERAS_SUFFIXES, ".onnx"):
         return Path(path).stat().st_size
     return len(to_bytes(model))
 
 
 def from_torch(module: Any, sample_inputs: Any, conversion: Conversion) -> Model:
-    """A PyTorch module or exported program, by litert-torch.
+    """Convert a PyTorch module or exported program with litert-torch.
 
     It is traced on `sample_inputs`: a tensor, a tuple of them, or a dict by argument name.
     """
@@ -131,7 +138,7 @@ def from_torch(module: Any, sample_inputs: Any, conversion: Conversion) -> Model
         callee = module.module() if hasattr(module, "graph_module") else module  # an exported program
         with contextlib.ExitStack() as stack:
             if getattr(module, "training", False):
-                with contextlib.suppress(NotImplementedError):  # exported graphs, as PT2E makes them, have one mode
+                with contextlib.suppress(NotImplementedError):  # exported graphs, as from PT2E, have only one mode
                     module.eval()
                     stack.callback(module.train)
             converted = litert_torch.convert(callee, *inputs)

@@ -1,7 +1,7 @@
-"""ONNX files, by onnx2tf in a process of its own.
+"""Converts ONNX files with onnx2tf, in a separate process.
 
-onnx2tf pins versions of TensorFlow, NumPy and LiteRT other than those that run here, so it lives in an environment of
-its own; all that is asked of it is its command.
+onnx2tf pins other versions of TensorFlow, NumPy and LiteRT than those used here, so it needs an environment of its own;
+only its command is used.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .conversion import SHOWN_LINES, Conversion, shortened
 from .onnx_file import read_onnx
 
 COMMAND = "ZEROPOINT_ONNX2TF"
-"""The environment variable that names onnx2tf's command, where it is not on the path."""
+"""The environment variable that names onnx2tf's command, if it is not on the path."""
 
 MADE = "*_float32.tflite"
 
 PICTURES = "calibration_image_sample_data_20x128x128x3_float32.npy"
-"""What onnx2tf (1.29) tries networks for images on; it downloads this unless such a file lies where it runs."""
+"""The test images that onnx2tf (1.29) runs image networks on; it downloads them unless its folder has them."""
 
 
 def from_onnx(path: Path, conversion: Conversion) -> Model:
-    """The float model that onnx2tf makes of an ONNX file. It puts channels last."""
-    read_onnx(path)  # what is no ONNX file, or half of one, is refused by a message of ours
+    """Return the float model that onnx2tf converts an ONNX file to. It moves channels last."""
+    read_onnx(path)  # raises our own error for anything but a complete ONNX file
     command = _command()
     with tempfile.TemporaryDirectory(prefix="zeropoint-onnx-") as folder:
         np.save(Path(folder) / PICTURES, np.random.default_rng(0).random((20, 128, 128, 3), np.float32))
@@ -48,7 +48,7 @@ def from_onnx(path: Path, conversion: Conversion) -> Model:
         if done.returncode or not found:
             printed = [text for text in f"{done.stdout or ''}\n{done.stderr or ''}".splitlines() if text.strip()]
             raise ConversionFailed(
-                f"onnx2tf made no model of {path}" + (f" (exit code {done.returncode})" if done.returncode else ""),
+                f"onnx2tf did not convert {path}" + (f" (exit code {done.returncode})" if done.returncode else ""),
                 "  it printed:" if printed else "  it printed nothing",
                 *(f"    {shortened(text)}" for text in printed[-SHOWN_LINES:]),
             )
@@ -59,15 +59,15 @@ def _command() -> str:
     named = os.environ.get(COMMAND) or shutil.which("onnx2tf")
     if named is None:
         raise MissingExtra(
-            "an ONNX model needs the converter onnx2tf, which wants an environment of its own, as it pins other "
-            "versions of TensorFlow and NumPy: python -m venv onnx2tf, onnx2tf/bin/pip install onnx2tf, and "
+            "an ONNX model needs the converter onnx2tf, in an environment of its own, because it pins other versions "
+            "of TensorFlow and NumPy: python -m venv onnx2tf, onnx2tf/bin/pip install onnx2tf, and "
             f"{COMMAND}=onnx2tf/bin/onnx2tf (or the command on the path)"
         )
     return named
 
 
 def layout_notes(path: Path, model: Model) -> list[str]:
-    """Inputs whose axes the converter put in another order than the ONNX file has them."""
+    """Return notes on inputs whose axes the converter has put in another order than the ONNX file."""
     given = list(read_onnx(path).inputs.items())
     if len(given) != len(model.main.inputs):
         return []

@@ -1,6 +1,6 @@
-"""What an ONNX file says of its graph: inputs, nodes, and the constants beside them.
+"""Reads the graph of an ONNX file: inputs, nodes, and constants.
 
-Of the format, a protocol buffer, only the fields that are asked for are read, so that no library is needed for it.
+Only the required fields of the protocol buffer are read, so that no library is needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..dtypes import Array
 from ..errors import InvalidModel
 from ..files import PathLike
 
-# Numbers of fields, by message.
+# Field numbers, by message.
 MODEL_GRAPH = 7
 GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT = 1, 5, 11
 NODE_INPUT, NODE_OUTPUT, NODE_OP, NODE_ATTRIBUTE = 1, 2, 4, 5
@@ -27,7 +27,7 @@ TYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: n
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """`numbers` are its attributes that are whole numbers."""
+    """A node of an ONNX graph. `numbers` are its integer attributes."""
 
     kind: str
     inputs: tuple[str, ...]
@@ -37,7 +37,8 @@ class OnnxNode:
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """`inputs` have the shapes that the file gives them, 0 where these are open; `constants` are of known types."""
+    """The graph of an ONNX file. `inputs` have the shapes in the file, with 0 for dynamic sizes; `constants` are those
+    of known types."""
 
     inputs: dict[str, tuple[int, ...]]
     nodes: tuple[OnnxNode, ...]
@@ -75,7 +76,7 @@ def _constants(graph: bytes) -> Iterator[tuple[str, Array]]:
 
 
 def _constant_nodes(graph: bytes) -> Iterator[tuple[str, Array]]:
-    """Constants that are ops without inputs, as PyTorch exports them."""
+    """Yield constants that are stored as ops without inputs, as PyTorch exports them."""
     for content in _messages(graph, GRAPH_NODE):
         if _texts(content, NODE_OP) != ["Constant"]:
             continue
@@ -85,7 +86,7 @@ def _constant_nodes(graph: bytes) -> Iterator[tuple[str, Array]]:
 
 
 def _tensor(content: bytes) -> Array | None:
-    """What a TensorProto holds; None if its type is not among those that are read, or its data are elsewhere."""
+    """Return the content of a TensorProto; None if its type is not supported or its data are external."""
     fields = list(_fields(content))
     dtype = TYPES.get(next((int(v) for n, v in fields if n == TENSOR_TYPE and isinstance(v, int)), 0))
     if dtype is None:
@@ -106,12 +107,13 @@ def _joined(fields: Sequence[tuple[int, int | bytes]], number: int) -> bytes:
 
 
 def _listed(fields: Sequence[tuple[int, int | bytes]], number: int) -> list[int]:
-    """Whole numbers, which a file may hold one by one or packed."""
+    """Return the integers of a field, which may be stored one by one or packed."""
     return [d for n, v in fields if n == number for d in ([v] if isinstance(v, int) else _numbers(v))]
 
 
 def _input(content: bytes) -> tuple[str, tuple[int, ...]]:
-    """ValueInfoProto: a name (1) and a type (2), of that the tensor (1), of that the shape (2), its dimensions (1)."""
+    """Parse a ValueInfoProto: name (1) and type (2), of that the tensor (1), of that the shape (2), its dimensions
+    (1)."""
     sizes = []
     for path in _messages(content, 2):
         for tensor in _messages(path, 1):
@@ -132,7 +134,7 @@ def _texts(content: bytes, number: int) -> list[str]:
 
 
 def _numbers(content: bytes) -> list[int]:
-    """Numbers that are packed into one field."""
+    """Return the numbers packed into one field."""
     found, at = [], 0
     while at < len(content):
         value, at = _varint(content, at)
@@ -163,4 +165,4 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
         value, at = value | (byte & 127) << shift, at + 1
         if byte < 128:
             return value, at
-    raise ValueError("a number without an end")
+    raise ValueError("a truncated number")

@@ -1,4 +1,4 @@
-"""A model's entry points: which inputs a caller fills, under which names."""
+"""A model's entry points: which inputs a caller provides, under which names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = tuple[Array, ...]
 
 @dataclass(frozen=True)
 class Port:
-    """One input: the tensor, and the names that a caller may use for it, the preferred one first."""
+    """One input: the tensor, and the names that a caller may use for it, preferred one first."""
 
     tensor: Tensor
     names: tuple[str, ...]
@@ -31,12 +31,12 @@ class Port:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape with -1 for dimensions that may vary."""
+        """The shape, with -1 for dynamic dimensions."""
         return self.tensor.shape_signature or self.tensor.shape
 
     @property
     def batch(self) -> int:
-        """How many rows of data one run takes; one where that is free."""
+        """The number of rows of data that one run takes; one if the batch size is dynamic."""
         return max(1, self.shape[0]) if self.shape else 1
 
     def __str__(self) -> str:
@@ -46,28 +46,28 @@ class Port:
 
 @dataclass(frozen=True)
 class Entry:
-    """A graph that can be run from outside: under a signature's key, or the first graph without any."""
+    """A graph that can be run from outside: by a signature's key, or the first graph if there are no signatures."""
 
     key: str | None
     graph: Graph
     ports: tuple[Port, ...]
-    outputs: Mapping[str, Tensor] = field(default_factory=dict)  # by the signature's names
+    outputs: Mapping[str, Tensor] = field(default_factory=dict)  # under the signature's names
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """What callers know the outputs of the graph by, in its order."""
+        """The names by which callers know the outputs, in graph order."""
         unique, aliases = unique_names(self.graph), {tensor: name for name, tensor in self.outputs.items()}
         return tuple(aliases.get(tensor, unique[tensor]) for tensor in self.graph.outputs)
 
 
 def entries(model: Model) -> list[Entry]:
-    """Every signature; without any, the first graph."""
+    """Return an entry for every signature; without signatures, the first graph."""
     found = [Entry(s.key, s.graph, _ports(s.graph, s.inputs), s.outputs) for s in model.signatures]
     return found or [Entry(None, model.main, _ports(model.main, {}))]
 
 
 def entry(model: Model, key: str | None = None) -> Entry:
-    """The entry called `key`, or the only one."""
+    """Return the entry called `key`, or the only one."""
     choices = entries(model)
     keys = ", ".join(repr(e.key) for e in choices if e.key is not None) or "none at all"
     if key is None and len({e.graph for e in choices}) > 1:
@@ -79,7 +79,7 @@ def entry(model: Model, key: str | None = None) -> Entry:
 
 
 def entry_graphs(model: Model) -> list[Graph]:
-    """Graphs that are run from outside, each once."""
+    """Return the graphs that can be run from outside, each once."""
     return list(dict.fromkeys(e.graph for e in entries(model)))
 
 

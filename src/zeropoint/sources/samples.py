@@ -1,4 +1,4 @@
-"""Whatever people hold their data in -> rows that fit the model's inputs. Nothing unchecked reaches the runtime."""
+"""Converts user data in any form to rows that fit the model's inputs. Nothing unchecked reaches the runtime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Samples = Iterable[Any] | Callable[[], Iterable[Any]]
 
 @dataclass
 class Notes:
-    """Remarks on how samples were converted, each made once."""
+    """Remarks on how samples were converted, each reported once."""
 
     lines: list[str] = field(default_factory=list)
 
@@ -29,7 +29,7 @@ class Notes:
 
 
 class NotedSamples(ABC):
-    """Samples that are made by a call, which has remarks on them."""
+    """Samples produced by a function, with remarks on how."""
 
     notes: Notes
 
@@ -38,8 +38,8 @@ class NotedSamples(ABC):
 
 
 def rows(samples: Samples, entry: Entry, notes: Notes) -> Iterator[tuple[int, Row]]:
-    """(number of the sample, inputs of one run). A sample that is a batch gives several runs."""
-    ready = None  # the type and shape of an array that needed nothing done: the others are mostly the same
+    """Yield (sample number, inputs of one run). A sample that is a batch gives several runs."""
+    ready = None  # type and shape of an array that needed no conversion: most others are the same
     own = samples.notes.lines if isinstance(samples, NotedSamples) else []
     for number, sample in _numbered(samples):
         for line in own:
@@ -56,7 +56,7 @@ def rows(samples: Samples, entry: Entry, notes: Notes) -> Iterator[tuple[int, Ro
 
 
 def _numbered(samples: Samples) -> Iterator[tuple[int, Any]]:
-    """Iterate; an exception raised by the user's own code is reported as such."""
+    """Iterate over samples; an exception raised by the user's own code is reported as such."""
     number = 0
     try:
         for number, sample in enumerate(iterate(samples)):
@@ -75,7 +75,7 @@ def iterate(samples: Samples) -> Iterator[Any]:
         raise InvalidSample(f"samples are a {type(samples).__name__}; give a list, a generator or a generator function")
     source = samples() if callable(samples) and not hasattr(samples, "__getitem__") else samples
     if not hasattr(source, "__iter__") and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
-        return (source[k] for k in range(len(source)))  # a loader that is only indexed
+        return (source[k] for k in range(len(source)))  # a loader that only supports indexing
     if not isinstance(source, Iterable):
         what = "samples are" if source is samples else "the function of the samples returned"
         raise InvalidSample(f"{what} a {type(source).__name__}, which is not iterable")
@@ -83,14 +83,14 @@ def iterate(samples: Samples) -> Iterator[Any]:
 
 
 def _arranged(sample: Any, entry: Entry, number: int, notes: Notes) -> list[Array]:
-    """The sample's arrays in the order of the inputs."""
+    """Return the sample's arrays in input order."""
     ports = entry.ports
     if isinstance(sample, Mapping):
         return _by_name(sample, ports, number)
     if not isinstance(sample, tuple | list) or _is_one_array(sample, ports):
         values = [sample]
     elif _is_labelled(sample, ports):
-        notes.say("each sample is a pair; its second half was taken for labels and left out")
+        notes.say("each sample is a pair; its second element was taken for labels and ignored")
         return _arranged(sample[0], entry, number, notes)
     else:
         values = list(sample)
@@ -101,7 +101,7 @@ def _arranged(sample: Any, entry: Entry, number: int, notes: Notes) -> list[Arra
 
 
 def _is_one_array(sample: Sequence[Any], ports: Sequence[Port]) -> bool:
-    """Whether numbers, or lists of numbers, are the only input's array rather than one array for each input."""
+    """Whether numbers, or lists of numbers, form the array of a single input rather than one array for each input."""
     if len(ports) != 1:
         return False
     if all(np.isscalar(v) for v in sample):
@@ -116,7 +116,7 @@ def _is_one_array(sample: Sequence[Any], ports: Sequence[Port]) -> bool:
 
 
 def _is_labelled(sample: Sequence[Any], ports: Sequence[Port]) -> bool:
-    """Whether a pair is (inputs, labels), as data loaders give it to training."""
+    """Whether a pair is (inputs, labels), as data loaders for training return it."""
     if len(sample) != 2:
         return False
     inputs = sample[0]
@@ -138,14 +138,14 @@ def _by_name(sample: Mapping[str, Any], ports: Sequence[Port], number: int) -> l
         values.append(_array(left.pop(name), port, number))
     if left:
         wanted = ", ".join(str(p) for p in ports)
-        raise InvalidSample(f"sample {number} has {', '.join(map(repr, left))}, which the model lacks: {wanted}")
+        raise InvalidSample(f"sample {number} has {', '.join(map(repr, left))}, which is no input: {wanted}")
     return values
 
 
 def _array(value: Any, port: Port, number: int) -> Array:
     try:
         array = np.asarray(value)
-    except Exception as error:  # tensors of other libraries convert themselves, or refuse to
+    except Exception as error:  # tensors of other libraries convert themselves, or raise
         raise InvalidSample(f"sample {number}, input {port}: not an array ({error})") from None
     if array.dtype.kind not in "fiub":
         raise InvalidSample(f"sample {number}, input {port}: cannot use values of type {array.dtype}")
@@ -153,7 +153,7 @@ def _array(value: Any, port: Port, number: int) -> Array:
 
 
 def _typed(array: Array, port: Port, number: int, notes: Notes) -> Array:
-    """The array in the input's type, converted where nothing is lost or the intention is clear."""
+    """Return the array in the input's type, converted if nothing is lost or the intention is clear."""
     target = port.dtype.storage
     if target is None:
         raise InvalidSample(f"the input {port} takes {port.dtype.label}, which cannot be fed")
@@ -170,7 +170,7 @@ def _typed(array: Array, port: Port, number: int, notes: Notes) -> Array:
 
 
 def _split(arrays: Sequence[Array], ports: Sequence[Port], number: int, notes: Notes) -> Iterator[Row]:
-    """One row, or a batch cut into rows of the model's own batch size. Scalars are the same for all rows."""
+    """Yield one row, or a batch split into rows of the model's batch size. Scalars are the same for all rows."""
     pairs = list(zip(arrays, ports, strict=True))
     if _is_one_run(pairs):
         yield tuple(np.asarray(a, order="C") for a in arrays)
@@ -186,8 +186,8 @@ def _split(arrays: Sequence[Array], ports: Sequence[Port], number: int, notes: N
 
 
 def _is_one_run(pairs: Sequence[tuple[Array, Port]]) -> bool:
-    """Whether the arrays fit as they are. Where the batch size is free, a batch would fit as well, but single rows
-    keep memory and statistics even."""
+    """Whether the arrays fit as they are. With a dynamic batch size a whole batch would fit as well, but single rows
+    keep memory use and statistics uniform."""
     if not all(fits(array.shape, port.shape) for array, port in pairs):
         return False
     sizes = {array.shape[0] for array, port in pairs if port.shape and port.shape[0] < 0}
@@ -199,7 +199,7 @@ def fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 
 def channel_order_hint(shape: tuple[int, ...], port: Port) -> str:
-    """What to do about an image whose axes have another order than the input's, if that is what it is."""
+    """Return a hint for an image whose axes are in another order than the input's; empty if that is not the problem."""
     if len(port.shape) != 4 or len(shape) not in (3, 4):
         return ""
     *before, a, b, c = shape
@@ -211,7 +211,7 @@ def channel_order_hint(shape: tuple[int, ...], port: Port) -> str:
 
 
 def _runs(pairs: Sequence[tuple[Array, Port]], number: int) -> int:
-    """How many runs a batch is."""
+    """Return how many runs a batch makes."""
     counts: dict[str, int] = {}
     for array, port in pairs:
         is_batch = port.shape and array.ndim == len(port.shape) and fits(array.shape[1:], port.shape[1:])

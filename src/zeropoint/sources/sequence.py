@@ -1,7 +1,7 @@
 """Samples that are consecutive frames, for models whose states are inputs and outputs.
 
-The samples hold the frames only. The float model is run on one after the other, and each run's states are kept with its
-frame: so calibration, and everything else, has whole samples in any order.
+The samples contain only the frames. The float model is run on one after the other, and each run's states are stored
+with its frame, so that calibration and everything else get complete samples, in any order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .ports import Entry, Port, Row, entry
 from .samples import NotedSamples, Notes, Samples, rows
 
 States = bool | Mapping[str, str]
-"""Whether samples are a sequence; or which input is filled with which output of the last run, both by name."""
+"""Whether samples are a sequence; or {input: output}, which output of the last run each state input is filled with."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class State:
 
 @dataclass
 class Frames(NotedSamples):
-    """Whole samples, made of frames and of what the model returned for the frame before; zeros before the first."""
+    """Complete samples, made of frames and of what the model returned for the previous frame; zeros before the
+    first."""
 
     model: Model
     where: Entry
@@ -50,7 +51,7 @@ class Frames(NotedSamples):
 
     @property
     def keys(self) -> tuple[tuple[str, str], ...]:
-        """The keys of the inputs that are states, each with that of its output."""
+        """The keys of the state inputs, each with that of its output."""
         keys = tensor_keys(self.model)
         return tuple((keys[state.port.tensor], keys[state.output]) for state in self.states)
 
@@ -67,7 +68,7 @@ class Frames(NotedSamples):
 
 
 def sequence_of(model: Model, data: DataSource, asked: States, signature: str | None = None) -> Frames:
-    """The frames in `data` as whole samples."""
+    """Return the frames in `data` as complete samples."""
     where = entry(model, signature)
     states = find_states(where, asked, _named_in(data))
     given = replace(where, ports=tuple(p for p in where.ports if p not in {state.port for state in states}))
@@ -75,7 +76,8 @@ def sequence_of(model: Model, data: DataSource, asked: States, signature: str | 
 
 
 def find_states(where: Entry, asked: States, given: Sequence[str] = ()) -> tuple[State, ...]:
-    """The states: as asked for, or else every input but the first, and but those `given`, that an output fits."""
+    """Return the states: as requested, or else every input except the first and those `given` that matches an
+    output."""
     names = unique_names(where.graph)
     aliases = {t: n for n, t in where.outputs.items()}
     outputs = {t: aliases.get(t, names[t]) for t in where.graph.outputs}
@@ -89,8 +91,8 @@ def find_states(where: Entry, asked: States, given: Sequence[str] = ()) -> tuple
             found.append(State(port, best, free.pop(best)))
     if not found:
         raise InvalidRecipe(
-            "no input of the model looks like a state: a further one of the same shape and type as an output; "
-            f"say which ones are: {argument('sequence', 'INPUT=OUTPUT')}"
+            "no input of the model looks like a state: one after the first, with the shape and type of an output; "
+            f"name the states: {argument('sequence', 'INPUT=OUTPUT')}"
         )
     return tuple(found)
 
@@ -109,7 +111,7 @@ def _named_state(where: Entry, outputs: Mapping[Tensor, str], source: str, resul
 
 
 def _named_in(data: DataSource) -> Sequence[str]:
-    """The names of inputs that the data have arrays for, as far as they name any."""
+    """Return the names of inputs for which the data have arrays, if they are named."""
     if isinstance(data, str | os.PathLike):
         return array_names(os.fspath(data))
     if isinstance(data, Mapping):

@@ -1,4 +1,4 @@
-"""Keras models and files, SavedModels and TensorFlow functions -> a float model, by TensorFlow's own converter."""
+"""Converts Keras models and files, SavedModels and TensorFlow functions with TensorFlow's own converter."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ HDF5_START = b"\x89HDF\r\n\x1a\n"
 
 
 def require_tensorflow(what: str) -> Any:
-    """The module, imported. `what` needs it."""
+    """Import TensorFlow, which `what` needs."""
     remedy = "TensorFlow: pip install 'zeropoint[tensorflow]'. A .tflite does not need it"
     return require_library("tensorflow", what, remedy)
 
 
 def from_keras_model(model: Any, conversion: Conversion) -> Model:
-    """A Keras model: of Keras 3 with its TensorFlow backend, or of tf_keras."""
+    """Convert a Keras model: Keras 3 with its TensorFlow backend, or tf_keras."""
     with converting(CONVERTER, conversion):
         tf = require_tensorflow("converting a Keras model")
         _require_tensorflow_backend(model)
@@ -40,7 +40,7 @@ def from_keras_model(model: Any, conversion: Conversion) -> Model:
             raise InvalidModel(f"the Keras model '{model.name}' has no shapes yet; call it once on a sample first")
         named = getattr(model, "input", None)
         if isinstance(named, Mapping):
-            # The converter calls a model with a list of inputs, which one that takes a dict refuses (TensorFlow 2.21).
+            # The converter calls a model with a list of inputs, which a model of dicts rejects (TensorFlow 2.21).
             specs = {name: tf.TensorSpec(tuple(x.shape), x.dtype, name=name) for name, x in named.items()}
             function = tf.function(lambda **arrays: model(arrays, training=False))
             return _of_functions(tf, [function.get_concrete_function(**specs)], conversion)
@@ -60,7 +60,7 @@ def _require_tensorflow_backend(model: Any) -> None:
 
 
 def from_functions(functions: Sequence[Any], owner: Any, conversion: Conversion) -> Model:
-    """`tf.function`s or concrete functions; `owner` keeps their variables alive."""
+    """Convert `tf.function`s or concrete functions; `owner` keeps their variables alive."""
     with converting(CONVERTER, conversion):
         tf = require_tensorflow("converting a TensorFlow function")
         concrete = [_concrete(f) for f in functions]
@@ -69,7 +69,7 @@ def from_functions(functions: Sequence[Any], owner: Any, conversion: Conversion)
 
 
 def _of_functions(tf: Any, functions: Sequence[Any], conversion: Conversion) -> Model:
-    """Concrete functions, with an owner of their variables: without one the converter writes no signatures."""
+    """Convert concrete functions, with an owner of their variables: without one the converter writes no signatures."""
     owner = tf.Module()
     owner.held = [variable for f in functions for variable in f.graph.variables]
     made = _of_owned(tf, functions, owner, conversion)
@@ -86,9 +86,9 @@ def _of_owned(tf: Any, functions: Sequence[Any], owner: Any, conversion: Convers
 
 
 def unwritten(model: Model) -> list[str]:
-    """Variables that the model reads but nothing ever writes, so that LiteRT returns uninitialized memory.
+    """Return variables that the model reads but nothing ever writes, so that LiteRT returns uninitialized memory.
 
-    TensorFlow's converter makes such models of Keras 3 models that belong to another module (TensorFlow 2.21).
+    TensorFlow's converter produces such models from Keras 3 models that belong to another module (TensorFlow 2.21).
     """
     ops = [op for graph in model.graphs for op in graph.ops]
     written = {variable_name(ops, op.inputs[0]) for op in ops if op.kind == "ASSIGN_VARIABLE"}
@@ -97,7 +97,7 @@ def unwritten(model: Model) -> list[str]:
 
 
 def _concrete(function: Any) -> Any:
-    """The function with fixed input types."""
+    """Return the function with fixed input types."""
     if not hasattr(function, "get_concrete_function"):
         return function
     try:
@@ -127,7 +127,7 @@ def from_saved_model(folder: Path, conversion: Conversion, tags: Sequence[str] =
         except Exception:
             if len(keys) > 1:
                 raise
-            # It restores Keras objects first, and fails at those of Keras 2 (TensorFlow 2.21). The graph is enough.
+            # It restores Keras objects first, and fails on those of Keras 2 (TensorFlow 2.21). The graph is enough.
             old_converter = tf.compat.v1.lite.TFLiteConverter
             old = old_converter.from_saved_model(str(folder), tag_set=set(tags), signature_key=keys[0])
             return _with_signature(_convert(old, conversion), keys[0], offered[keys[0]])
@@ -136,7 +136,7 @@ def from_saved_model(folder: Path, conversion: Conversion, tags: Sequence[str] =
 
 
 def _restored(tf: Any, folder: Path, keys: Sequence[str], conversion: Conversion, tags: Sequence[str]) -> Model:
-    """The SavedModel by way of its functions, where its variables get lost otherwise."""
+    """Convert a SavedModel through its functions, for cases in which its variables would otherwise be lost."""
     whole = tf.saved_model.load(str(folder), list(tags))
     made = _of_functions(tf, [whole.signatures[key] for key in keys], conversion)
     made.signatures[:] = [replace(s, key=key) for s, key in zip(made.signatures, keys, strict=True)]
@@ -144,7 +144,7 @@ def _restored(tf: Any, folder: Path, keys: Sequence[str], conversion: Conversion
 
 
 def from_frozen_graph(path: Path, ends: GraphEnds, conversion: Conversion) -> Model:
-    """A `.pb` of TensorFlow 1, whose variables are constants."""
+    """Convert a `.pb` of TensorFlow 1, whose variables are constants."""
     if not path.is_file():
         raise InvalidModel(f"there is no file {path}")
     with converting(CONVERTER, conversion):
@@ -169,7 +169,7 @@ def from_frozen_graph(path: Path, ends: GraphEnds, conversion: Conversion) -> Mo
 
 
 def from_session(session: Any, inputs: Sequence[Any], outputs: Sequence[Any], conversion: Conversion) -> Model:
-    """A session of `tf.compat.v1` with the values that its variables have now."""
+    """Convert a session of `tf.compat.v1` with the current values of its variables."""
     with converting(CONVERTER, conversion):
         tf = require_tensorflow("converting a session")
         return _convert(
@@ -186,7 +186,7 @@ def require_saved_model(folder: Path) -> None:
 
 
 def _signatures(folder: Path, tags: Sequence[str]) -> dict[str, Any]:
-    """What the SavedModel can be called as, read without restoring it."""
+    """Return the signatures of a SavedModel, read without restoring it."""
     from tensorflow.core.protobuf import saved_model_pb2
 
     content = saved_model_pb2.SavedModel()
@@ -208,7 +208,7 @@ def _signatures(folder: Path, tags: Sequence[str]) -> dict[str, Any]:
 
 
 def _with_signature(model: Model, key: str, definition: Any) -> Model:
-    """The older converter writes no signature; its tensors keep the names that the definition gives."""
+    """Add a signature, which the older converter does not write; its tensors keep the names in the definition."""
 
     def named(infos: Mapping[str, Any], ends: Sequence[Tensor]) -> dict[str, Tensor]:
         by_name = {t.name.removesuffix(":0"): t for t in ends}
@@ -238,14 +238,14 @@ def _convert(converter: Any, conversion: Conversion) -> Model:
 
 
 def read_keras_file(path: Path, conversion: Conversion) -> Any:
-    """The Keras model in a file. Code that a file brings along is not run."""
+    """Read the Keras model in a file. Code contained in the file is not run."""
     _require_keras_file(path)
     with converting("Keras", conversion):
         require_tensorflow("reading a Keras file")
         written_by = _keras_version(path)
         keras = _keras_library(path, written_by)
         try:
-            # Lambda layers hold code; running that is for whoever trusts the file.
+            # Lambda layers contain code, which only a user who trusts the file should run.
             return keras.models.load_model(str(path), compile=False, safe_mode=True)
         except Exception as error:
             origin = f"written by Keras {written_by}, read by" if written_by else "read by"
@@ -270,7 +270,7 @@ def _require_keras_file(path: Path) -> None:
 
 
 def _keras_version(path: Path) -> str | None:
-    """The version of Keras that wrote the file, where it says so."""
+    """Return the version of Keras that wrote the file, if recorded."""
     try:
         if path.suffix == ".keras":
             with zipfile.ZipFile(path) as archive:
@@ -281,16 +281,16 @@ def _keras_version(path: Path) -> str | None:
             with h5py.File(path, "r") as file:
                 version = file.attrs.get("keras_version")
     except (OSError, KeyError, ValueError, AttributeError, zipfile.BadZipFile):
-        return None  # reading the model will say what is wrong with it
+        return None  # reading the model will report what is wrong with it
     return version.decode() if isinstance(version, bytes) else version
 
 
 def _keras_library(path: Path, written_by: str | None) -> Any:
-    """Keras 3, or for files in the newer format that Keras 2 wrote, tf_keras."""
+    """Return Keras 3, or tf_keras for files in the newer format that Keras 2 wrote."""
     if path.suffix == ".keras" and (written_by or "").startswith("2."):
         return require_library("tf_keras", f"{path}, written by Keras {written_by},", "tf_keras: pip install tf_keras")
     if "keras" not in sys.modules:
-        os.environ["KERAS_BACKEND"] = "tensorflow"  # as its converter needs
+        os.environ["KERAS_BACKEND"] = "tensorflow"  # required by its converter
     import keras
 
     return keras

@@ -1,4 +1,4 @@
-"""What models are made for: one table of facts for each target."""
+"""The targets that models are made for: one table of facts for each."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .typed_op import Operand as Operand
 from .typed_op import TypedOp as TypedOp
 
 TARGETS: Mapping[str, Target] = {target.name: target for target in (CPU, INTEGER, INT8_ONLY, TFLM, *ETHOS_U, EDGETPU)}
-"""By name, as users ask for them."""
+"""Targets by name."""
 
 
 def target_named(name: str) -> Target:
-    """The target that users call by this name."""
+    """Return the target with this name."""
     if name not in TARGETS:
         near = difflib.get_close_matches(name.lower(), TARGETS, 1)
         hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(TARGETS)}"

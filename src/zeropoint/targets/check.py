@@ -1,4 +1,4 @@
-"""Where every op of a finished model runs on a target, whoever made the model."""
+"""Checks where every op of a finished model runs on a target, whichever tool made the model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CheckedOp:
 
 @dataclass(frozen=True, repr=False)
 class Check(Brief):
-    """What a target makes of a model, op by op."""
+    """How a target runs a model, op by op."""
 
     target: Target
     ops: tuple[CheckedOp, ...]
@@ -40,7 +40,7 @@ class Check(Brief):
 
     @property
     def counts(self) -> Mapping[Speed, int]:
-        """Ops by speed."""
+        """The number of ops by speed."""
         return Counter(checked.verdict.speed for checked in self.ops)
 
     @property
@@ -53,7 +53,7 @@ class Check(Brief):
 
     @property
     def reasons(self) -> Mapping[tuple[str, OpVerdict], int]:
-        """What is not fast: kinds of ops with their verdicts, and how many there are."""
+        """Everything that is not fast: op kinds with their verdicts, and how many there are."""
         return Counter((c.op.label, c.verdict) for c in self.ops if c.verdict.speed != "fast")
 
     def to_json(self) -> dict[str, Any]:
@@ -64,13 +64,13 @@ class Check(Brief):
 
 
 def check_model(model: Model, target: Target, ops: Mapping[str, OpSpec] = OPS) -> Check:
-    """Ask the target about every op of every graph."""
+    """Check every op of every graph against the target."""
 
     unpacked = {
         op.outputs[0]: op.inputs[0]
         for graph in model.graphs
         for op in graph.ops
-        if op.kind in UNPACKING and op.outputs and op.inputs  # files may leave them out
+        if op.kind in UNPACKING and op.outputs and op.inputs  # files may omit them
         if op.inputs[0] is not None and op.inputs[0].is_constant
     }
 

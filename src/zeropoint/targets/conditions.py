@@ -1,7 +1,7 @@
-"""What a target demands of an op's operands and options, as small values: facts in its table name them.
+"""What a target demands of an op's operands and options, as small values that the facts in its table refer to.
 
-A condition says what is `broken`, and its `remedy` what would mend that. Parameters that are not chosen yet break
-nothing: the planner makes them fit, and asks again.
+A condition says what is `broken`, and its `remedy` how to fix that. Parameters that have not been chosen yet break
+nothing: the planner makes them fit, and checks again.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .typed_op import TypedOp
 
 
 class Condition(ABC):
-    """Something that an op has to meet."""
+    """Something that an op must satisfy."""
 
     @abstractmethod
     def broken(self, op: TypedOp) -> str | None:
-        """What is wrong with `op`, as the end of a sentence about it; None if nothing is."""
+        """Return what is wrong with `op`, as the rest of a sentence about it; None if nothing is."""
 
     @property
     @abstractmethod
     def remedy(self) -> str:
-        """What it would take to meet it."""
+        """How to satisfy the condition."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class StaticShape(Condition):
     remedy = "give the model's inputs fixed shapes"
 
     def broken(self, op: TypedOp) -> str | None:
-        return "has a shape that is known only when it runs" if any(o.is_open for o in op.operands) else None
+        return "has a shape that is known only at run time" if any(o.is_open for o in op.operands) else None
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ConstantOperand(Condition):
 
 @dataclass(frozen=True)
 class PresentOperand(Condition):
-    """The input at `slot` is not left out."""
+    """The input at `slot` is present."""
 
     slot: int
     name: str = "bias"
@@ -67,7 +67,7 @@ class PresentOperand(Condition):
 
 @dataclass(frozen=True)
 class SymmetricOperand(Condition):
-    """The integers at input `slot` have the zero point 0."""
+    """The integers at input `slot` have zero point 0."""
 
     slot: int
     remedy = "quantize it symmetrically"
@@ -91,7 +91,7 @@ class ScaleRatio(Condition):
     remedy = "widen the range of its output, or of an input"
 
     def ratios(self, op: TypedOp) -> tuple[float, ...]:
-        """One for each channel; none as long as the parameters are not known."""
+        """Return one ratio for each channel; none as long as the parameters are not known."""
         read = [None if (o := op.input(slot)) is None else o.params for slot in self.of]
         made = op.outputs[0].params if op.outputs else None
         if made is None or len(made.scales) != 1 or made.scale == 0:
@@ -107,7 +107,7 @@ class ScaleRatio(Condition):
 
 
 def _products(params: list[QuantParams | None]) -> tuple[float, ...]:
-    """Products of scales, channel by channel where one has several."""
+    """Return products of scales, per channel if one of them is per-channel."""
     scales = [p.scales for p in params if p is not None]
     if len(scales) < len(params):
         return ()
@@ -120,7 +120,7 @@ def _products(params: list[QuantParams | None]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class SlopeRatio(Condition):
-    """The same of negative values, which LEAKY_RELU multiplies with alpha."""
+    """`ScaleRatio` for negative values, which LEAKY_RELU multiplies by alpha."""
 
     low: float
     high: float
@@ -130,13 +130,13 @@ class SlopeRatio(Condition):
         for ratio in ScaleRatio(self.low, self.high).ratios(op):
             slope = abs(ratio * float(op.option("alpha", 0.0)))
             if not self.low <= slope <= self.high:
-                return f"multiplies negative integers with {slope:.3g}; {self.low:.3g} to {self.high:.3g} are taken"
+                return f"multiplies negative integers by {slope:.3g}; {self.low:.3g} to {self.high:.3g} are taken"
         return None
 
 
 @dataclass(frozen=True)
 class SameParameters(Condition):
-    """All integers that flow through it have one scale and zero point."""
+    """All activations of the op have one scale and zero point."""
 
     remedy = "give its inputs and outputs one range"
 
@@ -147,7 +147,7 @@ class SameParameters(Condition):
 
 @dataclass(frozen=True)
 class Not(Condition):
-    """The other condition is broken: for rows about what goes wrong then."""
+    """The other condition is broken: for rows that describe what goes wrong then."""
 
     condition: Condition
     remedy = ""
@@ -189,7 +189,7 @@ class OperandTypes(Condition):
 
 @dataclass(frozen=True)
 class InputCount(Condition):
-    """So many inputs at least and at most."""
+    """The number of inputs lies within these limits."""
 
     least: int
     most: int
@@ -202,7 +202,7 @@ class InputCount(Condition):
 
 @dataclass(frozen=True)
 class OutputCount(Condition):
-    """So many outputs at least and at most."""
+    """The number of outputs lies within these limits."""
 
     least: int
     most: int
@@ -215,7 +215,7 @@ class OutputCount(Condition):
 
 @dataclass(frozen=True)
 class PerTensorOnly(Condition):
-    """The weights have one scale, not one for each channel or block."""
+    """The weights have a per-tensor scale, not one for each channel or block."""
 
     remedy = "quantize its weights with one scale (per_tensor in a recipe)"
 
@@ -242,7 +242,7 @@ class WeightBits(Condition):
 
 @dataclass(frozen=True)
 class OptionIn(Condition):
-    """An option of the op has one of these values; `default` is what it has where the file says nothing."""
+    """An option of the op has one of these values; `default` applies if the file does not set it."""
 
     name: str
     values: tuple[object, ...]
@@ -259,10 +259,10 @@ class OptionIn(Condition):
 
 @dataclass(frozen=True)
 class Fused(Condition):
-    """The activation function that it applies to its output is one of these."""
+    """The fused activation function is one of these."""
 
     names: tuple[str, ...]
-    remedy = "let an op of its own apply the activation function"
+    remedy = "apply the activation function in a separate op"
 
     def broken(self, op: TypedOp) -> str | None:
         return None if op.fused in self.names else f"applies {op.fused} to its output"
@@ -270,7 +270,7 @@ class Fused(Condition):
 
 @dataclass(frozen=True)
 class Rank(Condition):
-    """The first input has so many dimensions at least and at most."""
+    """The rank of the input at `slot` lies within these limits."""
 
     least: int
     most: int
@@ -305,7 +305,7 @@ class DimensionMultiple(Condition):
 
 @dataclass(frozen=True)
 class Values(Condition):
-    """The numbers of the constant at `slot` lie between these."""
+    """The values of the constant at `slot` lie within these limits."""
 
     slot: int
     least: float
@@ -326,7 +326,7 @@ class Values(Condition):
 
 @dataclass(frozen=True)
 class PoolCoversStride(Condition):
-    """The window of a pooling is no smaller than its steps."""
+    """The window of a pooling op is at least as large as its stride."""
 
     remedy = "slice before pooling"
 
@@ -339,14 +339,14 @@ class PoolCoversStride(Condition):
 
 @dataclass(frozen=True)
 class ZeroOperand(Condition):
-    """The constant at input `slot`, called `name`, holds nothing but zeros."""
+    """The constant at input `slot`, called `name`, is all zeros."""
 
     slot: int
     name: str
 
     @property
     def remedy(self) -> str:
-        return f"do its {self.name} with an op before it"
+        return f"do its {self.name} in a separate op before it"
 
     def broken(self, op: TypedOp) -> str | None:
         operand = op.input(self.slot)
@@ -356,7 +356,7 @@ class ZeroOperand(Condition):
 
 @dataclass(frozen=True)
 class AbsentOperand(Condition):
-    """None of the inputs `slots`, which make a variant called `name`, is there."""
+    """None of the inputs `slots`, which select a variant called `name`, is present."""
 
     slots: tuple[int, ...]
     name: str

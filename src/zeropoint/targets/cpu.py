@@ -1,7 +1,7 @@
 """Phones, desktops and servers: LiteRT with XNNPACK, the delegate that applications get by default.
 
-tests/targets/test_cpu.py asks the delegate about a one-op model for every row and condition, so that a new LiteRT tells
-what has changed.
+tests/targets/test_cpu.py checks every row and condition against the delegate with a one-op model, so that a new LiteRT
+shows what has changed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KEEPS_AXES = (OptionIn("ellipsisMask", (0,), 0), OptionIn("newAxisMask", (0,), 0
 
 # fmt: off
 XNNPACK: tuple[TargetRule, ...] = (
-    # One scale throughout, or the delegate takes the op and then fails to load the model.
+    # One scale throughout; otherwise the delegate takes the op and then fails to load the model.
     TargetRule(("CONCATENATION", "MAX_POOL_2D"), INT8, (Not(SameParameters()),),
          speed="refused", reason="has other scales for its inputs than for its output", remedy=SameParameters.remedy),
     # Layers.
@@ -85,17 +85,17 @@ XNNPACK: tuple[TargetRule, ...] = (
     TargetRule(("QUANTIZE",), UINT8, (OutputTypes(UINT8), ScaleRatio(2**-8, 2**7, closed=True))),
     TargetRule(("DEQUANTIZE",), INT8 + UINT8),
     TargetRule(("DEQUANTIZE",), FLOAT, (ConstantOperand(0), OperandTypes(0, (DType.FLOAT16, DType.INT8)))),
-    # MediaPipe's.
+    # MediaPipe's custom ops.
     TargetRule(("Convolution2DTransposeBias",), FLOAT),
 )
 # fmt: on
 
 SIGNED_ONLY = frozenset({"ELU", "BATCH_MATMUL", "SLICE", "STRIDED_SLICE", "SUM", "QUANTIZE", "DEQUANTIZE"})
-"""Kinds that the delegate takes in int8 but not in uint8, or that have uint8 rows of their own."""
+"""Kinds that the delegate takes in int8 but not in uint8, or that have separate uint8 rows."""
 
 
 def unsigned(rule: TargetRule) -> TargetRule | None:
-    """The row for uint8, the older kind of models, where the delegate takes these like int8."""
+    """Return the row for uint8, the older type of models, if the delegate takes it like int8."""
     kinds = tuple(kind for kind in rule.kinds if kind not in SIGNED_ONLY)
     if DType.INT8 not in rule.activations or not kinds or (rule.weights and DType.INT8 not in rule.weights):
         return None

@@ -1,4 +1,4 @@
-"""Further conditions, that compilers for small devices have: shapes, sizes and options beyond the types."""
+"""Further conditions of compilers for small devices: shapes, sizes and options beyond the types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .typed_op import TypedOp
 
 @dataclass(frozen=True)
 class NoType(Condition):
-    """None of its operands has one of these types, unless it is a scalar and these are excepted."""
+    """No operand has one of these types, except scalars if these are exempt."""
 
     types: tuple[DType, ...]
     but_scalars: bool = False
@@ -27,7 +27,7 @@ class NoType(Condition):
 
 @dataclass(frozen=True)
 class NoScalars(Condition):
-    """Whatever flows through it has dimensions."""
+    """No activation is a scalar."""
 
     remedy = "keep the dimensions (keep_dims)"
 
@@ -38,19 +38,19 @@ class NoScalars(Condition):
 
 @dataclass(frozen=True)
 class OnlyBatchOpen(Condition):
-    """No dimension but the first is left to the caller."""
+    """Only the first dimension may be dynamic."""
 
     remedy = "give the model's inputs fixed shapes"
 
     def broken(self, op: TypedOp) -> str | None:
         tensors = (t for t in (*op.op.inputs, *op.op.outputs) if t is not None)
         is_open = any(d < 0 for t in tensors for d in (t.shape_signature or t.shape)[1:])
-        return "has a shape that is known only when it runs" if is_open else None
+        return "has a shape that is known only at run time" if is_open else None
 
 
 @dataclass(frozen=True)
 class OneBatch(Condition):
-    """Tensors of four dimensions hold one sample."""
+    """Four-dimensional tensors have batch size 1."""
 
     remedy = "fix the batch to 1"
 
@@ -72,7 +72,7 @@ class BiasBelow(Condition):
         values = None if bias is None else bias.data
         if bias is None or values is None or not values.size:
             return None
-        if values.dtype.kind == "f":  # planned: numbers and parameters, not integers yet
+        if values.dtype.kind == "f":  # planned: real values and parameters, not integers yet
             if bias.params is None:
                 return None
             values = values / np.array(bias.params.scales)
@@ -82,7 +82,7 @@ class BiasBelow(Condition):
 
 @dataclass(frozen=True)
 class OptionBelow(Condition):
-    """None of these options of the op is more than `most`."""
+    """None of these options of the op exceeds `most`."""
 
     names: tuple[str, ...]
     most: int
@@ -98,7 +98,7 @@ class OptionBelow(Condition):
 
 @dataclass(frozen=True)
 class EitherOf(Condition):
-    """One of these is met."""
+    """At least one of these conditions is met."""
 
     conditions: tuple[Condition, ...]
 
@@ -113,9 +113,10 @@ class EitherOf(Condition):
 
 @dataclass(frozen=True)
 class Factors(Condition):
-    """An image grows by one of these factors in both directions; by one of those of `half_pixel` with that option.
+    """An image is scaled by one of these factors in both directions; with the option `half_pixel`, by one of its own
+    list.
 
-    `alike`: in both by the same one, unless there is a single pixel, or as many as before.
+    `alike`: by the same factor in both directions, unless the image has a single pixel or keeps its size.
     """
 
     factors: tuple[int, ...]
@@ -139,7 +140,7 @@ class Factors(Condition):
 
 @dataclass(frozen=True)
 class AlongAxes(Condition):
-    """The axes at input `slot` are constant, and all of them among these, counted from the end."""
+    """The axes at input `slot` are constant, and all among these, counted from the end."""
 
     slot: int
     axes: tuple[int, ...]
@@ -158,7 +159,7 @@ class AlongAxes(Condition):
 
 @dataclass(frozen=True)
 class KnownToHaveOneScale(Condition):
-    """The weights have one scale for certain: as long as none is chosen there may be one for each channel."""
+    """The weights are known to be per-tensor: until scales are chosen, they may become per-channel."""
 
     remedy = "give it 8-bit weights, or one scale"
 

@@ -1,4 +1,5 @@
-"""Google's Edge TPU (Coral). Its compiler is no Python package, so no test asks it: these are the published limits."""
+"""Google's Edge TPU (Coral). Its compiler is not a Python package, so no test runs it: these are the published
+limits."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class ThreeDimensions(Condition):
 
 @dataclass(frozen=True)
 class UnitStrides(Condition):
-    """A slice without steps."""
+    """A slice has unit strides."""
 
     remedy = "slice without steps"
 
@@ -40,7 +41,7 @@ class UnitStrides(Condition):
 
 @dataclass(frozen=True)
 class EqualDilation(Condition):
-    """Dilated alike in both directions."""
+    """The dilation is the same in both directions."""
 
     remedy = "dilate rows as columns"
 
@@ -50,7 +51,7 @@ class EqualDilation(Condition):
 
 
 def tpu(kinds: str, *conditions: Condition) -> TargetRule:
-    """Ops that the Edge TPU takes in 8 bits: shapes are fixed, weights constant."""
+    """Return the rule for ops that the Edge TPU takes in 8 bits: static shapes, constant weights."""
     return TargetRule(tuple(kinds.split()), BYTES, (StaticShape(), ThreeDimensions(), *conditions))
 
 

@@ -1,6 +1,6 @@
-"""Arm's Ethos-U: NPUs beside a Cortex-M, which runs what they do not take in TensorFlow Lite Micro.
+"""Arm's Ethos-U: NPUs next to a Cortex-M, which runs the remaining ops in TensorFlow Lite Micro.
 
-Facts are those of Vela's own report (`vela --supported-ops-report`), and what it does with one-op models:
+The facts come from Vela's own report (`vela --supported-ops-report`) and from compiling one-op models:
 tests/targets/test_ethos_u.py compiles them again.
 """
 
@@ -37,7 +37,7 @@ SMALL_WINDOW = OptionBelow(("filterWidth", "filterHeight"), 8)
 
 @dataclass(frozen=True)
 class MeanFits(Condition):
-    """Vela averages over depth only where the image has a side of 1, and over at most 4095 elements of an axis."""
+    """Vela averages over depth only if the image has a side of 1, and over at most 4095 elements of an axis."""
 
     remedy = "average in two steps, or transpose"
 
@@ -56,7 +56,7 @@ class MeanFits(Condition):
 
 @dataclass(frozen=True)
 class ForwardSlices(Condition):
-    """Slices go forwards, and in steps over rows and columns only."""
+    """Slices run forwards, with strides only over rows and columns."""
 
     remedy = "slice without steps"
 
@@ -74,7 +74,7 @@ class ForwardSlices(Condition):
 
 @dataclass(frozen=True)
 class LastAxisUpTo(Condition):
-    """It works along the last axis, which has at most so many elements."""
+    """The op works along the last axis, which has at most this many elements."""
 
     most: int
     remedy = "transpose its input"
@@ -91,7 +91,7 @@ class LastAxisUpTo(Condition):
 
 
 def npu(kinds: str, types: tuple[DType, ...], *conditions: Condition) -> TargetRule:
-    """Ops that the NPU takes in these types; their weights have 8 bits."""
+    """Return the rule for ops that the NPU takes in these types; their weights have 8 bits."""
     return TargetRule(tuple(kinds.split()), types, (*GENERAL, *conditions), (*ANY, INT32))
 
 
@@ -101,15 +101,15 @@ def refused(reason: str, remedy: str, kinds: str, types: tuple[DType, ...], *con
 
 # fmt: off
 FAILS = (
-    refused("has weights of fewer than 8 bits, at which Vela dies", "give it 8-bit weights", "", (),
+    refused("has weights of fewer than 8 bits, on which Vela crashes", "give it 8-bit weights", "", (),
             Not(NoType(NARROW))),
-    refused("is not in 8 bits, at which Vela ends the compilation", "quantize it to int8", "ARG_MAX HARD_SWISH",
+    refused("is not in 8 bits, on which Vela aborts the compilation", "quantize it to int8", "ARG_MAX HARD_SWISH",
             (FLOAT, INT16, INT32, DType.BOOL)),
-    refused("computes in float, at which Vela ends the compilation", "quantize it to int8",
+    refused("computes in float, on which Vela aborts the compilation", "quantize it to int8",
             "UNIDIRECTIONAL_SEQUENCE_LSTM", (FLOAT,)),
-    refused("computes in int16, at which Vela fails", "quantize it to int8", "PRELU", (INT16,)),
+    refused("computes in int16, on which Vela fails", "quantize it to int8", "PRELU", (INT16,)),
 )
-"""Where the compilation ends without a result (Vela 5.2)."""
+"""Ops on which the compilation ends without a result (Vela 5.2)."""
 
 COMMON = (
     npu("ADD SUB MUL", (*ANY, INT32)),
@@ -133,7 +133,7 @@ COMMON = (
 
 
 def family(limit: int) -> tuple[TargetRule, ...]:
-    """Layers with weights; their 64-bit biases are at most `limit`."""
+    """Return the rules for layers with weights, whose 64-bit biases are at most `limit`."""
     small = limit < 2**40
     strides = (EitherOf((SHORT_STRIDES, VALID)),) if small else ()
     return (
@@ -146,7 +146,7 @@ def family(limit: int) -> tuple[TargetRule, ...]:
 
 U55_RULES = (
     *FAILS,
-    refused("has truth values, at which Vela fails", "end the model before it", "", (),
+    refused("has booleans, on which Vela fails", "end the model before it", "", (),
             Not(NoType((DType.BOOL,), but_scalars=True))),
     *family(2**40 - 1),
     *COMMON,
@@ -159,9 +159,9 @@ POWERS = tuple(2**k for k in range(11))
 COMPARISONS = "EQUAL NOT_EQUAL GREATER GREATER_EQUAL LESS LESS_EQUAL"
 U85_RULES = (
     *FAILS,
-    refused("computes in int64, at which Vela dies", "compute it in int32",
+    refused("computes in int64, on which Vela crashes", "compute it in int32",
             f"ADD SUB MUL MAXIMUM MINIMUM SUM REDUCE_MAX REDUCE_MIN SELECT SELECT_V2 {COMPARISONS}", (INT64,)),
-    refused("computes in int32, at which Vela dies", "subtract and multiply", "SQUARED_DIFFERENCE", (INT32,)),
+    refused("computes in int32, on which Vela crashes", "subtract and multiply", "SQUARED_DIFFERENCE", (INT32,)),
     *family(2**48 - 1),
     *COMMON,
     npu(f"BATCH_MATMUL SELECT SELECT_V2 {COMPARISONS}", BOTH),
@@ -176,12 +176,12 @@ U85_RULES = (
 # fmt: on
 
 MACS = {"u55": (32, 64, 128, 256), "u65": (256, 512), "u85": (128, 256, 512, 1024, 2048)}
-"""Multiply-accumulates in a cycle: what tells the sizes of a family apart."""
+"""Multiply-accumulates per cycle, which distinguish the sizes of a family."""
 
 ETHOS_U = tuple(
     Target(
         f"ethos-{series}-{macs}",
-        f"Arm Ethos-{series.upper()} with {macs} multiply-accumulates in a cycle, beside a Cortex-M that runs TFLM",
+        f"Arm Ethos-{series.upper()} with {macs} multiply-accumulates per cycle, next to a Cortex-M that runs TFLM",
         "the NPU",
         U85_RULES if series == "u85" else U55_RULES,
         source="Vela's report of supported ops, and its compilation of every op by tests/targets/test_ethos_u.py",

@@ -1,4 +1,4 @@
-"""LiteRT without a delegate: every op that has a kernel, in integers or not."""
+"""LiteRT without a delegate: every op that has a kernel, integer or float."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .target import Target, TargetRule
 
 NO_FLOATS = tuple(dtype for dtype in DType if not dtype.is_float)
 FROM_FLOAT = TargetRule(("QUANTIZE",), (DType.FLOAT32,), (OutputTypes(NO_FLOATS),))
-"""What makes integers of a model's float inputs, as DEQUANTIZE, which computes with integers, undoes it."""
+"""QUANTIZE of a model's float inputs counts as integer arithmetic, like its inverse DEQUANTIZE."""
 
 LITERT = Target(
     "litert",
@@ -20,7 +20,7 @@ LITERT = Target(
     source="the op table, which tests/conformance runs in LiteRT",
     version="ai-edge-litert 2.3",
 )
-"""Whatever LiteRT loads: the op table says what that is."""
+"""Everything that LiteRT loads, as listed in the op table."""
 
 INTEGER = Target(
     "integer",

@@ -1,6 +1,6 @@
-"""Devices and runtimes that models are made for: where each op runs, why, and what would move it.
+"""Devices and runtimes that models are made for: where each op runs, why, and what would change that.
 
-A target is a value, its facts are rows. The planner asks it in one place: `plan/match.py`.
+A target is a value; its facts are rows. The planner asks it in one place: `plan/match.py`.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from .device_conditions import BiasBelow
 from .typed_op import TypedOp
 
 Speed = Literal["fast", "slow", "refused"]
-"""fast: as the target is meant to run it; slow: it runs, but elsewhere; refused: a model with it does not run."""
+"""fast: runs as the target intends; slow: runs, but elsewhere; refused: a model with this op does not run."""
 
 
 class Rewrite(Enum):
-    """A change that makes a model fit a target; `plan/prepare.py` carries them out before anything is planned."""
+    """A change that adapts a model to a target; `plan/prepare.py` applies them before planning."""
 
-    SHORT_CONCATENATIONS = "concatenations of more inputs than the target takes are made in several steps"
-    UNIT_STEPS = "slices that skip elements are made of reshapes and slices that do not"
-    FIXED_SHAPES = "open dimensions are fixed, and what is computed from shapes alone becomes constant"
-    PLAIN_CLAMPS = "RELU_0_TO_1 and RELU_N1_TO_1 become ops that are clamped as they are fused"
-    SELECT_V2 = "SELECT becomes SELECT_V2 where both compute the same"
-    LONG_LSTM = "LSTM layers name all 24 inputs, absent ones too"
+    SHORT_CONCATENATIONS = "concatenations of more inputs than the target takes are split into several"
+    UNIT_STEPS = "strided slices are replaced by reshapes and slices without strides"
+    FIXED_SHAPES = "dynamic dimensions are fixed, and what is computed from shapes alone becomes constant"
+    PLAIN_CLAMPS = "RELU_0_TO_1 and RELU_N1_TO_1 become ops with a fused activation"
+    SELECT_V2 = "SELECT becomes SELECT_V2 if both compute the same"
+    LONG_LSTM = "LSTM layers list all 24 inputs, including absent ones"
 
 
 @dataclass(frozen=True)
 class OpVerdict:
-    """Where an op runs: how fast and on what (`place`). If it is not fast, why not, and what would move it."""
+    """Where an op runs: how fast and on what (`place`). If it is not fast, why, and what would change that."""
 
     speed: Speed
     place: str
@@ -55,8 +55,8 @@ class OpVerdict:
 class TargetRule:
     """A row: ops of these `kinds`, computing in these types, run with this `speed` if all conditions are met.
 
-    `activations` and `weights` are the types that the row is about, none of them standing for any; float `weights`
-    tell float arithmetic from that with integer weights. Rows for ops that are not fast say the `reason`.
+    `activations` and `weights` are the types that the row applies to, empty for any; float `weights` distinguish float
+    arithmetic from dynamic range. Rows for ops that are not fast have a `reason`.
     """
 
     kinds: tuple[str, ...] = ()
@@ -77,13 +77,13 @@ class TargetRule:
 
 @dataclass(frozen=True)
 class Costs:
-    """What time goes into, in units of one float that passes through a fast op. Ratios of orders of magnitude.
+    """The cost of operations, relative to passing one float through a fast op. Only orders of magnitude.
 
-    They are medians over x86 with AVX2, where integers multiply as slowly as floats, and processors that have
-    instructions for products of bytes (VNNI, dot product on ARM), where they are four times as fast. `dynamic`: dense
-    layers between floats may round their inputs as they run. `float_depthwise`: depthwise layers may be float, on
-    processors on which their integers multiply no faster than floats, as those instructions only sum over channels.
-    `fused_pads`: a PAD is part of the convolution that reads it, unless a conversion stands between the two.
+    They are medians over x86 with AVX2, where integer multiplication is as slow as float, and processors with
+    instructions for products of bytes (VNNI, dot product on ARM), where it is four times as fast. `dynamic`: dense
+    layers between floats may quantize their inputs at run time. `float_depthwise`: depthwise layers may stay float on
+    processors on which their integer arithmetic is no faster, because those instructions only sum over channels.
+    `fused_pads`: a PAD is fused into the convolution that reads it, unless a conversion stands between the two.
     """
 
     float_mac: float = 0.1
@@ -103,12 +103,13 @@ class Costs:
 
 @dataclass(frozen=True, repr=False)
 class Target(Brief):
-    """A device or runtime: `rules` say what runs at `place`; the first that is about an op and met decides.
+    """A device or runtime: `rules` say what runs at `place`; the first applicable rule whose conditions are met
+    decides.
 
-    What no rule takes runs on the `fallback`, slowly; without one it is refused. `about` is what the target means to
-    users, `source` where the facts come from, `version` of what they hold. `rewrites` are what it wants changed first.
-    With `costs`, ops that it does not run fast in integers are left float where that takes less time. `tool` is the
-    device's own, which has the last word: `runtime/device_tools.py` runs it.
+    Ops that no rule covers run slowly on the `fallback`; without one they are refused. `about` describes the target to
+    users, `source` says where the facts come from, `version` which version they hold for. `rewrites` are applied to
+    models first. With `costs`, ops that are not fast in integers stay float where that takes less time. `tool` is the
+    device's own tool, which has the last word: `runtime/device_tools.py` runs it.
     """
 
     name: str
@@ -123,13 +124,13 @@ class Target(Brief):
     tool: Literal["tflm", "vela"] | None = None
 
     def verdict(self, op: TypedOp) -> OpVerdict:
-        """Where `op` runs."""
+        """Return where `op` runs."""
         broken: OpVerdict | None = None
         for rule in self._about(op):
             found = next(((why, c.remedy) for c in rule.conditions if (why := c.broken(op)) is not None), None)
             if found is None:
                 return OpVerdict(rule.speed, "" if rule.speed == "refused" else self.place, rule.reason, rule.remedy)
-            if rule.speed != "refused":  # to be about what goes wrong, and not met, is no reason
+            if rule.speed != "refused":  # a row about a failure that does not apply is no reason
                 broken = broken or OpVerdict("refused", "", *found)
         unknown = broken or OpVerdict("refused", "", *self._unknown(op))
         elsewhere = None if self.fallback is None else self.fallback.verdict(op)
@@ -139,12 +140,12 @@ class Target(Brief):
 
     @cached_property
     def bias_limit(self) -> float | None:
-        """The greatest integer in a bias that it takes in every layer, with a bit to spare."""
+        """The largest integer in a bias that is accepted in every layer, with a bit to spare."""
         conditions = (c for rule in self.rules for c in rule.conditions if isinstance(c, BiasBelow))
         return min((c.limit / 2 for c in conditions), default=None)
 
     def conditions(self, op: TypedOp) -> tuple[Condition, ...]:
-        """What the target demands of `op` to run it fast."""
+        """Return what the target demands of `op` to run it fast."""
         return next((rule.conditions for rule in self._about(op) if rule.speed == "fast"), ())
 
     def _about(self, op: TypedOp) -> Iterator[TargetRule]:
@@ -152,17 +153,17 @@ class Target(Brief):
 
     @cached_property
     def _general(self) -> tuple[TargetRule, ...]:
-        """Rules about whatever op."""
+        """The rules that apply to any op."""
         return tuple(rule for rule in self.rules if not rule.kinds)
 
     @cached_property
     def _by_kind(self) -> Mapping[str, tuple[TargetRule, ...]]:
-        """Rules about each kind, in their order, general ones included."""
+        """The rules for each kind, in order, including general ones."""
         kinds = {kind for rule in self.rules for kind in rule.kinds}
         return {kind: tuple(r for r in self.rules if not r.kinds or kind in r.kinds) for kind in kinds}
 
     def _unknown(self, op: TypedOp) -> tuple[str, str]:
-        """What to say of an op that no rule is about: the reason, and the types in which there is a rule for it."""
+        """Return the reason for an op that no rule covers, and the types in which there is a rule for it."""
         known = [rule for rule in self._by_kind.get(op.label, ()) if rule.kinds and rule.speed == "fast"]
         types = {t.label: t for rule in known for t in rule.activations}
         if not types and op.activations is not None and any(rule.activations for rule in self._general):

@@ -1,6 +1,6 @@
 """TensorFlow Lite Micro, which runs models on microcontrollers: the kernels of its portable build.
 
-Facts were found by running one-op models in its interpreter; tests/targets/test_tflm.py does so again.
+The facts were found by running one-op models in its interpreter; tests/targets/test_tflm.py does so again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ FLOAT, INT8, INT16, INT32, INT64 = DType.FLOAT32, DType.INT8, DType.INT16, DType
 BOOL, UINT8, INT4 = DType.BOOL, DType.UINT8, DType.INT4
 BOTH = (INT8, INT16)
 NUMBERS = (FLOAT, INT8, INT16, INT32, BOOL)
-"""Types that CAST goes between."""
+"""Types that CAST converts between."""
 
-SOFTWARE = "computes in float, which microcontrollers without a float unit do in software"
+SOFTWARE = "computes in float, which microcontrollers without an FPU emulate in software"
 PLAIN_LSTM = (
     InputCount(24, 24),
     PresentOperand(Gate.INPUT.weights, "input gate"),
@@ -42,7 +42,8 @@ PLAIN_LSTM = (
 def rows(
     kinds: str, types: Iterable[DType], *conditions: Condition, weights: tuple[DType, ...] = ()
 ) -> list[TargetRule]:
-    """Ops of these kinds in these types; float is slow, and beside integers no weights are float."""
+    """Return rules for ops of these kinds in these types; float is slow, and integer activations never have float
+    weights."""
     known, every = tuple(kinds.split()), tuple(types)
     integers = tuple(t for t in every if t is not FLOAT)
     made = [TargetRule(known, integers, conditions, weights)] if integers else []
@@ -53,7 +54,7 @@ def rows(
 
 # fmt: off
 RULES = (
-    # Weighted ops. There are no hybrid kernels: weights are float where activations are.
+    # Ops with weights. There are no hybrid kernels: weights are float if activations are.
     *rows("CONV_2D", (FLOAT, INT8), weights=(INT8, INT4)),
     *rows("CONV_2D", (INT16,), weights=(INT8,)),
     *rows("DEPTHWISE_CONV_2D TRANSPOSE_CONV FULLY_CONNECTED PRELU", (FLOAT, INT8, INT16), weights=(INT8,)),
@@ -90,13 +91,13 @@ RULES = (
     *rows("MIRROR_PAD GATHER GATHER_ND EMBEDDING_LOOKUP", (FLOAT, INT8)),
     *rows("SPACE_TO_DEPTH DEPTH_TO_SPACE BATCH_TO_SPACE_ND", (FLOAT, INT8)),
     *rows("SPACE_TO_BATCH_ND", (FLOAT,)),
-    *rows("SPACE_TO_BATCH_ND", (INT8,), ZeroOperand(2, "padding")),  # it pads with integers 0, whatever the zero point
+    *rows("SPACE_TO_BATCH_ND", (INT8,), ZeroOperand(2, "padding")),  # it pads with integer 0, ignoring the zero point
     *rows("DYNAMIC_UPDATE_SLICE", (FLOAT, INT8, INT16, INT32)),
     *rows("FILL", (FLOAT, INT8, INT32), ConstantOperand(0)),
     *rows("SELECT_V2 ZEROS_LIKE", (FLOAT, INT8, INT16)),
-    # Truth values, shapes, conversions, control flow.
+    # Booleans, shapes, conversions, control flow.
     *rows("EQUAL NOT_EQUAL", (FLOAT, INT8, INT32, INT64, BOOL)),
-    *rows("GREATER GREATER_EQUAL LESS LESS_EQUAL", (FLOAT, INT8, INT32, INT64)),  # int16: it forgets the scales
+    *rows("GREATER GREATER_EQUAL LESS LESS_EQUAL", (FLOAT, INT8, INT32, INT64)),  # int16: it ignores the scales
     *rows("LOGICAL_AND LOGICAL_OR LOGICAL_NOT REDUCE_ALL", (BOOL,)),
     TargetRule(("SHAPE",)),
     TargetRule(("CAST",), NUMBERS, (OutputTypes(NUMBERS),)),
@@ -128,10 +129,10 @@ IRREGULAR = {
     "UNIDIRECTIONAL_SEQUENCE_LSTM": "UnidirectionalSequenceLSTM",
     "ethos-u": "EthosU",
 }
-"""Ops that its resolver does not call by their name in capitals."""
+"""Ops whose resolver method does not follow from their name."""
 
 
 def resolver_method(label: str) -> str:
-    """What MicroMutableOpResolver calls an op: CONV_2D is added by AddConv2D."""
+    """Return the method of MicroMutableOpResolver that adds an op: AddConv2D for CONV_2D."""
     regular = "".join(part if part[0].isdigit() else part.capitalize() for part in label.split("_"))
     return f"Add{IRREGULAR.get(label, regular)}"

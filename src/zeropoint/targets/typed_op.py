@@ -1,4 +1,4 @@
-"""An op with the types and parameters of its operands: what a target is asked about."""
+"""An op with the types and parameters of its operands, as targets are asked about it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ..parallel import cached_property
 from ..recipe import Scheme
 
 Form = DType | QuantParams
-"""A type, with parameters once these are chosen."""
+"""A type, with parameters once these have been chosen."""
 
 BIASES = {DType.INT8: DType.INT32, DType.INT16: DType.INT64}
-"""What biases are held in beside activations of a type."""
+"""The type of biases for each type of activations."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor as an op reads or makes it.
+    """A tensor as an op reads or produces it.
 
-    `params` are None for floats, and for integers as long as none are chosen; `block` is how many elements share a
-    scale, if these are blocks. `is_open`: a dimension is left to the caller. The numbers of a `constant` are those of
-    its tensor: floats where a plan will make integers of them.
+    `params` are None for floats, and for integers until they are chosen; `block` is the block size of blockwise
+    weights. `is_open`: a dimension is dynamic. The values of a `constant` are those of its tensor: floats if a plan is
+    going to quantize them.
     """
 
     dtype: DType
@@ -39,7 +39,7 @@ class Operand:
 
     @classmethod
     def of(cls, tensor: Tensor, form: Form | None = None) -> Operand:
-        """A tensor as it stands in a file, or as it will be in this form."""
+        """Return a tensor as it is in a file, or as it will be in this form."""
         if form is None:
             dtype, params, details = tensor.dtype, tensor.params, tensor.quantization and tensor.quantization.details
             block = details.record.get("blockSize") if isinstance(details, BlockScales) else None
@@ -56,7 +56,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class TypedOp:
-    """An op of a file, or one that is planned: its kind and options, and its operands in the types they will have."""
+    """An op of a file or of a plan: its kind and options, and its operands in the types they will have."""
 
     op: Op
     inputs: tuple[Operand | None, ...]
@@ -67,7 +67,7 @@ class TypedOp:
     def of_file(
         cls, op: Op, ops: Mapping[str, OpSpec] = OPS, unpacked: Mapping[Tensor, Tensor] | None = None
     ) -> TypedOp:
-        """An op as it stands in a file. `unpacked` are tensors that hold a constant in another form, with that one."""
+        """Return an op as it is in a file. `unpacked` maps tensors to the constants they are dequantized from."""
         held = unpacked or {}
         read = [None if t is None else Operand.of(t) for t in op.inputs]
         for slot, tensor in enumerate(op.inputs):
@@ -78,7 +78,7 @@ class TypedOp:
 
     @classmethod
     def of_scheme(cls, op: Op, scheme: Scheme, ops: Mapping[str, OpSpec] = OPS) -> TypedOp:
-        """A float op that is to compute as `scheme` asks, before parameters are chosen."""
+        """Return a float op as `scheme` asks for it, before parameters are chosen."""
         spec = ops.get(op.kind)
         flow = scheme.activations or DType.FLOAT32
         weights = DType.FLOAT32 if scheme.unpacked else scheme.weights or DType.FLOAT32
@@ -95,7 +95,7 @@ class TypedOp:
     def of_plan(
         cls, op: Op, read: Callable[[Use], Form], made: Callable[[Tensor], Form], ops: Mapping[str, OpSpec] = OPS
     ) -> TypedOp:
-        """A float op whose operands will have these forms. What is no float stays as it is."""
+        """Return a float op whose float operands will have these forms."""
         inputs = [
             None if t is None else Operand.of(t, read(Use(op, slot)) if t.dtype is DType.FLOAT32 else None)
             for slot, t in enumerate(op.inputs)
@@ -109,12 +109,12 @@ class TypedOp:
 
     @property
     def label(self) -> str:
-        """The kind, or for a custom op its own name."""
+        """The op kind, or the custom code of a custom op."""
         return self.op.label
 
     @cached_property
     def activations(self) -> DType | None:
-        """The type of the data that flow through it; of conversions, that of what they read."""
+        """The type of the activations; for conversions, the type of the input."""
         read = [o for k, o in enumerate(self.inputs) if o is not None and self._flows(k)]
         made = [o for k, o in enumerate(self.outputs) if self.spec is None or self._is_made(k)]
         flowing = [*(o for o in read if o.constant is None), *made, *read, *self.operands]
@@ -128,7 +128,7 @@ class TypedOp:
 
     @cached_property
     def weights(self) -> Operand | None:
-        """The operand that holds trained parameters, if the op multiplies with some."""
+        """The operand that holds trained weights, if the op has any."""
         for slot, operand in enumerate(self.inputs):
             role = None if self.spec is None else self.spec.input_role(slot)
             if operand is not None and (isinstance(role, Weight) or self._is_held(role, operand)):
@@ -148,7 +148,7 @@ class TypedOp:
 
     @property
     def fused(self) -> str:
-        """The activation function that it applies to its output: NONE, RELU ..."""
+        """The fused activation function: NONE, RELU, ..."""
         return fused_activation(self.op).name
 
     def option(self, name: str, default: Any = None) -> Any:
