@@ -190,3 +190,104 @@ def test_composites_inside_of_composites_are_inlined_each_with_its_own_tensors()
     result = zeropoint.quantize(model, data=samples, target="integer", effort="quick")
     assert [[o.kind for o in g.ops] for g in result.model.graphs] == [["QUANTIZE", "MUL", "MUL", "DEQUANTIZE"]]
     assert decibels(model, result.model, [[s] for s in samples]) > 30
+
+
+# Constants that are handed to the graphs.
+
+
+WEIGHTS = np.random.default_rng(5).normal(size=(CELLS, CELLS)).astype(np.float32) / 2
+
+
+def branch_of_weights(*, returned: bool = False, called_twice: bool = False) -> Model:
+    """A dense layer, or nothing, on weights that the caller of both branches has."""
+
+    def inputs(prefix: str) -> list:
+        return [act(f"{prefix}/x", 1, CELLS), act(f"{prefix}/w", CELLS, CELLS)]
+
+    (x, w), (same, other), made = inputs("then"), inputs("else"), act("then/y", 1, CELLS)
+    dense = op("FULLY_CONNECTED", [x, w, None], made, options="FullyConnectedOptions")
+    then, no = graph("then", [x, w], [made], dense), graph("else", [same, other], [same])
+    choice, outer, kernel = act("choice", dtype=DType.BOOL), act("x", 1, CELLS), const("w", WEIGHTS)
+    results = [act("y", 1, CELLS), act("z", 1, CELLS)][: 1 + called_twice]
+    if returned:
+        made_too = act("kernel", CELLS, CELLS)
+        then.outputs.append(w)
+        no.outputs.append(other)
+        results.append(made_too)
+    options = {"options": "IfOptions", "thenSubgraphIndex": then, "elseSubgraphIndex": no}
+    calls = [op("IF", [choice, outer, kernel], results[0], *(results[1:] if returned else ()), **options)]
+    if called_twice:
+        calls.append(op("IF", [choice, results[0], const("other", -WEIGHTS)], results[1], **options))
+    return Model([graph("main", [choice, outer], results, *calls), then, no])
+
+
+def choices(count: int = 24) -> list[tuple[Array, Array]]:
+    rng = np.random.default_rng(2)
+    return [(np.bool_(k % 3 > 0), rng.normal(size=(1, CELLS)).astype(np.float32)) for k in range(count)]
+
+
+def test_weights_that_a_branch_is_handed_are_its_own() -> None:
+    """A converter of ONNX passes them in; quantized they stay in the branch, which computes in integers."""
+    model, samples = branch_of_weights(), choices()
+    result = zeropoint.quantize(model, data=samples, target="integer", effort="quick")
+    then = next(g for g in result.model.graphs if g.name == "then")
+    (dense,) = [o for o in then.ops if o.kind == "FULLY_CONNECTED"]
+    assert execution_of(dense) == "integer"
+    assert [len(g.inputs) for g in result.model.graphs] == [2, 1, 1]
+    assert decibels(model, result.model, samples) > 28
+    for mode in ("dynamic", "weights"):
+        made = zeropoint.quantize(model, mode, min_elements=0, effort="quick").model
+        assert not any(t.dtype.is_float and t.is_constant and t.size > CELLS for g in made.graphs for t in g.tensors)
+        assert decibels(model, made, samples) > 28
+
+
+@pytest.mark.parametrize("how", ["returned", "called_twice"])
+def test_constants_that_are_more_than_read_stay_with_the_caller(how: str) -> None:
+    model, samples = branch_of_weights(**{how: True}), choices()
+    result = zeropoint.quantize(model, data=samples, target="integer", effort="quick")
+    assert [len(g.inputs) for g in result.model.graphs] == [2, 2, 2]
+    assert decibels(model, result.model, samples) > 28
+
+
+def loop_over_weights(*, read_behind: bool = False, changed: bool = False) -> Model:
+    """h = W h, three times, where W is carried along."""
+
+    def carried(prefix: str) -> list:
+        kernel, state = act(f"{prefix}/w", CELLS, CELLS), act(f"{prefix}/h", 1, CELLS)
+        return [act(f"{prefix}/step", dtype=DType.INT32), kernel, state]
+
+    given, go = carried("cond"), act("go", dtype=DType.BOOL)
+    cond = graph("cond", given, [go], op("LESS", [given[0], const("limit", np.int32(3))], go, options="LessOptions"))
+    (step, w, h), after, made = carried("body"), act("body/next", dtype=DType.INT32), act("made", 1, CELLS)
+    halved = act("body/halved", CELLS, CELLS)
+    ops = [
+        op("ADD", [step, const("one", np.int32(1))], after, options="AddOptions"),
+        op("FULLY_CONNECTED", [h, w, None], made, options="FullyConnectedOptions"),
+        op("MUL", [w, const("half", np.float32(0.5))], halved, options="MulOptions"),
+    ]
+    body = graph("body", [step, w, h], [after, halved if changed else w, made], *ops[: 2 + changed])
+    ins, outs = [const("zero", np.int32(0)), const("w", WEIGHTS), act("h", 1, CELLS)], carried("last")
+    call = op("WHILE", ins, *outs, options="WhileOptions", condSubgraphIndex=cond, bodySubgraphIndex=body)
+    result, behind = outs[2], act("behind", 1, CELLS)
+    ops = [call]
+    if read_behind:
+        ops.append(op("FULLY_CONNECTED", [result, outs[1], None], behind, options="FullyConnectedOptions"))
+    return Model([graph("main", ins[2:], [behind if read_behind else result], *ops), cond, body])
+
+
+@pytest.mark.parametrize("read_behind", [False, True])
+def test_weights_that_a_loop_carries_along_are_its_own(read_behind: bool) -> None:
+    model, samples = loop_over_weights(read_behind=read_behind), [(x,) for _, x in choices()]
+    result = zeropoint.quantize(model, data=samples, target="integer", effort="quick")
+    dense = [o for g in result.model.graphs for o in g.ops if o.kind == "FULLY_CONNECTED"]
+    assert len(dense) == 1 + read_behind
+    assert {execution_of(o) for o in dense} == {"integer"}
+    assert [len(g.inputs) for g in result.model.graphs] == [1, 2, 2]
+    assert decibels(model, result.model, samples) > 25
+
+
+def test_what_a_loop_changes_stays_carried() -> None:
+    model, samples = loop_over_weights(changed=True), [(x,) for _, x in choices()]
+    result = zeropoint.quantize(model, data=samples, target="integer", effort="quick")
+    assert [len(g.inputs) for g in result.model.graphs] == [1, 3, 3]
+    assert decibels(model, result.model, samples) > 25

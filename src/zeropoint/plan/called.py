@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from ..graph.edit import inline
+from ..graph.edit import drop_unused, inline
 from ..graph.model import Graph, Model, Op, Tensor
-from ..graph.query import reachable_graphs
+from ..graph.query import Uses, reachable_graphs
 from ..ops.states import INITIAL
 from ..recipe import Recipe
 from ..sources.ports import entry_graphs
 
 COMPOSITE = "STABLEHLO_COMPOSITE"
+
+FIRST_PASSED = {"IF": 1, "WHILE": 0}
+"""The first input that an op hands to both graphs that it calls: in front of it is what it decides by."""
 
 
 def computing_graphs(model: Model) -> list[Graph]:
@@ -49,3 +53,50 @@ def _can_be_inlined(callee: Graph) -> bool:
     results = [t for op in callee.ops for t in op.outputs]
     distinct = len(set(callee.outputs)) == len(callee.outputs)
     return distinct and all(t in results for t in callee.outputs) and not any(t.is_variable for t in callee.tensors)
+
+
+def bind_constants(model: Model) -> None:
+    """Let the graphs that an op calls hold the constants that it hands to them: there they can be weights.
+
+    Some converters pass all weights of a branch to it. A loop has to hand such a constant on as it is.
+    """
+    callers = Counter(callee for graph in model.graphs for op in graph.ops for callee in op.graphs())
+    callers.update(entry_graphs(model))  # what is run from outside keeps its inputs
+    for graph in model.graphs:
+        for op in (op for op in graph.ops if op.kind in FIRST_PASSED):
+            if all(callers[callee] == 1 for callee in op.graphs()):
+                _bind_inputs(graph, op)
+
+
+def _bind_inputs(graph: Graph, op: Op) -> None:
+    first = FIRST_PASSED[op.kind]
+    for slot in reversed(range(first, len(op.inputs))):
+        tensor, place = op.inputs[slot], slot - first
+        if tensor is None or tensor.data is None or not _can_be_bound(graph, op, tensor, place):
+            continue
+        del op.inputs[slot]
+        for callee in op.graphs():
+            inner = callee.inputs.pop(place)
+            callee.outputs[:] = [t for t in callee.outputs if t is not inner]
+            inner.buffer, inner.quantization = tensor.buffer, tensor.quantization
+        if op.kind == "WHILE":
+            _read_instead(graph, op.outputs.pop(place), tensor)
+    drop_unused(graph)
+
+
+def _can_be_bound(graph: Graph, op: Op, tensor: Tensor, place: int) -> bool:
+    """Whether the graphs only read the constant; or, in a loop, hand it on, and the caller does not return it."""
+    inside = [callee.inputs[place] for callee in op.graphs()]
+    if any(t.shape != tensor.shape or t.dtype is not tensor.dtype or t.is_constant for t in inside):
+        return False
+    handed_on = [t for callee in op.graphs() for t in callee.outputs if t in inside]
+    if op.kind == "IF":
+        return not handed_on
+    body = op.option("bodySubgraphIndex")
+    is_kept = isinstance(body, Graph) and body.outputs[place] is body.inputs[place] and len(handed_on) == 1
+    return is_kept and op.outputs[place] not in graph.outputs
+
+
+def _read_instead(graph: Graph, before: Tensor, constant: Tensor) -> None:
+    for use in Uses(graph).readers(before):
+        use.op.inputs[use.slot] = constant

@@ -20,7 +20,7 @@ from ..ops import Coefficients, OpSpec, Weight
 from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
 from ..targets import OpVerdict
-from .called import computing_graphs, inline_composites
+from .called import bind_constants, computing_graphs, inline_composites
 from .conversions import with_room_in_outputs
 from .crossing import NOTHING_CROSSES, Crossing, crossings
 from .decompose import decompose, has_float_part
@@ -144,6 +144,7 @@ def prepare_model(model: Model, request: Request) -> Prepared:
     copy = copy_model(model)
     keys = tensor_keys(copy)  # as in the statistics: preparing takes tensors away, and names repeat
     keys |= {new: keys[old] for new, old in inline_composites(copy, request.recipe).items()}
+    bind_constants(copy)
     with signatures_follow(copy):
         made = fit_to_target(copy, request.target, request.ops)
         trained = prepare(copy, request.recipe, request.ops)
