@@ -450,7 +450,7 @@ def test_the_help_of_all_commands_names_no_types(run):
 
 
 def test_help_tells_the_exit_codes(run):
-    assert "Exit codes: 0 fine, 1 a check failed, 2 bad use" in run("--help")[1]
+    assert "Exit codes: 0 success, 1 a check failed, 2 bad usage" in run("--help")[1]
 
 
 # Interrupts.

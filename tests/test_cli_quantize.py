@@ -383,7 +383,7 @@ def test_the_summary_as_json(run, home, tmp_path):
     page = (Path(__file__).parents[1] / "docs" / "quantize-json.md").read_text("utf-8")
     assert all(f"`{name}`" in page for name in told)
     refusal = run("quantize", home / "model.tflite", "--dry-run", "--json", "--data", home / "data.npz")
-    assert "leave out --json" in refused(refusal)
+    assert "omit --json" in refused(refusal)
 
 
 def test_it_says_what_it_wrote(quantize, home):

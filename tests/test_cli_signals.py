@@ -140,11 +140,11 @@ LIMIT = 3_000_000_000
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (MemoryError(), "error: not enough memory: this process may take 3.00 GB (ulimit -v)"),
+        (MemoryError(), "error: not enough memory: this process may use 3.00 GB (ulimit -v)"),
         (ImportError(""), "error: not enough memory: "),
         (SystemError("error return without exception set"), "error: not enough memory: "),
         (RuntimeError("can't start new thread"), "error: not enough memory: "),
-        (RuntimeFailure("failed to prepare"), "error: failed to prepare\n  maybe for lack of memory: "),
+        (RuntimeFailure("failed to prepare"), "error: failed to prepare\n  perhaps out of memory: "),
     ],
     ids=lambda value: type(value).__name__,
 )

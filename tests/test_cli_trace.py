@@ -69,13 +69,13 @@ def test_a_dynamic_model_shows_what_it_made_of_its_data(run):
     ("words", "arguments"),
     {
         "go together": ["q.tflite", "--tensor", ADD],
-        "whole numbers with commas": ["q.tflite", "--tensor", ADD, "--at", "0,x"],
+        "whole numbers separated by commas": ["q.tflite", "--tensor", ADD, "--at", "0,x"],
         "is not an index into it": ["q.tflite", "--tensor", ADD, "--at", "0,99,0,0"],
         "no tensor called": ["q.tflite", "--tensor", "nothing", "--at", "0"],
         "quantize it first": ["m.tflite"],
         "counted from 0": ["q.tflite", "--sample", "99"],
         "cannot be simulated": ["d.tflite", "--kernels", "tflm"],
-        "say where to write": ["q.tflite", "--ops", "ADD"],
+        "name a folder": ["q.tflite", "--ops", "ADD"],
     }.items(),
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -126,7 +126,7 @@ def test_doctor_looks_at_one_signature(run, home, tmp_path):
     assert "no signature 'none'; it has 'serving_default', 'twin'" in err
     code, _, err = run(*line, "--signature", "twin", "--apply", tmp_path / "out.tflite")
     assert code == 2
-    assert "--apply would write one signature alone" in err
+    assert "--apply would write only one signature" in err
 
 
 def test_doctor_keeps_the_state_or_starts_anew(run, tmp_path):

@@ -81,4 +81,4 @@ def test_the_command(run, tmp_path, model, images):
     assert "--kernels" in err
     code, _, err = run("compare", path, path, "--data", data, "--kernels", "reference,tflm")
     assert code == 2
-    assert "leave the second model out" in err
+    assert "omit the second model" in err

@@ -76,11 +76,11 @@ def set_shape(name: str, *shape: int) -> Break:
 
 
 BROKEN: list[tuple[str, Callable[[], Model], Break, str]] = [
-    ("has_operands", build.float_cnn, without("ADD", 1), "ADD 'sum' lacks its input 1; .* inspected, but not run"),
-    ("has_operands", build.float_cnn, lambda m: op_of(m, "MEAN").inputs.pop(), "MEAN 'mean' lacks its input 1"),
-    ("has_operands", build.sparse, without("DENSIFY", 0), "DENSIFY 'full' lacks its input 0"),
-    ("types_agree", build.float_cnn, retyped("pool", DType.INT8), "has float32 'sum' beside int8 'pool'"),
-    ("types_agree", build.float_cnn, retyped("scores", DType.INT8), "has float32 'logits' beside int8 'scores'"),
+    ("has_operands", build.float_cnn, without("ADD", 1), "ADD 'sum' has no input 1; .* inspected, but not run"),
+    ("has_operands", build.float_cnn, lambda m: op_of(m, "MEAN").inputs.pop(), "MEAN 'mean' has no input 1"),
+    ("has_operands", build.sparse, without("DENSIFY", 0), "DENSIFY 'full' has no input 0"),
+    ("types_agree", build.float_cnn, retyped("pool", DType.INT8), "has both float32 'sum' and int8 'pool'"),
+    ("types_agree", build.float_cnn, retyped("scores", DType.INT8), "has both float32 'logits' and int8 'scores'"),
     ("indices_are_whole", build.float_cnn, retyped("axes", DType.FLOAT32), "has float32 'axes' where indices"),
     ("indices_are_whole", build.loop, retyped("cond/go", DType.FLOAT32), "has float32 'cond/go' where indices"),
     (
@@ -105,7 +105,7 @@ BROKEN: list[tuple[str, Callable[[], Model], Break, str]] = [
         r"IF 'y' calls 'then', whose inputs are \[int32\] where \[float32\] belong",
     ),
     ("calls_fit", build.branches, lambda m: m.graphs[1].outputs.clear(), r"whose outputs are \[\] where"),
-    ("calls_fit", build.branches, without("IF", 0), "IF 'y' lacks one of its inputs"),
+    ("calls_fit", build.branches, without("IF", 0), "IF 'y' has an absent input"),
     ("inputs_are_filled", build.float_cnn, lambda m: m.main.inputs.clear(), "'image', which nothing fills"),
     ("sparsity_fits", build.sparse, sparser(arrayIndices=vector(2, 0, 9)), "sparse constant .*'thin'.* is damaged"),
     ("sparsity_fits", build.sparse, sparser(arraySegments=vector(0, 5, 3)), "is damaged"),
@@ -142,7 +142,7 @@ def test_nothing_gets_past_it_to_litert():
         lambda: zeropoint.quantize(model, "float16"),
         lambda: zeropoint.compare(model, build.float_cnn(), sample),
     ):
-        with pytest.raises(InvalidModel, match="ADD 'sum' lacks its input 1"):
+        with pytest.raises(InvalidModel, match="ADD 'sum' has no input 1"):
             run()
 
 

@@ -313,7 +313,7 @@ def test_quantize_writes_both(run, home):
 WRONG: dict[str, list[str]] = {
     "out.html exists already": ["--data", "data.npz", "--report", "out.html"],
     "two different outputs": ["--data", "data.npz", "--report", "out.tflite"],
-    "leave out --dry-run": ["--data", "data.npz", "--report", "new.html", "--dry-run"],
+    "omit --dry-run": ["--data", "data.npz", "--report", "new.html", "--dry-run"],
     "no folder": ["--data", "data.npz", "--report", "none/new.html"],
     "give --data": ["--mode", "dynamic", "--model-explorer", "new.json"],
 }

@@ -59,7 +59,7 @@ def test_memory_is_checked(run, folder):
     assert "of RAM" in out
     code, _, err = run("check", "layer.tflite", "--target", "tflm", "--arena", 100)
     assert code == 1
-    assert "bytes of memory to run, and 100 are there" in err
+    assert "bytes of memory to run, but has 100" in err
     code, _, err = run("check", "layer.tflite", "--target", "cpu", "--arena", 100)
     assert code == 2
     assert "how much memory the model needs is not known" in err

@@ -1,7 +1,7 @@
-"""Which tensor of a quantized model holds what a tensor of the float model holds: by name, else by place.
+"""Matches tensors of a quantized model to their counterparts in the float model: by name, or else by position.
 
-Quantizers keep names, put something behind them, or join those of fused ops with semicolons. Where names say nothing,
-ops of the same kind and shape that come in the same order are taken for the same.
+Quantizers keep names, append suffixes, or join those of fused ops with semicolons. Where names do not help, ops of the
+same kind and shape in the same order are taken to be the same.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ SUFFIX = re.compile(
     r"([/_.](?:u?int(?:8|16|32)|float(?:16|32)|quantized|dequantized?|requantized|quant|dequant)|#\d+|_\d+)$",
     re.IGNORECASE,
 )
-"""What quantizers put behind the name of a tensor that holds the same numbers in another form."""
+"""Suffixes that quantizers append to the name of a tensor that holds the same values in another form."""
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """For each tensor of the quantized graph that flows, its counterpart in the float graph."""
+    """The counterpart in the float graph of each activation of the quantized graph."""
 
     quantized: Graph
     float: Graph
     partner: Mapping[Tensor, Tensor]
 
     def unaligned(self) -> Iterator[Op]:
-        """Ops of the float graph none of whose outputs has a counterpart."""
+        """Yield the ops of the float graph that have no output with a counterpart."""
         found = set(self.partner.values())
         return (op for op in self.float.ops if op.kind not in CONVERSIONS and not found.intersection(op.outputs))
 
 
 def align_models(model: Model, quantized: Model, signature: str | None = None) -> Alignment:
-    """Which tensors of a float model and a quantized one hold the same."""
+    """Match the tensors of a float model and a quantized model."""
     ends = entry(model, signature), entry(quantized, signature if quantized.signatures else None)
     wanted, made = (end.graph for end in ends)
     partner = dict(_inputs(*ends)) | dict(_outputs(wanted, made))
@@ -55,7 +55,7 @@ def align_models(model: Model, quantized: Model, signature: str | None = None) -
 
 
 def _inputs(wanted: Entry, made: Entry) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs by the names that callers use, if both models have the same; else in order."""
+    """Match inputs by the names that callers use, if both models have the same; otherwise in order."""
     _require_same_number("inputs", wanted.ports, made.ports)
     by_name = {port.name: port.tensor for port in wanted.ports}
     named = set(by_name) == {port.name for port in made.ports}
@@ -70,7 +70,8 @@ def _require_same_number(what: str, wanted: Collection[object], made: Collection
 
 
 def input_order(wanted: Entry, made: Entry) -> list[int]:
-    """For each input of another version the place of the same input in the float model; further inputs do not count."""
+    """Return, for each input of another version, the position of the same input in the float model; additional inputs
+    are ignored."""
     originals = dict(_inputs(wanted, replace(made, ports=made.ports[: len(wanted.ports)])))
     return [wanted.graph.inputs.index(original) for original in originals.values()]
 
@@ -79,24 +80,24 @@ def _outputs(wanted: Graph, made: Graph) -> Iterator[tuple[Tensor, Tensor]]:
     _require_same_number("outputs", wanted.outputs, made.outputs)
     uses, own_uses = Uses(wanted), Uses(made)
     for tensor, original in zip(made.outputs, wanted.outputs, strict=True):
-        # What counts is what an op computes, not the conversion for callers behind it.
+        # What an op computes is what counts, not a conversion after it for callers.
         yield source(tensor, own_uses), source(original, uses)
 
 
 def source(tensor: Tensor, uses: Uses, through: Collection[str] = CONVERSIONS) -> Tensor:
-    """Where the numbers of a tensor come from, before conversions."""
+    """Return the tensor from which a tensor is converted."""
     while (op := uses.producer(tensor)) is not None and op.kind in through and op.inputs[0] is not None:
         tensor = op.inputs[0]
     return tensor
 
 
 def computed(graph: Graph) -> list[Tensor]:
-    """What ops other than conversions compute, in order."""
+    """Return the tensors that ops other than conversions compute, in order."""
     return [t for op in graph.ops if op.kind not in CONVERSIONS for t in op.outputs]
 
 
 def _by_name(wanted: Graph, made: Graph) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs whose names fit, the surest first: equal, equal but for a suffix, with a part in common."""
+    """Yield pairs whose names match, most certain first: equal, equal except for a suffix, with a part in common."""
     aliases = _aliases(made)
     originals = [t for t in computed(wanted) if t.name]
     for spelling in (_whole, _stripped, _parts):
@@ -112,7 +113,7 @@ def _by_name(wanted: Graph, made: Graph) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _aliases(graph: Graph) -> dict[Tensor, list[str]]:
-    """Names of each computed tensor, those of its conversions included: callers may know it by one of these."""
+    """Return the names of each computed tensor, including those of its conversions, which callers may use."""
     uses = Uses(graph)
     names = {t: [t.name] for t in computed(graph)}
     for op in graph.ops:
@@ -137,13 +138,13 @@ def _parts(name: str) -> list[str]:
 
 
 def _fits(tensor: Tensor, original: Tensor) -> bool:
-    """Whether shapes agree; a dimension that one of them leaves open agrees with any."""
+    """Whether shapes agree; a dynamic dimension agrees with any."""
     one, other = tensor.shape_signature or tensor.shape, original.shape_signature or original.shape
     return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
 
 
 def _by_place(wanted: Graph, made: Graph, known: Mapping[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs of ops of one kind and shape that come in the same order between pairs that are known."""
+    """Yield pairs of ops of the same kind and shape, in the same order between known pairs."""
     taken = set(known.values())
     ops = [[op for op in graph.ops if op.kind not in CONVERSIONS and op.outputs] for graph in (wanted, made)]
     place = {op.outputs[0]: k for k, op in enumerate(ops[0])}
@@ -167,7 +168,7 @@ def _in_order(wanted: Sequence[Op], made: Sequence[Op]) -> Iterator[tuple[Tensor
 
 
 def _through_conversions(made: Graph, partner: Mapping[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """What conversions make of tensors with a counterpart has the same one."""
+    """Yield the results of conversions, which have the same counterpart as their inputs."""
     uses = Uses(made)
     for op in made.ops:
         if op.kind in CONVERSIONS and (original := partner.get(source(op.outputs[0], uses))) is not None:

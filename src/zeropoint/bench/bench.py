@@ -1,4 +1,4 @@
-"""A float model with its samples. What is measured on them is measured once, when it is first asked for."""
+"""A float model with its samples. Every measurement on them is made once, when it is first needed."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ from .errors import (
 )
 
 KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES = 256, 1 << 28, 1 << 26
-"""How much of the data is held in memory, to be run again; between these, as much as the activations of a run."""
+"""Limits on the data kept in memory to be run again; between them, as much as the activations of one run."""
 
 JUDGED = 24
-"""Samples on which models are compared."""
+"""Number of samples on which models are compared."""
 
 HELD_BACK_EVERY, MOST_HELD_BACK, FEWEST_IN_ALL = 8, 32, 64
-"""One in so many samples, up to so many, takes no part in calibration, if there are enough in all; the verdict is about
-these."""
+"""One in this many samples, up to a maximum, is held back from calibration if there are enough; the verdict is measured
+on these."""
 
 TRACED = 2
-"""Samples on which the tensors inside are compared."""
+"""Number of samples on which intermediate tensors are compared."""
 
 SHORT = 4e8
-"""Multiply-accumulates that take less time than starting threads."""
+"""Multiply-accumulates below which starting threads takes longer than computing."""
 
 STAYS_LOADED = 1 << 24
-"""Bytes of weights and activations of a float model that is not loaded again each time."""
+"""Maximum bytes of weights and activations of a float model that stays loaded."""
 
 PARTS = 2
-"""The samples are split into so many parts, whatever the number of cores, so that sums come out the same."""
+"""Number of parts the samples are split into, independent of the number of cores, so that sums are reproducible."""
 
 NumberedRow = tuple[int, Row]
 Found = TypeVar("Found")
@@ -63,9 +63,9 @@ Found = TypeVar("Found")
 class Bench:
     """Runs a float model, and other versions of it, on samples.
 
-    `samples` may be anything that calibration takes, read once; the first of them are held, at most `kept`, and few if
-    none are `judged`. Where it `holds_back` samples, some take no part in calibration. For models with several
-    signatures nothing but statistics can be had.
+    `samples` may be anything that calibration accepts, and are read once; the first of them are kept in memory, at most
+    `kept`, and only a few if none are `judged`. If it `holds_back` samples, some take no part in calibration. For
+    models with several signatures, only statistics are available.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class Bench:
         self._unseen: list[Any] = []
 
     def judging(self, judged: int) -> Bench:
-        """The same samples and statistics, with models compared on the first `judged` samples."""
-        _ = self.stats, self.numbered_rows  # measured once for both
+        """Return a bench with the same samples and statistics that compares models on the first `judged` samples."""
+        _ = self.stats, self.numbered_rows  # measured once for both benches
         other = copy(self)
         other._judged = judged
         for name in ("compared", "wanted", "references"):
@@ -98,7 +98,7 @@ class Bench:
         return other
 
     def on(self, rows: Sequence[Row]) -> Bench:
-        """The same model, with versions of it compared on these samples."""
+        """Return a bench for the same model that compares versions of it on these samples."""
         other = copy(self)
         for name in ("compared", "wanted", "references", "float_outputs"):
             other.__dict__.pop(name, None)
@@ -108,7 +108,7 @@ class Bench:
 
     @cached_property
     def stats(self) -> Stats:
-        """Statistics of every tensor on all samples but those that are held back."""
+        """The statistics of every tensor on all samples except those held back."""
         samples = self._holding(self._samples) if self.is_single else self._samples
         found = calibrate(self.model, samples, self.settings, progress=self._progress, ops=self.ops)
         own = self._samples.notes.lines if isinstance(self._samples, NotedSamples) else ()
@@ -116,11 +116,11 @@ class Bench:
 
     @property
     def is_single(self) -> bool:
-        """Whether there is one graph to run."""
+        """Whether there is only one graph to run."""
         return not isinstance(self._samples, Mapping) and len({e.graph for e in entries(self.model)}) == 1
 
     def _holding(self, samples: Any) -> Iterator[Any]:
-        """The samples that take part in calibration; those that will be run again are held."""
+        """Yield the samples for calibration, and keep those that will be run again."""
         room = min(KEPT_BYTES, max(LEAST_KEPT_BYTES, activation_bytes(self.entry.graph)))
         count, holds_back = 0, self._holds_back and not self.in_sequence
         most = self._kept if self._judged else JUDGED
@@ -144,12 +144,12 @@ class Bench:
 
     @cached_property
     def in_sequence(self) -> bool:
-        """Whether each run goes on from the state that the last one left, in calibration and in comparison alike."""
+        """Whether each run starts from the state that the previous one left, in calibration as in comparison."""
         return self.settings.in_sequence(self.entry.graph)
 
     @cached_property
     def numbered_rows(self) -> list[NumberedRow]:
-        """The samples that are held, as inputs of single runs, each with the number of its sample."""
+        """The samples in memory as inputs of single runs, each with its sample number."""
         if not self.is_single:
             return []
         _ = self.stats  # reads the samples
@@ -162,7 +162,7 @@ class Bench:
 
     @cached_property
     def unseen_rows(self) -> list[Row]:
-        """Samples that took no part in calibration."""
+        """The samples that were held back from calibration."""
         if not self.is_single:
             return []
         _ = self.stats  # reads the samples
@@ -174,31 +174,31 @@ class Bench:
 
     @property
     def judged_count(self) -> int:
-        """On how many samples models are compared, if there are so many."""
+        """The number of samples on which models are compared."""
         return self._judged
 
     @cached_property
     def compared(self) -> tuple[Compared, ...]:
-        """The outputs that tell how good another version of the model is; none if there is nothing to compare."""
+        """The outputs by which versions of the model are judged; empty if there is nothing to compare."""
         return tuple(compared_outputs(self.entry.graph, self.ops)) if self.judged_rows else ()
 
     @property
     def where(self) -> str:
-        """What the error of other versions is measured at, for people."""
+        """Where the error of other versions is measured, as text."""
         return where_measured(self.compared, self.entry.graph)
 
     @cached_property
     def wanted(self) -> list[list[Array]]:
-        """By sample, what the float model has for `compared`."""
+        """The float model's values of `compared`, by sample."""
         return self.float_model(self.compared).values(self.judged_rows)
 
     @cached_property
     def references(self) -> list[list[Reference]]:
-        """The same, to compare other versions with."""
+        """The float model's values of `compared`, prepared for comparison, by sample."""
         return references(self.wanted)
 
     def float_model(self, compared: Sequence[Compared]) -> Loaded:
-        """The float model, to be asked for `compared`. A small one stays loaded."""
+        """Return the float model, loaded to compute `compared`. A small one stays loaded."""
         return self._loaded.asking(compared) if self._is_small else Loaded(self, self.model, compared)
 
     @cached_property
@@ -209,7 +209,7 @@ class Bench:
 
     @cached_property
     def _all_outputs(self) -> tuple[Compared, ...]:
-        """The outputs, and what probabilities among them are made of."""
+        """The outputs, and the tensors that probabilities among them are computed from."""
         graph = self.entry.graph
         return tuple(dict.fromkeys((*compared_outputs(graph, self.ops), *self._plain_outputs)))
 
@@ -222,7 +222,7 @@ class Bench:
         return self.float_model(self._plain_outputs).values(self.rows)
 
     def outputs(self, model: Model) -> list[list[Array]]:
-        """By sample that is held, the outputs of another version of the model, as real numbers."""
+        """Return the outputs of another version of the model as real numbers, for each sample in memory."""
         return Loaded(self, model, self._plain_outputs).values(self.rows)
 
     @property
@@ -230,25 +230,26 @@ class Bench:
         return tuple(Compared(place) for place in range(len(self.entry.graph.outputs)))
 
     def error(self, model: Model, without: frozenset[int] = frozenset()) -> float:
-        """Relative squared error of another version's outputs, averaged over outputs; samples `without` left out."""
+        """Return the relative squared error of another version, averaged over outputs, without the samples in
+        `without`."""
         return self.judged(model, without).value
 
     def judged(self, model: Model, without: frozenset[int] = frozenset()) -> JudgedError:
-        """The same with what each sample adds to it."""
-        _ = self.references  # before the other version is loaded: one at a time takes half the memory
+        """Return the relative squared error of another version, with each sample's contribution."""
+        _ = self.references  # before the other version is loaded: one at a time needs half the memory
         return Loaded(self, model).judged(without=without)
 
     @property
     def traced(self) -> TracedSamples:
-        """The samples on which the tensors inside are compared."""
+        """The samples on which intermediate tensors are compared."""
         return TracedSamples(tuple(self.judged_rows[:TRACED]), self.in_sequence, time_limit())
 
 
 class Loaded:
-    """A version of the model, loaded to be compared with the float one.
+    """A version of the model, loaded for comparison with the float model.
 
-    Its inputs may be integers, in another order, or more than those of the float model. A file from elsewhere has to be
-    checked before.
+    Its inputs may be integers, in another order, or more than those of the float model. A file from elsewhere must be
+    checked first.
     """
 
     def __init__(self, bench: Bench, model: Model, compared: Sequence[Compared] | None = None) -> None:
@@ -263,18 +264,18 @@ class Loaded:
         self._has_room = side_by_side(activation_bytes(bench.entry.graph)) > 1
 
     def asking(self, compared: Sequence[Compared]) -> Loaded:
-        """The same, asked for some of its values only."""
+        """Return the same version, computing only some of its values."""
         other = copy(self)
         other._tensors = [self._tensors[self._compared.index(one)] for one in compared]
         other._compared = tuple(compared)
         return other
 
     def values(self, given: Sequence[Row]) -> list[list[Array]]:
-        """By sample, the values that are compared."""
+        """Return the compared values of each sample."""
         return self.each(given, lambda _, values: values)
 
     def each(self, given: Sequence[Row], job: Callable[[int, list[Array]], Found]) -> list[Found]:
-        """By sample, what `job` makes of its place and of the values that are compared."""
+        """Return the results of `job` for each sample, called with its position and its compared values."""
 
         def part(runner: Runner, own: Sequence[NumberedRow]) -> list[Found]:
             return [job(place, values) for place, values in self._runs(runner, own)]
@@ -284,13 +285,13 @@ class Loaded:
     def error(
         self, count: int | None = None, extra: Sequence[Array] = (), without: frozenset[int] = frozenset()
     ) -> float:
-        """The relative squared error on the first `count` samples; `extra` is fed to further inputs."""
+        """Return the relative squared error on the first `count` samples; `extra` is fed to additional inputs."""
         return self.judged(count, extra, without).value
 
     def judged(
         self, count: int | None = None, extra: Sequence[Array] = (), without: frozenset[int] = frozenset()
     ) -> JudgedError:
-        """The same with what each sample adds to it."""
+        """Return the relative squared error on the first `count` samples, with each sample's contribution."""
         bench = self._bench
 
         def part(runner: Runner, own: Sequence[NumberedRow]) -> list[list[ErrorSum]]:
@@ -304,18 +305,18 @@ class Loaded:
                 found.append(sums)
             return found
 
-        exact = bench.references  # before several threads ask for it
+        exact = bench.references  # computed before several threads need it
         numbers = [number for number, _ in bench.numbered_rows]
         judged = list(enumerate(bench.judged_rows[:count]))
-        if not bench.in_sequence:  # else the others go on from these
+        if not bench.in_sequence:  # otherwise later samples would start from their state
             judged = [(k, row) for k, row in judged if numbers[k] not in without]
         return JudgedError.of([sums for found in self._in_parts(part, judged) for sums in found])
 
     def _in_parts(
         self, job: Callable[[Runner, Sequence[NumberedRow]], Found], given: Sequence[NumberedRow]
     ) -> list[Found]:
-        """The results of `job` on parts of the samples, each with a runner of its own if there is room for several; a
-        sequence stays whole."""
+        """Return the results of `job` on parts of the samples, each with its own runner if memory allows; a sequence is
+        not split."""
         parts = [given]
         if len(given) * self._macs >= SHORT and not self._bench.in_sequence:
             half = -(-len(given) // PARTS)
@@ -329,7 +330,7 @@ class Loaded:
     def _runs(
         self, runner: Runner, own: Sequence[NumberedRow], extra: Sequence[Array] = ()
     ) -> Iterator[tuple[int, list[Array]]]:
-        """The place of each sample, with the values that are compared."""
+        """Yield the position of each sample, with its compared values."""
         runner.restart()
         for place, row in own:
             ordered = (*(row[k] for k in self._order), *extra)

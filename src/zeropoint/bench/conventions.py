@@ -1,4 +1,4 @@
-"""The ranges in which networks take pixels, and what tells which of them a model takes: its first layer."""
+"""The ranges in which networks take pixels, and how to tell from its first layer which of them a model takes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from .bench import Bench
 IMAGE_CHANNELS = (1, 3)
 
 SMALLEST_IMAGE = 8
-"""Height and width of what is taken for an image."""
+"""Minimum height and width of what is taken for an image."""
 
 TOLERANCE = 0.02
-"""By how much of its width a range may be exceeded: resizing overshoots."""
+"""The share of its width by which a range may be exceeded, because resizing overshoots."""
 
 HALF_USED = 0.5
-"""The share of a range that samples of it fill, at least. No real set of images is all dark or all light."""
+"""The minimum share of a range that samples must fill. No real set of images is all dark or all light."""
 
 
 @dataclass(frozen=True)
 class Convention:
-    """Pixels from 0 to 255 as networks take them: pixel * scale + offset."""
+    """A range in which networks take pixels: pixel * scale + offset, with pixels from 0 to 255."""
 
     scale: float
     offset: float = 0.0
@@ -46,27 +46,27 @@ class Convention:
 
     @property
     def option(self) -> str:
-        """What makes it of a folder of images."""
+        """The options that apply this convention to a folder of images."""
         if self == PIXELS:
             return f"no {argument('scale')} and no {argument('offset')}"
         given = {"scale": self.scale} | ({"offset": self.offset} if self.offset else {})
         return spelled(", ", " ").join(argument(name, value) for name, value in given.items())
 
     def remedy(self, given: Convention) -> str:
-        """How to make these numbers of images, and of the numbers that were given."""
+        """Return how to convert images, or arrays in the `given` convention, to this one."""
         factor = self.scale / given.scale
         shift = self.offset - given.offset * factor
         formula = f"x * {factor:.5g}{f' {shift:+g}' if round(shift, 6) else ''}"
         return f"{self.option} for images, {formula} for arrays"
 
     def instead_of(self, given: Convention, rows: Sequence[Row]) -> list[Row]:
-        """The same images, as this convention has them."""
+        """Return the same images, converted from the `given` convention to this one."""
         factor = self.scale / given.scale
         shift = np.float32(self.offset - given.offset * factor)
         return [(np.asarray(row[0] * np.float32(factor) + shift, np.float32),) for row in rows]
 
     def fits(self, stated: tuple[float, float]) -> bool:
-        """Whether this is, roughly, what a model is said to take."""
+        """Whether this roughly matches the range that the model's metadata state."""
         (low, high), (least, most) = self.ends, stated
         slack = 0.25 * (most - least)
         return abs(low - least) <= slack and abs(high - most) <= slack
@@ -77,11 +77,11 @@ class Convention:
 
 
 PIXELS, UNIT, SIGNED, TWICE = Convention(1.0), Convention(1 / 255), Convention(1 / 127.5, -1.0), Convention(1 / 255**2)
-"""As they are in files, the two ways to scale them, and what comes of scaling them twice."""
+"""Raw pixels, the two usual ways to scale them, and the result of scaling them twice."""
 
 
 def convention_of(ports: Sequence[Port], rows: Sequence[Row]) -> Convention | None:
-    """The convention that samples follow, if the model takes one image; None if they follow none that is known."""
+    """Return the convention that samples follow, if the model takes one image; None if it is not a known one."""
     if len(ports) != 1 or not _takes_images(ports[0]):
         return None
     low = min(float(row[0].min()) for row in rows)
@@ -96,7 +96,7 @@ def convention_of(ports: Sequence[Port], rows: Sequence[Row]) -> Convention | No
 
 
 def _takes_images(port: Port) -> bool:
-    """Images in their usual layout; where there are no channels, a matrix may be one."""
+    """Whether an input takes images in their usual layout; without channels, a matrix may be one."""
     sizes = port.shape[1:]
     if port.dtype is not DType.FLOAT32 or len(sizes) not in (2, 3):
         return False
@@ -108,7 +108,7 @@ def _takes_images(port: Port) -> bool:
 
 
 class Response:
-    """The first layer with weights, before its activation. Without an input it gives its bias."""
+    """The first layer with weights, before its activation. With zeros as input, its output is the bias."""
 
     def __init__(self, bench: Bench, place: int) -> None:
         model = copy_model(bench.model)
@@ -120,7 +120,7 @@ class Response:
 
     @classmethod
     def of(cls, bench: Bench) -> Response | None:
-        """None if no layer of `bench`'s model answers to the input alone."""
+        """Return the first layer; None if no layer of the model depends on the input alone."""
         graph, behind = bench.entry.graph, set[Tensor](bench.entry.graph.inputs)
         for place, op in enumerate(graph.ops):
             if not behind.intersection(t for t in op.inputs if t is not None):
@@ -134,7 +134,8 @@ class Response:
         return None
 
     def ratio(self, rows: Sequence[Row]) -> float:
-        """The deviation of its outputs over samples and places, beside its bias: both as root mean square of channels.
+        """Return the standard deviation of its outputs over samples and positions relative to its bias, both as RMS
+        over channels.
 
         About 1 for trained networks; infinite if it has no bias.
         """

@@ -1,6 +1,6 @@
-"""How far a model's values are from the float model's: of its outputs, and op by op on the way there.
+"""How far a model's values are from the float model's: at its outputs, and op by op.
 
-There is one measure of error: the power of the difference over the power of what is wanted. People see it as
+There is one measure of error: the power of the difference relative to the power of the float values. Users see it as
 signal-to-noise ratio in dB, larger is better.
 """
 
@@ -24,36 +24,36 @@ from ..sources.ports import Row, entry
 from .alignment import source
 
 EXACT = 200.0
-"""Signal-to-noise in dB of values that are equal. Float32 itself ends near 150 dB."""
+"""SNR in dB assigned to equal values. Float32 itself reaches about 150 dB."""
 
 SQUASHED = 8.0
-"""What is so much below the greatest input of a softmax, or so far from zero before a sigmoid, makes no difference: a
+"""Values this far below the maximum before a softmax, or this far from zero before a sigmoid, make no difference: a
 probability of 0.0003."""
 
 FEWEST_ROWS, MOST_CHANNELS, FAR_LONGER = 8, 256, 8
-"""What an axis of an output, and the others beside it, must be like for it to be one of channels."""
+"""Limits on the sizes of an output's axes for one of them to count as channels."""
 
 IN_KIND = 100.0
-"""From this ratio of their powers on, channels are of different kinds."""
+"""Ratio of powers from which channels count as different quantities."""
 
 WEAKEST = 1e-4
-"""Power of a channel, beside the strongest, below which it counts less: it is hardly ever used."""
+"""Power of a channel relative to the strongest, below which it counts less: it is hardly ever used."""
 
 HELD_BYTES = 1 << 26
-"""How much of a model's tensors is held at a time where two models are compared."""
+"""Maximum bytes of a model's tensors held at a time when two models are compared."""
 
 WORST = 3
-"""So many ops are named as the worst."""
+"""Number of ops that are listed as the worst."""
 
 PROBABILITY_OPS = frozenset(kind for kind, spec in OPS.items() if spec.probabilities is not None)
-"""Another tool may have left such an op out: then its output is what goes into it."""
+"""Ops that another tool may have dropped: their input is then the output."""
 
 TRANSPARENT = (*CONVERSIONS, "FAKE_QUANT")
-"""Ops whose output holds the numbers of their input."""
+"""Ops whose output holds the values of their input."""
 
 
 def decibels(relative_error: float) -> float:
-    """Signal-to-noise in dB of a relative squared error: 0 dB is noise as strong as the signal. Within ±EXACT."""
+    """Return the SNR in dB of a relative squared error: 0 dB is noise as strong as the signal. Clamped to ±EXACT."""
     if not math.isfinite(relative_error):
         return -EXACT
     floor = 10 ** (-EXACT / 10)
@@ -61,12 +61,12 @@ def decibels(relative_error: float) -> float:
 
 
 def real(values: Array, tensor: Tensor) -> Array:
-    """What the numbers of a tensor stand for."""
+    """Return the real values that a tensor's numbers represent."""
     return values if tensor.params is None or not tensor.is_quantized else dequantize(values, tensor.params)
 
 
 def encoded(real: Array, tensor: Tensor) -> Array:
-    """Real numbers, or indices, as `tensor` stores them."""
+    """Return real numbers, or indices, as `tensor` stores them."""
     if tensor.params is not None:
         return quantize(real, tensor.params)
     assert tensor.dtype.storage is not None
@@ -74,7 +74,7 @@ def encoded(real: Array, tensor: Tensor) -> Array:
 
 
 def dot(a: Array, b: Array) -> float:
-    """The sum of products. Single precision is four times as fast and exact enough, unless it overflows."""
+    """Return the sum of products. Single precision is four times as fast and accurate enough, unless it overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         quick = float(np.dot(a, b))
     return quick if math.isfinite(quick) else float(np.dot(a.astype(np.float64), b.astype(np.float64)))
@@ -82,17 +82,17 @@ def dot(a: Array, b: Array) -> float:
 
 @dataclass
 class ErrorSum:
-    """Squared differences and squared values, summed up over samples."""
+    """Squared differences and squared values, summed over samples."""
 
     error: float = 0.0
     power: float = 0.0
 
     def add(self, wanted: Array, found: Array) -> Array:
-        """One run's values; the differences, flattened."""
+        """Add one run's values; return the differences, flattened."""
         flat, own = np.asarray(wanted).reshape(-1), np.asarray(found).reshape(-1)
         with np.errstate(invalid="ignore"):
             gap: Array = own - flat
-        if np.isinf(flat).any():  # infinities that agree are no error, and have no power
+        if np.isinf(flat).any():  # equal infinities are no error, and do not count as power
             agree = np.isinf(flat) & (own == flat)
             gap, flat = np.where(agree, 0, gap), np.where(agree, 0, flat)
         self.error += dot(gap, gap)
@@ -104,21 +104,21 @@ class ErrorSum:
 
     @property
     def relative(self) -> float:
-        """Infinite if something was NaN."""
+        """The relative squared error; infinite if any value was NaN."""
         found = self.error / self.power if self.power > 0 else self.error
         return found if math.isfinite(found) else math.inf
 
 
 @dataclass(frozen=True)
 class JudgedError:
-    """The relative squared error of a model's outputs on some samples, and what each of them adds to it."""
+    """The relative squared error of a model's outputs on some samples, and each sample's contribution."""
 
     value: float
     parts: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, samples: Sequence[Sequence[ErrorSum]]) -> JudgedError:
-        """By sample, the sums of each output; the error is the mean over outputs."""
+        """Return the error from the sums of each output, by sample: the mean over outputs."""
         totals = [sum(own, ErrorSum()) for own in zip(*samples, strict=True)]
         if not totals:
             return cls(0.0)
@@ -127,10 +127,11 @@ class JudgedError:
         return cls(float(np.mean([total.relative for total in totals])), tuple(parts))
 
     def beats(self, other: JudgedError) -> bool:
-        """Whether it is less than `other`, on the same samples, by more than the standard error of the difference.
+        """Whether this error is smaller than `other`, on the same samples, by more than the standard error of the
+        difference.
 
-        So no gain that chance, or a single loud sample, explains counts as one: with gaps d of n samples, the sum of d
-        has to exceed sqrt(n) * std(d).
+        So a gain that chance, or a single dominant sample, explains does not count: with differences d over n samples,
+        the sum of d has to exceed sqrt(n) * std(d).
         """
         gain = other.value - self.value
         if not gain > 0 or not math.isfinite(gain) or len(self.parts) < 2:
@@ -141,15 +142,16 @@ class JudgedError:
 
 @dataclass(frozen=True)
 class Reference:
-    """What the float model has for an output and a sample. Both sides are multiplied with `scale` before they are
-    compared, if its channels differ in kind."""
+    """The float model's value of an output for one sample. Both sides are multiplied by `scale` before they are
+    compared, if its channels are different quantities."""
 
     values: Array
     scale: Array | None = None
 
     @cached_property
     def _power(self) -> float | None:
-        """None if there are infinities, for which it depends on what they are compared with."""
+        """The power of the values; None if there are infinities, for which it depends on what they are compared
+        with."""
         flat = self._scaled(self.values)
         return None if np.isinf(flat).any() else dot(flat, flat)
 
@@ -169,38 +171,39 @@ class Reference:
 
 @dataclass(frozen=True)
 class Compared:
-    """The output at `place`, or, where it holds `probabilities`, what these are made of.
+    """The output at `place`, or, if it holds `probabilities`, the tensor that these are computed from.
 
-    Probabilities near 0 and 1 hide what happened before, so that a few doubtful samples would decide alone.
+    Probabilities near 0 and 1 hide the differences before them, so that a few uncertain samples would dominate the
+    error.
     """
 
     place: int
     probabilities: Probabilities | None = None
 
     def tensor(self, graph: Graph) -> Tensor:
-        """Of any version of the model."""
+        """Return the compared tensor in any version of the model."""
         output = graph.outputs[self.place]
         maker = None if self.probabilities is None else _maker(Uses(graph), output)
         source = maker.inputs[0] if maker is not None and maker.kind in PROBABILITY_OPS else None
         return output if source is None else source
 
     def label(self, graph: Graph) -> str:
-        """Where the SNR is measured, for people."""
+        """Return where the SNR is measured, as text."""
         maker = None if self.probabilities is None else _maker(Uses(graph), graph.outputs[self.place])
         return f"'{self.tensor(graph).name}'{f' before {maker.label}' if maker is not None else ''}"
 
     def is_in(self, graph: Graph, other: Graph) -> bool:
-        """Whether another version of `graph` makes its probabilities in the same way."""
+        """Whether another version of `graph` computes its probabilities in the same way."""
         makers = [_maker(Uses(g), g.outputs[self.place]) for g in (graph, other)]
         return self.probabilities is None or len({None if op is None else op.kind for op in makers}) == 1
 
     def judged(self, values: Array) -> Array:
-        """The part of the values that makes a difference."""
+        """Return the values without differences that do not matter."""
         if self.probabilities is None:
             return values
         if self.probabilities == "each":
             return np.clip(values, -SQUASHED, SQUASHED)
-        # What all inputs have in common, a softmax does not see.
+        # A softmax is invariant to a common offset of its inputs.
         below = values.astype(np.float64)
         below -= values.max(axis=-1, keepdims=True)
         np.maximum(below, -SQUASHED, out=below)
@@ -209,21 +212,21 @@ class Compared:
 
 
 def references(wanted: Sequence[Sequence[Array]]) -> list[list[Reference]]:
-    """By sample, what the float model has for each output."""
+    """Return the float model's values of each output for comparison, by sample."""
     scales = [channel_scales(values) for values in zip(*wanted, strict=True)]
     return [[Reference(*one) for one in zip(values, scales, strict=True)] for values in wanted]
 
 
 def where_measured(compared: Sequence[Compared], graph: Graph) -> str:
-    """The same of all outputs that are compared."""
+    """Return where the SNR of all compared outputs is measured, as text."""
     labels = [one.label(graph) for one in compared]
     return labels[0] if len(labels) == 1 else f"{len(labels)} outputs ({', '.join(labels[:2])} ...)"
 
 
 def channel_axis(shape: tuple[int, ...]) -> int | None:
-    """The axis of an output that may be one of channels, each with a meaning of its own.
+    """Return the axis of an output that may hold channels, each a quantity of its own.
 
-    That is the last, or the one behind the batch if the last is far longer: 84 channels of 8,400 boxes.
+    That is the last axis, or the one after the batch if the last is far longer: 84 channels of 8,400 boxes.
     """
     if len(shape) < 3:
         return None
@@ -233,15 +236,15 @@ def channel_axis(shape: tuple[int, ...]) -> int | None:
 
 
 def channels_last(values: Array, axis: int) -> Array:
-    """[rows, channels]."""
+    """Return the values as [rows, channels]."""
     return np.moveaxis(np.asarray(values, np.float64), axis, -1).reshape(-1, values.shape[axis])
 
 
 def channel_scales(values: Sequence[Array]) -> Array | None:
-    """Factors that give the channels of an output the same power, if they differ in kind; None if they do not.
+    """Return factors that give the channels of an output equal power, if they are different quantities; None otherwise.
 
-    A detector puts coordinates, scores and classes side by side: by their power the coordinates alone would count.
-    They are to be broadcast against the output.
+    A detector puts coordinates, scores and classes side by side: by power, only the coordinates would count. The
+    factors broadcast against the output.
     """
     axis = channel_axis(values[0].shape) if values else None
     if axis is None:
@@ -251,14 +254,15 @@ def channel_scales(values: Sequence[Array]) -> Array | None:
 
 
 def scales_of_powers(power: Array) -> Array | None:
-    """The same from the power of each channel."""
+    """Return factors that equalize the power of channels, from the power of each; None if they are the same
+    quantity."""
     if not np.isfinite(power).all() or power.max() < IN_KIND * power.min():
         return None
     return np.asarray(1 / np.sqrt(np.maximum(power, WEAKEST * power.max())), np.float32)
 
 
 def compared_outputs(graph: Graph, ops: Mapping[str, OpSpec]) -> Iterator[Compared]:
-    """The float outputs of the float model."""
+    """Yield the float outputs of the float model."""
     uses = Uses(graph)
     for place, tensor in enumerate(graph.outputs):
         if tensor.dtype is DType.FLOAT32:
@@ -268,13 +272,13 @@ def compared_outputs(graph: Graph, ops: Mapping[str, OpSpec]) -> Iterator[Compar
 
 
 def _maker(uses: Uses, tensor: Tensor) -> Op | None:
-    """What computes the tensor, behind conversions."""
+    """Return the op that computes the tensor, looking through conversions."""
     return uses.producer(source(tensor, uses, TRANSPARENT))
 
 
 @dataclass(frozen=True)
 class OpError:
-    """What an op adds to the error: the relative squared error of its output, and the largest among its inputs."""
+    """How much an op adds to the error: the relative squared error of its output, and the largest among its inputs."""
 
     label: str
     name: str
@@ -287,20 +291,21 @@ class OpError:
 
     @property
     def snr_of_inputs(self) -> float:
-        """The least."""
+        """The lowest SNR among the inputs."""
         return decibels(self.before)
 
 
 @dataclass(frozen=True)
 class TracedSamples:
-    """Samples on which the tensors inside of two models are compared, and how these are to be run."""
+    """Samples on which the intermediate tensors of two models are compared, and how they are run."""
 
     rows: tuple[Row, ...]
     in_sequence: bool = False
     time_limit: float | None = None
 
     def worst_ops(self, model: Model, made: Model) -> tuple[OpError, ...]:
-        """The ops of `made` whose outputs are furthest from those in `model`, beyond what their inputs already are."""
+        """Return the ops of `made` whose outputs differ most from those in `model`, beyond the error of their
+        inputs."""
         with within(self.time_limit):
             errors, added = _errors_by_name(model, made, self.rows, self.in_sequence), []
         for op in entry(model).graph.ops:
@@ -311,9 +316,9 @@ class TracedSamples:
 
 
 def _errors_by_name(model: Model, made: Model, rows: Sequence[Row], in_sequence: bool) -> dict[str, float]:
-    """The relative squared errors of tensors that have the same name in both models.
+    """Return the relative squared errors of tensors that have the same name in both models.
 
-    One model is loaded after the other, and of large ones as many tensors at a time as there is room for.
+    The models are loaded one after the other; large ones compute as many tensors at a time as fit in memory.
     """
     graphs = [entry(m).graph for m in (model, made)]
     named = [{t.name: t for op in graph.ops for t in op.outputs if t.shape} for graph in graphs]
@@ -323,7 +328,7 @@ def _errors_by_name(model: Model, made: Model, rows: Sequence[Row], in_sequence:
     for group in groups:
         exact = Runner.exposing(model, graphs[0], group, checked=True).keeping_state(in_sequence)
         wanted = [{tensor.name: values for tensor, values in exact.values(row).items()} for row in chosen]
-        del exact  # before the other one is loaded
+        del exact  # released before the other one is loaded
         twins = [named[1][t.name] for t in group]
         found = Runner.exposing(made, graphs[1], twins, checked=True).keeping_state(in_sequence)
         for row, values in zip(chosen, wanted, strict=True):
@@ -333,7 +338,7 @@ def _errors_by_name(model: Model, made: Model, rows: Sequence[Row], in_sequence:
 
 
 def _within(held: int, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """The tensors in groups of at most so many bytes."""
+    """Yield the tensors in groups of at most `held` bytes."""
     group: list[Tensor] = []
     for tensor in tensors:
         if group and sum(t.size for t in (*group, tensor)) * 4 > held:
@@ -345,14 +350,14 @@ def _within(held: int, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _add_run(found: Mapping[Tensor, Array], exact: Mapping[str, Array], sums: Mapping[str, ErrorSum]) -> None:
-    """One run of both models. The views of LiteRT's memory are gone when this returns, as the next run demands."""
+    """Add one run of both models. The views of LiteRT's memory are released on return, as the next run requires."""
     for tensor, values in found.items():
         if exact[tensor.name].shape == values.shape:
             sums[tensor.name].add(exact[tensor.name], real(values, tensor))
 
 
 def views(runner: Runner, row: Sequence[Array]) -> dict[Tensor, Array]:
-    """What a runner computes for a sample, by tensor, in the runtime's own memory."""
+    """Return what a runner computes for a sample, by tensor, in the runtime's own memory."""
     runner.begin()
     runner.invoke(row)
     return dict(zip(runner.outputs, runner.views(runner.outputs), strict=True))

@@ -21,7 +21,7 @@ class IsolatedOps:
 
 
 def isolate(graph: Graph, ops: Sequence[Op], is_known: Callable[[Tensor], bool]) -> IsolatedOps:
-    """Those of `ops` alone whose inputs `is_known` has values for. What follows from constants comes along."""
+    """Isolate those of `ops` whose inputs have known values. Whatever depends only on constants is included."""
     constant = constant_parts(graph)
     chosen = [op for op in ops if op.outputs and all(map(is_known, flowing_inputs(op, constant)))]
     fed: dict[Tensor | None, Tensor] = {}
@@ -29,7 +29,7 @@ def isolate(graph: Graph, ops: Sequence[Op], is_known: Callable[[Tensor], bool])
         fed.setdefault(tensor, replace(tensor, name=f"{tensor.name}/fed", is_variable=False))
     alone = {op: replace(op, inputs=[fed.get(t, t) for t in op.inputs]) for op in chosen}
     unpacking = {op for op in graph.ops if op.outputs and constant.issuperset(op.outputs)}
-    # In their order: what unpacks weights may itself be among the chosen.
+    # In order: an op that dequantizes weights may itself be among those chosen.
     kept = [alone.get(op, op) for op in graph.ops if op in alone or op in unpacking]
     stand_ins = list(fed.values())
     part = Graph(graph.name, [*stand_ins, *graph.tensors], kept, stand_ins)
@@ -38,12 +38,12 @@ def isolate(graph: Graph, ops: Sequence[Op], is_known: Callable[[Tensor], bool])
 
 
 def flowing_inputs(op: Op, constant: set[Tensor]) -> Iterator[Tensor]:
-    """What an op reads that differs from sample to sample."""
+    """Yield the inputs of an op that vary from sample to sample."""
     return (t for t in op.inputs if t is not None and t not in constant and not t.is_variable)
 
 
 def constant_parts(graph: Graph) -> set[Tensor]:
-    """Constants, and what ops make of nothing else, such as unpacked weights."""
+    """Return constants and tensors computed only from constants, such as dequantized weights."""
     constant = {t for t in graph.tensors if t.is_constant or (not t.size and t not in graph.inputs)}
     for op in graph.ops:
         if op.inputs and all(t is None or t in constant for t in op.inputs):

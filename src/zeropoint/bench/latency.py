@@ -1,4 +1,4 @@
-"""How long models take, side by side in one run: interleaved, so that a busy moment of the machine hits all alike."""
+"""Measures the latency of models side by side, interleaved, so that load on the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from ..tflite import to_bytes
 from .isolate import IsolatedOps, constant_parts, flowing_inputs, isolate
 
 SHORTEST = 0.004
-"""Seconds for which a model is run before the clock is read again; many small ones run several times."""
+"""Minimum seconds between two readings of the clock; a small model is run several times."""
 
 WARM_UPS = 3
 KIND_ROUNDS = 7
-"""How often the ops of one kind are timed."""
+"""Number of timing rounds for the ops of one kind."""
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds of one run: the median, and the quartiles as spread."""
+    """The seconds of one run: the median, with quartiles as spread."""
 
     threads: int
     median: float
@@ -49,7 +49,8 @@ class Latency:
 
 @dataclass(frozen=True)
 class KindTime:
-    """All ops of one kind, run by themselves: an estimate, for what a delegate fuses is taken apart."""
+    """The time of all ops of one kind, run by themselves: an estimate, because ops that a delegate fuses are
+    separated."""
 
     kind: str
     ops: int
@@ -59,9 +60,9 @@ class KindTime:
 
 @dataclass(frozen=True, repr=False)
 class Timing(Brief):
-    """One model. `peak_memory` are bytes that loading and running took beyond the file (in TensorFlow Lite Micro the
-    arena), None where the system does not tell; `undelegated` counts ops by kind that LiteRT's delegate left to plain
-    kernels."""
+    """The measurements of one model. `peak_memory` is the memory for loading and running in addition to the file, in
+    bytes (in TensorFlow Lite Micro, the arena), None if the system does not report it; `undelegated` counts ops by kind
+    that LiteRT's delegate left to plain kernels."""
 
     name: str
     bytes: int
@@ -72,13 +73,13 @@ class Timing(Brief):
 
     @property
     def conversions(self) -> float | None:
-        """The estimated share of time that goes into conversions; None where it was not measured."""
+        """The estimated share of time spent in conversions; None if not measured."""
         return sum(k.share for k in self.kinds if k.kind in CONVERSIONS) if self.kinds else None
 
 
 @dataclass(frozen=True, repr=False)
 class Benchmark(Displayed):
-    """Several models on the same machine at the same time."""
+    """Several models, measured on the same machine at the same time."""
 
     models: tuple[Timing, ...]
     cores: int
@@ -95,7 +96,15 @@ NOT_THE_DEVICE = "these are portable kernels on this machine: they tell models a
 
 @dataclass(frozen=True)
 class TimingOptions:
-    """On how many threads to measure, how often, by which clock, and whether to look inside as well."""
+    """How to measure.
+
+    Attributes:
+        threads: The numbers of threads to measure with.
+        rounds: How often each model is timed.
+        inside: Whether to measure memory and times by op kind, too.
+        runtime: What runs the models: "delegate", "optimized" or "reference" kernels of LiteRT, or "tflm".
+        clock: "wall", or "cpu" for the CPU time of one thread.
+    """
 
     threads: tuple[int, ...] = (1,)
     rounds: int = 30
@@ -109,7 +118,18 @@ def benchmark(
     options: TimingOptions | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Benchmark:
-    """Time models, which have names, side by side. `progress` is called with the number of rounds done."""
+    """Measure the latency of several models side by side on this machine.
+
+    Runs are interleaved, so that load on the machine affects all models alike. Inputs are random.
+
+    Args:
+        models: The models by display name.
+        options: Threads, rounds, runtime and clock.
+        progress: Called with the number of rounds done.
+
+    Returns:
+        For each model the median latency with quartiles, peak memory, and estimated times by op kind.
+    """
     options, models = options or TimingOptions(), {name: load(model) for name, model in models.items()}
     runners = {
         (name, n): Runner(model, kernels=options.runtime, threads=n)
@@ -137,7 +157,8 @@ def benchmark(
 
 
 def _timer(runner: Runner, sample: Sequence[Array], clock: Clock = "wall") -> Callable[[], float]:
-    """Warm the model up. Each call then measures one run in seconds, repeated so often that it can be measured."""
+    """Warm the model up; each call of the result measures one run in seconds, repeated often enough to be
+    measurable."""
 
     def seconds(runs: int) -> float:
         return runner.session.seconds(runs, clock) / runs
@@ -153,13 +174,13 @@ def _latency(threads: int, seconds: list[float]) -> Latency:
 
 
 def sample_for(model: Model) -> list[Array]:
-    """Random values for inputs that hold numbers, zeros for indices: those are valid everywhere."""
+    """Return a sample: random values for numeric inputs, zeros for indices, which are always valid."""
     rng = np.random.default_rng(0)
     return [_filled(tensor, shape, rng) for tensor, shape in input_shapes(model).items()]
 
 
 def input_shapes(model: Model) -> dict[Tensor, tuple[int, ...]]:
-    """The shapes of the inputs, with sizes that the model runs with where the file leaves dimensions open."""
+    """Return the input shapes; for dynamic dimensions, sizes with which the model runs."""
     inputs = entry(model).graph.inputs
     is_open = any(_is_open(t) for t in inputs)
     shapes = run_on_zeros(Session(model)) if is_open else [t.shape for t in inputs]
@@ -180,7 +201,7 @@ def _assumed(models: Mapping[str, Model]) -> Iterator[str]:
 def _filled(tensor: Tensor, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     storage = tensor.dtype.storage
     if storage is None:
-        raise RuntimeFailure(f"no values can be made up for the input '{tensor.name}' of type {tensor.dtype.label}")
+        raise RuntimeFailure(f"cannot generate values for the input '{tensor.name}' of type {tensor.dtype.label}")
     if tensor.dtype.is_float:
         return rng.uniform(-1, 1, shape).astype(storage)
     if tensor.is_quantized:
@@ -189,20 +210,21 @@ def _filled(tensor: Tensor, shape: tuple[int, ...], rng: np.random.Generator) ->
 
 
 def times_by_kind(model: Model, runtime: Runtime = "delegate") -> tuple[KindTime, ...]:
-    """What the ops of each kind take by themselves, the longest first. Empty where inner values cannot be had."""
+    """Return the time of the ops of each kind by themselves, longest first; empty if intermediate values are not
+    available."""
     graph = entry(model).graph
     constant = constant_parts(graph)
     wanted = list(dict.fromkeys(t for op in graph.ops for t in flowing_inputs(op, constant)))
     try:
         sample = sample_for(model)
         values = dict(zip(graph.inputs, sample, strict=True))
-        inner = [t for t in wanted if t not in values and t.size and t.dtype.storage is not None]  # no handles
+        inner = [t for t in wanted if t not in values and t.size and t.dtype.storage is not None]  # no resource handles
         values |= Runner.exposing(model, graph, inner).values(sample)
     except ZeropointError:
         return ()
     groups: dict[str, list[Op]] = {}
     for op in graph.ops:
-        if not constant.issuperset(op.outputs):  # what follows from constants is computed once
+        if not constant.issuperset(op.outputs):  # values that depend only on constants are computed once
             groups.setdefault(op.label, []).append(op)
     seconds = {}
     for kind, ops in groups.items():
@@ -219,19 +241,20 @@ def _time_alone(alone: IsolatedOps, sample: list[Array], runtime: Runtime) -> fl
     try:
         timer = _timer(Runner(alone.model, kernels=runtime, strict=False), sample)
         return statistics.median(timer() for _ in range(KIND_ROUNDS))
-    except ZeropointError:  # an op that runs only in its place, such as one with states
+    except ZeropointError:  # an op that only runs within the graph, such as one with states
         return None
 
 
 def undelegated(runner: Runner) -> dict[str, int]:
-    """Ops by kind that plain kernels compute, the most frequent first."""
+    """Return the ops that run on plain kernels by kind, most frequent first."""
     taken = runner.session.delegated()
     kinds = Counter(op.label for place, op in enumerate(entry(runner.model).graph.ops) if place not in taken)
     return dict(kinds.most_common())
 
 
 def peak_memory(content: bytes) -> int | None:
-    """Bytes that a fresh process needs to load and run a model, beyond Python, LiteRT and the file itself."""
+    """Return the bytes that a fresh process needs to load and run a model, in addition to Python, LiteRT and the
+    file."""
     command = [sys.executable, "-m", f"{__package__}.memory"]
     try:
         done = subprocess.run(command, input=content, capture_output=True, check=False, timeout=time_limit())

@@ -1,6 +1,6 @@
-"""Run as a process of its own: a model on standard input, the bytes it took beyond what was there before as output.
+"""Measures memory in a separate process: reads a model from standard input, prints the additional bytes it needs.
 
-Only Linux tells the peak since a given moment; elsewhere the process fails, and whoever asked says it is not known.
+Only Linux reports the peak since a given moment; elsewhere the process fails, and the caller reports it as unknown.
 """
 
 from __future__ import annotations

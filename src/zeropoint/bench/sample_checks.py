@@ -1,8 +1,8 @@
-"""Whether samples look like what a model was trained on.
+"""Checks whether samples look like what a model was trained on.
 
-A check is a row: what it looks at, what a find probably means, and what mends it. Ranges of wrongly prepared samples
-are wrong without any error, so all of this is said as a warning. None of it is proof: a check stays silent unless the
-numbers are far from those of data that fit.
+A check is a row: what it examines, what a finding probably means, and how to fix it. Wrongly preprocessed samples give
+wrong ranges without any error, so findings are reported as warnings. None of them is proof: a check stays silent unless
+the numbers are far from those of suitable data.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from .conventions import Convention, Response, convention_of
 from .errors import Compared, compared_outputs
 
 LOOKED_AT = 16
-"""Samples that the model is run on, spread over those that are held."""
+"""Number of samples that the model is run on, spread over those in memory."""
 
 MOST_VALUES = 1 << 16
-"""Values of an output that are looked at."""
+"""Number of values of an output that are examined."""
 
 FEW = 20
-"""Fewer samples than this show too little of the values that occur."""
+"""Fewer samples than this are not representative."""
 
 ALIKE = 1e-3
-"""Spread between samples, beside that of all their values, below which they are nearly equal."""
+"""Spread between samples, relative to that of all values, below which they are nearly equal."""
 
 FAR, MOST_FAR = 100.0, 0.1
-"""How many times larger than all others a few samples are that do not belong to them, and how many are a few."""
+"""Samples are outliers if they are this many times larger than all others, and at most this many."""
 
 SAME_CLASS, UNSURE = 0.95, 0.6
-"""A share of samples in one class, and a certainty below that of networks on what they were trained on."""
+"""The share of samples in one class, and a confidence lower than that of networks on their training data."""
 
 LEAST_CERTAINTY_GAIN, LEAST_INFORMATION, INFORMATION_RATIO = 0.25, 0.5, 2.0
-"""What other numbers for the same images have to gain to be taken for what the model expects: in certainty, and in
-what the outputs tell about the samples (nats, and times what it was)."""
+"""What another convention for the same images must gain to be taken for what the model expects: in confidence, and in
+the information of the outputs about the samples (in nats, and as a factor)."""
 
 LARGE, SMALL, FITTING = 40.0, 0.04, (0.1, 10.0)
-"""The first layer's response to the samples, beside its bias: of numbers too large, too small, and right. Training
-brings both to the same order of magnitude, most of all with batch normalization."""
+"""The first layer's response to the samples relative to its bias: for values too large, too small, and right. Training
+brings both to the same order of magnitude, especially with batch normalization."""
 
 KEPT_VARIATION, GAINED_VARIATION = 0.1, 1.5
-"""How far the outputs must still vary between samples that were made smaller, and more with those made larger."""
+"""How much the outputs must still vary between samples scaled down, and how much more between samples scaled up."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a check saw; `remedy` takes the place of the check's own where the numbers tell more."""
+    """What a check found; `remedy` replaces the check's own if the numbers suggest a more specific one."""
 
     text: str
     remedy: str = ""
@@ -62,7 +62,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class SampleFinding:
-    """What was seen in the samples, what it probably means, and what mends it."""
+    """What was found in the samples, what it probably means, and how to fix it."""
 
     check: str
     seen: str
@@ -74,7 +74,7 @@ class SampleFinding:
 
 
 class SampleEvidence:
-    """The samples of a bench, and what its model makes of them."""
+    """The samples of a bench, and the model's response to them."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench, self.ports = bench, bench.entry.ports
@@ -84,7 +84,7 @@ class SampleEvidence:
 
     @property
     def count(self) -> int:
-        """Of all samples that were given, as far as that is known."""
+        """The number of all samples, as far as known."""
         runs = max(self.bench.stats.samples + len(self.bench.unseen_rows), len(self.rows))
         return runs * max(port.batch for port in self.ports)
 
@@ -96,14 +96,14 @@ class SampleEvidence:
 
     @property
     def peak(self) -> float:
-        """The same of all samples that took part in calibration, held or not."""
+        """The largest absolute value of all samples in calibration, in memory or not."""
         keys, tensors = tensor_keys(self.bench.model), self.bench.stats.tensors
         seen = [tensors[keys[port.tensor]] for port in self.ports if keys[port.tensor] in tensors]
         return max((max(-one.low.value, one.high.value) for one in seen), default=0.0)
 
     @cached_property
     def convention(self) -> Convention | None:
-        """How the only input's values stand for pixels, if it takes images."""
+        """The convention in which the only input represents pixels, if it takes images."""
         return convention_of(self.ports, self.looked_at)
 
     @cached_property
@@ -116,7 +116,7 @@ class SampleEvidence:
 
     @cached_property
     def _classes(self) -> int | None:
-        """Which of the outputs is a choice among classes, one for each sample."""
+        """The output that is a classification, one for each sample."""
         shapes = [self.bench.entry.graph.outputs[one.place].shape for one in self.outputs]
         single = (k for k, shape in enumerate(shapes) if math.prod(shape[1:-1]) == 1)
         return next((k for k in single if self.outputs[k].probabilities == "row"), None)
@@ -126,7 +126,7 @@ class SampleEvidence:
         return self.answer_to(self.looked_at)
 
     def answer_to(self, rows: Sequence[Row]) -> Answer:
-        """What the float model makes of samples; of large outputs, of some of their values."""
+        """Return the float model's answer to samples; of large outputs, some of the values."""
         loaded = self.bench.float_model([Compared(one.place) for one in self.outputs])
         classes, values = list[Array](), list[list[Array]]()
         for row in rows:
@@ -138,7 +138,7 @@ class SampleEvidence:
         kinds = [kind for kind in zip(*values, strict=True) if len({value.size for value in kind}) == 1]
         variation = float(np.mean([np.nan_to_num(np.std(kind, axis=0)).mean() for kind in kinds])) if kinds else 0.0
         probabilities = np.concatenate(classes) if classes else None
-        if probabilities is not None and probabilities.max() <= 0:  # their logarithms
+        if probabilities is not None and probabilities.max() <= 0:  # log-probabilities
             probabilities = np.exp(probabilities)
         return Answer(probabilities, variation)
 
@@ -149,20 +149,21 @@ class SampleEvidence:
 
 @dataclass(frozen=True)
 class Answer:
-    """The probabilities of classes, one choice in each row, if that is what the model gives; and how far outputs vary
-    from sample to sample."""
+    """The class probabilities, one row per choice, if the model is a classifier; and how much outputs vary between
+    samples."""
 
     probabilities: Array | None
     variation: float
 
     @property
     def certainty(self) -> float | None:
-        """The mean probability of the class that is chosen."""
+        """The mean probability of the predicted class."""
         return None if self.probabilities is None else float(self.probabilities.max(axis=-1).mean())
 
     @property
     def information(self) -> float:
-        """What classes tell about the samples, in nats: 0 if the answer is always the same, or always "any"."""
+        """The information of the classes about the samples, in nats: 0 if the answer is always the same, or always
+        uniform."""
         if self.probabilities is None:
             return 0.0
         return _entropy(self.probabilities.mean(axis=0)) - float(np.mean([_entropy(p) for p in self.probabilities]))
@@ -182,13 +183,13 @@ def _largest(values: Array) -> float:
 
 
 def _some(values: Array) -> Array:
-    """At most so many of the values, evenly spread."""
+    """Return a limited number of the values, evenly spread."""
     flat = np.asarray(values, np.float64).reshape(-1)
     return flat[:: -(-flat.size // MOST_VALUES)] if flat.size > MOST_VALUES else flat
 
 
 def constant_samples(evidence: SampleEvidence) -> Seen | None:
-    """Every sample holds one value over and over, in every input."""
+    """Every input of every sample is filled with a single value."""
     held = [values for row in evidence.rows for values in row if values.size]
     if max((values.size for values in held), default=0) < 2 or any(v.min() != v.max() for v in held):
         return None
@@ -197,7 +198,7 @@ def constant_samples(evidence: SampleEvidence) -> Seen | None:
 
 
 def equal_samples(evidence: SampleEvidence) -> Seen | None:
-    """No input differs much from sample to sample. Steps of a sequence may."""
+    """No input differs much between samples. Steps of a sequence may be similar."""
     (first, *others), exactly = evidence.rows, True
     if not others or evidence.bench.in_sequence:
         return None
@@ -210,7 +211,7 @@ def equal_samples(evidence: SampleEvidence) -> Seen | None:
 
 
 def _alike(values: Array, wanted: Array) -> bool:
-    """Indices are alike only if they are equal."""
+    """Whether values are nearly equal; indices must be exactly equal."""
     if values.dtype != np.float32 or not values.size:
         return np.array_equal(values, wanted)
     gap = np.abs(np.subtract(values, wanted, dtype=np.float64)).mean()
@@ -235,7 +236,7 @@ def far_samples(evidence: SampleEvidence) -> Seen | None:
 
 
 def other_normalization(evidence: SampleEvidence) -> Seen | None:
-    """Pixels are given in another range than the model was trained on."""
+    """Pixels are in another range than the model was trained on."""
     given = evidence.convention
     if given is None:
         return None
@@ -253,7 +254,7 @@ def other_normalization(evidence: SampleEvidence) -> Seen | None:
 
 
 def _by_response(evidence: SampleEvidence, given: Convention) -> Seen | None:
-    """By the first layer: its response to the samples, beside its bias."""
+    """Detect it by the first layer: its response to the samples relative to its bias."""
     if evidence.response is None:
         return None
     looked_at = evidence.looked_at
@@ -274,7 +275,7 @@ def _by_response(evidence: SampleEvidence, given: Convention) -> Seen | None:
 
 
 def _by_certainty(evidence: SampleEvidence, given: Convention) -> Seen | None:
-    """By the classes: the model is far more certain, and tells more samples apart, with other numbers."""
+    """Detect it by the classes: in another range the model is far more confident, and distinguishes more samples."""
     if not evidence.has_classes or len(evidence.looked_at) < 2:
         return None
     before, mended = evidence.answer, []
@@ -291,7 +292,7 @@ def _by_certainty(evidence: SampleEvidence, given: Convention) -> Seen | None:
 
 
 def _mended(evidence: SampleEvidence, given: Convention, mended: list[tuple[Convention, Answer]], seen: str) -> Seen:
-    """The ranges that would fit, the one that the model is most certain with first."""
+    """Return the ranges that would fit, the one with the highest confidence first."""
     before = evidence.answer.certainty
     if before is None:
         return Seen(seen, " or ".join(other.remedy(given) for other, _ in mended))
@@ -301,7 +302,7 @@ def _mended(evidence: SampleEvidence, given: Convention, mended: list[tuple[Conv
 
 
 def one_class(evidence: SampleEvidence) -> Seen | None:
-    """The float model has the same class for all samples, and is not sure of it."""
+    """The float model predicts the same class for all samples, with low confidence."""
     if not evidence.has_classes or len(evidence.looked_at) < LOOKED_AT // 2:
         return None
     answer = evidence.answer
@@ -350,16 +351,17 @@ CONTENT_CHECKS = (
         one_class, "probably not prepared as in training", "compare the steps before the model with those of training"
     ),
 )
-"""In order: what one finds may be the cause of what later ones would."""
+"""In order: what one check finds may be the cause of what later ones would find."""
 
 SAMPLE_CAUSES = frozenset(check.name for check in CONTENT_CHECKS)
-"""Names of findings that no other way to quantize mends."""
+"""Names of findings that no other quantization can fix."""
 
 NUMBER_CHECK = SampleCheck(few_samples, "too few to know the ranges of activations", "100 to 500 are usual")
 
 
 def check_samples(bench: Bench) -> tuple[SampleFinding, ...]:
-    """What is suspicious about the samples of `bench`: the first thing about their content, and their number."""
+    """Return what is suspicious about the samples of `bench`: the first finding about their content, and their
+    number."""
     if not bench.is_single or not bench.entry.ports:
         return ()
     evidence = SampleEvidence(bench)

@@ -1,8 +1,7 @@
-"""Whether a quantized model can be used: good, worth a look, or broken.
+"""Judges whether a quantized model can be used: good, worth a look, or broken.
 
-It is judged by how far it agrees with the float model on samples that took no part in calibration, if there were enough
-to hold some back: by the class it gives, where its output is a choice among classes, and by the signal-to-noise ratio
-of its outputs.
+The judgement is based on how far it agrees with the float model on samples held back from calibration, if there were
+enough: by the predicted class, if the model is a classifier, and by the signal-to-noise ratio of its outputs.
 """
 
 from __future__ import annotations
@@ -24,41 +23,42 @@ from .errors import Compared, ErrorSum, Reference, compared_outputs, decibels, r
 Level = Literal["good", "doubtful", "broken", "unknown"]
 
 AGREEMENTS = 0.95, 0.8
-"""Good and usable shares of equal classes, among samples of which the float model is sure."""
+"""Good and usable shares of equal classes, among samples on which the float model is confident."""
 
 SURE = 0.5
-"""Probability from which on the float model is sure of a class. Close calls go either way in any other version."""
+"""Probability from which the float model counts as confident. Close calls may change in any other version."""
 
 SNRS = 15.0, 8.0
-"""Good and usable signal-to-noise ratios in dB, of outputs that are no choice among classes."""
+"""Good and usable signal-to-noise ratios in dB, for outputs that are not classifications."""
 
 CLEAR, NOISE, FEW = 20.0, 3.0, 2
-"""Outputs of so many dB need no comparison with the mode dynamic; else it is told if that is better by more dB than
-this, or by more samples with the float model's class."""
+"""Above this SNR in dB the mode dynamic is not compared; below, it is mentioned if it is better by more than this many
+dB, or by more than this many samples with the float model's class."""
 
 FEWEST = 4
-"""Samples that it takes to say anything by their classes."""
+"""Minimum number of samples for a judgement by class."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`agreeing` of `sure` samples have the float model's class; `sure` is 0 where there are no classes. `where` the
-    `snr` is measured is told as well. `dynamic` is what the mode dynamic reaches, if that is clearly better. Figures
-    measured on samples that look wrong tell little, so that such a model is `doubtful` at best."""
+    """How far a quantized model agrees with the float model. `agreeing` of `sure` samples have the float model's class;
+    `sure` is 0 if it is not a classifier. The `snr` is measured at `where`. `dynamic` is what the mode dynamic reaches,
+    if that is clearly better. Figures measured on samples that look wrong mean little, so such a model is `doubtful` at
+    best."""
 
     level: Level
     snr: float | None = None
     agreeing: int = 0
     sure: int = 0
     samples: int = 0
-    held_back: bool | None = False  # None if it is not known
+    held_back: bool | None = False  # None if unknown
     where: str = ""
     dynamic: Verdict | None = None
     samples_look_wrong: bool = False
 
     @property
     def summary(self) -> str:
-        """What was measured, in a sentence."""
+        """The measurement in one sentence."""
         if self.level == "unknown":
             return f"nothing was measured, as {'no output is in float' if self.samples else 'no samples were given'}"
         which = {True: " that calibration did not use", False: " of the calibration", None: ""}[self.held_back]
@@ -76,7 +76,7 @@ class Verdict:
         return f"; the mode dynamic would reach {reached}"
 
     def beside(self, dynamic: Verdict) -> Verdict:
-        """The same, which tells what the mode dynamic reaches if that is better by more than chance."""
+        """Return the verdict with what the mode dynamic reaches, if that is better by more than chance."""
         if self.sure:
             is_better = dynamic.agreeing - self.agreeing > FEW
         else:
@@ -84,7 +84,7 @@ class Verdict:
         return replace(self, dynamic=dynamic) if is_better else self
 
     def on_wrong_samples(self) -> Verdict:
-        """The same, measured on samples that look wrong."""
+        """Return the verdict marked as measured on samples that look wrong."""
         return replace(self, level="doubtful" if self.level == "good" else self.level, samples_look_wrong=True)
 
     @property
@@ -107,7 +107,7 @@ UNKNOWN = Verdict("unknown")
 
 
 def verdict(bench: Bench, made: Model, rows: Sequence[Row] = ()) -> Verdict:
-    """How far `made` agrees with the float model of `bench`, on these samples or on those that were held back."""
+    """Return how far `made` agrees with the float model of `bench`, on these samples or on those held back."""
     rows = rows or bench.unseen_rows or bench.rows[:JUDGED]
     compared = tuple(compared_outputs(bench.entry.graph, bench.ops)) if rows else ()
     if not compared:
@@ -135,8 +135,8 @@ def verdict(bench: Bench, made: Model, rows: Sequence[Row] = ()) -> Verdict:
 
 @dataclass(frozen=True)
 class _Agreement:
-    """What one sample says: the error of each output, how many choices are the same, and of how many the float model
-    is sure."""
+    """The result of one sample: the error of each output, how many classifications agree, and on how many the float
+    model is confident."""
 
     errors: tuple[ErrorSum, ...]
     agreeing: int = 0
@@ -156,5 +156,5 @@ class _Agreement:
 
 
 def _probabilities(values: Array) -> Array:
-    """Also of their logarithms."""
+    """Return probabilities, also from log-probabilities."""
     return np.exp(values) if values.max() <= 0 else values

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Each command imports what it needs when it runs, so that help is quick."""
+"""The command line: parse, call, print. Each command imports what it needs when it runs, so that help is fast."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .tune import tune
 app = typer.Typer(
     name="zeropoint",
     cls=CommandGroup,
-    help="Quantize neural networks for LiteRT (TensorFlow Lite), and see why they are as accurate as they are.",
-    epilog="Exit codes: 0 fine, 1 a check failed, 2 bad use or input, 130 interrupted, 143 terminated.",
+    help="Quantize neural networks for LiteRT (TensorFlow Lite), and find out what costs them accuracy.",
+    epilog="Exit codes: 0 success, 1 a check failed, 2 bad usage or input, 130 interrupted, 143 terminated.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -60,9 +60,10 @@ def _options(
 
 
 def main() -> None:
-    """Entry point: 0 is fine, 1 a failed check, 2 bad use or input. A user's mistake shows no traceback."""
+    """Entry point: exit code 0 is success, 1 a failed check, 2 bad usage or input. Users' mistakes show no
+    traceback."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the shell: a file of ours must not take its descriptor
+        if getattr(sys, name) is None:  # closed by the shell: one of our files must not get its descriptor
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  # for the rest of the process
     print_anywhere((sys.stdout, sys.stderr))
     with orderly_end():

@@ -1,4 +1,4 @@
-"""What all commands have in common: --quiet and --verbose, groups of options, examples in the help, exit codes."""
+"""What all commands share: --quiet and --verbose, groups of options, examples in the help, exit codes."""
 
 from __future__ import annotations
 
@@ -41,51 +41,51 @@ if TYPE_CHECKING:
 
 QuietOption = Annotated[
     bool,
-    typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no summaries, no notes."),
+    typer.Option("--quiet", "-q", help="Print only results and errors: no progress, no summaries, no notes."),
 ]
 VerboseOption = Annotated[
     bool,
     typer.Option(
         "--verbose",
         "-v",
-        help="Print versions, time, memory, what converters print, and tracebacks of errors.",
+        help="Print versions, time, memory, converter output, and tracebacks.",
     ),
 ]
 TrustedOption = Annotated[
     bool,
-    typer.Option("--trusted", help="Run the model in this process: a little faster, but a damaged file can end it."),
+    typer.Option("--trusted", help="Run the model in this process: slightly faster, but a damaged file can crash it."),
 ]
 TimeLimitOption = Annotated[
     float | None,
     typer.Option(
-        "--time-limit", metavar="SECONDS", help="Unless --trusted: how long one run may take. [default: 60]", min=0.1
+        "--time-limit", metavar="SECONDS", help="Unless --trusted: time limit for one run. [default: 60]", min=0.1
     ),
 ]
 Shown = TypeVar("Shown", "Benchmark", "Comparison", "Diagnosis")
 
 
 class ExitCode(IntEnum):
-    """What scripts can rely on."""
+    """The exit codes that scripts can rely on."""
 
     CHECK_FAILED = 1
     BAD_USE = 2
-    INTERNAL = 70  # EX_SOFTWARE of sysexits.h: a bug of ours is not a failed check
+    INTERNAL = 70  # EX_SOFTWARE of sysexits.h: an internal error is not a failed check
     INTERRUPTED = 130
 
 
 class CheckFailed(Exception):
-    """The command succeeded, but its result does not meet what an option demands."""
+    """The command succeeded, but its result does not meet the requirement of an option."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Screen:
-    """Where a command prints, as --quiet and --verbose ask: results always, everything else unless --quiet."""
+    """Where a command prints, depending on --quiet and --verbose: results always, everything else unless --quiet."""
 
     quiet: bool = False
     verbose: bool = False
 
     def also(self, quiet: bool, verbose: bool) -> Screen:
-        """With the flags that were given after the command's name added."""
+        """Return the screen with the flags added that were given after the command's name."""
         both = Screen(self.quiet or quiet, self.verbose or verbose)
         if both.quiet and both.verbose:
             raise InvalidRecipe("--quiet and --verbose contradict each other; give one of them")
@@ -93,20 +93,20 @@ class Screen:
 
     @functools.cached_property
     def results(self) -> Console:
-        """For what the command was asked for."""
+        """The console for the command's results."""
         return _console()
 
     @functools.cached_property
     def remarks(self) -> Console:
-        """For progress and summaries of what was written to files: silent with --quiet."""
+        """The console for progress and summaries: silent with --quiet."""
         return _console(quiet=self.quiet)
 
     def beside(self, as_json: bool) -> Console:
-        """`remarks`, on stderr if stdout carries JSON."""
+        """Return the console for remarks, on stderr if stdout carries JSON."""
         return _console(stderr=True, quiet=self.quiet) if as_json else self.remarks
 
     def show(self, result: Shown, as_json: bool, write: Callable[[Shown, Console], None]) -> None:
-        """Print `result` as JSON, or by `write`: without its notes if --quiet asks for that."""
+        """Print `result` as JSON, or with `write`; without its notes if --quiet is given."""
         if as_json:
             self.json(result.to_json())
         else:
@@ -130,7 +130,7 @@ def _console(stderr: bool = False, quiet: bool = False) -> Console:
 
 @contextlib.contextmanager
 def tolerate_closed_pipe() -> Iterator[None]:
-    """A reader that closes the pipe early (`zeropoint inspect ... | head`) is no error: files are still written."""
+    """Accept a reader that closes the pipe early (`zeropoint inspect ... | head`); files are still written."""
     try:
         yield
     except BrokenPipeError:
@@ -143,14 +143,14 @@ def tolerate_closed_pipe() -> Iterator[None]:
 
 
 def _discard_stdout() -> None:
-    """Send everything that is printed from here on to the null device."""
+    """Send all further output to the null device."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)
 
 
 class _PlainHelp:
-    """Typer 0.27 writes <bool> beside flags, as if they took a value."""
+    """Removes the <bool> that Typer 0.27 writes next to flags, as if they took a value."""
 
     def get_params(self, context: Any) -> list[Any]:
         found: list[Any] = super().get_params(context)  # type: ignore[misc]  # of the class it is mixed into
@@ -161,17 +161,17 @@ class _PlainHelp:
 
 
 class Command(_PlainHelp, typer.core.TyperCommand):
-    """A command of ours."""
+    """A command with plain help."""
 
 
 class CommandGroup(_PlainHelp, typer.core.TyperGroup):
-    """All of them."""
+    """The group of all commands, with plain help."""
 
 
 def add_command(app: typer.Typer, function: Callable[..., None], *, runs_models: bool = False) -> None:
-    """Make `function` a command. Its docstring ends with "Examples:", one to a line.
+    """Make `function` a command. Its docstring ends with "Examples:", one per line.
 
-    One that `runs_models` which users give it runs them in child processes, unless they are --trusted.
+    With `runs_models`, models given by the user run in child processes, unless they are --trusted.
     """
     text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
     paragraphs = "\n\n".join(re.sub(r"\s+", " ", part) for part in text.split("\n\n"))
@@ -180,26 +180,27 @@ def add_command(app: typer.Typer, function: Callable[..., None], *, runs_models:
 
 
 def argument(metavar: str, help: str) -> Any:
-    """An argument of a command, in Annotated."""
+    """Return an argument of a command, for Annotated."""
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 
 def option(default: Any, metavar: str | None, help: str, *names: str, **settings: Any) -> Any:
-    """A field of a group of options: --field-name, unless it is called by other `names`; ... makes it required."""
+    """Return a field of an option group: --field-name, unless other `names` are given; a default of ... makes it
+    required."""
     metadata = {"names": names, "metavar": metavar, "help": help, **settings}
     return dataclasses.field(default=dataclasses.MISSING if default is ... else default, metadata=metadata)
 
 
 def flag(help: str, *names: str) -> Any:
-    """A field that is False unless the option is given."""
+    """Return a field that is False unless the option is given."""
     return option(False, None, help, *names)
 
 
 def _with_screen(function: Callable[..., None], runs_models: bool) -> Callable[..., None]:
-    """`function` with --quiet and --verbose in place of its first parameter, the screen that follows from them.
+    """Replace the first parameter of `function`, the screen, by the options --quiet and --verbose.
 
-    Typer reads options from signatures, so this makes one, and no command repeats them. A parameter whose type is a
-    dataclass stands for the fields of that class: options that belong together, most of them shared by commands.
+    Typer reads options from signatures, so this builds one, and no command has to repeat them. A parameter whose type
+    is a dataclass stands for the fields of that class: options that belong together, most of them shared by commands.
     """
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
     groups: dict[str, Any] = {p.name: p.annotation for p in own if dataclasses.is_dataclass(p.annotation)}
@@ -234,7 +235,7 @@ def _with_screen(function: Callable[..., None], runs_models: bool) -> Callable[.
     kind = running if runs_models else shared
     context, *flags = inspect.signature(kind, eval_str=True).parameters.values()
     options = [q for p in own for q in (_fields(p.annotation) if p.name in groups else [p])]
-    # Keyword-only, so that those without a default may come after others.
+    # Keyword-only, so that parameters without a default may follow others.
     keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*options, *flags)]
     signature = inspect.Signature([context, *keywords])
     run.__signature__ = signature  # type: ignore[attr-defined]  # a protocol of `inspect`
@@ -243,7 +244,7 @@ def _with_screen(function: Callable[..., None], runs_models: bool) -> Callable[.
 
 
 def _fields(group: type) -> Iterator[inspect.Parameter]:
-    """The options of a group. Given its name, Typer does not add a --no-name to a flag."""
+    """Yield the options of a group. Given a name, Typer does not add --no-name to a flag."""
     types = get_type_hints(group)
     for parameter, field in zip(inspect.signature(group).parameters.values(), dataclasses.fields(group), strict=True):
         names = field.metadata["names"] or (f"--{field.name.replace('_', '-')}",)
@@ -291,12 +292,12 @@ def _verdict(error: BaseException) -> tuple[str, ExitCode]:
     limit = memory_limit()
     no_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
     if isinstance(error, MemoryError) or no_thread or (limit and isinstance(error, ImportError | SystemError)):
-        most = "" if limit is None else f": this process may take {size_text(limit)} (ulimit -v)"
+        most = "" if limit is None else f": this process may use {size_text(limit)} (ulimit -v)"
         return f"error: not enough memory{most}; try fewer --workers or a smaller --limit", ExitCode.BAD_USE
     if isinstance(error, ZeropointError):
         hint = ""
-        if limit and isinstance(error, RuntimeFailure):  # LiteRT does not say what it lacked
-            hint = f"\n  maybe for lack of memory: this process may take {size_text(limit)} (ulimit -v)"
+        if limit and isinstance(error, RuntimeFailure):  # LiteRT does not say what was missing
+            hint = f"\n  perhaps out of memory: this process may use {size_text(limit)} (ulimit -v)"
         return f"error: {error}{hint}", ExitCode.BAD_USE
     if isinstance(error, OSError):  # a full disk or too many open files are not bugs
         where = "" if error.filename is None else f"{printable(str(error.filename))}: "
@@ -306,7 +307,7 @@ def _verdict(error: BaseException) -> tuple[str, ExitCode]:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those behind it: native modules that are interrupted while loading raise an ImportError."""
+    """Yield an error and its causes: native modules that are interrupted while loading raise an ImportError."""
     while error is not None:
         yield error
         error = error.__cause__
@@ -314,7 +315,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextlib.contextmanager
 def _versions_and_time(screen: Screen) -> Iterator[None]:
-    """With --verbose: print the versions in use before, and time and memory afterwards."""
+    """With --verbose, print the versions in use before, and time and memory afterwards."""
     if not screen.verbose:
         yield
         return
@@ -340,7 +341,7 @@ def _versions() -> str:
 
 
 def memory_limit() -> int | None:
-    """Bytes that this process may ask for, if somebody has set a limit."""
+    """Return the number of bytes that this process may allocate, if a limit is set."""
     try:
         import resource
     except ImportError:  # Windows

@@ -1,4 +1,4 @@
-"""Commands about what models are made for: targets, check."""
+"""Commands about targets: targets, check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def targets(screen: Screen) -> None:
-    """List what models can be made for, and where the facts about each come from.
+    """List the targets that models can be made for, and where the facts about each come from.
 
     Examples:
       zeropoint targets
@@ -28,20 +28,20 @@ def targets(screen: Screen) -> None:
 
 @dataclass(frozen=True)
 class TargetCheckOptions:
-    """What is asked of a target."""
+    """What is required of a model on a target."""
 
     target: str = shared.target_option("cpu")
-    no_fallback: bool = flag("Exit with 1 also if an op is slow.")
-    all: bool = flag("List every op, also those that are fast.")
-    arena: int | None = option(None, "BYTES", "Exit with 1 also if the model needs more memory to run.", min=1)
+    no_fallback: bool = flag("Exit with 1 if an op is slow, too.")
+    all: bool = flag("List every op, including fast ones.")
+    arena: int | None = option(None, "BYTES", "Exit with 1 if the model needs more memory to run, too.", min=1)
     as_json: bool = flag("Print JSON.", "--json")
 
 
 def check(screen: Screen, model: shared.ModelArgument, options: TargetCheckOptions) -> None:
-    """See where each op of a .tflite runs on a target, whoever made the file: fast, slow or refused, and why.
+    """Show where each op of a .tflite runs on a target, whichever tool made it: fast, slow or refused, and why.
 
-    Exit code 1 says that the target refuses an op. Where it does not, and the device's own tool is installed
-    (zeropoint[tflm], zeropoint[ethos-u]), that is asked too: for memory, cycles, and what it leaves to the CPU.
+    Exit code 1 means that the target refuses an op. Otherwise, if the device's own tool is installed
+    (zeropoint[tflm], zeropoint[ethos-u]), it is run as well: for memory, cycles, and ops left to the CPU.
 
     Examples:
       zeropoint check model_int8.tflite
@@ -75,18 +75,18 @@ def check(screen: Screen, model: shared.ModelArgument, options: TargetCheckOptio
 
 
 def _ask(target: Target, model: Model) -> tuple[ToolReport | None, str]:
-    """What the target's own tool says, and a remark where it is not installed."""
+    """Return the report of the target's own tool, and a remark if it is not installed."""
     from ..runtime.device_tools import ask_tool
     from ..tflite import to_bytes
 
     try:
         return ask_tool(target, to_bytes(model)), ""
     except MissingExtra as missing:
-        return None, f"{target.name} was not asked itself: {missing}"
+        return None, f"the tool of {target.name} was not run: {missing}"
 
 
 def _require_arena(report: ToolReport | None, note: str, available: int) -> None:
     if report is None or report.ram is None:
         raise InvalidRecipe(f"--arena {available}: how much memory the model needs is not known; {note}".rstrip("; "))
     if report.ram > available:
-        raise CheckFailed(f"the model needs {report.ram:,} bytes of memory to run, and {available:,} are there")
+        raise CheckFailed(f"the model needs {report.ram:,} bytes of memory to run, but has {available:,}")

@@ -1,4 +1,4 @@
-"""The command that finds out why a quantized model lost accuracy."""
+"""The command `doctor`, which finds out why a quantized model lost accuracy."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 class RemedyOptions:
     """What a remedy may cost, and where it is written."""
 
-    apply: Path | None = option(None, "OUT", "Write the model that the findings ask for.")
-    save_recipe: Path | None = option(None, "OUT.json", "Write its recipe, for quantize --recipe.")
+    apply: Path | None = option(None, "OUT", "Write the model with all fixes applied.")
+    save_recipe: Path | None = option(None, "OUT.json", "Write the recipe of that model, for quantize --recipe.")
     most: float | None = option(
-        None, "SHARE", "Arithmetic that may be given more bits. [0.1, or 0.25 in one piece]", min=0, max=1
+        None, "SHARE", "Share of arithmetic that may get more bits. [0.1, or 0.25 in one piece]", min=0, max=1
     )
-    seconds: float = option(100.0, "S", "Time for trying things out; building comes after.", min=1)
+    seconds: float = option(100.0, "S", "Time limit for trying fixes; building the model is extra.", min=1)
 
     def write(self, result: DiagnosisResult, overwrite: bool) -> None:
-        """Write the repaired model and its recipe where they were asked for, or say that there are none."""
+        """Write the repaired model and its recipe as requested, or report that there are none."""
         from ..files import write_whole
         from ..recipe_files import recipe_content
 
@@ -50,14 +50,14 @@ class DoctorOptions:
     """What to examine."""
 
     data: str = option(..., "DATA", shared.DATA_HELP)
-    calibration: str | None = option(None, "DATA", "Samples that QUANTIZED was calibrated on, if others.")
+    calibration: str | None = option(None, "DATA", "Samples that QUANTIZED was calibrated on, if not --data.")
     mode: str | None = option(None, "MODE", "int8 (the default) or int16x8.")
     recipe: Path | None = option(None, "FILE", shared.RECIPE_HELP, show_default=False)
     target: str | None = shared.target_option()
     metric: str | None = option(None, "FILE.py:FUNCTION", shared.METRIC_HELP)
     signature: str | None = option(None, "KEY", shared.SIGNATURE_HELP)
     as_json: bool = flag(shared.JSON_HELP, "--json")
-    check: bool = flag("Exit with 1 if anything is found that costs accuracy.")
+    check: bool = flag("Exit with 1 if something costs accuracy.")
 
 
 def doctor(
@@ -68,11 +68,11 @@ def doctor(
     remedy: RemedyOptions,
     samples: shared.SampleOptions,
     reports: shared.ReportOptions,
-    quantized: Annotated[Path | None, argument("QUANTIZED", "The model in question; by default one is made.")] = None,
+    quantized: Annotated[Path | None, argument("QUANTIZED", "The model to examine; by default, one is made.")] = None,
 ) -> None:
-    """Find out why a quantized model lost accuracy: causes with numbers, in order of what fixing them gains.
+    """Find out why a quantized model lost accuracy: causes with evidence, largest gain first.
 
-    MODEL is the float model. Every gain of a finding was measured by trying its fix on the samples, unless it says
+    MODEL is the float model. The gain of each finding was measured by trying its fix on the samples, unless it says
     "about". A healthy model has nothing to fix.
 
     Examples:
@@ -99,7 +99,7 @@ def doctor(
     rules = resolve_recipe(options.mode, options.recipe, WeightOptions())
     metric = None if options.metric is None else load_metric(options.metric)
     if options.signature is not None and remedy.apply is not None:
-        raise InvalidRecipe("--apply would write one signature alone; with --signature, use --save-recipe")
+        raise InvalidRecipe("--apply would write only one signature; with --signature, use --save-recipe")
     source = samples.sampled(one_entry(shared.load_model(model, screen), options.signature), options.data)
     given = None if quantized is None else one_entry(shared.load_model(quantized, screen), options.signature)
     other = None if options.calibration is None else samples.sampled(source.model, options.calibration)

@@ -1,4 +1,4 @@
-"""The command that changes scales in a file: edit."""
+"""The command `edit`, which changes scales in a file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EditOptions:
-    """What is changed, and where it goes."""
+    """What is changed, and where the result goes."""
 
-    output: Path = option(..., "OUT", "Where to write the changed .tflite.", "--output", "-o")
-    set: list[str] | None = option(None, "'TENSOR: min=A, max=B'", "A range; or scale=S, zero_point=Z (repeatable).")
-    ranges: Path | None = option(None, "JSON", "The same for several: {tensor: {min, max}}.")
+    output: Path = option(..., "OUT", "Where to write the edited .tflite.", "--output", "-o")
+    set: list[str] | None = option(
+        None, "'TENSOR: min=A, max=B'", "A new range; or scale=S, zero_point=Z (repeatable)."
+    )
+    ranges: Path | None = option(None, "JSON", "Ranges of several tensors: {tensor: {min, max}}.")
     as_json: bool = flag("Print what changed as JSON.", "--json")
     overwrite: bool = flag(shared.OVERWRITE_HELP)
 
@@ -36,7 +38,7 @@ class EditOptions:
 
 
 def _setting(text: str) -> tuple[str, dict[str, float | str]]:
-    """`name: key=value, key=value`; the name may have colons in it."""
+    """Parse `name: key=value, key=value`; the name may contain colons."""
     name, colon, values = text.rpartition(":")
     pairs = [part.partition("=") for part in values.split(",")]
     if not colon or not name.strip() or any(not (key.strip() and value.strip()) for key, _, value in pairs):
@@ -54,10 +56,10 @@ def _number(text: str) -> float | str:
 
 
 def edit(screen: Screen, model: shared.ModelArgument, options: EditOptions) -> None:
-    """Give tensors of a quantized .tflite another range.
+    """Change the ranges of tensors in a quantized .tflite.
 
-    Weights are rounded again from the numbers that they stand for, tensors that an op ties together follow each other,
-    and biases follow data and weights. What changed is listed.
+    Weights are dequantized and quantized again, tensors that share their scale through an op change together, and
+    biases follow their data and weights. All changes are listed.
 
     Examples:
       zeropoint edit model_int8.tflite -o wider.tflite --set '*/Mean: min=0, max=6'

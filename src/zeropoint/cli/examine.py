@@ -25,13 +25,13 @@ class InspectOptions:
     ops: bool = flag("List the ops with their fixed-point multipliers.")
     summary: bool = flag("Only the summary.")
     channels: bool = flag("Every channel's parameters.")
-    exact: bool = flag("As many digits as it takes to have the same numbers again.")
+    exact: bool = flag("All digits needed to reproduce the numbers exactly.")
     filter: str | None = option(None, "GLOB", "Only tensors and ops whose name or kind matches.")
     as_json: bool = flag("Print JSON (docs/inspect-json.md).", "--json")
 
 
 def inspect(screen: Screen, model: shared.ModelArgument, options: InspectOptions) -> None:
-    """Show a model's quantization: the line people know from Netron, and the numbers the kernels use.
+    """Show a model's quantization: the ranges as in Netron, and the numbers that the kernels use.
 
     A statistics file of `zeropoint calibrate` is shown as a table of ranges with small histograms.
 
@@ -61,10 +61,10 @@ def inspect(screen: Screen, model: shared.ModelArgument, options: InspectOptions
 
 
 def is_stats(path: Path) -> bool:
-    """Whether a file looks like statistics, which are a zip archive, rather than a model or some other archive."""
+    """Whether a file looks like statistics (a zip archive) rather than a model or some other archive."""
     from ..tflite.other_files import ARRAYS, DAMAGED, STATS, other_file
 
-    if not path.is_file():  # opening a pipe would wait for its writer
+    if not path.is_file():  # opening a pipe would block until it has a writer
         return False
     try:
         with path.open("rb") as file:
@@ -76,17 +76,17 @@ def is_stats(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What the quantized model is required to reach."""
+    """The requirements on the quantized model."""
 
-    min_snr: float | None = option(None, "DB", "Exit with 1 if the outputs are below this.")
-    min_agreement: float | None = option(None, "SHARE", "Exit with 1 if top-1 is the same less often.", min=0, max=1)
-    min_metric: float | None = option(None, "SCORE", "Exit with 1 if QUANTIZED scores less in --metric.")
+    min_snr: float | None = option(None, "DB", "Exit with 1 if the SNR of the outputs is lower.")
+    min_agreement: float | None = option(None, "SHARE", "Exit with 1 if the same top-1 is less frequent.", min=0, max=1)
+    min_metric: float | None = option(None, "SCORE", "Exit with 1 if QUANTIZED scores lower in --metric.")
 
     def require(self, comparison: Comparison) -> None:
-        """Raise if the quantized model is worse than was asked for."""
+        """Raise if the quantized model does not meet the requirements."""
         score, agreements = comparison.metric, [o.agreement for o in comparison.outputs if o.agreement is not None]
         if self.min_agreement is not None and not agreements:
-            raise InvalidRecipe("--min-agreement: no output looks like scores of classes; use --min-snr or --metric")
+            raise InvalidRecipe("--min-agreement: no output looks like class scores; use --min-snr or --metric")
         failed = []
         if self.min_snr is not None and comparison.snr < self.min_snr:
             failed.append(f"the SNR of the outputs is {comparison.snr:.2f} dB, --min-snr asks for {self.min_snr:g}")
@@ -120,12 +120,12 @@ def compare(
     reports: shared.ReportOptions,
     quantized: Annotated[Path | None, argument("QUANTIZED", "A quantized .tflite of it, by any tool.")] = None,
 ) -> None:
-    """See where a quantized model departs from the float MODEL it was made of, op by op.
+    """Compare a quantized model with the float MODEL it was made from, op by op.
 
     Both run on the same samples. "own" feeds each op with the float model's values, so that only its own rounding and
-    clipping is left; "accum." compares the models as they run.
+    clipping remain; "accum." compares the models as they run.
 
-    With --kernels it is runtimes that are compared, on one quantized MODEL: the first op whose integers differ.
+    With --kernels, runtimes are compared on one quantized MODEL: the first op whose integers differ.
 
     Examples:
       zeropoint compare model.tflite model_int8.tflite --data samples.npz
@@ -142,7 +142,7 @@ def compare(
     """
     if options.kernels is not None:
         if quantized is not None:
-            raise InvalidRecipe("--kernels compares runtimes on one model; leave the second model out")
+            raise InvalidRecipe("--kernels compares runtimes on one model; omit the second model")
         source = samples.sampled(shared.load_model(model, screen), options.data, options.signature)
         show_kernels(screen, source, options.kernels, samples.limit, options.as_json)
         return
@@ -154,7 +154,7 @@ def compare(
     from ..sources.models import size_of
 
     if checks.min_metric is not None and options.metric is None:
-        raise InvalidRecipe("--min-metric needs a score to look at; give one with --metric FILE.py:FUNCTION")
+        raise InvalidRecipe("--min-metric needs a score; give one with --metric FILE.py:FUNCTION")
     reports.require(inputs=(model, quantized, options.data))
     metric = None if options.metric is None else load_metric(options.metric)
     runtime = shared.known_runtime(options.runtime)
@@ -170,7 +170,7 @@ def compare(
     screen.show(comparison, options.as_json, partial(print_comparison, top=options.top or None))
     if reports.wanted:
         known = {"size_before": before, "comparison": comparison, "data": options.data}
-        if reports.report is not None:  # it shows histograms
+        if reports.report is not None:  # the report shows histograms
             known["stats"] = source.calibrate(replace(settings, allow_nonfinite=True), screen.remarks)
         command = shared.trace_command(quantized, options.data, model, options.signature)
         known |= reports.explained(source, made, command, screen.remarks)
@@ -193,10 +193,10 @@ class PageFileOptions:
 
 
 def report(screen: Screen, model: shared.ModelArgument, options: PageFileOptions) -> None:
-    """Write a page that shows a model, float or quantized: its graph, tensors, parameters; and open it.
+    """Write a page that shows a float or quantized model (graph, tensors, parameters), and open it.
 
-    Where there is no browser, the page is written all the same. `quantize`, `compare` and `doctor` have --report, which
-    shows errors as well.
+    Without a browser, the page is only written. `quantize`, `compare` and `doctor` have --report, which also shows
+    errors.
 
     Examples:
       zeropoint report model_int8.tflite --no-open
@@ -221,7 +221,7 @@ def report(screen: Screen, model: shared.ModelArgument, options: PageFileOptions
 class BenchmarkOptions:
     """What to time, and how it is shown."""
 
-    threads: str | None = option(None, "N[,N]", "By default 1 and one for each core.")
+    threads: str | None = option(None, "N[,N]", "By default 1, and one for each core.")
     rounds: int = option(30, "N", "How often each model is timed.", min=2)
     quick: bool = flag("Only latencies: no memory, no times by kind of op.")
     target: str | None = shared.target_option()
@@ -237,8 +237,8 @@ def benchmark(
 ) -> None:
     """Time models side by side: interleaved runs, median and quartiles, on one thread and on several.
 
-    Inputs are made up. Times by kind of op are estimates: LiteRT's Python interpreter does not report them. With
-    --runtime tflm the memory is the size of the arena that TensorFlow Lite Micro needs.
+    Inputs are random. Times by op kind are estimates: LiteRT's Python interpreter does not report them. With
+    --runtime tflm, the memory is the size of the arena that TensorFlow Lite Micro needs.
 
     Examples:
       zeropoint benchmark model.tflite model_int8.tflite
@@ -258,7 +258,7 @@ def benchmark(
     target = None if options.target is None else target_named(options.target)
     runtime = shared.known_runtime(options.runtime)
     if runtime == "tflm" and options.threads not in (None, "1"):
-        raise InvalidRecipe(f"--threads {options.threads}: TensorFlow Lite Micro has one thread; leave the option out")
+        raise InvalidRecipe(f"--threads {options.threads}: TensorFlow Lite Micro has one thread; omit the option")
     several = (1,) if runtime == "tflm" else (1, cores())
     counts = several if options.threads is None else _counts(options.threads)
     named = {name: shared.load_model(path, screen) for name, path in zip(distinct(models), models, strict=True)}
@@ -283,11 +283,11 @@ def benchmark(
 def _counts(threads: str) -> tuple[int, ...]:
     counts = tuple(int(part) if part.strip().isdecimal() else 0 for part in threads.split(","))
     if min(counts) < 1:
-        raise InvalidRecipe(f"--threads {threads}: give a number, or several with commas between them")
+        raise InvalidRecipe(f"--threads {threads}: give a number, or several separated by commas")
     return counts
 
 
 def distinct(paths: list[Path]) -> list[str]:
-    """File names, with their folders where names alone are ambiguous, and numbered where one is given twice."""
+    """Return file names, with their folders if names alone are ambiguous, and numbered if one is given twice."""
     names = [path.name if sum(p.name == path.name for p in paths) == 1 else str(path) for path in paths]
     return [n if names.count(n) == 1 else f"{n} #{names[: k + 1].count(n)}" for k, n in enumerate(names)]

@@ -1,4 +1,4 @@
-"""The command that turns a model into sources for a device: export."""
+"""The command `export`, which turns a model into source code for a device."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class ExportOptions:
     """What to write, and where."""
 
     c: Path | None = option(None, "DIR", "Write C++ for TensorFlow Lite Micro into this folder.", "--c")
-    arena: int | None = option(None, "BYTES", "Memory that the device has for it; refuse if that is too little.", min=1)
+    arena: int | None = option(None, "BYTES", "Memory that the device has for it; fail if that is too little.", min=1)
     overwrite: bool = flag("Replace files in the folder.")
 
 
 def export(screen: Screen, model: shared.ModelArgument, options: ExportOptions) -> None:
-    """Write a model as C++ sources for a microcontroller: its bytes, its ops, its memory, and how to call it.
+    """Write a model as C++ source for a microcontroller: its bytes, ops and memory, and an example call.
 
     The folder gets model.h (sizes, scales, zero points, labels), model.cc (the file as an aligned array), ops.h (a
     resolver with exactly the ops it needs) and main.cc (an example). With zeropoint[tflm] the size of the arena is
-    measured, else estimated.
+    measured, otherwise estimated.
 
     Examples:
       zeropoint export model_int8.tflite --c firmware
@@ -34,7 +34,7 @@ def export(screen: Screen, model: shared.ModelArgument, options: ExportOptions) 
     from ..report.terminal import Printer
 
     if options.c is None:
-        raise InvalidRecipe("nothing to export: say where to with --c DIR")
+        raise InvalidRecipe("nothing to export: name a folder with --c DIR")
     made = export_c(shared.load_model(model, screen), options.arena)
     made.save(options.c, overwrite=options.overwrite)
     printer = Printer(screen.remarks)

@@ -1,4 +1,4 @@
-"""Commands that make quantized models, and the statistics they are made with: calibrate, quantize, demo."""
+"""Commands that make quantized models and statistics: calibrate, quantize, demo."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SUMMARY_JSON_HELP = "Print the summary as JSON: docs/quantize-json.md."
 
 DEMO_ROUNDS = 15
-"""How often each model of the demo is timed."""
+"""Number of timing rounds for each model of the demo."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class CalibrateOptions:
 def calibrate(
     screen: Screen, model: shared.ModelArgument, options: CalibrateOptions, samples: shared.CalibrationOptions
 ) -> None:
-    """Record the range of every tensor on representative data.
+    """Measure the range of every tensor on representative data.
 
     DATA is an .npz (arrays named after the inputs, or a single one), an .npy, a folder of images, or file.py:function,
     a function that yields samples.
@@ -67,7 +67,7 @@ def calibrate(
 
 @dataclass(frozen=True)
 class RecipeOptions:
-    """What becomes of each op and of its weights."""
+    """How each op is quantized."""
 
     mode: str | None = option(
         None, "MODE", "int8 (the default), int16x8, uint8, dynamic, weights, float16.", autocompletion=shared.modes
@@ -75,13 +75,13 @@ class RecipeOptions:
     recipe: Path | None = option(None, "FILE", shared.RECIPE_HELP, show_default=False)
     keep_float: list[str] | None = option(None, "PATTERN", shared.KEEP_FLOAT_HELP)
     target: str | None = shared.target_option()
-    measure: bool = flag("Target cpu: time ways to compute, in float too, on this machine; take the fastest.")
+    measure: bool = flag("Target cpu: time placements of the ops on this machine, and use the fastest.")
     strict: bool = flag(shared.STRICT_HELP)
     allow_unmatched: bool = flag(shared.ALLOW_UNMATCHED_HELP)
     weight_bits: int = option(8, "BITS", shared.MIXED_BITS_HELP)
-    block: int | None = option(None, "N", "4-bit dense layers: a scale for each 32, 64, 128 or 256 weights.")
-    asymmetric: bool = flag("Mode weights: ranges of weights need not be centred on zero.")
-    min_elements: int | None = option(None, "N", "Where only weights are quantized: smaller ones stay float.")
+    block: int | None = option(None, "N", "4-bit dense layers: a scale for every 32, 64, 128 or 256 weights.")
+    asymmetric: bool = flag("Mode weights: give weights zero points.")
+    min_elements: int | None = option(None, "N", "If only weights are quantized: smaller ones stay float.")
 
     def resolved(self) -> Recipe:
         from ..plan.request import WeightOptions, resolve_recipe
@@ -97,13 +97,13 @@ class RangeOptions:
     data: str | None = option(None, "DATA", shared.DATA_HELP)
     stats: Path | None = option(None, "STATS", "Statistics from `zeropoint calibrate`.")
     ranges: Path | None = option(
-        None, "JSON", "Given ranges: JSON {tensor: {min, max}}, AIMET's encodings, a QDQ .onnx, a quantized .tflite."
+        None, "JSON", "Ranges to use: JSON {tensor: {min, max}}, AIMET encodings, a QDQ .onnx, a quantized .tflite."
     )
-    percentile: float | None = option(None, "P", "Ranges hold this share of the values (99.99): --range percentile.")
-    default_range: str | None = option(None, "LOW,HIGH", "For tensors that nothing tells a range of: a dummy.")
+    percentile: float | None = option(None, "P", "For --range percentile: values that ranges include (99.99).")
+    default_range: str | None = option(None, "LOW,HIGH", "A dummy range for tensors without any other.")
 
     def given(self) -> Ranges:
-        """Ranges from the file, and the one for everything else."""
+        """Return the ranges from the file, and the default range."""
         from ..calibration import Ranges, default_range, ranges_from_json
 
         found = Ranges({}) if self.ranges is None else ranges_from_json(self.ranges)
@@ -117,9 +117,10 @@ class RangeOptions:
     def split(
         self, samples: shared.CalibrationOptions, ends: Interface
     ) -> tuple[Callable[[Model], Ranges], shared.CalibrationOptions]:
-        """What --mean and --std say of an integer input, and the options that are left for the samples.
+        """Return a function for the ranges that --mean and --std give an integer input, and the options that remain for
+        the samples.
 
-        Images are prepared by them as well. Other samples are what the float model takes.
+        Images are also normalized by them. Other samples are in the float model's input format.
         """
         from ..calibration import Ranges
         from ..dtypes import DType
@@ -136,18 +137,16 @@ class RangeOptions:
 
         require_one_source(self.data, self.stats)
         if self.percentile is not None and method not in ("auto", "percentile"):
-            raise InvalidRecipe(f"--percentile is for --range percentile, not for {method}; leave out one of them")
+            raise InvalidRecipe(f"--percentile is for --range percentile, not for {method}; omit one of them")
         if self.data is None and samples != shared.CalibrationOptions():
-            raise InvalidRecipe(
-                "options about samples were given, but no samples: add --data, or leave these options out"
-            )
+            raise InvalidRecipe("options about samples were given, but no samples: add --data, or omit these options")
 
 
 @dataclass(frozen=True)
 class LearningOptions(shared.SearchOptions):
-    """How much is tried, and what chance decides there."""
+    """How much is tried, and the seed of random choices."""
 
-    seed: int = option(0, "N", "What max effort learns follows from it.", min=0)
+    seed: int = option(0, "N", "Random seed of max effort.", min=0)
 
 
 @dataclass(frozen=True)
@@ -156,19 +155,19 @@ class OutputOptions:
 
     output: Path | None = option(None, "OUT", "Where to write the quantized .tflite.", "--output", "-o")
     dry_run: bool = flag("Print the plan and write nothing.")
-    write_ranges: bool = flag("Also write the least and greatest number of each tensor, which viewers show.")
+    write_ranges: bool = flag("Also write the minimum and maximum of each tensor, for viewers.")
     check: bool = flag("Exit with 1 if the result is broken: far from the float model on --data.")
     as_json: bool = flag(SUMMARY_JSON_HELP, "--json")
-    no_record: bool = flag("Leave out the note in the file's metadata on how it was made.")
+    no_record: bool = flag("Do not record in the file's metadata how it was made.")
 
     def path(self, reports: shared.ReportOptions) -> Path | None:
-        """None for --dry-run."""
+        """Return the output path; None for --dry-run."""
         if self.output is None and not self.dry_run:
-            raise InvalidRecipe("say where to write the result with -o, or ask for the plan alone with --dry-run")
+            raise InvalidRecipe("name the output file with -o, or print only the plan with --dry-run")
         if self.dry_run and self.as_json:
-            raise InvalidRecipe("--dry-run prints the plan as text; leave out --json")
+            raise InvalidRecipe("--dry-run prints the plan as text; omit --json")
         if self.dry_run and reports.wanted:
-            raise InvalidRecipe("--report and --model-explorer show the model that was made; leave out --dry-run")
+            raise InvalidRecipe("--report and --model-explorer show the resulting model; omit --dry-run")
         return None if self.dry_run else self.output
 
 
@@ -184,11 +183,11 @@ def quantize(
     reports: shared.ReportOptions,
     graph: shared.FrozenGraphOptions,
 ) -> None:
-    """Make a quantized model of a float one.
+    """Quantize a float model.
 
     int8, int16x8 and uint8 compute in integers and need representative data, or statistics of it. uint8 is the older
-    kind, for runtimes and accelerators that know no other: one scale for all weights of a layer. dynamic, weights and
-    float16 quantize the weights alone and need none.
+    kind, for runtimes and accelerators that support no other: weights have one scale per layer. dynamic, weights and
+    float16 quantize only the weights and need no data.
 
     Examples:
       zeropoint quantize model.tflite -o small.tflite --mode dynamic
@@ -207,7 +206,7 @@ def quantize(
     path = output.path(reports)
     reports.require(path, inputs=(model, ranges.data, ranges.stats, ranges.ranges, recipe.recipe))
     if reports.model_explorer is not None and ranges.data is None:
-        raise InvalidRecipe("--model-explorer shows how far each op is from the float model; give --data to measure it")
+        raise InvalidRecipe("--model-explorer shows the error of each op; give --data to measure it")
     ends = interface.checked()
     described, samples = ranges.split(samples, ends)
     ranges.require(samples, search.range)
@@ -243,7 +242,7 @@ def quantize(
 
 
 def with_states(request: Request, sampled: SampledModel) -> Request:
-    """With one scale for states that callers feed back, if the samples are such a sequence."""
+    """Return the request with one scale for each state that callers feed back, if the samples are such a sequence."""
     from ..sources.sequence import Frames
 
     frames = sampled.data.samples
@@ -283,7 +282,7 @@ def _request(recipe: RecipeOptions, ranges: RangeOptions, search: LearningOption
 
 
 def demo(screen: Screen) -> None:
-    """Run the main job on the example that comes with the package: handwritten digits, offline.
+    """Quantize the bundled example in every mode, offline: a network for handwritten digits.
 
     Examples:
       zeropoint demo

@@ -1,4 +1,4 @@
-"""Terminals and pipes that know fewer characters than are printed: what stands for the others there."""
+"""Replacements for characters that a terminal or pipe cannot encode."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ HANDLER = "zeropoint.plain"
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """A handler of `codecs`: what we print has an equivalent, and what is in a name is spelled out."""
+    """Handle an encoding error for `codecs`: our own symbols have an equivalent, and characters in names are
+    escaped."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]
@@ -43,13 +44,13 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 
 
 def is_plain(environment: Mapping[str, str]) -> bool:
-    """Whether the user's locale is explicitly that of C, for which Python would print UTF-8 all the same (PEP 540)."""
+    """Whether the user's locale is explicitly C, for which Python would print UTF-8 anyway (PEP 540)."""
     locale = next((text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := environment.get(name))), "")
     return locale in ("C", "POSIX") and not {"PYTHONIOENCODING", "PYTHONUTF8"} & environment.keys()
 
 
 def print_anywhere(streams: tuple[TextIO, ...]) -> None:
-    """Let all of `streams` take any text."""
+    """Make the streams accept any text, replacing characters that they cannot encode."""
     codecs.register_error(HANDLER, _plain)
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):

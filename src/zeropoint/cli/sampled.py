@@ -1,4 +1,4 @@
-"""A model with samples to run it on: the long jobs of commands, with a progress bar."""
+"""A model with samples to run it on: long-running jobs of commands, with a progress bar."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ..sources.ports import entry
 from ..sources.samples import Samples
 
 COMPARED = 16
-"""Samples on which models are compared for a report alone."""
+"""Number of samples on which models are compared if only a report needs it."""
 
 
 @dataclass(frozen=True)
 class SampledModel:
-    """A model, and the data it is to be run on."""
+    """A model, and the data to run it on."""
 
     model: Model
     data: Data
@@ -43,11 +43,11 @@ class SampledModel:
         return self.data.samples if self.signature is None else {self.signature: self.data.samples}
 
     def total(self, limit: int | None) -> int | None:
-        """How many runs to expect, if that is known."""
+        """Return how many runs to expect, if known."""
         return min((n for n in (self.data.count, limit) if n is not None), default=None)
 
     def measured(self, settings: Settings, console: Console) -> Bench:
-        """With its statistics."""
+        """Return a bench with the model's statistics."""
         with progress_bar("calibrating", self.total(settings.limit), "samples", console) as progress:
             bench = Bench(self.model, self.samples, settings, judged=0, progress=progress)
             _ = bench.stats
@@ -80,18 +80,18 @@ class SampledModel:
             return compare_models(self.model, quantized, self.data.samples, options)
 
     def traced(self, quantized: Model, console: Console) -> Trace | None:
-        """The first sample in integers, of which a report explains numbers; None where nothing computes with them."""
+        """Simulate the first sample, for the numbers that a report explains; None if nothing computes in integers."""
         executions = {execution_of(op) for op in entry(quantized, self.signature).graph.ops}
         if not executions.intersection(("integer", "hybrid")):
             return None
         options = SimulationOptions("reference", self.signature, float_rest=True, float_model=self.model)
         try:
             return next(simulate_all(quantized, self.data.samples, options), None)
-        except ZeropointError as error:  # the report is about more than that
+        except ZeropointError as error:  # the rest of the report does not depend on it
             Printer(console).entry("Numbers", f"not explained in the report: {error}")
             return None
 
     def compare_briefly(self, quantized: Model, console: Console, settings: Settings | None = None) -> Comparison:
-        """For a report, where the command itself compares nothing."""
+        """Compare the models on a few samples, for a report of a command that does not compare them itself."""
         settings = settings or Settings()
         return self.compare(quantized, console, replace(settings, limit=min(settings.limit or COMPARED, COMPARED)))

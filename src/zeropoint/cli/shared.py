@@ -1,4 +1,4 @@
-"""Options that several commands share, in groups: a command that takes a group has all of its options."""
+"""Option groups that several commands share: a command that takes a group has all of its options."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 Choice = TypeVar("Choice", bound=str)
 
-ALLOW_UNMATCHED_HELP = "Allow patterns and rules that no op matches."
+ALLOW_UNMATCHED_HELP = "Accept patterns and rules that match no op."
 DATA_HELP = "Samples: .npz, .npy, a folder of images, or file.py:name."
 JSON_HELP = "Print JSON: see docs/compare.md."
 KEEP_FLOAT_HELP = "Keep ops of this kind or name in float (repeatable)."
 LIMIT_HELP = "Use at most N samples."
-METRIC_HELP = "A score: a function of the outputs of all samples."
+METRIC_HELP = "A function that scores the outputs of all samples."
 MODEL_HELP = "A .tflite file; with TensorFlow also .keras, .h5 or a SavedModel folder."
 OVERWRITE_HELP = "Replace the output file if it exists."
 RECIPE_HELP = "Rules in JSON or TOML."
-SIGNATURE_HELP = "Which signature the samples are for."
-STRICT_HELP = "Refuse if an op would stay float."
+SIGNATURE_HELP = "The signature to run, if there are several."
+STRICT_HELP = "Fail if an op would stay float."
 WEIGHT_BITS_HELP = "2 to 8."
-MIXED_BITS_HELP = "2 to 8. With 4 or fewer, layers that need 8 keep them; a recipe forces all."
-TARGET_HELP = "What the model is for: cpu, integer ... (zeropoint targets)."
+MIXED_BITS_HELP = "2 to 8. With 4 or fewer, layers that need 8 keep them; a recipe applies to all."
+TARGET_HELP = "What the model is made for: cpu, integer, ... (zeropoint targets)."
 TYPES = ("float32", "int8", "uint8", "int16")
 TYPES_HELP = "float32, int8, uint8 or int16."
 
@@ -75,12 +75,12 @@ def targets() -> tuple[str, ...]:
 
 
 def target_option(default: str | None = None) -> Any:
-    """A field --target, for commands that make or examine models for one."""
+    """Return the option --target, for commands that make or examine models for one."""
     return option(default, "NAME", TARGET_HELP, autocompletion=targets)
 
 
 def known(what: str, name: str, choices: Sequence[Choice]) -> Choice:
-    """The choice with this name."""
+    """Return the choice with this name; raises if there is none."""
     for choice in choices:
         if choice == name:
             return choice
@@ -105,7 +105,7 @@ def load_model(path: Path, screen: Screen, ends: GraphEnds | None = None) -> Mod
 
 @dataclass(frozen=True)
 class FrozenGraphOptions:
-    """What a frozen graph of TensorFlow 1 does not say itself."""
+    """The inputs and outputs of a TensorFlow 1 frozen graph, which the file does not state."""
 
     inputs: str | None = option(None, "NAME[,NAME]", "A frozen graph (.pb): the tensors that are its inputs.")
     outputs: str | None = option(None, "NAME[,NAME]", "A frozen graph (.pb): the tensors that are its outputs.")
@@ -132,7 +132,7 @@ RUNTIMES: dict[str, Runtime] = {"litert": "delegate", "tflm": "tflm"}
 
 
 def runtime_option() -> Any:
-    """What runs the quantized model."""
+    """Return the option for the runtime of the quantized model."""
     return option("litert", "NAME", "litert, or tflm: TensorFlow Lite Micro.", autocompletion=lambda: tuple(RUNTIMES))
 
 
@@ -141,7 +141,7 @@ def known_runtime(name: str) -> Runtime:
 
 
 def require_runtime(runtime: Runtime, model: Model) -> None:
-    """Raise unless the runtime takes `model`. A file that ends its process is tried in another one first."""
+    """Raise unless the runtime accepts `model`. A file that may crash its process is first tried in another one."""
     if runtime == "tflm":
         from ..runtime.tflm import measure_arena
         from ..tflite import to_bytes
@@ -151,10 +151,10 @@ def require_runtime(runtime: Runtime, model: Model) -> None:
 
 @dataclass(frozen=True)
 class EffortOptions:
-    """How much is tried for the sake of accuracy."""
+    """How much effort is spent on accuracy."""
 
     effort: str = option(
-        "standard", "EFFORT", "quick, standard, high (minutes) or max (learns; needs Keras).", autocompletion=efforts
+        "standard", "EFFORT", "quick, standard, high (minutes) or max (learns, needs Keras).", autocompletion=efforts
     )
 
     def chosen_effort(self) -> Effort:
@@ -165,7 +165,7 @@ class EffortOptions:
 
 @dataclass(frozen=True)
 class SearchOptions(EffortOptions):
-    """The same, and how ranges are chosen."""
+    """How much effort is spent on accuracy, and how ranges are chosen."""
 
     range: str = option("auto", "METHOD", "auto, minmax, average, percentile, mse or entropy.", autocompletion=ranges)
 
@@ -177,7 +177,7 @@ class SearchOptions(EffortOptions):
 
 @dataclass(frozen=True)
 class InterfaceOptions:
-    """The types that a caller of the model sees."""
+    """The types of the model's inputs and outputs."""
 
     input_type: str = option("float32", "TYPE", TYPES_HELP, autocompletion=lambda: TYPES)
     output_type: str = option("float32", "TYPE", TYPES_HELP, autocompletion=lambda: TYPES)
@@ -190,16 +190,16 @@ class InterfaceOptions:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How pixels become what a model takes."""
+    """How pixels are converted to the model's input."""
 
     scale: float | None = option(None, None, "Images: multiply pixels (0 to 255) by this.")
     offset: float | None = option(None, None, "Images: then add this.")
     mean: str | None = option(None, "M[,M,M]", "Images: then subtract this, for each channel; see --std.")
     std: str | None = option(None, "S[,S,S]", "Images: then divide by this. Integer inputs: (q - mean) / std.")
-    transpose: bool = flag("Arrays: channels come first where the model has them last, or the reverse.")
+    transpose: bool = flag("Arrays: move channels from first to last, or the reverse.")
 
     def sampled(self, model: Model, data: str, signature: str | None = None) -> SampledModel:
-        """`model` with the samples that `data` names."""
+        """Return `model` with the samples that `data` names."""
         from ..sources.data import Preparation, load_data
         from ..sources.ports import entry
         from .sampled import SampledModel
@@ -209,16 +209,16 @@ class ImageOptions:
 
     @property
     def most(self) -> int | None:
-        """How many samples are used, where there is an option for it."""
+        """The maximum number of samples, if there is an option for it."""
         return None
 
     @property
     def describes_integers(self) -> bool:
-        """Whether mean and std, and nothing else, say what the integers of an input stand for."""
+        """Whether only mean and std are given, so that they define the integers of an input."""
         return None not in (self.mean, self.std) and self.scale is None and self.offset is None
 
     def input_ranges(self, model: Model, dtype: DType) -> Ranges:
-        """The range of the model's only input, where real = (q - mean) / std."""
+        """Return the range of the model's only input, where real = (q - mean) / std."""
         from ..calibration import ranges_from_input_stats
         from ..graph.query import tensor_keys
         from ..sources.ports import entry
@@ -234,7 +234,7 @@ class ImageOptions:
         return ranges_from_input_stats({tensor_keys(model)[inputs[0]]: (mean[0], std[0])}, dtype)
 
     def _normalization(self) -> Normalization | None:
-        """None if none of these options was given."""
+        """Return the normalization; None if none of these options was given."""
         from ..sources.data import Normalization
 
         given: dict[str, Any] = {"scale": self.scale, "offset": self.offset}
@@ -244,14 +244,14 @@ class ImageOptions:
 
 
 def channels(text: str) -> tuple[float, ...]:
-    """Numbers with commas between them."""
+    """Parse numbers separated by commas."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise InvalidSample(f"{text!r} is not a number, or numbers with commas between them") from None
+        raise InvalidSample(f"{text!r} is not a number, or numbers separated by commas") from None
 
 
-SEQUENCE_HELP = "Samples are frames; states (auto, or INPUT=OUTPUT[,...]) are fed from one to the next."
+SEQUENCE_HELP = "Samples are frames; states (auto, or INPUT=OUTPUT[,...]) are fed back."
 
 
 @dataclass(frozen=True)
@@ -259,12 +259,12 @@ class SampleOptions(ImageOptions):
     """Which samples are run."""
 
     limit: int | None = option(None, "N", LIMIT_HELP, min=1)
-    keep_state: bool = flag("Let each sample go on from the state that the last one left.")
-    reset_state: bool = flag("Start each sample anew. [default: as the model needs it]")
+    keep_state: bool = flag("Start each sample from the state of the previous one.")
+    reset_state: bool = flag("Start each sample from the initial state. [default: by model]")
 
     @property
     def state_is_kept(self) -> bool | None:
-        """None if the model decides."""
+        """Whether the state is kept between samples; None to decide from the model."""
         if self.keep_state and self.reset_state:
             raise InvalidRecipe("--keep-state and --reset-state contradict each other; give one of them")
         return self.keep_state if self.keep_state or self.reset_state else None
@@ -276,16 +276,16 @@ class SampleOptions(ImageOptions):
 
 @dataclass(frozen=True)
 class CalibrationOptions(SampleOptions):
-    """The same, and how they are run."""
+    """Which samples are run, and how they are measured."""
 
     workers: int | None = option(None, "N", "Threads; by default one for each core.", min=1)
     signature: str | None = option(None, "KEY", SIGNATURE_HELP)
     allow_nonfinite: bool = flag("Ignore values that are NaN or infinite.")
-    decay: float = option(0.99, "D", "Of the moving average, for --range average: 1 is a plain mean.")
+    decay: float = option(0.99, "D", "Decay of the moving average, for --range average: 1 is a plain mean.")
     sequence: str | None = option(None, "STATES", SEQUENCE_HELP)
 
     def sampled(self, model: Model, data: str, signature: str | None = None) -> SampledModel:
-        """`model` with samples; with --sequence these are frames, to which its states are added."""
+        """Return `model` with samples; with --sequence, these are frames to which the states are added."""
         from ..sources.data import Data
         from ..sources.sequence import sequence_of
         from .sampled import SampledModel
@@ -293,7 +293,7 @@ class CalibrationOptions(SampleOptions):
         if self.sequence is None:
             return super().sampled(model, data, signature)
         if self.transpose or self._normalization() is not None:
-            raise InvalidRecipe("--sequence takes frames as they are; leave out options about images and --transpose")
+            raise InvalidRecipe("--sequence takes frames as they are; omit image options and --transpose")
         pairs = [pair.partition("=") for pair in self.sequence.split(",")]
         if self.sequence != "auto" and not all(name and output for name, _, output in pairs):
             raise InvalidRecipe(f"--sequence takes auto, or pairs INPUT=OUTPUT, not {self.sequence!r}")
@@ -308,14 +308,14 @@ class CalibrationOptions(SampleOptions):
 
 @dataclass(frozen=True)
 class PageOptions:
-    """What to write besides the command's own output, and whether files may be replaced."""
+    """What to write in addition to the command's own output, and whether files may be replaced."""
 
     report: Path | None = option(None, "OUT.html", "Write a page that shows graph, ranges and errors.")
     overwrite: bool = flag(OVERWRITE_HELP)
 
     @property
     def model_explorer(self) -> Path | None:
-        """Only some commands have an option for it."""
+        """The output file for Model Explorer, for commands that have an option for it."""
         return None
 
     @property
@@ -323,9 +323,9 @@ class PageOptions:
         return self.report is not None or self.model_explorer is not None
 
     def require(self, *others: Path | None, inputs: Iterable[str | Path | None]) -> None:
-        """Raise before any work is done if a file could not be written in the end; `others` are written too.
+        """Raise before any work is done if an output file could not be written at the end; `others` are written too.
 
-        Nothing allows an output to replace an input: a float model overwritten by its quantized version is lost.
+        An output never replaces an input: a float model overwritten by its quantized version would be lost.
         """
         outputs = [path for path in (*others, self.report, self.model_explorer) if path is not None]
         read = {os.path.realpath(path) for path in inputs if path is not None}
@@ -343,13 +343,13 @@ class PageOptions:
             require_report()
 
     def explained(self, source: SampledModel, model: Model, command: str | None, console: Console) -> dict[str, Any]:
-        """What `write` needs to explain numbers of `model`; nothing where there is no page."""
+        """Return what `write` needs to explain numbers of `model`; nothing if no page is written."""
         if self.report is None:
             return {}
         return {"trace": source.traced(model, console), "trace_command": command}
 
     def write(self, console: Console, title: str, model: Model, size: int, **known: Any) -> None:
-        """Write the files that were asked for, about `model`; `known` are other fields of `Evidence`."""
+        """Write the requested files about `model`; `known` are other fields of `Evidence`."""
         from ..report.model_explorer import save_node_data
         from ..report.page import save_report
         from ..report.page_build import Evidence
@@ -365,7 +365,7 @@ class PageOptions:
 
 
 def trace_command(model: Path, data: str | None, original: Path, signature: str | None = None) -> str | None:
-    """The command that explains any number of a model."""
+    """Return the command that explains any number of a model."""
     if data is None:
         return None
     words = ["zeropoint", "trace", str(model), "--data", data, "--float", str(original)]
@@ -374,6 +374,6 @@ def trace_command(model: Path, data: str | None, original: Path, signature: str 
 
 @dataclass(frozen=True)
 class ReportOptions(PageOptions):
-    """The same, with a file for another viewer."""
+    """What to write in addition to the command's own output, including a file for Model Explorer."""
 
     model_explorer: Path | None = option(None, "OUT.json", "Write errors by op, for Google's Model Explorer.")

@@ -1,4 +1,4 @@
-"""What ends a command from outside: no half-written file, no traceback, the exit code that shells know."""
+"""Handles signals: no half-written file, no traceback, and the exit code that shells expect."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def _raise(number: int, _: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def orderly_end() -> Iterator[None]:
-    """Unwind when a signal asks the process to end, so that whoever writes a file removes what there is of it."""
+    """Unwind the stack when a signal asks the process to end, so that partially written files are removed."""
     is_main = threading.current_thread() is threading.main_thread()
-    # One that is ignored, as by `nohup`, stays so.
+    # A signal that is ignored, as by `nohup`, stays ignored.
     caught = [number for number in ENDING if is_main and signal.getsignal(number) is signal.SIG_DFL]
     before = {number: signal.signal(number, _raise) for number in caught}
     if is_main:
@@ -54,16 +54,16 @@ def orderly_end() -> Iterator[None]:
 
 
 def ignore_interrupts() -> None:
-    """The end has come: another Ctrl-C would only show where."""
+    """Ignore further Ctrl-C while the process ends: it would only show a traceback."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def import_numpy() -> None:
-    """Load NumPy, and raise MemoryError if there is too little for it.
+    """Import NumPy, and raise MemoryError if there is too little memory for it.
 
-    OpenBLAS interrupts its own process, as Ctrl-C would, if there is no room for its threads. So interrupts are held
-    back meanwhile, and then looked at: who sent them?
+    OpenBLAS sends its own process an interrupt, like Ctrl-C, if there is no memory for its threads. So interrupts are
+    blocked meanwhile, and their sender is examined afterwards.
     """
     if "numpy" in sys.modules or not hasattr(signal, "sigtimedwait"):  # not on macOS, nor on Windows
         return

@@ -1,4 +1,4 @@
-"""The command that shows a quantized model's integers: trace."""
+"""The command `trace`, which shows a quantized model's integers."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def kernel_sets() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """What to run, and which number of it to explain."""
+    """What to run, and which number to explain."""
 
     data: str = option(..., "DATA", shared.DATA_HELP)
-    tensor: str | None = option(None, "NAME", "The tensor to explain a number of (zeropoint inspect lists them).")
+    tensor: str | None = option(None, "NAME", "The tensor of the number to explain (zeropoint inspect lists them).")
     at: str | None = option(None, "I,J,...", "The number's index in that tensor.")
     sample: int = option(0, "N", "Which sample, from 0.", min=0)
     kernels: str = option("reference", "NAME", "reference, xnnpack or tflm.", autocompletion=kernel_sets)
-    float_model: Path | None = option(None, "FLOAT", "What the model was made of, to compare with.", "--float")
-    float_rest: bool = flag("Let LiteRT compute integer ops that have no simulation.")
+    float_model: Path | None = option(None, "FLOAT", "The float model, to compare with.", "--float")
+    float_rest: bool = flag("Let LiteRT compute integer ops that cannot be simulated.")
     signature: str | None = option(None, "KEY", shared.SIGNATURE_HELP)
     as_json: bool = flag("Print JSON (docs/integers.md).", "--json")
 
     def place(self) -> tuple[str, tuple[int, ...]] | None:
-        """The number to explain."""
+        """Return the tensor and index of the number to explain."""
         if self.tensor is None and self.at is None:
             return None
         if self.tensor is None or self.at is None:
             raise InvalidRecipe("--tensor NAME and --at I,J,... go together: they say which number to explain")
         parts = [part.strip() for part in self.at.split(",") if part.strip()]
         if not all(part.isdecimal() for part in parts):
-            raise InvalidRecipe(f"--at {self.at}: give whole numbers with commas between them, such as 0,12,7,3")
+            raise InvalidRecipe(f"--at {self.at}: give whole numbers separated by commas, such as 0,12,7,3")
         return self.tensor, tuple(map(int, parts))
 
     def chosen(self, screen: Screen) -> SimulationOptions:
@@ -64,8 +64,8 @@ class TraceOptions:
 class VectorOptions:
     """Golden vectors: files with the values of all tensors."""
 
-    export: Path | None = option(None, "DIR", "Write what every op reads and makes into this folder.")
-    format: str = option("npy", "FORMAT", "npy, or hex: one element to a line.")
+    export: Path | None = option(None, "DIR", "Write the inputs and outputs of every op to this folder.")
+    format: str = option("npy", "FORMAT", "npy, or hex: one element per line.")
     ops: str | None = option(None, "KIND[,KIND]", "Only ops of these kinds, such as CONV_2D.")
     limit: int | None = option(None, "N", "Samples to write; by default the one chosen.", min=1)
     overwrite: bool = flag("Replace files in the folder.")
@@ -78,9 +78,9 @@ def trace(
     vectors: VectorOptions,
     images: shared.ImageOptions,
 ) -> None:
-    """Run a quantized model in integers, bit for bit as LiteRT does, and show how a number came about.
+    """Run a quantized model in integers, bit for bit as LiteRT does, and show how a number is computed.
 
-    Without --tensor, the integers of every op are summed up. --export writes them as golden vectors for testbenches:
+    Without --tensor, the integers of every op are summarized. --export writes them as golden vectors for testbenches:
     arrays or hex text, with an index of ops, shapes, scales and multipliers.
 
     Examples:
@@ -96,7 +96,7 @@ def trace(
 
     place, format = options.place(), shared.known("format", vectors.format, FORMATS)
     if vectors.export is None and (vectors.ops is not None or vectors.limit is not None):
-        raise InvalidRecipe("--ops and --limit are about --export DIR; say where to write")
+        raise InvalidRecipe("--ops and --limit need --export DIR; name a folder")
     if vectors.export is not None:
         from ..files import refuse_existing
         from ..simulation.vectors import INDEX
@@ -123,7 +123,7 @@ def trace(
 
 
 def show_kernels(screen: Screen, source: SampledModel, names: str, limit: int | None, as_json: bool) -> None:
-    """`compare --kernels`: where runtimes disagree."""
+    """Run `compare --kernels`: show where runtimes disagree."""
     from ..comparison.kernels import compare_kernels
     from ..report.simulation import print_kernels
     from ..simulation.rules import KERNEL_SETS
@@ -137,7 +137,7 @@ def show_kernels(screen: Screen, source: SampledModel, names: str, limit: int | 
 
 
 def _traces(model: Model, samples: Samples, options: TraceOptions, screen: Screen) -> Iterator[Trace]:
-    """From the chosen sample on."""
+    """Yield traces from the chosen sample on."""
     from ..simulation.trace import simulate_all
     from ..sources.samples import iterate
 

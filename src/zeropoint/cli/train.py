@@ -1,4 +1,4 @@
-"""The command that trains a quantized model."""
+"""The command `train`, which trains a quantized model."""
 
 from __future__ import annotations
 
@@ -19,30 +19,32 @@ if TYPE_CHECKING:
 class ScheduleOptions:
     """How long to train, and on what: fields of `train.Schedule`."""
 
-    steps: int = option(500, "N", "How many batches to train on.")
-    batch: int = option(32, "N", "Samples in a batch.")
-    learning_rate: float | None = option(None, "RATE", "Relative to the size of the weights. [default: by bits]")
+    steps: int = option(500, "N", "Number of batches to train on.")
+    batch: int = option(32, "N", "Batch size.")
+    learning_rate: float | None = option(None, "RATE", "Relative to the magnitude of the weights. [default: by bits]")
     mirror: bool = flag("Images: flip half of them left to right.")
-    shift: int = option(0, "PIXELS", "Images: move each by up to this many pixels.", min=0)
-    mix: float = option(0.0, "SHARE", "Without labels: mix this share of the samples with others.", min=0, max=1)
-    seed: int = option(0, "N", "What the order of the samples follows from.", min=0)
-    patience: int | None = option(None, "N", "End after this many of 20 checks without a better one.", min=1)
+    shift: int = option(0, "PIXELS", "Images: shift each by up to this many pixels.", min=0)
+    mix: float = option(
+        0.0, "SHARE", "Without labels: mix this share of the samples with others (mixup).", min=0, max=1
+    )
+    seed: int = option(0, "N", "Random seed of the order of the samples.", min=0)
+    patience: int | None = option(None, "N", "Stop after this many of 20 checks without improvement.", min=1)
 
 
 @dataclass(frozen=True)
 class GoalOptions:
-    """What the trained model is to come close to."""
+    """What the trained model is trained towards."""
 
-    loss: str | None = option(None, "LOSS", "A Keras loss of labels; DATA then gives pairs (inputs, label).")
-    metric: str | None = option(None, "METRIC", "A Keras metric of labels that chooses the best state: accuracy.")
-    teacher: float = option(0.5, "SHARE", "With labels: the float model's share of the loss.")
-    inner: list[str] | None = option(None, "PATTERN", "Compare outputs of these ops as well (repeatable).")
+    loss: str | None = option(None, "LOSS", "A Keras loss on labels; DATA then yields pairs (inputs, label).")
+    metric: str | None = option(None, "METRIC", "A Keras metric on labels that selects the best state: accuracy.")
+    teacher: float = option(0.5, "SHARE", "With labels: weight of distillation from the float model.")
+    inner: list[str] | None = option(None, "PATTERN", "Also match the outputs of these ops (repeatable).")
     freeze: list[str] | None = option(None, "PATTERN", "Do not train weights of these ops (repeatable).")
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """What to make, and of which data."""
+    """What to make, and from which data."""
 
     output: Path = option(..., "OUT", "Where to write the trained .tflite.", "--output", "-o")
     data: str = option(..., "DATA", shared.DATA_HELP)
@@ -53,11 +55,13 @@ class TrainOptions:
     strict: bool = flag(shared.STRICT_HELP)
     allow_unmatched: bool = flag(shared.ALLOW_UNMATCHED_HELP)
     weight_bits: int = option(8, "BITS", shared.WEIGHT_BITS_HELP)
-    train_bits: str | None = option(None, "BITS", "Few bits: w2a8, w4a4, ternary, binary; or w8a8,w4a8,w2a8 in turn.")
-    every_layer: bool = flag("With --train-bits: few bits in the first and last layers as well.")
+    train_bits: str | None = option(
+        None, "BITS", "Low-bit training: w2a8, w4a4, ternary, binary; or w8a8,w4a8,w2a8 in turn."
+    )
+    every_layer: bool = flag("With --train-bits: low bits in the first and last layers, too.")
     limit: int | None = option(None, "N", shared.LIMIT_HELP, min=1)
-    allow_nonfinite: bool = flag("Go on with samples that hold NaN or infinity.")
-    resume: Path | None = option(None, "FILE", "Keep the run in this file; the same command goes on from it.")
+    allow_nonfinite: bool = flag("Accept samples that contain NaN or infinity.")
+    resume: Path | None = option(None, "FILE", "Save progress in this file; the same command resumes from it.")
     as_json: bool = flag(SUMMARY_JSON_HELP, "--json")
 
 
@@ -82,9 +86,9 @@ def train(
     images: shared.ImageOptions,
     reports: shared.PageOptions,
 ) -> None:
-    """Quantize a model and train it to compute what the float model does. No labels are needed.
+    """Quantize a model and train it to match the float model (distillation). No labels are needed.
 
-    Some of the samples are held back to choose the best state. Ctrl-C ends training and writes the best so far.
+    Some of the samples are held back to select the best state. Ctrl-C ends training and writes the best so far.
 
     Examples:
       zeropoint train model.tflite -o model_int8.tflite --data samples.npz
@@ -107,7 +111,7 @@ def train(
     require_keras()
     remarks = screen.beside(options.as_json)
     source = images.sampled(shared.load_model(model, screen), options.data)
-    start_keras()  # takes seconds: what is wrong with the model or the data is reported before
+    start_keras()  # takes seconds: problems with the model or the data are reported first
     from ..train import Goal, OnCheck, QuantSettings, Schedule, distill
 
     settings = QuantSettings(**vars(quantizers))

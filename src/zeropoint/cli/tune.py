@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from ..tuning.tune import SearchSettings
 
 MOST_WORKERS = 4
-"""Processes by default, however many cores there are: each holds the samples."""
+"""Maximum number of processes by default, however many cores there are: each holds the samples."""
 
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """What models are made of and scored by."""
+    """What models are calibrated and scored on."""
 
-    data: str = option(..., "DATA", "Samples that calibrate: .npz, .npy, a folder of images, or file.py:name.")
+    data: str = option(..., "DATA", "Calibration samples: .npz, .npy, a folder of images, or file.py:name.")
     evaluation: str | None = option(
-        None, "DATA", "Samples that score; by default those that do not calibrate.", "--eval"
+        None, "DATA", "Evaluation samples; by default those not used to calibrate.", "--eval"
     )
-    labels: Path | None = option(None, "Y.npy", "The class of each sample that scores, or what --metric takes.")
+    labels: Path | None = option(None, "Y.npy", "The class of each evaluation sample, or what --metric takes.")
     metric: str | None = option(None, "METRIC", "top1, top5, agreement, snr, or file.py:name, of (outputs, labels).")
     lower_is_better: bool = flag("A lower score of --metric file.py:name is better.")
 
@@ -42,17 +42,17 @@ class ScoreOptions:
 
 @dataclass(frozen=True)
 class BudgetOptions:
-    """What a model may lose and take, and what is wanted within that."""
+    """What a model may lose and cost, and what to optimize within that."""
 
-    max_drop: str | None = option(None, "POINTS", "What the score may lose: points, or percent of it, such as 1%.")
-    min_metric: float | None = option(None, "SCORE", "The score has to be this good.")
-    max_size: str | None = option(None, "BYTES", "Bytes of the file, or such as 200kB.")
-    max_latency: str | None = option(None, "TIME", "Of one run on this machine, such as 5ms.")
-    max_ram: str | None = option(None, "BYTES", "RAM that the target's tool reports.")
-    max_cycles: int | None = option(None, "N", "Cycles that the target's tool reports.")
+    max_drop: str | None = option(None, "POINTS", "What the score may lose: absolute, or relative, such as 1%.")
+    min_metric: float | None = option(None, "SCORE", "The score must be at least this good.")
+    max_size: str | None = option(None, "BYTES", "File size in bytes, or such as 200kB.")
+    max_latency: str | None = option(None, "TIME", "Time of one run on this machine, such as 5ms.")
+    max_ram: str | None = option(None, "BYTES", "RAM as reported by the target's tool.")
+    max_cycles: int | None = option(None, "N", "Cycles as reported by the target's tool.")
     smallest: bool = flag("Find the smallest model within the budget (the default).")
-    fastest: bool = flag("Find the fastest one on this machine.")
-    front: bool = flag("Measure size and latency of all.")
+    fastest: bool = flag("Find the fastest model on this machine.")
+    front: bool = flag("Find the Pareto front of size and latency.")
     target: str | None = shared.target_option()
 
     def budget(self) -> Budget:
@@ -74,14 +74,16 @@ class BudgetOptions:
 class TrialOptions:
     """How long to search, and where."""
 
-    trials: int = option(20, "N", "Score at most so many models.", min=1)
-    seconds: float | None = option(None, "SECONDS", "Begin no trial after so many seconds.", "--time-limit", min=0)
-    store: Path | None = option(None, "DIR", "Where trials are kept. [default: OUT.trials]")
+    trials: int = option(20, "N", "Score at most this many models.", min=1)
+    seconds: float | None = option(None, "SECONDS", "Start no trial after this many seconds.", "--time-limit", min=0)
+    store: Path | None = option(None, "DIR", "Folder that stores trials. [default: OUT.trials]")
     workers: int | None = option(None, "N", "Processes; by default one for each core, at most 4.", min=1)
     on: str | None = option(None, "CLUSTER", "ray, or the address of a Ray cluster.")
     allow_training: bool = flag("Train the best few that lose too much, on --data; needs Keras.")
-    training_steps: int = option(500, "N", "Batches to train each of them on.", min=1)
-    in_process: bool = flag("Run models in this process: a little faster, but a damaged file can end it.", "--trusted")
+    training_steps: int = option(500, "N", "Number of batches to train each on.", min=1)
+    in_process: bool = flag(
+        "Run models in this process: slightly faster, but a damaged file can crash it.", "--trusted"
+    )
 
     def settings(self, store: Path) -> SearchSettings:
         from ..parallel import cores
@@ -97,9 +99,9 @@ class TunedOutputs:
     """Where the results go."""
 
     output: Path | None = option(
-        None, "OUT", "Where to write the best .tflite; its recipe goes beside it.", "--output", "-o"
+        None, "OUT", "Where to write the best .tflite; its recipe goes next to it.", "--output", "-o"
     )
-    closest: bool = flag("If no model keeps the budget, write the one that comes nearest.")
+    closest: bool = flag("If no model meets the budget, write the closest one.")
     dry_run: bool = flag("Print what would be tried, and write nothing.")
     report: Path | None = option(None, "OUT.html", "Write a page with all trials and their recipes.")
     as_json: bool = flag("Print the log of all trials as JSON.", "--json")
@@ -107,7 +109,7 @@ class TunedOutputs:
 
     def path(self) -> Path:
         if self.output is None:
-            raise InvalidRecipe("say where to write the result with -o, or ask for the tree alone with --dry-run")
+            raise InvalidRecipe("name the output file with -o, or print only the search tree with --dry-run")
         return self.output
 
     def recipe_path(self) -> Path:
@@ -123,12 +125,12 @@ def tune(
     search: TrialOptions,
     samples: shared.SampleOptions,
 ) -> None:
-    """Find the smallest or fastest quantized model that keeps an accuracy budget.
+    """Find the smallest or fastest quantized model within an accuracy budget.
 
-    Half of the samples that score steer the search; what is claimed in the end is about the other half. Trials are kept
-    beside OUT, so that the same command goes on where it ended. Ctrl-C takes the best so far.
+    Half of the evaluation samples guide the search; the final score is measured on the other half. Trials are stored
+    next to OUT, so that the same command resumes where it stopped. Ctrl-C takes the best so far.
 
-    Exits with 1 if no model keeps the budget, and then writes none unless --closest asks for it.
+    Exits with 1 if no model meets the budget, and then writes none unless --closest is given.
 
     Examples:
       zeropoint tune model.tflite -o best.tflite --data calibration.npz \\
@@ -187,7 +189,7 @@ def tune(
 
 
 def _ours(folder: Path, paths: tuple[Path | None, ...]) -> bool:
-    """Whether all files that are in the way were left there by an earlier run of this search."""
+    """Whether all files that are in the way were left by an earlier run of this search."""
     from ..tuning.store import MARK, Store
 
     existing = [path for path in paths if path is not None and path.exists()]
@@ -197,7 +199,7 @@ def _ours(folder: Path, paths: tuple[Path | None, ...]) -> bool:
 def _command(
     model: Path, outputs: TunedOutputs, score: ScoreOptions, samples: shared.SampleOptions, tuned: Tuned
 ) -> str:
-    """What makes exactly the same model again."""
+    """Return the command that makes exactly the same model again."""
     steps, effort = (
         (0, "standard") if tuned.chosen is None else (tuned.chosen.candidate.steps, tuned.chosen.candidate.effort)
     )
@@ -221,7 +223,7 @@ def _command(
 
 
 def _write(tuned: Tuned, outputs: TunedOutputs, replaced: bool, store: Store, command: str, screen: Screen) -> None:
-    """The model and its recipe, if the budget is kept or the nearest will do; and the page."""
+    """Write the model and its recipe, if it meets the budget or the closest is accepted; and the page."""
     from ..files import write_whole
     from ..report.terminal import Printer
     from ..report.tuning import save_tuning_page

@@ -1,4 +1,4 @@
-"""The op table: what LiteRT's kernels take and give, one row per op."""
+"""The op table: what LiteRT's kernels accept and produce, one row per op."""
 
 from .spec import FUSED_ACTIVATIONS as FUSED_ACTIVATIONS
 from .spec import Activation as Activation

@@ -1,6 +1,5 @@
-"""Rules by which an op treats the samples of a batch alike: it leaves the first dimension in its place, and neither
-mixes nor picks rows. A rule is given the op and the tensors among its inputs whose first dimension goes with the batch.
-"""
+"""Rules for when an op treats the samples of a batch independently: it keeps the first dimension in place, and neither
+mixes nor selects rows. A rule gets the op and those of its inputs whose first dimension is the batch."""
 
 from __future__ import annotations
 
@@ -15,17 +14,18 @@ Axes = Callable[[Op], set[int]]
 
 
 def by_sample(op: Op, free: Set[Tensor]) -> bool:  # noqa: ARG001 - one signature
-    """Always: the op does not look beyond one row."""
+    """Always independent: the op does not look beyond one row."""
     return True
 
 
 def pointwise(op: Op, free: Set[Tensor]) -> bool:  # noqa: ARG001 - one signature
-    """Always: the op does not look beyond one element."""
+    """Always independent: the op does not look beyond one element."""
     return True
 
 
 def broadcasts(op: Op, free: Set[Tensor]) -> bool:
-    """Element by element; operands that go with the batch lead with it alike, others are the same for every row."""
+    """Element-wise with broadcasting: batched operands must agree in the first dimension, others are the same for every
+    row."""
     output = op.outputs[0].shape
 
     def fits(tensor: Tensor) -> bool:
@@ -36,17 +36,17 @@ def broadcasts(op: Op, free: Set[Tensor]) -> bool:
 
 
 def only(slot: int) -> BatchRule:
-    """Only the operand at `slot` goes with the batch: not weights, bounds and the like."""
+    """Return a rule that only the operand at `slot` may be batched: not weights, bounds and the like."""
     return lambda op, free: [k for k, t in enumerate(op.inputs) if t in free] == [slot]
 
 
 def along(axes: Axes) -> BatchRule:
-    """Ops that work along axes, which must not be the first."""
+    """Return a rule for ops that work along axes, which must not be the first."""
     return lambda op, free: 0 not in axes(op)  # noqa: ARG005 - one signature
 
 
 def joined(axes: Axes) -> BatchRule:
-    """The same for ops that join their operands, all of which must have as many rows."""
+    """Return a rule for ops that join operands along axes other than the first; all must have equally many rows."""
     return lambda op, free: all(t in free for t in op.inputs) and 0 not in axes(op)
 
 
@@ -75,7 +75,7 @@ def steps_second(op: Op, free: Set[Tensor]) -> bool:
 
 
 def axes_at(slot: int, data: int = 0) -> Axes:
-    """Those that the input at `slot` says, of the input at `data`."""
+    """Return the axes given by the input at `slot`, of the input at `data`."""
     return lambda op: {a % max(1, _rank(op, data)) for a in _numbers(op, slot)}
 
 
@@ -134,7 +134,7 @@ def _rank(op: Op, slot: int = 0) -> int:
 
 
 def _numbers(op: Op, slot: int) -> list[int]:
-    """A constant input as integers; where it is none, 0: it may be the first axis."""
+    """Return a constant input as integers; 0 if it is not constant, because it may then be the first axis."""
     tensor = op.inputs[slot] if slot < len(op.inputs) else None
     data = None if tensor is None else tensor.data
     return [0] if data is None else [int(v) for v in np.asarray(data).reshape(-1)]

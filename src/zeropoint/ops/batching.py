@@ -1,8 +1,8 @@
-"""Whether a graph treats the rows of a batch alike, so that it can be run with any number of them.
+"""Whether a graph treats the rows of a batch independently, so that it can be run with any batch size.
 
-Files are often made for one sample a run. As long as every op leaves the first dimension in its place, and neither
-mixes nor picks rows, the same graph computes a batch. A reshape may fold rows together: the first dimension is then a
-multiple of the batch, with the rows of one sample next to each other. The op table has the rule of each op.
+Files are often made for batch size 1. As long as every op keeps the first dimension in place, and neither mixes nor
+selects rows, the same graph computes a batch. A reshape may fold rows together: the first dimension is then a multiple
+of the batch size, with the rows of one sample adjacent. The op table has the rule of each op.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Free = frozenset[Tensor]
 
 
 def free_tensors(inputs: Sequence[Tensor], sequence: Sequence[Op], ops: Mapping[str, OpSpec] = OPS) -> Free:
-    """The tensors whose first dimension goes with the batch; none if the batch has to stay as recorded."""
+    """Return the tensors whose first dimension is proportional to the batch; none if the batch size must stay as
+    recorded."""
     leading = {t.shape[:1] for t in inputs}
     if len(leading) != 1 or () in leading:
         return frozenset()
@@ -29,7 +30,8 @@ def free_tensors(inputs: Sequence[Tensor], sequence: Sequence[Op], ops: Mapping[
 
 @dataclass
 class _Walk:
-    """`shapes` are numbers that were read off a free tensor's shape: true for the recorded batch alone."""
+    """Walks through the ops. `shapes` are values read from the shape of a batched tensor: valid only for the recorded
+    batch."""
 
     ops: Mapping[str, OpSpec]
     batch: int
@@ -37,7 +39,7 @@ class _Walk:
     shapes: set[Tensor] = field(default_factory=set)
 
     def takes(self, op: Op) -> bool:
-        """Whether the op allows any number of rows, given what came before it."""
+        """Whether the op allows any number of rows, given the ops before it."""
         spec = self.ops.get(op.label)
         operands = [t for t in op.inputs if t is not None]
         touched = any(t in self.free for t in operands)

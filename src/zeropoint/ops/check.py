@@ -1,4 +1,4 @@
-"""What LiteRT's kernels rely on without looking, by the rows of the op table: a model that breaks it is not run."""
+"""What LiteRT's kernels assume without checking, from the rows of the op table: a model that violates it is not run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .table import CONVERSIONS, OPS, UNPACKING
 
 
 class Passed(Enum):
-    """What goes into a graph that an op calls, or comes out of it."""
+    """What is passed to a graph that an op calls, or returned from it."""
 
     NOTHING = auto()
-    ALL = auto()  # all inputs, or outputs, of the op
+    ALL = auto()  # all inputs or outputs of the op
     ALL_BUT_FIRST = auto()
-    CONDITION = auto()  # a truth value
+    CONDITION = auto()  # a boolean
 
 
 @dataclass(frozen=True)
 class CalledGraph:
-    """The graph at an option of an op: what it takes and gives."""
+    """The graph in an option of an op: what is passed to it and returned."""
 
     option: str
     takes: Passed = Passed.ALL
@@ -42,7 +42,7 @@ CALLS: dict[str, tuple[CalledGraph, ...]] = {
 
 
 def check_runnable(model: Model) -> None:
-    """Raise InvalidModel if LiteRT would read memory that is not there, or that nothing has filled."""
+    """Raise InvalidModel if LiteRT would read memory that does not exist or was never filled."""
     found = (text for graph in model.graphs for text in _problems(graph))
     refuse(found, "; such a model can be inspected, but not run")
 
@@ -57,7 +57,7 @@ def _problems(graph: Graph) -> Iterator[str]:
 
 
 def has_operands(op: Op) -> Iterator[str]:
-    """No operand is left out, except for those that may be."""
+    """Every operand is present, except optional ones."""
     spec = OPS.get(op.kind)
     if op.kind in CONVERSIONS | UNPACKING:
         spec = OpSpec(op.kind, (Untouched(),))
@@ -66,13 +66,13 @@ def has_operands(op: Op) -> Iterator[str]:
     count = max(len(spec.inputs), len(op.inputs)) if Trait.VARIADIC in spec.traits else len(spec.inputs)
     for slot in range(count):
         if not spec.is_optional(slot) and (slot >= len(op.inputs) or op.inputs[slot] is None):
-            yield f"lacks its input {slot}"
+            yield f"has no input {slot}"
     if spec.outputs and not op.outputs:
         yield "has no output"
 
 
 def types_agree(op: Op) -> Iterator[str]:
-    """Real numbers stay real numbers, and where data are only moved about they keep their type."""
+    """Floats stay floats, and ops that only move data keep their type."""
     spec = OPS.get(op.kind)
     if spec is None or Trait.CASTS in spec.traits:
         return
@@ -83,22 +83,22 @@ def types_agree(op: Op) -> Iterator[str]:
     for other in others:
         differs = other.dtype is not first.dtype if spec.tied else other.dtype.is_float != first.dtype.is_float
         if differs:
-            yield f"has {first.dtype.label} '{first.name}' beside {other.dtype.label} '{other.name}'"
+            yield f"has both {first.dtype.label} '{first.name}' and {other.dtype.label} '{other.name}'"
 
 
 def indices_are_whole(op: Op) -> Iterator[str]:
-    """Indices, axes, shapes and truth values are no real numbers. Recurrent ops have biases and states there."""
+    """Indices, axes, shapes and booleans are not floats. Recurrent ops have biases and states in these slots."""
     spec = OPS.get(op.kind)
     if spec is None or Trait.RECURRENT in spec.traits:
         return
     for roles, tensors in ((spec.inputs, op.inputs), (spec.outputs, op.outputs)):
         for role, tensor in zip(roles, tensors, strict=False):
             if isinstance(role, Untouched) and tensor is not None and tensor.dtype.is_float:
-                yield f"has {tensor.dtype.label} '{tensor.name}' where indices or truth values belong"
+                yield f"has {tensor.dtype.label} '{tensor.name}' where indices or booleans belong"
 
 
 def _is_unpacked(tensor: Tensor, spec: OpSpec) -> bool:
-    """Whether a kernel makes float numbers of a constant by itself."""
+    """Whether a kernel itself converts a constant to float."""
     return tensor.is_constant and bool(spec.hybrid)
 
 
@@ -107,7 +107,7 @@ def _input(op: Op, slot: int) -> Tensor | None:
 
 
 def channels_fit(op: Op) -> Iterator[str]:
-    """A layer has a bias, and an output, for each channel of its weights."""
+    """A layer has one bias and one output channel for each output channel of its weights."""
     spec = OPS.get(op.kind)
     slot = None if spec is None else spec.bias_slot
     if spec is None or slot is None:
@@ -132,7 +132,7 @@ def _is_open_at_the_end(tensor: Tensor) -> bool:
 
 
 def unpacks_in_shape(op: Op) -> Iterator[str]:
-    """What is unpacked has the shape of what it is unpacked from."""
+    """A dequantized or densified tensor has the shape of its source."""
     if op.kind in UNPACKING:
         for packed, made in zip(op.inputs[:1], op.outputs[:1], strict=False):
             if packed is not None and packed.is_constant and packed.shape != made.shape:
@@ -140,9 +140,9 @@ def unpacks_in_shape(op: Op) -> Iterator[str]:
 
 
 def calls_fit(op: Op) -> Iterator[str]:
-    """The graphs that an op calls take what it passes to them, and give what it makes."""
+    """The graphs that an op calls take its inputs and return its outputs."""
     if op.kind in CALLS and None in op.inputs:
-        yield "lacks one of its inputs"
+        yield "has an absent input"
     for call in CALLS.get(op.kind, ()):
         callee = op.option(call.option)
         if not isinstance(callee, Graph):

@@ -1,4 +1,4 @@
-"""How an op of a finished model computes, how much, and with which factors."""
+"""How an op of a finished model computes (integer, hybrid or float), how much, and with which factors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Execution = Literal["integer", "float", "hybrid", "conversion", "other"]
 
 
 def execution_of(op: Op, ops: Mapping[str, OpSpec] = OPS) -> Execution:
-    """Integer: all data that flow are quantized. Hybrid: float data, quantized weights. Other: indices and shapes."""
+    """Return how an op computes. Integer: all activations are quantized. Hybrid: float data, quantized weights. Other:
+    indices and shapes."""
     if op.kind in CONVERSIONS:
         return "conversion"
     tensors = [t for t in (*op.inputs, *op.outputs) if t is not None]
@@ -32,24 +33,24 @@ def _has_quantized_weights(op: Op, ops: Mapping[str, OpSpec]) -> bool:
 
 
 def macs_of(op: Op, ops: Mapping[str, OpSpec] = OPS) -> int:
-    """Multiply-accumulates of one run; 0 for ops that only move, add or map numbers."""
+    """Return the multiply-accumulates of one run; 0 for ops that only move, add or map values."""
     spec = ops.get(op.kind)
     if spec is None or spec.macs is None:
         return 0
     try:
         return spec.macs(op)
-    except IndexError:  # a file may give an op fewer operands, or dimensions, than its kind has
+    except IndexError:  # in a file, an op may have fewer operands or dimensions than its kind requires
         return 0
 
 
 HEADROOM = {8: 20, 16: 15}
-"""Bits by which the inputs of a sum are shifted to the left, by the width of their type: room for rounding."""
+"""Bits by which the inputs of a sum are shifted left, by the width of their type: headroom for rounding."""
 
 
 def kernel_factors(op: Op, ops: Mapping[str, OpSpec] = OPS) -> Iterator[tuple[str, float]]:
-    """The real factors by which an integer kernel goes from the scales of its inputs to that of its output.
+    """Yield the real factors with which an integer kernel converts the scales of its inputs to that of its output.
 
-    What each factor is for, and the factor; none for ops that pass integers through or look them up.
+    Each comes with a description; none for ops that pass integers through or look them up.
     """
     spec, result = ops.get(op.kind), op.outputs[0].params if op.outputs else None
     if spec is None or spec.rescale is Rescale.NONE or result is None or result.axis is not None:
@@ -71,7 +72,7 @@ def _product(data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str
 
 
 def _sum(data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str, float]]:
-    """Both inputs are first brought to twice the larger scale."""
+    """Yield the factors of a sum: both inputs are first rescaled to twice the larger scale."""
     common, headroom = 2 * max(data[0].scales[0], data[1].scales[0]), HEADROOM.get(result.dtype.bits)
     if common != 0 and headroom is not None:
         yield "input 0", data[0].scales[0] / common
@@ -80,7 +81,7 @@ def _sum(data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str, fl
 
 
 def _square(data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str, float]]:
-    """As for a sum, with 7 bits of room before the square is taken."""
+    """Yield the factors of a squared difference: as for a sum, with 7 bits of headroom before squaring."""
     common = 2 * max(data[0].scales[0], data[1].scales[0])
     if common != 0:
         yield "input 0", data[0].scales[0] / common
@@ -89,7 +90,7 @@ def _square(data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str,
 
 
 def _root(data: list[QuantParams], result: QuantParams) -> Iterator[tuple[str, float]]:
-    """Kernels for 16 bits have a table instead."""
+    """Yield the factor of a reciprocal root; 16-bit kernels use a lookup table instead."""
     if result.dtype.bits == 8 and data[0].scale > 0:
         yield "output", 1 / (math.sqrt(data[0].scale) * result.scale)
 

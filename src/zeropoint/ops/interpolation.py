@@ -1,4 +1,4 @@
-"""Functions that are looked up: in int16 kernels' tables of 513 points, and in our own of all 256 integers."""
+"""Functions by lookup table: the 513-point tables of int16 kernels, and our own tables of all 256 integers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..graph.model import Op
 
 Function = Callable[[Array], Array]
 FunctionOf = Callable[[Op], Function]
-"""What an op computes, which may depend on its options."""
+"""Returns the function that an op computes, which may depend on its options."""
 
 SEGMENTS = 512
 PLACES = 4097
-"""At which the function is looked at."""
+"""The number of points at which the function is evaluated."""
 
 OVERFLOWS = 2.0**31
-"""What becomes of larger numbers of units, on their way into the table, is anything."""
+"""Larger values overflow while the table is built, with undefined results."""
 
 COARSE = 1.5 * 256
-"""Units of int16 that are one and a half of int8: a kernel that is further off is no better than eight bits."""
+"""One and a half int8 steps, in steps of int16: a kernel with a larger error is no better than eight bits."""
 
 
 def reciprocal_root(x: Array) -> Array:
@@ -35,7 +35,8 @@ def always(function: Function) -> FunctionOf:
 
 
 def gelu(op: Op) -> Function:
-    """Both formulas agree to a thousandth; but below -2, where little else is left of the function, that is much."""
+    """Return GELU, exact or approximate: both agree to a thousandth, but below -2 that is a large relative
+    difference."""
     return gelu_by_tanh if op.option("approximate", False) else gelu_by_erfc
 
 
@@ -48,7 +49,7 @@ def gelu_by_tanh(x: Array) -> Array:
 
 
 def power_of(op: Op) -> Function | None:
-    """What POW does where its exponent is one constant number."""
+    """Return what POW computes if its exponent is one constant; None otherwise."""
     exponent = constant_exponent(op)
     return None if exponent is None else lambda x: np.asarray(np.power(x, exponent))
 
@@ -62,7 +63,7 @@ def constant_exponent(op: Op) -> float | None:
 
 
 def table_of(function: Function, read: QuantParams, made: QuantParams) -> Array:
-    """What `function` makes of every integer of `read`, in integers of `made`. What is no number becomes a real 0."""
+    """Return `function` of every integer of `read`, as integers of `made`. NaN becomes real 0."""
     integers = np.arange(read.dtype.min, read.dtype.max + 1)
     with np.errstate(all="ignore"):
         values = np.nan_to_num(function(dequantize(integers, read).astype(np.float64)), nan=0.0)
@@ -70,10 +71,11 @@ def table_of(function: Function, read: QuantParams, made: QuantParams) -> Array:
 
 
 def interpolation_error(function: Function, seen: tuple[float, float], read: QuantParams, made: QuantParams) -> float:
-    """How far the kernel is off at most, in units of its output, for inputs as they were `seen`.
+    """Return the largest error of the kernel, in steps of its output, for inputs in the range `seen`.
 
-    The points lie evenly over all that the input can hold. Each is shifted by half of what the middle of its segment
-    would be off, and clamped to the output's integers: so the segments at both ends of its range may be bent.
+    The points are evenly spaced over the whole input range. Each is shifted by half of the interpolation error at the
+    midpoint of its segment, and clamped to the output's integers: so the segments at both ends of its range may be
+    bent.
     """
     ends = np.linspace(*read.range(), 2 * SEGMENTS + 1)
     inputs = np.linspace(*seen, PLACES)
@@ -85,7 +87,7 @@ def interpolation_error(function: Function, seen: tuple[float, float], read: Qua
         table[~(np.abs(points - shifts) < OVERFLOWS)] = np.nan
         held = np.clip(wanted, made.dtype.min, made.dtype.max)
         off = np.abs(np.interp(inputs, ends[::2], table) - held)
-        # The slope of a segment is held in 16 bits, and wraps.
+        # The slope of a segment is stored in 16 bits, and wraps.
         steep = np.abs(np.diff(table)) > made.dtype.max
         off[steep[np.clip(np.searchsorted(ends[::2], inputs) - 1, 0, SEGMENTS - 1)]] = np.inf
     return float(np.nan_to_num(off, nan=np.inf, posinf=np.inf).max())

@@ -1,10 +1,10 @@
-"""How the weights of an op lie, and how the op is a product of matrices.
+"""How the weights of an op are laid out, and how the op is a matrix product.
 
-Whatever its kind, a layer with weights multiplies patches of its input with a matrix, group by group:
+Whatever its kind, a layer with weights multiplies patches of its input by a matrix, group by group:
 
     output[position, group, o] = sum over k of matrix[group, o, k] * patch[group, position, k]
 
-A dense layer is one group; a convolution has its groups; of a depthwise convolution each input channel is one.
+A dense layer is one group; a convolution has its groups; in a depthwise convolution each input channel is one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from ..errors import InvalidModel
 from ..graph.model import Op, Tensor
 
 SAME, VALID = 0, 1
-"""The schema's codes for padding to keep the size, and for none."""
+"""The schema's codes for SAME and VALID padding."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """A window along one side of an image: taps `dilation` apart, moved by `stride`, `before` and `after` padded."""
+    """A window along one side of an image: taps `dilation` apart, moved by `stride`, with `before` and `after`
+    padding."""
 
     taps: int
     stride: int
@@ -36,7 +37,7 @@ class Window:
     after: int
 
     def coverage(self) -> Array:
-        """For each tap, the share of output positions where it lies on the image, not on padding."""
+        """Return, for each tap, the share of output positions where it lies on the image rather than on padding."""
         starts = np.arange(self.outputs)[:, None] * self.stride - self.before
         positions = starts + np.arange(self.taps) * self.dilation
         return np.asarray(((positions >= 0) & (positions < self.length)).mean(axis=0))
@@ -47,13 +48,13 @@ def strides_of(op: Op) -> tuple[int, int]:
 
 
 def convolution_windows(op: Op) -> tuple[Window, Window]:
-    """Of a CONV_2D or DEPTHWISE_CONV_2D: along the height and along the width."""
+    """Return the windows of a CONV_2D or DEPTHWISE_CONV_2D along height and width."""
     dilations = int(op.option("dilationHFactor", 1)), int(op.option("dilationWFactor", 1))
     return _windows(op, _operand(op, 1).shape[1:3], dilations)
 
 
 def pooling_windows(op: Op) -> tuple[Window, Window]:
-    """Of an op that takes the average or the greatest of each window."""
+    """Return the windows of a pooling op along height and width."""
     return _windows(op, (int(op.option("filterHeight", 1)), int(op.option("filterWidth", 1))), (1, 1))
 
 
@@ -73,8 +74,8 @@ def _windows(op: Op, taps: Sequence[int], dilations: Sequence[int]) -> tuple[Win
 def transposed_windows(
     source: Sequence[int], taps: Sequence[int], outputs: Sequence[int], strides: Sequence[int], *, same: bool
 ) -> tuple[Window, Window]:
-    """Of a transposed convolution, given the sizes of its image, kernel and output: windows over its input with
-    stride - 1 zeros between the elements, taps in reverse order."""
+    """Return the windows of a transposed convolution, given the sizes of its image, kernel and output: windows over its
+    input with stride - 1 zeros between the elements, taps in reverse order."""
 
     def window(size: int, taps: int, outputs: int, stride: int) -> Window:
         length = (size - 1) * stride + 1
@@ -90,9 +91,9 @@ def transposed_windows(
 class Layout:
     """A dense layer: weights [outputs, inputs]. Other kinds derive from it.
 
-    `outputs` is the axis of the weights with one slice for each output channel, `inputs` the one along which they meet
-    the channels of the data; where it is the same, each output channel reads one input channel only (depthwise).
-    `data` and `weights` are the slots of the op's inputs.
+    `outputs` is the axis of the weights with one slice per output channel, `inputs` the one along which they are
+    multiplied by the channels of the data; if both are the same, each output channel reads only one input channel
+    (depthwise). `data` and `weights` are input slots of the op.
     """
 
     outputs: int = 0
@@ -101,50 +102,51 @@ class Layout:
     weights: int = 1
 
     def applies_to(self, op: Op) -> bool:
-        """Whether this op is such a product: of one matrix for each group, on an input of a known size."""
+        """Whether this op is such a product: one matrix per group, on an input of known size."""
         weights = op.inputs[self.weights] if self.weights < len(op.inputs) else None
         return weights is not None and all(n == 1 for n in weights.shape[:-2])
 
-    # The weights, seen in other ways. `values` has the shape of the op's weights.
+    # Views of the weights. `values` has the shape of the op's weights.
 
     def by_input(self, op: Op, values: Array) -> Array:
-        """[outputs, inputs of one output, taps]."""
+        """Return the weights as [outputs, inputs of one output, taps]."""
         moved = np.moveaxis(values, self._axes(op), (0, 1))
         return moved.reshape(*moved.shape[:2], -1)
 
     def from_inputs(self, op: Op, view: Array) -> Array:
-        """The inverse of `by_input`."""
+        """Invert `by_input`."""
         shape, axes = _operand(op, self.weights).shape, self._axes(op)
         moved = np.moveaxis(np.empty(shape, np.bool_), axes, (0, 1)).shape
         return np.ascontiguousarray(np.moveaxis(view.reshape(moved), (0, 1), axes))
 
     def matrix(self, op: Op, values: Array) -> Array:
-        """[groups, outputs of a group, inputs of one output], to go with `patches`."""
+        """Return the weights as [groups, outputs of a group, inputs of one output], matching `patches`."""
         view = self.by_input(op, values).swapaxes(1, 2)
         groups = self._groups(op)
         return np.asarray(view.reshape(groups, view.shape[0] // groups, -1))
 
     def from_matrix(self, op: Op, matrix: Array) -> Array:
-        """The inverse of `matrix`."""
+        """Invert `matrix`."""
         outputs, inputs = (_operand(op, self.weights).shape[axis] for axis in self._axes(op))
         return self.from_inputs(op, matrix.reshape(outputs, -1, inputs).swapaxes(1, 2))
 
-    # The data that the weights are multiplied with.
+    # The data that the weights are multiplied by.
 
     def patches(self, op: Op, x: Array, most: int) -> Array:
-        """At most `most` patches of the input, evenly spread: [groups, count, inputs of one output]."""
+        """Return at most `most` patches of the input, evenly spread: [groups, count, inputs of one output]."""
         every = self._patches(op, x)
         *places, high, wide, channels = every.shape
         count = math.prod(places)
         step = max(1, -(-count // most))
-        # Only those that are chosen are copied: all of them take as many times the input as a window has taps.
+        # Only the selected ones are copied: all of them would take the size of the input times the number of taps.
         chosen = every[np.unravel_index(np.arange(step // 2, count, step), places)]
         groups = self._groups(op)
         by_group = chosen.reshape(len(chosen), high * wide, groups, channels // groups).transpose(2, 0, 1, 3)
         return np.ascontiguousarray(by_group.reshape(groups, len(chosen), -1))
 
     def mean_shift(self, op: Op, change: Array, means: Array) -> Array | None:
-        """How far a change of the weights moves the mean of each output channel, given those of the input channels.
+        """Return how far a change of the weights shifts the mean of each output channel, given the means of the input
+        channels.
 
         shift = change . E[patch]. None if the means do not fit the weights.
         """
@@ -153,7 +155,7 @@ class Layout:
         channels = groups * length // coverage.size
         if channels % means.size:
             return None
-        # A dense layer on an image reads its channels over and over.
+        # A dense layer on an image reads its channels repeatedly.
         expected = np.tile(means.astype(np.float64), channels // means.size).reshape(groups, 1, -1)
         patch = (coverage[:, None] * expected).reshape(groups, length)
         return np.asarray(np.einsum("gok,gk->go", matrix, patch).reshape(-1))
@@ -163,25 +165,25 @@ class Layout:
         return 1 < self._groups(op) == _operand(op, self.data).shape[-1]
 
     def macs(self, op: Op) -> int:
-        """Multiply-accumulates: every output element sums over one channel's weights."""
+        """Return the multiply-accumulates: every output element sums over one channel's weights."""
         weights = op.inputs[self.weights]
         if weights is None or not weights.shape:
             return 0
         return op.outputs[0].size * weights.size // max(1, op.outputs[0].shape[-1])
 
     def _axes(self, op: Op) -> tuple[int, int]:  # noqa: ARG002 - the options of a product of matrices change them
-        """Of output channels, and of the inputs that one of them sums over: a single one where it is depthwise."""
+        """Return the number of output channels, and of inputs that each sums over: one if depthwise."""
         return self.outputs, 0 if self.inputs == self.outputs else self.inputs
 
     def _groups(self, op: Op) -> int:  # noqa: ARG002 - convolutions have them
         return 1
 
     def _patches(self, op: Op, x: Array) -> Array:
-        """All of them: [positions ..., height, width, channels]."""
+        """Return all patches: [positions ..., height, width, channels]."""
         return x.reshape(-1, 1, 1, _operand(op, self.weights).shape[self.inputs])
 
     def _coverage(self, op: Op) -> Array:  # noqa: ARG002 - windows may lie on padding
-        """For each tap, the share of output positions where it meets data."""
+        """Return, for each tap, the share of output positions where it reads data rather than padding."""
         return np.ones(1)
 
 
@@ -193,7 +195,7 @@ class MatrixProduct(Layout):
     inputs: int = -2
 
     def macs(self, op: Op) -> int:
-        """Every output element sums over the inner dimension."""
+        """Return the multiply-accumulates: every output element sums over the inner dimension."""
         left = op.inputs[self.data]
         if left is None or len(left.shape) < 2:
             return 0
@@ -209,7 +211,7 @@ class MatrixProduct(Layout):
 
 @dataclass(frozen=True)
 class Convolution(Layout):
-    """Weights [outputs, height, width, inputs of a group], or [1, height, width, outputs] of a depthwise one.
+    """Weights [outputs, height, width, inputs of a group], or [1, height, width, outputs] for depthwise.
 
     Windows are placed on an image of the size that the model states.
     """
@@ -229,7 +231,7 @@ class Convolution(Layout):
         if x.shape[1:] != source.shape[1:]:
             raise InvalidModel(
                 f"{op.label} '{op.name}' reads {list(x.shape)} where the model says {list(source.shape)}; "
-                "choose a lower effort, or convert the model again, so that its file knows which sizes vary"
+                "choose a lower effort, or convert the model again with dynamic shapes"
             )
         return self._cut(op, x)
 
@@ -238,7 +240,7 @@ class Convolution(Layout):
 
     def _coverage(self, op: Op) -> Array:
         source = _operand(op, self.data)
-        signature = source.shape_signature or source.shape  # of an image of any size, next to nothing is padding
+        signature = source.shape_signature or source.shape  # for an image of unknown size, padding is negligible
         sides = zip(signature[1:3], convolution_windows(op), strict=True)
         high, wide = (np.ones(window.taps) if size < 0 else window.coverage() for size, window in sides)
         return np.outer(high, wide).reshape(-1)
@@ -246,12 +248,12 @@ class Convolution(Layout):
 
 @dataclass(frozen=True)
 class TransposedConvolution(Convolution):
-    """As a convolution of the input with zeros between its elements, its window turned around."""
+    """A convolution of the input with zeros between its elements, and a reversed window."""
 
     data: int = 2
 
     def macs(self, op: Op) -> int:
-        """Every input element is spread over the weights of its channel."""
+        """Return the multiply-accumulates: every input element is multiplied by all weights of its channel."""
         weights, source = op.inputs[self.weights], op.inputs[self.data]
         if weights is None or source is None or not weights.shape:
             return 0
@@ -274,13 +276,13 @@ class TransposedConvolution(Convolution):
 
 
 def sliding(windows: tuple[Window, Window], x: Array) -> Array:
-    """Every window that a convolution or a pooling looks at, with zeros for padding: [positions, taps, channels]."""
+    """Return every window of a convolution or pooling op, with zeros for padding: [positions, taps, channels]."""
     high, wide = windows
     return _windows_on(windows, x).reshape(-1, high.taps * wide.taps, x.shape[3])
 
 
 def _windows_on(windows: tuple[Window, Window], x: Array) -> Array:
-    """The same as a view: [batch, rows, columns, height, width, channels]."""
+    """Return every window as a view: [batch, rows, columns, height, width, channels]."""
     high, wide = windows
     padded = np.pad(x, [(0, 0), (high.before, high.after), (wide.before, wide.after), (0, 0)])
     batch, row, column, channel = padded.strides

@@ -1,4 +1,4 @@
-"""What converters make of ONNX ops: the kinds of ops here that an ONNX op can have become."""
+"""The LiteRT op kinds that converters translate each ONNX op to."""
 
 from __future__ import annotations
 

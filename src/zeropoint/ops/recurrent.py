@@ -1,4 +1,4 @@
-"""The inputs of recurrent layers, by name, and how much such a layer computes."""
+"""The inputs of recurrent layers by name, and their number of multiply-accumulates."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class LstmSlot(IntEnum):
 
 
 class Gate(Enum):
-    """A gate of an LSTM, and the slots of what it reads.
+    """A gate of an LSTM, and the slots that it reads.
 
-    `weights` are on the layer's input, `recurrent_weights` on the output of the step before, `peephole` on the cell
-    state, which the new cell value itself does not look at; `normalization` is the gain of its layer normalization.
+    `weights` apply to the layer's input, `recurrent_weights` to the output of the previous step, `peephole` to the cell
+    state, which the cell update itself does not read; `normalization` is the gain of its layer normalization.
     """
 
     INPUT = (1, 5, 9, 12, 20)
@@ -41,13 +41,13 @@ class Gate(Enum):
 
 BOTH_WAYS = "BIDIRECTIONAL_SEQUENCE_LSTM"
 FORWARD_WEIGHTS, BACKWARD_WEIGHTS, STATES, SECOND_INPUT = 1, 18, 35, 39
-"""Where a layer that runs both ways has the weights of each direction, the states of both, and a second input."""
+"""Slots of a bidirectional layer: the weights of each direction, the states of both, and the auxiliary input."""
 
 
 def one_way(op: Op, *, backward: bool) -> Op | None:
-    """An LSTM that does what one direction of a layer with both does, given a sequence in its order.
+    """Return an LSTM that computes one direction of a bidirectional layer, given a sequence in its order.
 
-    None for layers with a second input.
+    None for layers with an auxiliary input.
     """
     inputs = [*op.inputs, *[None] * (SECOND_INPUT + 1 - len(op.inputs))]
     first, states = (BACKWARD_WEIGHTS, STATES + 2) if backward else (FORWARD_WEIGHTS, STATES)
@@ -57,7 +57,7 @@ def one_way(op: Op, *, backward: bool) -> Op | None:
 
 
 def macs_recurrent(op: Op) -> int:
-    """Multiply-accumulates: every step multiplies with every weight matrix."""
+    """Return the multiply-accumulates: every step multiplies by every weight matrix."""
     source = op.inputs[0]
     if source is None or not source.shape:
         return 0

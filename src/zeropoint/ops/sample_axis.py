@@ -1,8 +1,8 @@
-"""Ops with one more axis in front, for samples that are computed together though the file takes them one by one.
+"""Ops with an additional leading axis, so that several samples are computed together although the file takes one.
 
-Where a graph does not leave its first dimension in place (a transformer that drops the batch, and puts its heads
-there), every tensor that depends on the inputs gets an axis of samples in front. An op then works along axes that are
-one higher, or does not notice, or has its first two axes folded into one, if it treats rows alike anyway.
+If a graph does not keep its first dimension in place (such as a transformer that drops the batch dimension and puts its
+heads there), every tensor that depends on the inputs gets a leading axis of samples. An op then works along axes that
+are one higher, or is unaffected, or has its first two axes folded into one if it treats rows independently.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from . import batch
 from .spec import OpSpec
 
 Known = Mapping[Tensor, Array]
-"""Integers that are known beforehand: axes, shapes, paddings."""
+"""Integers that are known in advance: axes, shapes, paddings."""
 
 
 @dataclass(frozen=True)
 class WithSampleAxis:
     """An op to compute in place of another.
 
-    Inputs that depend on the samples (those in `free`) are brought into the shapes of its inputs, -1 for the first
-    dimension. `repeated` ones are the same for every sample, and get the axis first. `known` are operands that differ
-    from the original's. Outputs are brought into the shapes [-1, *shape] of the original op's outputs.
+    Inputs that depend on the samples (those in `free`) are reshaped to the shapes of its inputs, with -1 for the first
+    dimension. `repeated` inputs are the same for every sample, and get the axis first. `known` are operands that differ
+    from the original's. Outputs are reshaped to [-1, *shape] of the original op's outputs.
     """
 
     op: Op
@@ -39,7 +39,7 @@ class WithSampleAxis:
 
 @dataclass(frozen=True)
 class _Original:
-    """`slots` are the inputs that have the axis."""
+    """The original op; `slots` are the inputs that have the sample axis."""
 
     op: Op
     slots: frozenset[int]
@@ -51,7 +51,7 @@ class _Original:
 
     @property
     def rank(self) -> int:
-        """Of the operand that has the axis; of several, the greatest."""
+        """The largest rank of the operands that have the axis."""
         return max(len(self.shape(slot)) for slot in self.slots)
 
     def lifted(
@@ -61,7 +61,7 @@ class _Original:
         rank: int | None = None,
         repeated: Collection[int] = (),
     ) -> WithSampleAxis:
-        """The op with the axis: with other options and operands, and inputs of at least this rank beside it."""
+        """Return the op with the axis: with other options and operands, and inputs of at least this rank besides it."""
         inputs = list(self.op.inputs)
         for slot in (*self.slots, *repeated):
             tensor, shape = inputs[slot], self.shape(slot)
@@ -79,12 +79,12 @@ Lift = Callable[[_Original], WithSampleAxis | None]
 
 
 def _only(slot: int, lift: Lift) -> Lift:
-    """For ops of which no other operand may depend on the samples."""
+    """Return a rule for ops of which only the operand at `slot` may depend on the samples."""
     return lambda it: lift(it) if it.slots == {slot} else None
 
 
 def _axes_at(slot: int, data: int = 0) -> Lift:
-    """Ops that work along axes which an operand tells."""
+    """Return a rule for ops that work along axes given by an operand."""
 
     def lift(it: _Original) -> WithSampleAxis | None:
         if slot not in it.values:
@@ -96,7 +96,8 @@ def _axes_at(slot: int, data: int = 0) -> Lift:
 
 
 def _prefixed(front: Mapping[int, int | tuple[int, int]]) -> Lift:
-    """Ops that have a number, or a pair, for each axis, in these operands: what stands for the first one."""
+    """Return a rule for ops with a number, or a pair, for each axis in these operands; `front` has those of the new
+    axis."""
 
     def lift(it: _Original) -> WithSampleAxis | None:
         if not all(slot in it.values for slot in front):
@@ -112,7 +113,7 @@ def _permuted(it: _Original) -> WithSampleAxis | None:
 
 
 def _joined(it: _Original) -> WithSampleAxis | None:
-    """Operands that are the same for every sample are repeated."""
+    """Add the axis to ops that join operands; operands that are the same for every sample are repeated."""
     axis = int(it.op.option("axis", 0)) % len(it.op.outputs[0].shape) + 1
     others = [slot for slot in range(len(it.op.inputs)) if slot not in it.slots]
     return it.lifted({"axis": axis}, repeated=others)
@@ -143,7 +144,8 @@ def _gathered(it: _Original) -> WithSampleAxis | None:
 
 
 def _aligned(it: _Original) -> WithSampleAxis:
-    """Element by element, or matrix by matrix: operands of fewer axes get more of them behind the first."""
+    """Add the axis to element-wise ops and matrix products: operands of lower rank get axes of size 1 after the
+    first."""
     return it.lifted(rank=len(it.op.outputs[0].shape))
 
 
@@ -177,7 +179,7 @@ LIFTS: Mapping[str, Lift] = {
 def with_sample_axis(
     inputs: Sequence[Tensor], sequence: Sequence[Op], known: Known, ops: Mapping[str, OpSpec]
 ) -> Mapping[Op, WithSampleAxis] | None:
-    """What to compute in place of each op that depends on the inputs; None if an op cannot be computed so, or if the
+    """Return what to compute in place of each op that depends on the inputs; None if an op does not allow it, or if the
     file takes several samples at once."""
     if not inputs or any(t.shape[:1] != (1,) for t in inputs):
         return None

@@ -1,4 +1,4 @@
-"""What the op table says about an op. Rows are facts about LiteRT's kernels; behaviour lives elsewhere."""
+"""The columns of the op table. Rows are facts about LiteRT's kernels; behaviour lives elsewhere."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .recurrent import macs_recurrent
 
 @dataclass(frozen=True)
 class Weight:
-    """Trained parameters: symmetric, narrow range, one scale per slice along `axis` where the kernels have that.
+    """Trained weights: symmetric, narrow range, one scale per slice along `axis` if the kernels support that.
 
-    Axes below zero count from the end; where the option called `swapped` is set, the last two axes have changed places.
+    Negative axes count from the end; if the option called `swapped` is set, the last two axes are swapped.
     """
 
     axis: int | None
     swapped: str | None = None
 
     def axis_of(self, op: Op, rank: int) -> int | None:
-        """`axis`, in weights of this rank that `op` reads."""
+        """Return the channel axis in weights of this rank that `op` reads."""
         if self.axis is None or self.axis >= 0:
             return self.axis
         axis = -3 - self.axis if self.swapped is not None and op.option(self.swapped) else self.axis
@@ -40,11 +40,10 @@ class Weight:
 
 @dataclass(frozen=True)
 class Activation:
-    """Data that flows: real numbers with one scale and zero point.
+    """An activation: real numbers with one scale and zero point.
 
-    `symmetric_constant`: if it is a constant, its zero point must be 0. `constant` is how it is held where it is one
-    and only weights are quantized. `pole`: the op may make infinity of its zeros. `symmetric`: its zero point
-    must be 0.
+    `symmetric_constant`: if it is a constant, its zero point must be 0. `constant` is how a constant is stored if only
+    weights are quantized. `pole`: the op may turn its zeros into infinity. `symmetric`: its zero point must be 0.
     """
 
     symmetric_constant: bool = False
@@ -57,7 +56,7 @@ class Activation:
 class Bias:
     """Added to the products of inputs `of`: scale = product of their scales, zero point 0.
 
-    Where the input `gain` is there, it is added to what that was multiplied with: scale = 2**-10 of the gain's.
+    If the input `gain` is present, the bias is added after multiplying by it: scale = 2**-10 of the gain's.
     """
 
     of: tuple[int, int]
@@ -66,23 +65,23 @@ class Bias:
 
 @dataclass(frozen=True)
 class Untouched:
-    """Holds indices, shapes, conditions: no quantization."""
+    """Indices, shapes, conditions: not quantized."""
 
 
 @dataclass(frozen=True)
 class FloatConstant:
-    """A number that belongs to what the op computes, such as an exponent: it is no data, and is not quantized."""
+    """A parameter of the function that the op computes, such as an exponent: not data, and not quantized."""
 
 
 @dataclass(frozen=True)
 class ShapeOnly:
-    """Only the tensor's shape is read, so any type does."""
+    """Only the tensor's shape is read, so any type is accepted."""
 
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Trained parameters that are kept in 16 bits, symmetric: they act on a state, not on the input. `hybrid`: kernels
-    with float activations take them as integers."""
+    """Trained weights stored in 16 bits, symmetric: they apply to a state, not to the input. `hybrid`: kernels with
+    float activations take them as integers."""
 
     hybrid: bool = True
 
@@ -94,9 +93,9 @@ class OutputState:
 
 @dataclass(frozen=True)
 class CellState:
-    """A recurrent layer's memory: int16 with a scale that is a power of two, 2**least up to 2**greatest.
+    """A recurrent layer's cell state: int16 with a power-of-two scale, 2**least up to 2**greatest.
 
-    `summed` is the input whose products with it are added up in 32 bits, so that bits of it have to stay free.
+    `summed` is the input whose products with it are accumulated in 32 bits, so that some of its bits must stay unused.
     """
 
     least: int
@@ -107,7 +106,7 @@ class CellState:
 Role = Activation | Weight | Bias | Untouched | FloatConstant | ShapeOnly | Coefficients | OutputState | CellState
 
 
-# How an integer kernel goes from its inputs' scales to its output's.
+# How an integer kernel converts its inputs' scales to its output's.
 
 
 class Rescale(Enum):
@@ -120,25 +119,25 @@ class Rescale(Enum):
 
 
 RESCALE_LIMITS: Mapping[Rescale, Mapping[DType, float]] = {
-    # XNNPACK refuses the whole graph; int16 kernels wrap where results pass 32 bits.
+    # XNNPACK refuses the whole graph; int16 kernels wrap if results exceed 32 bits.
     Rescale.PRODUCT: {DType.INT8: 256.0, DType.UINT8: 256.0, DType.INT16: 16.0},
-    # Integers are shifted left, out of their 32 bits.
+    # Integers are shifted left beyond 32 bits.
     Rescale.RATIO: {DType.INT8: 2.0**20, DType.UINT8: 2.0**20, DType.INT16: 2.0**14},
-    # Kernels end the process, or wrap.
+    # Kernels abort the process, or wrap.
     Rescale.SUM: {DType.INT8: 2.0**14, DType.UINT8: 2.0**14, DType.INT16: 2.0**13},
-    # (2 * scale)**2 / (2**14 * output's scale) reaches 1, and the kernel ends the process.
+    # (2 * scale)**2 / (2**14 * output's scale) reaches 1, and the kernel aborts the process.
     Rescale.SQUARE: {DType.INT8: 2.0**12},
-    # Shifts to the right are longer than 31 bits.
+    # Right shifts exceed 31 bits.
     Rescale.ROOT: {DType.INT8: 2.0**11},
 }
-"""Where such factors reach these numbers, kernels fail in LiteRT 2.3; tests/conformance/sweep.py found it so.
+"""Kernels in LiteRT 2.3 fail if their factors reach these limits, as found by tests/conformance/sweep.py.
 
-An output that is as fine as that has nothing to hold: its steps are parts of one step of its inputs.
+An output scale that fine is useless: its steps are fractions of one step of the inputs.
 """
 
 
 class Need(Enum):
-    """What an integer kernel demands of its operands beyond their types; the text says what it would do otherwise."""
+    """What an integer kernel demands of its operands beyond their types; the text says what goes wrong otherwise."""
 
     NONNEGATIVE = "its integer kernel fails on negative values, and the input goes below zero"
     CONSTANT_DIVISOR = (
@@ -170,38 +169,36 @@ Probabilities = Literal["each", "row"]
 
 
 class Trait(Flag):
-    """What an op is like, beyond what its operands and kernels say."""
+    """Properties of an op that do not follow from its operands and kernels."""
 
     NONE = 0
-    VARIADIC = auto()  # the role of its last input, or output, is that of all further ones
+    VARIADIC = auto()  # the role of its last input or output also applies to all further ones
     TIED = auto()  # needs one scale and zero point for all its activations
-    AVERAGES = auto()  # makes new numbers, tied though it is
-    FUSES = auto()  # can apply an activation that limits its output
+    AVERAGES = auto()  # computes new values, although it is tied
+    FUSES = auto()  # can have a fused activation
     HOMOGENEOUS = auto()  # f(s * x) = s * f(x) for every s > 0, channel by channel along the last axis
-    HAS_POLES = auto()  # makes NaN or infinity of some finite numbers
-    KEEPS_ZERO = auto()  # f(0) = 0, as for all that are tied, homogeneous or multiply
+    HAS_POLES = auto()  # maps some finite numbers to NaN or infinity
+    KEEPS_ZERO = auto()  # f(0) = 0, as for all tied, homogeneous and multiplying ops
     ADDS = auto()  # element by element
     SUBTRACTS = auto()
     MULTIPLIES = auto()
-    RANKS = auto()  # only the order of its inputs counts, not how far apart they are
+    RANKS = auto()  # only the order of its inputs matters, not their distance
     RECURRENT = auto()  # computes step by step, keeping a state
-    CASTS = auto()  # gives numbers another type
+    CASTS = auto()  # converts between types
     VIEW = auto()  # its output is the bytes of its input in another shape
 
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """What LiteRT has kernels for.
+    """The kernels that LiteRT has for an op.
 
-    `types` are those of activations, `weights` the weight types beside each of them, `hybrid` the weight types beside
-    float activations, `blockwise` those of them that may have a scale for each block, except in LiteRT's reference
-    kernel of dense layers. `versions` maps a type to the lowest op version that has it (1 where absent); `options`
-    are option values that an activation type needs, float32 standing for hybrid kernels. `intermediates` are tensors
-    that an integer kernel keeps values in: "gate" ones for the sums of each gate before its layer normalization, a
-    "hidden" one for the output before its projection. `note` says why a type is not claimed although LiteRT has a
-    kernel for it. `table` gives the function that an op applies to each number, where there is no kernel: its results
-    are then gathered from a table of 256 entries. `in_place` are the inputs whose memory LiteRT may give to the first
-    output, outside of its delegate.
+    `types` are those of activations, `weights` the weight types for each of them, `hybrid` the weight types with float
+    activations, `blockwise` those of them that may have a scale for each block, except in LiteRT's reference kernel of
+    dense layers. `versions` maps a type to the lowest op version that has it (1 if absent); `options` are option values
+    that an activation type needs, float32 standing for hybrid kernels. `intermediates` are tensors in which an integer
+    kernel keeps values: "gate" for the sums of each gate before its layer normalization, "hidden" for the output before
+    its projection. `note` says why a type is not claimed although LiteRT has a kernel for it. `table` is the
+    element-wise function of an op without a kernel: its results are then gathered from a table of 256 entries.
     """
 
     types: tuple[DType, ...] = ()
@@ -221,15 +218,16 @@ class KernelSpec:
 class OpSpec:
     """One row of the op table.
 
-    `inputs` and `outputs` give the role of each slot. `layout` is how weights lie in an op that multiplies with them.
-    `batch` says when the op treats the samples of a batch alike; without it never. `fixed` maps an activation type to
-    the output parameters that its kernel demands. Kernels wrap, abort or are refused by the delegate where a `rescale`
-    factor reaches `max_rescale` (RESCALE_LIMITS by default), or an input's scale is not in `input_scales`, an interval
-    without its end. `saturates` is the interval of inputs outside of which the integer result no longer changes, by
-    type. Inputs that lie further than `negligible` below the greatest leave no trace in the result. `own_activation` is
-    a fused activation that is part of what the op computes anyway. `probabilities` are what the op makes of its inputs:
-    of "each" by itself, or of a whole "row" along the last axis (perhaps their logarithms). `optional` are the inputs
-    that may be left out, besides biases. `interpolated` is the function of which an int16 kernel holds a table.
+    `inputs` and `outputs` give the role of each slot. `layout` is the weight layout of an op that multiplies by
+    weights. `batch` says when the op treats the samples of a batch independently; never if absent. `fixed` maps an
+    activation type to the output parameters that its kernel demands. Kernels wrap, abort or are refused by the delegate
+    if a `rescale` factor reaches `max_rescale` (RESCALE_LIMITS by default), or an input's scale is outside
+    `input_scales`, a half-open interval. `saturates` is the interval of inputs outside of which the integer result no
+    longer changes, by type. Inputs more than `negligible` below the maximum do not affect the result. `own_activation`
+    is a fused activation that is part of what the op computes anyway. `probabilities` are what the op computes from its
+    inputs: from "each" by itself, or from a whole "row" along the last axis (possibly log-probabilities). `optional`
+    are the inputs that may be absent, besides biases. `interpolated` is the function for which an int16 kernel has a
+    lookup table.
     """
 
     kind: str
@@ -257,20 +255,20 @@ class OpSpec:
         return self.outputs[slot] if slot < len(self.outputs) else self._further(self.outputs)
 
     def _further(self, roles: tuple[Role, ...]) -> Role:
-        """The role of slots beyond those that the row lists."""
+        """Return the role of slots beyond those listed in the row."""
         return roles[-1] if Trait.VARIADIC in self.traits and roles else Untouched()
 
     def is_optional(self, slot: int) -> bool:
-        """Whether an input may be left out. Further ones than those with a role may."""
+        """Whether an input may be absent. Inputs beyond those with a role may."""
         return slot in self.optional or isinstance(self.input_role(slot), Bias)
 
     def rescale_limit(self, dtype: DType) -> float:
-        """`max_rescale` for an activation type."""
+        """Return `max_rescale` for an activation type."""
         usual = RESCALE_LIMITS.get(self.rescale, {})
         return self.max_rescale.get(dtype, usual.get(dtype, math.inf))
 
     def held(self, slot: int) -> Weight | None:
-        """How a constant at `slot` is held where only weights are quantized; None if it stays float."""
+        """Return how a constant at `slot` is stored if only weights are quantized; None if it stays float."""
         role = self.input_role(slot)
         if isinstance(role, Activation):
             return role.constant
@@ -279,7 +277,7 @@ class OpSpec:
         return role if isinstance(role, Weight) else None
 
     def read_activations(self, op: Op) -> Iterator[Tensor]:
-        """The operands that hold the data that flow through `op`."""
+        """Yield the operands that are activations of `op`."""
         return (t for k, t in enumerate(op.inputs) if t is not None and isinstance(self.input_role(k), Activation))
 
     def made_activations(self, op: Op) -> Iterator[Tensor]:
@@ -291,13 +289,13 @@ class OpSpec:
 
     @cached_property
     def bias_slot(self) -> int | None:
-        """Where a layer takes its bias: an op that multiplies data with one tensor of weights and adds it."""
+        """The slot of a layer's bias, for ops that multiply data by one weight tensor and add it."""
         found = [k for k, role in enumerate(self.inputs) if isinstance(role, Bias)]
         return found[0] if len(found) == 1 and self.layout is not None else None
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether each element of its output comes of the elements of its inputs at the same place."""
+        """Whether each output element depends only on the input elements at the same position."""
         return self.batch in (pointwise, broadcasts)
 
     @property
@@ -306,7 +304,8 @@ class OpSpec:
 
     @property
     def macs(self) -> Callable[[Op], int] | None:
-        """What counts the multiply-accumulates of one run; None for ops that only move, add or map numbers."""
+        """The function that counts the multiply-accumulates of one run; None for ops that only move, add or map
+        values."""
         if self.layout is not None:
             return self.layout.macs
         return macs_recurrent if Trait.RECURRENT in self.traits else None
@@ -332,12 +331,12 @@ class OpSpec:
         return self.kernels.table
 
 
-# Activation functions that an op applies to its output, by their code in the schema.
+# Fused activation functions, by their code in the schema.
 
 
 @dataclass(frozen=True)
 class FusedActivation:
-    """`bounds` is what the function limits its values to, if that is all it does."""
+    """A fused activation function. `bounds` are the limits of a function that only clamps."""
 
     name: str
     bounds: tuple[float, float] | None = None

@@ -1,4 +1,4 @@
-"""What a run leaves behind for the next: variables behind handles, and the states of recurrent layers."""
+"""State that a run leaves for the next: resource variables, and the states of recurrent layers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from ..graph.model import Graph, Op, Tensor
 from ..graph.query import reachable_graphs
 
 INITIAL = "CALL_ONCE"
-"""Calls a graph before the first run alone: what it assigns are initial values."""
+"""Calls a graph only before the first run: it assigns initial values."""
 
 
 def has_state(graph: Graph) -> bool:
-    """Whether a run can leave something behind for the next."""
+    """Whether a run can leave state for the next."""
     return bool(_assigned(graph)) or any(t.is_variable for g in _run_graphs(graph) for t in g.tensors)
 
 
 def is_streaming(graph: Graph) -> bool:
-    """Whether a run is one step of a sequence, so that samples make sense only one after the other.
+    """Whether a run is one step of a sequence, so that samples only make sense in order.
 
     It is if it reads what an earlier run assigned to a variable, or if recurrent layers with a state get one step in
     each run. With more steps, a sample is taken for a whole sequence.
@@ -28,7 +28,7 @@ def is_streaming(graph: Graph) -> bool:
 
 
 def initial_reads(graph: Graph) -> list[Tensor]:
-    """Tensors that hold what an earlier run assigned to a variable; in a first run, its initial value."""
+    """Return tensors that hold what an earlier run assigned to a variable; in a first run, its initial value."""
     assigned, found = _assigned(graph), []
     for g in _run_graphs(graph):
         before: set[str | None] = set()
@@ -42,8 +42,8 @@ def initial_reads(graph: Graph) -> list[Tensor]:
 
 
 def returned_states(graph: Graph) -> list[tuple[Tensor, Tensor]]:
-    """Inputs that a caller most likely fills with what the last run returned, each with that output: one of the same
-    shape and type. Of a model with one input, as an image filter, none is taken for a state."""
+    """Return inputs that a caller probably fills with what the last run returned, each with that output: one of the
+    same shape and type. A model with a single input, such as an image filter, has none."""
     found, free = [], list(graph.outputs)
     for tensor in graph.inputs:
         same = next((o for o in free if o.shape == tensor.shape and o.dtype is tensor.dtype and o is not tensor), None)
@@ -54,7 +54,8 @@ def returned_states(graph: Graph) -> list[tuple[Tensor, Tensor]]:
 
 
 def dependent_tensors(graph: Graph, state: Tensor) -> set[Tensor]:
-    """Tensors of a run that are computed from `state`, as far as that can be told: all in graphs that are given it."""
+    """Return the tensors of a run that are computed from `state`, as far as known: in called graphs that get it,
+    all."""
     found = {state}
     for g in _run_graphs(graph):
         for op in g.ops:
@@ -67,25 +68,25 @@ def dependent_tensors(graph: Graph, state: Tensor) -> set[Tensor]:
 
 
 def variable_name(ops: Sequence[Op], handle: Tensor | None) -> str | None:
-    """The name of what a handle refers to; None if a caller passes it in."""
+    """Return the name of the variable that a handle refers to; None if a caller passes it in."""
     maker = next((op for op in ops if op.kind == "VAR_HANDLE" and handle in op.outputs), None)
     return None if maker is None else f"{maker.option('container', '')}{maker.option('sharedName', '')}"
 
 
 def _run_graphs(graph: Graph) -> list[Graph]:
-    """What a run consists of, initial values apart."""
+    """Return the graphs that a run executes, except those that assign initial values."""
     return [graph, *reachable_graphs(graph, without=INITIAL)]
 
 
 def _assigned(graph: Graph) -> set[str | None]:
-    """The variables that a run assigns."""
+    """Return the variables that a run assigns."""
     return {
         variable_name(g.ops, op.inputs[0]) for g in _run_graphs(graph) for op in g.ops if op.kind == "ASSIGN_VARIABLE"
     }
 
 
 def _steps(op: Op) -> int:
-    """How many steps of its sequences a recurrent layer computes in a run; -1 if that is open."""
+    """Return how many time steps a recurrent layer computes in a run; -1 if that is dynamic."""
     source = op.inputs[0]
     shape = () if source is None else source.shape_signature or source.shape
     return shape[0 if op.option("timeMajor", False) else 1] if len(shape) > 2 else 1

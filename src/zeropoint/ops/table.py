@@ -1,7 +1,7 @@
-"""The op table: one row for each op that we know, as LiteRT's kernels have it.
+"""The op table: one row for each known op, with the facts about LiteRT's kernels.
 
 Every claim about kernels is run in LiteRT by tests/conformance. An op without a row, or without the requested type,
-stays float. Adding an op is adding a row, and a sample in tests/conformance/samples.py.
+stays float. To add an op, add a row, and a sample in tests/conformance/samples.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Options = Mapping[DType, Mapping[str, object]]
 def since(
     int8: int, int16: int | None = None, *needs: Need, options: Options | None = None, in_place: tuple[int, ...] = ()
 ) -> KernelSpec:
-    """Integer kernels for int8, and int16 where it is given, from these op versions on."""
+    """Return integer kernels for int8, and for int16 if given, from these op versions on."""
     versions = {"int8": int8} if int16 is None else {"int8": int8, "int16": int16}
     types = (INT8,) if int16 is None else BOTH
     return KernelSpec(types, versions=versions, needs=needs, options=options or {}, in_place=in_place)
@@ -49,7 +49,7 @@ def since(
 UNIT = {INT8: Fixed(1 / 256, -128), INT16: Fixed(1 / 32768, 0)}
 SIGNED_UNIT = {INT8: Fixed(1 / 128, 0), INT16: Fixed(1 / 32768, 0)}
 
-# Inputs beyond these give the same integers as the ends do.
+# Inputs beyond these give the same integers as the limits do.
 SIGMOID_ENDS = {INT8: (-6.5, 6.5), INT16: (-11.0, 11.0)}
 TANH_ENDS = {INT8: (-3.5, 3.5), INT16: (-6.5, 6.5)}
 
@@ -58,44 +58,43 @@ def ends(low: float, high: float) -> Mapping[DType, tuple[float, float]]:
     return dict.fromkeys(BOTH, (low, high))
 
 
-# The weights of one direction of a recurrent layer: of the gates on input and state; peepholes; biases; projection.
+# The weights of one direction of a recurrent layer: gate weights on input and state; peepholes; biases; projection.
 DIRECTION = (*(MATRIX,) * 8, *(COEFFICIENTS,) * 3, *(INDEX,) * 4, MATRIX, INDEX)
-# Those that it may lack: all of the input gate, peepholes, the projection. Then the weights of a second input.
+# The optional ones: all of the input gate, peepholes, the projection. Then the weights of an auxiliary input.
 SPARE = (0, 4, 8, 9, 10, 11, 15, 16)
 SPARE_BOTH_WAYS = (*(1 + k for k in SPARE), *(18 + k for k in SPARE), *range(39, 48))
 
-# Hybrid kernels then round their inputs to all of [-128, 127], which halves the error.
+# Hybrid kernels then quantize their inputs to the full range [-128, 127], which halves the error.
 ASYMMETRIC_INPUTS: Options = {DType.FLOAT32: {"asymmetricQuantizeInputs": True}}
-# int16 sums otherwise want scales that are powers of two.
+# int16 sums otherwise require power-of-two scales.
 ANY_SCALE: Options = {INT16: {"potScaleInt16": False}}
 
 # The optimized kernel of ADD, and the delegate, hold sums in 16 bits: 2 * 255 * 64.
 ADDED = {INT8: 64.0}
-# The delegate's kernel of MEAN, and the optimized one, take zero points away in float32: beyond 2**18 that shows.
+# The kernels of MEAN in the delegate and in LiteRT (optimized) subtract zero points in float32: too coarse beyond 2**18.
 AVERAGED = {INT8: 2.0**15}
-# From here on the kernels of MUL shift products left, out of their 32 bits.
+# From here on, the kernels of MUL shift products left beyond 32 bits.
 WRAPS = {INT8: 2.0**15, INT16: 1.0}
 
-# Input scales, from and up to, as tests/conformance/sweep.py found them in LiteRT 2.3.
-# Comparisons take 256 * scale * (q - zero_point) as integers, and so confuse neighbours below, and shift by negative
-# amounts, or abort, above. int16 kernels other than those for equality compare the integers as they are.
+# Limits of input scales, as tests/conformance/sweep.py found them in LiteRT 2.3.
+# Comparisons compute 256 * scale * (q - zero_point) as integers, so they confuse neighbours below the limits, and shift
+# by negative amounts, or abort, above. int16 kernels except those for equality compare the integers as they are.
 COMPARED = (2.0**-8, 1.0)
 ORDERED, EQUATED = {INT8: COMPARED}, dict.fromkeys(BOTH, COMPARED)
-# Sigmoid and tanh find their entry in a table by shifts that are too long beyond. Of tanh, less than some steps of its
-# output would be left.
+# Sigmoid and tanh index a table with shifts that are too long beyond. Only a few steps of tanh's output would remain.
 SIGMOID, HYPERBOLIC = {INT16: (2.0**-32, 2.0)}, {INT8: (2.0**-12, math.inf), INT16: (2.0**-28, 2.0)}
-# int8 kernels end the process where 2**26 * scale * beta is below 1; 2**6 of that is room for beta. Those of int16 wrap
-# from 4 on; in int8, numbers that rounding makes equal there may be e**4 times as probable as each other.
+# int8 kernels abort the process if 2**26 * scale * beta is below 1; 2**6 of that is headroom for beta. int16 kernels wrap
+# from 4 on; in int8, values that rounding makes equal there may differ by a factor of e**4 in probability.
 EXPONENTIALS = {INT8: (2.0**-20, 4.0), INT16: (0.0, 4.0)}
-# That of LOG_SOFTMAX adds the logarithm to 128 * scale in float32, which is too coarse for it beyond.
+# LOG_SOFTMAX adds the logarithm to 128 * scale in float32, which is too coarse beyond.
 LOGARITHMS = {INT8: (2.0**-20, 2.0**11)}
-# In float the norm is at least 1e-6, and squares have to be finite; integers know neither.
+# In float the norm is at least 1e-6, and squares must be finite; integer kernels have neither limit.
 NORMALIZED = {INT8: (2.0**-20, 2.0**48)}
 
-# Steps of more than a sixteenth of a radian would leave less than 35 dB of a sine.
+# Steps of more than a sixteenth of a radian would leave a sine less than 35 dB of SNR.
 ANGLES = {INT8: (0.0, 2.0**-4)}
 
-# Beside smaller states, biases would not fit into 32 bits.
+# With smaller states, biases would not fit into 32 bits.
 REMEMBERED = {INT8: (2.0**-40, math.inf)}
 
 JUMPS = "it jumps: rounding what it reads may move what it makes by as much as it ever changes"
@@ -124,7 +123,7 @@ POWERS = KernelSpec((INT8,), needs=(Need.CONSTANT_EXPONENT,), table=power_of)
 LOOKUP_KERNELS = KernelSpec(BOTH, hybrid=(INT8, INT4, INT2), blockwise=(INT4,), versions={"hybrid": 4, "int2": 5})
 
 ROWS: tuple[OpSpec, ...] = (
-    # Weighted ops.
+    # Ops with weights.
     OpSpec("CONV_2D", (ACT, Weight(axis=0), Bias((0, 1))), CONV_2D_KERNELS, FUSES, layout=CONVOLUTION,
            batch=only(0), rescale=PRODUCT),
     OpSpec("DEPTHWISE_CONV_2D", (ACT, Weight(axis=3), Bias((0, 1))), DEPTHWISE_KERNELS, FUSES, layout=DEPTHWISE,
@@ -136,15 +135,15 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("BATCH_MATMUL", (ACT, Activation(symmetric_constant=True, constant=Weight(axis=-1, swapped="adjY"))), MATRIX_KERNELS,
            layout=MATRIX_PRODUCT, batch=batch.matrix_product, rescale=PRODUCT, max_rescale={INT16: 1.0}),
     # Recurrent: the input; weights of the gates i, f, c, o on it and on the state; peepholes; biases; projection; states;
-    # gains of layer normalization.
+    # layer normalization gains.
     OpSpec(LSTM, (ACT, *(MATRIX,) * 8, *(COEFFICIENTS,) * 3, *(Bias((0, 1 + k), gain=20 + k) for k in range(4)),
                   MATRIX, INDEX, spec.OutputState(), spec.CellState(least=-15, greatest=-9), *(GAINS,) * 4),
            LSTM_KERNELS, RECURRENT, batch=batch.steps_second, own_activation="TANH", input_scales={INT8: (0.0, 2.0**7)},
            optional=(*(1 + k for k in SPARE), 20, 21, 22, 23)),
-    # The same forwards and backwards; then four states, a second input and its weights.
+    # The same forwards and backwards; then four states, the auxiliary input and its weights.
     OpSpec(BOTH_WAYS, (ACT, *DIRECTION, *DIRECTION, *(INDEX,) * 4, ACT, *(MATRIX,) * 8),
            BOTH_WAYS_KERNELS, RECURRENT, outputs=TWO, optional=SPARE_BOTH_WAYS),
-    # The input; weights on it, and on what these gave in the last steps, which is the state.
+    # The input; feature weights on it, and time weights on their results of the last steps, which are the state.
     OpSpec("SVDF", (ACT, MATRIX, COEFFICIENTS, Bias((4, 2)), spec.CellState(least=-110, greatest=110, summed=2)),
            SVDF_KERNELS, RECURRENT | FUSES, input_scales=REMEMBERED),
     # Arithmetic.
@@ -248,7 +247,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("DEPTH_TO_SPACE", ONE, since(1), TIED, batch=by_sample),
     OpSpec("SPACE_TO_BATCH_ND", (ACT, INDEX, INDEX), since(2, 4), TIED),
     OpSpec("BATCH_TO_SPACE_ND", (ACT, INDEX, INDEX), since(2, 4), TIED),
-    # Comparisons: integers in, truth values out. With one scale for both sides what is equal stays so.
+    # Comparisons: integers in, booleans out. With one scale for both sides, equal values stay equal.
     OpSpec("EQUAL", TWO, since(2, 5), TIED, outputs=(INDEX,), batch=broadcasts, input_scales=EQUATED),
     OpSpec("NOT_EQUAL", TWO, since(2, 4), TIED, outputs=(INDEX,), batch=broadcasts, input_scales=EQUATED),
     OpSpec("GREATER", TWO, since(2, 2), TIED, outputs=(INDEX,), batch=broadcasts, input_scales=ORDERED),
@@ -258,10 +257,10 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("LOGICAL_AND", (INDEX, INDEX), outputs=(INDEX,), batch=broadcasts),
     OpSpec("LOGICAL_OR", (INDEX, INDEX), outputs=(INDEX,), batch=broadcasts),
     OpSpec("LOGICAL_NOT", (INDEX,), outputs=(INDEX,), batch=by_sample),
-    # Only a shape is read: any type will do, and no value is quantized.
+    # Only a shape is read: any type is accepted, and no value is quantized.
     OpSpec("SHAPE", (spec.ShapeOnly(),), outputs=(INDEX,)),
     OpSpec("RANK", (spec.ShapeOnly(),), outputs=(INDEX,)),
-    # MediaPipe's, of which only the float arithmetic is known.
+    # MediaPipe's custom ops, of which only the float arithmetic is known.
     OpSpec("Convolution2DTransposeBias", (ACT, ACT, ACT), batch=only(0)),
 )
 # fmt: on
@@ -269,11 +268,11 @@ ROWS: tuple[OpSpec, ...] = (
 SIGNED_ONLY = frozenset(
     {LSTM, "SCATTER_ND", "SVDF", "BATCH_MATMUL", "SQUARED_DIFFERENCE", "ELU", "ABS", "RSQRT", "SQRT", "EXP", "LOG"}
 )
-"""Ops that have int8 kernels but none for uint8."""
+"""Ops that have int8 kernels but no uint8 kernels."""
 
 
 def also_unsigned(row: OpSpec) -> OpSpec:
-    """The row with the older uint8 kernels: what holds in int8 holds there, with zero points higher by 128.
+    """Return the row with the older uint8 kernels: everything as in int8, with zero points higher by 128.
 
     Weights are uint8 as well, with one scale and zero point for all of them.
     """
@@ -297,17 +296,17 @@ def also_unsigned(row: OpSpec) -> OpSpec:
 
 
 class OpTable(dict[str, OpSpec]):
-    """Rows by kind of op. `OPS | {"MY_OP": row}` is a table with one more."""
+    """Rows by op kind. `OPS | {"MY_OP": row}` is a table with one more."""
 
     def __repr__(self) -> str:
-        """Short: the table is the default of many a parameter, and `help` shows defaults."""
+        """Return a short text, because the table is the default of many parameters and `help` shows defaults."""
         return f"<op table: {len(self)} kinds>"
 
 
 OPS: Mapping[str, OpSpec] = OpTable({row.kind: also_unsigned(row) for row in ROWS})
 
 UNPACKING = frozenset({"DEQUANTIZE", "DENSIFY"})
-"""Ops that give constants the form in which they are computed with."""
+"""Ops that convert constants to the form they are used in."""
 
 REWRITTEN = frozenset(
     {
@@ -325,10 +324,10 @@ REWRITTEN = frozenset(
         "Convolution2DTransposeBias",
     }
 )
-"""Ops that plan/decompose.py and plan/called.py may write as others, which have integer kernels."""
+"""Ops that plan/decompose.py and plan/called.py may replace by ops with integer kernels."""
 
 CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE"})
-"""Ops that only change how numbers are stored."""
+"""Ops that only change how values are stored."""
 
 UNPACKED_SINCE = {"uint8": 1, "int8": 2, "int16": 3, "float16": 3, "per_axis": 5, "int4": 6, "int2": 7}
-"""The lowest version of DEQUANTIZE that takes a type, or a scale for each channel."""
+"""The lowest version of DEQUANTIZE that supports a type, or per-channel scales."""
