@@ -164,3 +164,14 @@ def test_what_is_made_of_a_tensor_reaches_as_far_as_its_symmetric_integers():
     samples = [(np.linspace(-3, 3.1, 64, dtype=np.float32)[None],)]
     made = zeropoint.quantize(model, "int16x8", samples, effort="quick", target="integer")
     assert outputs_of(made.model, samples)[0] == pytest.approx(outputs_of(model, samples)[0], abs=0.1)
+
+
+def test_what_is_read_in_two_forms_keeps_its_range():
+    """The difference has no int16 kernel and reads the input as it is, so that RELU must not read less of it."""
+    net = Net()
+    x = net.input(1, 32)
+    model = net.model(net("SQUARED_DIFFERENCE", [x, net("RELU", [x])]))
+    rows = [(np.linspace(-5, 9, 32, dtype=np.float32)[None],)]
+    made = zeropoint.quantize(model, "int16x8", rows, effort="quick", target="integer")
+    (found,) = outputs_of(made.model, rows)
+    np.testing.assert_allclose(found[0], np.square(np.minimum(rows[0][0], 0)), atol=0.01)

@@ -30,7 +30,8 @@ def main() -> int:
     print(f"{asked.campaign}, seed {asked.seed}, commit {commit()}", flush=True)
     deadline = None if asked.minutes is None else time.monotonic() + 60 * asked.minutes
     count = asked.count * campaign.repeats
-    cases = iter([(asked.case, 1)]) if asked.case is not None else batches(count, campaign.batch, deadline)
+    numbers = range(asked.first, count) if asked.case is None else range(asked.case, asked.case + 1)
+    cases = batches(numbers, campaign.batch, deadline)
     totals = Counter[str]()
     said = time.monotonic()
     for outcome in outcomes(workers, cases):
@@ -49,6 +50,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("campaign", choices=sorted(CAMPAIGNS), help="what to try")
     parser.add_argument("--count", type=int, default=1000, help="files, or graphs (1000)")
     parser.add_argument("--case", type=int, help="run this one again, by the number that was printed")
+    parser.add_argument("--first", type=int, default=0, help="go on from this one, at which another run ended (0)")
     parser.add_argument("--seed", type=int, default=1, help="of all cases (1)")
     parser.add_argument("--minutes", type=float, help="stop after that long, whatever the count")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (1)")
@@ -58,11 +60,11 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def batches(count: int, size: int, deadline: float | None) -> Iterator[tuple[int, int]]:
-    for start in range(0, count, size):
+def batches(numbers: range, size: int, deadline: float | None) -> Iterator[tuple[int, int]]:
+    for start in numbers[::size]:
         if deadline is not None and time.monotonic() > deadline:
             return
-        yield start, min(size, count - start)
+        yield start, min(size, numbers.stop - start)
 
 
 def report(outcome: Outcome, campaign: Campaign, keep: Path | None) -> None:

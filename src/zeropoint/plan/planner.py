@@ -301,9 +301,10 @@ def _plan_graph(
     if matched is None or not matched.holds_for(request, ranges):
         matched = prepared.matched[graph] = _match(graph, request, matcher, matched)
     schemes, dynamic, skipped = matched.schemes, matched.dynamic, list(matched.skipped)
-    seen, ranges = ranges, ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
+    seen, curves = ranges, prepared.curves(graph, ops)
     states, wide = _states(graph, prepared, request), dict[Op, str]()
     while True:  # ends, as every round but the last leaves out an op, or changes its bits, once each way
+        ranges = seen.limited(saturation(graph, schemes, ops, curves, seen))
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
         exposed = _exposed(graph, schemes)
         groups = Solver(schemes, ops, ranges, matched.symmetric, exposed, states, crossing.nodes).solve()

@@ -176,10 +176,7 @@ class _Function:
 def saturation(
     graph: Graph, schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec], known: Sequence[Curve], ranges: TensorRanges
 ) -> dict[Tensor, Bounds]:
-    """The interval of each tensor beyond which its values need not be told apart.
-
-    Whether its readers compute in integers makes no difference: what they do not tell apart is the same.
-    """
+    """The interval of each tensor beyond which its values need not be told apart."""
     uses, found = Uses(graph), dict[Tensor, Bounds]()
     for tensor in graph.tensors:
         makers = filter(None, (uses.producer(tensor),))
@@ -189,12 +186,26 @@ def saturation(
         if dtype is None or uses.is_output(tensor) or not ranges.knows(tensor):
             continue
         ends = _common_ends(tensor, uses, ops, dtype)
-        limits = {tensor: ends} if ends is not None else _curve_limits(tensor, known, ranges, held[0])
+        limits = {tensor: ends} if ends is not None else {}
+        if ends is None and _is_read_in_one_form(tensor, uses, schemes):
+            limits = _curve_limits(tensor, known, ranges, held[0])
         if limits and any(op.kind in ops and ops[op.kind].tied for op in around):
             # It may share the range of others, and reach further than what is made of it.
             limits = {tensor: limits[tensor]}
         found |= {t: within_reach(b, ranges.bounds(t), dtype.bits) for t, b in limits.items() if ranges.knows(t)}
     return found
+
+
+def _is_read_in_one_form(tensor: Tensor, uses: Uses, schemes: Mapping[Op, Scheme]) -> bool:
+    """Whether what the range of a tensor cuts off is cut off for all of its readers.
+
+    A function may take differences of what they make: x - relu(x) is no longer 0 where only one of them reads x whole.
+    """
+    maker, readers = uses.producer(tensor), [use.op for use in uses.readers(tensor)]
+    forms = {schemes.get(op) for op in readers}
+    if maker is not None and maker in schemes:  # floats are made of these integers
+        forms = {*forms, schemes[maker]} - {None}
+    return len(readers) < 2 or len({form and (form.activations, form.symmetric) for form in forms}) == 1
 
 
 def _curve_limits(tensor: Tensor, known: Sequence[Curve], ranges: TensorRanges, scheme: Scheme) -> dict[Tensor, Bounds]:
