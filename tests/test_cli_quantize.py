@@ -267,7 +267,7 @@ class Place:
 
 
 WRONG: dict[str, Callable[[Place], list[object]]] = {
-    "nothing tells the ranges of the tensors": lambda _: [],
+    "the ranges of the tensors are not known": lambda _: [],
     "none.tflite: no such file": lambda at: [at.folder / "none.tflite", *at.stats],
     "data.npz": lambda at: [at.home / "data.npz", *at.stats],
     "quantized already": lambda at: [at.model(build.quantized_cnn()), *at.stats],

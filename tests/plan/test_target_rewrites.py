@@ -72,7 +72,7 @@ def test_shapes_are_computed_once():
 def test_open_images_are_refused():
     model = flatten_by_shape()
     model.main.inputs[0].shape_signature = (-1, -1, 2)
-    with pytest.raises(InvalidModel, match=r"'x' has open dimensions \[-1, -1, 2\], and tflm needs to know them"):
+    with pytest.raises(InvalidModel, match=r"'x' has dynamic dimensions \[-1, -1, 2\], and tflm needs fixed ones"):
         fit_to_target(model, TFLM, OPS)
 
 

@@ -151,7 +151,7 @@ def test_recipes_name_bits_for_some_ops(tmp_path):
     net = trainable(model, None, zeropoint.calibrate(model, samples), recipe=recipe_from(content))
     kinds = {use.op.kind: type(q) for use, q in net.graph.quantizers.items()}
     assert kinds == {"CONV_2D": TernaryQuantizer, "FULLY_CONNECTED": WeightQuantizer}
-    with pytest.raises(InvalidRecipe, match=r"train_bits, which take training: zeropoint\.distill"):
+    with pytest.raises(InvalidRecipe, match=r"train_bits, which need training: zeropoint\.distill"):
         zeropoint.quantize(model, recipe=recipe_from(content), data=samples)
     with pytest.raises(InvalidRecipe, match="is for the scheme int8"):
         recipe_from({"rules": [{"scheme": "int16x8", "train_bits": "w4a8"}]})

@@ -1,7 +1,7 @@
-"""What becomes of every tensor: prepare, match, solve, derive, rewrite.
+"""Decides how every tensor is stored: prepare, match, solve, derive, rewrite.
 
 A plan is a value. `result.save_plan(path)` writes it, `load_plan(path, result.prepared)` reads it again, and `build`
-makes the same model of it.
+makes the same model from it.
 """
 
 from .plan import Plan, Planned

@@ -1,4 +1,4 @@
-"""Graphs that ops call: bodies of loops, branches, and what composite ops consist of."""
+"""Graphs that ops call: bodies of loops, branches, and the decompositions of composite ops."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ..sources.ports import entry_graphs
 COMPOSITE = "STABLEHLO_COMPOSITE"
 
 FIRST_PASSED = {"IF": 1, "WHILE": 0}
-"""The first input that an op hands to both graphs that it calls: in front of it is what it decides by."""
+"""The first input that an op passes to the graphs it calls; any input before it is the condition."""
 
 
 def computing_graphs(model: Model) -> list[Graph]:
-    """Graphs that are run from outside, then those that they call; what only sets initial values is none of them."""
+    """Return the graphs that are run from outside, then those they call, except graphs that only set initial values."""
     entries = entry_graphs(model)
     return list(dict.fromkeys((*entries, *(g for graph in entries for g in reachable_graphs(graph, without=INITIAL)))))
 
 
 def inline_composites(model: Model, recipe: Recipe) -> dict[Tensor, Tensor]:
-    """Put the ops that composite ones consist of in their places, where these are to compute in integers.
+    """Replace composite ops that are to compute in integers by the ops of their decomposition.
 
-    LiteRT itself runs a composite op so, unless a delegate knows it by name. Returns the new tensors, with those that
-    they are copies of.
+    LiteRT itself runs a composite op that way, unless a delegate knows it by name. Returns the new tensors, mapped to
+    their originals.
     """
     made, inlined = dict[Tensor, Tensor](), False
     for graph in model.graphs:
-        while (found := next(_composites(graph, recipe), None)) is not None:  # which may consist of others
+        while (found := next(_composites(graph, recipe), None)) is not None:  # these may contain further composites
             inlined = True
             made |= {tensor: made.get(old, old) for tensor, old in inline(graph, *found).items()}
     if inlined:
@@ -49,19 +49,19 @@ def _composites(graph: Graph, recipe: Recipe) -> Iterator[tuple[Op, Graph]]:
 
 
 def _can_be_inlined(callee: Graph) -> bool:
-    """Whether each of its outputs is made by an op of its own, and nothing is kept for the next run."""
+    """Whether each output is produced by a different op, and no state is kept for the next run."""
     results = [t for op in callee.ops for t in op.outputs]
     distinct = len(set(callee.outputs)) == len(callee.outputs)
     return distinct and all(t in results for t in callee.outputs) and not any(t.is_variable for t in callee.tensors)
 
 
 def bind_constants(model: Model) -> None:
-    """Let the graphs that an op calls hold the constants that it hands to them: there they can be weights.
+    """Move constants that an op passes to the graphs it calls into these graphs, where they can be weights.
 
-    Some converters pass all weights of a branch to it. A loop has to hand such a constant on as it is.
+    Some converters pass all weights of a branch to it. A loop must pass such a constant on unchanged.
     """
     callers = Counter(callee for graph in model.graphs for op in graph.ops for callee in op.graphs())
-    callers.update(entry_graphs(model))  # what is run from outside keeps its inputs
+    callers.update(entry_graphs(model))  # graphs that are run from outside keep their inputs
     for graph in model.graphs:
         for op in (op for op in graph.ops if op.kind in FIRST_PASSED):
             if all(callers[callee] == 1 for callee in op.graphs()):
@@ -85,7 +85,7 @@ def _bind_inputs(graph: Graph, op: Op) -> None:
 
 
 def _can_be_bound(graph: Graph, op: Op, tensor: Tensor, place: int) -> bool:
-    """Whether the graphs only read the constant; or, in a loop, hand it on, and the caller does not return it."""
+    """Whether the graphs only read the constant; or, in a loop, pass it on, and the caller does not return it."""
     inside = [callee.inputs[place] for callee in op.graphs()]
     if any(t.shape != tensor.shape or t.dtype is not tensor.dtype or t.is_constant for t in inside):
         return False

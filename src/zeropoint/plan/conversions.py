@@ -1,7 +1,7 @@
-"""How large floats may be that become 8 bits: LiteRT's optimized QUANTIZE wraps beyond 2**31 units (LiteRT 2.3).
+"""Limits on floats that are quantized to 8 bits: LiteRT's optimized QUANTIZE wraps beyond 2**31 units (LiteRT 2.3).
 
-What was measured is far from that. But where large numbers cancel, and some of them are rounded to integers on the
-way, what is left of them may be millions of times as much as it was in float.
+Measured values are far below that. But where large values cancel, and some of them are rounded to integers on the way,
+what remains may be millions of times larger than it was in float.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SLACK = 1.01
 
 
 def overflowing_uses(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[tuple[Use, float]]:
-    """Where floats are quantized by too small a scale, with the factor by which it has to grow."""
+    """Yield uses where floats are quantized with too small a scale, with the factor by which it must grow."""
     reach = _reach(plan, ops)
     for use, params in plan.wanted.items():
         if params.dtype.bits == 8 and use.tensor.data is None and use.tensor not in plan.stored:
@@ -32,7 +32,7 @@ def overflowing_uses(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[tuple[Us
 
 
 def with_room_in_outputs(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
-    """`plan` with scales for its outputs by which no float overflows that a caller gets as an integer."""
+    """Return `plan` with output scales for which no float overflows that a caller gets as an integer."""
     reach, outputs = _reach(plan, ops), dict(plan.outputs)
     for tensor, params in plan.outputs.items():
         least = 0.0 if tensor in plan.stored or params.dtype.bits != 8 else SLACK * reach.get(tensor, 0.0) / WRAPS
@@ -41,7 +41,8 @@ def with_room_in_outputs(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
 
 
 def _reach(plan: Plan, ops: Mapping[str, OpSpec]) -> dict[Tensor, float]:
-    """The greatest magnitude that floats can have, as far as that follows from integers that they are computed from."""
+    """Return the largest magnitude that floats can have, as far as it follows from the integers they are computed
+    from."""
     found: dict[Tensor, float] = {}
     for op in plan.graph.ops:
         rule = None if op in plan.schemes or op.kind not in ops else _rule(ops[op.kind])
@@ -58,7 +59,7 @@ def _greatest(tensor: Tensor, plan: Plan, found: Mapping[Tensor, float]) -> floa
 
 
 def _rule(spec: OpSpec) -> Callable[[list[float]], float] | None:
-    """From the magnitudes that an op reads to that of what it makes."""
+    """Return the function from the magnitudes of an op's inputs to that of its output; None if there is none."""
     if spec.rescale is Rescale.SQUARE:
         return lambda read: sum(read) ** 2
     if spec.traits & (Trait.ADDS | Trait.SUBTRACTS):

@@ -1,8 +1,8 @@
-"""Integers that pass from one graph to another: where a loop or a branch and what is around it agree on parameters.
+"""Integers that pass between graphs: where a loop or branch and its surroundings agree on parameters.
 
-Every graph is planned by itself first, with floats at its ends. Where the graphs that an op calls hold a value in
-integers wherever they read or make it, the value passes as such, in one scale on all sides: the rounds of a loop then
-hand their states on as they are. The graphs are planned again with that.
+Every graph is first planned by itself, with floats at its ends. If the called graphs hold a value in integers wherever
+they read or produce it, the value is passed as integers, with one scale on all sides: the iterations of a loop then
+pass on their states unchanged. The graphs are planned again with that.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .tensor_ranges import TensorRanges
 
 @dataclass(frozen=True)
 class Crossing:
-    """What crosses the ends of a graph, and those of the graphs that it calls, as integers.
+    """The values that enter and leave a graph, and the graphs it calls, as integers.
 
-    `uses` are what calls are given, `received` what they return, `inputs` and `outputs` the graph's own. `calls` pass
-    no floats at all.
+    `uses` are the inputs of calls, `received` their outputs, `inputs` and `outputs` the graph's own. `calls` pass no
+    floats at all.
     """
 
     uses: Mapping[Use, QuantParams] = field(default_factory=dict)
@@ -52,7 +52,8 @@ NOTHING_CROSSES = Crossing()
 
 @dataclass(frozen=True)
 class _Port:
-    """One value that a call passes: what the caller gives and gets, and where the called graphs take and return it."""
+    """One value that a call passes: what the caller gives and receives, and where the called graphs take and return
+    it."""
 
     op: Op
     use: Use | None
@@ -69,7 +70,8 @@ class _Port:
 def crossings(
     model: Model, plans: Sequence[Plan], ops: Mapping[str, OpSpec], ranges: TensorRanges, *, strict: bool = False
 ) -> dict[Graph, Crossing]:
-    """What can cross as integers, by graph, given plans in which nothing does. `strict`: floats are no choice."""
+    """Return what can cross as integers, by graph, given plans in which nothing does. `strict`: floats are not an
+    option."""
     planned = {plan.graph: plan for plan in plans}
     counts = Counter(callee for g in model.graphs for op in g.ops for callee in op.graphs())
     once = {g for g, count in counts.items() if count == 1} - set(entry_graphs(model))
@@ -100,7 +102,7 @@ def _note(found: dict[Graph, Crossing], caller: Graph, port: _Port, params: Quan
 
 
 def _ports(op: Op) -> Iterator[_Port]:
-    """The values that a loop carries round, or that go into branches and come out of them."""
+    """Yield the values that a loop carries, or that enter and leave branches."""
     called = [(row, graph) for row in CALLS.get(op.kind, ()) if isinstance(graph := op.option(row.option), Graph)]
     if op.kind not in ("IF", "WHILE") or len(called) != 2:
         return
@@ -124,7 +126,8 @@ class _CommonParameters:
     strict: bool
 
     def params(self, caller: Graph, port: _Port) -> QuantParams | None:
-        """What all that the called graphs do with a value can share; None if one of them has it in float."""
+        """Return parameters that all uses of a value in the called graphs can share; None if one of them has it in
+        float."""
         if any(graph not in self.plans for graph, _ in (*port.inputs, *port.outputs)):
             return None
         forms = [f for graph, t in port.inputs for f in self._read(self.plans[graph], t)]
@@ -132,8 +135,8 @@ class _CommonParameters:
         known = [f for f in forms if f is not None]
         if not known or len(known) < len(forms) or len({f.dtype for f in known}) > 1:
             return None
-        # A loop saves conversions in every round; branches, which may have scales of their own, only if the integers
-        # are there already, or wanted.
+        # A loop saves conversions in every iteration; branches, which may have their own scales, only if the caller
+        # has the integers already, or floats are not an option.
         if port.op.kind == "IF" and not self.strict and not self._is_integer_around(self.plans[caller], port):
             return None
         return self._shared(known, port)
@@ -144,7 +147,8 @@ class _CommonParameters:
                 yield plan.wanted.get(use)
 
     def _made(self, plan: Plan, tensor: Tensor) -> Iterator[QuantParams | None]:
-        """Nothing of what only passes through, or is constant: that takes any form."""
+        """Yield the parameters of a tensor where it is produced; nothing if it is only passed through or constant, and
+        so can take any form."""
         if tensor not in plan.graph.inputs and tensor.data is None:
             yield plan.stored.get(tensor)
 
@@ -155,9 +159,10 @@ class _CommonParameters:
         return any(f is not None for f in (*self._read(plan, port.received), plan.outputs.get(port.received)))
 
     def _shared(self, known: Sequence[QuantParams], port: _Port) -> QuantParams:
-        """What a kernel fixes, if that holds the value's range; what all have; or else what holds the range.
+        """Return what a kernel fixes, if that covers the value's range; what all have in common; or else what covers
+        the range.
 
-        Readers may have it in a wider range, for what is tied to it there. That is a matter of theirs.
+        Readers may use a wider range for tensors that are tied to it there. That is their own concern.
         """
         dtype, places = known[0].dtype, [tensor for _, tensor in (*port.inputs, *port.outputs)]
         grid = Grid(dtype.bits, dtype is DType.INT16)
@@ -176,6 +181,6 @@ class _CommonParameters:
 
 
 def _holds(params: QuantParams, low: float, high: float) -> bool:
-    """Whether nothing is cut off but the last step, as that of a tanh of 1."""
+    """Whether at most the last step is clipped, as for a tanh of 1."""
     least, greatest = params.range()
     return least - params.scale <= low and high <= greatest + params.scale

@@ -1,7 +1,7 @@
-"""Ops that LiteRT has no integer kernels for, written as ops that it has: the model computes the same as before.
+"""Replaces ops without integer kernels by ops that have them: the model computes the same as before.
 
-What is not listed here either has a kernel, or a table (`OpSpec.table`), or stays float for the reason that its row
-gives. docs/modes.md has what each rewriting loses.
+Other ops have a kernel or a lookup table (`OpSpec.table`), or stay float for the reason given in their row.
+docs/modes.md lists the loss of each rewrite.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from .new_ops import NewOps
 from .request import Request
 
 LONGEST_SUM = 512
-"""A running sum of n numbers is a product with n * n weights, of which there should not be too many."""
+"""Maximum length of a running sum: for n elements it becomes a product with n * n weights."""
 
 MOST_SPREAD = 16.0
-"""How many times as large as the least a divisor may be: 16 of 256 steps are left for the least of its reciprocals."""
+"""Maximum ratio of the largest divisor to the smallest: the smallest reciprocal then still has 16 of 256 steps."""
 
 
 def decompose(
     graph: Graph, request: Request, bounds: Callable[[Tensor], Bounds | None]
 ) -> dict[Tensor, Range | Tensor]:
-    """Edit `graph` in place, where `bounds` tells what a tensor spans; what the tensors span that are new in it."""
+    """Edit `graph` in place, where `bounds` gives the range of a tensor; return the ranges of new tensors."""
     edit = _Decomposition(graph, request, bounds, NewOps(graph))
     for op in list(graph.ops):
         scheme = request.recipe.scheme(op)
@@ -51,7 +51,7 @@ def decompose(
 
 
 def _is_plain(op: Op) -> bool:
-    """Whether it makes floats, of floats or truth values."""
+    """Whether the op produces floats from floats or booleans."""
     read = op.inputs[0]
     return read is not None and op.outputs[0].dtype is DType.FLOAT32
 
@@ -64,14 +64,14 @@ class _Decomposition:
     new: NewOps
 
     def negation(self, op: Op) -> None:
-        """-x = (-1) * x: LiteRT's kernel takes the integers' own negatives, whatever the scales."""
+        """-x = (-1) * x: LiteRT's kernel negates the integers themselves, ignoring the scales."""
         self._times(op, self.new.constant(f"{op.name}/minus_one", -1))
 
     def square(self, op: Op) -> None:
         self._times(op, op.inputs[0])
 
     def power(self, op: Op) -> None:
-        """Powers that are products or roots; others are looked up in a table."""
+        """Replace powers by products or roots; others become lookup tables."""
         exponent, base = constant_exponent(op), op.inputs[0]
         assert base is not None
         if exponent == 2:
@@ -86,14 +86,14 @@ class _Decomposition:
         recast(self.graph, op, "MUL", [base, factor], default_options("MulOptions"))
 
     def truth(self, op: Op) -> None:
-        """Truth values as numbers: a choice between 1 and 0. What other CASTs do is no matter of scales."""
+        """Replace a CAST of booleans by a choice between 1 and 0. Other CASTs do not depend on scales."""
         condition = op.inputs[0]
         if condition is not None and condition.dtype is DType.BOOL:
             ends = [self.new.constant(f"{op.name}/{name}", end) for name, end in (("one", 1), ("zero", 0))]
             recast(self.graph, op, "SELECT_V2", [condition, *ends], default_options("SelectV2Options"))
 
     def total(self, op: Op) -> None:
-        """A sum as so many times the mean: LiteRT's sets of kernels do not agree on the integers of SUM."""
+        """Replace a sum by a multiple of the mean: LiteRT's sets of kernels do not agree on the integers of SUM."""
         source, axes = op.inputs
         result = op.outputs[0]
         spans = self.bounds(result)
@@ -109,7 +109,7 @@ class _Decomposition:
         )
 
     def running_sum(self, op: Op) -> None:
-        """A product with a triangle of ones, along the last axis."""
+        """Replace a running sum by a product with a triangular matrix of ones, along the last axis."""
         source, axis, result = op.inputs[0], op.inputs[1], op.outputs[0]
         if source is None or axis is None or axis.data is None or len(source.shape) < 2 or _is_open(source):
             return
@@ -133,7 +133,7 @@ class _Decomposition:
         recast(self.graph, op, "TRANSPOSE", [summed, back], default_options("TransposeOptions"))
 
     def pooled_norm(self, op: Op) -> None:
-        """L2_POOL_2D: the root of the mean of squares."""
+        """Replace L2_POOL_2D by the root of the mean of squares."""
         source, result = op.inputs[0], op.outputs[0]
         spans = None if source is None else self.bounds(source)
         if source is None or spans is None or fused_activation(op).name not in ("NONE", "RELU"):
@@ -146,7 +146,7 @@ class _Decomposition:
         recast(self.graph, op, "SQRT", [means], None)
 
     def quotient(self, op: Op) -> None:
-        """x / y = x * (1 / y), where y keeps away from zero."""
+        """x / y = x * (1 / y), if y stays away from zero."""
         source, divisor = op.inputs
         spans = None if divisor is None else self.bounds(divisor)
         if source is None or divisor is None or spans is None or divisor.dtype is not DType.FLOAT32:
@@ -161,7 +161,7 @@ class _Decomposition:
             recast(self.graph, op, "MUL", [source, inverse], options)
 
     def _reciprocal(self, op: Op, divisor: Tensor, spans: Bounds) -> Tensor | None:
-        """From a table, or of 16 bits as the square of the reciprocal root, for which there is an int16 kernel."""
+        """Return the reciprocal by lookup table, or in 16 bits as the square of RSQRT, which has an int16 kernel."""
         inverse = 1 / spans[1], 1 / spans[0]
         if self.request.recipe.scheme(op).activations is not DType.INT16:
             return self._power(op, divisor, -1.0, inverse)
@@ -176,7 +176,7 @@ class _Decomposition:
     def response_norm(self, op: Op) -> None:
         """LOCAL_RESPONSE_NORMALIZATION: x * (bias + alpha * sum of squares of neighbours) ** -beta.
 
-        The sum over neighbouring channels is a convolution with a band of weights.
+        The sum over neighbouring channels is a convolution with a band matrix.
         """
         source = op.inputs[0]
         spans = None if source is None else self.bounds(source)
@@ -201,7 +201,7 @@ class _Decomposition:
         recast(self.graph, op, "MUL", [source, inverse], default_options("MulOptions"))
 
     def _power(self, op: Op, base: Tensor, exponent: float, spans: Bounds) -> Tensor | None:
-        """A power that is looked up, if the target takes that as well as it takes `op` in float."""
+        """Return a power by lookup table, if the target runs that as well as it runs `op` in float."""
         scheme = self.request.recipe.scheme(op)
         constant = Tensor.constant(f"{op.name}/exponent", np.array(exponent, np.float32), DType.FLOAT32)
         power = Op("POW", [base, constant], [replace(base)], default_options("PowOptions"))
@@ -220,7 +220,8 @@ class _Decomposition:
         return power.outputs[0]
 
     def both_ways(self, op: Op) -> None:
-        """Two LSTMs, one of them on the sequence turned round: LiteRT has no integer kernel for both in one."""
+        """Replace a bidirectional LSTM by two LSTMs, one on the reversed sequence: LiteRT has no bidirectional integer
+        kernel."""
         found = (one_way(op, backward=backward) for backward in (False, True))
         ways = [way for way in found if way is not None and way.inputs[LstmSlot.PROJECTION_BIAS] is None]
         source, merged = op.inputs[0], bool(op.option("mergeOutputs", False))
@@ -245,7 +246,8 @@ class _Decomposition:
         replace_op(self.graph, op, steps)
 
     def transposed_convolution(self, op: Op) -> None:
-        """MediaPipe's transposed convolution with a bias; its options are LiteRT's own struct of three numbers."""
+        """Replace MediaPipe's transposed convolution with a bias; its options are LiteRT's own struct of three
+        numbers."""
         packed = b"" if op.custom_options is None else op.custom_options.tobytes()
         source, weights, bias = (*op.inputs, None, None, None)[:3]
         constants = [t for t in (weights, bias) if t is not None and t.data is not None]
@@ -262,7 +264,7 @@ class _Decomposition:
 TRANSPOSED_WITH_BIAS = "Convolution2DTransposeBias"
 PADDED_SAME = 1  # kTfLitePaddingSame
 SINCE_BIAS = 3
-"""The version of TRANSPOSE_CONV since which it has a bias."""
+"""The first version of TRANSPOSE_CONV with a bias."""
 
 DECOMPOSED: Mapping[str, Callable[[_Decomposition, Op], None]] = {
     BOTH_WAYS: _Decomposition.both_ways,
@@ -283,7 +285,7 @@ def _is_open(tensor: Tensor) -> bool:
 
 
 def has_float_part(model: Model, ops: Mapping[str, OpSpec] = OPS) -> bool:
-    """Whether some op that integers could flow through still computes in float."""
+    """Whether some op that could compute in integers still computes in float."""
     for graph in model.graphs:
         for op in graph.ops:
             spec = ops.get(op.kind)

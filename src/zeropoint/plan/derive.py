@@ -1,8 +1,8 @@
-"""From groups and constants to the parameters of every tensor and use; the only place where that is done.
+"""Derives the parameters of every tensor and use from groups and constants; the only place where that is done.
 
-A plan that was just solved, one with refined weights and one with what training learned differ in their groups'
-parameters and in their constants. What follows from these is the same: biases with the product of two scales, weights
-that are coarser where a bias would not fit, and ranges as wide as the kernels' limits demand.
+A plan that was just solved, one with refined weights and one with trained ranges differ in their groups' parameters and
+their constants. What follows from these is the same: biases with the product of two scales, coarser weights where a
+bias would not fit, and ranges as wide as the kernels' limits demand.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from .weights import fit_bias
 
 MOST_WIDENINGS = 5
 PRODUCTS_BELOW = 2.0**15
-"""The optimized int8 kernel of MUL cuts products to 16 bits, and then adds the zero point, which may wrap."""
+"""The optimized int8 kernel of MUL saturates products to 16 bits and then adds the zero point, which may wrap."""
 
 ENDS_BELOW = 2.0**30
-"""Kernels hold the ends of an activation, such as the 6 of ReLU6, as integers of 32 bits."""
+"""Kernels store the bounds of a fused activation, such as the 6 of ReLU6, as 32-bit integers."""
 
 FEWEST_STEPS = 16
-"""An op whose output would have fewer steps than this for what was measured stays float."""
+"""An op stays float if its output would have fewer steps than this for the measured range."""
 
 BEYOND = 2.0
-"""Times the end of a range that a kernel fixes: what cuts off so much is no rounding."""
+"""Results may exceed a range that a kernel fixes by at most this factor: more is clipping, not rounding."""
 
 TOO_FINE = "its output's scale is too small beside those of its inputs for the kernel"
 
 
 def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
-    """`plan` with the `stored` and `wanted` that follow from its groups and constants."""
+    """Return `plan` with the `stored` and `wanted` parameters that follow from its groups and constants."""
     params = {node: group.params for group in plan.groups for node in group.nodes}
     made = {Held(t, s.activations) for op, s in plan.schemes.items() if s.activations for t in op.outputs}
     stored = {n.tensor: p for n, p in params.items() if isinstance(n, Held) and (n in made or n.tensor.is_variable)}
@@ -51,7 +51,7 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
         wanted |= {use: _behind_gain(wanted[gain]) for use, gain in normalized_biases(op, ops[op.kind])}
         for use, data, weights in biases(op, ops[op.kind]):
             values = plan.constants.at(use)
-            if values is None or weights not in wanted:  # coupled gates lack some weights
+            if values is None or weights not in wanted:  # coupled gates have no weights for one gate
                 continue
             fitted = fit_bias(wanted[weights], values, wanted[data], stored[op.outputs[0]], plan.bias_limit)
             wanted[weights], wanted[use], raised = fitted
@@ -67,7 +67,7 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
 
 
 def biases(op: Op, spec: OpSpec) -> Iterator[tuple[Use, Use, Use]]:
-    """Where the op reads biases, each with the data and the weights whose products it is added to."""
+    """Yield the uses of the op's biases, each with the data and the weights whose products it is added to."""
     for slot, tensor in enumerate(op.inputs):
         role = spec.input_role(slot)
         if tensor is not None and isinstance(role, Bias) and _gain(op, role) is None:
@@ -75,7 +75,7 @@ def biases(op: Op, spec: OpSpec) -> Iterator[tuple[Use, Use, Use]]:
 
 
 def normalized_biases(op: Op, spec: OpSpec) -> Iterator[tuple[Use, Use]]:
-    """Where the op reads biases that are added behind a layer normalization, each with the gain of that."""
+    """Yield the uses of biases that are added after a layer normalization, each with the gain of that."""
     for slot, tensor in enumerate(op.inputs):
         role = spec.input_role(slot)
         if tensor is not None and isinstance(role, Bias) and (gain := _gain(op, role)) is not None:
@@ -88,12 +88,14 @@ def _gain(op: Op, role: Bias) -> Use | None:
 
 
 def _behind_gain(gain: QuantParams) -> QuantParams:
-    """The kernel of layer normalization has ten bits behind the point in what it multiplies with the gain."""
+    """Return the parameters of a bias after layer normalization: the kernel has ten fractional bits in what it
+    multiplies by the gain."""
     return QuantParams((gain.scale * 2.0**-10,), (0,), DType.INT32)
 
 
 def settle(plan: Plan, ops: Mapping[str, OpSpec]) -> tuple[Plan, tuple[Skipped, ...]]:
-    """Derive, and widen ranges until the limits of all kernels hold; the ops for which that is of no use."""
+    """Derive, and widen ranges until the limits of all kernels are met; return also the ops for which that does not
+    help."""
     for _ in range(MOST_WIDENINGS):
         plan = derive(plan, ops)
         too_fine = list(_too_fine(plan, ops))
@@ -116,7 +118,8 @@ def settle(plan: Plan, ops: Mapping[str, OpSpec]) -> tuple[Plan, tuple[Skipped, 
 
 
 def _refusals(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Skipped]:
-    """Ops whose operands came out such that the kernel could fail when it runs, or compute something else."""
+    """Yield ops whose operands have parameters with which the kernel could fail at run time, or compute something
+    else."""
     for op, scheme in plan.schemes.items():
         spec = ops[op.kind]
         assert scheme.activations is not None
@@ -130,7 +133,7 @@ def _refusals(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Skipped]:
 
 
 def _wrong_scales(op: Op, spec: OpSpec, dtype: DType, plan: Plan) -> Iterator[str]:
-    """Scales that the kernel does not compute with rightly."""
+    """Yield reasons why the kernel does not compute correctly with these scales."""
     least, limit = spec.input_scales.get(dtype, (0.0, math.inf))
     for slot in range(len(op.inputs)):
         role, used = spec.input_role(slot), plan.wanted.get(Use(op, slot))
@@ -151,8 +154,8 @@ def _root(op: Op, plan: Plan) -> float:
 
 
 def unfit_outputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
-    """Ops whose kernels fix a scale that is coarser than all that they make (a sigmoid of numbers below -11, say), or a
-    range that ends long before it (logarithms of probabilities far below e**-16)."""
+    """Yield ops whose kernels fix an output scale that is coarser than all of their results (a sigmoid of numbers below
+    -11, for example), or a range that ends long before them (log-probabilities far below -16)."""
     for op, scheme in plan.schemes.items():
         fixed = None if scheme.activations is None else ops[op.kind].fixed.get(scheme.activations)
         if fixed is None or not ranges.knows(op.outputs[0]):
@@ -167,9 +170,9 @@ def unfit_outputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -
 
 
 def coarse_tables(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
-    """Ops whose int16 kernels interpolate a function between points that are too far apart for their inputs.
+    """Yield ops whose int16 kernels interpolate a function between points that are too far apart for their inputs.
 
-    These are all that was measured, as far as the integers hold it, even where it is of no further use.
+    The inputs are all measured values that the integers can represent, even where they do not matter later.
     """
     for op, scheme in plan.schemes.items():
         interpolated = ops[op.kind].interpolated
@@ -193,15 +196,16 @@ def _coarser_weights(bias: Tensor, channels: Sequence[int]) -> Repair:
 
 @dataclass(frozen=True)
 class _TooFine:
-    """An output whose scale is too small for the kernel that makes it, or what an op reads whose scale is too small for
-    the conversion to it, with the factor it has to grow by."""
+    """An output whose scale is too small for its kernel, or a use whose scale is too small for the conversion to it,
+    with the factor by which it must grow."""
 
     op: Op
     node: Node
     factor: float
 
     def is_lost(self, ops: Mapping[str, OpSpec]) -> bool:
-        """Whether hardly a step would be left to its values. What layers with weights make of so little is noise."""
+        """Whether hardly a step would remain for its values. The result of layers with weights on so little is
+        noise."""
         if isinstance(self.node, Use) or ops[self.op.kind].weight_slots:
             return False
         return self.factor * FEWEST_STEPS > 2.0**self.node.dtype.bits
@@ -219,7 +223,7 @@ def _too_fine(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[_TooFine]:
 
 
 def _excess(op: Op, spec: OpSpec, wanted: Mapping[Use, QuantParams], held: QuantParams) -> float:
-    """How many times too small the output's scale is; below 1 if it is not."""
+    """Return by which factor the output's scale is too small; below 1 if it is large enough."""
     uses = [Use(op, k) for k in range(len(op.inputs)) if isinstance(spec.input_role(k), Activation | Weight)]
     read = [wanted[use] for use in uses if use in wanted]
     excess = _numerator(spec.rescale, [max(p.scales) for p in read]) / (held.scale * spec.rescale_limit(held.dtype))
@@ -237,7 +241,8 @@ def _product_excess(read: Sequence[QuantParams], held: QuantParams) -> float:
 
 
 def _bias_excess(op: Op, spec: OpSpec, held: QuantParams) -> float:
-    """Results of int16 kernels pass through 32 bits before an activation clamps them."""
+    """Return the excess due to the bias: results of int16 kernels pass through 32 bits before an activation clamps
+    them."""
     slot = spec.bias_slot
     bias = None if slot is None or slot >= len(op.inputs) else op.inputs[slot]
     if held.dtype is not DType.INT16 or not fused_activation(op).bounds or bias is None or bias.data is None:
@@ -246,7 +251,7 @@ def _bias_excess(op: Op, spec: OpSpec, held: QuantParams) -> float:
 
 
 def _numerator(rescale: Rescale, scales: Sequence[float]) -> float:
-    """What the kernel divides by the output's scale."""
+    """Return what the kernel divides by the output's scale."""
     if rescale is Rescale.PRODUCT:
         return scales[0] * scales[1]
     if rescale is Rescale.SQUARE:

@@ -1,4 +1,4 @@
-"""What callers see of a graph: the types of its inputs and outputs, and what integers there stand for."""
+"""What callers see of a graph: the types of its inputs and outputs, and the parameters of integers there."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .request import Interface
 from .tensor_ranges import TensorRanges
 
 States = Sequence[tuple[Tensor, Tensor]]
-"""Inputs that callers fill with an output of the last run, each with that output."""
+"""Inputs that callers fill with an output of the previous run, each with that output."""
 
 
 def with_interface(
     plan: Plan, interface: Interface, ranges: TensorRanges | None = None, wide: Collection[Tensor] = ()
 ) -> Plan:
-    """`plan` with these types for callers, and int16 for what is in `wide`. `ranges` tell the parameters of what the
-    graph itself has in float."""
+    """Return `plan` with these types for callers, and int16 for the tensors in `wide`. `ranges` give the parameters of
+    tensors that the graph itself has in float."""
     stored, outputs = dict(plan.stored), {}
     if interface.input is not DType.FLOAT32:
         for tensor in _floats(plan.graph.inputs):
@@ -42,16 +42,16 @@ def with_interface(
 
 
 def with_one_scale(plan: Plan, states: States) -> Plan:
-    """`plan` in which outputs that callers feed back have the parameters of the inputs that they fill."""
+    """Return `plan` with the same parameters for outputs that callers feed back and the inputs that they fill."""
     tied = {b: plan.inputs[a] for a, b in states if a in plan.inputs and b in plan.outputs}
     return replace(plan, outputs={t: tied.get(t, p) for t, p in plan.outputs.items()})
 
 
 def wide_states(plan: Plan, interface: Interface, states: States, ops: Mapping[str, OpSpec]) -> set[Tensor]:
-    """Both ends of states that the graph makes or reads in more than 8 bits.
+    """Return both ends of states that the graph produces or reads in more than 8 bits.
 
-    Callers only hand a state back, whatever its type. With 8 bits at the ends, every run would lose what the graph
-    has computed beyond them.
+    Callers only feed a state back, whatever its type. With 8 bits at the ends, every run would lose the additional
+    precision.
     """
     uses, found = Uses(plan.graph), set[Tensor]()
     for source, result in states if interface.is_narrow else ():
@@ -62,7 +62,7 @@ def wide_states(plan: Plan, interface: Interface, states: States, ops: Mapping[s
 
 
 def state_notes(plans: Iterable[Plan], interface: Interface, ops: Mapping[str, OpSpec]) -> Iterator[str]:
-    """What to tell of inputs that are states, or look like it, and that the model itself has in more than 8 bits."""
+    """Yield notes on inputs that are states, or look like states, and that the model itself has in more than 8 bits."""
     for plan in plans if interface.is_narrow else ():
         given = [t for t, params in plan.inputs.items() if params.dtype is DType.INT16]
         guessed = [t for t, _ in returned_states(plan.graph)]
@@ -89,7 +89,7 @@ def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _inner(plan: Plan, dtype: DType) -> DType:
-    """What the graph computes with where callers give or get `dtype`."""
+    """Return the type in which the graph computes if callers pass or receive `dtype`."""
     is_unsigned = any(scheme.activations is DType.UINT8 for scheme in plan.schemes.values())
     return DType.INT8 if dtype is DType.UINT8 and not is_unsigned else dtype
 
@@ -97,7 +97,7 @@ def _inner(plan: Plan, dtype: DType) -> DType:
 def _external(
     plan: Plan, tensor: Tensor, dtype: DType, held: QuantParams | None, ranges: TensorRanges | None
 ) -> QuantParams:
-    """What a caller gives or gets: what the graph has where types agree, so that no conversion is needed."""
+    """Return the parameters that callers see: those of the graph if types agree, so that no conversion is needed."""
     inner = _inner(plan, dtype)
     if held is None or held.dtype is not inner:
         if ranges is not None and ranges.knows(tensor):

@@ -1,4 +1,4 @@
-"""Operands made to fit what the target demands of them: zero points of 0, and scales that are not too far apart."""
+"""Makes operands fit what the target demands of them: zero points of 0, and ratios of scales within limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLACK = 1.01
 
 
 def typed(plan: Plan, op: Op, ops: Mapping[str, OpSpec]) -> TypedOp:
-    """An op with the forms that the plan gives its operands."""
+    """Return an op with the forms that the plan gives its operands."""
 
     def read(use: Use) -> Form:
         packed = plan.packed.get(use)
@@ -33,7 +33,7 @@ def typed(plan: Plan, op: Op, ops: Mapping[str, OpSpec]) -> TypedOp:
 
 
 def placed(planned: Planned, ops: Mapping[str, OpSpec], target: Target) -> Planned:
-    """The same plans, which say where each op will run on the target."""
+    """Return the plans with the verdict on where each op will run on the target."""
 
     def with_verdicts(plan: Plan) -> Plan:
         return replace(plan, verdicts={op: target.verdict(typed(plan, op, ops)) for op in plan.graph.ops})
@@ -42,7 +42,7 @@ def placed(planned: Planned, ops: Mapping[str, OpSpec], target: Target) -> Plann
 
 
 def symmetric_uses(schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec], target: Target) -> set[Use]:
-    """What ops read that the target wants with the zero point 0."""
+    """Return the uses for which the target demands zero point 0."""
     found = set()
     for op, scheme in schemes.items():
         conditions = target.conditions(TypedOp.of_scheme(op, scheme, ops))
@@ -51,7 +51,8 @@ def symmetric_uses(schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec], targ
 
 
 def fit_scales(plan: Plan, ops: Mapping[str, OpSpec], target: Target) -> tuple[Plan, tuple[Skipped, ...]]:
-    """Settle, and widen ranges as far as the target's limits on ratios of scales demand; what LiteRT itself refuses."""
+    """Settle, and widen ranges as far as the target's limits on ratios of scales demand; return also the ops that
+    LiteRT refuses."""
     plan, refused = settle(plan, ops)
     for _ in range(ROUNDS):
         misfits = [] if refused else list(_misfits(plan, ops, target))
@@ -65,7 +66,7 @@ def fit_scales(plan: Plan, ops: Mapping[str, OpSpec], target: Target) -> tuple[P
 
 @dataclass(frozen=True)
 class _ScaledOp:
-    """An op, or a conversion that the plan implies, with the place of its output and those of its inputs by slot."""
+    """An op, or a conversion that the plan implies, with the node of its output and those of its inputs by slot."""
 
     op: TypedOp
     made: Node
@@ -73,26 +74,26 @@ class _ScaledOp:
 
 
 def _misfits(plan: Plan, ops: Mapping[str, OpSpec], target: Target) -> Iterator[tuple[Node, float]]:
-    """Places whose scale is too small beside others, with the factor by which it has to grow."""
+    """Yield nodes whose scale is too small relative to others, with the factor by which it must grow."""
     kinds = [rule.kinds for rule in target.rules if any(isinstance(c, ScaleRatio) for c in rule.conditions)]
     free = set(_free_to_grow(plan, ops))
     for one in _scaled_ops(plan, ops) if kinds else ():
         if any(not own or one.op.label in own for own in kinds):
             broken = [c for c in target.conditions(one.op) if c.broken(one.op) is not None]
             ratios = [c for c in broken if isinstance(c, ScaleRatio)]
-            for condition in ratios if len(ratios) == len(broken) else ():  # else no scale would make it fit
+            for condition in ratios if len(ratios) == len(broken) else ():  # otherwise no scale would make it fit
                 yield from _growth(one, condition, free)
 
 
 def _free_to_grow(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Node]:
-    """Places whose scale may change. A use does so by itself, unless its op wants the same scale elsewhere."""
+    """Yield nodes whose scale may change. A use changes alone, unless its op requires the same scale elsewhere."""
     for group in plan.groups:
         if not group.fixed:
             yield from (n for n in group.nodes if isinstance(n, Held) or not ops[n.op.kind].tied)
 
 
 def _growth(one: _ScaledOp, condition: ScaleRatio, free: Collection[Node]) -> Iterator[tuple[Node, float]]:
-    """What is free to have a larger scale, so that the ratios come to lie within the condition's limits."""
+    """Yield nodes that may get a larger scale, so that the ratios fall within the condition's limits."""
     for ratio in condition.ratios(one.op):
         if ratio >= condition.high:
             places, factor = [one.made], ratio / condition.high
@@ -114,13 +115,14 @@ def _scaled_ops(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[_ScaledOp]:
         if tensor.data is None and stored is not None and stored != wanted:
             operands = (Operand.of(tensor, stored),), (Operand.of(tensor, wanted),)
             conversion = TypedOp(Op("QUANTIZE", [tensor], [tensor]), *operands, ops.get("QUANTIZE"))
-            # Other readers would lose what a larger scale does not tell apart; this one wants no more.
+            # Other readers would lose precision with a larger scale; this one needs no more.
             is_alone = len(uses.readers(tensor)) == 1 and not uses.is_output(tensor)
             yield _ScaledOp(conversion, use, {0: Held(tensor, stored.dtype)} if is_alone else {})
 
 
 def _widened(plan: Plan, node: Node, factor: float, target: Target) -> Plan:
-    """With a wider range at one place. A use leaves its group for that: others go on reading what they did."""
+    """Return the plan with a wider range at one node. A use leaves its group for that, so that other readers are
+    unaffected."""
     groups, text = [], f"its range is {factor:.3g} times as wide as measured, as {target.place} demands"
     for group in plan.groups:
         if node not in group.nodes:

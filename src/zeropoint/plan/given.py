@@ -1,4 +1,4 @@
-"""Ranges that a user gives for chosen tensors: what they mean for constants, and where kernels leave no choice."""
+"""Ranges that a user gives for specific tensors: what they mean for constants, and where kernels leave no choice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tensor_ranges import TensorRanges
 
 
 def clip_constants(model: Model, request: Request, keys: Mapping[Tensor, str]) -> None:
-    """Limit constants to the ranges that were given for them; raises for those whose scale follows from others."""
+    """Clip constants to the ranges given for them; raises for those whose scale follows from others."""
     given = request.ranges.entries
     for op in (op for graph in model.graphs for op in graph.ops if given):
         spec = request.ops.get(op.kind)
@@ -31,7 +31,7 @@ def clip_constants(model: Model, request: Request, keys: Mapping[Tensor, str]) -
                     continue
                 raise InvalidStats(
                     f"a range is given for '{tensor.name}', which is a bias: its scale is that of the data times that "
-                    "of the weights; leave it out"
+                    "of the weights; omit it"
                 )
             if tensor.dtype is DType.FLOAT32:
                 role = None if spec is None or not entry.channels else spec.held(slot)
@@ -39,7 +39,7 @@ def clip_constants(model: Model, request: Request, keys: Mapping[Tensor, str]) -
 
 
 def _clip(tensor: Tensor, entry: Range, role: Weight | None, op: Op) -> None:
-    """Limit a constant; each channel by itself where it has a role whose channels are given ranges."""
+    """Clip a constant; per channel, if it has a role whose channels have given ranges."""
     assert tensor.data is not None
     if role is None:
         clipped = np.clip(tensor.data, entry.low, entry.high)
@@ -63,16 +63,16 @@ def _clip_channels(tensor: Tensor, given: Range, axis: int | None) -> Array:
 
 
 def require_free(plans: Iterable[Plan], request: Request, keys: Mapping[Tensor, str]) -> None:
-    """Raise if a range was given for an output whose parameters are fixed in the kernel that makes it."""
+    """Raise if a range was given for an output whose parameters are fixed in its kernel."""
     for op, scheme in (pair for plan in plans for pair in plan.schemes.items()):
         assert scheme.activations is not None
         fixed, given = request.ops[op.kind].fixed.get(scheme.activations), None
         if fixed is not None:
             given = request.ranges.entries.get(keys.get(op.outputs[0], ""))
-        if fixed is None or given is None or request.ranges.foreign:  # other tools measure what kernels fix
+        if fixed is None or given is None or request.ranges.foreign:  # other tools measure ranges that kernels fix
             continue
         least, greatest = fixed.params(scheme.activations).range()
-        slack = 1.5 * fixed.scale  # what was measured, and a whole number in place of the last integer, are fine
+        slack = 1.5 * fixed.scale  # the measured range, and a whole number in place of the last integer, are fine
         fits = least - slack <= given.low and given.high <= greatest + slack
         if not fits or 2 * max(-given.low, given.high) < max(-least, greatest):
             raise InvalidStats(
@@ -82,7 +82,7 @@ def require_free(plans: Iterable[Plan], request: Request, keys: Mapping[Tensor, 
 
 
 def default_notes(plans: Iterable[Plan], ranges: TensorRanges) -> Iterator[str]:
-    """Say it loudly where ranges are made up."""
+    """Yield a prominent warning if ranges are made up."""
     default = ranges.given.default
     nodes = (node for plan in plans for group in plan.groups for node in group.nodes)
     tensors = {node.tensor for node in nodes if default is not None and ranges.is_default(node.tensor)}

@@ -1,13 +1,13 @@
-"""Copies where LiteRT's plain kernels would overwrite numbers that are still to be read.
+"""Inserts copies where LiteRT's plain kernels would overwrite values that are still to be read.
 
-LiteRT lets RESHAPE and its like share the memory of their input, and ADD and its like write into that of an input which
-nothing else reads. It asks that of the input and of the tensor that had the memory first, but not of those in between
-(`ArenaPlanner::IdentifyInPlaceTensors`, LiteRT 2.3):
+LiteRT lets RESHAPE and similar ops share the memory of their input, and ADD and similar ops write into that of an input
+that nothing else reads. It checks that for the input and for the tensor that had the memory first, but not for those in
+between (`ArenaPlanner::IdentifyInPlaceTensors`, LiteRT 2.3):
 
     a = ABS(x); b = MUL(a, c); d = RESHAPE(b); e = MUL(d, f); ABS(e); CONCATENATION(b, ...)
 
-All of a, b, d and e are one piece of memory, and CONCATENATION reads e where it should read b. Another order of the ops
-would not help: its delegate runs what it takes as early as it can.
+All of a, b, d and e share one piece of memory, and CONCATENATION reads e where it should read b. Reordering the ops
+would not help: the delegate runs what it takes as early as it can.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from ..ops import OPS, OpSpec, Trait
 from ..tflite.schema import default_options
 
 SMALLEST = 5
-"""Bytes of the tensors that LiteRT overwrites, at least."""
+"""Minimum size in bytes of tensors that LiteRT overwrites."""
 
 
 def copy_overwritten(graph: Graph, ops: Mapping[str, OpSpec]) -> None:
-    """Edit the graph in place: what an op would overwrite though others may read it later is copied for that op."""
+    """Edit the graph in place: an input that an op would overwrite although others may read it later is copied for that
+    op."""
     memory = _Memory(graph, ops)
     for op in list(graph.ops):
         for use in memory.taken(op):
@@ -37,7 +38,7 @@ def copy_overwritten(graph: Graph, ops: Mapping[str, OpSpec]) -> None:
 
 
 class _Memory:
-    """Which tensors share their bytes, as far as the ops of a graph were gone through."""
+    """Which tensors share memory, for the ops visited so far."""
 
     def __init__(self, graph: Graph, ops: Mapping[str, OpSpec]) -> None:
         self._uses, self._ops = Uses(graph), ops
@@ -46,7 +47,7 @@ class _Memory:
         self._sharing: dict[Tensor, list[Tensor]] = {}
 
     def taken(self, op: Op) -> Iterator[Use]:
-        """The inputs whose memory the first output of `op` may take: one, if shapes are known."""
+        """Yield the inputs whose memory the first output of `op` may take: one, if shapes are known."""
         spec = self._ops.get(op.kind)
         if spec is None or not spec.kernels.in_place or self._uses.is_output(op.outputs[0]):
             return
@@ -61,7 +62,8 @@ class _Memory:
                     return
 
     def _can_be_overwritten(self, source: Tensor, result: Tensor) -> bool:
-        """As LiteRT asks first. What had the memory before is asked of the input that it has chosen so."""
+        """Whether LiteRT's first check allows it. The tensor that had the memory before is checked only for the chosen
+        input."""
         size, wanted = (t.size * t.dtype.bits // 8 for t in (source, result))
         fits = _is_open(source) or _is_open(result) or size == wanted >= SMALLEST
         return fits and self._readers(source) == 1
@@ -75,7 +77,7 @@ class _Memory:
         sharing.append(result)
 
     def is_read_by_others(self, use: Use) -> bool:
-        """Whether `use` changes numbers that others read, and not for certain before it."""
+        """Whether `use` changes values that others read, and not certainly before it."""
         if Trait.VIEW in self._ops[use.op.kind].traits:
             return False
         sharing = self._sharing.get(self._first.get(use.tensor, use.tensor), [])
@@ -83,7 +85,7 @@ class _Memory:
         return bool(others - {use.op}) and not self._needed(use.op).issuperset(others)
 
     def _needed(self, op: Op) -> set[Op]:
-        """`op`, and all ops that have to run before it."""
+        """Return `op` and all ops that must run before it."""
         found, waiting = {op}, [op]
         while waiting:
             makers = {self._uses.producer(t) for t in waiting.pop().inputs if t is not None}
@@ -98,7 +100,7 @@ def _is_open(tensor: Tensor) -> bool:
 
 
 def _copy(graph: Graph, use: Use) -> None:
-    """Let the op read a copy. CONCATENATION has kernels for all types and ranks, none of which works in place."""
+    """Have the op read a copy. CONCATENATION has kernels for all types and ranks, none of which works in place."""
     source = use.tensor
     twin = replace(source, name=unused_name(graph, f"{source.name}/copy"))
     version = OPS["CONCATENATION"].kernels.versions.get(source.dtype.label, 1)

@@ -1,8 +1,8 @@
-"""What the integer kernel of an LSTM keeps numbers in that no tensor of the float model holds.
+"""Intermediate tensors in which the integer kernel of an LSTM keeps values that no tensor of the float model holds.
 
-Their ranges are not measured, but known: hidden values are a sigmoid's part of the tanh of a cell, and what goes into a
-layer normalization is a sum of products, which is no larger than if all of them had the same sign. It has 16 bits, of
-which that takes a few.
+Their ranges are not measured, but known: hidden values are a sigmoid times the tanh of a cell, and the input of a layer
+normalization is a sum of products, which is bounded by the case that all have the same sign. It has 16 bits, of which
+that costs a few.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .plan import Plan
 
 
 def lstm_intermediates(op: Op, plan: Plan) -> list[QuantParams | None]:
-    """Of each gate, before its layer normalization if there is one; then of the output before its projection."""
+    """Return the parameters before each gate's layer normalization, if there is one; then of the output before its
+    projection."""
     return [*(_sums(gate, op, plan) for gate in Gate), _hidden(op, plan)]
 
 
@@ -36,7 +37,7 @@ def _sums(gate: Gate, op: Op, plan: Plan) -> QuantParams | None:
     is_normalized = [k < len(op.inputs) and op.inputs[k] is not None for k in (g.normalization for g in Gate)]
     if not any(is_normalized):
         return None
-    if not is_normalized[list(Gate).index(gate)]:  # coupled gates lack one, and the kernel asks for its scale
+    if not is_normalized[list(Gate).index(gate)]:  # coupled gates have none, but the kernel asks for its scale
         return QuantParams((2.0**-12,), (0,), DType.INT16)
     cell = plan.stored[Use(op, LstmSlot.CELL_STATE).tensor]
     sources = [
@@ -48,6 +49,6 @@ def _sums(gate: Gate, op: Op, plan: Plan) -> QuantParams | None:
     for slot, params in sources:
         if slot is not None and op.inputs[slot] is not None:
             weights = Use(op, slot)
-            values = np.abs(dequantize(weights.data, plan.wanted[weights]))  # integers by now
+            values = np.abs(dequantize(weights.data, plan.wanted[weights]))  # already integers
             end += float(values.reshape(len(values), -1).sum(axis=1).max()) * max(map(abs, params.range()))
     return QuantParams.from_range(-end, end, DType.INT16, symmetric=True, name=op.name)

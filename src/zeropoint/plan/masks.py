@@ -1,7 +1,7 @@
-"""Values that stand for minus infinity: padding before a maximum, masks before a softmax.
+"""Values that represent minus infinity: padding before a maximum, masks before a softmax.
 
-They must not widen a range, or nothing is left of the values that count. Rewriting clamps them to the lowest integer,
-which is as good, as long as that lies below all that counts: far enough below for what reads it.
+They must not widen a range, or nothing is left for the values that matter. Rewriting clamps them to the lowest integer,
+which is equivalent as long as that lies below everything that matters: far enough below for its readers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .tensor_ranges import UNBOUNDED, TensorRanges
 
 
 def limit_to_what_counts(model: Model, ranges: TensorRanges, ops: Mapping[str, OpSpec]) -> TensorRanges:
-    """The ranges, narrower for tensors that hold such values."""
+    """Return the ranges, narrowed for tensors that hold such values."""
     for graph in model.graphs:
         masks = _Masks(graph, Uses(graph), ops, ranges)
         masks.follow_infinities()
@@ -34,7 +34,8 @@ def limit_to_what_counts(model: Model, ranges: TensorRanges, ops: Mapping[str, O
 
 @dataclass
 class _Masks:
-    """`floors`: of tensors with masked values, the least of the others. `reach`: how far below them values count.
+    """Finds masked values. `floors`: the minimum of the unmasked values of a tensor. `reach`: how far below them values
+    matter.
 
     A mask that is subtracted is large where it hides: `ceilings` and `rise` are the same for values from above.
     """
@@ -49,7 +50,7 @@ class _Masks:
     rise: dict[Tensor, float] = field(default_factory=dict)
 
     def follow_infinities(self) -> None:
-        """Where an op only moves values, the finite ones among its operands are those of its outputs."""
+        """Propagate finite ranges through ops that only move values."""
         infinite: set[Tensor] = set()
         for op in self.graph.ops:
             moved = list(self._moved(op))
@@ -72,7 +73,7 @@ class _Masks:
         return data is not None and data.size > 0 and max(-float(data.min()), float(data.max())) >= UNBOUNDED
 
     def _may_be_clamped(self, tensor: Tensor) -> bool:
-        """Whether all that comes of its infinite values is the same if they are merely below, or above, all others."""
+        """Whether nothing changes if infinite values become merely lower, or higher, than all others."""
         if self.uses.is_output(tensor):
             return False
         for op in (use.op for use in self.uses.readers(tensor)):
@@ -84,7 +85,7 @@ class _Masks:
         return True
 
     def limit(self) -> None:
-        """Clamp what lies further below the rest than its readers look."""
+        """Clamp values that lie further below the rest than their readers distinguish."""
         made = [t for op in self.graph.ops for t in op.outputs]
         given = [t for t in self.graph.tensors if t.dtype is DType.FLOAT32 and t.data is not None]
         for tensor in (*reversed(made), *self.graph.inputs, *given):
@@ -98,10 +99,11 @@ class _Masks:
                 self._limit_from_below(tensor, self.reach[tensor])
 
     def _ask_readers(self, tensor: Tensor) -> None:
-        """How far below and above the others a value counts for all that read the tensor, if that has an end."""
+        """Determine how far below and above the others a value matters to any reader of the tensor, if there is a
+        limit."""
         readers = [] if self.uses.is_output(tensor) else self.uses.readers(tensor)
         for known, ask in ((self.reach, self._reach), (self.rise, self._rise)):
-            found = [ask(use) if use.op.outputs else None for use in readers]  # what is stored may count anywhere
+            found = [ask(use) if use.op.outputs else None for use in readers]  # a stored value may matter anywhere
             distances = [r for r in found if r is not None]
             if found and len(distances) == len(found):
                 known[tensor] = max(distances)
@@ -113,7 +115,7 @@ class _Masks:
             return
         self.floors[tensor] = floor
         self.ranges = self.ranges.with_mask(tensor, floor - reach)
-        # A constant that is chosen where a condition says so need not be lower than what it becomes.
+        # A constant selected by a condition need not be lower than the clamped value.
         for operand in () if producer is None else self._moved(producer):
             if operand.data is not None and len(self.uses.readers(operand)) == 1:
                 self.ranges = self.ranges.with_mask(operand, floor - reach)
@@ -123,12 +125,12 @@ class _Masks:
         ceiling = math.inf if seen is None else -mask_floor(seen.histogram.mirrored(), rise)
         if seen is not None and ceiling < math.inf:
             if ceiling - seen.low.value <= seen.histogram.width:
-                ceiling = seen.low.value  # one bin holds all that is not masked: beside the mask it is one value
+                ceiling = seen.low.value  # one bin holds all unmasked values: next to the mask, they are a single value
             self.ceilings[tensor] = ceiling
             self.ranges = self.ranges.limited({tensor: (-math.inf, ceiling + rise)})
 
     def _reach(self, use: Use) -> float | None:
-        """How far below the others a value still counts for this reader; None if it always does."""
+        """Return how far below the others a value still matters to this reader; None if it always does."""
         spec = self.ops.get(use.op.kind)
         if spec is None or spec.negligible is not None:
             return None if spec is None else spec.negligible
@@ -140,14 +142,15 @@ class _Masks:
         return beyond if len(list(self._moved(use.op))) == 1 else None
 
     def _rise(self, use: Use) -> float | None:
-        """How far above the others a value still counts for this reader; None if it always does."""
+        """Return how far above the others a value still matters to this reader; None if it always does."""
         result = use.op.outputs[0]
         if self._is_plain(use.op, Trait.SUBTRACTS) and use.slot == 1 and result in self.reach:
             return self._beside_the_other(use, self.reach[result])
         return self.rise.get(result) if len(list(self._moved(use.op))) == 1 else None
 
     def _beside_the_other(self, use: Use, beyond: float) -> float | None:
-        """How far one operand of a sum counts if the sum counts so far: the other one may make up for its range."""
+        """Return how far one operand of a sum matters if the sum matters that far: the other one may compensate for its
+        range."""
         other = use.op.inputs[1 - use.slot]
         if other is None or not self.ranges.knows(other):
             return None
@@ -158,7 +161,7 @@ class _Masks:
         return self.ranges.measured(tensor) if tensor.data is None else stats_of(tensor.data, 0)
 
     def _floor(self, tensor: Tensor, producer: Op | None, reach: float) -> float:
-        """The least value that is not masked; -infinity if no value is."""
+        """Return the smallest unmasked value; -infinity if no value is masked."""
         seen = self._seen(tensor)
         floor = self.floors.get(tensor, -math.inf)
         if seen is not None:
@@ -166,7 +169,7 @@ class _Masks:
         return floor if producer is None else self._raised_floor(producer, floor)
 
     def _raised_floor(self, producer: Op, floor: float) -> float:
-        """The floor of what an op makes, as far as those of its operands tell more."""
+        """Return the floor of an op's output, as far as those of its operands determine it more precisely."""
         operands = [t for t in producer.inputs if t is not None and self.ranges.knows(t)]
         has_floor = floor > -math.inf
         if self._is_plain(producer, Trait.ADDS) and len(operands) == 2:
@@ -179,7 +182,8 @@ class _Masks:
         return max(floor, self._least_above(producer, floor)) if has_floor else floor
 
     def _least_above(self, producer: Op, floor: float) -> float:
-        """The histogram says that there is a gap; how the operands lie above it, it cannot say as exactly."""
+        """Return the smallest value above the gap. The histogram shows that there is a gap, the operands where it ends
+        exactly."""
         above = [self._unmasked(t) for t in self._moved(producer) if self.ranges.knows(t)]
         return min((low for low, high in above if high >= floor), default=floor)
 
@@ -188,23 +192,23 @@ class _Masks:
         return max(low, self.floors.get(tensor, -math.inf)), min(high, self.ceilings.get(tensor, math.inf))
 
     def _is_plain(self, op: Op, trait: Trait) -> bool:
-        """Whether it adds, or subtracts, two different tensors and does nothing else."""
+        """Whether the op adds or subtracts two different tensors and does nothing else."""
         spec = self.ops.get(op.kind)
         is_such = spec is not None and trait in spec.traits
         return is_such and fused_activation(op).name == "NONE" and op.inputs[0] is not op.inputs[1]
 
     def _moved(self, op: Op) -> Iterator[Tensor]:
-        """The operands of an op whose outputs hold nothing but values of theirs, or averages."""
+        """Yield the operands of an op whose outputs contain only values of theirs, or averages."""
         spec = self.ops.get(op.kind)
         if spec is not None and spec.tied:
             yield from spec.read_activations(op)
 
 
 def mask_floor(histogram: Histogram, distance: float) -> float:
-    """The least value that counts where some are masked out by a large negative number; -infinity if none are.
+    """Return the smallest value that matters if some are masked by a large negative number; -infinity if none are.
 
-    Masked values lie below an empty stretch of at least `distance`, several times as long as all that lies above it,
-    and what lies above is no mere outlier. Without this, a mask of -10000 would leave a softmax two or three steps.
+    Masked values lie below an empty interval of at least `distance`, several times as long as the range above it, and
+    what lies above is not a mere outlier. Without this, a mask of -10000 would leave a softmax two or three steps.
     """
     occupied = np.flatnonzero(histogram.counts)
     if occupied.size < 2:

@@ -20,12 +20,12 @@ from .tensor_ranges import TensorRanges
 SPEEDS: tuple[Speed, ...] = ("fast", "slow", "refused")
 
 SHOWN = 20
-"""How many tensors without a range are listed."""
+"""Maximum number of tensors without a range that are listed."""
 
 
 @dataclass(frozen=True)
 class TargetAnswers:
-    """What a target says of the float ops of a model that are to compute by a scheme. Each is asked about once."""
+    """What a target says about the float ops of a model under a given scheme. Cached for each."""
 
     target: Target
     ops: Mapping[str, OpSpec]
@@ -40,7 +40,7 @@ class TargetAnswers:
 
 @dataclass(frozen=True)
 class Matcher:
-    """Decides for every op of a graph. This is where the target is asked."""
+    """Decides the scheme of every op of a graph. This is where the target is asked."""
 
     recipe: Recipe
     answers: TargetAnswers
@@ -52,13 +52,13 @@ class Matcher:
         return self.answers.ops
 
     def match(self, graph: Graph) -> tuple[dict[Op, Scheme], list[Skipped]]:
-        """The ops that compute in integers, with their schemes, and those that stay float."""
+        """Return the schemes of the ops that compute in integers, and the ops that stay float."""
         schemes: dict[Op, Scheme] = {}
         skipped: list[Skipped] = []
         for op in graph.ops:
             asked = self.recipe.scheme(op)
             if not is_arithmetic(op, self.ops) or (asked.activations is None and asked.weights is not None):
-                continue  # of the latter only constants are quantized: weight_only.py
+                continue  # only constants of the latter are quantized: weight_only.py
             scheme = self._widened(op, asked) or self._with_kernel(op, asked)
             refusal = next(self._refusals(op, scheme), None)
             if refusal is None:
@@ -71,12 +71,12 @@ class Matcher:
         return self.islands.get(self.ranges.keys.get(op.outputs[0], "")) if op.outputs else None
 
     def narrowed(self, op: Op, scheme: Scheme) -> Scheme | None:
-        """What the recipe asks for, where `scheme` is that of an island with 16 bits."""
+        """Return what the recipe asks for, if `scheme` is that of a 16-bit island."""
         asked = self.recipe.scheme(op)
         return self._with_kernel(op, asked) if scheme.activations is not asked.activations else None
 
     def island_weights(self, op: Op) -> Scheme | None:
-        """Integer weights beside float activations, for layers of islands with such, if the target runs that well."""
+        """Return integer weights with float activations for a layer of a float island, if the target runs that well."""
         island, spec, scheme = self.island(op), self.ops.get(op.kind), replace(self.recipe.scheme(op), activations=None)
         if island is None or spec is None or island.scheme.activations is not None or island.scheme.weights is None:
             return None
@@ -87,12 +87,13 @@ class Matcher:
         return scheme if is_fast and sum(t.size for t in held) >= scheme.min_elements else None
 
     def _widened(self, op: Op, asked: Scheme) -> Scheme | None:
-        """16 bits for islands of such, unless kernel or target take 8 bits better."""
+        """Return 16 bits for 16-bit islands, unless the kernel or the target supports only 8 bits well."""
         island = self.island(op)
         return None if island is None or island.scheme.activations is None else self.wide(op, asked)
 
     def wide(self, op: Op, asked: Scheme | None = None) -> Scheme | None:
-        """What the recipe asks for with activations of 16 bits, unless kernel or target take 8 bits better."""
+        """Return what the recipe asks for with 16-bit activations, unless the kernel or the target supports only 8 bits
+        well."""
         asked = asked or self.recipe.scheme(op)
         if asked.activations is not DType.INT8:
             return None
@@ -103,7 +104,8 @@ class Matcher:
         return wide if speeds[0] <= speeds[1] else None
 
     def _with_kernel(self, op: Op, scheme: Scheme) -> Scheme:
-        """Weights of fewer than 8 bits are a wish: where kernel or target lack them, the next wider ones are taken."""
+        """Return the scheme with weights that have a kernel: if the kernel or the target lacks narrow weights, the next
+        wider ones are used."""
         spec = self.ops.get(op.kind)
         if spec is None or scheme.activations is None or not spec.weight_slots:
             return scheme
@@ -117,7 +119,7 @@ class Matcher:
         return scheme.held_in(nearest)
 
     def _refusals(self, op: Op, scheme: Scheme) -> Iterator[tuple[SkipCode, str]]:
-        """Why `op` cannot be computed as `scheme` asks; the first is the one to tell."""
+        """Yield why `op` cannot be computed as `scheme` asks; the first reason is reported."""
         kind, spec = scheme.activations, self.ops.get(op.kind)
         if kind is None:
             yield "recipe", "the recipe keeps it in float"
@@ -134,7 +136,7 @@ class Matcher:
             yield from self._limits(op, scheme, spec)
 
     def _limits(self, op: Op, scheme: Scheme, spec: OpSpec) -> Iterator[tuple[SkipCode, str]]:
-        """What a kernel that is there does not take."""
+        """Yield reasons why an existing kernel cannot be used."""
         kind, weights = scheme.activations, scheme.weights
         assert kind is not None
         if spec.weight_slots and weights is not None and weights not in spec.weights.get(kind, ()):
@@ -150,7 +152,7 @@ class Matcher:
             if not self.ranges.knows(tensor):
                 yield "range", f"the range of '{tensor.name}' is not known"
             elif self.ranges.is_unbounded(tensor) or self._multiplies_by_infinity(op, spec, tensor):
-                # Some kernels end the process at such scales.
+                # Some kernels abort the process with such scales.
                 yield "infinite", f"'{tensor.name}' reaches values that stand for infinity"
         yield from self._refused_by_target(op, scheme)
 
@@ -167,19 +169,20 @@ class Matcher:
         yield "target", f"{target} refuses it: it {verdict.reason}"
 
     def _multiplies_by_infinity(self, op: Op, spec: OpSpec, tensor: Tensor) -> bool:
-        """Whether a factor is cut short that is no mask: small numbers make ordinary ones of it."""
+        """Whether a factor that is not a mask would be clipped: products of it with small numbers may be ordinary
+        values."""
         is_mask = op.outputs[0] in self.ranges.bounded
         return spec.rescale is Rescale.PRODUCT and self.ranges.is_cut_short(tensor) and not is_mask
 
 
 def nearest_type(known: Sequence[DType], asked: DType | None) -> DType | None:
-    """The narrowest of the types that a kernel has which is no narrower than asked for; else as asked for."""
+    """Return the narrowest supported type that is no narrower than requested; otherwise the requested type."""
     assert asked is not None
     return min((t for t in known if t.bits >= asked.bits), key=lambda t: t.bits, default=asked)
 
 
 def is_arithmetic(op: Op, ops: Mapping[str, OpSpec]) -> bool:
-    """Whether float data flow through it: not conversions, not side computations on indices and shapes."""
+    """Whether float data flow through the op: not conversions, and not computations on indices and shapes."""
     if op.kind in CONVERSIONS:
         return False
     read = [t for k, t in enumerate(op.inputs) if t is not None and not reads_only_shape(Use(op, k), ops)]
@@ -192,7 +195,7 @@ def reads_only_shape(use: Use, ops: Mapping[str, OpSpec]) -> bool:
 
 
 def flowing_tensors(op: Op, spec: OpSpec) -> Iterator[Tensor]:
-    """Operands that hold data in float and have to be given a scale from their range."""
+    """Yield float operands that hold data and need a scale from their range."""
     for slot, tensor in enumerate(op.inputs):
         if tensor is not None and isinstance(spec.input_role(slot), Activation | CellState):
             yield tensor
@@ -200,7 +203,7 @@ def flowing_tensors(op: Op, spec: OpSpec) -> Iterator[Tensor]:
 
 
 def _other_types(op: Op, spec: OpSpec) -> Iterator[str]:
-    """Operands of other types than float32 mean that the op computes with something else already."""
+    """Yield reasons if operands have other types than float32: the op already computes with something else."""
     for tensor in flowing_tensors(op, spec):
         if tensor.dtype is not DType.FLOAT32:
             yield f"'{tensor.name}' is {tensor.dtype.label}, not float32"

@@ -1,4 +1,4 @@
-"""Minimum cut: split the nodes of a network in two, so that the edges from the first part to the second cost least."""
+"""Minimum cut: splits the nodes of a network in two so that the edges from the first part to the second cost least."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ FORBIDDEN = 1 << 60
 
 @dataclass
 class Network(Generic[N]):
-    """Edges with capacities between a source and a sink. Whole numbers, so that equal networks have equal cuts."""
+    """Edges with capacities between a source and a sink. Capacities are integers, so that equal networks have equal
+    cuts."""
 
     source: N
     sink: N
     _edges: dict[N, dict[N, int]] = field(default_factory=dict)
 
     def add(self, start: N, end: N, capacity: int) -> None:
-        """An edge; a second one between the same nodes adds to it."""
+        """Add an edge; a second one between the same nodes adds to its capacity."""
         self._edges.setdefault(start, {})
         self._edges.setdefault(end, {})
         self._edges[start][end] = self._edges[start].get(end, 0) + capacity
         self._edges[end].setdefault(start, 0)
 
     def cut(self) -> set[N]:
-        """The side of the source, as large as a minimum cut allows. The network is used up."""
+        """Return the source side, as large as a minimum cut allows. The network is consumed."""
         while (levels := self._levels()) is not None:
             self._block(levels)
         reaching, waiting = {self.sink}, deque([self.sink])
-        while waiting:  # whatever still reaches the sink is on its side
+        while waiting:  # nodes that still reach the sink are on its side
             end = waiting.popleft()
             for start in self._edges.get(end, {}):
                 if start not in reaching and self._edges[start][end] > 0:
@@ -43,7 +44,8 @@ class Network(Generic[N]):
         return self._edges.keys() - reaching
 
     def _levels(self) -> dict[N, int] | None:
-        """The distance of each node from the source, over edges that are not full; None if the sink is out of reach."""
+        """Return the distance of each node from the source over edges with free capacity; None if the sink is
+        unreachable."""
         levels, waiting = {self.source: 0}, deque([self.source])
         while waiting:
             node = waiting.popleft()
@@ -54,8 +56,8 @@ class Network(Generic[N]):
         return levels if self.sink in levels else None
 
     def _block(self, levels: dict[N, int]) -> None:
-        """Push as much as the shortest paths take (Dinic's algorithm)."""
-        left = {node: list(ends) for node, ends in self._edges.items()}  # where a path may still go from each node
+        """Push as much flow as the shortest paths allow (Dinic's algorithm)."""
+        left = {node: list(ends) for node, ends in self._edges.items()}  # remaining neighbours to try from each node
         path = [self.source]
         while path:
             node = path[-1]
@@ -71,7 +73,7 @@ class Network(Generic[N]):
                 left[node].pop()
 
     def _push(self, path: list[N]) -> list[N]:
-        """Fill a path; what is left of it up to the first edge that is full now."""
+        """Saturate a path; return its part up to the first saturated edge."""
         steps = list(pairwise(path))
         least = min(self._edges[a][b] for a, b in steps)
         for a, b in steps:

@@ -1,4 +1,4 @@
-"""What some integer kernels need besides their types, each with the test for it."""
+"""What some integer kernels need besides their types, each with a test for it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..ops.recurrent import Gate, LstmSlot
 from .tensor_ranges import TensorRanges
 
 FURTHEST_FROM_POLE = 64
-"""How many times the least input the greatest may be, so that 16 bits tell values near a pole apart."""
+"""Maximum ratio of the largest input to the smallest for which 16 bits resolve values near a pole."""
 
 
 @dataclass(frozen=True)
 class KernelUse:
-    """An op that is to be computed by the kernel for activations of a type."""
+    """An op that is to be computed by the kernel for an activation type."""
 
     op: Op
     spec: OpSpec
@@ -35,7 +35,7 @@ class KernelUse:
 
     @property
     def bounds(self) -> Bounds | None:
-        """What is known of the first input."""
+        """The known range of the first input."""
         source = self.source
         return self.ranges.bounds(source) if source is not None and self.ranges.knows(source) else None
 
@@ -54,7 +54,7 @@ def _has_states(use: KernelUse) -> bool:
 
 
 def _has_peepholes_or_projection(use: KernelUse) -> bool:
-    """Not both."""
+    """Whether the LSTM has peepholes or a projection, but not both."""
     inputs, peepholes = use.op.inputs, [gate.peephole for gate in Gate if gate.peephole is not None]
     return inputs[LstmSlot.PROJECTION] is None or all(inputs[slot] is None for slot in peepholes)
 
@@ -88,5 +88,5 @@ NEEDS: Mapping[Need, Callable[[KernelUse], bool]] = {
     Need.RELU: lambda use: fused_activation(use.op).name == "RELU",
     Need.CONSTANT_EXPONENT: lambda use: constant_exponent(use.op) is not None,
     Need.DISTINCT_INDICES: _has_distinct_indices,
-    Need.CONSTANT_DIVISOR: lambda _: False,  # divisions that can be products have become so by now
+    Need.CONSTANT_DIVISOR: lambda _: False,  # divisions that can be products have already been replaced
 }

@@ -1,4 +1,4 @@
-"""Ops that take the place of others in a float graph, and what the tensors between them span."""
+"""Ops that replace others in a float graph, and the ranges of the tensors between them."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from ..graph.model import Graph, Op, Record, Tensor
 
 @dataclass
 class NewOps:
-    """Puts ops into a graph. `made` are the ranges of new tensors, or other tensors that have the same."""
+    """Adds ops to a graph. `made` are the ranges of new tensors, or other tensors with the same range."""
 
     graph: Graph
     made: dict[Tensor, Range | Tensor] = field(default_factory=dict)
 
     def tensor(self, beside: Tensor, what: str, shape: tuple[int, ...], spans: Bounds | Tensor) -> Tensor:
-        """A new float tensor with a name of its own."""
+        """Return a new float tensor with a unique name."""
         tensor = Tensor(unused_name(self.graph, f"{beside.name}/{what}"), shape, DType.FLOAT32)
         self.graph.tensors.append(tensor)
         self.made[tensor] = spans if isinstance(spans, Tensor) else Range(*spans)
         return tensor
 
     def like(self, beside: Tensor, what: str, spans: Bounds | Tensor) -> Tensor:
-        """The same in the shape of another tensor, open dimensions included."""
+        """Return a new float tensor in the shape of another tensor, including dynamic dimensions."""
         tensor = self.tensor(beside, what, beside.shape, spans)
         tensor.shape_signature = beside.shape_signature
         return tensor
 
     def integers(self, name: str, values: object) -> Tensor:
-        """A constant that holds a shape, axes or indices."""
+        """Return a constant that holds a shape, axes or indices."""
         return self._listed(name, np.asarray(values, np.int32), DType.INT32)
 
     def constant(self, name: str, values: object) -> Tensor:

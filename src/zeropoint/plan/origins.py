@@ -1,4 +1,4 @@
-"""Which parameters of a plan were given, rather than measured or computed from constants, and who gave them."""
+"""Which parameters of a plan were given, rather than measured or computed from constants, and by whom."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .solve import in_type
 from .tensor_ranges import TensorRanges
 
 IN_THE_MODEL = "scales in the model"
-"""Of constants that training with quantization left on a grid."""
+"""The origin of constants that quantization-aware training left on a grid."""
 
 
 def with_origins(plans: Iterable[Plan], ranges: TensorRanges, ops: Mapping[str, OpSpec]) -> tuple[Plan, ...]:
-    """Plans that tell who gave parameters. Where tensors share them, what was given for one holds for all."""
+    """Return plans that record who gave parameters. If tensors share them, what was given for one holds for all."""
     if not ranges.has_given:
         return tuple(plans)
     return tuple(replace(plan, origins=_origins(plan, ranges, ops)) for plan in plans)
@@ -42,11 +42,12 @@ def _origins(plan: Plan, ranges: TensorRanges, ops: Mapping[str, OpSpec]) -> dic
 
 
 def _of_group(group: Group, ranges: TensorRanges) -> str:
-    """Parameters that were given as such; or else all ranges that were given, as far as nothing is prescribed."""
+    """Return the origin of a group: of parameters that were given, or else of all given ranges if nothing is
+    prescribed."""
     entries = [(node.tensor, ranges.entry(node.tensor)) for node in group.nodes]
     known = [(tensor, entry) for tensor, entry in entries if entry is not None]
     exact = [entry for _, entry in known if in_type(entry.params, group.params.dtype) == group.params]
-    if exact or group.fixed:  # what a kernel fixes is nobody's to give
+    if exact or group.fixed:  # parameters fixed by a kernel cannot be given
         return _joined(exact)
     return _joined([entry for tensor, entry in known if ranges.is_given(tensor)] or [entry for _, entry in known])
 

@@ -1,9 +1,9 @@
-"""Which ops stay float because the target is quicker that way: a minimum cut between integers and floats.
+"""Decides which ops stay float because the target is faster that way: a minimum cut between integers and floats.
 
-An op that the target runs slowly in integers may be quicker in float, but then numbers are converted before and after
-it, and perhaps it pays to leave its neighbours float as well. Each op has a cost on either side, each tensor one if it
-has to be converted, and a minimum cut finds the split that costs least in all. Nothing is timed: costs follow from
-sizes, multiplications and the target's table (`Costs`), so that the same model gives the same plan everywhere.
+An op that the target runs slowly in integers may be faster in float, but then values are converted before and after it,
+and it may pay to leave its neighbours float as well. Each op has a cost on either side, each tensor one if it has to be
+converted, and a minimum cut finds the cheapest split. Nothing is timed: costs follow from sizes, multiplications and
+the target's table (`Costs`), so that the same model gives the same plan everywhere.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Placement:
     answers: TargetAnswers
 
     def choose(self, recipe: Recipe, interface: Interface) -> tuple[dict[Op, Scheme], list[Skipped]]:
-        """The schemes of ops that leave integers, dynamic or float, and what to tell about those that are float."""
+        """Return the schemes of ops that leave integers, dynamic or float, and what to report about those that are
+        float."""
         costs = self.target.costs
         if costs is None or not any(self._slow(op) for op in self.schemes):
             return {}, []
@@ -60,7 +61,7 @@ class Placement:
         return chosen, [self._told(op) for op, scheme in chosen.items() if scheme is FLOAT]
 
     def _connect(self, network: Network[object], tensor: Tensor, interface: Interface, cost: int) -> None:
-        """Converting a tensor costs once, however many read it in the other form."""
+        """Add the cost of converting a tensor, which is paid once however many ops read it in the other form."""
         producer = self._uses.producer(tensor)
         maker = self._side(producer, interface.input)
         readers = {self._side(use.op, interface.input) for use in self._uses.readers(tensor) if self._flows(use)}
@@ -75,7 +76,7 @@ class Placement:
             network.add((tensor, "to integers"), maker, cost)
 
     def _fused_pads(self, costs: Costs) -> Iterator[tuple[Op, Op]]:
-        """Padding that takes no time of its own if the convolution that reads it computes in the same type."""
+        """Yield padding that takes no time of its own if the convolution that reads it computes in the same type."""
         for op in self.schemes if costs.fused_pads else ():
             readers = [use.op for use in self._uses.readers(op.outputs[0])] if op.kind == "PAD" else []
             if len(readers) == 1 and readers[0] in self.schemes and self._is_convolution(readers[0]):
@@ -85,7 +86,7 @@ class Placement:
         return isinstance(self.ops[op.kind].layout, Convolution)
 
     def _side(self, op: Op | None, ends: DType) -> object:
-        """The node of an op; of others than those to decide about, the side that they are on."""
+        """Return the node of an op; for ops that are not to be decided, the side they are on."""
         if op is None:
             return FLOATS if ends is DType.FLOAT32 else INTEGERS
         return op if op in self.schemes else FLOATS
@@ -103,7 +104,8 @@ class Placement:
         return {op: k for k, op in enumerate(self.graph.ops)}
 
     def _is_bound(self, op: Op, recipe: Recipe) -> bool:
-        """Whether integers were asked for by name, or it is a layer, or float would make the file much larger."""
+        """Whether integers were requested explicitly, or the op is a layer, or float would make the file much
+        larger."""
         rule = recipe.rule(op)
         if rule is not None and not rule.is_general:
             return True
@@ -112,17 +114,17 @@ class Placement:
         return (is_layer or held >= self.schemes[op].min_elements) and self._on_floats(op) is None
 
     def _weights(self, op: Op) -> list[Tensor]:
-        """Operands that are trained parameters if they are constant."""
+        """Return operands that are weights if they are constant."""
         return [t for k, t in enumerate(op.inputs) if t is not None and self.ops[op.kind].held(k) is not None]
 
     def _on_floats(self, op: Op) -> Scheme | None:
-        """Float activations beside integer weights, if a layer may have that."""
+        """Return float activations with integer weights, if a layer may have that."""
         if self._may_be_float(op):
             return replace(self.schemes[op], activations=None, symmetric=False, unpacked=True)
         return self._dynamic(op)
 
     def _may_be_float(self, op: Op) -> bool:
-        """Whether it is a depthwise layer, and such may compute in float."""
+        """Whether it is a depthwise layer, and these may compute in float."""
         layout, costs = self.ops[op.kind].layout, self.target.costs
         if (
             costs is None
@@ -134,7 +136,7 @@ class Placement:
         return layout.is_depthwise(op)
 
     def _dynamic(self, op: Op) -> Scheme | None:
-        """Weights that stay integers beside activations that are rounded, if the target has that for a dense or
+        """Return integer weights with activations quantized at run time, if the target supports that for a dense or
         recurrent layer."""
         spec, scheme, weights = self.ops[op.kind], self.schemes[op], self._weights(op)
         if self.target.costs is None or not self.target.costs.dynamic:
@@ -170,7 +172,7 @@ class Placement:
         dynamic, macs = self._dynamic(op), macs_of(op, self.ops)
         is_slow = self.answers.verdict(op, dynamic or FLOAT).speed != "fast"
         call = costs.slow_call if is_slow else costs.call
-        if dynamic is not None:  # rounds its input as it runs
+        if dynamic is not None:  # quantizes its input at run time
             source = next(self.ops[op.kind].read_activations(op))
             return call + costs.call + costs.integer_mac * macs + self._size(op) + costs.rounding * source.size
         each = costs.slow if is_slow and not self._moves(op) else 1.0
@@ -182,7 +184,7 @@ class Placement:
         return spec.tied and Trait.AVERAGES not in spec.traits
 
     def _size(self, op: Op) -> int:
-        """Of the largest tensor that flows through it."""
+        """Return the size of the largest activation of the op."""
         spec = self.ops[op.kind]
         return max((t.size for t in (*spec.read_activations(op), *spec.made_activations(op))), default=0)
 

@@ -1,4 +1,4 @@
-"""Everything that rewriting will do, as a value. Rewriting decides nothing."""
+"""Everything that rewriting will do, as a value. Rewriting itself decides nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SkipCode = Literal[
     "target",
     "island",
 ]
-"""Why an op stays float, for programs; what a message says can change."""
+"""Why an op stays float, for programs; the wording of messages may change."""
 
 RepairCode = Literal["bias_overflow", "widened", "float16_range", "float16_precision"]
 
@@ -52,7 +52,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Repair:
-    """Something that was changed so that the result is right: a scale raised, a constant left alone."""
+    """Something that was changed so that the result is correct: a scale raised, a constant left alone."""
 
     tensor: Tensor
     text: str
@@ -68,9 +68,9 @@ Form = QuantParams | DType
 
 @dataclass(frozen=True)
 class Packed:
-    """How a constant is held that an op reads which computes in float.
+    """How a constant of a float op is stored.
 
-    `unpacked`: a DEQUANTIZE makes it float32 before the op reads it; else the op's kernel takes it as it is.
+    `unpacked`: a DEQUANTIZE converts it to float32 before the op reads it; otherwise the op's kernel takes it directly.
     """
 
     form: Form
@@ -86,19 +86,19 @@ def form_type(form: Form) -> DType:
 
 
 class Held(NamedTuple):
-    """A tensor in an integer type: as its producer leaves it, or as it is after a conversion to that type."""
+    """A tensor in an integer type: as its producer stores it, or after a conversion to that type."""
 
     tensor: Tensor
     dtype: DType
 
 
 Node = Held | Use
-"""A place where numbers are held."""
+"""A place where values are stored or read."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where parameters come from that were given rather than measured. It is no longer true once they are others."""
+    """Where given parameters come from. It no longer applies once they have changed."""
 
     text: str
     form: Form
@@ -106,9 +106,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class Group:
-    """Places that share parameters: a kernel wants one scale for all of them, or no conversion was needed between them.
+    """Places that share parameters: a kernel requires one scale for all of them, or no conversion is needed between
+    them.
 
-    `fixed` parameters are prescribed, by a kernel or by the user. Values beyond `limits` need not be told apart.
+    `fixed` parameters are prescribed, by a kernel or by the user. Values beyond `limits` need not be distinguished.
     """
 
     nodes: tuple[Node, ...]
@@ -119,7 +120,7 @@ class Group:
     limits: tuple[float, float] = (-math.inf, math.inf)
 
     def widened(self, factor: float) -> Group:
-        """The same with a range that is so many times as wide."""
+        """Return the group with a range wider by this factor."""
         (low, high), dtype, name = self.params.range(), self.params.dtype, self.nodes[0].tensor.name
         params = QuantParams.from_range(low * factor, high * factor, dtype, self.symmetric, name=name)
         return replace(self, params=params)
@@ -127,9 +128,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Constants:
-    """What takes the place of a model's constants.
+    """What replaces a model's constants.
 
-    `values` are numbers by key, `keys` the one that each use reads: uses with the same key go on sharing their bytes.
+    `values` are arrays by key, `keys` the key that each use reads: uses with the same key keep sharing their bytes.
     `grids` are the parameters of weights.
     """
 
@@ -138,7 +139,7 @@ class Constants:
     grids: Mapping[Use, QuantParams] = field(default_factory=dict)
 
     def at(self, use: Use) -> Array | None:
-        """The numbers at `use`: the new ones, or those of the file."""
+        """Return the values at `use`: the new ones, or those of the file."""
         key, tensor = self.keys.get(use), use.op.inputs[use.slot]
         if key is not None:
             return self.values[key]
@@ -147,16 +148,16 @@ class Constants:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Displayed):
-    """What each tensor of a graph is stored as, and what each use of it wants; rewriting converts where the two differ.
+    """How each tensor of a graph is stored, and what each use of it wants; rewriting converts where the two differ.
 
     `schemes` are the ops that compute in integers, `groups` and `constants` what their parameters follow from (see
     `derive`): `stored` has an entry for every activation that is not float, `wanted` one for every use that is not
-    float, of activations and of constants. `packed` says how constants are held that float ops read, `dynamic` for
-    which of these ops the target is the reason. `inputs` and `outputs` are what the graph's own are for the caller.
-    `index` is the graph's place in its model. `bias_limit` is the greatest integer that the target takes in a bias.
-    `verdicts` say where each op will run on the target, `wide_ops` why ops have 16 bits though the recipe asks for 8.
-    `received` is what ops that call other graphs return as integers. `origins` tells of tensors, and of places where
-    they are read, that have parameters which were given.
+    float, of activations and of constants. `packed` says how constants of float ops are stored, `dynamic` for which of
+    these ops the target is the reason. `inputs` and `outputs` are the graph's own as the caller sees them. `index` is
+    the graph's position in its model. `bias_limit` is the largest integer that the target accepts in a bias. `verdicts`
+    say where each op will run on the target, `wide_ops` why ops have 16 bits although the recipe asks for 8. `received`
+    is what ops that call other graphs return as integers. `origins` records tensors and uses whose parameters were
+    given.
     """
 
     graph: Graph
@@ -186,11 +187,11 @@ class Plan(Displayed):
         return next((group.params for group in self.groups if node in group.nodes), None)
 
     def form(self, use: Use) -> Form | None:
-        """What the numbers at `use` are held in; None if they are float."""
+        """Return how the values at `use` are stored; None if they are float."""
         return self.packed[use].form if use in self.packed else self.wanted.get(use)
 
     def origin(self, place: Tensor | Use) -> str | None:
-        """Who gave the parameters of a tensor, or those by which it is read; None if they were measured or computed."""
+        """Return who gave the parameters of a tensor or use; None if they were measured or computed."""
         given = self.origins.get(place)
         held = self.form(place) if isinstance(place, Use) else self.stored.get(place)
         return given.text if given is not None and given.form == held else None
@@ -202,7 +203,7 @@ class Plan(Displayed):
         return {tensor: text for tensor, text in found if text is not None}
 
     def key(self, use: Use) -> str:
-        """A name for the numbers at `use`, unlike that of any other use in the model."""
+        """Return a key for the values at `use` that is unique in the model."""
         return f"{self.index}:{self._positions[use.op]}:{use.slot}"
 
     @cached_property
@@ -210,18 +211,19 @@ class Plan(Displayed):
         return {op: k for k, op in enumerate(self.graph.ops)}
 
     def with_float_ends(self) -> Plan:
-        """The same, with float inputs and outputs for the caller."""
+        """Return the plan with float inputs and outputs for the caller."""
         stored = {t: p for t, p in self.stored.items() if t not in self.inputs}
         return replace(self, inputs={}, outputs={}, stored=stored)
 
     def with_float_calls(self) -> Plan:
-        """The same, with floats for the graphs that its ops call, as if it were the only plan."""
+        """Return the plan with floats for the graphs that its ops call, as if it were the only plan."""
         stored = {t: p for t, p in self.stored.items() if t not in self.received}
         wanted = {use: p for use, p in self.wanted.items() if not any(use.op.graphs())}
         return replace(self, received={}, stored=stored, wanted=wanted)
 
     def without(self, ops: Collection[Op]) -> Plan:
-        """The same with these ops in float. All others keep their parameters, so that nothing is decided anew."""
+        """Return the plan with these ops in float. All others keep their parameters, so that nothing is decided
+        again."""
         left = set(ops)
         states = {t for op in left for t in op.inputs if t is not None and t.is_variable}
         made = states.union(*(op.outputs for op in left))
@@ -236,14 +238,14 @@ class Plan(Displayed):
         )
 
     def on(self, twin: Graph) -> Plan:
-        """What rewriting needs of this plan, for an exact copy of the graph."""
+        """Return what rewriting needs of this plan, for an exact copy of the graph."""
         tensors = dict(zip(self.graph.tensors, twin.tensors, strict=True))
         ops = dict(zip(self.graph.ops, twin.ops, strict=True))
         carried_out = replace(self, groups=(), skipped=(), repairs=(), dynamic={}, verdicts={}, wide_ops={}, origins={})
         return carried_out.mapped(twin, tensors.__getitem__, ops.__getitem__)
 
     def mapped(self, graph: Graph, tensor: Callable[[Tensor], Tensor], op: Callable[[Op], Op]) -> Plan:
-        """The plan with other objects in the places of tensors and ops."""
+        """Return the plan with tensors and ops replaced."""
 
         def node(n: Node) -> Node:
             return Held(tensor(n.tensor), n.dtype) if isinstance(n, Held) else use(n)
@@ -334,14 +336,15 @@ class Plan(Displayed):
 
 @dataclass(frozen=True, repr=False)
 class Planned(Brief):
-    """A float model, prepared, and what is to be done with its graphs; `notes` are for whoever asked for it."""
+    """A prepared float model, and the plans for its graphs; `notes` are for the user."""
 
     model: Model
     plans: tuple[Plan, ...]
     notes: tuple[str, ...] = ()
 
     def with_float_ends(self) -> Planned:
-        """With float inputs and outputs of the model; what its graphs pass to each other stays as it is."""
+        """Return the plans with float inputs and outputs of the model; what its graphs pass to each other is
+        unchanged."""
         called = called_graphs(self.model)
         plans = (plan if plan.graph in called else plan.with_float_ends() for plan in self.plans)
         return replace(self, plans=tuple(plans))

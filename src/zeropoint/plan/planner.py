@@ -1,4 +1,4 @@
-"""From a float model and a request to plans: prepare once, then match, solve and derive as often as ranges change."""
+"""From a float model and a request to plans: prepare once, then match, solve and derive whenever ranges change."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ from .weights import bias_use, scale_axis, weight_params
 
 @dataclass(frozen=True)
 class Matched:
-    """The ops of a graph that compute in integers (`schemes`) or hold integers beside float arithmetic (`dynamic`), why
-    others stay float (`skipped`), and what the target wants with a zero point of 0 (`symmetric`).
+    """The ops of a graph that compute in integers (`schemes`) or have integer weights with float arithmetic
+    (`dynamic`), why others stay float (`skipped`), and where the target demands zero point 0 (`symmetric`).
 
-    `request` and `ranges` are what it follows from, `before` is what there are kernels for, whatever is quicker. Ways
-    to choose a range within what was seen make no difference.
+    `request` and `ranges` are what it was derived from; `before` is what has kernels, regardless of speed. Range
+    methods that choose within the observed range make no difference.
     """
 
     request: Request
@@ -69,25 +69,25 @@ class Matched:
         return self.is_for(request) and limits[0] == limits[1]
 
     def is_for(self, request: Request) -> bool:
-        """Whether the same is asked for, but for ranges."""
+        """Whether the request is the same except for ranges."""
         own = self.request
         alike = replace(request, method=own.method, methods=own.methods, effort=own.effort, limits=own.limits)
         return request.stats is own.stats and alike == own
 
 
 GridKey = tuple[Buffer | None, tuple[int, ...], int | None, Levels]
-"""The bytes of weights, their shape, the axis along which they have scales, and the levels of their integers."""
+"""The bytes of weights, their shape, the axis of their scales, and the levels of their integers."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A float model that can be planned: folded, with biases to correct.
+    """A float model that is ready for planning: folded, with biases to correct.
 
     `keys` are the names by which statistics know the tensors, from before the model was edited; `trained` is what
-    training left in it. Candidates with other ranges share it, and what was computed of its constants: the parameters
-    of weights (`grids`), how far their rounding shifts the outputs (`shifts`), their integers (`integers`); the
-    `functions` that its graphs compute; which of their ops compute in integers, as the last plan has it (`matched`);
-    and what the target that it was prepared for says of ops (`verdicts`).
+    quantization-aware training left in it. Candidates with other ranges share it, and everything computed from its
+    constants: the parameters of weights (`grids`), how far their rounding shifts the outputs (`shifts`), their integers
+    (`integers`); the `functions` that its graphs compute; which of their ops compute in integers, according to the last
+    plan (`matched`); and what the target says about its ops (`verdicts`).
     """
 
     model: Model
@@ -101,7 +101,7 @@ class Prepared:
     verdicts: dict[tuple[Op, Scheme], OpVerdict] = field(default_factory=dict, compare=False, repr=False)
 
     def grid(self, tensor: Tensor, axis: int | None, levels: Levels) -> QuantParams:
-        """The parameters of a constant that is used as weights."""
+        """Return the parameters of a constant that is used as weights."""
         key = tensor.buffer, tensor.shape, axis, levels
         if key not in self.grids:
             assert tensor.data is not None
@@ -109,9 +109,9 @@ class Prepared:
         return self.grids[key]
 
     def copied(self) -> tuple[Prepared, dict[Tensor, Tensor]]:
-        """The same model, to be edited, and its tensors by those of this one; without what training left.
+        """Return a copy of the model for editing, without what training left, and its tensors by those of this one.
 
-        What was computed of its constants goes by their bytes, and those that are edited get others.
+        Caches of its constants are keyed by their bytes, so edited constants get new entries.
         """
         copy = copy_model(self.model)
         pairs = list(zip(self.model.graphs, copy.graphs, strict=True))
@@ -122,27 +122,27 @@ class Prepared:
         return Prepared(copy, keys, trained, grids=self.grids, integers=self.integers), twins
 
     def with_new(self, made: Mapping[Tensor, Range | Tensor]) -> Prepared:
-        """With the ranges of tensors that edits have put into the model, or other tensors that have the same."""
+        """Return the model with the ranges of tensors that edits have added, or other tensors with the same range."""
         implied = self.trained.implied.merge(Ranges({t.name: r for t, r in made.items() if isinstance(r, Range)}))
         known = {t: self.keys.get(r, r.name) if isinstance(r, Tensor) else t.name for t, r in made.items()}
         return replace(self, keys={**self.keys, **known}, trained=replace(self.trained, implied=implied))
 
     def curves(self, graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[Curve, ...]:
-        """The functions of one tensor that a graph computes."""
+        """Return the functions of one tensor that a graph computes."""
         if graph not in self.functions:
             self.functions[graph] = curves(graph, ops)
         return self.functions[graph]
 
 
 def prepare_model(model: Model, request: Request) -> Prepared:
-    """A copy of `model`, ready to be planned; raises if the request does not fit it."""
+    """Return a copy of `model`, ready for planning; raises if the request does not fit it."""
     require_float_part(model, request.recipe, request.ops)
     request.require_consistent()
     if request.stats is not None:
         request.stats.require(model)
     request.ranges.require(model)
     copy = copy_model(model)
-    keys = tensor_keys(copy)  # as in the statistics: preparing takes tensors away, and names repeat
+    keys = tensor_keys(copy)  # as in the statistics: preparing removes tensors, and names repeat
     keys |= {new: keys[old] for new, old in inline_composites(copy, request.recipe).items()}
     bind_constants(copy)
     with signatures_follow(copy):
@@ -160,7 +160,7 @@ def prepare_model(model: Model, request: Request) -> Prepared:
 
 
 def _decomposed(prepared: Prepared, request: Request) -> Prepared:
-    """With ops that have no integer kernels written as ops that do; the model is changed in place."""
+    """Replace ops that have no integer kernels by ops that do; the model is edited in place."""
     given = prepared.trained.ranges.merge(request.ranges)
     ranges = None if request.stats is None and given.is_empty else ranges_of(prepared, request)
 
@@ -172,7 +172,7 @@ def _decomposed(prepared: Prepared, request: Request) -> Prepared:
 
 
 def require_float_part(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec]) -> None:
-    """Raise if there is nothing to do: the model is quantized already, or no op of it has an integer kernel."""
+    """Raise if there is nothing to do: the model is already quantized, or none of its ops has an integer kernel."""
     if recipe.has_integer_ops and not has_float_part(model, ops):
         raise InvalidModel(
             "the model has no float arithmetic that LiteRT could do in integers; "
@@ -183,9 +183,9 @@ def require_float_part(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec]) 
 
 
 def with_matched_rules(model: Model, request: Request) -> Request:
-    """`request` with rules that call ops as the file does, where they had the short names that people are shown.
+    """Return `request` with full op names in rules that use the short names shown to users.
 
-    Raises for rules that no op matches, unless these are allowed: most likely they are misspelt.
+    Raises for rules that match no op, unless these are allowed: most likely they are misspelled.
     """
     ops = [op for graph in model.graphs for op in graph.ops]
     if request.recipe.unmatched(ops):
@@ -204,7 +204,7 @@ def with_matched_rules(model: Model, request: Request) -> Request:
 
 
 def _give_biases(graph: Graph, request: Request) -> None:
-    """Add a bias of zeros to layers that lack one, so that there is something to correct."""
+    """Add a bias of zeros to layers without one, so that there is something to correct."""
     for op in graph.ops:
         spec, scheme = request.ops.get(op.kind), request.recipe.scheme(op)
         rounds = scheme.weights is not None and scheme.weights.is_integer
@@ -219,11 +219,11 @@ def _give_biases(graph: Graph, request: Request) -> None:
 
 
 def ranges_of(prepared: Prepared, request: Request) -> TensorRanges:
-    """The range of every tensor, as the request has it."""
+    """Return the range of every tensor, as requested."""
     given = prepared.trained.ranges.merge(request.ranges)
     if request.recipe.has_integer_ops and request.stats is None and given.is_empty:
         raise InvalidSample(
-            f"nothing tells the ranges of the tensors; give representative data ({argument('data')}), statistics of it "
+            f"the ranges of the tensors are not known; give representative data ({argument('data')}), statistics of it "
             f"({argument('stats')}), or the ranges themselves ({argument('ranges')})"
         )
     prescribed = frozenset(name for name, entry in request.ranges.entries.items() if entry.params is not None)
@@ -257,7 +257,8 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
 
 
 def _plan_graphs(graphs: Sequence[Graph], prepared: Prepared, request: Request, ranges: TensorRanges) -> list[Plan]:
-    """Each by itself, with floats between a graph and those that it calls; again, where integers can pass there."""
+    """Plan each graph by itself, with floats between a graph and those it calls; then again, if integers can pass
+    there."""
     called, inner = called_graphs(prepared.model), replace(request, interface=Interface())
     asked = {graph: inner if graph in called else request for graph in graphs}
     plans = [_plan_graph(graph, prepared, asked[graph], ranges) for graph in graphs]
@@ -303,7 +304,7 @@ def _plan_graph(
     schemes, dynamic, skipped = matched.schemes, matched.dynamic, list(matched.skipped)
     seen, curves = ranges, prepared.curves(graph, ops)
     states, wide = _states(graph, prepared, request), dict[Op, str]()
-    while True:  # ends, as every round but the last leaves out an op, or changes its bits, once each way
+    while True:  # terminates, because every round but the last drops an op, or changes its bits once in each direction
         ranges = seen.limited(saturation(graph, schemes, ops, curves, seen))
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
         exposed = _exposed(graph, schemes)
@@ -330,7 +331,8 @@ def _plan_graph(
 
 
 def _fitted(plan: Plan, request: Request, seen: TensorRanges) -> tuple[Plan, tuple[Skipped, ...]]:
-    """The plan with scales that kernels and target take, and the ops that would compute something else nevertheless."""
+    """Return the plan with scales that kernels and target accept, and the ops that would still compute something
+    else."""
     ops = request.ops
     plan, refused = fit_scales(plan, ops, request.target)
     refused = refused or (*coarse_tables(plan, ops, seen), *unfit_outputs(plan, ops, seen))
@@ -338,19 +340,19 @@ def _fitted(plan: Plan, request: Request, seen: TensorRanges) -> tuple[Plan, tup
 
 
 def _reasons(wide: Mapping[Op, str], schemes: Mapping[Op, Scheme], matcher: Matcher) -> dict[Op, str]:
-    """Why ops have 16 bits though the recipe asks for 8."""
+    """Return why ops have 16 bits although the recipe asks for 8."""
     known = {**wide, **{op: island.why for op in schemes if (island := matcher.island(op))}}
     return {op: known[op] for op, scheme in schemes.items() if _is_wide(scheme) and op in known}
 
 
 def _states(graph: Graph, prepared: Prepared, request: Request) -> tuple[tuple[Tensor, Tensor], ...]:
-    """Inputs and outputs of the graph that are the same state."""
+    """Return inputs and outputs of the graph that are the same state."""
     by_key = {prepared.keys[t]: t for t in (*graph.inputs, *graph.outputs) if t in prepared.keys}
     return tuple((by_key[a], by_key[b]) for a, b in request.states if a in by_key and b in by_key)
 
 
 def _exposed(graph: Graph, schemes: Mapping[Op, Scheme]) -> set[Tensor]:
-    """What callers, and ops that compute in float, read."""
+    """Return the tensors that callers and float ops read."""
     return {*graph.outputs, *(t for op in graph.ops if op not in schemes for t in op.inputs if t is not None)}
 
 
@@ -361,7 +363,7 @@ def _is_wide(scheme: Scheme) -> bool:
 def _weight_grids(
     schemes: Mapping[Op, Scheme], prepared: Prepared, ops: Mapping[str, OpSpec], ranges: TensorRanges
 ) -> dict[Use, QuantParams]:
-    """The parameters of weights: those that they were trained with, or the ones that hold their values."""
+    """Return the parameters of weights: those that they were trained with, or those that cover their values."""
     grids = {}
     for op, scheme in schemes.items():
         spec, levels = ops[op.kind], scheme.levels
@@ -385,5 +387,5 @@ def refuse_float(planned: Planned) -> None:
         raise UnsupportedOp(
             f"{len(skipped)} {'op' if len(skipped) == 1 else 'ops'} cannot be computed in integers:",
             *(f"  {s}" for s in skipped),
-            f"leave out {argument('strict', True)} to keep them in float between integer ops, or change the model",
+            f"omit {argument('strict', True)} to keep them in float between integer ops, or change the model",
         )

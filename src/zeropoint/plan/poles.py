@@ -1,4 +1,4 @@
-"""What ops divide by, and take logarithms of: rounding must not make zeros of it."""
+"""Divisors and arguments of logarithms: rounding must not turn them into zeros."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from .plan import Plan, Skipped
 from .tensor_ranges import TensorRanges
 
 FEWEST_STEPS = 2.0
-"""Half a step is lost in rounding, and kernels may be off by one more: of 8 bits, as weights have no more than that."""
+"""Rounding costs half a step, and kernels may be off by one more: in 8 bits, because weights have no more."""
 
 WIDE = 2.0
-"""Times the range of what was measured."""
+"""Multiple of the measured range."""
 
 ZERO_TO_ZERO = Trait.TIED | Trait.HOMOGENEOUS | Trait.MULTIPLIES | Trait.KEEPS_ZERO
 PASSES_ERRORS_ON = Trait.TIED | Trait.HOMOGENEOUS | Trait.ADDS | Trait.SUBTRACTS
-"""Of ops whose results are off by about as much as their inputs, whatever range they have."""
+"""Ops whose results are off by about as much as their inputs, whatever their range."""
 
 
 def rounded_to_poles(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
-    """Ops that have to stay float: rounding gives their integers zeros, of which they, or others, make infinity."""
+    """Yield ops that have to stay float: rounding may turn their integers into zeros, from which they, or others,
+    compute infinity."""
     uses = Uses(plan.graph)
     for use in _poles(plan, ops):
         if use.op not in plan.schemes:
@@ -40,7 +41,7 @@ def rounded_to_poles(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges
 def _makers_of_zeros(
     use: Use, uses: Uses, plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges
 ) -> Iterator[Skipped]:
-    """Ops in integers that make what an op in float reads, and those before them that would make it zero."""
+    """Yield integer ops that produce the input of a float op, and those before them that could turn it into zero."""
     waiting = [use.tensor]
     for read in waiting:  # which grows meanwhile
         maker, stored = uses.producer(read), plan.stored.get(read)
@@ -57,7 +58,7 @@ def _makers_of_zeros(
 
 
 def _poles(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Use]:
-    """Where ops make infinity of zeros."""
+    """Yield uses where ops turn zeros into infinity."""
     for op in (op for op in plan.graph.ops if op.kind in ops and _has_pole(op, ops[op.kind])):
         for slot, tensor in enumerate(op.inputs):
             role = ops[op.kind].input_role(slot)
@@ -66,20 +67,21 @@ def _poles(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Use]:
 
 
 def _has_pole(op: Op, spec: OpSpec) -> bool:
-    """Whether the op makes infinity of zero, as far as that depends on more than its kind."""
+    """Whether the op turns zero into infinity, as far as that depends on more than its kind."""
     function = None if spec.table is None else spec.table(op)
     with np.errstate(divide="ignore"):
         return function is None or not np.isfinite(function(np.zeros(1))).all()
 
 
 def _reaches_too_far(op: Op, plan: Plan, ranges: TensorRanges) -> bool:
-    """Whether the end of the output's range, which kernels take for infinity, lies beyond all that was measured."""
+    """Whether the end of the output's range, which kernels use for infinity, lies beyond everything measured."""
     (low, high), (least, greatest) = ranges.bounds(op.outputs[0]), plan.stored[op.outputs[0]].range()
     return greatest - least > WIDE * (max(high, 0.0) - min(low, 0.0))
 
 
 def _coarsest_step(tensor: Tensor, uses: Uses, plan: Plan, ops: Mapping[str, OpSpec]) -> float:
-    """Of the integers that the values went through: what coarse ones have lost, finer ones do not bring back."""
+    """Return the coarsest step of the integers that the values passed through: finer ones do not restore what is
+    lost."""
     steps, waiting = [], [tensor]
     for made in waiting:  # which grows meanwhile
         maker, stored = uses.producer(made), plan.stored.get(made)

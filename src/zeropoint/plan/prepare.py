@@ -1,4 +1,4 @@
-"""Folds that make a model plainly float before it is planned. The model computes the same as before."""
+"""Folds that turn a model into a plain float model before planning. The model computes the same as before."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .qdq import Trained, take_trained
 
 
 def prepare(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec] = OPS) -> Trained:
-    """Edit `model` in place; return what training left in it, and how its constants were held.
+    """Edit `model` in place; return what training left in it, and how its constants were stored.
 
-    Ops that `recipe` tells apart stay apart.
+    Ops to which `recipe` gives different schemes are not fused.
     """
-    for graph in entry_graphs(model):  # others stay as they are
+    for graph in entry_graphs(model):  # other graphs stay unchanged
         _fold_sparse(graph, recipe)
     trained = take_trained(model, ops)
     unpacked = _Unpacked(dict(trained.constants), dict(trained.packed))
@@ -50,7 +50,7 @@ def prepare(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec] = OPS) -> Tr
 
 
 def _fuse_activations(graph: Graph, recipe: Recipe, ops: Mapping[str, OpSpec]) -> None:
-    """Let an op apply the ReLU behind it: its integers then need not reach below zero only to be cut off."""
+    """Fuse a ReLU into the op before it: its integers then need not cover negative values that are cut off anyway."""
     codes = {f.name: code for code, f in enumerate(FUSED_ACTIVATIONS) if f.bounds is not None}
     uses = Uses(graph)
     for op in list(graph.ops):
@@ -69,10 +69,10 @@ def _fuse_activations(graph: Graph, recipe: Recipe, ops: Mapping[str, OpSpec]) -
 
 
 def _drop_pools_of_one(graph: Graph) -> None:
-    """Take out pooling that returns what it reads: windows of 1x1 in steps of 1, without an activation.
+    """Remove pooling that is the identity: windows of 1x1 with stride 1, without an activation.
 
-    Behind an op with a fused activation, LiteRT's delegate leaves out the convolution before them, or returns what
-    happens to be in memory (ai-edge-litert 2.3). What the graph returns keeps its name: a RESHAPE copies it.
+    After an op with a fused activation, LiteRT's delegate drops the convolution before them, or returns uninitialized
+    memory (ai-edge-litert 2.3). What the graph returns keeps its name: a RESHAPE copies it.
     """
     for op in [op for op in graph.ops if op.kind in ("MAX_POOL_2D", "AVERAGE_POOL_2D")]:
         sizes = [op.option(name) for name in ("filterWidth", "filterHeight", "strideW", "strideH")]
@@ -87,7 +87,7 @@ def _drop_pools_of_one(graph: Graph) -> None:
 
 
 def _quotient_to_product(graph: Graph, op: Op) -> None:
-    """A division by a constant, as a product with its reciprocal.
+    """Replace a division by a constant by a product with its reciprocal.
 
     The integer kernel of DIV shifts by more than 31 bits, and so garbles the quotients of small numbers (LiteRT 2.3).
     """
@@ -103,7 +103,7 @@ def _quotient_to_product(graph: Graph, op: Op) -> None:
 
 
 def _global_pool_to_mean(graph: Graph, op: Op) -> None:
-    """An average over the whole image, as a mean: the integer kernel of that one has an output scale of its own."""
+    """Replace an average over the whole image by MEAN, whose integer kernel has its own output scale."""
     source = op.inputs[0] if op.kind == "AVERAGE_POOL_2D" else None
     if source is None or len(source.shape) != 4 or op.option("fusedActivationFunction") != 0:
         return
@@ -114,7 +114,7 @@ def _global_pool_to_mean(graph: Graph, op: Op) -> None:
 
 
 def _flatten_biases(graph: Graph, op: Op, ops: Mapping[str, OpSpec]) -> None:
-    """Biases as vectors: kernels only count their elements, but scales lie along one axis."""
+    """Make biases vectors: kernels only count their elements, but scales lie along one axis."""
     for slot, tensor in enumerate(op.inputs):
         is_bias = op.kind in ops and isinstance(ops[op.kind].input_role(slot), Bias)
         if is_bias and tensor is not None and tensor.data is not None and tensor.data.ndim != 1:
@@ -124,9 +124,9 @@ def _flatten_biases(graph: Graph, op: Op, ops: Mapping[str, OpSpec]) -> None:
 
 @dataclass
 class _Unpacked:
-    """Makes constants float32 that the file holds in fewer bits, and remembers their parameters and their form.
+    """Converts constants that the file stores in fewer bits to float32, and remembers their parameters and form.
 
-    The numbers are those that the float kernels compute with: rounding them by the same parameters loses nothing.
+    The values are those that the float kernels compute with: quantizing them with the same parameters loses nothing.
     """
 
     grids: dict[Tensor, QuantParams]
@@ -135,7 +135,7 @@ class _Unpacked:
     _buffers: dict[tuple[Buffer | None, QuantParams, tuple[int, ...]], Buffer | None] = field(default_factory=dict)
 
     def fold_float16(self, graph: Graph, op: Op) -> None:
-        """A constant that is kept in float16 and unpacked for float arithmetic."""
+        """Fold a constant that is stored in float16 and converted for float arithmetic."""
         source = op.inputs[0]
         if source is None or source.dtype is not DType.FLOAT16 or source.data is None:
             return
@@ -146,14 +146,14 @@ class _Unpacked:
             self.packed[constant] = Packed(DType.FLOAT16, True)
 
     def take_weights(self, graph: Graph, op: Op, spec: OpSpec) -> None:
-        """The integer weights of an op that computes with float activations."""
+        """Convert the integer weights of an op that computes with float activations."""
         for slot, tensor in enumerate(op.inputs):
             params = None if tensor is None or spec.held(slot) is None else _stored_params(tensor)
             if tensor is None or tensor.data is None or params is None:
                 continue
             if tensor not in self._floats:
                 constant = Tensor.constant(tensor.name, dequantize(tensor.data, params), DType.FLOAT32)
-                spot = tensor.buffer, params, tensor.shape  # what shared its bytes goes on sharing them
+                spot = tensor.buffer, params, tensor.shape  # tensors that shared its bytes keep sharing them
                 constant.buffer = self._buffers.setdefault(spot, constant.buffer)
                 self._floats[tensor], self.packed[constant] = constant, Packed(params, False)
                 if params.block is None:
@@ -162,7 +162,7 @@ class _Unpacked:
 
 
 def _stored_params(tensor: Tensor) -> QuantParams | None:
-    """How the integers of a constant stand for reals, if that is understood and fits its shape."""
+    """Return the parameters of a constant's integers, if they are valid and fit its shape."""
     stored = tensor.quantization
     if stored is not None and isinstance(stored.details, BlockScales):
         scales, zeros = stored.details.scales.data, stored.details.zero_points
@@ -181,7 +181,7 @@ def _stored_params(tensor: Tensor) -> QuantParams | None:
 
 
 def _fold_sparse(graph: Graph, recipe: Recipe) -> None:
-    """A sparse constant becomes a dense one where integer kernels are to read it, which take no other."""
+    """Make a sparse constant dense if integer kernels are to read it, which take no other."""
     uses = Uses(graph)
     for op in [op for op in graph.ops if op.kind == "DENSIFY"]:
         readers = [use.op for use in uses.readers(op.outputs[0])]

@@ -1,7 +1,7 @@
-"""What training with quantization left in a graph: FAKE_QUANT ops, and QUANTIZE with DEQUANTIZE behind it.
+"""What quantization-aware training left in a graph: FAKE_QUANT ops, and pairs of QUANTIZE and DEQUANTIZE.
 
-Such a mark says which integers a tensor is going to be held in. The marks are taken out of the graph, and what they say
-is kept: parameters of constants and of activations, and what follows from those for tensors without a mark.
+Such a mark says which integers a tensor is going to be stored in. The marks are removed from the graph, and their
+information is kept: parameters of constants and of activations, and what follows from those for tensors without a mark.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from .plan import Packed
 
 @dataclass(frozen=True)
 class Trained:
-    """`ranges` are those of activations with a mark, `implied` those that follow from them where nothing was measured.
+    """What training left: `ranges` of activations with a mark, and `implied` ranges that follow from them where nothing
+    was measured.
 
     `constants` have the parameters of marked constants, whose values lie on that grid. `uses` are places that read a
-    tensor through a mark of their own, other than the tensor's first. `packed` says how the file held constants that it
-    had in fewer bits than float32.
+    tensor through a mark of their own, other than the tensor's first. `packed` says how the file stored constants that
+    it had in fewer bits than float32.
     """
 
     ranges: Ranges = field(default_factory=lambda: Ranges({}))
@@ -41,7 +42,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class _Mark:
-    """The op that a marked tensor comes out of, the range, and the parameters if they are of a type that kernels have.
+    """The op that produces a marked tensor, the range, and the parameters if kernels have their type.
 
     `grid` are the parameters for constants: those of fewer than 8 bits as int8 with the same steps.
     """
@@ -61,7 +62,7 @@ def has_trained_ranges(model: Model) -> bool:
 
 
 def take_trained(model: Model, ops: Mapping[str, OpSpec]) -> Trained:
-    """Take the marks out of the entry graphs of `model`, in place."""
+    """Remove the marks from the entry graphs of `model`, in place, and return what they say."""
     taker = _Taker(tensor_keys(model))
     for graph in entry_graphs(model):
         for mark in list(_marks(graph)):
@@ -74,7 +75,7 @@ def take_trained(model: Model, ops: Mapping[str, OpSpec]) -> Trained:
 def implied_ranges(
     model: Model, ops: Mapping[str, OpSpec], keys: Mapping[Tensor, str], given: Mapping[str, Range]
 ) -> Ranges:
-    """What follows from ranges for tensors that have none: along ops that keep or fix the range of what they read."""
+    """Return ranges for tensors that have none, as implied along ops that keep or fix the range of their inputs."""
     known = dict(given)
     for graph in entry_graphs(model) if known else ():
         _follow(graph, ops, keys, known)
@@ -82,7 +83,7 @@ def implied_ranges(
 
 
 def _marks(graph: Graph) -> Iterator[_Mark]:
-    """Marks in the order of the graph; of pairs, each DEQUANTIZE is one. Constants stay as outputs of a graph."""
+    """Yield marks in graph order; for pairs, the DEQUANTIZE. Constants that are graph outputs are left alone."""
     uses = Uses(graph)
     for op in graph.ops:
         source = _marked(op, uses)
@@ -91,9 +92,9 @@ def _marks(graph: Graph) -> Iterator[_Mark]:
 
 
 def _marked(op: Op, uses: Uses) -> Tensor | None:
-    """The float tensor, or the integer constant, that a mark stands behind; None if the op is no mark.
+    """Return the float tensor, or the integer constant, that a mark applies to; None if the op is not a mark.
 
-    Of QUANTIZE and DEQUANTIZE, integers must be made only to be turned back: nothing else reads them.
+    QUANTIZE and DEQUANTIZE form a mark only if nothing else reads the integers between them.
     """
     source = op.inputs[0] if op.inputs and op.kind in ("FAKE_QUANT", "DEQUANTIZE") else None
     if source is None or op.kind == "FAKE_QUANT":
@@ -109,13 +110,14 @@ def _marked(op: Op, uses: Uses) -> Tensor | None:
 
 
 def _fake_quant(op: Op) -> _Mark:
-    """The kernel's arithmetic: q in [0 or 1, 2**bits - 1], zero nudged to an integer."""
+    """Return the mark of a FAKE_QUANT op, with the kernel's arithmetic: q in [0 or 1, 2**bits - 1], zero nudged to an
+    integer."""
     low, high = min(0.0, float(op.option("min"))), max(0.0, float(op.option("max")))
     bits, least = int(op.option("numBits", 8)) or 8, int(bool(op.option("narrowRange")))
     greatest, origin = 2**bits - 1, f"{op.kind} in the model"
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         return _Mark(op, Range(low, high, origin), None)
-    # In float32, as the kernel: a zero in the middle between two integers is common.
+    # In float32, as in the kernel: a zero halfway between two integers is common.
     scale = float(np.float32(high - low) / np.float32(greatest - least))
     zero = min(max(math.floor(least - np.float32(low) / np.float32(scale) + np.float32(0.5)), least), greatest)
     low, high = scale * (least - zero), scale * (greatest - zero)
@@ -126,15 +128,16 @@ def _fake_quant(op: Op) -> _Mark:
 
 
 def _few_levels(scale: float, above: int) -> QuantParams:
-    """An activation of fewer than 8 bits in int8, its `above` levels over zero at the end of the type.
+    """Return an activation of fewer than 8 bits as int8, with its `above` positive levels at the end of the type.
 
-    Kernels saturate there, as the trained graph does; at the other end a ReLU cuts off, if there is one.
+    Kernels saturate there, as the trained graph does; at the other end a ReLU clips, if there is one.
     """
     return QuantParams((scale,), (DType.INT8.max - above,), DType.INT8)
 
 
 def _pair(op: Op) -> _Mark:
-    """What the integers in front of a DEQUANTIZE say. Activations have one scale, and for 16 bits no zero point."""
+    """Return the mark of the integers before a DEQUANTIZE. Activations have one scale, and for 16 bits no zero
+    point."""
     source = op.inputs[0]
     assert source is not None
     assert source.params is not None
@@ -151,7 +154,7 @@ def _pair(op: Op) -> _Mark:
 
 @dataclass
 class _Taker:
-    """Takes out marks one by one and collects what they say."""
+    """Removes marks one by one and collects what they say."""
 
     keys: Mapping[Tensor, str]
     ranges: dict[str, Range] = field(default_factory=dict)
@@ -178,9 +181,9 @@ class _Taker:
             graph.ops.remove(first)
 
     def _take_constant(self, graph: Graph, mark: _Mark, source: Tensor) -> None:
-        """The constant's values on the grid of the mark, in place of the mark's result."""
+        """Replace the mark's result by the constant's values on the grid of the mark."""
         result, values = mark.op.outputs[0], _on_grid(source, mark)
-        result.shape = values.shape  # TensorFlow leaves out the shape of what it makes of constants (2.21)
+        result.shape = values.shape  # TensorFlow omits the shape of converted constants (2.21)
         constant = Tensor.constant(result.name, values, DType.FLOAT32)
         fold_into_constant(graph, mark.op, constant)
         if mark.grid is not None:
@@ -189,7 +192,7 @@ class _Taker:
             self.packed[constant] = Packed(source.params, True)
 
     def transpose_constants(self, graph: Graph) -> None:
-        """Marked constants in the order of axes in which ops read them: litert-torch (0.10) turns PyTorch's round."""
+        """Put marked constants in the axis order in which ops read them: litert-torch (0.10) transposes PyTorch's."""
         for op in [op for op in graph.ops if op.kind == "TRANSPOSE" and op.outputs[0] not in graph.outputs]:
             source, order = op.inputs[:2]
             grid = self.constants.get(source) if source is not None else None
@@ -204,7 +207,7 @@ class _Taker:
             self.constants[constant] = QuantParams(grid.scales, grid.zero_points, grid.dtype, moved)
 
     def _take_activation(self, uses: Uses, mark: _Mark, source: Tensor) -> None:
-        """The first mark is the tensor's own; another one holds only for those who read through it."""
+        """Take the first mark as the tensor's own; further ones apply only to those who read through them."""
         result = mark.op.outputs[0]
         own = self.ranges.setdefault(self.keys[source], mark.range)
         self.ranges[self.keys[result]] = mark.range
@@ -220,7 +223,7 @@ def _on_grid(source: Tensor, mark: _Mark) -> Array:
         return dequantize(data, source.params)
     if grid is None:
         return data
-    # Kernels want weights without the lowest integer, and so does training with a narrow range.
+    # Kernels require weights without the lowest integer, as does training with a narrow range.
     inside = np.clip(data, np.float32(mark.range.low), np.float32(mark.range.high))
     return dequantize(quantize(inside, grid, narrow=grid.is_symmetric), grid)
 
@@ -229,7 +232,7 @@ def _on_grid(source: Tensor, mark: _Mark) -> Array:
 
 
 def _follow(graph: Graph, ops: Mapping[str, OpSpec], keys: Mapping[Tensor, str], known: dict[str, Range]) -> None:
-    """Add ranges of tensors without a mark: along ops that only move values, cut them off, or have a fixed output."""
+    """Add ranges of tensors without a mark, along ops that only move values, clip them, or have a fixed output."""
     before = -1
     while len(known) > before:
         before = len(known)
@@ -252,7 +255,7 @@ def _is_float_activation(tensor: Tensor) -> bool:
 
 
 def _forward(op: Op, spec: OpSpec, inputs: list[Range | None]) -> Range | None:
-    """The range of an op's output that those of its inputs imply."""
+    """Return the range of an op's output that those of its inputs imply."""
     if DType.INT8 in spec.fixed:
         return Range(*spec.fixed[DType.INT8].params(DType.INT8).range())
     found = [r for r in inputs if r is not None]
@@ -265,11 +268,11 @@ def _forward(op: Op, spec: OpSpec, inputs: list[Range | None]) -> Range | None:
 
 
 LIMITS = {f.name: f.bounds for f in FUSED_ACTIVATIONS if f.bounds is not None}
-"""Ops that cut off what lies outside of an interval."""
+"""Ops that clip to an interval."""
 
 
 def _merged(ranges: list[Range]) -> Range:
-    """One range that holds them all; parameters only if they agree on them."""
+    """Return one range that covers all; with parameters only if all agree on them."""
     params = ranges[0].params if len({r.params for r in ranges}) == 1 else None
     origin = ", ".join(dict.fromkeys(r.origin for r in ranges if r.origin))
     return Range(min(r.low for r in ranges), max(r.high for r in ranges), origin, params)

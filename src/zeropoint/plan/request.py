@@ -1,4 +1,4 @@
-"""What to make of a model, and how to say it."""
+"""What to make of a model: the request, and how it is resolved from a user's arguments."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ RangeChoice = Method | Literal["auto"]
 WEIGHT_METHODS: tuple[Method, ...] = ("minmax", "mse")
 
 FALLBACK: Method = "mse"
-"""The best single method over the zoo."""
+"""The best single method on average over real models."""
 
 
 @dataclass(frozen=True)
 class Interface:
-    """Types of the graph's float inputs and outputs as callers see them."""
+    """The types of the graph's float inputs and outputs as callers see them."""
 
     input: DType = DType.FLOAT32
     output: DType = DType.FLOAT32
 
     @property
     def is_narrow(self) -> bool:
-        """Whether integers that come out and go in again pass through 8 bits."""
+        """Whether integers that are fed back pass through 8 bits."""
         return not (self.input.is_float or self.output.is_float) and min(self.input.bits, self.output.bits) == 8
 
 
 @dataclass(frozen=True)
 class Island:
-    """How an op computes that costs too much in 8 bits, in float or with activations of 16 bits, and why."""
+    """How an op computes that loses too much in 8 bits, in float or with 16-bit activations, and why."""
 
     scheme: Scheme
     why: str = ""
@@ -50,7 +50,7 @@ class Island:
 
 @dataclass(frozen=True)
 class Request:
-    """What to make of a model. Every range comes from `stats` or, first, from `ranges`."""
+    """What to make of a model. Ranges come from `ranges` first, otherwise from `stats`."""
 
     recipe: Recipe
     stats: Stats | None = None
@@ -61,15 +61,15 @@ class Request:
     effort: Effort = "standard"
     ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS)
     methods: Mapping[str, Method] = field(default_factory=dict)  # by tensor, in place of `method`
-    limits: Mapping[str, Bounds] = field(default_factory=dict)  # by tensor: what lies beyond is cut off
+    limits: Mapping[str, Bounds] = field(default_factory=dict)  # by tensor: values beyond are clipped
     target: Target = INTEGER
-    measure: bool = False  # time ways to place the ops on this machine, and take the fastest
+    measure: bool = False  # time placements of the ops on this machine, and use the fastest
     islands: Mapping[str, Island] = field(default_factory=dict)  # by the key of an op's first output
-    allow_unmatched: bool = False  # rules that no op matches
+    allow_unmatched: bool = False  # accept rules that match no op
     percentile: float = PERCENTILE  # of the range method with this name
-    record: bool = True  # note in the file's metadata how it was made
-    states: tuple[tuple[str, str], ...] = ()  # keys of inputs, each with that of the output that callers fill it with
-    seed: int = 0  # of what is random, which is only what max effort learns
+    record: bool = True  # record in the file's metadata how it was made
+    states: tuple[tuple[str, str], ...] = ()  # keys of state inputs, each with that of the output that fills it
+    seed: int = 0  # random seed, used only at max effort
 
     def __post_init__(self) -> None:
         require_effort(self.effort)
@@ -77,25 +77,26 @@ class Request:
 
     @property
     def chooses_ranges(self) -> bool:
-        """Whether ranges are left to us, to be chosen by the error of the outputs if there is data."""
+        """Whether ranges are ours to choose, by the error of the outputs if there is data."""
         return self.recipe.has_integer_ops and self.method == "auto"
 
     @property
     def range_method(self) -> Method:
-        """How ranges of activations are chosen where nothing is tried out."""
+        """The method that chooses ranges of activations where nothing is tried."""
         if self.method == "auto":
             return "minmax" if self.effort == "quick" else FALLBACK
         return self.method
 
     @property
     def weight_method(self) -> Method | None:
-        """How the scales of weights are chosen where only these are quantized; None leaves it to their bits."""
+        """The method that chooses the scales of weights where only these are quantized; None to decide by their
+        bits."""
         if self.method == "auto":
             return "minmax" if self.effort == "quick" else None
         return self.method if self.method in WEIGHT_METHODS else None
 
     def require_consistent(self) -> None:
-        """Raise for wishes that need integer arithmetic where none is asked for."""
+        """Raise for options that need integer arithmetic in a mode that has none."""
         if self.recipe.has_integer_ops:
             return
         if self.interface != Interface():
@@ -114,7 +115,7 @@ class Request:
 
 @dataclass(frozen=True)
 class WeightOptions:
-    """What a mode leaves open about weights."""
+    """Options for weights that a mode leaves open."""
 
     bits: int = 8
     block: int | None = None
@@ -125,14 +126,14 @@ class WeightOptions:
 def resolve_recipe(
     mode: str | None, recipe: Recipe | PathLike | None, weights: WeightOptions, *, training: bool = False
 ) -> Recipe:
-    """The recipe, read if it is the path of one, or else that of a mode. Some rules are for `training` alone."""
+    """Return the recipe, read if it is a path, or else that of a mode. Some rules are only for `training`."""
     if recipe is not None:
         if mode is not None or weights != WeightOptions():
-            raise InvalidRecipe("give a recipe, or a mode with options for the weights, not both")
+            raise InvalidRecipe("give a recipe, or a mode with weight options, not both")
         found = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
         if found.is_for_training and not training:
             raise InvalidRecipe(
-                f"the recipe has train_bits, which take training: {spelled('zeropoint.distill', 'zeropoint train')}; "
+                f"the recipe has train_bits, which need training: {spelled('zeropoint.distill', 'zeropoint train')}; "
                 'without it, name the bits of weights ("weights": "int4")'
             )
         return found
@@ -143,13 +144,13 @@ def resolve_recipe(
 
 
 def resolve_target(asked: Target | str | None, recipe: Recipe, interface: Interface, strict: bool) -> Target:
-    """What the model is made for: as asked for here or in the recipe; else `cpu`, if callers may give and get floats.
+    """Return the target: as requested here or in the recipe; otherwise `cpu` if inputs and outputs are float.
 
-    Integer inputs and outputs are mostly for devices that have nothing but integers.
+    Integer inputs and outputs are mostly for devices that have only integers.
     """
     name = asked.name if isinstance(asked, Target) else asked
     if recipe.target is not None and name is not None and name != recipe.target:
-        raise InvalidRecipe(f"the target {name} and the recipe's target {recipe.target} differ; leave out one of them")
+        raise InvalidRecipe(f"the target {name} and the recipe's target {recipe.target} differ; omit one of them")
     if isinstance(asked, Target):
         return asked
     if (chosen := name or recipe.target) is not None:
@@ -177,6 +178,6 @@ def _end_type(what: str, asked: TypeLike) -> DType:
 
 
 def require_one_source(data: object, stats: object) -> None:
-    """Raise if the ranges of activations would come from two places."""
+    """Raise if the ranges of activations would come from two sources."""
     if data is not None and stats is not None:
         raise InvalidRecipe(f"give {argument('data')} or {argument('stats')}, not both")

@@ -1,4 +1,4 @@
-"""Carry out a Plan: give constants the forms that they are to be held in, and convert activations where forms differ.
+"""Executes a plan: stores constants in their planned forms, and converts activations where forms differ.
 
 Nothing is decided here.
 """
@@ -26,7 +26,7 @@ from .plan import Form, Plan, Planned, form_type
 
 
 def held_bytes(elements: int, form: Form) -> int:
-    """What so many numbers take in this form, scales and zero points included."""
+    """Return the bytes of this many elements in this form, including scales and zero points."""
     numbers = -(-elements * form_type(form).bits // 8)
     if isinstance(form, DType):
         return numbers
@@ -34,45 +34,46 @@ def held_bytes(elements: int, form: Form) -> int:
 
 
 def integers(data: Array, params: QuantParams) -> Array:
-    """What a constant becomes. Kernels for packed weights rely on the narrow range: LiteRT's 4-bit ones add 7."""
+    """Return the integers of a constant. Kernels for packed weights rely on the narrow range: LiteRT's 4-bit ones add
+    7."""
     return quantize(data, params, narrow=params.is_symmetric and params.levels.bits < 8)
 
 
 def rounded(data: Array, form: Form) -> Array:
-    """What is left of `data` when held in this form, as float32."""
+    """Return `data` after rounding to this form, as float32."""
     if isinstance(form, DType):
         return data.astype(form.storage).astype(np.float32)
     return dequantize(integers(data, form), form)
 
 
 EncodedAs = tuple[Buffer | None, Form, tuple[int, ...]]
-"""The bytes of a constant, the form that it takes, and its shape."""
+"""The bytes of a constant, its form, and its shape."""
 
 
 @dataclass
 class Encoder:
-    """Gives constants their forms; what shared its bytes before, and still holds the same, goes on sharing them.
+    """Stores constants in their forms; tensors that shared bytes before, and still hold the same, keep sharing them.
 
-    `known` are constants that have their forms already, from building another candidate of the same model.
+    `known` are constants that are already encoded, from building another candidate of the same model.
     """
 
     known: dict[EncodedAs, Tensor] = field(default_factory=dict)
     _replaced: dict[tuple[EncodedAs, str], Tensor] = field(default_factory=dict)
 
     def encode(self, tensor: Tensor, form: Form, data: Array | None = None, key: str | None = None) -> None:
-        """Hold `tensor` as `form`, with the numbers `data` of this `key` in place of its own."""
+        """Store `tensor` as `form`, with the values `data` of this `key` instead of its own."""
         if key is None or data is None:
             held = self.held(tensor, form)
         else:
             spot = (tensor.buffer, form, tensor.shape), key
             if spot not in self._replaced:
-                self._replaced[spot] = replace(tensor)  # others may edit the tensor later on
+                self._replaced[spot] = replace(tensor)  # others may edit the tensor later
                 _give(self._replaced[spot], data, form)
             held = self._replaced[spot]
         edit.give_buffer(tensor, held.buffer, held.dtype, _own_scales(held.quantization))
 
     def held(self, tensor: Tensor, form: Form) -> Tensor:
-        """A constant in this form."""
+        """Return a constant in this form."""
         spot, data = (tensor.buffer, form, tensor.shape), tensor.data
         if spot not in self.known:
             assert data is not None
@@ -81,14 +82,14 @@ class Encoder:
         return self.known[spot]
 
     def rounded(self, tensor: Tensor, form: QuantParams) -> Array:
-        """What is left of a constant that is held in this form, as float32."""
+        """Return a constant after rounding to this form, as float32."""
         integers = self.held(tensor, form).data
         assert integers is not None
         return dequantize(integers, form)
 
 
 def _own_scales(quantization: Quantization | None) -> Quantization | None:
-    """The same, with block scales that can live in another graph."""
+    """Return the quantization with a copy of block scales that can live in another graph."""
     if quantization is None or not isinstance(quantization.details, BlockScales):
         return quantization
     details = quantization.details
@@ -104,7 +105,7 @@ def _give(tensor: Tensor, data: Array, form: Form) -> None:
 
 
 def _in_blocks(tensor: Tensor, params: QuantParams) -> Quantization:
-    """Files keep the scales of blocks in a float16 tensor of their own: [rows, blocks]."""
+    """Return blockwise quantization: files keep the scales of blocks in a separate float16 tensor [rows, blocks]."""
     scales = params.arrays[0].astype(np.float16).reshape(tensor.shape[0], -1)
     record = default_options("BlockwiseQuantization", blockSize=params.block).replace(scales=None, zeroPoints=None)
     held = Tensor.constant(f"{tensor.name}/scales", scales, DType.FLOAT16)
@@ -112,7 +113,7 @@ def _in_blocks(tensor: Tensor, params: QuantParams) -> Quantization:
 
 
 def build(planned: Planned, ops: Mapping[str, OpSpec], encoder: Encoder | None = None) -> Model:
-    """The model that was planned; the prepared one is not changed."""
+    """Return the planned model; the prepared one is not changed."""
     made, encoder = edit.copy_model(planned.model), encoder or Encoder()
     with edit.signatures_follow(made):
         for plan in planned.plans:
@@ -124,7 +125,7 @@ def build(planned: Planned, ops: Mapping[str, OpSpec], encoder: Encoder | None =
 
 
 def rewrite(plan: Plan, ops: Mapping[str, OpSpec], encoder: Encoder | None = None) -> None:
-    """Edit the plan's graph in place. With one `encoder` for all graphs, constants that share bytes go on doing so."""
+    """Edit the plan's graph in place. With one `encoder` for all graphs, constants that share bytes keep doing so."""
     graph, uses, encoder = plan.graph, Uses(plan.graph), encoder or Encoder()
     for tensor in list(graph.tensors):
         if tensor.dtype is not DType.FLOAT32:
@@ -144,7 +145,7 @@ def rewrite(plan: Plan, ops: Mapping[str, OpSpec], encoder: Encoder | None = Non
 
 
 def _rewrite_constant(tensor: Tensor, plan: Plan, uses: Uses, encoder: Encoder) -> None:
-    """Hold a constant once for each form in which it is wanted."""
+    """Store a constant once for each form in which it is wanted."""
     graph = plan.graph
     variants: dict[tuple[Form | None, str | None], list[Use]] = {}
     for use in uses.readers(tensor):
@@ -154,7 +155,7 @@ def _rewrite_constant(tensor: Tensor, plan: Plan, uses: Uses, encoder: Encoder) 
     original = replace(tensor)
     for (form, key), readers in variants.items():
         target = edit.duplicate_constant(graph, original, readers, _label(form)) if stays else tensor
-        stays = True  # the first form takes the constant's own place, others get copies
+        stays = True  # the first form replaces the constant itself, others get copies
         encoder.encode(target, form or DType.FLOAT32, plan.constants.at(readers[0]), key)
         graph.tensors += [t for t in attached(target) if t not in graph.tensors]
         if unpacked := [use for use in readers if use in plan.packed and plan.packed[use].unpacked]:
@@ -170,7 +171,7 @@ def _rewrite_activation(tensor: Tensor, plan: Plan, uses: Uses, ops: Mapping[str
     graph, stored = plan.graph, plan.stored.get(tensor)
     forms: dict[QuantParams | None, list[Use]] = {}
     for use in uses.readers(tensor):
-        if not reads_only_shape(use, ops):  # such ops take the tensor as it is
+        if not reads_only_shape(use, ops):  # such ops take the tensor unchanged
             forms.setdefault(plan.wanted.get(use), []).append(use)
     output = plan.outputs.get(tensor) if uses.is_output(tensor) else stored
     if uses.is_output(tensor):
@@ -185,7 +186,7 @@ def _rewrite_activation(tensor: Tensor, plan: Plan, uses: Uses, ops: Mapping[str
         serves_output = uses.is_output(tensor) and form == output
         converted = _form_tensor(graph, tensor, form)
         if serves_output and not is_input:
-            # Callers know outputs by name, so the name goes with the form they see.
+            # Callers know outputs by name, so the name stays with the form they see.
             converted.name, tensor.name = name, edit.unused_name(graph, f"{name}/{_label(stored)}")
         edit.insert_chain(graph, tensor, _conversions(graph, tensor, converted), wanting, as_output=serves_output)
 
@@ -207,7 +208,8 @@ def _label(form: Form | None) -> str:
 
 
 def _conversions(graph: Graph, source: Tensor, result: Tensor) -> list[Op]:
-    """The ops that make `result` of `source`: LiteRT has no kernel between int16 and uint8, but both with int8."""
+    """Return the ops that convert `source` to `result`: LiteRT has no kernel between int16 and uint8, but both with
+    int8."""
     if {source.dtype, result.dtype} != {DType.INT16, DType.UINT8}:
         return [_conversion(source, result)]
     unsigned = (source if source.dtype is DType.UINT8 else result).params
@@ -218,7 +220,7 @@ def _conversions(graph: Graph, source: Tensor, result: Tensor) -> list[Op]:
 
 
 def _conversion(source: Tensor, result: Tensor) -> Op:
-    """The op that makes `result` of `source`, which holds the same numbers in another form."""
+    """Return the op that converts `source` to `result`, the same values in another form."""
     if result.dtype is DType.FLOAT32:
         per_axis = source.params is not None and source.params.axis is not None
         version = max(UNPACKED_SINCE[source.dtype.label], UNPACKED_SINCE["per_axis"] if per_axis else 1)
@@ -228,7 +230,7 @@ def _conversion(source: Tensor, result: Tensor) -> Op:
 
 
 def _retarget(graph: Graph, op: Op, activations: DType, spec: OpSpec, plan: Plan) -> None:
-    """Version, options and intermediates that the integer kernel needs."""
+    """Set the version, options and intermediates that the integer kernel needs."""
     needed = spec.kernels.versions.get(activations.label, 1)
     narrow = [p for k in spec.weight_slots if (p := plan.wanted.get(Use(op, k))) is not None and p.dtype.is_packed]
     if narrow:
@@ -244,7 +246,7 @@ def _retarget(graph: Graph, op: Op, activations: DType, spec: OpSpec, plan: Plan
 
 
 def _look_up(graph: Graph, op: Op, function: Function | None) -> None:
-    """Gather the op's results from a table: a place in it for every integer of what the op reads."""
+    """Replace the op by a gather from a lookup table with an entry for every input integer."""
     source, result = op.inputs[0], op.outputs[0]
     assert function is not None
     assert source is not None
@@ -263,7 +265,7 @@ def _look_up(graph: Graph, op: Op, function: Function | None) -> None:
 
 
 def _retarget_hybrid(op: Op, spec: OpSpec, plan: Plan) -> None:
-    """Version and options that the kernel needs for integer weights beside float activations."""
+    """Set the version and options that the kernel needs for integer weights with float activations."""
     types = {form_type(p.form).label for k in range(len(op.inputs)) if (p := plan.packed.get(Use(op, k))) is not None}
     op.version = max(op.version, *(spec.kernels.versions.get(name, 1) for name in ("hybrid", *types)))
     if op.options is not None:

@@ -1,9 +1,9 @@
-"""Where the readers of a tensor stop telling its values apart, so that no integers need be spent beyond.
+"""Finds where the readers of a tensor stop distinguishing its values, so that no integers are spent beyond.
 
-The op table says so of single kernels (`OpSpec.saturates`). Networks compute most such functions with several ops: SiLU
-is LOGISTIC and MUL, GELU and Mish are written out in many ways, and a convolution in front of one may reach -46 though
-nothing below -6 counts. So functions of one tensor are found in the graph, whatever they are made of, and sampled in
-LiteRT.
+The op table states this for single kernels (`OpSpec.saturates`). Networks compute most such functions with several ops:
+SiLU is LOGISTIC and MUL, GELU and Mish are written out in many ways, and a convolution before one may reach -46
+although nothing below -6 matters. So functions of one tensor are found in the graph, whatever they consist of, and
+sampled in LiteRT.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ..runtime.runner import Runner
 from .tensor_ranges import UNBOUNDED, TensorRanges
 
 LONGEST = 16
-"""Ops that a function is made of, at most."""
+"""Maximum number of ops of a function."""
 
 NEAR, FAR = np.sinh(np.linspace(-10.0, 10.0, 8193)), np.geomspace(1.2e4, UNBOUNDED, 1600)
 POINTS = np.concatenate([-FAR[::-1], NEAR, FAR]).astype(np.float32)
-"""Where functions are sampled: densely around zero, out to about ±11,000; beyond that in steps of 4 %."""
+"""Points at which functions are sampled: dense around zero, out to about ±11,000; further out in steps of 4 %."""
 
 TOLERANCE = 0.25
-"""Of a unit of the result: what makes less of a difference is not told apart."""
+"""Differences below this share of a step of the result do not matter."""
 
 WORTH = 0.95
-"""Part of the range that may remain: the rest has to be worth it."""
+"""Maximum share of the range that may remain: the gain has to be worthwhile."""
 
 REACH = 30
-"""Bits that numbers of units may have before they are clamped to a range."""
+"""Bits that values, in units of the scale, may have before they are clamped to a range."""
 
 LINEAR = Trait.ADDS | Trait.SUBTRACTS | Trait.MULTIPLIES
 
@@ -46,7 +46,7 @@ LINEAR = Trait.ADDS | Trait.SUBTRACTS | Trait.MULTIPLIES
 class Curve:
     """A function of `tensor` alone: the tensors that it `made`, in order, with their values at POINTS.
 
-    All that reads the tensor goes through one of `results`, the last tensor of such a stretch.
+    All readers of the tensor go through one of `results`, the last tensors of such a chain.
     """
 
     tensor: Tensor
@@ -54,10 +54,11 @@ class Curve:
     results: tuple[Tensor, ...]
 
     def limits(self, seen: Mapping[Tensor, Bounds], bits: int, *, symmetric: bool = False) -> dict[Tensor, Bounds]:
-        """What needs to be told apart of the tensor, and of those between it and a result that no longer changes.
+        """Return the interval of the tensor that matters, and of the tensors between it and a result that no longer
+        changes.
 
-        `seen` are the values that tensors take; `bits` are those of integers that could hold the result, and reach as
-        far below zero as above it if they are `symmetric`.
+        `seen` are the ranges of tensors; `bits` are those of integers that could hold the result, symmetric around zero
+        if `symmetric`.
         """
         low, high = seen[self.tensor]
         first, end = np.searchsorted(POINTS, (low, high))
@@ -65,7 +66,7 @@ class Curve:
             step = TOLERANCE * (seen[result][1] - seen[result][0]) / (2**bits - 1)
             values = self.made[result]
             left, right = flat_ends(values[first:end], step)
-            # An end of the range may itself lie behind a jump: FLOOR makes 1 of the only value that is 1.
+            # An end of the range may itself lie after a jump: FLOOR maps only the value 1 to 1.
             left *= not _jumps(values, first, step)
             right *= not _jumps(values, end, step)
             least = float(POINTS[first + left]) if left else low
@@ -89,12 +90,13 @@ def _jumps(values: Array, place: int, step: float) -> bool:
 
 
 def flat_ends(values: Array, step: float) -> tuple[int, int]:
-    """How many points before one near the beginning, and after one near the end, are within a step of its value."""
+    """Return how many points before one near the beginning, and after one near the end, are within a step of its
+    value."""
     if not values.size or not np.isfinite(values).all():
         return 0, 0
 
     def flat(ahead: Array) -> int:
-        with np.errstate(over="ignore"):  # values may stand for infinity; what lies that far apart is not flat
+        with np.errstate(over="ignore"):  # values may represent infinity; such a difference is not flat
             spread = np.maximum(np.maximum.accumulate(ahead) - ahead, ahead - np.minimum.accumulate(ahead))
         return int(np.flatnonzero(spread <= step)[-1])
 
@@ -103,7 +105,7 @@ def flat_ends(values: Array, step: float) -> tuple[int, int]:
 
 
 def curves(graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[Curve, ...]:
-    """The functions of one tensor that the graph computes, those of the longest reach for each tensor."""
+    """Return the functions of one tensor that the graph computes, the longest one for each tensor."""
     uses, sampled, found = Uses(graph), dict[str, list[Array]](), []
     for tensor in graph.tensors:
         if tensor.data is not None or tensor.dtype is not DType.FLOAT32 or uses.is_output(tensor):
@@ -121,7 +123,7 @@ def curves(graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[Curve, ...]:
 
 
 class _Function:
-    """The ops that compute functions of one tensor and constants, element by element, up to the last `results`."""
+    """The ops that compute element-wise functions of one tensor and constants, up to the last `results`."""
 
     def __init__(self, graph: Graph, uses: Uses, ops: Mapping[str, OpSpec], tensor: Tensor) -> None:
         self.table, self.uses, self.tensor = ops, uses, tensor
@@ -158,7 +160,7 @@ class _Function:
         return has_constant and is_plain and bool(self.table[op.kind].traits & LINEAR)
 
     def model(self) -> Model:
-        """Its ops alone, on a vector; names do not matter, so that equal functions are equal as text."""
+        """Return its ops alone, on a vector; names are normalized, so that equal functions are equal as text."""
         twins = {self.tensor: Tensor("x", POINTS.shape, DType.FLOAT32)}
         outputs = [Tensor(f"y{k}", POINTS.shape, DType.FLOAT32) for k in range(len(self.ops))]
         for op, made in zip(self.ops, outputs, strict=True):
@@ -176,7 +178,7 @@ class _Function:
 def saturation(
     graph: Graph, schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec], known: Sequence[Curve], ranges: TensorRanges
 ) -> dict[Tensor, Bounds]:
-    """The interval of each tensor beyond which its values need not be told apart."""
+    """Return the interval of each tensor beyond which its values need not be distinguished."""
     uses, found = Uses(graph), dict[Tensor, Bounds]()
     for tensor in graph.tensors:
         makers = filter(None, (uses.producer(tensor),))
@@ -190,26 +192,27 @@ def saturation(
         if ends is None and _is_read_in_one_form(tensor, uses, schemes):
             limits = _curve_limits(tensor, known, ranges, held[0])
         if limits and any(op.kind in ops and ops[op.kind].tied for op in around):
-            # It may share the range of others, and reach further than what is made of it.
+            # It may share its range with others, and reach further than its results.
             limits = {tensor: limits[tensor]}
         found |= {t: within_reach(b, ranges.bounds(t), dtype.bits) for t, b in limits.items() if ranges.knows(t)}
     return found
 
 
 def _is_read_in_one_form(tensor: Tensor, uses: Uses, schemes: Mapping[Op, Scheme]) -> bool:
-    """Whether what the range of a tensor cuts off is cut off for all of its readers.
+    """Whether what the range of a tensor clips is clipped for all of its readers.
 
-    A function may take differences of what they make: x - relu(x) is no longer 0 where only one of them reads x whole.
+    A function may take differences of their results: x - relu(x) is no longer 0 if only one of them reads x unclipped.
     """
     maker, readers = uses.producer(tensor), [use.op for use in uses.readers(tensor)]
     forms = {schemes.get(op) for op in readers}
-    if maker is not None and maker in schemes:  # floats are made of these integers
+    if maker is not None and maker in schemes:  # floats are converted from these integers
         forms = {*forms, schemes[maker]} - {None}
     return len(readers) < 2 or len({form and (form.activations, form.symmetric) for form in forms}) == 1
 
 
 def _curve_limits(tensor: Tensor, known: Sequence[Curve], ranges: TensorRanges, scheme: Scheme) -> dict[Tensor, Bounds]:
-    """Where the function of a tensor no longer changes, if the graph computes one, for what is made of it too."""
+    """Return where the function of a tensor no longer changes, if the graph computes one, also for its intermediate
+    tensors."""
     curve = next((c for c in known if c.tensor is tensor), None)
     if curve is None or scheme.activations is None:
         return {}
@@ -218,7 +221,7 @@ def _curve_limits(tensor: Tensor, known: Sequence[Curve], ranges: TensorRanges, 
 
 
 def _common_ends(tensor: Tensor, uses: Uses, ops: Mapping[str, OpSpec], dtype: DType) -> Bounds | None:
-    """Beyond which none of its readers changes any more, if they are all of such kinds."""
+    """Return the bounds beyond which none of its readers changes any more, if all of them saturate."""
     rows = [ops.get(use.op.kind) for use in uses.readers(tensor)]
     ends = [row.saturates.get(dtype) for row in rows if row is not None]
     intervals = [interval for interval in ends if interval is not None]
@@ -228,7 +231,8 @@ def _common_ends(tensor: Tensor, uses: Uses, ops: Mapping[str, OpSpec], dtype: D
 
 
 def within_reach(bounds: Bounds, seen: Bounds, bits: int) -> Bounds:
-    """`bounds`, wide enough for what was `seen` to fit into 32 bits in units of the range: kernels wrap beyond that."""
+    """Return `bounds`, widened so that the range `seen` fits into 32 bits in units of the range: kernels wrap beyond
+    that."""
     span = max(min(bounds[1], seen[1]), 0.0) - min(max(bounds[0], seen[0]), 0.0)
     factor = max(map(abs, seen)) * 2.0 ** (bits - REACH) / span if span > 0 else 1.0
     return bounds if not 1 < factor < math.inf else (bounds[0] * factor, bounds[1] * factor)

@@ -1,6 +1,6 @@
-"""Plans as JSON. Tensors and ops are their places in the prepared graph; numbers are exact.
+"""Plans as JSON. Tensors and ops are stored as positions in the prepared graph; numbers are exact.
 
-Every value is written by its class and fields, so that a new field of a plan needs nothing here.
+Every value is written by class and fields, so that a new field of a plan needs no change here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CLASSES = {c.__name__: c for c in (*RECORDS, PerTensor, PerAxis, PerBlock, PerCh
 
 
 def plan_text(planned: Planned) -> str:
-    """`planned` as JSON; `planned_from_text` reads it again, given the same prepared model."""
+    """Return `planned` as JSON; `planned_from_text` reads it again, given the same prepared model."""
     plans = []
     for plan in planned.plans:
         tensors = {tensor: k for k, tensor in enumerate(plan.graph.tensors)}
@@ -43,7 +43,7 @@ def plan_text(planned: Planned) -> str:
 
 
 def planned_from_text(text: str, model: Model) -> Planned:
-    """The plans in `text`, which were made for `model`: a result's `prepared`."""
+    """Return the plans in `text`, which were made for `model`: a result's `prepared`."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -61,7 +61,7 @@ def planned_from_text(text: str, model: Model) -> Planned:
 
 
 def _placed(plan: Any, model: Model) -> Plan:
-    """A plan with places in it, for the graph that they are places of."""
+    """Return a plan with positions resolved to the objects of its graph."""
     graph = model.graphs[plan.index]
     made: Plan = plan.mapped(graph, graph.tensors.__getitem__, graph.ops.__getitem__)
     return made
@@ -104,12 +104,12 @@ def _decoded(content: Any) -> Any:
 
 
 def save_plan(planned: Planned, path: PathLike, *, overwrite: bool = False) -> None:
-    """Write the plans to one file, whole or not at all."""
+    """Write the plans to one file, completely or not at all."""
     write_whole(path, [plan_text(planned).encode()], overwrite=overwrite)
 
 
 def load_plan(path: PathLike, model: Model) -> Planned:
-    """Plans that were saved, for the prepared model that they were made for."""
+    """Load saved plans for the prepared model that they were made for."""
     with reading(path, "a saved plan", InvalidRecipe):
         text = Path(path).read_text(encoding="utf-8")
     return planned_from_text(text, model)

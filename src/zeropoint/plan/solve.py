@@ -1,9 +1,9 @@
-"""Which places share parameters, and what these are.
+"""Determines which places share parameters, and what these are.
 
-Every place where numbers are held is a node: a tensor in an activation type (as its producer leaves it, or as it is
-once converted to that type), and each use of it. An op that needs one scale for all its operands ties their nodes
-together for good. A use is tied to its tensor unless that would force parameters on it that do not fit, or that leave
-hardly a step to values which are read elsewhere as well; then a conversion appears between the two.
+Every place where values are stored is a node: a tensor in an activation type (as its producer stores it, or after
+conversion to that type), and each use of it. An op that needs one scale for all its operands ties their nodes together
+for good. A use is tied to its tensor unless that would force unsuitable parameters on it, or parameters that leave
+hardly a step for values that are also read elsewhere; then a conversion appears between the two.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .tensor_ranges import TensorRanges
 from .weights import spare_bits, state_params
 
 FEWEST_STEPS = 16
-"""A tensor that others read as well is not put into a scale that leaves its values fewer steps than this."""
+"""A tensor that others also read does not get a scale that leaves its values fewer steps than this."""
 
 
 @dataclass
 class _Class:
-    """An equivalence class of nodes, while they are being merged. `pin` are parameters that it has to have."""
+    """An equivalence class of nodes, while they are being merged. `pin` are parameters that it must have."""
 
     nodes: list[Node]
     dtype: DType
@@ -40,17 +40,17 @@ class _Class:
 
 
 Edge = tuple[Use, Held]
-"""Between a place where a tensor is read and the tensor."""
+"""Between a use and the tensor that it reads."""
 
 
 @dataclass
 class Solver:
-    """Union-find over nodes, in the order of the graph, so that equal inputs give equal results.
+    """Union-find over nodes, in graph order, so that equal inputs give equal results.
 
-    `symmetric` are uses that the target wants with the zero point 0. `exposed` are tensors that are outputs or are
-    read by ops which are not in `schemes`. `states` are inputs that callers fill with an output of the last run, each
-    with that output: integers then pass from one to the other as they are. `crossing` are places where integers pass
-    to other graphs, or come from them, with what is agreed on there.
+    `symmetric` are uses for which the target demands zero point 0. `exposed` are tensors that are outputs or are read
+    by ops that are not in `schemes`. `states` are inputs that callers fill with an output of the previous run, each
+    with that output: integers are then passed from one to the other unchanged. `crossing` are places where integers
+    pass to or from other graphs, with the parameters agreed on there.
     """
 
     schemes: Mapping[Op, Scheme]
@@ -65,16 +65,16 @@ class Solver:
     _method: dict[Node, str | None] = field(default_factory=dict)
 
     def solve(self) -> tuple[Group, ...]:
-        """The groups of everything that the ops in `schemes` read and make, in the order of the graph."""
-        # 1. Ties that kernels demand, and the edges from tensors to uses that may become ties.
+        """Return the groups of everything that the ops in `schemes` read and produce, in graph order."""
+        # 1. Ties that kernels demand, and the edges from tensors to uses, which may become ties.
         edges = [edge for op, scheme in self.schemes.items() for edge in self._add(op, scheme)]
         edges += self._add_crossing()
-        # 2. Where nothing is prescribed on either side, a use has what its tensor has.
+        # 2. If nothing is prescribed on either side, a use has the parameters of its tensor.
         free = [(use, held) for use, held in edges if not (self._class(use).pin or self._class(held).pin)]
         split = self._merge(free)
         unpinned = (c for c in self._classes.values() if c.pin is None)
         self.ranges.anticipate(choice for c in unpinned for choice in self._choices(c))
-        # 3. Elsewhere only if the prescribed parameters fit the other side.
+        # 3. Otherwise only if the prescribed parameters fit the other side.
         for use, held in (edge for edge in edges if edge not in split):
             if self._agree(self._class(use), self._class(held)):
                 self._union(use, held)
@@ -84,7 +84,7 @@ class Solver:
         return (*(self._group(c, states) for c in self._classes.values()), *self._cells())
 
     def _tie_states(self) -> None:
-        """What a run leaves in an output is what the next one finds in an input."""
+        """Tie each state output to the input that it fills in the next run."""
         for source, result in self.states:
             for dtype in {c.dtype for c in self._classes.values()}:
                 ends = Held(source, dtype), Held(result, dtype)
@@ -92,7 +92,7 @@ class Solver:
                     self._union(*ends)
 
     def _merge(self, edges: Sequence[Edge]) -> set[Edge]:
-        """Tie uses to their tensors; those edges are left where that would take the values from other readers."""
+        """Tie uses to their tensors; return the edges where that would take precision from other readers."""
         later = []
         for use, held in edges:
             if self._is_drowned(held, by=use):
@@ -108,19 +108,19 @@ class Solver:
         return split
 
     def _is_drowned(self, held: Held, by: Use) -> bool:
-        """Whether the tied operands of an op reach so far that next to nothing of this tensor would remain."""
+        """Whether the tied operands of an op reach so far that almost nothing of this tensor would remain."""
         if not self.ops[by.op.kind].tied or self._root(held) == self._root(by):
             return False
         own, other = self._span(self._class(held)), self._span(self._class(by))
         return own > 0 and other * FEWEST_STEPS > own * 2.0**held.dtype.bits
 
     def _is_read_elsewhere(self, c: _Class) -> bool:
-        """Whether something computes with these values, or gets to see them."""
+        """Whether other ops compute with these values, or callers see them."""
         uses = self._computing(c)
         return any(n.tensor in self.exposed for n in c.nodes) or any(not self.ops[n.op.kind].tied for n in uses)
 
     def _computing(self, c: _Class) -> Iterator[Use]:
-        """Places where ops that compute in integers read these values."""
+        """Yield uses where integer ops read these values."""
         return (n for n in c.nodes if isinstance(n, Use) and n.op in self.schemes)
 
     def _span(self, c: _Class) -> float:
@@ -128,7 +128,7 @@ class Solver:
         return max(0.0, *(high for _, high in ends)) - min(0.0, *(low for low, _ in ends))
 
     def _settle(self) -> None:
-        """Parameters from ranges for classes that have none yet."""
+        """Set parameters from ranges for classes that have none yet."""
         alike: dict[tuple[DType, bool], list[_Class]] = {}
         for c in self._classes.values():
             if c.pin is None:
@@ -153,14 +153,14 @@ class Solver:
         )
 
     def _states(self) -> dict[Node, list[Node]]:
-        """Where recurrent ops keep their outputs for the next step, by the node of the output."""
+        """Return where recurrent ops keep their outputs for the next step, by the node of the output."""
         found: dict[Node, list[Node]] = {}
         for op, slot, tensor, dtype in self._slots(OutputState):
             found.setdefault(Held(op.outputs[0], dtype), []).extend((Held(tensor, dtype), Use(op, slot)))
         return found
 
     def _cells(self) -> Iterator[Group]:
-        """The memories of recurrent ops, whose scales are powers of two."""
+        """Yield the cell states of recurrent ops, whose scales are powers of two."""
         for op, slot, tensor, _ in self._slots(CellState):
             role = self.ops[op.kind].input_role(slot)
             assert isinstance(role, CellState)
@@ -178,7 +178,7 @@ class Solver:
                     yield op, slot, tensor, scheme.activations
 
     def _add(self, op: Op, scheme: Scheme) -> Iterator[Edge]:
-        """Make the op's nodes and its own ties; give the edges between its uses and the tensors they read."""
+        """Create the op's nodes and its own ties; yield the edges between its uses and the tensors they read."""
         spec, dtype = self.ops[op.kind], scheme.activations
         assert dtype is not None
         own: list[Node] = []
@@ -205,8 +205,8 @@ class Solver:
                 self._union(own[0], node)
 
     def _add_crossing(self) -> Iterator[Edge]:
-        """What passes from one graph to another has the parameters that both sides agree on, unless a kernel fixes
-        others: then a conversion appears."""
+        """Give values that pass between graphs the parameters that both sides agree on, unless a kernel fixes others:
+        then a conversion appears."""
         for node, params in self.crossing.items():
             c = self._new(node, params.dtype)
             if c.pin is None:
@@ -216,7 +216,7 @@ class Solver:
                 yield node, held
 
     def _new(self, node: Node, dtype: DType) -> _Class:
-        """The class of a node, alone in it unless it is known."""
+        """Return the class of a node, a new one if the node is not known."""
         if node not in self._parent:
             self._parent[node] = node
             self._classes[node] = _Class([node], dtype, symmetric=dtype is DType.INT16)
@@ -224,7 +224,7 @@ class Solver:
         return self._class(node)
 
     def _node(self, node: Node, dtype: DType, scheme: Scheme) -> _Class:
-        """The class of a node, which may be new."""
+        """Return the class of a node, which may be new, with the parameters that are prescribed for it."""
         if node not in self._parent:
             self._parent[node] = node
             self._classes[node] = _Class([node], dtype)
@@ -239,11 +239,12 @@ class Solver:
         return c
 
     def _given(self, tensor: Tensor, dtype: DType) -> QuantParams | None:
-        """What a user prescribed, or training left, as far as it is of this type."""
+        """Return the parameters that a user prescribed, or training left, if they have this type."""
         return in_type(self.ranges.params(tensor), dtype)
 
     def _trained(self, use: Use, c: _Class) -> QuantParams | None:
-        """What this place alone was trained with: a constant's grid, or a mark beside the tensor's own."""
+        """Return the parameters that only this use was trained with: a constant's grid, or a mark other than the
+        tensor's own."""
         if use.tensor.data is None:
             return in_type(self.ranges.trained.uses.get(use), c.dtype)
         grid = self._given(use.tensor, c.dtype)
@@ -271,7 +272,7 @@ class Solver:
         kept.fixed |= merged.fixed
 
     def _agree(self, a: _Class, b: _Class) -> bool:
-        """Whether two classes can share parameters without values of either being cut off."""
+        """Whether two classes can share parameters without clipping values of either."""
         if a is b or (a.pin is None and b.pin is None):
             return True
         if a.pin is not None and b.pin is not None:
@@ -282,12 +283,12 @@ class Solver:
             return False
         low, high = self._bounds(other)
         least, greatest = pin.range()
-        # A probability of 1 is a whole step beyond what the integers of probabilities hold, and is meant to be.
+        # A probability of 1 is a whole step beyond the integer range of probabilities, which is intended.
         slack = pin.scale if greatest > 0 else pin.scale / 2
         return least - pin.scale / 2 <= min(low, 0.0) and max(high, 0.0) <= greatest + slack
 
     def _choices(self, c: _Class) -> Iterator[tuple[Tensor, str | None, Grid]]:
-        """The ranges that make up that of the class: those that were given, if some were, or else all."""
+        """Yield the ranges that determine that of the class: the given ones, if there are any, or else all."""
         grid = Grid(c.dtype.bits, c.symmetric)
         given = [n for n in c.nodes if self.ranges.is_given(n.tensor)]
         return ((n.tensor, self._method[n], grid) for n in given or c.nodes)
@@ -298,7 +299,7 @@ class Solver:
 
 
 def in_type(params: QuantParams | None, dtype: DType) -> QuantParams | None:
-    """Parameters of `dtype`; those of uint8 can be had in int8, and the other way round."""
+    """Return parameters of `dtype`; uint8 parameters can be converted to int8, and vice versa."""
     if params is None:
         return None
     if params.dtype.bits == dtype.bits == 8:

@@ -1,8 +1,8 @@
-"""Concatenations in which one input leaves hardly a step to another: coordinates up to 640 beside scores up to 1.
+"""Concatenations in which one input leaves hardly a step for another: coordinates up to 640 next to scores up to 1.
 
-Kernels want one scale for everything that is joined. Where the result only leaves the graph, or is taken apart again,
-nothing but the joining itself needs that scale: in float, or with 16 bits, each input keeps what it has. Where a layer
-reads the whole, its one scale stays, and all that can be done is to say what it costs.
+Kernels require one scale for everything that is joined. If the result only leaves the graph, or is split again, nothing
+but the joining itself needs that scale: in float, or with 16 bits, each input keeps its precision. If a layer reads the
+whole, its one scale stays, and all that can be done is to report the cost.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from .request import Request
 from .tensor_ranges import TensorRanges
 
 FEWEST_STEPS = 8
-"""An input that takes fewer steps of the common scale has lost most of its 8 bits."""
+"""An input that spans fewer steps of the common scale has lost most of its 8 bits."""
 
 AUDIBLE = 15.0
-"""SNR in dB from which on what an input has lost is not worth telling."""
+"""SNR in dB above which the loss of an input is not reported."""
 
 SHOWN = 3
 
 EVENLY = 1025
-"""Values that stand for a tensor of which nothing is known but its range."""
+"""Number of values that represent a tensor of which only the range is known."""
 
 
 @dataclass(frozen=True)
 class SwampedInput:
-    """An input of a joining op that takes few steps of the common scale, the one that takes most of them, and the
-    signal-to-noise ratio of the small one alone, once it is rounded to that scale."""
+    """An input of a joining op that spans only a few steps of the common scale, the one that spans most, and the SNR of
+    the small one alone, rounded to that scale."""
 
     op: Op
     small: Tensor
@@ -63,7 +63,8 @@ class SwampedInput:
 
 
 def swamped_inputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> list[SwampedInput]:
-    """For each op that joins tensors in 8 bits, the input that loses most by the common scale, if it loses much."""
+    """Return, for each op that joins tensors in 8 bits, the input that loses most by the common scale, if it loses
+    much."""
     found = []
     for op, scheme in plan.schemes.items():
         spec, held = ops[op.kind], plan.stored.get(op.outputs[0]) if op.outputs else None
@@ -82,7 +83,7 @@ def swamped_inputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) 
 
 
 def _joins(spec: OpSpec) -> bool:
-    """Whether all numbers that it is given are in its output."""
+    """Whether the output contains all input values."""
     return _moves(spec) and Trait.VARIADIC in spec.traits
 
 
@@ -95,7 +96,7 @@ def _span(bounds: Bounds) -> float:
 
 
 def rounded_snr(tensor: Tensor, step: float, seen: TensorStats | None, bounds: Bounds) -> float:
-    """Signal-to-noise in dB of a tensor that is rounded to multiples of `step`, by what is known of its values."""
+    """Return the SNR in dB of a tensor rounded to multiples of `step`, from what is known about its values."""
     weights: Array = np.ones(1)
     values: Array
     width = 0.0
@@ -118,9 +119,10 @@ def rounded_snr(tensor: Tensor, step: float, seen: TensorStats | None, bounds: B
 def split_swamped(
     plan: Plan, ranges: TensorRanges, matcher: Matcher, request: Request, tried: Collection[Op] = ()
 ) -> tuple[tuple[Skipped, ...], dict[Op, str]]:
-    """Ops to leave float, or to give 16 bits where that is no choice, so that nothing is swamped; with the reasons.
+    """Return ops to leave float, or to give 16 bits where float is not an option, so that nothing is swamped; with the
+    reasons.
 
-    Those that were `tried` with 16 bits before are not named again.
+    Ops that were already `tried` with 16 bits are not returned again.
     """
     apart, uses = dict[Op, str](), Uses(plan.graph)
     if request.interface.output is DType.FLOAT32:
@@ -134,7 +136,7 @@ def split_swamped(
 
 
 def _is_bound(op: Op, request: Request, ranges: TensorRanges) -> bool:
-    """Whether integers were asked for by name, or parameters are given or trained."""
+    """Whether integers were requested explicitly, or parameters are given or trained."""
     rule = request.recipe.rule(op)
     is_named = rule is not None and not rule.is_general
     return is_named or any(ranges.params(tensor) is not None for tensor in op.outputs)
@@ -143,7 +145,8 @@ def _is_bound(op: Op, request: Request, ranges: TensorRanges) -> bool:
 def _movers_behind(
     found: SwampedInput, plan: Plan, uses: Uses, ops: Mapping[str, OpSpec], ranges: TensorRanges
 ) -> list[Op]:
-    """The joining op and those behind it that only move its numbers; none if something computes with all of them."""
+    """Return the joining op and those after it that only move its values; none if something computes with all of
+    them."""
     movers, waiting = [found.op], [found.op]
     step = plan.stored[found.op.outputs[0]].scale
     while waiting:
@@ -161,7 +164,7 @@ def _movers_behind(
 
 
 def swamped_notes(plans: Sequence[Plan], ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[str]:
-    """What is still swamped, with what it costs, the worst first."""
+    """Yield what is still swamped, with its cost, worst first."""
     found = [one for plan in plans for one in swamped_inputs(plan, ops, ranges) if one.snr < AUDIBLE]
     found.sort(key=lambda one: one.snr)
     yield from (one.note for one in found[:SHOWN])

@@ -1,4 +1,4 @@
-"""Changes that let a target take a model, made before anything is planned: it computes the same as before."""
+"""Rewrites that make a model fit a target, applied before planning: it computes the same as before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ N1_TO_1 = next(code for code, f in enumerate(FUSED_ACTIVATIONS) if f.name == "RE
 
 
 def fit_to_target(model: Model, target: Target, ops: Mapping[str, OpSpec]) -> dict[Tensor, Range | Tensor]:
-    """Edit `model` in place; the ranges of tensors that are new in it, or other tensors that have the same."""
+    """Edit `model` in place; return the ranges of new tensors, or other tensors with the same range."""
     made: dict[Tensor, Range | Tensor] = {}
     if Rewrite.FIXED_SHAPES in target.rewrites:
         _fix_shapes(model, target)
@@ -46,13 +46,13 @@ REWRITES = {
     "SELECT": Rewrite.SELECT_V2,
     LSTM: Rewrite.LONG_LSTM,
 }
-"""What is done to ops of a kind, for targets that want it."""
+"""The rewrite of each op kind, for targets that want it."""
 
 
 def _rewritten(
     wanted: Rewrite | None, graph: Graph, op: Op, target: Target, ops: Mapping[str, OpSpec]
 ) -> Mapping[Tensor, Range | Tensor]:
-    """Edit one op; the ranges of tensors that are new."""
+    """Edit one op; return the ranges of new tensors."""
     match wanted:
         case Rewrite.PLAIN_CLAMPS:
             return {_split_clamp(graph, op): Range(-1.0, 1.0)}
@@ -70,7 +70,7 @@ def _rewritten(
 
 
 def fuse_clamps(model: Model, target: Target) -> None:
-    """Let a product with 1 apply the RELU_N1_TO_1 that no other op could."""
+    """Fuse a RELU_N1_TO_1 that no other op could take into a product with 1."""
     if Rewrite.PLAIN_CLAMPS not in target.rewrites:
         return
     for graph in entry_graphs(model):
@@ -82,13 +82,13 @@ def fuse_clamps(model: Model, target: Target) -> None:
 
 
 def _fix_shapes(model: Model, target: Target) -> None:
-    """Take the batch that the file names as the only one. Which image or sequence is meant cannot be guessed."""
+    """Fix the batch size that the file states. Other dynamic dimensions cannot be guessed."""
     for graph in entry_graphs(model):
         for tensor in graph.inputs:
             if any(d < 0 for d in (tensor.shape_signature or ())[1:]):
                 shape = list(tensor.shape_signature or ())
                 raise InvalidModel(
-                    f"the input '{tensor.name}' has open dimensions {shape}, and {target.name} needs to know them; "
+                    f"the input '{tensor.name}' has dynamic dimensions {shape}, and {target.name} needs fixed ones; "
                     "export the model with fixed shapes"
                 )
     for tensor in (t for graph in model.graphs for t in graph.tensors):
@@ -96,7 +96,7 @@ def _fix_shapes(model: Model, target: Target) -> None:
 
 
 def _fold_shapes(model: Model, graph: Graph, ops: Mapping[str, OpSpec]) -> None:
-    """What follows from shapes and constants alone becomes constant: LiteRT itself computes it."""
+    """Fold everything that depends only on shapes and constants: LiteRT itself computes it."""
     folded = [op for op in _computed_from_shapes(graph, ops) if op.outputs[0] not in graph.outputs]
     if not folded:
         return
@@ -109,7 +109,7 @@ def _fold_shapes(model: Model, graph: Graph, ops: Mapping[str, OpSpec]) -> None:
 
 
 def _computed_from_shapes(graph: Graph, ops: Mapping[str, OpSpec]) -> list[Op]:
-    """Ops that read a shape, or nothing but what was computed from shapes, and constants."""
+    """Return the ops that read only shapes, values computed from shapes, and constants."""
     found: list[Op] = []
     known: set[Tensor | None] = set()
     for op in graph.ops:
@@ -123,7 +123,7 @@ def _computed_from_shapes(graph: Graph, ops: Mapping[str, OpSpec]) -> list[Op]:
 
 
 def _split_clamp(graph: Graph, op: Op) -> Tensor:
-    """RELU_0_TO_1(x) = RELU(RELU_N1_TO_1(x)), exactly; the tensor between the two."""
+    """RELU_0_TO_1(x) = RELU(RELU_N1_TO_1(x)), exactly; return the tensor between the two."""
     result = op.outputs[0]
     between = replace(result, name=unused_name(graph, f"{result.name}/clamped"))
     op.kind, op.version, op.outputs[0] = "RELU_N1_TO_1", 1, between
@@ -132,7 +132,7 @@ def _split_clamp(graph: Graph, op: Op) -> Tensor:
 
 
 def _join_in_steps(graph: Graph, op: Op, most: int) -> Iterator[Tensor]:
-    """Join no more than `most` tensors at a time; the tensors between the steps."""
+    """Join at most `most` tensors at a time; yield the tensors between the steps."""
     result, axis = op.outputs[0], op.option("axis", 0)
     while len(op.inputs) > most and op.options is not None:
         first = op.inputs[:most]
@@ -147,7 +147,7 @@ def _join_in_steps(graph: Graph, op: Op, most: int) -> Iterator[Tensor]:
 
 
 def _select_by_element(graph: Graph, op: Op) -> None:
-    """SELECT with a condition for each element, or one for all, is what SELECT_V2 does too."""
+    """Replace a SELECT with a condition for each element, or one for all, by the equivalent SELECT_V2."""
     condition, chosen, other = op.inputs
     if condition is not None and chosen is not None and other is not None and condition.shape in ((), chosen.shape):
         recast(graph, op, "SELECT_V2", [condition, chosen, other], default_options("SelectV2Options"))

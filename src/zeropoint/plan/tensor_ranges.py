@@ -1,4 +1,4 @@
-"""The range of each tensor of a model: of constants from their data, of activations from what was given or measured."""
+"""The range of each tensor of a model: of constants from their data, of activations as given or measured."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ..ops import fused_activation
 from .qdq import Trained
 
 UNBOUNDED = 1e30
-"""Constants beyond this stand for infinity: a padding value before a maximum, a mask before a softmax."""
+"""Constants beyond this represent infinity: a padding value before a maximum, a mask before a softmax."""
 
 
 @dataclass(frozen=True)
 class TensorRanges:
-    """Answers for one model; limiting it further gives a new value.
+    """The ranges of one model's tensors; limiting them further gives a new value.
 
-    `given` ranges come before measured ones; `prescribed` are those of them that a user gave as parameters. Values
-    beyond the `bounded` interval of a tensor need not be told apart. `masked` tensors hold values that stand for
-    infinity and may be clamped, `unbounded` ones such values as may not.
+    `given` ranges come before measured ones; `prescribed` are those that a user gave as parameters. Values beyond the
+    `bounded` interval of a tensor need not be distinguished. `masked` tensors hold values that represent infinity and
+    may be clamped, `unbounded` ones such values that may not.
     """
 
     keys: Mapping[Tensor, str]
@@ -44,11 +44,12 @@ class TensorRanges:
     percentile: float = PERCENTILE
 
     def limited(self, bounds: Mapping[Tensor, Bounds]) -> TensorRanges:
-        """With tensors limited to these intervals as well."""
+        """Return the ranges with tensors also limited to these intervals."""
         return replace(self, bounded={**self.bounded, **{t: _both(self.bounded.get(t), b) for t, b in bounds.items()}})
 
     def with_mask(self, tensor: Tensor, least: float, greatest: float = math.inf) -> TensorRanges:
-        """The tensor holds values that stand for infinity; its range is what remains for the others."""
+        """Return the ranges with this tensor marked as holding values that represent infinity; its range is that of the
+        others."""
         bounds = (least, min(greatest, self.bounded.get(tensor, (0.0, math.inf))[1]))
         return replace(self, bounded={**self.bounded, tensor: bounds}, masked=self.masked | {tensor})
 
@@ -56,27 +57,27 @@ class TensorRanges:
         return tensor.data is not None or self.entry(tensor) is not None or self.measured(tensor) is not None
 
     def is_unbounded(self, tensor: Tensor) -> bool:
-        """Whether values count that no integer can stand for."""
+        """Whether values matter that no integer can represent."""
         return tensor in self.unbounded or max(map(abs, self.bounds(tensor))) >= UNBOUNDED
 
     def is_cut_short(self, tensor: Tensor) -> bool:
-        """Whether a constant holds values that stand for infinity, which its range leaves out."""
+        """Whether a constant holds values that represent infinity, which its range excludes."""
         return tensor.data is not None and float(np.abs(tensor.data).max(initial=0.0)) >= UNBOUNDED
 
     def measured(self, tensor: Tensor) -> TensorStats | None:
         return None if self.stats is None else self.stats.tensors.get(self.keys.get(tensor, ""))
 
     def bounds(self, tensor: Tensor) -> Bounds:
-        """All that was seen, or given."""
+        """Return the full observed or given range."""
         return self.choose(tensor, "minmax", Grid())
 
     def means(self, tensor: Tensor) -> Array | None:
-        """The mean of each slice along the last axis, if it was measured."""
+        """Return the mean of each slice along the last axis, if it was measured."""
         seen = self.measured(tensor)
         return None if seen is None or seen.channels is None else seen.channels.mean
 
     def params(self, tensor: Tensor) -> QuantParams | None:
-        """Parameters that were given outright, or trained."""
+        """Return parameters that were given explicitly, or trained."""
         if tensor.data is not None:
             grid = self.trained.constants.get(tensor)
             return grid if grid is not None and len(grid.scales) == 1 else None
@@ -84,8 +85,8 @@ class TensorRanges:
         return None if entry is None else entry.params
 
     def weights(self, tensor: Tensor, axis: int | None, levels: Levels) -> QuantParams | None:
-        """The grid that was given for a constant, or that it was trained on, if kernels take it: symmetric, with scales
-        along `axis` or one."""
+        """Return the grid that was given for a constant, or that it was trained on, if kernels accept it: symmetric,
+        with scales along `axis` or a single one."""
         if self.is_given(tensor):
             return given_weights(tensor, self.given.entries[self.keys[tensor]], axis, levels)
         grid, data = self.trained.constants.get(tensor), tensor.data
@@ -97,7 +98,7 @@ class TensorRanges:
         return QuantParams(grid.scales, grid.zero_points, levels.dtype, grid.granularity, levels.narrowed)
 
     def entry(self, tensor: Tensor) -> Range | None:
-        """What was given, or follows from it where nothing was measured."""
+        """Return the given range, or one implied by given ranges where nothing was measured."""
         key = self.keys.get(tensor, "")
         if key in self.given.entries:
             return self.given.entries[key]
@@ -106,7 +107,7 @@ class TensorRanges:
         return self.trained.implied.entries.get(key, self.given.default)
 
     def anticipate(self, wanted: Iterable[tuple[Tensor, str | None, Grid]]) -> None:
-        """Pick the ranges that `choose` will be asked for, which takes less time together than one by one."""
+        """Choose the ranges that `choose` will be asked for; together, this is faster than one by one."""
         together: dict[tuple[Method, Grid], dict[Tensor, TensorStats]] = {}
         for tensor, method, grid in wanted:
             if not self.is_given(tensor) and (seen := self.measured(tensor)) is not None:
@@ -115,7 +116,7 @@ class TensorRanges:
             choose_ranges(list(found.values()), how, grid, self.percentile)
 
     def choose(self, tensor: Tensor, method: str | None, grid: Grid) -> Bounds:
-        """The tensor's range by `method` (None: the model's), for this grid of integers."""
+        """Return the tensor's range by `method` (None: the model's), for this integer grid."""
         entry, measured = self.entry(tensor), self.measured(tensor)
         if entry is not None:
             low, high = entry.low, entry.high
@@ -129,7 +130,7 @@ class TensorRanges:
         return min(max(low, least), greatest), max(min(high, greatest), least)
 
     def _method(self, tensor: Tensor, method: str | None) -> Method:
-        # A histogram that spans masked values as well is too coarse for any choice among the others.
+        # A histogram that also spans masked values is too coarse for any choice among the others.
         usual = self.methods.get(self.keys.get(tensor, ""), self.method)
         return "minmax" if tensor in self.masked else cast("Method", method) or usual
 
@@ -138,11 +139,11 @@ class TensorRanges:
 
     @property
     def has_given(self) -> bool:
-        """Whether there are parameters that somebody gave, in whatever way."""
+        """Whether any parameters were given, in whatever way."""
         return not (self.given.is_empty and not self.trained.constants)
 
     def is_default(self, tensor: Tensor) -> bool:
-        """Whether nothing but the default range is known of it."""
+        """Whether only the default range is known."""
         entry = self.entry(tensor)
         return entry is not None and entry is self.given.default
 
@@ -155,7 +156,7 @@ def _both(a: Bounds | None, b: Bounds) -> Bounds:
 
 
 def given_weights(tensor: Tensor, given: Range, axis: int | None, levels: Levels) -> QuantParams:
-    """Parameters of weights that hold the given range, as kernels take them: symmetric, in the narrow range."""
+    """Return parameters of weights that cover the given range, as kernels take them: symmetric, in the narrow range."""
     if given.params is not None and given.params.levels == levels:
         if not given.params.is_symmetric:
             raise InvalidStats(f"'{tensor.name}' is given the zero point {given.params.zero_point}; weights need 0")
@@ -170,7 +171,7 @@ def given_weights(tensor: Tensor, given: Range, axis: int | None, levels: Levels
 
 
 def constant_bounds(tensor: Tensor) -> Bounds:
-    """Least and greatest value of a constant; what stands for infinity does not count."""
+    """Return the minimum and maximum of a constant, ignoring values that represent infinity."""
     data = tensor.data
     if data is None:
         raise KeyError(tensor.name)
@@ -184,6 +185,6 @@ def constant_bounds(tensor: Tensor) -> Bounds:
 
 
 def fused_bounds(model: Model) -> dict[Tensor, Bounds]:
-    """What fused activations limit the outputs of their ops to."""
+    """Return the limits that fused activations impose on the outputs of their ops."""
     ops = (op for graph in model.graphs for op in graph.ops if op.outputs)
     return {op.outputs[0]: bounds for op in ops if (bounds := fused_activation(op).bounds) is not None}

@@ -1,7 +1,7 @@
-"""Slices that skip elements, written as slices that do not: x[b::s] is one column of x in rows of s elements.
+"""Replaces strided slices by slices without strides: x[b::s] is one column of x reshaped to rows of s elements.
 
-Delegates take slices with steps of 1 only, and LiteRT's own kernel for others copies element by element. Such slices
-subsample images where detectors begin ("focus"), where transformers merge patches, and on shortcuts of networks.
+Delegates only take slices with unit strides, and LiteRT's own kernel for others copies element by element. Such slices
+subsample images at the start of detectors ("focus"), where transformers merge patches, and on shortcuts of networks.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..tflite.schema import default_options
 from .new_ops import NewOps
 
 OTHER_AXES = ("ellipsisMask", "newAxisMask", "shrinkAxisMask", "offset")
-"""Options of STRIDED_SLICE with which axes of the result are others than those of the input, or ends mean lengths."""
+"""Options of STRIDED_SLICE that change the axes of the result, or the meaning of ends."""
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """What a slice takes of an axis of `size` elements: `count` of them from `begin` on, `step` apart."""
+    """What a slice takes of an axis of `size` elements: `count` of them starting at `begin`, `step` apart."""
 
     size: int
     begin: int
@@ -35,7 +35,7 @@ class _Cut:
 
 @dataclass
 class _Chain:
-    """Ops that take the place of `op`, one after the other; `held` is what the last of them made."""
+    """Ops that replace `op`, in sequence; `held` is the output of the last one."""
 
     op: Op
     held: Tensor
@@ -52,7 +52,7 @@ class _Chain:
 
     def cut(self, begins: Sequence[int], shape: Sequence[int]) -> None:
         ends = [begin + size for begin, size in zip(begins, shape, strict=True)]
-        masks = {"beginMask": 1, "endMask": 1} if self.is_open else {}  # all of the batch, however large it is
+        masks = {"beginMask": 1, "endMask": 1} if self.is_open else {}  # the whole batch, whatever its size
         options = default_options("StridedSliceOptions", **masks)
         self._add("STRIDED_SLICE", shape, options, begins, ends, [1] * len(shape))
 
@@ -65,7 +65,8 @@ class _Chain:
 
 
 def slice_without_steps(graph: Graph, op: Op) -> dict[Tensor, Tensor]:
-    """Replace a STRIDED_SLICE that has steps, where that computes the same; new tensors, each with one of its range."""
+    """Replace a STRIDED_SLICE with strides, if that computes the same; return new tensors, each with one of the same
+    range."""
     source, result = op.inputs[0], op.outputs[0]
     cuts = [] if source is None or not _keeps_axes(op, source) else list(_cuts(op, source))
     if source is None or not _can_be_written(cuts, source):
@@ -86,7 +87,8 @@ def slice_without_steps(graph: Graph, op: Op) -> dict[Tensor, Tensor]:
 
 
 def _keeps_axes(op: Op, source: Tensor) -> bool:
-    """Whether it is known what a slice of floats takes; the result has the input's axes, none open but the batch."""
+    """Whether what a slice of floats takes is known, and the result has the input's axes, only the batch being
+    dynamic."""
     others_open = any(size < 0 for t in (source, op.outputs[0]) for size in (t.shape_signature or ())[1:])
     is_known = all(t is not None and t.data is not None and t.shape == (len(source.shape),) for t in op.inputs[1:4])
     is_plain = not any(op.option(name, 0) for name in OTHER_AXES)
@@ -94,14 +96,14 @@ def _keeps_axes(op: Op, source: Tensor) -> bool:
 
 
 def _can_be_written(cuts: Sequence[_Cut], source: Tensor) -> bool:
-    """Whether steps fit into their axes a whole number of times; an open batch has to be taken as it is."""
+    """Whether strides divide their axes; a dynamic batch has to be taken whole."""
     if all(cut.step == 1 for cut in cuts) or (_has_open_batch(source) and not cuts[0].is_whole):
         return False
     return all(cut.step > 0 and cut.count > 0 and cut.size % cut.step == 0 for cut in cuts)
 
 
 def _cuts(op: Op, source: Tensor) -> Iterator[_Cut]:
-    """What is taken of each axis."""
+    """Yield what is taken of each axis."""
     begins, ends, steps = (t.data for t in op.inputs[1:4] if t is not None and t.data is not None)
     if not steps.all():
         return  # LiteRT refuses steps of 0

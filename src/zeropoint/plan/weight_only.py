@@ -1,4 +1,5 @@
-"""Ops that compute in float: which of their constants are held in fewer bits, in what form, and why the others not."""
+"""Ops that compute in float: which of their constants are stored in fewer bits, in what form, and why others are
+not."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ from .weights import block_params, scale_axis, unpacked_params, weight_params
 
 HALF_LIMIT = float(np.finfo(np.float16).max)
 HALF_LOSS = 2.0**-8
-"""The relative error of a constant from which it stays float32; from 6.1e-5 up, float16 makes one of 2**-11 at most."""
+"""Relative error above which a constant stays float32; for values above 6.1e-5, that of float16 is at most 2**-11."""
 
 
 def gathers_to_lookups(model: Model, recipe: Recipe) -> None:
-    """Let EMBEDDING_LOOKUP do what GATHER does on the rows of a constant: it takes integers with a scale for each row.
+    """Replace GATHER of constant rows by EMBEDDING_LOOKUP, which takes integers with a scale for each row.
 
-    GATHER hands on the integers it finds, so that its table can have one scale only, and a conversion has to follow.
+    GATHER returns the integers it finds, so its table can have only one scale, and a conversion has to follow.
     """
     for graph in model.graphs:
         for op in graph.ops:
@@ -48,16 +49,16 @@ def _picks_rows(op: Op) -> bool:
 
 @dataclass
 class WeightOnly:
-    """Adds to plans what concerns the constants of float ops. Called for all graphs of a model, then `share`."""
+    """Adds the constants of float ops to plans. Call it for all graphs of a model, then `share`."""
 
     recipe: Recipe
     ops: Mapping[str, OpSpec]
     method: Method | None
-    """How the scales of weights are chosen; None: by the peak for 8 bits, by the squared error for fewer."""
+    """The method that chooses the scales of weights; None: minmax for 8 bits, mse for fewer."""
     before: Mapping[Tensor, Packed] = field(default_factory=dict)
-    """How the file held constants that it had in fewer bits."""
+    """How the file stored constants that it had in fewer bits."""
     ranges: TensorRanges | None = None
-    """Those that were given for constants count."""
+    """Ranges, of which only those given for constants are used."""
     _forms: dict[tuple[Buffer | None, int | None, Scheme], Form] = field(default_factory=dict)
 
     def add(self, plan: Plan) -> Plan:
@@ -80,19 +81,19 @@ class WeightOnly:
         return derive(replace(plan, schemes=schemes, groups=(*plan.groups, *draft.lookups.values())), self.ops)
 
     def _as_in_the_file(self, plan: Plan, draft: _Additions) -> Iterator[tuple[Use, Packed]]:
-        """Constants that ops go on reading as floats, held as the file held them: it must not grow."""
+        """Yield constants that ops keep reading as floats, stored as in the file, which must not grow."""
         hybrid = {use.op for use, packed in draft.packed.items() if not packed.unpacked}
         for op in plan.graph.ops:
             if op in plan.schemes or op in draft.lookups:
                 continue
             for use in _float_constants(op):
                 packed = self.before.get(use.tensor)
-                # A bias that is unpacked first would keep the delegate from taking a hybrid op.
+                # A bias that is dequantized first would prevent the delegate from taking a hybrid op.
                 if packed is not None and use not in draft.packed and not (packed.unpacked and op in hybrid):
                     yield use, packed
 
     def _kept(self, use: Use, scheme: Scheme) -> QuantParams | None:
-        """The integers that the file has, if they are no wider than what is asked for."""
+        """Return the integers that the file has, if they are no wider than requested."""
         packed = self.before.get(use.tensor)
         asked = scheme.levels or scheme.weights
         if packed is None or not isinstance(packed.form, QuantParams) or asked is None:
@@ -100,7 +101,7 @@ class WeightOnly:
         return packed.form if packed.form.levels.bits <= asked.bits else None
 
     def _is_hybrid_already(self, op: Op, scheme: Scheme) -> bool:
-        """Whether its kernel takes integer weights in the file as well, as narrow as the scheme asks for."""
+        """Whether its kernel already takes integer weights in the file, as narrow as the scheme asks for."""
         packed = [(use, self.before.get(use.tensor)) for use in _float_constants(op)]
         hybrid = [use for use, before in packed if before is not None and not before.unpacked]
         return bool(hybrid) and all(self._kept(use, scheme) is not None for use in hybrid)
@@ -120,7 +121,8 @@ class WeightOnly:
                 draft.packed[use] = Packed(DType.FLOAT16, True)
 
     def _counts_alone(self, use: Use) -> bool:
-        """Whether each element matters by itself, as of an epsilon or a divisor; weights and tables do as a whole."""
+        """Whether each element matters by itself, as for an epsilon or a divisor; weights and tables matter as a
+        whole."""
         spec = self.ops.get(use.op.kind)
         role = Activation() if spec is None else spec.held(use.slot) or spec.input_role(use.slot)
         return use.data.size < SMALLEST and not isinstance(role, Weight | Bias)
@@ -140,7 +142,7 @@ class WeightOnly:
             draft.skipped.append(Skipped(op, reason, "weights"))
 
     def _pack(self, op: Op, spec: OpSpec, held: Mapping[Use, Weight], scheme: Scheme, draft: _Additions) -> str | None:
-        """Hold the weights as the scheme asks; why not, if that is not possible."""
+        """Store the weights as the scheme asks; return the reason if that is not possible."""
         reason = None if scheme.unpacked else next(_no_hybrid(op, spec, held), None)
         if reason is not None:
             is_lookup = spec.tied and DType.INT8 in spec.types and len(held) == 1
@@ -152,7 +154,7 @@ class WeightOnly:
         return None
 
     def _add_lookup(self, op: Op, spec: OpSpec, use: Use, draft: _Additions) -> str | None:
-        """An op that hands on what it finds in a table: it does so in integers, and a conversion follows."""
+        """Add an op that returns entries of a table: it does so in integers, and a conversion follows."""
         if list(spec.read_activations(op)) != [use.tensor]:
             return "other data flow through it as well, in float"
         if any(t.dtype is not DType.FLOAT32 for t in op.outputs) or len(op.outputs) != 1:
@@ -162,7 +164,7 @@ class WeightOnly:
         return None
 
     def _form(self, use: Use, spec: OpSpec, role: Weight, scheme: Scheme) -> Form:
-        """One form for all tensors of the same bytes, layout and scheme, in whatever graph."""
+        """Return one form for all tensors of the same bytes, layout and scheme, in any graph."""
         data, levels, name = use.data, scheme.levels, use.tensor.name
         assert levels is not None
         axis = scale_axis(use.op, role, data.ndim, scheme)
@@ -183,9 +185,9 @@ class WeightOnly:
         return self._forms[spot]
 
     def share(self, plans: Sequence[Plan]) -> tuple[Plan, ...]:
-        """Let every op that reads a constant of which a packed form exists read that one, unpacked for it if need be.
+        """Have every op that reads a constant with a packed form read that one, dequantized for it if necessary.
 
-        So no float copy of a quantized constant is left, except for ops that a rule keeps in float.
+        So no float copy of a quantized constant remains, except for ops that a rule keeps in float.
         """
         forms: dict[Buffer | None, Packed] = {}
         for plan in plans:
@@ -205,7 +207,7 @@ class WeightOnly:
 
 
 def reuse_notes(before: Mapping[Tensor, Packed], plans: Iterable[Plan]) -> Iterator[str]:
-    """What becomes of constants that the file held as integers."""
+    """Yield notes on what happens to constants that the file stored as integers."""
     kept: dict[Tensor, bool] = {}
     labels: dict[Tensor, str] = {}
     for plan in plans:
@@ -230,7 +232,7 @@ class _Additions:
 
 
 def _lost_in_half(values: Array, *, alone: bool) -> float | None:
-    """The number that suffers most in float16, if that is too much: any `alone`, or all of them together."""
+    """Return the value with the largest loss in float16, if that is too much: of any `alone`, or of all together."""
     values = values[values != 0]
     errors = np.abs(values.astype(np.float16) - values)
     loses = bool((errors > HALF_LOSS * np.abs(values)).any()) if alone else _norm(errors) > HALF_LOSS * _norm(values)
@@ -242,7 +244,7 @@ def _norm(values: Array) -> float:
 
 
 def _is_taken(params: QuantParams, axis: int | None, block: int | None) -> bool:
-    """Whether a hybrid kernel takes weights with these parameters where it would have such an axis, or such blocks."""
+    """Whether a hybrid kernel accepts weights with these parameters, given its axis or blocks."""
     return params.is_symmetric and params.axis in (None, axis) and params.block in (None, block)
 
 
@@ -253,7 +255,7 @@ def _float_constants(op: Op) -> Iterator[Use]:
 
 
 def _nothing_held(op: Op, spec: OpSpec | None, largest: int, scheme: Scheme) -> str | None:
-    """Why an op keeps its constants, if that is worth telling."""
+    """Return why an op keeps its constants, if that is worth reporting."""
     weights = () if spec is None else tuple(op.inputs[k] for k in spec.weight_slots if k < len(op.inputs))
     for tensor in weights:
         if tensor is not None and tensor.is_quantized:
@@ -268,7 +270,7 @@ def _nothing_held(op: Op, spec: OpSpec | None, largest: int, scheme: Scheme) -> 
 
 
 def _no_hybrid(op: Op, spec: OpSpec, held: Mapping[Use, Weight]) -> Iterator[str]:
-    """Why the kernel cannot take the weights as integers."""
+    """Yield why the kernel cannot take the weights as integers."""
     if not spec.hybrid:
         yield f"LiteRT has no kernel for {op.label} with integer weights and float activations"
     if spec.macs is not None and op.inputs[0] is not None and not op.inputs[0].shape:
@@ -279,8 +281,8 @@ def _no_hybrid(op: Op, spec: OpSpec, held: Mapping[Use, Weight]) -> Iterator[str
 
 
 def _block(op: Op, spec: OpSpec, data: Array, scheme: Scheme) -> int | None:
-    """How many of these weights share a scale; None if each channel has one, asked for or not."""
+    """Return how many of these weights share a scale; None for per-channel scales, requested or not."""
     block = scheme.block
     if block is None or scheme.weights not in spec.kernels.blockwise or data.ndim != 2 or data.shape[1] % block:
         return None
-    return block if fused_activation(op).name == "NONE" else None  # the kernel leaves that out (LiteRT 2.3)
+    return block if fused_activation(op).name == "NONE" else None  # the kernel ignores that (LiteRT 2.3)

@@ -1,4 +1,4 @@
-"""Parameters of weights and biases: per channel, symmetric, and such that every bias fits its integers."""
+"""Parameters of weights and biases: per-channel, symmetric, and such that every bias fits its integers."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from ..parallel import in_parallel
 from ..recipe import Scheme
 
 BIAS_LIMIT = {DType.INT8: 2.0**30, DType.UINT8: 2.0**30, DType.INT16: 2.0**44}
-"""The largest integer a bias may take, by activation type: half of what the accumulators hold, so that sums fit too.
-Those of int16 hold 48 bits."""
+"""The largest integer of a bias, by activation type: half of the accumulator's range, so that sums fit too. The
+accumulators of int16 have 48 bits."""
 
 FOUR_BIT_BIAS_LIMIT = 2.0**26
-"""Beside weights of 4 bits and activations of 8. LiteRT's delegate may hold weights of dense layers in the upper half
-of a byte, so that all that it adds up is 16 times as much (ai-edge-litert 2.3, on an x86 processor with VNNI)."""
+"""With 4-bit weights and 8-bit activations, LiteRT's delegate may store weights of dense layers in the upper half of a
+byte, so that accumulators are 16 times as large (ai-edge-litert 2.3, on an x86 processor with VNNI)."""
 
 SCALED_DOWN = 2.0**31
-"""Kernels take factors below 2**-32 for zero, so that nothing would remain of a bias which has more integers than that
-for each unit of the output."""
+"""Kernels treat factors below 2**-32 as zero, so a bias with more integers than that per step of the output would
+vanish."""
 
 BIAS_TYPE = {DType.INT8: DType.INT32, DType.UINT8: DType.INT32, DType.INT16: DType.INT64}
 
 
 def scale_axis(op: Op, role: Weight, rank: int, scheme: Scheme) -> int | None:
-    """The axis along which the op's weights have a scale for each slice; None for one scale."""
+    """Return the axis of per-channel scales of the op's weights; None for a per-tensor scale."""
     return None if scheme.per_tensor else role.axis_of(op, rank)
 
 
 def weight_params(data: Array, axis: int | None, levels: Levels, name: str, method: str | None = None) -> QuantParams:
-    """Symmetric parameters in the narrow range, one scale for each slice along `axis`, or one for all.
+    """Return symmetric parameters in the narrow range, one scale for each slice along `axis`, or one for all.
 
-    `method` is "minmax" (the peak decides) or "mse"; None is the latter below 8 bits: with so few steps it pays to
-    cut off the peaks.
+    `method` is "minmax" (the peak decides) or "mse"; None means mse below 8 bits: with so few steps it pays to clip the
+    peaks.
     """
     lows, highs = _extremes(data, axis)
-    if levels.dtype is DType.UINT8:  # kernels of that kind have zero points, and multiply faster without a 0
+    if levels.dtype is DType.UINT8:  # uint8 kernels have zero points, and multiply faster without a 0
         return QuantParams.from_range(lows, highs, levels, narrow=True, axis=axis, name=name)
     peaks = np.maximum(-lows, highs)
     params = QuantParams.from_range(-peaks, peaks, levels, symmetric=True, narrow=True, axis=axis, name=name)
@@ -54,7 +54,7 @@ def weight_params(data: Array, axis: int | None, levels: Levels, name: str, meth
 
 
 def unpacked_params(data: Array, axis: int | None, levels: Levels, name: str) -> QuantParams:
-    """Parameters with zero points, for weights that are float again before they are used."""
+    """Return parameters with zero points, for weights that are dequantized before use."""
     lows, highs = _extremes(data, axis)
     return QuantParams.from_range(lows, highs, levels, axis=axis, name=name)
 
@@ -65,13 +65,13 @@ def _extremes(data: Array, axis: int | None) -> tuple[Array, Array]:
 
 
 def block_params(data: Array, block: int, levels: Levels, method: str | None = None) -> QuantParams:
-    """One scale for each `block` consecutive weights of a row; files hold them as float16."""
+    """Return one scale for each `block` consecutive weights of a row; files store them as float16."""
     rows = data.reshape(-1, block)
     peaks = np.abs(rows).max(axis=1)
     scales = peaks / levels.max
     if method != "minmax":
         scales = weighted_scales(rows, np.ones(block), levels, peaks)
-    # Rounding to float16 may take a scale to zero, or a huge one to infinity.
+    # Rounding to float16 may turn a scale into zero, or a huge one into infinity.
     limit = np.finfo(np.float16)
     stored = np.clip(scales, float(limit.tiny), float(limit.max)).astype(np.float16)
     granularity = PerBlock(data.ndim - 1, block)
@@ -80,9 +80,9 @@ def block_params(data: Array, block: int, levels: Levels, method: str | None = N
 
 
 def live_scales(scales: Array, peaks: Array) -> Array:
-    """Scales in which channels without weights, or with vanishing ones, take the smallest scale of the others.
+    """Return scales in which channels with zero or vanishing weights get the smallest scale of the others.
 
-    Such a channel's scale matters for its bias alone: too large and the bias is coarse, too small and it overflows.
+    Such a channel's scale only matters for its bias: too large and the bias is coarse, too small and it overflows.
     """
     dead = peaks < SMALLEST_SCALE * 2.0**24
     if not dead.any():
@@ -91,7 +91,7 @@ def live_scales(scales: Array, peaks: Array) -> Array:
 
 
 def bias_use(op: Op, spec: OpSpec) -> Use | None:
-    """Where a layer reads its bias, if it has one."""
+    """Return where a layer reads its bias, if it has one."""
     slot = spec.bias_slot
     return None if slot is None or slot >= len(op.inputs) or op.inputs[slot] is None else Use(op, slot)
 
@@ -99,12 +99,12 @@ def bias_use(op: Op, spec: OpSpec) -> Use | None:
 def fit_bias(
     weights: QuantParams, bias: Array, read: QuantParams, made: QuantParams, limit: float | None = None
 ) -> tuple[QuantParams, QuantParams, list[int]]:
-    """Parameters of weights and of the bias beside them: bias scale = input scale * weight scale.
+    """Return parameters of weights and of their bias: bias scale = input scale * weight scale.
 
     `read` and `made` are those of the layer's input and output. A bias that would not fit, or exceeds a target's
-    `limit`, raises its channel's weight scale; these channels come third.
+    `limit`, raises its channel's weight scale; these channels are returned third.
     """
-    scales = weights.arrays[0].astype(np.float64)  # as a file holds them
+    scales = weights.arrays[0].astype(np.float64)  # as stored in a file
     values = np.abs(bias.reshape(-1).astype(np.float64))
     if scales.size == 1:
         values = values.max(initial=0.0, keepdims=True)
@@ -128,32 +128,35 @@ def with_scales(params: QuantParams, scales: Array) -> QuantParams:
 
 
 def spare_bits(coefficients: Array, terms: int) -> int:
-    """Bits that have to stay free in a state of 16, so that `terms` rows of products of it with these of 16 fit 32."""
+    """Return the bits that must stay unused in a 16-bit state, so that sums of `terms` products with these 16-bit
+    coefficients fit 32 bits."""
     sums = np.abs(coefficients).sum(axis=-1).max(initial=0.0)
     peak = np.abs(coefficients).max(initial=0.0)
     return 0 if not peak else max(0, math.ceil(math.log2(terms * float(sums / peak))))
 
 
 def state_params(low: float, high: float, least: int, greatest: int) -> QuantParams:
-    """int16 with the smallest power of two for a scale that covers the range, within what the kernel allows."""
+    """Return int16 parameters with the smallest power-of-two scale that covers the range, within the kernel's
+    limits."""
     peak = max(-low, high, 2.0**-20)
     exponent = int(np.ceil(np.log2(peak / 32768)))
     return QuantParams((2.0 ** min(max(exponent, least), greatest),), (0,), DType.INT16)
 
 
 CLIPPINGS, LLOYD_ROUNDS = 16, 3
-"""How many places to clip a row's weights at are tried, and how often the best scale for the integers and the best
-integers for the scale then take turns (Lloyd's iteration)."""
+"""The number of clipping thresholds tried for a row's weights, and of Lloyd iterations that then alternate between the
+best scale for the integers and the best integers for the scale."""
 
 LEAST_CLIP, CLIP_PER_BIT, LEAST_SHARE = 0.7, 0.3, 0.02
-"""They go from the peak down to so many times the root mean square, and more for each bit: for a normal distribution
-the best place is at 1.2 with 2 bits and at 2.5 with 4. The last number is the least share of the peak."""
+"""Thresholds range from the peak down to this multiple of the root mean square, plus this much per bit: for a normal
+distribution the optimum is at 1.2 with 2 bits and at 2.5 with 4. The last number is the minimum share of the peak."""
 
 
 def weighted_scales(weights: Array, importance: Array, levels: Levels, peaks: Array) -> Array:
-    """Scales that minimize the rounding error of each row of `weights`, inputs weighted by their power.
+    """Return scales that minimize the rounding error of each row of `weights`, inputs weighted by their power.
 
-    With 8 bits the peak decides; with 4 bits it pays to cut it off, and with 2 most of the weights are beyond it.
+    With 8 bits the peak decides; with 4 bits it pays to clip it, and with 2 most of the weights are beyond the clipping
+    threshold.
     """
 
     def best(rows: slice) -> Array:
@@ -163,7 +166,8 @@ def weighted_scales(weights: Array, importance: Array, levels: Levels, peaks: Ar
 
 
 def _best_scales(weights: Array, importance: Array, limit: int, peaks: Array) -> Array:
-    """The scale of a row with the least sum(h * (w - scale * q)**2). For given q it is sum(h w q) / sum(h q**2)."""
+    """Return the scale of each row with the least sum(h * (w - scale * q)**2). For given q it is sum(h w q) / sum(h
+    q**2)."""
     least, best, fitted = np.full(len(weights), np.inf), peaks / limit, peaks / limit
 
     def attempt(scales: Array) -> None:
