@@ -9,7 +9,7 @@ import pytest
 
 import zeropoint
 from tests.build import act, branches, composite, const, graph, op
-from zeropoint.affine import quantize
+from zeropoint.affine import dequantize, quantize
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model
 from zeropoint.ops import OPS
@@ -159,6 +159,26 @@ def test_branches_take_and_give_integers_where_these_are_around_them(options: di
     assert call.outputs[0].params == then.outputs[0].params == other.outputs[0].params
     assert result.verdict.snr is not None
     assert result.verdict.snr > 35
+
+
+def test_what_branches_give_cuts_off_no_constant_beside_it() -> None:
+    """Their result has a scale of its own, which a constant that is joined to it exceeds by 0.8 of a step."""
+    rng = np.random.default_rng(0)
+    samples = [(np.bool_(k % 2), rng.normal(size=2).astype(np.float32)) for k in range(32)]
+    model = branches()
+    model.signatures = model.signatures[:1]
+    (result,) = model.main.outputs
+    seen = zeropoint.calibrate(model, samples).tensors[result.name]
+    step = (seen.high.value - seen.low.value) / 255
+    beside, joined = const("beside", [seen.high.value + 1.2 * step] * 2), act("joined", 4)
+    model.main.ops.append(op("CONCATENATION", [result, beside], joined, options="ConcatenationOptions", axis=0))
+    model.main.tensors += [beside, joined]
+    model.main.outputs = [joined]
+    model.signatures = []
+    made = zeropoint.quantize(model, data=samples, target="integer", effort="quick", strict=True).model
+    (held,) = (t for t in made.main.tensors if t.name == "beside")
+    assert held.params is not None
+    assert dequantize(held.data, held.params) == pytest.approx(beside.data, abs=0.51 * held.params.scale)
 
 
 def test_a_composite_becomes_what_it_consists_of() -> None:

@@ -284,8 +284,13 @@ class Solver:
         low, high = self._bounds(other)
         least, greatest = pin.range()
         # A probability of 1 is a whole step beyond the integer range of probabilities, which is intended.
-        slack = pin.scale if greatest > 0 else pin.scale / 2
+        slack = pin.scale if greatest > 0 and self._is_of_kernel(pin) else pin.scale / 2
         return least - pin.scale / 2 <= min(low, 0.0) and max(high, 0.0) <= greatest + slack
+
+    def _is_of_kernel(self, params: QuantParams) -> bool:
+        """Whether these are the parameters that some kernel fixes for its output."""
+        fixed = (spec.fixed.get(params.dtype) for spec in self.ops.values())
+        return any(f is not None and f.params(params.dtype) == params for f in fixed)
 
     def _choices(self, c: _Class) -> Iterator[tuple[Tensor, str | None, Grid]]:
         """Yield the ranges that determine that of the class: the given ones, if there are any, or else all."""
