@@ -40,6 +40,8 @@ CALLS: dict[str, tuple[CalledGraph, ...]] = {
     "CALL_ONCE": (CalledGraph("initSubgraphIndex", Passed.NOTHING, Passed.NOTHING),),
 }
 
+LOOPS = frozenset(kind for kind, called in CALLS.items() if called is LOOP)
+
 
 def check_runnable(model: Model) -> None:
     """Raise InvalidModel if LiteRT would read memory that does not exist or was never filled."""

@@ -21,6 +21,7 @@ from keras import ops
 
 from ..affine import QuantParams
 from ..dtypes import Array
+from ..errors import UnsupportedOp
 from ..graph.model import Op
 from ..graph.query import Use
 from ..ops import Bias
@@ -130,6 +131,8 @@ class BlockModel(keras.Model):  # type: ignore[misc]  # Keras has no types
     def __init__(self, blueprint: Blueprint, seed: int) -> None:
         super().__init__(name="block")
         self.graph = FakeQuantGraph.of(blueprint, lambda _: self.add_weight)
+        if self.graph.loops:
+            raise UnsupportedOp("blocks with loops are not reconstructed")
         self.learning = _Roundings(self.graph, self.add_weight)
         self.seeds = keras.random.SeedGenerator(seed)
         self.before = 1.0

@@ -22,6 +22,7 @@ from ..runtime.runner import Runner
 from ..sources.ports import entry
 from ..sources.samples import Notes, Samples, rows
 from .backend import array_of
+from .fake_quant_graph import FakeQuantGraph
 from .network import Trainable
 
 FLOAT_UNIT = 1 / 256
@@ -34,22 +35,23 @@ def export(trained: Trainable, *, input_type: TypeLike = "float32", output_type:
     if not blueprint.quantize:
         raise InvalidRecipe("this graph was built without quantization; build it with quantize=True to export it")
     interface = interface_of(input_type, output_type)
-    plan, refused = settle(_learned(trained), blueprint.specs)
-    if refused:
+    settled = [settle(_learned(part, trained.step), blueprint.specs) for part in trained.graph.parts]
+    if refused := [skipped for _, some in settled for skipped in some]:
         raise UnsupportedOp(
             "kernels cannot compute with the ranges that were learned:",
             *(f"  {s}" for s in refused),
             "train with ranges that stay as they are (freeze_after=0), or keep these ops float in the recipe",
         )
-    plan = with_interface(plan, interface)
-    plans = tuple(plan if p.graph is plan.graph else p for p in blueprint.planned.plans)
+    made = {plan.graph: plan for plan, _ in settled}
+    made[blueprint.plan.graph] = with_interface(made[blueprint.plan.graph], interface)
+    plans = tuple(made.get(p.graph, p) for p in blueprint.planned.plans)
     return carry_out(replace(blueprint.planned, plans=plans), blueprint.request, trained=True)
 
 
-def _learned(trained: Trainable) -> Plan:
+def _learned(graph: FakeQuantGraph, step: int) -> Plan:
     """The plan with learned ranges and constants."""
-    plan, graph = trained.blueprint.plan, trained.graph
-    learned = zip(plan.groups, graph.ranges.deployed(trained.step), strict=True)
+    plan = graph.blueprint.plan
+    learned = zip(plan.groups, graph.ranges.deployed(step), strict=True)
     values, keys, grids = dict(plan.constants.values), dict(plan.constants.keys), dict(plan.constants.grids)
     for constant in graph.constants:
         value = constant.value

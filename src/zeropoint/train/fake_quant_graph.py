@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from keras import ops
 
 from ..dtypes import Array
@@ -16,6 +15,7 @@ from ..graph.query import Use
 from ..improve.squant import nonnegative_tensors
 from ..ops import OpSpec
 from ..ops.batching import Free, free_tensors
+from ..ops.check import LOOPS
 from ..ops.sample_axis import WithSampleAxis, with_sample_axis
 from ..ops.states import is_streaming
 from ..plan.fit import typed
@@ -28,8 +28,9 @@ from ..targets import CPU, Operand, Target, TypedOp
 from ..train_bits import TrainBits
 from . import fake_quant
 from .activation_ranges import ActivationRanges
-from .backend import LayerOf, array_of, variable_name
+from .backend import LayerOf, variable_name
 from .compute import COMPUTE, Call, compute, with_samples_in_front
+from .static_values import known_integers, loop_graphs, loop_rounds
 from .weight_quantizers import LearnedScales, WeightQuantizer, quantizer_for
 from .weights import TrainableConstant, constants_of
 
@@ -70,7 +71,7 @@ class FakeQuantGraph:
     `statics` are integers that do not depend on the inputs; `by_use` has the float constants, `quantizers` those of
     weights; `groups` has the number of each place's group in the plan, which is also that of its range. `rules` are
     those of the kernels that will compute each op: XNNPACK's or LiteRT's own. With a `sample_axis` every tensor that
-    depends on the inputs has one more axis in front.
+    depends on the inputs has one more axis in front. `loops` are written out, round by round.
     """
 
     blueprint: Blueprint
@@ -84,6 +85,7 @@ class FakeQuantGraph:
     ranges: ActivationRanges
     rules: Mapping[Op, Rules]
     sample_axis: Mapping[Op, WithSampleAxis] | None
+    loops: Mapping[Op, Loop]
 
     @classmethod
     def of(cls, blueprint: Blueprint, layer_of: LayerOf) -> FakeQuantGraph:
@@ -92,7 +94,7 @@ class FakeQuantGraph:
         require_known(needed)
         require_whole_sequences(plan.graph)
         free = free_tensors(plan.graph.inputs, needed, specs)
-        statics = _statics(needed, free, specs)
+        statics = known_integers(needed, specs, free)
         sample_axis = None if free else with_sample_axis(plan.graph.inputs, needed, statics, specs)
         constants = constants_of(plan, needed, specs, blueprint.freeze, layer_of)
         return cls(
@@ -107,7 +109,13 @@ class FakeQuantGraph:
             ActivationRanges(plan.groups, group_bits(blueprint), blueprint.settings, layer_of(None)),
             {op: _rules(typed(plan, op, specs)) for op in needed if op in plan.schemes},
             sample_axis,
+            {op: Loop.of(op, blueprint, statics, layer_of) for op in needed if op.kind in LOOPS},
         )
+
+    @property
+    def parts(self) -> tuple[FakeQuantGraph, ...]:
+        """Itself and the bodies of its loops, each with a plan of its own."""
+        return (self, *(loop.body for loop in self.loops.values()))
 
     @property
     def takes_any_batch(self) -> bool:
@@ -145,6 +153,40 @@ class FakeQuantGraph:
         forms = plan.stored[tensor], plan.groups[group].params
         read, made = (Operand(form.dtype, tensor.shape, form) for form in forms)
         return _rules(TypedOp(Op("QUANTIZE", [tensor], [tensor]), (read,), (made,)))
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """The body of a loop, whose rounds share its variables, and the integers that are known in each round."""
+
+    body: FakeQuantGraph
+    rounds: tuple[Mapping[Tensor, Array], ...]
+
+    @classmethod
+    def of(cls, op: Op, blueprint: Blueprint, statics: Mapping[Tensor, Array], layer_of: LayerOf) -> Loop:
+        inner = body_blueprint(op, blueprint)
+        _require_one_scale(op, blueprint.plan, inner.plan)
+        return cls(FakeQuantGraph.of(inner, layer_of), loop_rounds(op, statics, blueprint.specs).rounds)
+
+
+def body_blueprint(op: Op, blueprint: Blueprint) -> Blueprint:
+    """What to build of the body of a loop."""
+    _, body = loop_graphs(op)
+    planned = {plan.graph: plan for plan in blueprint.planned.plans} if blueprint.quantize else {}
+    return replace(blueprint, plan=planned.get(body, Plan(body)), outputs=tuple(body.outputs))
+
+
+def _require_one_scale(op: Op, caller: Plan, body: Plan) -> None:
+    """Raise unless what goes round in a loop has the same form wherever it passes from one graph to the other."""
+    for slot, (taken, given) in enumerate(zip(body.graph.inputs, body.graph.outputs, strict=True)):
+        passed = {caller.wanted.get(Use(op, slot)), caller.stored.get(op.outputs[slot])}
+        passed |= {body.stored.get(taken), body.outputs.get(given)}
+        passed |= {body.stored.get(given)} if given in body.outputs else set()
+        if len(passed) > 1:
+            raise UnsupportedOp(
+                f"{op.label} '{op.name}' hands '{taken.name}' on in more than one scale, which cannot be trained yet; "
+                "keep the op that makes it in float (keep_float)"
+            )
 
 
 def _rules(op: TypedOp) -> Rules:
@@ -194,9 +236,16 @@ def needed_ops(plan: Plan, outputs: Sequence[Tensor]) -> tuple[Op, ...]:
     return tuple(reversed(found))
 
 
+def trained_ops(blueprint: Blueprint) -> tuple[Op, ...]:
+    """The ops to compute, with those in the bodies of loops."""
+    own = needed_ops(blueprint.plan, blueprint.outputs)
+    bodies = [body_blueprint(op, blueprint) for op in own if op.kind in LOOPS]
+    return (*own, *(op for body in bodies for op in needed_ops(body.plan, body.outputs)))
+
+
 def require_known(needed: Sequence[Op]) -> None:
     """Raise with all ops that there is no function for."""
-    missing = [op for op in needed if op.label not in COMPUTE]
+    missing = [op for op in needed if op.label not in COMPUTE and op.kind not in LOOPS]
     if missing:
         ends = dict.fromkeys(
             t.name for op in missing for t in op.inputs if t is not None and not t.is_constant and t.dtype.is_float
@@ -217,16 +266,3 @@ def require_whole_sequences(graph: Graph) -> None:
             "the model goes on from the state that the run before left, one step at a time, and training starts every "
             "sample anew; train a version of it that takes whole sequences"
         )
-
-
-def _statics(needed: Sequence[Op], free: Free, specs: Mapping[str, OpSpec]) -> dict[Tensor, Array]:
-    """Integers that do not depend on the inputs: constants, shapes, and what is computed from them."""
-    read = {tensor for op in needed for tensor in op.inputs if tensor is not None and not tensor.dtype.is_float}
-    known: dict[Tensor, Array] = {t: np.asarray(t.data) for t in read if t.data is not None}
-    for op in needed:
-        spec = specs.get(op.kind)
-        shapes_only = spec is not None and spec.reads_shapes_only
-        if shapes_only or all(t is None or t in known for t in op.inputs):
-            results = compute(Call(op, [None if t is None else known.get(t) for t in op.inputs], free))
-            known.update(zip(op.outputs, map(array_of, results), strict=True))
-    return known

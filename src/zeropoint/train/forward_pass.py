@@ -24,7 +24,7 @@ from ..simulation.rescaling import Float32
 from . import fake_quant
 from .backend import held_type, wide_type
 from .compute import FUSED, RecurrentState
-from .fake_quant_graph import FakeQuantGraph
+from .fake_quant_graph import FakeQuantGraph, Loop
 from .kernels import KERNELS, NEARLY_ROUNDED, IntegerCall, Integers
 from .kernels.rescaling import TrainedScales, half_away, rescale
 
@@ -76,6 +76,7 @@ class ForwardPass:
     converted: dict[tuple[Tensor, int], Value] = field(default_factory=dict)
     weights: dict[Use, Value] = field(default_factory=dict)
     seen: dict[int, list[Any]] = field(default_factory=dict)
+    bodies: list[ForwardPass] = field(default_factory=list)
 
     def outputs(self, inputs: Sequence[Any]) -> list[Any]:
         graph = self.graph
@@ -85,10 +86,41 @@ class ForwardPass:
             if graph.sample_axis is not None:
                 given = ops.expand_dims(given, 1)
             self.values[tensor] = self._stored(tensor, given)
-        for op in graph.ops:
-            if not all(t in graph.statics for t in op.outputs):
-                self._compute(op)
+        self._run()
         return [self._output(tensor) for tensor in graph.blueprint.outputs]
+
+    def _run(self) -> None:
+        for op in self.graph.ops:
+            if op in self.graph.loops:
+                self._loop(op, self.graph.loops[op])
+            elif not all(t in self.graph.statics for t in op.outputs):
+                self._compute(op)
+
+    def _loop(self, op: Op, loop: Loop) -> None:
+        """One round after the other, with the same weights and ranges."""
+        body = ForwardPass(loop.body, self.step, self.training, self.product_type)
+        body.grids = loop.body.ranges.nudged(self.step)
+        self.bodies.append(body)
+        state = [self._operand(Use(op, slot), tensor) for slot, tensor in enumerate(op.inputs)]
+        for known in loop.rounds:
+            state = replace(body, graph=replace(loop.body, statics=known), values={}, converted={}).round(state)
+        for tensor, value in zip(op.outputs, state, strict=True):
+            if isinstance(value, Value):
+                self.values[tensor] = self._received(tensor, value)
+
+    def round(self, state: Sequence[Any]) -> list[Any]:
+        """One round of a loop, of which this is the body: from what it is handed to what it hands on."""
+        graph = self.graph.blueprint.plan.graph
+        for tensor, value in zip(graph.inputs, state, strict=True):
+            if isinstance(value, Value):
+                self.values[tensor] = self._received(tensor, value)
+        self._run()
+        return [self.graph.statics.get(tensor, self.values.get(tensor)) for tensor in graph.outputs]
+
+    def _received(self, tensor: Tensor, value: Value) -> Value:
+        """What another graph hands on: integers in the scale that both have, or floats."""
+        group = self.graph.stored(tensor)
+        return Value(value.real) if group is None else replace(self._grid(group), whole=value.whole)
 
     def _output(self, tensor: Tensor) -> Any:
         """As callers see it: samples one after the other along the first dimension."""
@@ -316,6 +348,8 @@ class ForwardPass:
         ranges = self.graph.ranges
         extremes = () if ranges.learned else [self._extremes(group) for group in range(len(ranges.groups))]
         ranges.update(extremes, self.step)
+        for body in self.bodies:
+            body.finish()
 
     def _extremes(self, group: int) -> Any:
         """The least and greatest value seen, zero included. Behind a ReLU there is no need to look for the least."""

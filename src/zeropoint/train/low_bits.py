@@ -18,7 +18,7 @@ from ..recipe import INT8, Recipe, Rule
 from ..recipe_files import recipe_from
 from ..sources.ports import entry
 from ..train_bits import TrainBits
-from .fake_quant_graph import Blueprint, group_bits
+from .fake_quant_graph import Blueprint, FakeQuantGraph, group_bits
 
 Stages = tuple[TrainBits, ...]
 """Bits to train in, one after the other; the last are those of the result."""
@@ -91,21 +91,28 @@ def with_narrow_ranges(blueprint: Blueprint, stats: Stats | None) -> Blueprint:
 
 def at_stage(blueprint: Blueprint, trained: Any, stage: TrainBits | None) -> Blueprint:
     """What comes after `trained`, a graph of the stage before: its weights and ranges, rounded to fewer levels."""
+    staged = replace(blueprint, stage=stage)
+    for part in trained.graph.parts:
+        plan = next(p for p in blueprint.planned.plans if p.graph is part.blueprint.plan.graph)
+        staged = _on_plan(staged, _continued(replace(staged, plan=plan), part, trained.step))
+    return staged
+
+
+def _continued(blueprint: Blueprint, trained: FakeQuantGraph, step: int) -> Plan:
+    """The plan of one graph with what was learned in it."""
     plan = blueprint.plan
     values, keys = dict(plan.constants.values), dict(plan.constants.keys)
-    for constant in trained.graph.constants:
+    for constant in trained.constants:
         if constant.variable.trainable:
             key = f"{plan.key(constant.uses[0])}:stage"
             values[key] = constant.value
             keys.update(dict.fromkeys(constant.uses, key))
-    learned = trained.graph.ranges.deployed(trained.step)
     few = [bits < group.params.dtype.bits for bits, group in zip(group_bits(blueprint), plan.groups, strict=True)]
     groups = tuple(
         replace(group, params=_from_zero(params.range()[1], group) if narrow else params)
-        for group, params, narrow in zip(plan.groups, learned, few, strict=True)
+        for group, params, narrow in zip(plan.groups, trained.ranges.deployed(step), few, strict=True)
     )
-    constants = replace(plan.constants, values=values, keys=keys)
-    return _on_plan(replace(blueprint, stage=stage), replace(plan, groups=groups, constants=constants))
+    return replace(plan, groups=groups, constants=replace(plan.constants, values=values, keys=keys))
 
 
 def _from_zero(high: float, group: Group) -> QuantParams:
@@ -119,5 +126,7 @@ def _with_groups(blueprint: Blueprint, change: Any) -> Blueprint:
 
 
 def _on_plan(blueprint: Blueprint, plan: Plan) -> Blueprint:
+    """With the plan of one of its graphs: the one that callers run, or one that is called."""
     plans = tuple(plan if p.graph is plan.graph else p for p in blueprint.planned.plans)
-    return replace(blueprint, plan=plan, planned=replace(blueprint.planned, plans=plans))
+    own = plan if plan.graph is blueprint.plan.graph else blueprint.plan
+    return replace(blueprint, plan=own, planned=replace(blueprint.planned, plans=plans))

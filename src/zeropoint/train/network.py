@@ -28,7 +28,7 @@ from ..sources.samples import Notes, iterate, rows
 from ..targets import Target
 from .backend import array_of, variable_name
 from .fake_quant import QuantSettings
-from .fake_quant_graph import Blueprint, FakeQuantGraph, needed_ops, without_dynamic_layers
+from .fake_quant_graph import Blueprint, FakeQuantGraph, trained_ops, without_dynamic_layers
 from .forward_pass import ForwardPass
 from .open_shapes import fixed_for, leaves_sizes_open
 from .saving import blueprint_content, blueprint_from
@@ -64,7 +64,7 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
     def __init__(self, blueprint: Blueprint, name: str = "trainable", dtype: Any = None) -> None:
         if blueprint.plan.packed:
             raise InvalidRecipe("the recipe only stores weights in fewer bits; training is for integer arithmetic")
-        if unknown := unmatched(blueprint.freeze, blueprint.plan.graph):
+        if unknown := unmatched(blueprint.freeze, blueprint.planned.model.graphs):
             raise InvalidRecipe(f"nothing fits the pattern {unknown[0]!r}; {names_are_listed()}")
         super().__init__(name=name, dtype=dtype, autocast=False)
         self.blueprint, self.ports = blueprint, entry(blueprint.planned.model).ports
@@ -118,7 +118,8 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
 
     def freeze_ranges(self) -> None:
         """From now on ranges stay as they are; weights go on being trained."""
-        self.graph.ranges.freeze()
+        for part in self.graph.parts:
+            part.ranges.freeze()
 
     @property
     def step(self) -> int:
@@ -128,7 +129,8 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
     @property
     def least_bits(self) -> int:
         """Of the weights that are trained; 8 if there are none."""
-        return min((quantizer.bits for quantizer in self.graph.quantizers.values()), default=8)
+        quantizers = (quantizer for part in self.graph.parts for quantizer in part.quantizers.values())
+        return min((quantizer.bits for quantizer in quantizers), default=8)
 
 
 keras.saving.register_keras_serializable("zeropoint")(Trainable)
@@ -138,7 +140,7 @@ def op_layers(blueprint: Blueprint) -> dict[Op, OpLayer]:
     """A layer for each op that is computed, with a name of its own."""
     taken: dict[str, int] = {}
     found = {}
-    for op in needed_ops(blueprint.plan, blueprint.outputs):
+    for op in trained_ops(blueprint):
         name = f"{variable_name(op.name)}_{op.label.lower()}"
         taken[name] = taken.get(name, 0) + 1
         found[op] = OpLayer(op, name if taken[name] == 1 else f"{name}_{taken[name]}")

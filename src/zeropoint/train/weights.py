@@ -111,7 +111,8 @@ def _is_frozen(tensor: Tensor, uses: Sequence[Use], patterns: Sequence[str]) -> 
     return any(keep_float(pattern).matches(op) for pattern in patterns for op in candidates)
 
 
-def unmatched(patterns: Sequence[str], graph: Graph) -> list[str]:
+def unmatched(patterns: Sequence[str], graphs: Sequence[Graph]) -> list[str]:
     """Patterns that fit nothing: most likely misspelt."""
-    named = [Op("", [], [t]) for t in graph.tensors if t.is_constant]
-    return [p for p in patterns if not any(keep_float(p).matches(op) for op in (*graph.ops, *named))]
+    named = [Op("", [], [t]) for graph in graphs for t in graph.tensors if t.is_constant]
+    known = [*(op for graph in graphs for op in graph.ops), *named]
+    return [p for p in patterns if not any(keep_float(p).matches(op) for op in known)]

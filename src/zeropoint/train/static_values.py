@@ -1,0 +1,99 @@
+"""Integers that are known before anything is computed: constants, shapes, and the counters of loops.
+
+A loop that counts up to a constant can be written out: how often it runs, and what its body indexes in each round,
+follows from such integers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import Array
+from ..errors import UnsupportedOp
+from ..graph.model import Graph, Op, Tensor
+from ..ops import OpSpec
+from ..ops.batching import Free
+from ..ops.check import CALLS, LOOPS, Passed
+from .backend import array_of
+from .compute import COMPUTE, Call, compute
+
+Known = dict[Tensor, Array]
+
+MOST_ROUNDS = 1000
+"""A graph of so many copies of a loop's body takes minutes to build."""
+
+
+def known_integers(
+    ops: Sequence[Op],
+    specs: Mapping[str, OpSpec],
+    free: Free = frozenset(),
+    given: Mapping[Tensor, Array] | None = None,
+) -> Known:
+    """Integers that do not depend on the inputs, except for those that are `given`."""
+    read = {tensor for op in ops for tensor in op.inputs if tensor is not None and not tensor.dtype.is_float}
+    known: Known = {t: np.asarray(t.data) for t in read if t.data is not None}
+    known |= given or {}
+    for op in ops:
+        spec = specs.get(op.kind)
+        if op.kind in LOOPS:
+            known |= loop_rounds(op, known, specs).result(op)
+        elif (spec is not None and spec.reads_shapes_only) or (
+            all(t is None or t in known for t in op.inputs) and op.label in COMPUTE
+        ):
+            results = compute(Call(op, [None if t is None else known.get(t) for t in op.inputs], free))
+            known.update(zip(op.outputs, map(array_of, results), strict=True))
+    return known
+
+
+class LoopRounds:
+    """What is known in each round of a loop, and of its results."""
+
+    def __init__(self, rounds: Sequence[Known], state: Sequence[Array | None]) -> None:
+        self.rounds, self.state = tuple(rounds), tuple(state)
+
+    def result(self, op: Op) -> Known:
+        return {t: value for t, value in zip(op.outputs, self.state, strict=True) if value is not None}
+
+
+def loop_graphs(op: Op) -> tuple[Graph, Graph]:
+    """The condition and the body of a loop."""
+    called = {row.gives: op.option(row.option) for row in CALLS[op.kind]}
+    condition, body = called[Passed.CONDITION], called[Passed.ALL]
+    assert isinstance(condition, Graph)
+    assert isinstance(body, Graph)
+    return condition, body
+
+
+def loop_rounds(op: Op, known: Mapping[Tensor, Array], specs: Mapping[str, OpSpec]) -> LoopRounds:
+    """The rounds of a loop whose end is known beforehand; raises for others."""
+    condition, body = loop_graphs(op)
+    if any(inner.kind in LOOPS for graph in (condition, body) for inner in graph.ops):
+        raise UnsupportedOp(f"{op.label} '{op.name}' has a loop inside it, and only simple loops can be trained")
+    state = [None if t is None else known.get(t) for t in op.inputs]
+    rounds = list[Known]()
+    while _goes_on(op, condition, state, specs):
+        if len(rounds) == MOST_ROUNDS:
+            raise UnsupportedOp(
+                f"{op.label} '{op.name}' runs for more than {MOST_ROUNDS} rounds, and the trainable graph has a copy "
+                "of its body for each; train with shorter sequences"
+            )
+        rounds.append(known_integers(body.ops, specs, given=_taken(body, state)))
+        state = [rounds[-1].get(t) for t in body.outputs]
+    return LoopRounds(rounds, state)
+
+
+def _taken(graph: Graph, state: Sequence[Array | None]) -> Known:
+    return {t: value for t, value in zip(graph.inputs, state, strict=True) if value is not None}
+
+
+def _goes_on(op: Op, condition: Graph, state: Sequence[Array | None], specs: Mapping[str, OpSpec]) -> bool:
+    answer: Any = known_integers(condition.ops, specs, given=_taken(condition, state)).get(condition.outputs[0])
+    if answer is None:
+        raise UnsupportedOp(
+            f"{op.label} '{op.name}' runs until something that it computes tells it to stop; only loops that count up "
+            "to a constant can be trained"
+        )
+    return bool(answer.item())
