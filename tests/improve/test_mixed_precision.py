@@ -54,10 +54,17 @@ def test_no_more_is_added_than_the_limit(seed: int) -> None:
     assert len(layers) < len(harms)
 
 
-def network() -> Model:
-    """Four dense layers. The second is small, and one weight of each of its rows is far larger than the others."""
+def network(looked_up: bool = False) -> Model:
+    """Four dense layers. The second is small, and one weight of each of its rows is far larger than the others.
+
+    They may read a row of a table.
+    """
     net = Net()
-    x = net.input(1, 64, name="x")
+    x = (
+        net("GATHER", [normal(9, 64), net.input(1, dtype=DType.INT32)], (1, 64))
+        if looked_up
+        else net.input(1, 64, name="x")
+    )
     narrowed = 0.3 * normal(8, 64, seed=2)
     narrowed[:, 0] = 6.0
     for k, kernel in enumerate((normal(64, 64, seed=1), narrowed, normal(64, 8, seed=3), normal(64, 64, seed=4))):
@@ -97,12 +104,16 @@ def test_the_layer_that_four_bits_cost_most_is_found_on_data(mode: str, options:
     assert error(found, model, samples) < error(forced, model, samples)
 
 
-def test_without_data_weights_and_structure_decide() -> None:
-    model = network()
+@pytest.mark.parametrize(
+    ("looked_up", "chosen_by"),
+    [(False, "by what few bits cost on made-up inputs"), (True, "by the errors of their weights")],
+)
+def test_without_data_made_up_inputs_decide_or_weights_and_structure(looked_up: bool, chosen_by: str) -> None:
+    model = network(looked_up)
     found = zeropoint.quantize(model, "dynamic", weight_bits=4, min_elements=0)
     assert types(found)["layer1"] == "int8"
     assert "int4" in types(found).values()
-    assert any(re.fullmatch(r"\d of 4 layers in 8 bits: .* by the errors of their weights", n) for n in found.notes)
+    assert any(re.fullmatch(rf"\d of \d layers in 8 bits: .* {chosen_by}", n) for n in found.notes)
     quick = zeropoint.quantize(model, "dynamic", weight_bits=4, min_elements=0, effort="quick")
     assert set(types(quick).values()) == {"int4"}
 

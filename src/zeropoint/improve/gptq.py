@@ -47,6 +47,9 @@ ENOUGH = 4
 """Vectors for each input of a layer that its weights are refined for, if there are so many. With fewer, they are only
 rounded: refitting and coordinate descent would fit them to these vectors and to no others."""
 
+MADE_UP_DAMPING = 0.1
+"""The same share where inputs are made up: they are less alike than these."""
+
 DESCENTS = 2
 """How often integers of few bits, and then their scales, are gone through after that."""
 
@@ -213,7 +216,8 @@ class Refiner:
     """Refines the plans of a prepared model on some samples, which may be one sequence.
 
     A layer's moments are taken from about so many `vectors`; more for layers with more inputs. Where it `refits`,
-    weights are fitted to what the quantized layers before produce.
+    weights are fitted to what the quantized layers before produce. If the samples are `made_up`, biases stay as they
+    are: nobody knows the means.
     """
 
     model: Model
@@ -223,6 +227,7 @@ class Refiner:
     vectors: int
     in_sequence: bool = False
     refits: bool = True
+    made_up: bool = False
 
     def refine(self, planned: Planned) -> Planned:
         called = called_graphs(planned.model)  # which the samples are not inputs of
@@ -265,6 +270,8 @@ class Refiner:
 
     def _refined(self, plan: Plan, layer: RefinedLayer, halves: Sequence[Moments]) -> Plan:
         moments, has_bias = Moments.mean(halves), layer.bias is not None
+        if self.made_up:
+            moments = moments.without_means(damped(moments.second, MADE_UP_DAMPING))
         whole, blocks = moments.pair(has_bias), layer.blocks
         weights = layer.layout.matrix(layer.op, layer.weights.data.astype(np.float64))
         target, has_enough = blocks.split(weights), moments.vectors >= ENOUGH * blocks.width

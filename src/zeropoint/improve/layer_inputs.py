@@ -139,6 +139,11 @@ class Moments(NamedTuple):
         first, float_first = (sum(parts) / count for parts in zip(*firsts, strict=True))
         return cls(first, total[0] / count, float_first, total[1] / count, vectors)
 
+    def without_means(self, second: Array) -> Moments:
+        """With other second moments, and with means of zero, so that biases stay as they are."""
+        first, float_first = np.zeros_like(self.first), np.zeros_like(self.float_first)
+        return Moments(first, second, float_first, self.cross, self.vectors)
+
     def pair(self, has_bias: bool) -> Pair:
         """The second moments; about the means if a bias takes care of these."""
         if not has_bias:

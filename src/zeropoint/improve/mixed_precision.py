@@ -1,17 +1,18 @@
 """Mixed precision: where few bits are asked for, the layers that they cost most are held in 8 bits.
 
 What a layer costs is measured with it alone in few bits and all others in 8: such errors are small, so they add up. A
-layer is widened if that brings more for its bytes than one more bit for all layers would. Without data, the relative
-error of a layer's weights stands for what it costs.
+layer is widened if that brings more for its bytes than one more bit for all layers would. Without data that is measured
+on likely inputs (`without_data`); where there are none, the relative error of a layer's weights stands for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..affine import QuantParams
 from ..bench.errors import ErrorSum, decibels
+from ..calibration.collect import Progress
 from ..display import size_text
 from ..dtypes import DType
 from ..graph.model import Buffer, Graph, Op
@@ -48,10 +49,11 @@ class NarrowLayer:
 
 @dataclass(frozen=True)
 class Widening:
-    """The layers that are held in 8 bits, out of so many."""
+    """The layers that are held in 8 bits, out of so many, and how they were chosen where that was not by data."""
 
     layers: tuple[NarrowLayer, ...]
     of: int
+    chosen_by: str = "by the errors of their weights"
 
     @property
     def ops(self) -> frozenset[Op]:
@@ -60,7 +62,7 @@ class Widening:
     def text(self, gain: float | None = None) -> str:
         """`2 of 28 layers in 8 bits: +3.1 kB, +6.1 dB`."""
         growth = sum(layer.growth for layer in self.layers)
-        brought = "by the errors of their weights" if gain is None else f"{gain:+.1f} dB"
+        brought = self.chosen_by if gain is None else f"{gain:+.1f} dB"
         return f"{len(self.layers)} of {self.of} layers in 8 bits: +{size_text(growth)}, {brought}"
 
 
@@ -84,14 +86,28 @@ def _held(plan: Plan) -> Iterator[tuple[Use, Form]]:
     yield from ((use, packed.form) for use, packed in plan.packed.items())
 
 
-def worth_widening(harms: Mapping[NarrowLayer, float], rest: float = 0.0) -> Widening | None:
+def measured_harms(
+    layers: Sequence[NarrowLayer], error: Callable[[Widening], float], report: Progress
+) -> tuple[dict[NarrowLayer, float], float]:
+    """What each layer adds, alone in few bits, to the error of the model with all of them in 8; and that error."""
+    rest, harms = error(Widening((*layers,), len(layers))), {}
+    for done, layer in enumerate(layers, 1):
+        others = tuple(other for other in layers if other is not layer)
+        harms[layer] = max(0.0, error(Widening(others, len(layers))) - rest)
+        report(done)
+    return harms, rest
+
+
+def worth_widening(
+    harms: Mapping[NarrowLayer, float], rest: float = 0.0, db_per_bit: float = DB_PER_BIT
+) -> Widening | None:
     """The layers to hold in 8 bits, given the squared error that each adds to the `rest`; None if there is none."""
     size, grown, chosen = sum(layer.size for layer in harms), 0, []
     error = rest + sum(harms.values())
     for layer in sorted(harms, key=lambda layer: -harms[layer] / max(1, layer.growth)):
         mended = harms[layer] * (1 - 4.0 ** (layer.form.levels.bits - DType.INT8.bits))
         gain = decibels(error - mended) - decibels(error)
-        least = DB_PER_BIT * layer.form.dtype.bits * layer.growth / size
+        least = db_per_bit * layer.form.dtype.bits * layer.growth / size
         if gain > least and grown + layer.growth <= MOST_GROWTH * size:
             chosen.append(layer)
             grown += layer.growth

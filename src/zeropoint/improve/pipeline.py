@@ -48,6 +48,7 @@ from .measured_target import measured_request
 from .mixed_precision import narrow_layers, weight_errors, worth_widening
 from .rounding_steps import require_learning, rounded_for_all_samples
 from .search import MOST_JUDGED, StepRecord, StepSearch, judged_samples
+from .without_data import with_chosen_bits
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,12 +148,16 @@ def run_without_data(model: Model, request: Request) -> Result:
 
 
 def _run_unmeasured(model: Model, request: Request) -> Result:
-    """`run`; where only weights are quantized, with 8 bits, rounding that cancels has to prove itself."""
+    """`run`; where only weights are quantized, with 8 bits, rounding that cancels has to prove itself; with fewer, what
+    to do with each layer is tried out on made-up inputs."""
+    only_weights = not request.recipe.has_integer_ops and request.stats is None and request.effort != "quick"
+    if only_weights and request.recipe.least_bits < 8:
+        candidate, notes = with_chosen_bits(Candidate(prepare_model(model, request), request))
+        result = carry_out(candidate.planned, candidate.request, encoder=Encoder(candidate.prepared.integers))
+        return replace(result, notes=(*result.notes, *notes))
     corrected = run(model, request)
     changes_weights = any(plan.constants.values for plan in corrected.plans)
-    if request.recipe.has_integer_ops or request.recipe.least_bits < 8 or request.stats is not None:
-        return corrected
-    if not changes_weights or request.effort == "quick":
+    if not only_weights or not changes_weights:
         return corrected
     nearest = run(model, replace(request, effort="quick"))
     if never_further_off(model, corrected.model, nearest.model):

@@ -12,7 +12,7 @@ from ..ops.execution import macs_of
 from ..recipe import Effort
 from .candidate import Candidate, Lab, Proposals, no_progress
 from .gptq import Refiner
-from .mixed_precision import NarrowLayer, Widening, narrow_layers, weight_errors, worth_widening
+from .mixed_precision import NarrowLayer, measured_harms, narrow_layers, weight_errors, worth_widening
 
 REFINED = 32, 256
 REFINING_MACS: Mapping[Effort, float] = {"standard": 4e10, "high": 7e11}
@@ -96,13 +96,7 @@ def _harms(lab: Lab, best: Candidate, layers: Sequence[NarrowLayer]) -> tuple[di
     if samples < WIDENED[0]:
         return weight_errors(layers, best.planned, ops), 0.0
     bench, report = lab.bench.judging(samples), lab.stage("measuring what few bits cost", len(layers))
-    rest = bench.error(best.widened(Widening((*layers,), len(layers))).model())
-    harms = {}
-    for done, layer in enumerate(layers, 1):
-        others = Widening(tuple(other for other in layers if other is not layer), len(layers))
-        harms[layer] = max(0.0, bench.error(best.widened(others).model()) - rest)
-        report(done)
-    return harms, rest
+    return measured_harms(layers, lambda wide: bench.error(best.widened(wide).model()), report)
 
 
 def require_learning() -> None:

@@ -1,0 +1,80 @@
+"""Weights of few bits without data: which layers need 8, and how the others are rounded, is tried on likely inputs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..bench.bench import Bench
+from ..errors import ZeropointError
+from ..ops import OpSpec
+from ..ops.execution import macs_of
+from ..ops.layout import Convolution
+from ..sources.ports import Row
+from .candidate import Candidate, no_progress
+from .gptq import Refiner
+from .likely_inputs import likely_rows
+from .mixed_precision import DB_PER_BIT, NarrowLayer, measured_harms, narrow_layers, weight_errors, worth_widening
+
+REFINED, REFINING_MACS = 1024, 1e11
+"""For how many likely inputs weights are rounded, and how much work runs for that may be; with fewer, they are rounded
+by themselves."""
+
+JUDGED, JUDGING_MACS = (4, 48), 1e11
+"""On how many likely inputs it is measured what few bits cost each layer, and how much work that may be."""
+
+CHEAPER = 0.5
+"""What bytes cost in decibels, beside what they cost where there is data: made-up inputs show only part of the harm."""
+
+
+def with_chosen_bits(candidate: Candidate) -> tuple[Candidate, tuple[str, ...]]:
+    """With 8 bits for some layers and better roundings for others, as far as likely inputs tell; notes about it."""
+    layers = narrow_layers(candidate.planned, candidate.request.recipe)
+    if not layers:
+        return candidate, ()
+    with contextlib.suppress(ZeropointError):  # its shapes do not run as they are recorded
+        return _on_likely_inputs(candidate, layers)
+    return _by_weight_errors(candidate, layers)
+
+
+def _by_weight_errors(candidate: Candidate, layers: Sequence[NarrowLayer]) -> tuple[Candidate, tuple[str, ...]]:
+    widening = worth_widening(weight_errors(layers, candidate.planned, candidate.request.ops))
+    return (candidate, ()) if widening is None else (candidate.widened(widening), (widening.text(),))
+
+
+def _on_likely_inputs(candidate: Candidate, layers: Sequence[NarrowLayer]) -> tuple[Candidate, tuple[str, ...]]:
+    model, ops = candidate.prepared.model, candidate.request.ops
+    macs = max(1, sum(macs_of(op, ops) for op in model.main.ops))
+    count = min(JUDGED[1], int(JUDGING_MACS // (len(layers) * macs)))
+    rows, is_known = likely_rows(model, ops, count, seed=1)
+    if count < JUDGED[0] or not rows:
+        return _by_weight_errors(candidate, layers)
+    bench, notes = Bench(model, ()).on(rows), list[str]()
+    refiner = None
+    if is_known and _is_dense(layers, ops) and REFINED * len(layers) * macs <= REFINING_MACS:
+        refiner = _refiner(candidate, likely_rows(model, ops, REFINED)[0])
+        notes.append("weights rounded with compensation on made-up inputs, whose mean the first layer's biases tell")
+
+    def rounded(widened: Candidate) -> Candidate:
+        return widened if refiner is None else replace(widened, refined=refiner.refine(widened.planned))
+
+    harms, rest = measured_harms(
+        layers, lambda wide: bench.error(rounded(candidate.widened(wide)).model()), no_progress("", len(layers))
+    )
+    widening = worth_widening(harms, rest, CHEAPER * DB_PER_BIT)
+    if widening is None:
+        return rounded(candidate), (*notes,)
+    widening = replace(widening, chosen_by="by what few bits cost on made-up inputs")
+    return rounded(candidate.widened(widening)), (widening.text(), *notes)
+
+
+def _refiner(candidate: Candidate, rows: Sequence[Row]) -> Refiner:
+    return Refiner(
+        candidate.prepared.model, candidate.request, rows, no_progress, len(rows), refits=False, made_up=True
+    )
+
+
+def _is_dense(layers: Sequence[NarrowLayer], ops: Mapping[str, OpSpec]) -> bool:
+    """Whether no layer has windows. Where there are some, that neighbours are alike (SQuant) is known better."""
+    return not any(isinstance(ops[op.kind].layout, Convolution) for layer in layers for op in layer.ops)
