@@ -1,1 +1,1 @@
-"""Ways to make a plan better, and the loop that keeps what helps."""
+"""Steps that improve a plan's accuracy, and the loop that keeps what helps."""

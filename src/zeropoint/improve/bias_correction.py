@@ -1,8 +1,9 @@
-"""Bias correction: rounding the weights shifts the mean of every output channel; the bias takes the shift back.
+"""Bias correction: rounding the weights shifts the mean of every output channel; the bias compensates for the shift.
 
 With weights W rounded to W + dW, an output channel's mean moves by sum(dW * E[x]) over the weights of that channel,
-E[x] being the mean of the input channel that each weight meets, which calibration recorded (`Layout.mean_shift`).
-Before that, weights of few bits are rounded so that the errors of a channel cancel (`squant`). Nothing is run.
+where E[x] is the mean of the input channel that each weight is multiplied by, as recorded by calibration
+(`Layout.mean_shift`). Before that, low-bit weights are rounded so that the errors of a channel cancel (`squant`).
+Nothing is run.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from ..plan.weights import bias_use
 from .squant import balanced_weights, nonnegative_tensors
 
 NARROW = 8
-"""Integer layers have their weights balanced below so many bits: with 8 there is little to cancel."""
+"""Weights of integer layers are balanced below this many bits: with 8 there is little to cancel."""
 
 
 def plan_and_correct(prepared: Prepared, request: Request) -> Planned:
-    """Plan a prepared model, with better weights and biases for the ops on which more than quick effort is spent."""
+    """Plan a prepared model, with better weights and biases for ops with more than quick effort."""
     ranges = ranges_of(prepared, request)
     planned = plan_model(prepared, request, ranges)
     corrections = _Corrections(request, ranges, prepared.shifts, Encoder(prepared.integers))
@@ -38,8 +39,8 @@ def plan_and_correct(prepared: Prepared, request: Request) -> Planned:
 
 @dataclass
 class _Corrections:
-    """`shifts` are those that other candidates of the same model, with the same statistics, have found; `encoder` has
-    the integers that were made of its constants."""
+    """Corrects weights and biases. `shifts` are those found by other candidates of the same model with the same
+    statistics; `encoder` has the integers of its constants."""
 
     request: Request
     ranges: TensorRanges
@@ -82,12 +83,13 @@ class _Corrections:
         return spec.bias_slot is not None and use.slot in spec.weight_slots
 
     def _weights(self, plan: Plan, use: Use, form: Form, positive: set[Tensor]) -> tuple[str, Array] | None:
-        """Balanced weights with their key; one for all that read the same bytes in the same form, in any graph."""
+        """Return balanced weights with their key; one for all that read the same bytes in the same form, in any
+        graph."""
         tensor, source, is_integer = use.tensor, self._source(use), use.op in plan.schemes
         if not isinstance(form, QuantParams) or form.block is not None:
             return None
         grid = self.ranges.trained.constants.get(tensor)
-        if grid is not None and grid.scales == form.scales:  # the weights lie on it
+        if grid is not None and grid.scales == form.scales:  # the weights already lie on this grid
             return None
         if is_integer and form.levels.bits >= NARROW:
             return None
@@ -102,7 +104,7 @@ class _Corrections:
         return self._balanced[spot]
 
     def _shift(self, use: Use, form: Form, weights: Array | None) -> Array | None:
-        """How far the rounding of weights moves the means of the outputs, where those of the inputs are known."""
+        """Return how far the rounding of weights shifts the means of the outputs, if those of the inputs are known."""
         layout, source = self.request.ops[use.op.kind].layout, self._source(use)
         means = None if source is None else self.ranges.means(source)
         if layout is None or means is None or form_type(form).is_float:

@@ -1,8 +1,8 @@
-"""Rounding that is already good made better: one weight of each row after the other, then the scale, and so on.
+"""Coordinate descent on rounded weights: optimizes one weight of each row after the other, then the scale, and repeats.
 
-The error of a row is (w - s q) H (w - s q)', H being the second moment of the inputs. With all other integers held, the
-best value of one is that of a parabola: s q[i] + ((w - s q) H)[i] / H[i, i], rounded. Going through all of them never
-raises the error, and neither does the best scale for the integers as they are, s = (w H q') / (q H q').
+The error of a row is (w - s q) H (w - s q)', where H is the second moment of the inputs. With all other integers fixed,
+the best value of one is the minimum of a parabola: s q[i] + ((w - s q) H)[i] / H[i, i], rounded. A pass over all of
+them never increases the error, and neither does the best scale for the current integers, s = (w H q') / (q H q').
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from ..affine import round_half_away
 from ..dtypes import Array
 
 BLOCK = 64
-"""Columns whose changes are kept back and then applied to all others at once."""
+"""Columns whose changes are collected and then applied to all others at once."""
 
 SWEEPS = 4
-"""How often all weights are gone through, at most; it ends when none changes."""
+"""Maximum number of passes over all weights; it ends when none changes."""
 
 
 def descended(weights: Array, rounded: Array, moments: Array, steps: Array, limit: int) -> Array:
-    """Better integers than `rounded`, up to `limit`, for `weights` [groups, rows, inputs] and E[x x'] of these inputs.
+    """Return better integers than `rounded`, up to `limit`, for `weights` [groups, rows, inputs] and E[x x'] of the
+    inputs.
 
     `steps` are the scales, broadcast against the weights.
     """
@@ -41,11 +42,11 @@ def descended(weights: Array, rounded: Array, moments: Array, steps: Array, limi
 
 
 def _block(rounded: Array, gradient: Array, steps: Array, moments: Array, limit: int) -> Array:
-    """Changes of a block's weights, which `rounded` has afterwards; `gradient` is that before them."""
+    """Update `rounded` for one block of weights and return the changes; `gradient` is the gradient before them."""
     own, changes = gradient.copy(), np.zeros_like(rounded)
     for k in range(rounded.shape[2]):
         power = moments[:, k, k][:, None]
-        # Inputs that are always zero leave their weights as they are.
+        # Weights of inputs that are always zero stay unchanged.
         wanted = own[:, :, k] / np.where(power > 0, power, 1.0) / steps[:, :, k]
         new = np.clip(round_half_away(rounded[:, :, k] + wanted), -limit, limit)
         moved = (new - rounded[:, :, k]) * steps[:, :, k]
@@ -55,9 +56,10 @@ def _block(rounded: Array, gradient: Array, steps: Array, moments: Array, limit:
 
 
 def best_scales(weights: Array, rounded: Array, moments: Array, before: Array) -> Array:
-    """The scale of each row with the least error for its integers, or the one `before` [groups, rows] if there is none.
+    """Return the scale of each row with the least error for its integers, or the one `before` [groups, rows] if there
+    is none.
 
-    Where there are fewer groups of scales, so many groups of weights after each other are parts of the same rows.
+    If there are fewer groups of scales, consecutive groups of weights are parts of the same rows.
     """
     weighted = rounded @ moments
 

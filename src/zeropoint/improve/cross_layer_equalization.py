@@ -1,14 +1,14 @@
-"""Cross-layer equalization: where channels of very different size share one scale, the small ones lose their precision.
+"""Cross-layer equalization: if channels of very different magnitude share one scale, the small ones lose precision.
 
-Dividing channel c of a tensor by s_c where it is made, and multiplying what its readers do with it by s_c, leaves the
-function as it was, as long as nothing in between sees the tensor but ops with f(x / s) = f(x) / s for s > 0, moves of
-data, and products of matrices that sum over something else. So a factor can move through a ReLU, from a layer norm's
-gain into the dense layers behind it, and from the value projection of attention into the output projection. It moves
-through a ReLU6 where the clip allows it: in channels that stay far below 6 on the data, before and after.
+Dividing channel c of a tensor by s_c where it is produced, and multiplying by s_c in its readers, leaves the function
+unchanged, as long as only ops with f(x / s) = f(x) / s for s > 0, moves of data, and matrix products that sum over
+something else see the tensor in between. So a factor can move through a ReLU, from a layer norm's gain into the dense
+layers after it, and from the value projection of attention into the output projection. It moves through a ReLU6 if the
+clip allows it: in channels that stay far below 6 on the data, before and after.
 
-Weights have a scale for each output channel, so dividing those of the first layer costs nothing; neither does
-multiplying those of a depthwise layer. In other layers a large factor would make the other weights of the same output
-channel coarser, so there the factor is only the square root.
+Weights have per-output-channel scales, so dividing those of the first layer costs nothing; neither does multiplying
+those of a depthwise layer. In other layers a large factor would make the other weights of the same output channel
+coarser, so there the factor is only the square root.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEADROOM = 2.0
 
 @dataclass(frozen=True)
 class Sink:
-    """Weights that meet the channels along `axis`; `order` says which channel at each place.
+    """Weights that are multiplied by the channels along `axis`; `order` maps each position to its channel.
 
     With `is_free` they have a scale for each of these channels, as those of depthwise layers do: large factors then
     cost nothing.
@@ -52,9 +52,10 @@ class Sink:
 
 @dataclass(frozen=True)
 class Link:
-    """A tensor whose channels can be scaled: constants that make them, with their axes, and weights that meet them.
+    """A tensor whose channels can be scaled: the constants that produce them, with their axes, and the weights that
+    read them.
 
-    `ceiling` is where a fused activation cuts all channels off. `passing` are tensors on the way to the sinks, with the
+    `ceiling` is where a fused activation clips all channels. `passing` are tensors on the way to the sinks, with the
     channel of each element.
     """
 
@@ -67,7 +68,7 @@ class Link:
     @property
     def scaled(self) -> dict[Tensor, Array]:
         """Every tensor whose channels are scaled, with the channel of each element."""
-        makers = (use.op.outputs[0] for use, _ in self.makers)  # a gain stands before what is added to it
+        makers = (use.op.outputs[0] for use, _ in self.makers)  # the gain comes before the offset
         return {tensor: _channels_of(tensor) for tensor in (*makers, self.tensor)} | dict(self.passing)
 
 
@@ -77,19 +78,19 @@ def _channels_of(tensor: Tensor) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Equalized:
-    """A link with what its channels were divided by."""
+    """A link with the factors that its channels were divided by."""
 
     link: Link
     divisors: Array
 
     @property
     def factors(self) -> dict[Tensor, Array]:
-        """What the values of each tensor were multiplied with, in the smallest shape that broadcasts to its own."""
+        """What the values of each tensor were multiplied by, in the smallest shape that broadcasts to its own."""
         return {tensor: 1 / self.divisors[_condensed(channels)] for tensor, channels in self.link.scaled.items()}
 
 
 def _condensed(channels: Array) -> Array:
-    """The same with a size of 1 along axes that make no difference."""
+    """Return the array with size 1 along axes over which it is constant."""
     for axis in range(channels.ndim):
         first = channels.take([0], axis)
         if not channels.strides[axis] or (channels == first).all():
@@ -100,9 +101,9 @@ def _condensed(channels: Array) -> Array:
 def equalize(
     model: Model, stats: Stats, keys: Mapping[Tensor, str] | None = None, ops: Mapping[str, OpSpec] = OPS
 ) -> list[Equalized]:
-    """Edit `model` in place; return what was scaled, which has to be measured anew.
+    """Edit `model` in place; return what was scaled, which has to be measured again.
 
-    `keys` are the names by which `stats` knows the tensors, where the model was edited since.
+    `keys` are the names by which `stats` knows the tensors, if the model has been edited since.
     """
     keys = keys or tensor_keys(model)
     changed = []
@@ -125,13 +126,13 @@ def equalize(
 
 @dataclass(frozen=True)
 class _Links:
-    """Follows the channels of tensors from what makes them to the weights that meet them."""
+    """Follows the channels of tensors from their producers to the weights that read them."""
 
     ops: Mapping[str, OpSpec]
     uses: Uses
 
     def of(self, graph: Graph) -> Iterator[Link]:
-        """Every tensor of the graph whose channels can be scaled."""
+        """Yield every tensor of the graph whose channels can be scaled."""
         for op in graph.ops:
             makers, ceiling = self._makers(op), _ceiling(op)
             if not makers or ceiling is None:
@@ -143,7 +144,7 @@ class _Links:
                 yield Link(tensor, passing, makers, tuple(sinks), ceiling)
 
     def _layout(self, op: Op) -> Layout | None:
-        """How the op's weights lie, for ops with an input, weights and a bias in this order."""
+        """Return the weight layout of ops with an input, weights and a bias, in this order."""
         spec = self.ops.get(op.kind)
         layout = None if spec is None or spec.bias_slot != 2 else spec.layout
         return None if layout is None or (layout.data, layout.weights) != (0, 1) else layout
@@ -152,7 +153,8 @@ class _Links:
         return op.kind in self.ops and trait in self.ops[op.kind].traits
 
     def _makers(self, op: Op) -> tuple[tuple[Use, int], ...]:
-        """The constants that scale the channels of the op's output: weights and bias, or a gain and an offset."""
+        """Return the constants that scale the channels of the op's output: weights and bias, or a gain and an
+        offset."""
         if not op.outputs or not op.outputs[0].shape:
             return ()
         layout = self._layout(op)
@@ -165,7 +167,7 @@ class _Links:
         return self._gain_and_offset(op) if self._has(op, Trait.ADDS) else ()
 
     def _gain_and_offset(self, op: Op) -> tuple[tuple[Use, int], ...]:
-        """Of a sum that nothing but a product feeds: a layer norm's gain, and what is added to it."""
+        """Return the gain and offset of a layer norm: of a sum that only a product feeds."""
         for k in (0, 1):
             source = op.inputs[k]
             if source is None or not _is_per_channel(op.inputs[1 - k], op.outputs[0]):
@@ -178,8 +180,8 @@ class _Links:
         return ()
 
     def _sinks(self, tensor: Tensor, channels: Array, passing: dict[Tensor, Array]) -> list[Sink] | None:
-        """All that reads the tensor, of whose elements `channels` says which channel they belong to; None if scaling
-        would show somewhere. Tensors on the way are added to `passing`."""
+        """Return all weights that read the tensor, where `channels` is the channel of each element; None if scaling
+        would be visible somewhere. Tensors on the way are added to `passing`."""
         if self.uses.is_output(tensor) or not self.uses.readers(tensor):
             return None
         found: list[Sink] = []
@@ -199,7 +201,7 @@ class _Links:
         return found
 
     def _passed(self, use: Use, channels: Array) -> Array | None:
-        """Which channels the elements of the op's output belong to; None if it does more than pass factors on."""
+        """Return the channels of the elements of the op's output; None if it does more than pass factors on."""
         op, spec = use.op, self.ops.get(use.op.kind)
         if spec is None or not op.outputs or fused_activation(op).name not in ("NONE", "RELU"):
             return None
@@ -218,7 +220,7 @@ class _Links:
 
 
 def _ceiling(op: Op) -> float | None:
-    """The size at which the fused activation cuts off; None if it does more than that."""
+    """Return the magnitude at which the fused activation clips; None if it does more than that."""
     fused = fused_activation(op)
     if fused.bounds is None:
         return math.inf if fused.name == "NONE" else None
@@ -226,7 +228,7 @@ def _ceiling(op: Op) -> float | None:
 
 
 def _fits(op: Op, axis: int, channels: int) -> bool:
-    """Constant float weights, one slice of them along `axis` for each channel, and no groups."""
+    """Whether the weights are constant floats, with one slice along `axis` for each channel, and no groups."""
     weights, bias = op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
     if weights is None or weights.data is None or weights.dtype is not DType.FLOAT32:
         return False
@@ -240,13 +242,13 @@ def _is_per_channel(constant: Tensor | None, tensor: Tensor) -> bool:
 
 
 def _along_last_axis(channels: Array) -> Array | None:
-    """The channel of each place along the last axis; None if several belong there."""
+    """Return the channel of each position along the last axis; None if a position has several."""
     rows = channels.reshape(-1, channels.shape[-1])
     return None if (rows != rows[0]).any() else rows[0]
 
 
 def _absorbed(op: Op, layout: Layout, channels: Array) -> list[Sink] | None:
-    """The layer's weights, if every place along the last axis belongs to one channel."""
+    """Return the layer's weights, if every position along the last axis belongs to one channel."""
     last = _along_last_axis(channels)
     if last is None or not _fits(op, layout.inputs, last.size):
         return None
@@ -255,7 +257,7 @@ def _absorbed(op: Op, layout: Layout, channels: Array) -> list[Sink] | None:
 
 
 def _passed_by_product(use: Use, channels: Array, result: tuple[int, ...]) -> Array | None:
-    """Of a product of matrices, where nothing is summed over but elements of one channel."""
+    """Return the channels of a matrix product's output, if only elements of one channel are summed."""
     transposed = bool(use.op.option("adjY" if use.slot else "adjX"))
     summed = (-1 if transposed else -2) if use.slot else (-2 if transposed else -1)
     first = np.take(channels, [0], axis=summed)
@@ -267,9 +269,9 @@ def _passed_by_product(use: Use, channels: Array, result: tuple[int, ...]) -> Ar
 
 
 def channel_factors(peaks: Array, free: bool, ceiling: float = math.inf) -> Array | None:
-    """s for each channel, or None if there is nothing to gain. `free`: large factors cost nothing.
+    """Return s for each channel, or None if there is nothing to gain. `free`: large factors cost nothing.
 
-    Below a `ceiling` small channels grow towards it, and those that come near it stay as they are.
+    Below a `ceiling`, small channels grow towards it, and those that come near it stay unchanged.
     """
     highest = ceiling / HEADROOM
     alive = (peaks > 0) & (peaks < highest)
@@ -286,10 +288,10 @@ def channel_factors(peaks: Array, free: bool, ceiling: float = math.inf) -> Arra
 def _scale(graph: Graph, use: Use, axis: int, factors: Array, readers: Counter[Tensor]) -> None:
     """Multiply the constant at `use`, along `axis`, by the factors.
 
-    `readers` counts who reads a tensor, and is kept up to date: counting anew for each link would take time that grows
-    with the square of the graph.
+    `readers` counts the readers of each tensor, and is kept up to date: counting again for each link would take
+    quadratic time.
     """
-    if readers[use.tensor] > 1:  # shared with another op that must not change
+    if readers[use.tensor] > 1:  # shared with another op, which must not change
         readers[use.tensor] -= 1
         readers[duplicate_constant(graph, use.tensor, [use], "equalized")] = 1
     shape = [1] * use.data.ndim

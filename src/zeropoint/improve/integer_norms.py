@@ -1,11 +1,11 @@
-"""Normalizations written so that integers can compute them: the same function, of ops whose 16 bits suffice.
+"""Rewrites normalizations so that integers can compute them: the same function, from ops for which 16 bits suffice.
 
-A variance spans the square of what its inputs span. If a token holds one value a hundred times as large as all others,
-squares of the others vanish even in steps of 16 bits; but their sum does not, where it is made before anything is
-rounded. So the mean of squares is taken as a product of matrices, d·dᵀ / n.
+A variance spans the square of its inputs' range. If a token has one value a hundred times as large as all others, the
+squares of the others vanish even in 16-bit steps; but their sum does not, if it is formed before anything is rounded.
+So the mean of squares is computed as a matrix product, d·dᵀ / n.
 
-The kernel of the reciprocal root holds a table with even steps, which are too long near zero. Over a wide range it is
-put together of narrow parts between edges e₁ < e₂ < …: f(v) = Σ f(clip(v, eₖ, eₖ₊₁)) − Σ f(eₖ) over the inner edges.
+The kernel of the reciprocal root uses a table with even steps, which are too coarse near zero. Over a wide range it is
+composed of narrow parts between edges e₁ < e₂ < …: f(v) = Σ f(clip(v, eₖ, eₖ₊₁)) − Σ f(eₖ) over the inner edges.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from ..sources.ports import entry_graphs
 from ..tflite.schema import default_options
 
 PART = 16.0
-"""Ratio of the ends of a part of the reciprocal root: its table then has 16 steps below the lower one."""
+"""Ratio of the ends of a part of the reciprocal root: its table then has 16 steps below the lower end."""
 
 MOST_PARTS = 4
 
 
 def with_integer_norms(prepared: Prepared, request: Request) -> Prepared:
-    """The same function with its normalizations rewritten; as it is if there are none, or ranges were trained."""
+    """Return the same function with its normalizations rewritten; unchanged if there are none, or ranges were
+    trained."""
     trained, made = prepared.trained, dict[Tensor, Range | Tensor]()
     if trained.ranges.entries or trained.constants or trained.uses:
         return prepared
@@ -47,7 +48,7 @@ def with_integer_norms(prepared: Prepared, request: Request) -> Prepared:
 
 
 def rewrite_norms(graph: Graph, bounds: Callable[[Tensor], Bounds | None]) -> dict[Tensor, Range | Tensor]:
-    """Edit `graph` in place, where `bounds` tells what a tensor spans; the ranges of tensors that are new in it."""
+    """Edit `graph` in place, where `bounds` gives the range of a tensor; return the ranges of new tensors."""
     edit = _Edit(graph, bounds, NewOps(graph))
     for op in list(graph.ops):
         if op.kind == "MEAN":
@@ -65,7 +66,7 @@ class _Edit:
     new: NewOps
 
     def rewrite_mean_square(self, mean: Op) -> None:
-        """The mean of squares along the last axis as a product of matrices."""
+        """Replace the mean of squares along the last axis by a matrix product."""
         squares, result = mean.inputs[0], mean.outputs[0]
         maker = None if squares is None else Uses(self.graph).producer(squares)
         seen = self.bounds(result)
@@ -93,7 +94,7 @@ class _Edit:
         self.graph.ops.remove(mean)
 
     def _squared(self, maker: Op) -> Tensor | None:
-        """What an op squares; of a squared difference, that difference, which is computed from now on."""
+        """Return what an op squares; for a squared difference, the difference, which is then computed explicitly."""
         first, second = (*maker.inputs, None)[:2]
         if first is None or fused_activation(maker).name != "NONE":
             return None
@@ -103,7 +104,7 @@ class _Edit:
         if maker.kind != "SQUARED_DIFFERENCE" or second is None or a is None or b is None:
             return None
         known = self._difference(first, second)
-        if known is not None:  # it may come later
+        if known is not None:  # it may be computed later
             self.graph.ops.remove(known)
             self.graph.ops.insert(self.graph.ops.index(maker), known)
             return known.outputs[0]
@@ -116,7 +117,7 @@ class _Edit:
         return next((op for op in subtractions if fused_activation(op).name == "NONE"), None)
 
     def split_reciprocal_root(self, op: Op) -> None:
-        """The reciprocal root over a wide range, of parts of it."""
+        """Replace the reciprocal root over a wide range by a sum of narrow parts."""
         source, result = op.inputs[0], op.outputs[0]
         seen = None if source is None else self.bounds(source)
         if source is None or seen is None or not 0 < seen[0] < seen[1] < math.inf:
@@ -140,7 +141,7 @@ class _Edit:
         self.graph.ops.remove(op)
 
     def _clipped(self, op: Op, source: Tensor, edges: list[float], part: int) -> Tensor:
-        """`source` between two of the edges, of which the outermost need no clip."""
+        """Return `source` clipped between two of the edges; the outermost need no clip."""
         low, high = edges[part : part + 2]
         limits = [("MAXIMUM", low, edges[-1])] if part else []
         limits += [("MINIMUM", high, high)] if part < len(edges) - 2 else []

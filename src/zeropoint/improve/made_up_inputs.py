@@ -1,8 +1,8 @@
-"""Which of two ways to round is better, where there is no data: asked on made-up inputs of several kinds.
+"""Decides between two roundings without data, on synthetic inputs of several kinds.
 
-Rounding that cancels suits what layers usually read, and brings most models closer to the float one. Some it takes
-further away, which depends on what they are fed with; and that nobody knows here. So it has to be as good as nearest
-rounding on noise, on positive numbers, and on waves, in which neighbours are alike as in pictures and sounds.
+Error-cancelling rounding suits typical layer inputs, and brings most models closer to the float model. Some get further
+away, depending on their inputs, which are not known here. So it has to be as good as nearest rounding on noise, on
+positive numbers, and on waves, in which neighbours are similar as in images and audio.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..graph.model import Model, Tensor
 from ..sources.ports import Row, entries
 
 SAMPLES = 3
-"""Of each kind."""
+"""Number of samples of each kind."""
 
 CHANCE = 0.5
-"""In dB: two roundings of the same model that differ by less are equally good."""
+"""In dB: two roundings of the same model that differ by less count as equal."""
 
 Random = np.random.Generator
 Kind = Callable[[Random, tuple[int, ...]], Array]
@@ -39,7 +39,8 @@ def positive(rng: Random, shape: tuple[int, ...]) -> Array:
 
 
 def waves(rng: Random, shape: tuple[int, ...]) -> Array:
-    """Between 0 and 1, with some noise: cos(sum of f * i over the axes), of a phase for each channel."""
+    """Return values between 0 and 1, with some noise: cos(sum of f * i over the axes), with a phase for each
+    channel."""
     places = np.indices(shape[:-1], dtype=np.float64)[..., None]
     frequencies = rng.uniform(0.0, 0.3, (len(shape) - 1,) + (1,) * len(shape))
     phases = rng.uniform(0.0, 2 * math.pi, shape[-1:])
@@ -52,14 +53,14 @@ KINDS: tuple[Kind, ...] = (noise, positive, waves)
 def never_further_off(model: Model, made: Model, other: Model) -> bool:
     """Whether `made` is at least as close to the float model as `other` on all kinds of inputs.
 
-    It is not, too, if that cannot be found out: for inputs that are no numbers, say, or with several signatures.
+    Also false if that cannot be determined: for inputs that are not numeric, for example, or with several signatures.
     """
     graphs = {entry.graph for entry in entries(model)}
     tensors = [t for graph in graphs for t in graph.inputs]
     if len(graphs) > 1 or not tensors or any(t.dtype is not DType.FLOAT32 or not t.shape for t in tensors):
         return False
     bench = Bench(model, ())
-    with contextlib.suppress(ZeropointError):  # its shapes do not run as they are recorded
+    with contextlib.suppress(ZeropointError):  # the model does not run with its recorded shapes
         return all(_is_as_close(bench.on(_rows(tensors, kind)), made, other) for kind in KINDS)
     return False
 

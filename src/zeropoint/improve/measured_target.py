@@ -1,4 +1,4 @@
-"""What the table of a target cannot know: how fast this processor is. Ways to compute are timed side by side."""
+"""Measures what the table of a target cannot know: the speed of this processor. Placements are timed side by side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLOAT = "float"
 
 
 def ways(request: Request) -> Iterator[tuple[str, Request]]:
-    """The request as it is, with other ideas of what is quick, and with float arithmetic on integer weights."""
+    """Yield the request as it is, with other cost assumptions, and with float arithmetic on integer weights."""
     target, costs = request.target, request.target.costs
     if costs is None:
         raise InvalidRecipe(
@@ -41,7 +41,7 @@ def ways(request: Request) -> Iterator[tuple[str, Request]]:
 
 
 def _in_float(recipe: Recipe, *, unpacked: bool) -> Recipe:
-    """The same weights beside float activations, but for ops that a rule names: those stay as they are asked for."""
+    """Return the same weights with float activations, except for ops that a rule names: those stay as requested."""
 
     def changed(rule: Rule) -> Rule:
         scheme = replace(rule.scheme, activations=None, symmetric=False, unpacked=unpacked)
@@ -51,10 +51,10 @@ def _in_float(recipe: Recipe, *, unpacked: bool) -> Recipe:
 
 
 def measured_request(model: Model, request: Request) -> tuple[Request, str]:
-    """The request for whatever is fastest here, and what each way took.
+    """Return the request for the fastest placement here, and the time of each.
 
-    Each is built with quick effort, and they are timed in turns on one thread, in CPU time: other work on the machine
-    is no reason to choose one. Whatever the table gives has to work; another way that does not is only named.
+    Each is built with quick effort, and they are timed in turns on one thread, in CPU time, so that other load on the
+    machine does not decide. The placement by the table must work; another one that does not is only reported.
     """
     asked, models, failed = dict[str, Request](), dict[str, Model](), dict[str, str]()
     for name, way in ways(request):
@@ -76,8 +76,8 @@ def measured_request(model: Model, request: Request) -> tuple[Request, str]:
 
 
 def _built(model: Model, request: Request, *, is_first: bool) -> Model | None:
-    """The model that a way gives, run once, since what cannot run cannot be timed. None if it leaves all as it is,
-    which only the first may."""
+    """Return the model of one placement, run once, because a model that fails cannot be timed. None if it leaves
+    everything unchanged, which only the first may."""
     quick = replace(request, effort="quick", method="minmax" if request.method == "auto" else request.method)
     planned = plan_model(prepare_model(model, quick), quick)
     if not is_first and not any(plan.does_anything for plan in planned.plans):

@@ -1,10 +1,10 @@
-"""SmoothQuant: outliers of a few channels moved between activations and weights, where 8 and 16 bits meet.
+"""SmoothQuant: moves outliers of a few channels between activations and weights, where 8 and 16 bits meet.
 
-A layer of a transformer can give one channel values that are a hundred times as large as those of all others; a scale
-for all of them leaves nothing to the others. Cross-layer equalization moves factors where they cost nothing; but what a
-layer adds to a residual stream, or reads from one, nothing else can absorb. Where that stream has 16 bits, a product
-with a factor for each channel stands between: y = s ∘ (W / s)·x after a layer, whose 8 bits then serve all channels
-alike, and W·x = (W ∘ s)·(x / s) before one, with s = √(max|x| / max|W|) of each channel.
+A layer of a transformer can give one channel values a hundred times as large as those of all others; one scale for all
+of them leaves nothing for the others. Cross-layer equalization moves factors where they cost nothing; but nothing else
+can absorb what a layer adds to a residual stream, or reads from one. If that stream has 16 bits, a product with a
+factor for each channel is inserted: y = s ∘ (W / s)·x after a layer, whose 8 bits then serve all channels alike, and
+W·x = (W ∘ s)·(x / s) before one, with s = √(max|x| / max|W|) of each channel.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from ..recipe import INT16X8
 from ..tflite.schema import default_options
 
 OUTLIERS = 8.0
-"""From this ratio of the largest channel to the median on, a product is worth its time."""
+"""Ratio of the largest channel to the median from which a product is worth its time."""
 
 SMALLEST = 2.0**-6
-"""Channels that are almost always zero count as this part of the median: the data say little about them."""
+"""Channels that are almost always zero count as this share of the median: the data say little about them."""
 
 
 WHY = "its channels are scaled between 8 and 16 bits (SmoothQuant)"
 
 Side = Literal["behind", "before"]
 SIDES: tuple[Side, ...] = ("behind", "before")
-"""Where the product stands: behind a layer, or before one or more."""
+"""Where the product is inserted: after a layer, or before one or more."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class Boundary:
 
 
 def smoothed(prepared: Prepared, request: Request, plan: Plan, side: Side) -> tuple[Prepared, dict[str, Island]]:
-    """The same function with products on one side of layers, and these products as islands; `plan` is as it was."""
+    """Return the same function with products on one side of layers, and these products as islands; `plan` is the
+    current plan."""
     copy, _ = prepared.copied()
     graph, made, islands = copy.model.graphs[plan.index], dict[Tensor, Range](), dict[str, Island]()
     for found in [b for b in boundaries(plan.on(graph), request.ops) if b.side == side]:
@@ -66,7 +67,7 @@ def smoothed(prepared: Prepared, request: Request, plan: Plan, side: Side) -> tu
 
 
 def boundaries(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Boundary]:
-    """Where layers with constant weights and 8 bits meet 16 bits, on all of their sides."""
+    """Yield where layers with constant weights and 8 bits meet 16 bits, on both sides."""
     uses = Uses(plan.graph)
     is_wide = {op: scheme.activations is DType.INT16 for op, scheme in plan.schemes.items()}
     for tensor in plan.graph.tensors:
@@ -83,7 +84,7 @@ def boundaries(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Boundary]:
 
 
 def smooth(graph: Graph, found: Boundary, seen: TensorStats | None, ops: Mapping[str, OpSpec]) -> dict[Tensor, Range]:
-    """Put a product at a boundary, in place; the range of the tensor that is new, nothing if it is not worth it."""
+    """Insert a product at a boundary, in place; return the range of the new tensor, nothing if it is not worth it."""
     if seen is None or seen.channels is None or len(seen.channels.low) != found.tensor.shape[-1]:
         return {}
     low, high = np.asarray(seen.channels.low, np.float64), np.asarray(seen.channels.high, np.float64)
@@ -102,7 +103,8 @@ def smooth(graph: Graph, found: Boundary, seen: TensorStats | None, ops: Mapping
 
 
 def _insert_product(graph: Graph, found: Boundary, factors: Array) -> Tensor:
-    """Behind the layer, the new tensor before the product; before layers, the one behind it."""
+    """Insert the product; return the new tensor: before the product after a layer, or after the product before
+    layers."""
     name = unused_name(graph, f"{found.tensor.name}/smoothed")
     made = Tensor(name, found.tensor.shape, DType.FLOAT32, shape_signature=found.tensor.shape_signature)
     constant = Tensor.constant(unused_name(graph, f"{name}/factors"), factors, DType.FLOAT32)
@@ -120,7 +122,7 @@ def _insert_product(graph: Graph, found: Boundary, factors: Array) -> Tensor:
 
 
 def _layout(op: Op, ops: Mapping[str, OpSpec]) -> Layout | None:
-    """How the weights of a layer lie that has nothing but its input, constant weights and a constant bias."""
+    """Return the weight layout of a layer with only its input, constant weights and a constant bias."""
     spec = ops.get(op.kind)
     layout = None if spec is None or spec.bias_slot != 2 else spec.layout
     if layout is None or (layout.data, layout.weights) != (0, 1) or layout.inputs == layout.outputs:
@@ -140,7 +142,7 @@ def _input_peaks(op: Op, ops: Mapping[str, OpSpec]) -> Array:
 
 
 def _scale(graph: Graph, op: Op, ops: Mapping[str, OpSpec], factors: Array, side: Side) -> None:
-    """Divide what makes the channels of the output, or multiply what meets those of the input."""
+    """Divide the constants that produce the output channels, or multiply those that read the input channels."""
     layout, spec = _layout(op, ops), ops[op.kind]
     assert layout is not None
     places = [(Use(op, layout.weights), layout.outputs if side == "behind" else layout.inputs)]

@@ -1,9 +1,9 @@
-"""SQuant: rounding weights without data so that their errors cancel.
+"""SQuant: rounds weights without data so that their errors cancel.
 
-What a layer reads is seldom centred on zero: behind a ReLU everything is positive, and neighbouring pixels are alike.
-So the sum of the rounding errors of a channel does more harm than their squares. Rounding a few weights the other way,
+A layer's input is seldom centred on zero: after a ReLU everything is positive, and neighbouring pixels are similar. So
+the sum of the rounding errors of a channel does more harm than their squares. Rounding a few weights the other way,
 those closest to halfway between two integers, brings the sum over each channel, and over each input's window within it,
-to almost nothing at little cost in squares.
+close to zero at little cost in squares.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ..ops.layout import Layout
 
 
 def balanced_weights(use: Use, layout: Layout | None, params: QuantParams, *, nonnegative: bool) -> Array | None:
-    """Weights that `params` represent exactly, in place of those read; None if rounding to nearest is just as good.
+    """Return weights that `params` represent exactly, to replace those read; None if rounding to nearest is just as
+    good.
 
     `nonnegative`: the op's input never goes below zero.
     """
@@ -34,7 +35,7 @@ def balanced_weights(use: Use, layout: Layout | None, params: QuantParams, *, no
 
 
 def nonnegative_tensors(graph: Graph, ops: Mapping[str, OpSpec]) -> set[Tensor]:
-    """Tensors that cannot hold values below zero, whatever the inputs."""
+    """Return tensors that cannot hold values below zero, whatever the inputs."""
     found: set[Tensor] = set()
     rectifiers = {f.name for f in FUSED_ACTIVATIONS if f.bounds is not None and f.bounds[0] >= 0}
     for op in graph.ops:
@@ -56,7 +57,7 @@ def _is_nonnegative(tensor: Tensor, found: set[Tensor]) -> bool:
 
 
 def balanced(weights: Array, steps: Array, limit: int, *, rows: bool = True) -> Array:
-    """Integers in [-limit, limit] for `weights` [rows, inputs, taps] with one step a row.
+    """Return integers in [-limit, limit] for `weights` [rows, inputs, taps] with one step per row.
 
     The errors of the taps of each input add up to at most half a step; with `rows`, those of a whole row as well.
     """
@@ -73,11 +74,11 @@ def balanced(weights: Array, steps: Array, limit: int, *, rows: bool = True) -> 
 
 
 def _balance(ratio: Array, q: Array, limit: int) -> None:
-    """Change `q` in place so that ratio - q sums to at most a half along the last axis, by steps of one."""
+    """Change `q` in place, by steps of one, so that ratio - q sums to at most a half along the last axis."""
     error = ratio - q
     total = error.sum(axis=-1, keepdims=True)
     sign = np.sign(total)
-    # Moving one weight by one step changes squares by 1 - 2 |error|: least where the error is largest.
+    # Moving one weight by one step changes the square by 1 - 2 |error|: least where the error is largest.
     gain = error * sign
     movable = np.abs(q + sign) <= limit
     order = np.argsort(np.where(movable & (gain > 0), -gain, np.inf), axis=-1, kind="stable")

@@ -1,1 +1,1 @@
-"""`zeropoint.tune`: the smallest or fastest model within an accuracy budget."""
+"""`zeropoint.tune`: finds the smallest or fastest model within an accuracy budget."""

@@ -1,4 +1,4 @@
-"""What a model may lose, and what it may take: the limits that a search has to keep."""
+"""What a model may lose and cost: the limits that a search must respect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from ..errors import InvalidRecipe, argument
 
 Objective = Literal["smallest", "fastest", "front"]
-"""What is wanted among the models within the budget; "front" measures size and latency of them all."""
+"""What to optimize within the budget; "front" measures size and latency of all models."""
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
@@ -19,16 +19,21 @@ SIZES = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "kib": 1024, "mib": 1024**2}
 TIMES = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 LARGEST_SHARE = 0.5
-"""A drop of so much of the float model's score is no budget, but a mistake of units."""
+"""A drop of this share of the float model's score is not a budget, but a mistake of units."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a model may lose and take; None sets no limit.
+    """What a model may lose and cost; None means no limit.
 
-    `max_drop` is in points of the metric (hundredths of a share, such as top-1, else the metric's own unit), or, as
-    "1%", in percent of what the float model scores. `max_size` is in bytes, or "200kB"; `max_latency` in seconds, or
-    "5ms", of one run on one thread of this machine. `max_ram` and `max_cycles` are what the target's own tool says.
+    Attributes:
+        max_drop: The allowed drop of the score, in points of the metric (percentage points for a share such as top-1,
+            otherwise the metric's own unit), or, as "1%", relative to the float model's score.
+        min_metric: The lowest acceptable score.
+        max_size: The file size in bytes, or such as "200kB".
+        max_latency: Seconds, or such as "5ms", of one run on one thread of this machine.
+        max_ram: Memory as reported by the target's own tool.
+        max_cycles: Cycles as reported by the target's own tool.
     """
 
     max_drop: float | str | None = None
@@ -43,11 +48,11 @@ class Budget:
         if self.min_metric is not None and not math.isfinite(self.min_metric):
             raise InvalidRecipe(f"{argument('min_metric')} is {self.min_metric}; give a score that a model can reach")
         if not any(value is not None for value in vars(self).values()):
-            raise InvalidRecipe(f"the budget is empty; say what may be lost, such as {argument('max_drop', 0.5)}")
+            raise InvalidRecipe(f"the budget is empty; set a limit, such as {argument('max_drop', 0.5)}")
 
     @property
     def drop(self) -> tuple[float, bool] | None:
-        """The number, and whether it is in percent of the float model's score."""
+        """The allowed drop, and whether it is relative to the float model's score."""
         if self.max_drop is None:
             return None
         text = str(self.max_drop).strip()
@@ -77,7 +82,8 @@ class Budget:
         return self.max_latency is not None
 
     def allowed_drop(self, score: float, point: float, higher_is_better: bool) -> float:
-        """By how much a score may be worse than the float model's, in the metric's own unit; infinite without limit."""
+        """Return by how much a score may be worse than the float model's, in the metric's own unit; infinite without a
+        limit."""
         allowed = math.inf
         if self.drop is not None:
             value, is_relative = self.drop
@@ -93,7 +99,7 @@ class Budget:
             if room < 0:
                 raise InvalidRecipe(
                     f"the float model itself scores {score:.6g}, and {argument('min_metric', self.min_metric)} is "
-                    "better; no quantized version can be expected to be: ask for less, or train a better model"
+                    "better; no quantized version can be expected to reach it: ask for less, or train a better model"
                 )
             allowed = min(allowed, room)
         return allowed

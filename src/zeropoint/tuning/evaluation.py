@@ -1,4 +1,4 @@
-"""Samples that score models: one part steers the search, the other one is looked at once, at its end."""
+"""Evaluation samples: one part guides the search, the other is evaluated once, at the end."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..sources.ports import Row
 from .metric import Answers, Metric, Outputs, Score, pick
 
 FEWEST = 4
-"""Samples below which nothing can be said of a part."""
+"""Minimum number of samples of each part."""
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """Rows of a model's inputs, `runs` of them for each sample, and what is right for each sample, if that is known."""
+    """Rows of a model's inputs, `runs` of them for each sample, and the ground truth of each sample, if known."""
 
     rows: tuple[Row, ...]
     truth: Any = None
@@ -36,11 +36,12 @@ class EvaluationSet:
         return EvaluationSet(tuple(rows), pick(self.truth, samples), self.runs)
 
     def split(self, in_sequence: bool) -> tuple[EvaluationSet, EvaluationSet]:
-        """The part that steers and the one that does not: drawn by lot, the halves of what is one sequence."""
+        """Return the part that guides the search and the one that does not: a random split, or the two halves of a
+        sequence."""
         count = len(self)
         if count < 2 * FEWEST:
             raise InvalidSample(
-                f"{count} samples are too few to score models on: half of them steer the search, half judge its result;"
+                f"{count} samples are too few to score models on: half of them guide the search, half judge its result;"
                 f" give at least {2 * FEWEST}, better some thousands"
             )
         order = np.arange(count) if in_sequence else np.random.default_rng(0).permutation(count)
@@ -52,11 +53,11 @@ class EvaluationSet:
 
 
 def evaluation_set(rows: Sequence[Row], truth: Any) -> EvaluationSet:
-    """Rows with what is right for them; several rows may belong to one truth."""
+    """Return rows with their ground truth; several rows may belong to one entry."""
     if truth is None:
         return EvaluationSet(tuple(rows))
     if not hasattr(truth, "__len__") or not hasattr(truth, "__getitem__"):
-        raise InvalidSample("labels are a sequence or an array, with one entry for each sample")
+        raise InvalidSample("labels must be a sequence or an array, with one entry for each sample")
     if not len(truth) or len(rows) % len(truth):
         raise InvalidSample(f"there are {len(truth)} labels for {len(rows)} samples; give one for each sample")
     return EvaluationSet(tuple(rows), truth, len(rows) // len(truth))
@@ -72,14 +73,14 @@ class Drop:
     samples: int
 
     def within(self, allowed: float, margin: float = 0.0) -> bool:
-        """Whether it is allowed, `margin` standard errors towards the worse included."""
+        """Whether the drop is allowed, even if it were worse by `margin` standard errors."""
         spread = 0.0 if math.isnan(self.error) else margin * self.error
         return self.value + spread <= allowed * (1 + 1e-9)
 
 
 @dataclass
 class Judge:
-    """Scores models on one part of the samples beside the float model, whose scores are computed once."""
+    """Scores models on one part of the samples, relative to the float model, whose scores are computed once."""
 
     metric: Metric
     part: EvaluationSet
@@ -104,13 +105,13 @@ class Judge:
         return self._float_score()
 
     def require(self) -> None:
-        """Raise if the metric cannot be relied upon, before anything is made."""
+        """Raise if the metric is unreliable, before any model is made."""
         self.metric.require(Answers(self.exact, self.exact, self.part.truth, self.content, self.part.runs))
         first, second = self._float(None), self._float(None)
         if first != second:
             raise InvalidSample(
                 f"the metric {self.metric.name} gives {first:.6g} and then {second:.6g} for the same outputs of the "
-                "float model; it has to give the same score each time: fix its seed, or leave out what is drawn by lot"
+                "float model; it must give the same score each time: fix its seed, or remove the randomness"
             )
 
     def drop(self, outputs: Outputs, content: bytes) -> Drop:
@@ -121,7 +122,7 @@ class Judge:
 
 
 def digest(*values: Any) -> str:
-    """A fingerprint of arrays, texts, bytes and numbers, and of whatever holds them."""
+    """Return a fingerprint of arrays, strings, bytes and numbers, and of anything that contains them."""
     state = hashlib.sha256()
     for value in values:
         _feed(state, value)

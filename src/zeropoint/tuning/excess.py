@@ -1,4 +1,4 @@
-"""In what a trial is over the budget."""
+"""Which limits of the budget a trial exceeds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from .trial import Trial
 Limit = Literal["drop", "size", "latency", "ram", "cycles", "refusal"]
 
 MARGIN, PATH_MARGIN = 0.5, 1.0
-"""Standard errors by which the drop on the samples that steer has to stay below what is allowed: the best of many is
-lucky, and would otherwise often miss the budget on others. On a path, where the boldest of many is looked for, more."""
+"""Standard errors by which the drop on the samples that guide the search must stay below what is allowed: the best of
+many trials is partly lucky, and would otherwise often miss the budget on other samples. More on a path, where the
+boldest of many is selected."""
 
 
 @dataclass(frozen=True)
 class Excess:
-    """A limit that is not kept, how people are told, and how many times as much as allowed it is."""
+    """A limit that is exceeded, its description, and by which factor."""
 
     limit: Limit
     text: str
@@ -27,9 +28,10 @@ class Excess:
 
 
 def used_drop(trial: Trial, allowed: float) -> float:
-    """The share of the allowed drop that a trial uses, its margin included: at most 1 if it keeps it.
+    """Return the share of the allowed drop that a trial uses, including its margin: at most 1 if it is within the
+    limit.
 
-    On a path a gain counts as no change: fewer bits do not make models better, so that it is luck.
+    On a path, a gain counts as no change: fewer bits do not make models better, so it is chance.
     """
     drop = trial.drop
     if drop is None:
@@ -43,7 +45,8 @@ def used_drop(trial: Trial, allowed: float) -> float:
 
 
 def excesses(trial: Trial, budget: Budget, allowed: float, point: float) -> Iterator[Excess]:
-    """The limits that a trial does not keep; `allowed` is how much the score may be worse, `point` a point of it."""
+    """Yield the limits that a trial exceeds; `allowed` is how much worse the score may be, `point` the size of a
+    point."""
     drop, tool = trial.drop, trial.tool
     if drop is None:
         yield Excess("refusal", trial.refusal)

@@ -1,4 +1,4 @@
-"""What each op costs in int8, measured with everything else in float: which to give more bits first."""
+"""Measures what each op costs in int8, with everything else in float: which ops to give more bits first."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..targets import INTEGER, Target
 
 SAMPLES, TRIAL_MACS = 8, 4e11
 MOST = 400
-"""Ops beyond which they are not tried one by one."""
+"""Maximum number of ops that are tried one by one."""
 
 
 @dataclass(frozen=True)
 class Harm:
-    """An op by kind and name, and the relative squared error of the outputs if it alone computes in int8."""
+    """An op by kind and name, and the relative squared error of the outputs if only this op computes in int8."""
 
     kind: str
     name: str
@@ -32,7 +32,8 @@ class Harm:
 
 
 def harmful_ops(bench: Bench, stats: Stats, target: Target) -> tuple[Harm, ...]:
-    """The ops of the model, as it is prepared for `target`, those first that cost most for the arithmetic they hold."""
+    """Return the ops of the model, as prepared for `target`, sorted by their cost relative to their arithmetic, largest
+    first."""
     whole = Request(Recipe((Rule(INT8),)), stats, method="mse", effort="quick", ops=bench.ops, target=INTEGER)
     prepared = prepare_model(bench.model, replace(whole, target=target))
     plan = plan_model(prepared, whole).plans[0]
@@ -54,5 +55,5 @@ def harmful_ops(bench: Bench, stats: Stats, target: Target) -> tuple[Harm, ...]:
 
 
 def widened(harms: Sequence[Harm], base: Scheme, island: Scheme) -> Recipe:
-    """All in `base`, these ops in `island`."""
+    """Return a recipe with all ops in `base`, and these ops in `island`."""
     return Recipe((Rule(base), *(Rule(island, ops=h.kind, name=h.name) for h in harms)))

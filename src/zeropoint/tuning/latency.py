@@ -1,7 +1,7 @@
-"""How long versions of a model take, as a share of what the float model takes beside them.
+"""Latency of versions of a model, relative to the float model timed next to them.
 
-All are timed in one run, in rounds that take turns, by the time that the processor spends on them; of each the shortest
-round counts, as what else runs on a machine only ever adds to a time.
+All are timed in one session, in alternating rounds, in CPU time; the shortest round of each counts, because other load
+on a machine can only add time.
 """
 
 from __future__ import annotations
@@ -14,34 +14,35 @@ from ..graph.model import Model
 from ..tflite import load
 
 ROUNDS = 15
-"""How often models are timed, unless they take so long that fewer have to do."""
+"""Number of timing rounds, unless models are so slow that fewer must suffice."""
 
 FEWEST_ROUNDS, SECONDS = 5, 4.0
-"""However long it takes; and about how many seconds it may take otherwise."""
+"""Minimum number of rounds; and about how many seconds more rounds may take."""
 
 REPEATS = 3
-"""How often the fastest are timed once more, each time from the start."""
+"""How often the fastest models are timed again, each time from the start."""
 
 TIE = 1.1
-"""Times of the fastest within which a model may be as fast: those are timed again."""
+"""Models within this factor of the fastest may be as fast, and are timed again."""
 
 REFERENCE = "the float model itself"
 
 
 class Stopwatch:
-    """Times versions of a float model beside it. `seconds` is what that took when it was first timed."""
+    """Times versions of a float model next to it. `seconds` is the float model's latency when it was first timed."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.seconds: float | None = None
 
     def timed(self, contents: Mapping[str, bytes]) -> dict[str, float]:
-        """Seconds of one run of each, as they would be if the float model took what it took first."""
+        """Return the seconds of one run of each, normalized to the float model's first latency."""
         versions = {label: load(content) for label, content in contents.items()}
         return self._timed(versions, self._rounds(len(versions)))
 
     def timed_again(self, contents: Mapping[str, bytes]) -> dict[str, float]:
-        """The same, measured several times; the medians. What turns out to be no match for the fastest is left out."""
+        """Return the medians of several measurements. Models that turn out to be slower than the fastest are
+        dropped."""
         versions = {label: load(content) for label, content in contents.items()}
         found: dict[str, list[float]] = {label: [] for label in versions}
         for _ in range(REPEATS):

@@ -1,4 +1,4 @@
-"""What a model is scored by: shares of right or equal classes, SNR, or a function of the user's own."""
+"""How a model is scored: shares of correct or equal classes, SNR, or a user-defined function."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from ..errors import InvalidRecipe, InvalidSample, argument
 from ..sources.data import function_in
 
 Outputs = Sequence[Sequence[Array]]
-"""For each run its outputs, as real numbers, in the model's order."""
+"""The outputs of each run, as real numbers, in the model's order."""
 
 SHARE_POINT = 0.01
-"""A point of a share, such as top-1."""
+"""One point of a share, such as top-1: a percentage point."""
 
 DRAWS, FUNCTION_DRAWS, SLOW_DRAWS = 400, 50, 16
-"""Resamples of the bootstrap; fewer of a user's own function, which may take its time, fewest if it does. From 16, a
-standard error is known to a fifth."""
+"""Bootstrap resamples; fewer for a user's own function, which may be slow, fewest if it is. With 16, a standard error
+is known to within a fifth."""
 
 SLOW = 0.1
-"""Seconds of a score that takes its time."""
+"""Seconds from which a user's function counts as slow."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model gives for samples, beside what is right (`truth`) and what the float model gives (`exact`).
+    """A model's outputs for samples, with the ground truth (`truth`) and the float model's outputs (`exact`).
 
     `runs` of the model belong to each sample. `content` is the model itself.
     """
@@ -51,23 +51,23 @@ class Answers:
         return len(self.outputs) // self.runs
 
     def picked(self, samples: Array) -> Answers:
-        """Those of some samples, in this order; one may be there several times."""
+        """Return the answers for some samples, in this order; a sample may occur several times."""
         rows = (samples[:, None] * self.runs + np.arange(self.runs)).reshape(-1)
         outputs, exact = [self.outputs[int(k)] for k in rows], [self.exact[int(k)] for k in rows]
         return Answers(outputs, exact, pick(self.truth, samples), self.content, self.runs)
 
 
 def pick(truth: Any, samples: Array) -> Any:
-    """What is right for some samples."""
+    """Return the ground truth of some samples."""
     return truth[samples] if isinstance(truth, np.ndarray) else None if truth is None else [truth[k] for k in samples]
 
 
 Score = Callable[[Array | None], float]
-"""The score on samples picked by their numbers, or on all of them."""
+"""Returns the score on the samples with these numbers, or on all of them."""
 
 
 class Metric(ABC):
-    """A score of a model. `point` is what a point of it is in its own unit."""
+    """A score of a model. `point` is the size of one point in its own unit."""
 
     name: str
     higher_is_better: bool = True
@@ -77,13 +77,13 @@ class Metric(ABC):
 
     @abstractmethod
     def scorer(self, answers: Answers) -> Score:
-        """How these answers score."""
+        """Return a function that scores these answers."""
 
     def require(self, answers: Answers) -> None:  # noqa: B027  # most take any answers
         """Raise if the metric cannot be applied to a model with such answers."""
 
     def source(self) -> object:
-        """What tells two metrics of the same name apart."""
+        """Return what distinguishes metrics of the same name."""
         return ""
 
     @property
@@ -91,11 +91,12 @@ class Metric(ABC):
         return 1 if self.higher_is_better else -1
 
     def drop(self, before: float, after: float) -> float:
-        """By how much a score is worse than another one."""
+        """Return by how much a score is worse than another one."""
         return self.sign * (before - after)
 
     def standard_error(self, before: Score, after: Score, count: int) -> float:
-        """Of the drop between two models on the same samples: resampled in pairs. NaN where that is not possible."""
+        """Return the standard error of the drop between two models on the same samples, by paired bootstrap; NaN if
+        that is not possible."""
         draws = np.random.default_rng(0).integers(count, size=(self.draws, count))
         try:
             start = time.process_time()
@@ -103,14 +104,14 @@ class Metric(ABC):
             draws = draws[: SLOW_DRAWS if time.process_time() - start > SLOW else None]
             scores = (first, *(after(picks) for picks in draws[1:]))
             drops = [self.drop(before(picks), score) for picks, score in zip(draws, scores, strict=True)]
-        except InvalidRecipe:  # a function of the user's own that cannot take any choice of samples
+        except InvalidRecipe:  # a user's function that does not accept arbitrary subsets of samples
             return math.nan
         return float(np.std(drops, ddof=1))
 
 
 @dataclass(frozen=True)
 class SummedMetric(Metric):
-    """Numbers of each sample, summed up, and a score of the sums."""
+    """A score computed from sums of per-sample numbers."""
 
     name: str
     parts: Callable[[Answers, int], tuple[float, float]]
@@ -136,10 +137,10 @@ def _share(hits: float, count: float) -> float:
 
 
 def _classes(outputs: Sequence[Array]) -> Array:
-    """The output that is a choice among classes: the first with several values in its last axis."""
+    """Return the output that is a classification: the first with several values along its last axis."""
     found = next((o for o in outputs if o.ndim and o.shape[-1] > 1), None)
     if found is None:
-        raise InvalidSample("no output of the model looks like scores of classes; give a metric of your own")
+        raise InvalidSample("no output of the model looks like class scores; give a metric of your own")
     return np.asarray(found).reshape(-1, found.shape[-1])
 
 
@@ -176,7 +177,9 @@ def _require_labels(answers: Answers) -> None:
         )
     found, labels = _classes(answers.outputs[0]), np.asarray(answers.truth)
     if labels.dtype.kind not in "iu":
-        raise InvalidSample(f"labels are numbers of classes, not {labels.dtype}; for other truths give your own metric")
+        raise InvalidSample(
+            f"labels must be class numbers, not {labels.dtype}; for other ground truth give your own metric"
+        )
     if labels.size != len(answers) * len(found):
         raise InvalidSample(f"labels of shape {list(labels.shape)} are not one for each of {len(answers)} samples")
     low, high, classes = int(labels.min()), int(labels.max()), found.shape[-1]
@@ -197,7 +200,7 @@ BUILT_IN = {"top1": TOP1, "top5": TOP5, "agreement": AGREEMENT, "snr": SNR}
 
 
 def function_source(function: Callable[..., Any]) -> object:
-    """The file that a function stands in, as its helpers may be there; else what it was compiled to."""
+    """Return the file that defines a function, because its helpers may be there; otherwise its byte code."""
     code = getattr(function, "__code__", None)
     path = None if code is None else Path(code.co_filename)
     if path is not None and path.is_file():
@@ -207,7 +210,7 @@ def function_source(function: Callable[..., Any]) -> object:
 
 @dataclass(frozen=True)
 class FunctionMetric(Metric):
-    """A user's function of the outputs of all runs, and of what is right, if it asks for that."""
+    """A user's function of the outputs of all runs, and of the ground truth if it takes that."""
 
     name: str
     function: Callable[..., Any]
@@ -228,7 +231,7 @@ class FunctionMetric(Metric):
 
 @dataclass(frozen=True)
 class ModelMetric(Metric):
-    """A user's function of the path of a .tflite. Which samples it looks at is its own affair."""
+    """A user's function of the path of a .tflite. It chooses its own samples."""
 
     name: str
     function: Callable[..., Any]
@@ -253,34 +256,34 @@ class ModelMetric(Metric):
 
 
 def called(name: str, function: Callable[..., Any], *given: Any) -> float:
-    """What the user's function says; its own exceptions are shown as such."""
+    """Return the result of the user's function; exceptions that it raises are reported as the user's own."""
     try:
         score = float(function(*given))
     except Exception as error:
         raise InvalidRecipe(f"your metric {name} raised {type(error).__name__}: {error}{_place(error)}") from error
     if not math.isfinite(score):
-        raise InvalidRecipe(f"your metric {name} gave {score}; a score has to be a finite number")
+        raise InvalidRecipe(f"your metric {name} returned {score}; a score must be a finite number")
     return score
 
 
 def _place(error: BaseException) -> str:
-    """Where an exception comes from, if that is in a function of the user's."""
+    """Return where an exception was raised, if that is in the user's code."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     return f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
 
 
 def _parameters(function: Callable[..., Any]) -> int:
-    """How many arguments a function has to be given."""
+    """Return how many arguments a function requires."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         found = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # some built-in functions do not tell
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return 2
     return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in found)
 
 
 def own_metric(name: str, function: Callable[..., Any], lower_is_better: bool = False) -> Metric:
-    """The metric of a user's function: of `model`, of the outputs, or of the outputs and the truth."""
+    """Return the metric of a user's function: of `model`, of the outputs, or of the outputs and the ground truth."""
     count = _parameters(function)
     if count not in (1, 2):
         raise InvalidRecipe(f"the metric {name} takes {count} arguments; it is given (outputs, truth), or a model")
@@ -289,9 +292,10 @@ def own_metric(name: str, function: Callable[..., Any], lower_is_better: bool = 
 
 
 def chosen_metric(asked: Any, has_labels: bool, has_classes: bool, lower_is_better: bool = False) -> Metric:
-    """The metric that a user asks for by name, as file.py:function or as a function; else the one that fits the data.
+    """Return the metric that a user names, gives as file.py:function or as a function; otherwise one that fits the
+    data.
 
-    `has_classes`: the model's output is known to be a choice among classes.
+    `has_classes`: the model is known to be a classifier.
     """
     if isinstance(asked, Metric):
         return asked
@@ -301,7 +305,7 @@ def chosen_metric(asked: Any, has_labels: bool, has_classes: bool, lower_is_bett
         script, _, name = asked.rpartition(":")
         return own_metric(name, function_in(Path(script), name, InvalidRecipe), lower_is_better)
     if lower_is_better:
-        raise InvalidRecipe("that lower is better can be said of a metric of your own only")
+        raise InvalidRecipe("lower_is_better applies only to a metric of your own")
     if asked is None:
         return TOP1 if has_labels else AGREEMENT if has_classes else SNR
     if str(asked).lower().replace("-", "") not in BUILT_IN:

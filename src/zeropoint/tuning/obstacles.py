@@ -1,4 +1,4 @@
-"""What stands in the way of a budget that no model keeps: the layers that weigh most, and what each costs by itself."""
+"""What prevents every model from meeting the budget: the heaviest layers, and the cost of each by itself."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .tree import Question
 from .trial import Configuration, Outcome, Workpiece
 
 SHOWN = 3
-"""How many layers are named."""
+"""Number of layers that are listed."""
 
 
 @dataclass(frozen=True)
 class Weighed:
-    """Ops by the share of the model's burden that each has: bytes, arithmetic, memory or error, as `what` says."""
+    """Ops by their share of the model's cost: bytes, arithmetic, memory or error, as `what` says."""
 
     what: str
     burdens: Mapping[tuple[str, str], float]
     alone: Scheme
-    """In what the ops are scored by themselves."""
+    """The scheme in which the ops are scored by themselves."""
 
     def heaviest(self) -> list[tuple[str, str, float]]:
         total = sum(self.burdens.values()) or 1.0

@@ -1,4 +1,4 @@
-"""What a search found: the best model, the front, everything that was tried, and sentences that say so."""
+"""The result of a search: the best model, the Pareto front, all trials, and a description in sentences."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ TRUE_MINUS = str.maketrans("-", "−")
 
 @dataclass(frozen=True)
 class Scale:
-    """How differences of a metric are written: `point` is what one point is in its own unit."""
+    """How differences of a metric are written: `point` is the size of one point in its own unit."""
 
     metric: str
     point: float
     higher_is_better: bool
 
     def change(self, drop: Drop) -> str:
-        """What became of the score, with its standard error, in points: −0.1 ± 0.2."""
+        """Return the change of the score in points, with its standard error: −0.1 ± 0.2."""
         spread = "" if math.isnan(drop.error) else f" ± {self.number(drop.error)}"
         return f"{self.number(-drop.value, sign=True)}{spread}"
 
     def points(self, drop: Drop) -> str:
-        """The same with the metric: top-1 −0.1 ± 0.2 points."""
+        """Return the change of the score with the metric's name: top-1 −0.1 ± 0.2 points."""
         return f"{self.metric} {self.change(drop)}{'' if self.point == 1 else ' points'}"
 
     def amount(self, value: float) -> str:
@@ -48,7 +48,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The float model: its size, its score on the samples that steer and, if it was measured, its latency."""
+    """The float model: its size, its score on the samples that guide the search and, if measured, its latency."""
 
     size: int
     score: float
@@ -57,7 +57,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Final:
-    """The best model on the samples that did not steer, looked at once."""
+    """The best model on the samples that did not guide the search, evaluated once."""
 
     drop: Drop
     allowed: float
@@ -75,9 +75,9 @@ class Final:
 class Tuned:
     """The result of `zeropoint.tune`.
 
-    `best` is the trial that was chosen, None if none keeps the budget; `closest` is then the one that comes nearest.
-    `final` is how it does on the samples that did not steer; `lines` are all decisions, as sentences. `limit` is how
-    many samples calibrated, if not all.
+    `best` is the chosen trial, None if none meets the budget; `closest` is then the one nearest to it. `final` is its
+    score on the samples that did not guide the search; `lines` are all decisions, as sentences. `limit` is the number
+    of calibration samples, if not all were used.
     """
 
     budget: Budget
@@ -94,7 +94,7 @@ class Tuned:
 
     @property
     def met(self) -> bool:
-        """Whether the budget is kept, on the samples that did not steer as far as their standard error tells."""
+        """Whether the budget is met on the samples that did not guide the search, within their standard error."""
         return self.chosen is not None and self.chosen.within and (self.final is None or self.final.holds_within_error)
 
     @property
@@ -103,7 +103,7 @@ class Tuned:
 
     @property
     def closest(self) -> Trial | None:
-        """The trial that was chosen, or else comes nearest to the budget."""
+        """The chosen trial, or else the one nearest to the budget."""
         return self.chosen
 
     @property
@@ -118,22 +118,23 @@ class Tuned:
 
     @property
     def front(self) -> tuple[Trial, ...]:
-        """Trials of which no other is both smaller (and, where measured, faster) and better; the smallest first."""
+        """The Pareto front: trials of which no other is both smaller (and, if measured, faster) and better; smallest
+        first."""
         made = [t for t in self.trials if t.drop is not None]
         kept = [t for t in made if not any(_beats(other, t) for other in made)]
         return tuple(sorted(kept, key=lambda t: t.size))
 
     @property
     def recipe_text(self) -> str:
-        """The recipe of the model that was chosen, as TOML."""
+        """The recipe of the chosen model, as TOML."""
         return "" if self.chosen is None else toml_text(self.chosen.candidate.rules)
 
     def save(self, path: PathLike, *, overwrite: bool = False) -> int:
-        """Write the best model, whole or not at all; return the file's size."""
+        """Write the best model, completely or not at all; return the file's size."""
         return write_whole(path, [self._required().content], overwrite=overwrite)
 
     def to_json(self) -> dict[str, Any]:
-        """The log of all trials."""
+        """Return the log of all trials as JSON values."""
         return {
             "schema": 1,
             "objective": self.objective,
@@ -151,7 +152,7 @@ class Tuned:
         }
 
     def _repr_html_(self) -> str:
-        """A table, for notebooks."""
+        """Return a table, for notebooks."""
         cells = "".join(
             f"<tr><td>{'<b>' if t is self.chosen else ''}{html.escape(t.label)}</td><td>{t.size:,}</td>"
             f"<td>{html.escape(self.outcome(t))}</td></tr>"
@@ -161,7 +162,7 @@ class Tuned:
         return f"<table>{head}{cells}</table><p>{html.escape(self.lines[-1])}</p>"
 
     def outcome(self, trial: Trial) -> str:
-        """What is to be said of a trial: its score's change, or why there is none."""
+        """Return the outcome of a trial as text: the change of its score, or why there is none."""
         if trial.drop is None:
             return f"refused: {trial.refusal}".partition("\n")[0]
         return f"{self.scale.change(trial.drop)}: {'within budget' if trial.within else 'over budget'}"
@@ -194,7 +195,7 @@ def _trial_json(trial: Trial) -> dict[str, Any]:
 
 
 def trial_line(trial: Trial, baseline: Baseline, scale: Scale, excess: Sequence[str]) -> str:
-    """dynamic: 4.0 × smaller, −0.1 ± 0.2: within budget."""
+    """Return a line about a trial: dynamic: 4.0 × smaller, −0.1 ± 0.2: within budget."""
     if trial.drop is None:
         return f"{trial.label}: refused: {trial.refusal}".partition("\n")[0]
     note = f" ({trial.candidate.note})" if trial.candidate.note else ""

@@ -1,4 +1,4 @@
-"""The loop: what the tree proposes is carried out, scored, stored and told, until it is done or time is up."""
+"""The search loop: runs, scores, stores and reports what the tree proposes, until it is done or time is up."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from .tree import TRAINED, Aim, Question, Round, training, walk
 from .trial import Configuration, Outcome, Trial, Workpiece
 
 CLEARLY = 0.95
-"""The share of the float model's time below which a model is faster, and not by chance."""
+"""The share of the float model's latency below which a model counts as faster, not by chance."""
 
 FINALISTS = 4
-"""The fastest models, which are timed once more, side by side."""
+"""Number of the fastest models that are timed again, side by side."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """At most so many trials before training, none begun after so many seconds, `steps` of training each (0: none)."""
+    """The limits of a search: trials before training, seconds after which none is started, and training `steps` each
+    (0: none)."""
 
     trials: int
     seconds: float
@@ -41,7 +42,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class SearchState:
-    """How far a search is: what was said and tried so far, the best of it, and what is being tried."""
+    """The state of a search: what was reported and tried so far, the best of it, and the current trials."""
 
     lines: tuple[str, ...]
     trials: tuple[Trial, ...]
@@ -55,7 +56,7 @@ Progress = Callable[[SearchState], None]
 
 
 class Search:
-    """One search. Trials are kept in the order in which the tree asked for them, wherever they are carried out."""
+    """One search. Trials are kept in the order in which the tree asked for them, wherever they run."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Search:
             self._progress(state)
 
     def run(self, executor: Executor, limits: Limits) -> None:
-        """Walk the tree, then train what may be trained. Ctrl-C ends it; what was measured is kept."""
+        """Walk the tree, then train what may be trained. Ctrl-C ends it; all measurements are kept."""
         self._most = limits.trials + (TRAINED if limits.steps else 0)
         try:
             self._announce()
@@ -114,7 +115,7 @@ class Search:
             self.say("interrupted; the best so far is taken")
 
     def _follow(self, tree: Round, executor: Executor, limits: Limits) -> None:
-        """Carry out what a tree proposes, until it is done or a limit is reached."""
+        """Run what a tree proposes, until it is done or a limit is reached."""
         proposed: Sequence[Configuration] | None = next(tree, None)
         while proposed is not None:
             late = time.monotonic() - self._start >= limits.seconds
@@ -145,8 +146,8 @@ class Search:
             )
 
     def _say_what_is_unsure(self) -> None:
-        """Whether the samples can tell the budget from chance, by the standard error of what was measured; how many
-        would do: the error falls with the square root of their number."""
+        """Report whether the samples can distinguish the budget from chance, by the standard error of what was
+        measured, and how many would suffice: the error decreases with the square root of their number."""
         chosen, count = self.best() or self._closest(), len(self.judge.part)
         error = math.nan if chosen is None or chosen.drop is None else chosen.drop.error
         if 0 < self.allowed < error:
@@ -157,7 +158,7 @@ class Search:
             )
 
     def _say_obstacles(self, question: Question) -> None:
-        """If no model keeps the budget: which layers stand in the way."""
+        """If no model meets the budget, report which layers prevent it."""
         closest = None if self.best() is not None else self._closest()
         if closest is None:
             return
@@ -176,7 +177,7 @@ class Search:
         return Question(bench, piece.calibrated, target_named(piece.target), aim, self.say, steps)
 
     def _batch(self, candidates: Sequence[Configuration], executor: Executor) -> list[Trial]:
-        """Trials of candidates, in their order; those that are stored are not made again."""
+        """Return trials of candidates, in order; stored ones are not repeated."""
         before, waiting = len(self.trials), [c.label for c in candidates]
         kept = {} if self._store is None else {c.label: self._store.find(self._key(c), c) for c in candidates}
         found = {label: trial for label, trial in kept.items() if trial is not None}
@@ -190,7 +191,7 @@ class Search:
                     self._store.add(self._key(left[place]), trial)
                 found[trial.label] = trial
                 self._running.remove(trial.label)
-                while waiting and waiting[0] in found and not self.times:  # timed ones are timed side by side
+                while waiting and waiting[0] in found and not self.times:  # latencies are measured side by side
                     self._take([found[waiting.pop(0)]])
         except KeyboardInterrupt:
             self._take([found[label] for label in waiting if label in found])
@@ -200,7 +201,7 @@ class Search:
         return self.trials[before:]
 
     def _take(self, trials: Sequence[Trial]) -> None:
-        """Judge trials by the budget, and say what they are."""
+        """Judge trials by the budget, and report them."""
         for trial in trials:
             over = self._excesses(trial)
             judged = replace(trial, within=not over, used=used_drop(trial, self.allowed))
@@ -229,7 +230,7 @@ class Search:
         return digest(self._input_key, candidate.rules, candidate.effort, _training(candidate.steps))
 
     def _timed(self, trials: Sequence[Trial], again: bool = False) -> list[Trial]:
-        """With latencies; that of the float model itself is what all are measured by."""
+        """Return trials with latencies, measured relative to the float model."""
         contents = {t.label: t.content for t in trials if t.content and not t.candidate.is_float}
         measure = self._stopwatch.timed_again if again else self._stopwatch.timed
         seconds: dict[str, float | None] = {**measure(contents)} if contents else {}
@@ -238,10 +239,11 @@ class Search:
         seconds |= {t.label: own for t in trials if t.candidate.is_float}
         return [replace(t, latency=seconds.get(t.label)) for t in trials]
 
-    # The choice.
+    # Choosing the result.
 
     def best(self) -> Trial | None:
-        """The best trial that keeps the budget, and not by luck; the float model, if nothing is clearly faster."""
+        """Return the best trial that meets the budget, and not by chance; the float model, if nothing is clearly
+        faster."""
         able = [t for t in self.trials if t.within and not self._is_luck(t)]
         own = self.baseline.latency if self.objective == "fastest" else None
         if own is not None and any(t.candidate.is_float for t in able):
@@ -249,7 +251,7 @@ class Search:
         return min(able, key=self._rank, default=None)
 
     def _is_luck(self, trial: Trial) -> bool:
-        """Whether a more careful place on the same path loses too much."""
+        """Whether a more careful position on the same path loses too much."""
         own = trial.candidate
         before = (t for t in self.trials if own.path and t.candidate.path == own.path and t.candidate.step < own.step)
         return any(t.used > 1 for t in before)
@@ -257,14 +259,15 @@ class Search:
     def _rank(self, trial: Trial) -> tuple[float, ...]:
         drop = math.inf if trial.drop is None else trial.drop.value
         if self.objective == "fastest":
-            cycles = None if trial.tool is None else trial.tool.cycles  # what the device's tool says counts more
+            cycles = None if trial.tool is None else trial.tool.cycles  # the device tool's figures take precedence
             speed = trial.latency if cycles is None else cycles
             return (math.inf if speed is None else speed, trial.size, drop)
-        # If a model may lose anything, the one that loses least is wanted, not the one that loses all.
+        # Without a limit on the loss, the model that loses least is wanted, not the one that loses everything.
         return (drop, trial.size) if math.isinf(self.allowed) else (trial.size, drop)
 
     def _closest(self) -> Trial | None:
-        """Where nothing keeps the budget: what is least beyond any of its limits, and of these what loses least."""
+        """Return the trial that exceeds the limits least, and of these the one that loses least, if none meets the
+        budget."""
 
         def beyond(trial: Trial) -> tuple[float, float]:
             drop = math.inf if trial.drop is None else trial.drop.value
@@ -273,7 +276,7 @@ class Search:
         return min((t for t in self.trials if t.drop is not None), key=beyond, default=None)
 
     def result(self, final_judge: Callable[[], Judge] | None) -> Tuned:
-        """What was found, looked at on the samples that did not steer."""
+        """Return the result, evaluated on the samples that did not guide the search."""
         if self.objective == "fastest" and not self.interrupted:
             self._time_finalists()
         for trial in self.trials:
@@ -302,7 +305,7 @@ class Search:
         )
 
     def _time_finalists(self) -> None:
-        """Time the fastest once more; what is slower than the float model is not taken."""
+        """Time the fastest models again; those slower than the float model are dropped."""
         able = sorted((t for t in self.trials if t.within and not t.candidate.is_float), key=self._rank)
         timed = {t.label: t for t in self._timed(able[:FINALISTS], again=True)} if able else {}
         self.trials = [timed.get(t.label, t) for t in self.trials]
@@ -331,7 +334,7 @@ class Search:
 
 
 def _training(steps: int) -> tuple[object, ...]:
-    """What tells trained models apart."""
+    """Return what distinguishes trained models."""
     if not steps:
         return ()
     from ..train.backend import backend_versions

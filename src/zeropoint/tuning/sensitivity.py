@@ -1,13 +1,12 @@
-"""What each way to hold a layer's weights would cost, measured in the float model, and the order in which to take bytes
-away.
+"""Measures in the float model what each form of a layer's weights costs, and derives the order in which to save bytes.
 
-Each layer has its weights as a candidate would have them, everything else staying float, and the outputs are compared.
-Squared errors of different layers nearly add up, so the choice for all layers at once is a knapsack: of all single
-moves to fewer bytes, those on the lower convex hull of (bytes, error) are taken in the order of error for each byte
-they save. That is the path of the Lagrangian relaxation; every place on it is a candidate, and few of them are tried.
+Each layer gets its weights in the candidate form, with everything else in float, and the outputs are compared. Squared
+errors of different layers nearly add up, so the choice for all layers at once is a knapsack: of all single moves to
+fewer bytes, those on the lower convex hull of (bytes, error) are taken in order of error per byte saved. That is the
+path of the Lagrangian relaxation; every position on it is a candidate, and few of them are tried.
 
-Bits and granularity are one choice: beside the nine 8-bit weights that a 3 × 3 depthwise convolution has for a channel,
-its scales take another 8 bytes, so that one scale for the whole layer can save more than fewer bits.
+Bits and granularity are one choice: a 3 × 3 depthwise convolution has nine 8-bit weights per channel, and its scales
+take another 8 bytes, so that one scale for the whole layer can save more than fewer bits.
 """
 
 from __future__ import annotations
@@ -37,25 +36,25 @@ from ..tflite import to_bytes
 BITS = (DType.INT8, DType.INT4, DType.INT2)
 
 BLOCK = 32
-"""Weights that share a scale where a kernel takes blocks: the finest there are."""
+"""Block size if a kernel supports blocks: the finest."""
 
 SMALLEST = 128
-"""Weights of fewer elements stay float: their scales would take as much."""
+"""Smaller weights stay float: their scales would take as many bytes."""
 
 COARSER = 0.95
-"""One scale for a whole layer is measured if it takes at most so much of what a scale for each channel does."""
+"""A per-tensor scale is measured if it takes at most this share of the bytes with per-channel scales."""
 
 SMALL_ERROR = 0.1
-"""Of the outputs, relative to their power: up to here it is in proportion to the noise of weights."""
+"""Relative output error up to which it is proportional to the noise of the weights."""
 
 SAMPLES, TRIAL_MACS = 24, 4e11
-"""On how many samples layers are tried: so many, or as many as take this work in all."""
+"""Number of samples on which layers are tried: this many, or as many as this amount of work allows."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The weights of a layer held in one way: what they take, and what it costs the outputs by itself; `noise` is the
-    power of what rounding adds to the weights, in a unit of the layer's own."""
+    """One form of a layer's weights: its bytes, and the output error it causes by itself; `noise` is the power of the
+    rounding errors of the weights, in the layer's own unit."""
 
     scheme: Scheme
     bytes: int
@@ -72,7 +71,7 @@ class Layer:
     choices: tuple[Choice, ...]
 
     def hull(self) -> tuple[Choice, ...]:
-        """The choices that are the best for some price of a byte, the largest first."""
+        """The choices that are optimal for some price per byte, largest first."""
         kept: list[Choice] = []
         for choice in sorted(self.choices, key=lambda c: (-c.bytes, -c.error)):
             while kept and (kept[-1].error >= choice.error or _dearer(kept, choice)):
@@ -89,21 +88,21 @@ class Layer:
 
 
 def _price(wide: Choice, narrow: Choice) -> float:
-    """Error for each byte that the move saves."""
+    """Return the error per byte that the move saves."""
     return (narrow.error - wide.error) / max(1, wide.bytes - narrow.bytes)
 
 
 def _dearer(kept: Sequence[Choice], choice: Choice) -> bool:
-    """Whether going to the last one costs more for each byte than going on to `choice`."""
+    """Whether moving to the last one costs more per byte than moving on to `choice`."""
     return len(kept) > 1 and _price(kept[-2], kept[-1]) >= _price(kept[-1], choice)
 
 
 Config = tuple[Scheme, ...]
-"""How each layer's weights are held."""
+"""The form of each layer's weights."""
 
 
 def path(layers: Sequence[Layer]) -> list[Config]:
-    """Configurations from all layers at their largest to all at their smallest, one move after the other."""
+    """Return configurations from all layers at their largest to all at their smallest, one move at a time."""
     hulls = [layer.hull() for layer in layers]
     moves = sorted(
         (_price(hull[k], hull[k + 1]), place, k + 1) for place, hull in enumerate(hulls) for k in range(len(hull) - 1)
@@ -117,7 +116,7 @@ def path(layers: Sequence[Layer]) -> list[Config]:
 
 
 def usual_config(layers: Sequence[Layer], base: Scheme) -> Config:
-    """All as the mode has them by itself; where there is no kernel for that, at their largest."""
+    """Return all layers in the mode's default form; layers without a kernel for that, at their largest."""
     usual = weight_forms(base)[0]
     return tuple(usual if any(c.scheme == usual for c in layer.choices) else layer.hull()[0].scheme for layer in layers)
 
@@ -127,19 +126,19 @@ def config_bytes(layers: Sequence[Layer], config: Config) -> int:
 
 
 def config_error(layers: Sequence[Layer], config: Config) -> float:
-    """What all layers cost together: squared errors of different layers nearly add up."""
+    """Return the error of all layers together: squared errors of different layers nearly add up."""
     return sum(layer.choice(scheme).error for layer, scheme in zip(layers, config, strict=True))
 
 
 def weight_forms(base: Scheme) -> tuple[Scheme, ...]:
-    """The ways to hold a layer's weights in a mode, the usual one first."""
+    """Return the forms of a layer's weights in a mode, the default first."""
     usual = replace(base, min_elements=SMALLEST) if base.activations is None else base
     channels = [replace(usual, weights=dtype) for dtype in BITS]
     others: list[Scheme] = []
-    if base.label == "dynamic":  # hybrid kernels want a scale for each channel, or blocks
+    if base.label == "dynamic":  # hybrid kernels need per-channel scales, or blocks
         others.append(replace(channels[1], granularity=PerBlock(1, BLOCK)))
     else:
-        # Of 8 bits with one scale LiteRT's delegate makes floats anew in every run (2.3), of others once.
+        # LiteRT's delegate (2.3) dequantizes 8-bit weights with one scale in every run, others only once.
         coarse = channels[1:2] if base.unpacked else channels[:2]
         others += [replace(scheme, granularity=PerTensor()) for scheme in coarse]
     if base.activations is None:
@@ -148,15 +147,15 @@ def weight_forms(base: Scheme) -> tuple[Scheme, ...]:
 
 
 def weight_layers(bench: Bench, calibrated: Callable[[int], Bench], target: Target, base: Scheme) -> tuple[Layer, ...]:
-    """The layers of the model of `bench`, as it is prepared for `target`, with what each choice costs there.
+    """Return the layers of the model of `bench`, as prepared for `target`, with the cost of each choice.
 
-    Weights are rounded as they would be in a model of such layers alone, by the samples of `calibrated`.
+    Weights are rounded as they would be in a model of such layers alone, with the samples of `calibrated`.
     """
     plans = {scheme: _uniform(calibrated, bench, scheme, target) for scheme in weight_forms(base)}
     first = next(iter(plans.values())).plans[0]
     ops = [op for op in first.graph.ops if _held(first, op)]
     names = Counter((op.label, op.name) for op in ops)
-    ops = [op for op in ops if names[op.label, op.name] == 1]  # others could not be named in a recipe
+    ops = [op for op in ops if names[op.label, op.name] == 1]  # others cannot be named in a recipe
     macs = sum(macs_of(op, bench.ops) for op in bench.entry.graph.ops)
     runs = max(1, len(ops) * len(plans))
     judge = bench.on(bench.rows[: max(2, min(SAMPLES, int(TRIAL_MACS / max(1, macs * runs))))])
@@ -166,7 +165,7 @@ def weight_layers(bench: Bench, calibrated: Callable[[int], Bench], target: Targ
         known: dict[DType | None, int] = {}
         for scheme, planned in plans.items():
             twin = by_name[scheme].get((op.label, op.name))
-            if twin is None:  # held so, something else took its place
+            if twin is None:  # something else replaced it in this form
                 continue
             held = _held(planned.plans[0], twin)
             size = _bytes(op, held, scheme)
@@ -181,10 +180,10 @@ def weight_layers(bench: Bench, calibrated: Callable[[int], Bench], target: Targ
 
 
 def unsaturated(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
-    """With large errors that grow at least as the noise of the weights does.
+    """Return choices with large errors corrected to grow at least as fast as the noise of the weights.
 
-    Outputs that have little in common with the float model's do not get much further away from them, so that 2 bits
-    would seem to cost no more than 4 once both are of no use.
+    Outputs that have little in common with the float model's do not get much further away from them, so 2 bits would
+    seem to cost no more than 4 once both are useless.
     """
     found, finer = list(choices), None
     for place in sorted((k for k, c in enumerate(choices) if c.noise > 0), key=lambda k: choices[k].noise):
@@ -196,20 +195,20 @@ def unsaturated(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
 
 
 def _noise(held: Mapping[Use, Packed]) -> float:
-    """In proportion to the squares of the steps: no unit is needed to compare choices of one layer."""
+    """Return a number proportional to the squared steps: no unit is needed to compare choices of one layer."""
     forms = [packed.form for packed in held.values()]
     return sum(float(np.mean(np.square(form.scales))) for form in forms if isinstance(form, QuantParams))
 
 
 def _has_kernel(kernels: KernelSpec, scheme: Scheme) -> bool:
-    """Whether an op's weights can be held so where it computes as the scheme says; else they would be wider."""
+    """Whether an op's weights can have this form in this kind of arithmetic; otherwise they would be wider."""
     if scheme.activations is not None:
         return scheme.weights in kernels.weights.get(scheme.activations, (DType.INT8,))
     return scheme.unpacked or scheme.weights in kernels.hybrid
 
 
 def _is_told_already(scheme: Scheme, held: Mapping[Use, Packed], share: float) -> bool:
-    """Whether a granularity is not to be had here, or saves too little to be measured."""
+    """Whether a granularity is not available here, or saves too little to be measured."""
     if scheme.per_tensor:
         return share > COARSER
     forms = [packed.form for packed in held.values()]
@@ -218,24 +217,25 @@ def _is_told_already(scheme: Scheme, held: Mapping[Use, Packed], share: float) -
 
 
 def _bytes(op: Op, held: Mapping[Use, Packed], scheme: Scheme) -> int:
-    """What the op's float constants take, held or not, with their scales; zero points that are all zero are shared."""
+    """Return the bytes of the op's constants in this form, including scales; zero points that are all zero are
+    shared."""
     forms = {use.slot: packed.form for use, packed in held.items()}
     constants = ((slot, t) for slot, t in enumerate(op.inputs) if t is not None and t.data is not None)
     total = sum(-(-t.size * form_type(forms.get(slot, t.dtype)).bits // 8) for slot, t in constants)
     scales = [form for form in forms.values() if isinstance(form, QuantParams)]
-    of_biases = 1 if scheme.activations is None else 2  # in integers, biases have scales as well
+    of_biases = 1 if scheme.activations is None else 2  # in integer arithmetic, biases have scales as well
     return total + sum((2 if form.block else 4 * of_biases) * len(form.scales) for form in scales)
 
 
 def _request(bench: Bench, scheme: Scheme, target: Target) -> Request:
-    """All layers held so, in float arithmetic; blocks are there for hybrid kernels alone."""
+    """Return the request for all layers in this form, in float arithmetic; blocks exist only for hybrid kernels."""
     measured = scheme if scheme.block is not None else replace(scheme, activations=None, unpacked=True)
     recipe = Recipe((Rule(replace(measured, min_elements=SMALLEST)),))
     return Request(recipe, ops=bench.ops, target=target)
 
 
 def _uniform(calibrated: Callable[[int], Bench], bench: Bench, scheme: Scheme, target: Target) -> Planned:
-    """The plan for all layers held so, with the effort that is spent on candidates."""
+    """Return the plan for all layers in this form, with the effort that is spent on candidates."""
     request = accepted(bench.model, _request(bench, scheme, target))
     judged = judged_for(request)
     if not judged:
@@ -244,7 +244,7 @@ def _uniform(calibrated: Callable[[int], Bench], bench: Bench, scheme: Scheme, t
 
 
 def usual_size(bench: Bench, target: Target, base: Scheme) -> int:
-    """Bytes of the model with all layers held as `base`, a mode that computes in float, has them by itself."""
+    """Return the bytes of the model with all layers in the default form of `base`, a mode that computes in float."""
     request = Request(Recipe((Rule(weight_forms(base)[0]),)), effort="quick", ops=bench.ops, target=target)
     return len(to_bytes(build(plan_model(prepare_model(bench.model, request), request), bench.ops)))
 
@@ -258,7 +258,7 @@ def _by_name(plan: Plan) -> dict[tuple[str, str], Op]:
 
 
 def _alone(planned: Planned, op: Op) -> Planned:
-    """With the weights of this op alone held as planned, and its bias that makes up for that."""
+    """Return the plan with only the weights of this op in planned form, and its corrected bias."""
     first, *others = planned.plans
     keys = {use: key for use, key in first.constants.keys.items() if use.op is op}
     values = {key: first.constants.values[key] for key in keys.values()}
@@ -267,7 +267,7 @@ def _alone(planned: Planned, op: Op) -> Planned:
 
 
 def narrowed(layers: Sequence[Layer], config: Config) -> Recipe:
-    """The recipe that holds the layers so: one rule for all, one for each layer that is different."""
+    """Return the recipe for this configuration: one rule for all layers, one for each layer that differs."""
     usual = Counter(config).most_common(1)[0][0]
     rules = [Rule(usual)]
     for layer, scheme in zip(layers, config, strict=True):
@@ -277,7 +277,7 @@ def narrowed(layers: Sequence[Layer], config: Config) -> Recipe:
 
 
 def described(config: Config) -> str:
-    """Of 27 layers 2 in 8 bits, 25 in 4; 3 of them with one scale."""
+    """Return a description: of 27 layers 2 in 8 bits, 25 in 4; 3 of them with one scale."""
     widths = Counter(scheme.weights.bits for scheme in config if scheme.weights is not None)
     first, *others = (f"{widths[bits]} in {bits}" for bits in sorted(widths, reverse=True))
     text = f"of {len(config)} layers {', '.join([f'{first} bits', *others])}"

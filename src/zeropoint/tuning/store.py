@@ -1,5 +1,5 @@
-"""Trials on disk, so that the same search goes on where it ended. A trial is found again by a fingerprint of all that
-it depends on, so results of other inputs are never taken for its own."""
+"""Stores trials on disk, so that the same search resumes where it ended. A trial is identified by a fingerprint of
+everything it depends on, so results for other inputs are never mistaken for its own."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ MARK = "store.json"
 
 @dataclass(frozen=True)
 class Store:
-    """A folder with two files for each trial: what was measured, and the model. Each is written whole."""
+    """A folder with two files for each trial: the measurements, and the model. Each is written atomically."""
 
     folder: Path
 
     @classmethod
     def at(cls, folder: PathLike) -> Store:
-        """The store in `folder`, which is made if there is none; raises if something else is there."""
+        """Return the store in `folder`, created if necessary; raises if something else is there."""
         store = cls(Path(folder))
         mark = store.folder / MARK
         try:
@@ -53,7 +53,7 @@ class Store:
         return store
 
     def find(self, key: str, candidate: Configuration) -> Trial | None:
-        """The trial with this fingerprint, if it is here and whole."""
+        """Return the trial with this fingerprint, if it is stored and complete."""
         try:
             kept = json.loads((self.folder / f"{key}.json").read_text("utf-8"))
             content = b"" if kept["refusal"] else (self.folder / f"{key}.tflite").read_bytes()
@@ -85,7 +85,7 @@ class Store:
         write_whole(self.folder / f"{key}.json", [json.dumps(kept, indent=1).encode()], overwrite=True)
 
     def wrote(self, path: Path) -> bool:
-        """Whether a file is the one that an earlier run of this search left there."""
+        """Whether a file was written by an earlier run of this search."""
         try:
             known = self._written().get(str(path.resolve()))
             return known is not None and known == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -93,7 +93,7 @@ class Store:
             return False
 
     def remember(self, *paths: Path) -> None:
-        """That these files are ours to replace."""
+        """Record that these files may be replaced by this search."""
         known = {str(p.resolve()): hashlib.sha256(p.read_bytes()).hexdigest() for p in paths}
         content = {"schema": SCHEMA, "written": {**self._written(), **known}}
         write_whole(self.folder / MARK, [json.dumps(content).encode()], overwrite=True)

@@ -1,5 +1,5 @@
-"""A way to quantize a model, and what came of it. Carrying one out depends on nothing but the model, the samples and
-the recipe, so it can be done in this process, in another one or on another machine."""
+"""A way to quantize a model, and its outcome. Running one depends only on the model, the samples and the recipe, so it
+can be done in this process, in another one or on another machine."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from .metric import Outputs
 
 @dataclass(frozen=True)
 class Configuration:
-    """A way to quantize a model. `label` is what people call it, `note` what it consists of. On a path from careful to
-    bold, `step` counts; others are no part of one. It is then trained for so many `steps`."""
+    """A way to quantize a model. `label` is its display name, `note` describes it. On a path from careful to bold,
+    `step` is its position. It is then trained for `steps` steps."""
 
     label: str
     recipe: Recipe
@@ -43,20 +43,20 @@ class Configuration:
 
     @property
     def is_float(self) -> bool:
-        """Whether it leaves the model as it is."""
+        """Whether it leaves the model unchanged."""
         return all(rule.scheme == FLOAT for rule in self.recipe.rules)
 
     @property
     def rules(self) -> dict[str, Any]:
-        """The recipe as files hold it."""
+        """The recipe as plain values, as in a file."""
         return recipe_content(plain_rules(self.recipe), self.recipe.target)
 
 
 @dataclass(frozen=True)
 class Workpiece:
-    """What all trials have in common: the model, the samples that calibrate, the rows that score, and the target.
+    """What all trials share: the model, the calibration samples, the evaluation rows, and the target.
 
-    `time_limit` are seconds that one run of the model may take in a child process; None runs it in this one.
+    `time_limit` is the time limit in seconds for one run in a child process; None runs the model in this process.
     """
 
     model: bytes
@@ -71,7 +71,7 @@ class Workpiece:
         return load(self.model)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was measured here: other processes are sent what it follows from."""
+        """Return the state without cached measurements: other processes compute them again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
@@ -79,8 +79,8 @@ class Workpiece:
         return {}
 
     def calibrated(self, judged: int) -> Bench:
-        """The model with the samples that calibrate, as `zeropoint quantize` measures them; once for all trials that
-        hold the same of them back and compare candidates on as many."""
+        """Return the model with the calibration samples, as `zeropoint quantize` measures them; shared by all trials
+        that hold back the same samples and compare candidates on as many."""
         known = self._benches
         if judged not in known:
             others = [bench for count, bench in known.items() if count and judged]
@@ -89,19 +89,19 @@ class Workpiece:
         return known[judged]
 
     def bench(self, rows: Sequence[Row]) -> Bench:
-        """The model with rows to run it on."""
+        """Return the model with rows to run it on."""
         return Bench(self.loaded, (), self.settings).on(rows)
 
     def isolation(self) -> contextlib.AbstractContextManager[None]:
         return within(self.time_limit)
 
     def outputs(self, content: bytes, rows: Sequence[Row]) -> Outputs:
-        """What a version of the model gives for rows."""
+        """Return the outputs of a version of the model for these rows."""
         with self.isolation():
             return self.bench(rows).outputs(load(content))
 
     def carry_out(self, candidate: Configuration) -> Outcome:
-        """Quantize, and run the result on the rows that score."""
+        """Quantize, and run the result on the evaluation rows."""
         start = time.perf_counter()
         try:
             with self.isolation():
@@ -118,10 +118,10 @@ class Workpiece:
         return ask_target(quantize_with(self.calibrated(judged_for(request)), request))
 
     def _trained(self, candidate: Configuration) -> Result:
-        """As `zeropoint train` does it, on the samples that calibrate."""
+        """Train on the calibration samples, as `zeropoint train` does."""
         from ..train import distill, start_keras
 
-        start_keras()  # without what that prints, in whatever process this is
+        start_keras()  # suppress its output, in whatever process this is
         done = distill(
             self.loaded,
             list(self.calibration),
@@ -132,18 +132,18 @@ class Workpiece:
             target=self.target,
             progress=_silent,
         )
-        if done.training.interrupted:  # a model of half the steps could not be made again
+        if done.training.interrupted:  # a model trained for half of the steps could not be reproduced
             raise KeyboardInterrupt
         return done.result
 
 
 def _silent(step: int, loss: float) -> None:
-    """Trials are told of when they are over."""
+    """Report no progress: trials are reported when they are done."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A quantized model with its outputs for the rows that score; or why there is none."""
+    """A quantized model with its outputs for the evaluation rows; or why there is none."""
 
     content: bytes = b""
     outputs: Outputs = ()
@@ -154,9 +154,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate that was carried out: its size, its score on the samples that steer, and the model itself.
+    """A candidate that was run: its size, its score on the samples that guide the search, and the model itself.
 
-    `latency` is in seconds, None if it was not measured. `refusal` says why there is no model.
+    `latency` is in seconds, None if not measured. `refusal` says why there is no model.
     """
 
     candidate: Configuration
@@ -168,9 +168,9 @@ class Trial:
     refusal: str = ""
     latency: float | None = None
     within: bool = False
-    """Whether it keeps the budget on the samples that steer."""
+    """Whether it meets the budget on the samples that guide the search."""
     used: float = math.inf
-    """The share of the allowed drop that it uses there, standard error included; at most 1 if it keeps that."""
+    """The share of the allowed drop that it uses there, including the standard error; at most 1 if within the limit."""
 
     @property
     def label(self) -> str:

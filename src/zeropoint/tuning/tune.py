@@ -1,4 +1,4 @@
-"""The front door of tuning: a model, samples and a budget in; the best model within it out, with all that was tried."""
+"""The public function `tune`: a model, samples and a budget in; the best model within it out, with all trials."""
 
 from __future__ import annotations
 
@@ -37,17 +37,22 @@ from .store import Store
 from .trial import Workpiece
 
 MOST_CALIBRATION = 256
-"""Samples that calibrate where the same data also score."""
+"""Maximum number of calibration samples if the same data are used for evaluation."""
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How long to search, and where: at most so many `trials` are scored, none is begun after so many `seconds`.
+    """How long to search, and where.
 
-    `store` is a folder in which trials are kept, so that the same search goes on where it ended. `workers` processes
-    of this machine carry them out; or, with `on`, a Ray cluster: "ray", or its address. With `allow_training`, the best
-    few models that lose too much are trained on the samples that calibrate, for `training_steps` each, which takes
-    Keras; these come on top of the `trials`.
+    Attributes:
+        trials: The maximum number of models to score.
+        seconds: No trial is started after this time.
+        store: A folder that stores trials, so that the same search resumes where it ended.
+        workers: The number of processes on this machine.
+        on: A Ray cluster to run trials on: "ray", or its address.
+        allow_training: Train the best few models that lose too much, on the calibration samples; needs Keras. These
+            come in addition to `trials`.
+        training_steps: The number of steps to train each of them.
     """
 
     trials: int = 20
@@ -85,17 +90,30 @@ def tune(
     progress: Progress | None = None,
     trusted: bool = True,
 ) -> Tuned:
-    """Find the smallest or fastest version of a float model that keeps a budget.
+    """Find the smallest or fastest version of a float model within a budget.
 
-    `data` calibrates: samples, or the path of a file or folder that holds them. `evaluation` scores, with `labels` for
-    it; without it, samples of `data` that do not calibrate
-    do. One half of them steers the search, the other one is looked at once, at its end. `metric` is "top1", "top5",
-    "agreement" (with the float model's classes) or "snr" (of the outputs, in dB); a function of (outputs, labels) or of
-    `model`, the path of a .tflite; or "file.py:function". By default top1 with labels, agreement for models that
-    choose among classes, else snr. A score of your own is better if higher, unless `lower_is_better`. `objective` is
-    "smallest", "fastest", or "front" for size and latency of all. `target` is what the model is made for. `settings`
-    are those of calibration; `search` says how long to search, and where. `progress` is called as the search goes on.
-    A model that is not `trusted` runs in a child process.
+    One half of the evaluation samples guides the search; the final score is measured once, on the other half.
+
+    Args:
+        model: The float model, as for `quantize`.
+        data: Calibration samples, or the path of a file or folder that holds them.
+        budget: What the model may lose and cost.
+        evaluation: Evaluation samples; by default, the samples of `data` that are not used for calibration.
+        labels: The class of each evaluation sample, or whatever else `metric` takes; or the path of an .npy.
+        metric: "top1", "top5", "agreement" (with the float model's classes) or "snr" (of the outputs, in dB); a
+            function of (outputs, labels) or of `model`, the path of a .tflite; or "file.py:function". By default "top1"
+            with labels, "agreement" for classifiers, otherwise "snr".
+        lower_is_better: Whether a lower score of your own metric is better.
+        objective: "smallest", "fastest", or "front" to measure size and latency of all models.
+        target: What the model is made for, as in `quantize`.
+        settings: Settings of the calibration.
+        search: How long to search, and where.
+        progress: Called as the search proceeds.
+        trusted: If false, the model runs in a child process, so that a damaged or hostile file cannot crash or hang
+            this one.
+
+    Returns:
+        The best model with its recipe, the Pareto front, and all trials.
     """
     if objective not in OBJECTIVES:
         raise InvalidRecipe(f"unknown objective {objective!r}; choose {', '.join(OBJECTIVES)}")
@@ -116,8 +134,8 @@ def tune(
         chosen = chosen_metric(metric, labels is not None, _has_classes(loaded), lower_is_better)
         if chosen is SNR and budget.max_drop is not None:
             raise InvalidRecipe(
-                "the SNR of the float model against itself has no bound to drop from; say how many dB are enough with "
-                f"{argument('min_metric', 20)}, or give labels or a metric of your own"
+                "the SNR of the float model against itself is infinite, so no drop can be measured; set a minimum "
+                f"in dB with {argument('min_metric', 20)}, or give labels or a metric of your own"
             )
         return _Tuning(workpiece, scored, chosen, budget, objective, search).run(progress)
 
@@ -141,7 +159,7 @@ class _Task:
     target: str
 
     def shared(self, data: Samples, evaluation: Samples | None, labels: Any) -> tuple[Workpiece, EvaluationSet]:
-        """What trials need, still without rows, and the samples that score."""
+        """Return what trials need, still without rows, and the evaluation samples."""
         settings, where = self.settings, entry(self.model)
         if evaluation is not None:
             calibration = list(islice(iterate(data), None if settings.limit is None else 2 * settings.limit + 8))
@@ -149,7 +167,7 @@ class _Task:
         else:
             samples = list(iterate(data))
             limit = settings.limit or min(MOST_CALIBRATION, len(samples) // 2)
-            # Calibration holds one in eight samples back and reads on in their place.
+            # Calibration holds back one in eight samples and reads further ones instead.
             used = limit + limit // 7 + 1
             settings, calibration = replace(settings, limit=limit), samples[:used]
             found = [row for _, row in rows(samples[used:], where, Notes())]
@@ -162,7 +180,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Tuning:
-    """A search that is set up: what is checked before anything is made, and what is looked at when it is over."""
+    """A configured search: what is checked before any model is made, and what is evaluated at the end."""
 
     workpiece: Workpiece
     scored: EvaluationSet
