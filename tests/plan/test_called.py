@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import zeropoint
-from tests.build import act, branches, composite, const, graph, op
+from tests.build import act, branches, composite, const, graph, loop, op
 from zeropoint.affine import dequantize, quantize
 from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model
@@ -179,6 +179,19 @@ def test_what_branches_give_cuts_off_no_constant_beside_it() -> None:
     (held,) = (t for t in made.main.tensors if t.name == "beside")
     assert held.params is not None
     assert dequantize(held.data, held.params) == pytest.approx(beside.data, abs=0.51 * held.params.scale)
+
+
+def test_a_loop_takes_what_has_no_range_of_its_own() -> None:
+    """SIGN stays float, and what only a call reads is not measured."""
+    model, raw = loop(), act("raw", 2)
+    step, x = model.main.inputs
+    model.main.ops.insert(0, op("SIGN", [raw], x))
+    model.main.inputs, model.signatures = [step, raw], []
+    model.main.tensors.append(raw)
+    samples = [(np.int32(0), np.float32([k - 8, 3 - k])) for k in range(16)]
+    result = zeropoint.quantize(model, data=samples, target="integer", effort="quick")
+    assert [o.kind for o in result.model.main.ops] == ["SIGN", "QUANTIZE", "WHILE", "DEQUANTIZE"]
+    assert decibels(model, result.model, samples) > 30
 
 
 def test_a_composite_becomes_what_it_consists_of() -> None:

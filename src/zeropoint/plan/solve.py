@@ -211,7 +211,7 @@ class Solver:
             c = self._new(node, params.dtype)
             if c.pin is None:
                 c.pin, c.fixed = params, True
-            if isinstance(node, Use) and node.tensor.data is None:
+            if isinstance(node, Use) and node.tensor.data is None and self.ranges.knows(node.tensor):
                 self._new(held := Held(node.tensor, params.dtype), params.dtype)
                 yield node, held
 
