@@ -38,6 +38,20 @@ def test_what_saturating_ops_read_counts_between_their_ends():
     assert found["moved"] == found["hidden"] == RelevantRange(0.0, 6.0)
 
 
+def test_what_a_float_island_does_not_tell_apart_does_not_count():
+    """HARD_SWISH makes 0 of all that is below -3, so that ranges end there, whether it computes in integers or not."""
+    net = Net()
+    x = net.conv(net.input(1, 16, 16, 8), normal(16, 3, 3, 8), name="before")
+    model = net.model(net.conv(net("HARD_SWISH", [x]), normal(8, 3, 3, 16, seed=1)))
+    samples = [(normal(1, 16, 16, 8, seed=k),) for k in range(8)]
+    made = zeropoint.quantize(model, data=samples, effort="quick", target="cpu").model
+    assert [op.kind for op in made.main.ops].count("DEQUANTIZE") == 2
+    found = {tensor.name: relevant for tensor, relevant in relevant_ranges(made.main, OPS).items()}
+    assert found["before"] == RelevantRange(-3.0, math.inf)
+    (row,) = (row for row in zeropoint.compare(model, made, samples).ops if row.name == "before")
+    assert row.own.snr > 30
+
+
 def test_before_a_softmax_only_the_greatest_count():
     relevant = RelevantRange(reach=20.0)
     values = np.array([[0.0, -30.0, 5.0], [-1e9, -2.0, -1.0]], np.float32)

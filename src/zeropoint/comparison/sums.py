@@ -10,10 +10,10 @@ import numpy as np
 
 from ..affine import QuantParams
 from ..bench.errors import Compared, ErrorSum, channel_axis, channels_last, decibels, dot, real, scales_of_powers
-from ..dtypes import Array
+from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
-from ..ops import Activation, OpSpec, fused_activation
+from ..ops import CONVERSIONS, Activation, OpSpec, fused_activation
 from ..ops.layout import DENSE
 from .values import Deviation, Occupancy, OutputRow
 
@@ -196,14 +196,16 @@ class RelevantRange:
 
 
 def relevant_ranges(graph: Graph, ops: Mapping[str, OpSpec]) -> dict[Tensor, RelevantRange]:
-    """Return the relevant range of each tensor that is read only by ops that saturate."""
+    """Return the relevant range of each tensor that is read only by ops that saturate, perhaps after a conversion."""
     uses, known = Uses(graph), dict[Tensor, RelevantRange]()
     for op in reversed(graph.ops):
+        source = op.inputs[0] if op.kind in CONVERSIONS else None
         for tensor in op.outputs:
             readers = [use.op for use in uses.readers(tensor)]
             if not readers or uses.is_output(tensor):
                 continue
-            read = [_told_apart(reader, tensor, known, ops) for reader in readers]
+            dtype = tensor.dtype if source is None else source.dtype  # a float island reads what integers could hold
+            read = [_told_apart(reader, dtype, known, ops) for reader in readers]
             widest = RelevantRange(min(r.low for r in read), max(r.high for r in read), max(r.reach for r in read))
             if widest != RelevantRange():
                 known[tensor] = widest
@@ -211,8 +213,10 @@ def relevant_ranges(graph: Graph, ops: Mapping[str, OpSpec]) -> dict[Tensor, Rel
 
 
 def _told_apart(
-    reader: Op, tensor: Tensor, known: Mapping[Tensor, RelevantRange], ops: Mapping[str, OpSpec]
+    reader: Op, dtype: DType, known: Mapping[Tensor, RelevantRange], ops: Mapping[str, OpSpec]
 ) -> RelevantRange:
+    if reader.kind in CONVERSIONS:
+        return known.get(reader.outputs[0], RelevantRange())
     spec = ops.get(reader.kind)
     if spec is None or not reader.outputs:
         return RelevantRange()
@@ -222,7 +226,7 @@ def _told_apart(
         # It moves values, so rows may have changed.
         behind = [known.get(t, RelevantRange()) for t in reader.outputs]
         return RelevantRange(min(r.low for r in behind), max(r.high for r in behind))
-    return RelevantRange(*spec.saturates.get(tensor.dtype, (-math.inf, math.inf)))
+    return RelevantRange(*spec.saturates.get(dtype, (-math.inf, math.inf)))
 
 
 class TensorSums:
