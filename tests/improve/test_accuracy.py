@@ -284,6 +284,33 @@ def test_few_bits_are_rounded_with_compensation_by_default(mode: str) -> None:
     assert all(s.what != "compensated rounding" for s in zeropoint.quantize(model, **options).steps)
 
 
+def cancelling() -> Model:
+    """The difference of two layers that nearly agree: integers leave little of it."""
+    rng = np.random.default_rng(0)
+    x, a, b, d, y = (act(name, 40, 16) for name in "xabdy")
+    one = rng.normal(size=(16, 16)).astype(np.float32)
+    other = one + 0.02 * rng.normal(size=(16, 16)).astype(np.float32)
+    last = rng.normal(size=(16, 16)).astype(np.float32)
+    ops = [
+        op("FULLY_CONNECTED", [x, const("one", one)], a, options=DENSE),
+        op("FULLY_CONNECTED", [x, const("other", other)], b, options=DENSE),
+        op("SUB", [a, b], d, options="SubOptions"),
+        op("FULLY_CONNECTED", [d, const("last", last)], y, options=DENSE),
+    ]
+    return Model([graph("main", [x], [y], *ops)])
+
+
+def test_weights_of_8_bits_are_fitted_by_default_where_the_outputs_need_it(monkeypatch) -> None:
+    model, samples, others = cancelling(), inputs(cancelling(), 60), inputs(cancelling(), 90)[60:]
+    usual = zeropoint.quantize(model, data=samples, target="int8")
+    assert "compensated rounding" in [s.what for s in usual.steps]
+    assert any("rounded with compensation" in note for note in usual.notes)
+    monkeypatch.setattr("zeropoint.improve.rounding_steps.GOOD_ENOUGH", -100.0)
+    without = zeropoint.quantize(model, data=samples, target="int8")
+    assert "compensated rounding" not in [s.what for s in without.steps]
+    assert output_power(usual.model, others, model) < 0.8 * output_power(without.model, others, model)
+
+
 def output_power(model: Model, samples: list[Array], reference: Model) -> float:
     one, other = Session(reference), Session(model)
     return float(np.mean([(other.run([x])[0] - one.run([x])[0]) ** 2 for x in samples]))

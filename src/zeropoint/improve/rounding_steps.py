@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from ..bench.bench import Bench
+from ..bench.errors import decibels
 from ..ops.execution import macs_of
 from ..recipe import Effort
 from .candidate import Candidate, Lab, Proposals, no_progress
+from .float_islands import GOOD_ENOUGH
 from .gptq import Refiner
 from .mixed_precision import NarrowLayer, measured_harms, narrow_layers, weight_errors, worth_widening
 
@@ -22,6 +24,10 @@ is for weights of fewer than 8 bits, which hold badly otherwise, if the work suf
 VECTORS: Mapping[Effort, int] = {"standard": 2048, "high": 8192}
 """About how many inputs of a layer its weights are refined for; more for layers with more weights."""
 
+MENDING_VECTORS, MENDING_MACS, FEWEST_MENDING = 512, 2e10, 16
+"""The same where standard effort refines weights of 8 bits: what activations have lost is found with fewer vectors. It
+is not for models whose runs take more work than this, nor for fewer samples: weights would fit these and no others."""
+
 WIDENED = 4, 16
 WIDENING_MACS: Mapping[Effort, float] = {"standard": 1e11, "high": 1e12}
 """On how many samples it is measured what few bits cost each layer, and how much work that may be."""
@@ -32,13 +38,16 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
     rows, judged = lab.bench.rows, len(lab.bench.judged_rows)
     # Weights are fitted to other samples than they are judged by, if there are enough.
     unseen = rows[judged:]
-    most = _refining_samples(best, lab.effort)
+    is_wide = lab.effort == "standard" and best.request.recipe.least_bits >= 8
+    most = _mending_samples(lab, best) if is_wide else _refining_samples(best, lab.effort)
     used = (unseen if len(unseen) >= REFINED[0] else rows)[:most]
     if not used:
         return
     request, cut = best.request, best.request.limits
-    asked = request if request.effort == "quick" else replace(request, effort=lab.effort)
-    refiner = Refiner(best.prepared.model, asked, used, lab.stage, VECTORS[lab.effort], lab.bench.in_sequence)
+    # Standard effort leaves weights of 8 bits alone, but for models that need it.
+    asked = request if request.effort == "quick" else replace(request, effort="high" if is_wide else lab.effort)
+    vectors = MENDING_VECTORS if is_wide else VECTORS[lab.effort]
+    refiner = Refiner(best.prepared.model, asked, used, lab.stage, vectors, lab.bench.in_sequence)
     for_all = replace(refiner, samples=rows[:most]) if len(rows[:most]) > len(used) else None
     # Ranges chosen tensor by tensor suit weights that are rounded by themselves: try it without them, too.
     plain = replace(best, request=replace(request, methods={k: m for k, m in request.methods.items() if k in cut}))
@@ -46,8 +55,8 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
         proposed = replace(candidate, refined=refiner.refine(candidate.planned), refits=True, refiner=for_all)
         is_kept = (yield proposed) is proposed
         # Samples may be too few to fit weights to the errors of the layers before. If that helps where work is scarce,
-        # nothing else is tried.
-        if not is_kept or len(used) < most:
+        # nothing else is tried. With 8 bits, rounding alone brings little.
+        if not is_wide and (not is_kept or len(used) < most):
             plainly = replace(refiner, refits=False).refine(candidate.planned)
             again = None if for_all is None else replace(for_all, refits=False)
             yield replace(candidate, refined=plainly, refits=False, refiner=again)
@@ -73,6 +82,20 @@ def _refining_samples(candidate: Candidate, effort: Effort) -> int:
     if effort == "standard" and (request.recipe.least_bits >= 8 or REFINED[0] * work > REFINING_MACS["standard"]):
         return 0
     return int(np.clip(REFINING_MACS[effort] // work, *REFINED))
+
+
+def _mending_samples(lab: Lab, candidate: Candidate) -> int:
+    """On how many samples standard effort fits weights of 8 bits to what activations have lost; none for models that
+    are good enough, or so large that the two runs of every sample take too long.
+
+    What states that come back do is not seen in single runs, and sequences cannot be run layer by layer.
+    """
+    request, bench = candidate.request, lab.bench
+    if decibels(lab.error) >= GOOD_ENOUGH or bench.in_sequence or not request.recipe.has_integer_ops:
+        return 0
+    macs = sum(macs_of(op, request.ops) for op in candidate.prepared.model.main.ops)
+    is_large = 2 * REFINED[0] * macs > MENDING_MACS  # each sample is run in the float model and in the quantized one
+    return 0 if is_large or len(bench.rows) < FEWEST_MENDING else REFINED[0]
 
 
 def mixed_precision(lab: Lab, best: Candidate) -> Proposals:
