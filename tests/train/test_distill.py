@@ -15,11 +15,12 @@ from zeropoint.demo import accuracy, digits
 from zeropoint.errors import InvalidRecipe, InvalidSample
 from zeropoint.ops import OPS, KernelSpec
 from zeropoint.tflite.provenance import recorded
-from zeropoint.train import Goal, QuantSettings, Schedule, distill
+from zeropoint.train import Goal, QuantSettings, Schedule, distill, trainable
 from zeropoint.train.backend import array_of
 from zeropoint.train.checkpoint import StateCheck
+from zeropoint.train.distillation import Distiller
 from zeropoint.train.loop import KeepBest, TrainingSummary, WeightEma
-from zeropoint.train.training_data import Augmentation, RandomBatches, TrainingData, mixed, shifted
+from zeropoint.train.training_data import Augmentation, RandomBatches, TrainingData, mixed, shifted, unmixed
 
 from ..nets import Net, normal, samples_for
 
@@ -170,11 +171,26 @@ def test_only_numbers_without_labels_are_mixed():
     samples = samples_for(model, 12)
     assert distill(model, samples, schedule=Schedule(2, 8, mix=0.5)).training.steps == 2
     with pytest.raises(InvalidRecipe, match="have no labels"):
-        distill(model, [(row[0], 0.0) for row in samples], goal=Goal(loss="mse"), schedule=Schedule(2, 8, mix=0.5))
+        distill(model, [(row[0], 0.0) for row in samples], goal=Goal(loss="mse"), schedule=Schedule(2, 8, mix=1.0))
     with pytest.raises(InvalidRecipe, match="cannot be mixed"):
         mixed((np.zeros((2, 3), np.int32),), 0.5, np.random.default_rng(0))
     with pytest.raises(InvalidRecipe, match="from 0 to 1"):
         Schedule(mix=2.0)
+
+
+def test_labels_count_for_samples_that_are_not_mixed():
+    """They come first in a batch; when a state is checked, nothing is mixed, and all labels count."""
+    net = Net()
+    model = net.model(net.dense(net.input(1, 4), normal(3, 4)))
+    samples = samples_for(model, 12)
+    pairs = [(row[0], row[0][:, :3]) for row in samples]
+    goal = Goal(loss="mse", teacher=0.0)
+    assert distill(model, pairs, goal=goal, schedule=Schedule(2, 8, mix=0.5)).training.steps == 2
+    made = Distiller.of(trainable(model, stats=zeropoint.calibrate(model, samples)).blueprint, goal)
+    made.labelled = unmixed(4, 0.5)
+    labels, outputs = np.zeros((4, 3), np.float32), np.arange(4, dtype=np.float32)[:, None] * np.ones(3, np.float32)
+    losses = [float(made.compute_loss(y=labels, y_pred=[outputs, outputs], training=t)) for t in (True, False)]
+    np.testing.assert_allclose(losses, [1 / 2, 14 / 4])
 
 
 def test_a_weight_that_swings_is_on_average_in_the_middle():

@@ -25,7 +25,7 @@ class ScheduleOptions:
     mirror: bool = flag("Images: flip half of them left to right.")
     shift: int = option(0, "PIXELS", "Images: shift each by up to this many pixels.", min=0)
     mix: float = option(
-        0.0, "SHARE", "Without labels: mix this share of the samples with others (mixup).", min=0, max=1
+        0.0, "SHARE", "Mix this share of the samples with others (mixup); their labels do not count.", min=0, max=1
     )
     seed: int = option(0, "N", "Random seed of the order of the samples.", min=0)
     patience: int | None = option(None, "N", "Stop after this many of 20 checks without improvement.", min=1)

@@ -187,7 +187,12 @@ def _weight_bits(planned: Planned, settings: QuantSettings) -> int:
 
 
 class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
-    """A student and its teacher, side by side; the loss is how far the one is from the other."""
+    """A student and its teacher, side by side; the loss is how far the one is from the other.
+
+    Of a batch to train on, the first `labelled` samples are what their labels are for; None for all of them.
+    """
+
+    labelled: int | None = None
 
     def __init__(self, student: Trainable, teacher: Trainable, compared: Sequence[ComparedTensor], goal: Goal) -> None:
         super().__init__(name="distiller", autocast=False)
@@ -225,13 +230,14 @@ class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
         """Keras calls it with what `call` gave."""
-        del x, sample_weight, training
+        del x, sample_weight
         count, share = len(self.compared), self.goal.teacher
         pairs = zip(self.compared, y_pred[:count], y_pred[count:], strict=True)
         total = sum(compared.weight * compared.loss(ours, theirs) for compared, ours, theirs in pairs)
         if self._label_loss is None:
             return total
-        return share * total + (1.0 - share) * kops.mean(self._label_loss(y, y_pred[0]))
+        known = slice(self.labelled if training else None)
+        return share * total + (1.0 - share) * kops.mean(self._label_loss(y[known], y_pred[0][known]))
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Of labels and the model's first output; and how often student and teacher choose the same class."""

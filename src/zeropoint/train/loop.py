@@ -15,7 +15,7 @@ from ..errors import InvalidRecipe, ZeropointError
 from ..files import PathLike
 from .backend import array_of
 from .checkpoint import Progressed, StateCheck, TrainingCheckpoint, plain_text
-from .training_data import Augmentation, HeldBack, RandomBatches, TrainingData
+from .training_data import Augmentation, HeldBack, RandomBatches, TrainingData, unmixed
 
 RATE, RATE_OF_FEW_BITS = 3e-4, 1e-3
 """Relative to the size of the weights: in 8 bits these are nearly right from the start, in 4 they have a way to go."""
@@ -41,7 +41,7 @@ class Schedule:
     as it is, and so is an `optimizer`. A share of the samples is held back; on these the loss is taken `checks` times.
     After `patience` checks without a better one training ends. `mirror` flips half of the images of a batch left to
     right; `shift` moves each by up to so many pixels, with the border repeated. `mix` is the share of samples that are
-    mixed with another one (mixup); only without labels, since the teacher says what is right for a mixture.
+    mixed with another one (mixup); the teacher alone says what is right for a mixture, labels count for the others.
     """
 
     steps: int = 500
@@ -185,9 +185,10 @@ class TrainingLoop:
         kept, held = self.data.split(schedule.held_back)
         size = schedule.batch if distiller.student.takes_any_batch else 1
         vary = Augmentation(schedule.mirror, schedule.shift, schedule.mix)
-        if schedule.mix and self.data.labels is not None:
-            raise InvalidRecipe("mixtures of samples have no labels; leave out mix, or the loss and the metrics")
         batches = RandomBatches(self.data, kept, size, schedule.seed, vary)
+        distiller.labelled = unmixed(batches.size, schedule.mix) if schedule.mix else None
+        if self.data.labels is not None and distiller.labelled == 0:
+            raise InvalidRecipe("mixtures of samples have no labels; mix fewer of them, or leave out the loss")
         batches.each = schedule.every
         checkpoint = None if self.resume is None else TrainingCheckpoint(self.resume, plain_text(schedule))
         keeper = KeepBest(distiller, schedule, batches, HeldBack(self.data, held, min(size, -(-len(held) // PARTS))))

@@ -104,12 +104,17 @@ class Augmentation:
         return shifted(array, self.shift, rng) if self.shift else array
 
 
+def unmixed(count: int, share: float) -> int:
+    """How many samples of a batch stay as they are, if a share of them is mixed: the first ones."""
+    return count - round(share * count)
+
+
 def mixed(inputs: Sequence[Array], share: float, rng: np.random.Generator) -> tuple[Array, ...]:
-    """So many of the samples, each with a part of another one: part * x + (1 - part) * other, part uniform in 0..1."""
+    """The last of the samples, each with a part of another one: part * x + (1 - part) * other, part uniform in 0..1."""
     if any(array.dtype.kind != "f" for array in inputs):
         raise InvalidRecipe("samples whose inputs are integers, such as tokens, cannot be mixed; leave out mix")
     count = inputs[0].shape[0]
-    part = np.where(rng.random(count) < share, rng.random(count), 1.0).astype(np.float32)
+    part = np.where(np.arange(count) < unmixed(count, share), 1.0, rng.random(count)).astype(np.float32)
     others = rng.permutation(count)
     parts = (part.reshape(-1, *(1,) * (array.ndim - 1)) for array in inputs)
     return tuple(array * own + array[others] * (1 - own) for array, own in zip(inputs, parts, strict=True))
