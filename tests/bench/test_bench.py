@@ -8,7 +8,9 @@ import pytest
 import zeropoint
 from zeropoint.bench import bench as bench_module
 from zeropoint.bench.bench import Bench
-from zeropoint.bench.errors import channel_scales
+from zeropoint.bench.errors import JudgedError, channel_scales
+from zeropoint.bench.sample_checks import SampleEvidence
+from zeropoint.bench.verdict import verdict
 from zeropoint.calibration import Settings
 from zeropoint.graph.edit import copy_model
 
@@ -104,3 +106,54 @@ def test_what_is_no_channel_is_judged_by_its_power(shape):
 
 def test_channels_of_one_kind_are_judged_together():
     assert channel_scales([normal(1, 20, 3)]) is None
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_more_samples_are_run_only_where_the_first_do_not_decide(monkeypatch, is_small):
+    model, data = conv_net(), images(40)
+    bench, runs = Bench(model, data, judged=40), list[int]()
+    monkeypatch.setattr(bench_module, "STAYS_LOADED", 1 << 24 if is_small else 0)
+    errors = bench_module.Loaded.errors
+
+    def counting(self, places, *args):
+        runs.append(len(places))
+        return errors(self, places, *args)
+
+    monkeypatch.setattr(bench_module.Loaded, "errors", counting)
+    close, far = plainly(model, data), plainly(model, [(0.1 * values,) for (values,) in data])
+    good, bad = bench.judged(close), bench.judged(far)
+    assert good.beats(bad)
+    assert not bad.beats(good)
+    assert runs == [8, 8]
+    assert not bench.judged(close).beats(good)  # equal ones: all samples tell
+    assert runs == [8, 8, 8, 16, 16, 16, 16]
+    assert good.value == pytest.approx(bench.error(close))
+    assert bench.judged(far, at_once=True).value == pytest.approx(bench.error(far))
+
+
+def test_runs_end_when_the_error_is_too_large_for_sure():
+    model, data = conv_net(), images(12)
+    bench = Bench(model, data)
+    loaded = bench_module.Loaded(bench, plainly(model, data))
+    whole = loaded.errors(range(12))
+    error = JudgedError.of(whole).value
+    assert len(loaded.errors(range(12), most=error * 1.001)) == 12
+    cut_short = loaded.errors(range(12), most=error / 3)
+    assert 0 < len(cut_short) < 12
+    assert JudgedError.of(cut_short).value > error / 3
+    assert [[s.error for s in own] for own in cut_short] == [[s.error for s in own] for own in whole[: len(cut_short)]]
+
+
+def test_samples_that_are_held_back_are_run_once_for_checks_and_verdict(monkeypatch):
+    model, data = conv_net(), images(80)
+    made, bench = plainly(model, data), Bench(model, data, holds_back=True)
+    assert len(bench.unseen_rows) == 10
+    given = []
+    values = bench_module.Loaded.values
+    monkeypatch.setattr(bench_module.Loaded, "values", lambda self, rows: given.extend(rows) or values(self, rows))
+    evidence = SampleEvidence(bench)
+    assert len(evidence.looked_at) == 16
+    assert evidence.answer.variation == evidence.answer_to(evidence.looked_at).variation > 0
+    given.clear()
+    verdict(bench, made)
+    assert not given

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import zeropoint
 from zeropoint.bench import bench as bench_module
@@ -18,6 +19,7 @@ from zeropoint.diagnosis.doctor import diagnose
 from zeropoint.diagnosis.evidence import DiagnosisRequest, Fix, FixTrials, ModelEvidence, rule_for
 from zeropoint.diagnosis.weight_causes import bias_overflow
 from zeropoint.graph.model import Model
+from zeropoint.improve import candidate as candidate_module
 from zeropoint.improve.pipeline import quantize_with
 from zeropoint.ops import OPS
 from zeropoint.plan.request import Request
@@ -82,6 +84,21 @@ def test_a_fix_is_tried_once_and_prepared_once():
     assert shared.error(fix, prepared_for=Fix()) == trials.error(fix)
     assert len(shared.prepared) == 1
     assert trials.after(fix).error() == trials.error(fix)
+
+
+def test_sets_of_ops_are_compared_without_another_plan_for_each(monkeypatch):
+    trials, plans = evidence_of(conv_net(), images()).trials, []
+    planned = candidate_module.plan_and_correct
+    monkeypatch.setattr(candidate_module, "plan_and_correct", lambda *given: plans.append(given) or planned(*given))
+    ops = conv_net().main.ops
+    fix = Fix(tuple(rule_for(op, "float") for op in ops[1:3]))
+    wanted = trials.error(fix, prepared_for=Fix())
+    plans.clear()
+    errors = [trials.error_without(some) for some in ((), ops[1:2], ops[1:3], ops)]
+    assert errors[0] == trials.error()
+    assert errors[2] == pytest.approx(wanted, rel=0.2)
+    assert errors[3] < 1e-9
+    assert len(plans) == 1
 
 
 def test_another_op_table_reaches_compare_and_doctor():

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from zeropoint.bench.bench import Bench
 from zeropoint.calibration import calibrate
 from zeropoint.dtypes import DType
 from zeropoint.graph import Op
+from zeropoint.improve import steps as steps_module
+from zeropoint.improve.candidate import Candidate, Lab, Outcome
 from zeropoint.improve.float_islands import MOST_WORK, find_island
 from zeropoint.improve.pipeline import quantize_on, run
+from zeropoint.improve.steps import _searched_island, clipped_outliers
+from zeropoint.plan.planner import prepare_model
 from zeropoint.plan.request import Island, Request
 from zeropoint.recipe import DYNAMIC, FLOAT, preset
 from zeropoint.targets import CPU, INTEGER
@@ -110,3 +116,38 @@ def test_good_models_are_left_alone():
     net = Net()
     model = net.model(net.conv(net.input(1, 8, 8, 4), normal(4, 1, 1, 4)))
     assert not [s for s in quantize(model).skipped if s.code == "island"]
+
+
+def test_parts_that_held_little_of_the_error_are_not_tried_again(monkeypatch):
+    model = fragile_model()
+    bench = Bench(model, samples_for(model))
+    request = Request(preset("int8"), bench.stats, target=CPU, method="minmax")
+    candidate, runs = Candidate(prepare_model(model, request), request), list[object]()
+    error = Bench.error
+    monkeypatch.setattr(Bench, "error", lambda self, made: runs.append(made) or error(self, made))
+    harms = {}
+    island, _ = _searched_island(Lab(bench, "standard"), candidate, bench, harms, plans_each=True)
+    assert {"ADD", "SUB"} <= {op.kind for op in island}
+    assert max(harms, key=harms.__getitem__) in island
+    assert len(runs) > 3
+    runs.clear()
+    little = dict.fromkeys(harms, 0.0)
+    assert _searched_island(Lab(bench, "standard"), candidate, bench, little, plans_each=True) == ((), "")
+    assert len(runs) == 1  # with nothing left float
+
+
+def test_outliers_are_cut_off_in_one_place_if_that_makes_no_difference(monkeypatch):
+    monkeypatch.setattr(steps_module, "outliers", lambda _: {"input": {"x": (-1.0, 1.0)}})
+    net = Net()
+    model = net.model(net.dense(net.input(1, 8, name="x"), normal(8, 8)))
+    bench = Bench(model, samples_for(model))
+    request = Request(preset("int8"), bench.stats, method="minmax")
+    best = Candidate(prepare_model(model, request), request)
+    lab = Lab(bench, "standard", error=0.1)
+    for error, count in ((0.1001, 1), (0.2, 3)):
+        proposals, answer = clipped_outliers(lab, best), Outcome(best, error)
+        tried = [next(proposals)]
+        with suppress(StopIteration):
+            while True:
+                tried.append(proposals.send(answer))
+        assert len(tried) == count

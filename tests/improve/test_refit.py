@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,12 +16,17 @@ from zeropoint.graph.model import Model
 from zeropoint.improve.cross_layer_equalization import HEADROOM, channel_factors, equalize
 from zeropoint.improve.gptq import refitted
 from zeropoint.improve.layer_inputs import Pair
-from zeropoint.improve.range_choice import affordable_samples
+from zeropoint.improve.range_choice import RangeTrials, affordable_samples
 from zeropoint.ops import OPS
+from zeropoint.plan.planner import plan_model, prepare_model, solved_ranges
+from zeropoint.plan.request import Request
+from zeropoint.recipe import preset
 from zeropoint.runtime import Session
 
 from .. import build
 from ..calibration.test_state import counter, lstm
+from ..diagnosis import faults
+from ..diagnosis.faults import conv_net
 
 
 def pair(f: np.ndarray, x: np.ndarray) -> Pair:
@@ -201,9 +208,23 @@ def test_high_effort_takes_samples_of_any_size() -> None:
     assert judge.error(high.model) <= judge.error(standard.model)
 
 
+def test_ranges_of_groups_are_those_that_planning_by_each_method_gives() -> None:
+    model, data = conv_net(), faults.images(8)
+    request = Request(preset("int8"), calibrate(model, data), method="mse")
+    prepared = prepare_model(model, request)
+    plan = plan_model(prepared, request).with_float_ends().plans[0]
+    methods = ("mse", "minmax", "percentile", "entropy")
+    trials = RangeTrials(model, plan, solved_ranges(plan, prepared, request), methods, Bench(model, data))
+    assert trials.groups
+    for method in methods:
+        planned = plan_model(prepared, replace(request, method=method)).plans[0]
+        for group in trials.groups:
+            assert {planned.stored[tensor] for tensor in group.tensors} == {group.params[method]}
+
+
 def test_what_a_resource_holds_is_judged_as_it_is_calibrated() -> None:
     model, data = counter(), [np.full((1, 3, 2), value, np.float32) for value in (1, 2, 3)]
     for keep, wanted in ((None, [1, 3, 6]), (True, [1, 3, 6]), (False, [1, 2, 3])):
         bench = Bench(model, data, Settings(keep_state=keep))
-        assert [float(found.max()) for (found,) in bench.wanted] == wanted
+        assert [float(found.max()) for (found,) in bench.wanted(3)] == wanted
         assert bench.error(model) == 0  # from the start again

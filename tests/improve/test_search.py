@@ -46,6 +46,18 @@ class Version:
         return self
 
 
+class Measured(JudgedError):
+    """An error on all samples."""
+
+    @property
+    def on_enough(self) -> float:
+        return self.value
+
+
+def noisy(errors: Sequence[float]) -> Measured:
+    return Measured.of([[ErrorSum(error, 1.0)] for error in errors])
+
+
 @dataclass(frozen=True)
 class Samples:
     """A bench of eight samples, all alike, and others that are held back."""
@@ -57,9 +69,9 @@ class Samples:
     ops: Mapping[str, object] = field(default_factory=dict)
     entry: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(graph=SimpleNamespace(ops=[])))
 
-    def judged(self, version: Version) -> JudgedError:
+    def judged(self, version: Version, at_once: bool = False) -> Measured:  # noqa: ARG002 - as a bench has it
         error = version.unseen if self.is_unseen else version.judged
-        return JudgedError.of([[ErrorSum(error, 1.0)]] * 8)
+        return noisy([error] * 8)
 
     def error(self, version: Version) -> float:
         return self.judged(version).value
@@ -99,10 +111,6 @@ def test_more_effort_never_ends_worse_on_held_back_samples(monkeypatch, versions
     assert names == ["standard", *(f"{effort}, {effort} effort" for effort in list(versions)[1:])]
 
 
-def noisy(errors: Sequence[float]) -> JudgedError:
-    return JudgedError.of([[ErrorSum(error, 1.0)] for error in errors])
-
-
 @pytest.mark.parametrize(
     ("errors", "kept", "presumed"),
     [
@@ -114,7 +122,7 @@ def noisy(errors: Sequence[float]) -> JudgedError:
 )
 def test_what_is_presumed_to_be_better_only_must_not_be_clearly_worse(errors, kept, presumed):
     made = SimpleNamespace(model=lambda: None)
-    judge = SimpleNamespace(judged=lambda _: noisy(errors))
+    judge = SimpleNamespace(judged=lambda _, at_once: noisy(errors))  # noqa: ARG005 - as a bench has it
     for is_presumed, wanted in ((False, kept), (True, presumed)):
         trials = Trials(judge, FIRST, noisy([1.0, 1.0, 1.0, 1.01]), is_presumed)
         trials.run(v for v in [made])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -27,18 +28,23 @@ from .errors import (
     JudgedError,
     Reference,
     TracedSamples,
+    channel_scales,
     compared_outputs,
     encoded,
     real,
-    references,
+    total_powers,
     where_measured,
 )
 
 KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES = 256, 1 << 28, 1 << 26
 """Limits on the data kept in memory to be run again; between them, as much as the activations of one run."""
 
-JUDGED = 24
-"""Number of samples on which models are compared."""
+JUDGED, FIRST_LOOKS = 24, (8, 24)
+"""Number of samples on which models are compared, and the numbers on which they are compared first."""
+
+CLEARLY, WORSE = 3.0, 0.5
+"""Standard errors by which a model has to be better, or worse, on the first samples for these to decide: what would be
+a gain on all samples is rarely a loss on the first."""
 
 HELD_BACK_EVERY, MOST_HELD_BACK, FEWEST_IN_ALL = 8, 32, 64
 """One in this many samples, up to a maximum, is held back from calibration if there are enough; the verdict is measured
@@ -85,25 +91,27 @@ class Bench:
         self._holds_back, self._kept = holds_back, kept
         self._held: list[Any] = []
         self._unseen: list[Any] = []
+        self._wanted: list[list[Array]] = []
+        self._references: list[list[Reference]] = []
 
     def judging(self, judged: int) -> Bench:
         """Return a bench with the same samples and statistics that compares models on the first `judged` samples."""
         _ = self.stats, self.numbered_rows  # measured once for both benches
-        other = copy(self)
-        other._judged = judged
-        for name in ("compared", "wanted", "references"):
-            other.__dict__.pop(name, None)
-        if "wanted" in self.__dict__ and judged <= self._judged:
-            other.__dict__["wanted"] = self.wanted[:judged]
-        return other
+        return self._comparing(judged)
 
     def on(self, rows: Sequence[Row]) -> Bench:
         """Return a bench for the same model that compares versions of it on these samples."""
-        other = copy(self)
-        for name in ("compared", "wanted", "references", "float_outputs"):
-            other.__dict__.pop(name, None)
+        other = self._comparing(len(rows))
+        other.__dict__.pop("_held_values", None)
         other.__dict__["numbered_rows"] = list(enumerate(rows))
-        other._judged = len(rows)
+        other._wanted = []
+        return other
+
+    def _comparing(self, judged: int) -> Bench:
+        other = copy(self)
+        other._judged, other._references = judged, []
+        for name in ("compared", "_scales"):
+            other.__dict__.pop(name, None)
         return other
 
     @cached_property
@@ -168,6 +176,26 @@ class Bench:
         _ = self.stats  # reads the samples
         return [row for _, row in rows(self._unseen, self.entry, Notes())]
 
+    def unseen_values(self, compared: Sequence[Compared]) -> list[list[Array]]:
+        """Return the float model's values of `compared` for each sample held back from calibration."""
+        return self._picked(self._unseen_values, compared)
+
+    def held_values(self, compared: Sequence[Compared]) -> list[list[Array]]:
+        """Return the float model's values of `compared` for each sample in memory."""
+        return self._picked(self._held_values, compared)
+
+    def _picked(self, values: Sequence[Sequence[Array]], compared: Sequence[Compared]) -> list[list[Array]]:
+        places = [self._all_outputs.index(one) for one in compared]
+        return [[own[place] for place in places] for own in values]
+
+    @cached_property
+    def _unseen_values(self) -> list[list[Array]]:
+        return self.float_model(self._all_outputs).values(self.unseen_rows)
+
+    @cached_property
+    def _held_values(self) -> list[list[Array]]:
+        return self.float_model(self._all_outputs).values(self.rows)
+
     @property
     def judged_rows(self) -> list[Row]:
         return self.rows[: self._judged]
@@ -187,22 +215,39 @@ class Bench:
         """Where the error of other versions is measured, as text."""
         return where_measured(self.compared, self.entry.graph)
 
-    @cached_property
-    def wanted(self) -> list[list[Array]]:
-        """The float model's values of `compared`, by sample."""
-        return self.float_model(self.compared).values(self.judged_rows)
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """The numbers of samples on which models are compared: a few first, and all if these do not decide."""
+        count = len(self.judged_rows)
+        return (*(() if self.in_sequence else (few for few in FIRST_LOOKS if few < count)), count)
+
+    def wanted(self, count: int) -> list[list[Array]]:
+        """Return the float model's values of `compared`, by sample, for the first `count` samples."""
+        known = self._wanted
+        if len(known) < count:
+            start = 0 if self.in_sequence else len(known)
+            known[start:] = self.float_model(self.compared).values(self.rows[start:count])
+        return known[:count]
+
+    def references(self, count: int) -> list[list[Reference]]:
+        """Return the float model's values of `compared`, prepared for comparison, by sample."""
+        known = self._references
+        for values in self.wanted(count)[len(known) :]:
+            known.append([Reference(*one) for one in zip(values, self._scales, strict=True)])
+        return known[:count]
 
     @cached_property
-    def references(self) -> list[list[Reference]]:
-        """The float model's values of `compared`, prepared for comparison, by sample."""
-        return references(self.wanted)
+    def _scales(self) -> list[Array | None]:
+        """The scales of each output's channels, from the samples on which models are compared first."""
+        return [channel_scales(values) for values in zip(*self.wanted(self.looks[0]), strict=True)]
 
     def float_model(self, compared: Sequence[Compared]) -> Loaded:
         """Return the float model, loaded to compute `compared`. A small one stays loaded."""
-        return self._loaded.asking(compared) if self._is_small else Loaded(self, self.model, compared)
+        return self._loaded.asking(compared) if self.is_small else Loaded(self, self.model, compared)
 
     @cached_property
-    def _is_small(self) -> bool:
+    def is_small(self) -> bool:
+        """Whether the model is small enough for several versions of it to stay loaded."""
         graphs = self.model.graphs
         weights = sum(t.buffer.raw.nbytes for graph in graphs for t in graph.tensors if t.buffer is not None)
         return weights + activation_bytes(self.entry.graph) <= STAYS_LOADED
@@ -217,9 +262,9 @@ class Bench:
     def _loaded(self) -> Loaded:
         return Loaded(self, self.model, self._all_outputs)
 
-    @cached_property
+    @property
     def float_outputs(self) -> list[list[Array]]:
-        return self.float_model(self._plain_outputs).values(self.rows)
+        return self.held_values(self._plain_outputs)
 
     def outputs(self, model: Model) -> list[list[Array]]:
         """Return the outputs of another version of the model as real numbers, for each sample in memory."""
@@ -232,12 +277,16 @@ class Bench:
     def error(self, model: Model, without: frozenset[int] = frozenset()) -> float:
         """Return the relative squared error of another version, averaged over outputs, without the samples in
         `without`."""
-        return self.judged(model, without).value
+        count = len(self.judged_rows)
+        _ = self.references(count)  # before the other version is loaded: one at a time needs half the memory
+        places = [k for k, (number, _) in enumerate(self.numbered_rows[:count]) if number not in without]
+        return JudgedError.of(Loaded(self, model).errors(places)).value
 
-    def judged(self, model: Model, without: frozenset[int] = frozenset()) -> JudgedError:
-        """Return the relative squared error of another version, with each sample's contribution."""
-        _ = self.references  # before the other version is loaded: one at a time needs half the memory
-        return Loaded(self, model).judged(without=without)
+    def judged(self, model: Model, at_once: bool = False) -> Judged:
+        """Return the error of another version, on as many samples as comparisons need, or on all of them `at_once`."""
+        looks = self.looks[-1:] if at_once else self.looks
+        _ = self.references(looks[0] if self.is_small else looks[-1])  # before the other version is loaded
+        return Judged(self, model, looks)
 
     @property
     def traced(self) -> TracedSamples:
@@ -282,35 +331,37 @@ class Loaded:
 
         return [found for one in self._in_parts(part, list(enumerate(given))) for found in one]
 
-    def error(
-        self, count: int | None = None, extra: Sequence[Array] = (), without: frozenset[int] = frozenset()
-    ) -> float:
-        """Return the relative squared error on the first `count` samples; `extra` is fed to additional inputs."""
-        return self.judged(count, extra, without).value
+    def errors(
+        self, places: Sequence[int], extra: Sequence[Array] = (), most: float = math.inf
+    ) -> list[list[ErrorSum]]:
+        """Return the error of each compared value, by sample at these places; `extra` is fed to additional inputs.
 
-    def judged(
-        self, count: int | None = None, extra: Sequence[Array] = (), without: frozenset[int] = frozenset()
-    ) -> JudgedError:
-        """Return the relative squared error on the first `count` samples, with each sample's contribution."""
-        bench = self._bench
+        Runs stop as soon as the relative error is certain to exceed `most`.
+        """
+        bench, wanted_places = self._bench, frozenset(places)
+        end = max(places, default=-1) + 1
+        exact = bench.references(end)  # computed before several threads need it
+        powers = total_powers([exact[place] for place in places])
 
         def part(runner: Runner, own: Sequence[NumberedRow]) -> list[list[ErrorSum]]:
-            found = []
+            found, left = [], most * len(powers)
             for place, values in self._runs(runner, own, extra):
-                if numbers[place] in without:
+                if place not in wanted_places:
                     continue
                 sums = [ErrorSum() for _ in self._compared]
                 for total, wanted, value in zip(sums, exact[place], values, strict=True):
                     wanted.compare(value, total)
                 found.append(sums)
+                left -= sum(one.error / power for one, power in zip(sums, powers, strict=True))
+                if left < 0:
+                    break
             return found
 
-        exact = bench.references  # computed before several threads need it
-        numbers = [number for number, _ in bench.numbered_rows]
-        judged = list(enumerate(bench.judged_rows[:count]))
-        if not bench.in_sequence:  # otherwise later samples would start from their state
-            judged = [(k, row) for k, row in judged if numbers[k] not in without]
-        return JudgedError.of([sums for found in self._in_parts(part, judged) for sums in found])
+        rows, run = (
+            bench.rows,
+            range(end) if bench.in_sequence else places,
+        )  # a sequence has to be run from its start
+        return [sums for found in self._in_parts(part, [(k, rows[k]) for k in run]) for sums in found]
 
     def _in_parts(
         self, job: Callable[[Runner, Sequence[NumberedRow]], Found], given: Sequence[NumberedRow]
@@ -338,6 +389,42 @@ class Loaded:
             runner.invoke([encoded(values, tensor) for values, tensor in zip(ordered, self._inputs, strict=True)])
             found = zip(self._compared, self._tensors, runner.read(self._tensors), strict=True)
             yield place, [compared.judged(real(values, tensor)) for compared, tensor, values in found]
+
+
+class Judged:
+    """The error of a version of the model, measured on as many samples as comparisons with others need."""
+
+    def __init__(self, bench: Bench, model: Model, looks: Sequence[int]) -> None:
+        self._bench, self._model, self._looks = bench, model, looks
+        self._loaded: Loaded | None = None
+        self._errors: list[list[ErrorSum]] = []
+        self._on(looks[0])
+
+    def _on(self, count: int) -> JudgedError:
+        """Return the error on the first `count` samples."""
+        if (known := len(self._errors)) < count:
+            loaded = self._loaded or Loaded(self._bench, self._model)
+            self._errors += loaded.errors(range(known, count))
+            self._loaded = loaded if self._bench.is_small else None
+        return JudgedError.of(self._errors[:count])
+
+    @property
+    def value(self) -> float:
+        """The relative squared error on the samples run so far."""
+        return self._on(len(self._errors)).value
+
+    @property
+    def on_enough(self) -> float:
+        """The relative squared error on at least `JUDGED` samples, if there are so many."""
+        return self._on(max(len(self._errors), min(JUDGED, self._looks[-1]))).value
+
+    def beats(self, other: Judged) -> bool:
+        """Whether this error is smaller than `other` by more than chance; the first samples may decide it."""
+        for count in self._looks[:-1]:
+            own, its = self._on(count), other._on(count)
+            if its.beats(own, WORSE) or own.beats(its, CLEARLY):
+                return own.value < its.value
+        return self._on(self._looks[-1]).beats(other._on(self._looks[-1]))
 
 
 def _size(sample: Any) -> int:

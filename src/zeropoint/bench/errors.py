@@ -126,18 +126,18 @@ class JudgedError:
         parts = (sum(s.error / power for s, power in zip(own, powers, strict=True)) / len(totals) for own in samples)
         return cls(float(np.mean([total.relative for total in totals])), tuple(parts))
 
-    def beats(self, other: JudgedError) -> bool:
-        """Whether this error is smaller than `other`, on the same samples, by more than the standard error of the
+    def beats(self, other: JudgedError, by: float = 1.0) -> bool:
+        """Whether this error is smaller than `other`, on the same samples, by more than `by` standard errors of the
         difference.
 
         So a gain that chance, or a single dominant sample, explains does not count: with differences d over n samples,
-        the sum of d has to exceed sqrt(n) * std(d).
+        the sum of d has to exceed by * sqrt(n) * std(d).
         """
         gain = other.value - self.value
         if not gain > 0 or not math.isfinite(gain) or len(self.parts) < 2:
             return gain > 0
         gaps = np.subtract(other.parts, self.parts)
-        return bool(gain > math.sqrt(gaps.size) * float(np.std(gaps, ddof=1)))
+        return bool(gain > by * math.sqrt(gaps.size) * float(np.std(gaps, ddof=1)))
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Reference:
     scale: Array | None = None
 
     @cached_property
-    def _power(self) -> float | None:
+    def power(self) -> float | None:
         """The power of the values; None if there are infinities, for which it depends on what they are compared
         with."""
         flat = self._scaled(self.values)
@@ -161,12 +161,12 @@ class Reference:
     def compare(self, found: Array, total: ErrorSum) -> None:
         """Add the error of another version's values to `total`."""
         wanted, own = self._scaled(self.values), self._scaled(found)
-        if self._power is None:
+        if self.power is None:
             total.add(wanted, own)
             return
         gap = own - wanted
         total.error += dot(gap, gap)
-        total.power += self._power
+        total.power += self.power
 
 
 @dataclass(frozen=True)
@@ -238,6 +238,12 @@ def channel_axis(shape: tuple[int, ...]) -> int | None:
 def channels_last(values: Array, axis: int) -> Array:
     """Return the values as [rows, channels]."""
     return np.moveaxis(np.asarray(values, np.float64), axis, -1).reshape(-1, values.shape[axis])
+
+
+def total_powers(samples: Sequence[Sequence[Reference]]) -> list[float]:
+    """Return the power of each output over these samples; infinite if it is not known before the comparison."""
+    each = ([math.inf if one.power is None else one.power for one in own] for own in zip(*samples, strict=True))
+    return [sum(powers) or 1.0 for powers in each]
 
 
 def channel_scales(values: Sequence[Array]) -> Array | None:

@@ -8,7 +8,7 @@ the numbers are far from those of suitable data.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,8 @@ from .conventions import Convention, Response, convention_of
 from .errors import Compared, compared_outputs
 
 LOOKED_AT = 16
-"""Number of samples that the model is run on, spread over those in memory."""
+"""Number of samples that the model is run on: first those held back, which the verdict needs too, then others, spread
+over those in memory."""
 
 MOST_VALUES = 1 << 16
 """Number of values of an output that are examined."""
@@ -79,8 +80,10 @@ class SampleEvidence:
     def __init__(self, bench: Bench) -> None:
         self.bench, self.ports = bench, bench.entry.ports
         self.rows = [*bench.rows, *bench.unseen_rows]
-        step = -(-len(self.rows) // LOOKED_AT) or 1
-        self.looked_at = self.rows[::step]
+        self._unseen = range(0, len(bench.unseen_rows), -(-len(bench.unseen_rows) // LOOKED_AT) or 1)
+        missing = LOOKED_AT - len(self._unseen)
+        self._others = bench.rows[:: -(-len(bench.rows) // missing) or 1] if missing else []
+        self.looked_at = [*(bench.unseen_rows[k] for k in self._unseen), *self._others]
 
     @property
     def count(self) -> int:
@@ -123,19 +126,32 @@ class SampleEvidence:
 
     @cached_property
     def answer(self) -> Answer:
-        return self.answer_to(self.looked_at)
+        """The float model's answer to the samples in `looked_at`."""
+        known = self.bench.unseen_values(self._plain) if self._unseen else []
+        return self._answer([*(known[k] for k in self._unseen), *self._values(self._others)])
 
     def answer_to(self, rows: Sequence[Row]) -> Answer:
-        """Return the float model's answer to samples; of large outputs, some of the values."""
-        loaded = self.bench.float_model([Compared(one.place) for one in self.outputs])
-        classes, values = list[Array](), list[list[Array]]()
-        for row in rows:
-            (found,) = loaded.values([row])
-            values.append([_some(value) for value in found])
+        """Return the float model's answer to other samples."""
+        return self._answer(self._values(rows))
+
+    @property
+    def _plain(self) -> list[Compared]:
+        return [Compared(one.place) for one in self.outputs]
+
+    def _values(self, rows: Sequence[Row]) -> Iterator[list[Array]]:
+        """Yield the float model's outputs one sample at a time, because they may be large."""
+        loaded = self.bench.float_model(self._plain)
+        return (values for row in rows for values in loaded.values([row]))
+
+    def _answer(self, found: Iterable[list[Array]]) -> Answer:
+        """Return the answer that these outputs give; of large outputs, some of the values are used."""
+        classes, some = list[Array](), list[list[Array]]()
+        for values in found:
+            some.append([_some(value) for value in values])
             if self._classes is not None:
-                chosen = np.asarray(found[self._classes], np.float64)
+                chosen = np.asarray(values[self._classes], np.float64)
                 classes.append(chosen.reshape(-1, chosen.shape[-1]))
-        kinds = [kind for kind in zip(*values, strict=True) if len({value.size for value in kind}) == 1]
+        kinds = [kind for kind in zip(*some, strict=True) if len({value.size for value in kind}) == 1]
         variation = float(np.mean([np.nan_to_num(np.std(kind, axis=0)).mean() for kind in kinds])) if kinds else 0.0
         probabilities = np.concatenate(classes) if classes else None
         if probabilities is not None and probabilities.max() <= 0:  # log-probabilities

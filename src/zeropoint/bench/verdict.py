@@ -16,7 +16,6 @@ from ..display import counted
 from ..dtypes import Array
 from ..errors import call
 from ..graph.model import Model
-from ..sources.ports import Row
 from .bench import JUDGED, Bench, Loaded
 from .errors import Compared, ErrorSum, Reference, compared_outputs, decibels, references, where_measured
 
@@ -106,15 +105,19 @@ class Verdict:
 UNKNOWN = Verdict("unknown")
 
 
-def verdict(bench: Bench, made: Model, rows: Sequence[Row] = ()) -> Verdict:
-    """Return how far `made` agrees with the float model of `bench`, on these samples or on those held back."""
-    rows = rows or bench.unseen_rows or bench.rows[:JUDGED]
+def verdict(bench: Bench, made: Model, *, on_all: bool = False) -> Verdict:
+    """Return how far `made` agrees with the float model of `bench`, on the samples held back, or `on_all` others."""
+    is_unseen = bool(bench.unseen_rows) and not on_all
+    rows = bench.unseen_rows if is_unseen else bench.rows[: None if on_all else JUDGED]
     compared = tuple(compared_outputs(bench.entry.graph, bench.ops)) if rows else ()
     if not compared:
         return replace(UNKNOWN, samples=len(rows))
     classes = [Compared(one.place) for one in compared if one.probabilities == "row"][:1]
     asked = (*compared, *classes)
-    wanted = bench.float_model(asked).values(rows)
+    if is_unseen or on_all:
+        wanted = bench.unseen_values(asked) if is_unseen else bench.held_values(asked)
+    else:
+        wanted = bench.float_model(asked).values(rows)
     exact = references([values[: len(compared)] for values in wanted])
 
     def agreement(place: int, found: list[Array]) -> _Agreement:

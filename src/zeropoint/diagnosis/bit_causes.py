@@ -70,7 +70,7 @@ def float_islands(evidence: ModelEvidence) -> Hypothesis | None:
     """A stretch of ops, or all ops without multiplications, that causes most of the error."""
     trials, request = evidence.trials.on_fewer(SEARCHED), evidence.request
     before = decibels(trials.error())
-    plan = trials.planned(Fix()).plans[0]
+    plan = trials.candidate(Fix()).planned.plans[0]
     work = {op: macs_of(op, evidence.ops) for op in plan.graph.ops if op in plan.schemes}
     if before >= GOOD_ENOUGH or not work:
         return None
@@ -79,7 +79,7 @@ def float_islands(evidence: ModelEvidence) -> Hypothesis | None:
         return Fix(tuple(rule_for(op, "float") for op in ops))
 
     def snr_without(ops: tuple[Op, ...]) -> float:
-        return before if trials.is_late else decibels(trials.error(fix(ops), prepared_for=Fix()))
+        return before if trials.is_late else decibels(trials.error_without(ops))
 
     def report(tried: int) -> None:
         request.report(f"leaving stretches of ops float, {tried}")

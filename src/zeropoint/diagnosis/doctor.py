@@ -166,7 +166,7 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
     stats = None if calibration is None else calibration.stats
     evidence = ModelEvidence(request, made, comparison, alignment, trials, stats, quantization)
     judged_on = None if quantization is None or calibration is not None else False
-    doctor = _Doctor(scores, evidence, replace(verdict(bench, made, bench.rows), held_back=judged_on))
+    doctor = _Doctor(scores, evidence, replace(verdict(bench, made, on_all=True), held_back=judged_on))
     found = doctor.result()
     benches = {"data": bench} | ({} if calibration is None else {"calibration": calibration})
     return replace(found, diagnosis=with_sample_findings(found.diagnosis, benches))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,16 +23,14 @@ from ..dtypes import Array
 from ..errors import ZeropointError
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import Uses, tensor_keys
-from ..improve.bias_correction import plan_and_correct
+from ..improve.candidate import Candidate
 from ..improve.pipeline import Result
 from ..improve.steps import TRIED
 from ..ops import OPS, OpSpec, Weight
 from ..ops.execution import execution_of, macs_of
 from ..parallel import cached_property
-from ..plan.plan import Planned
 from ..plan.planner import Prepared, prepare_model
 from ..plan.request import RangeChoice, Request
-from ..plan.rewrite import build
 from ..recipe import PRESETS, Effort, Recipe, Rule, preset
 from ..recipe_files import plain_rules
 from ..sources.ports import entry
@@ -88,6 +86,7 @@ class FixTrials:
     target: Target = INTEGER
     prepared: dict[Recipe, Prepared] = field(default_factory=dict)
     errors: dict[object, float] = field(default_factory=dict)
+    planned: dict[object, Candidate] = field(default_factory=dict)
 
     @cached_property
     def method(self) -> Method:
@@ -108,16 +107,17 @@ class FixTrials:
     def on_fewer(self, share: float) -> FixTrials:
         """Return the trials on a share of the samples, with a minimum of a few."""
         count = max(FEW, math.ceil(share * len(self.bench.judged_rows)))
-        return replace(self, bench=self.bench.judging(count), chosen=self.method, errors={})
+        return replace(self, bench=self.bench.judging(count), chosen=self.method, errors={}, planned={})
 
-    def planned(self, fix: Fix, prepared_for: Fix | None = None) -> Planned:
-        """Return the plan with `fix`, for the model prepared for this fix or, to save time, for `prepared_for`."""
+    def candidate(self, fix: Fix, prepared_for: Fix | None = None) -> Candidate:
+        """Return the model with `fix`, prepared for this fix or, to save time, for `prepared_for`."""
         ready = self.recipe.then(*(prepared_for or fix).rules)
         method = fix.range or self.method
         request = Request(ready, self.bench.stats, method=method, ops=self.bench.ops, target=self.target)
         if ready not in self.prepared:
-            self.prepared[ready] = prepare_model(self.bench.model, request)
-        return plan_and_correct(self.prepared[ready], replace(request, recipe=self.recipe.then(*fix.rules)))
+            others = next(iter(self.prepared.values()), None)
+            self.prepared[ready] = prepare_model(self.bench.model, request).sharing_constants(others)
+        return Candidate(self.prepared[ready], replace(request, recipe=self.recipe.then(*fix.rules)))
 
     def error(
         self, fix: Fix | None = None, without: frozenset[int] = frozenset(), prepared_for: Fix | None = None
@@ -128,10 +128,24 @@ class FixTrials:
         key = fix.rules, fix.range or self.method, without
         if key not in self.errors:
             try:
-                made = build(self.planned(fix, prepared_for), self.bench.ops)
-                self.errors[key] = self.bench.error(made, without)
+                self.errors[key] = self.bench.error(self.candidate(fix, prepared_for).model(), without)
             except ZeropointError:  # no such kernel, or it refuses these scales: this fixes nothing
                 self.errors[key] = math.inf
+        return self.errors[key]
+
+    def error_without(self, ops: Collection[Op], fix: Fix | None = None) -> float:
+        """Return the error with `fix` and with the ops of these names left float, the rest of the plan unchanged.
+
+        Sets of ops are compared this way because planning each anew would take longer than running it.
+        """
+        fix, named = fix or Fix(), frozenset((op.label, op.name) for op in ops)
+        base = fix.rules, fix.range or self.method
+        if (key := (*base, named)) not in self.errors:
+            if base not in self.planned:
+                self.planned[base] = self.candidate(fix)
+            candidate = self.planned[base]
+            left = [op for op in candidate.planned.plans[0].graph.ops if (op.label, op.name) in named]
+            self.errors[key] = self.bench.error(candidate.model(left_float=left))
         return self.errors[key]
 
 

@@ -37,7 +37,7 @@ class Scores:
 
     @cached_property
     def _wanted(self) -> Values:
-        return self.bench.float_model(self._asked).values(self.bench.rows)
+        return self.bench.held_values(self._asked)
 
     @cached_property
     def float_metric(self) -> float | None:

@@ -87,7 +87,7 @@ class SensitiveOpSearch:
 
     def __init__(self, evidence: ModelEvidence) -> None:
         self.trials, self.ops, self.report = evidence.trials.on_fewer(SEARCHED), evidence.ops, evidence.request.report
-        plan = self.trials.planned(Fix()).plans[0]
+        plan = self.trials.candidate(Fix()).planned.plans[0]
         self.graph, self.uses = plan.graph, Uses(plan.graph)
         self.macs = {op: macs_of(op, self.ops) for op in self.graph.ops}
         self.total = max(1, sum(self.macs.values()))
@@ -96,8 +96,11 @@ class SensitiveOpSearch:
         self.light = [op for op in plan.schemes if not self.macs[op]]
 
     def error(self, widened: WidenedOps) -> float:
+        kinds = Fix(widened.kind_rules)
+        if widened.layers and widened.layer_scheme == EXACT:
+            return self.trials.error_without((*widened.layers, *widened.between), kinds)
         # Rules for single ops of the prepared graph change nothing about how it is prepared.
-        return self.trials.error(widened.fix, prepared_for=Fix(widened.kind_rules))
+        return self.trials.error(widened.fix, prepared_for=kinds)
 
     def best(self) -> WidenedOps:
         """Return the best set. Errors are cached by set."""

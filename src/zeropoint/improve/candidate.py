@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ..bench.bench import Bench
 from ..calibration.collect import Progress
@@ -124,8 +125,15 @@ class Candidate:
         return replace(self, request=request, refined=None, widening=widening)
 
 
-Proposals = Generator[Candidate, Candidate, None]
-"""Candidates; after each, the best so far is sent back."""
+class Outcome(NamedTuple):
+    """The best candidate so far, and the error of the last proposal."""
+
+    best: Candidate
+    error: float
+
+
+Proposals = Generator[Candidate, Outcome, None]
+"""Candidates; after each, what came of it is sent back."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def layers_on_floats(lab: Lab, best: Candidate) -> Proposals:
     report = lab.stage("looking for layers to compute in float", 2 * STRETCHES)
     found = find_island(work, snr, before, report, most=1.0) or layers
     candidate = _on_floats(best, found)
-    if (yield candidate) is candidate:
+    if (yield candidate).best is candidate:
         risen = f"SNR of the outputs from {before:.1f} to {snr(found):.1f} dB"
         lab.notes.append(
             f"{len(found)} of {len(layers)} dynamic layers compute with floats on integer weights: {risen}"

@@ -375,7 +375,7 @@ def _searched(search: StepSearch, first: Candidate) -> Result:
     found, bench = search.best(first), search.bench
     best = rounded_for_all_samples(bench, found.candidate)
     result = carry_out(best.planned, best.request, encoder=Encoder(best.prepared.integers))
-    notes = [f"{best}; SNR of the outputs {decibels(found.error.value):.1f} dB, measured at {bench.where}"]
+    notes = [f"{best}; SNR of the outputs {decibels(found.error):.1f} dB, measured at {bench.where}"]
     if best.widening is not None:
         notes.append(best.widening.text(found.gains["mixed precision"]))
     result = replace(result, notes=(*result.notes, *notes, *search.notes), steps=tuple(search.trials))

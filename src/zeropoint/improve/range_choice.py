@@ -7,6 +7,7 @@ different tensors then nearly add up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from ..affine import QuantParams
 from ..bench.bench import Bench, Loaded
+from ..bench.errors import JudgedError
 from ..calibration import Method
 from ..calibration.collect import Progress
 from ..dtypes import DType
@@ -22,7 +24,9 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import OpSpec
 from ..ops.execution import macs_of
 from ..parallel import cached_property
-from ..plan.plan import Plan
+from ..plan.plan import Group, Held, Plan
+from ..plan.solve import params_by_range
+from ..plan.tensor_ranges import TensorRanges
 from ..sources.ports import entry
 from ..tflite.schema import default_options
 
@@ -75,24 +79,36 @@ class RangeGroup:
 
 @dataclass(frozen=True)
 class RangeTrials:
-    """A float model, planned with the ranges of several methods; the first is the one to fall back to."""
+    """A float model, its plan with float ends, and methods to choose the `ranges` by; the first is the plan's own."""
 
     model: Model
-    plans: Mapping[Method, Plan]
+    plan: Plan
+    ranges: TensorRanges
+    methods: Sequence[Method]
     bench: Bench
 
     @cached_property
     def groups(self) -> tuple[RangeGroup, ...]:
-        """Tensors whose parameters the methods disagree on."""
-        methods = list(self.plans)
-        shared: dict[tuple[QuantParams, ...], list[Tensor]] = {}
-        for tensor in self.plans[methods[0]].stored:
-            known = tuple(p for m in methods if (p := self.plans[m].stored.get(tensor)) is not None)
-            is_apart = tensor.dtype is DType.FLOAT32 and not tensor.is_variable  # kernels want states as they are
-            if is_apart and len(known) == len(methods):
-                shared.setdefault(known, []).append(tensor)
-        groups = (RangeGroup(tuple(own), dict(zip(methods, key, strict=True))) for key, own in shared.items())
-        return tuple(group for group in groups if len(group.distinct) > 1)
+        """Tensors whose parameters the methods disagree on.
+
+        Where those of a group do not follow from its range alone, as a kernel, a user or the target wants others, no
+        method would change them as expected.
+        """
+        own = [(group, tensors) for group in self.plan.groups if (tensors := self._rounded(group))]
+        each = [params_by_range([group for group, _ in own], replace(self.ranges, method=m)) for m in self.methods]
+        found = []
+        for (group, tensors), *params in zip(own, *each, strict=True):
+            if params[0] == group.params:
+                found.append(RangeGroup(tensors, dict(zip(self.methods, params, strict=True))))
+        return tuple(group for group in found if len(group.distinct) > 1)
+
+    def _rounded(self, group: Group) -> tuple[Tensor, ...]:
+        """What of a group is rounded to its grid, if that may be another; kernels want states as they are."""
+        if group.fixed or not all(self.ranges.knows(node.tensor) for node in group.nodes):
+            return ()
+        held = dict.fromkeys(node.tensor for node in group.nodes if isinstance(node, Held))
+        plain = (t for t in held if t.dtype is DType.FLOAT32 and not t.is_variable)
+        return tuple(t for t in plain if self.plan.stored.get(t) == group.params)
 
     @property
     def count(self) -> int:
@@ -101,16 +117,18 @@ class RangeTrials:
 
     def best(self, samples: int, report: Progress) -> dict[Tensor, Method]:
         """The method for each tensor whose range another than the first picks better."""
-        first, chosen = next(iter(self.plans)), {}
+        first, chosen = self.methods[0], {}
         loaded = Loaded(self.bench, self._rounding()) if self.groups else None
+        places = range(min(samples, len(self.bench.judged_rows)))
         exact = np.array([_grid(group.fine) for group in self.groups], np.float32)
         for done, group in enumerate(self.groups):
-            errors = {}
+            errors: dict[Method, float] = {}
             for method, params in group.distinct.items():
                 grids = exact.copy()
                 grids[done] = _grid(params)
                 assert loaded is not None
-                errors[method] = loaded.error(samples, [grids.reshape(-1)])
+                least = min(errors.values(), default=math.inf)
+                errors[method] = JudgedError.of(loaded.errors(places, [grids.reshape(-1)], least)).value
             best = min(errors, key=errors.__getitem__)
             if best != first:
                 chosen.update(dict.fromkeys(group.tensors, best))
@@ -120,7 +138,7 @@ class RangeTrials:
     def _rounding(self) -> Model:
         """The float model with all groups rounded, to grids that are fed with each run: building and loading a model
         takes longer than running it, so one has to do for all trials."""
-        here = next(iter(self.plans.values())).graph
+        here = self.plan.graph
         copy = copy_model(self.model)
         graph = copy.graphs[self.model.graphs.index(here)]
         twins = dict(zip(here.tensors, graph.tensors, strict=True))

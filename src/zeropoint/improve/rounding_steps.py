@@ -53,7 +53,7 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
     plain = replace(best, request=replace(request, methods={k: m for k, m in request.methods.items() if k in cut}))
     for candidate in (best, plain) if plain.request != request and lab.effort == "high" else (best,):
         proposed = replace(candidate, refined=refiner.refine(candidate.planned), refits=True, refiner=for_all)
-        is_kept = (yield proposed) is proposed
+        is_kept = (yield proposed).best is proposed
         # Samples may be too few to fit weights to the errors of the layers before. If that helps where work is scarce,
         # nothing else is tried. With 8 bits, rounding alone brings little.
         if not is_wide and (not is_kept or len(used) < most):

@@ -11,19 +11,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..bench.bench import JUDGED, Bench
-from ..bench.errors import JudgedError, decibels
+from ..bench.bench import JUDGED, Bench, Judged
+from ..bench.errors import decibels
 from ..ops.execution import macs_of
 from ..recipe import EFFORTS, Effort, reaches
-from .candidate import Candidate, Lab, Proposals, Stage, Step, no_progress
+from .candidate import Candidate, Lab, Outcome, Proposals, Stage, Step, no_progress
 from .steps import STEPS
 
 MOST_JUDGED, JUDGED_SHARE = 64, 0.4
 JUDGING_MACS = 2e9
 """Models are compared on this many samples, or this share of them, as weights are fitted to the others; at standard
 effort on fewer if the model is large: so many that it takes this work, though not fewer than `JUDGED`."""
-
-UNKNOWN_ERROR = JudgedError(math.inf)
 
 
 @dataclass(frozen=True)
@@ -38,11 +36,15 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Found:
-    """A candidate, its error, and by how many dB each step raised the SNR on the way to it."""
+    """A candidate, its error if that was measured, and by how many dB each step raised the SNR on the way to it."""
 
     candidate: Candidate
-    error: JudgedError
+    judged: Judged | None = None
     gains: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def error(self) -> float:
+        return math.inf if self.judged is None else self.judged.on_enough
 
 
 def judged_samples(bench: Bench, effort: Effort) -> int:
@@ -71,7 +73,7 @@ class StepSearch:
             quick = replace(first, request=replace(first.request, method="minmax", effort="quick"))
             error = self.bench.error(quick.model())  # what quick effort would give, for comparison
             self.trials.append(StepRecord("nearest rounding, minmax ranges", time.perf_counter() - start, error))
-        found, chooses = Found(first, UNKNOWN_ERROR), first.request.chooses_ranges
+        found, chooses = Found(first), first.request.chooses_ranges
         for effort in efforts:
             steps = [step for step in STEPS if effort in step.efforts and (chooses or not step.ranges)]
             found = self._improved(effort, steps, found)
@@ -80,13 +82,14 @@ class StepSearch:
     def _improved(self, effort: Effort, steps: Sequence[Step], below: Found) -> Found:
         """The best that `effort` finds; what the effort below found, unless this is better on other samples too."""
         judge = self._judge(effort)
-        if below.error is UNKNOWN_ERROR:
+        if below.judged is None:
             return self._stepped(effort, steps, judge, below)
-        below = replace(below, error=judge.judged(below.candidate.model()))
+        known = judge.judged(below.candidate.model())
+        below = replace(below, judged=known)
         start = below.candidate if effort == "max" else below.candidate.unrefined()
-        error = below.error if start is below.candidate else judge.judged(start.model())
-        found = self._stepped(effort, steps, judge, Found(start, error, below.gains))
-        if not found.error.beats(below.error):
+        judged = known if start is below.candidate else judge.judged(start.model())
+        found = self._stepped(effort, steps, judge, Found(start, judged, below.gains))
+        if found.judged is None or not found.judged.beats(known):
             return below
         unseen = self.bench.unseen_rows
         if unseen and judge is self.bench:
@@ -110,7 +113,7 @@ class StepSearch:
         """What all steps of one effort find, one after the other."""
         lab_bench = self.bench if effort == "max" else judge
         for step in steps:
-            lab = Lab(lab_bench, effort, self.stage, found.error.value, self.notes)
+            lab = Lab(lab_bench, effort, self.stage, found.error, self.notes)
             found = self._tried(step, lab, judge, found)
         return found
 
@@ -118,23 +121,25 @@ class StepSearch:
         """The best candidate after `step`."""
         start = time.perf_counter()
         first = before.candidate.in_8_bits() if step.activations else before.candidate
-        in_other_bits = first is not before.candidate
-        is_known = before.error is not UNKNOWN_ERROR
-        error = judge.judged(first.model()) if in_other_bits and is_known else before.error
-        trials = Trials(judge, first, error, step.presumed and not in_other_bits)
-        trials.run(step.propose(replace(lab, error=error.value), first))
+        in_other_bits, is_known = first is not before.candidate, before.judged is not None
+        judged = judge.judged(first.model()) if in_other_bits and is_known else before.judged
+        trials = Trials(judge, first, judged, step.presumed and not in_other_bits)
+        trials.run(step.propose(replace(lab, error=Found(first, judged).error), first))
         if trials.reached == math.inf and is_known:
             return before
-        best, error = trials.best, trials.error
+        found = Found(trials.best, trials.judged)
         if in_other_bits:
-            best = before.candidate if best is first else best.in_asked_bits()
-            error = before.error if best is before.candidate else judge.judged(best.model())
-            if before.error.beats(error):
-                best, error = before.candidate, before.error
+            found = before if trials.best is first else self._in_asked_bits(trials.best, judge, before)
         what, seconds = self._named(step, lab, in_other_bits), time.perf_counter() - start
-        self.trials.append(StepRecord(what, seconds, trials.shown, best is not before.candidate))
-        gain = decibels(error.value) - decibels(before.error.value)
-        return Found(best, error, {**before.gains, step.name: gain})
+        self.trials.append(StepRecord(what, seconds, trials.shown, found.candidate is not before.candidate))
+        gain = decibels(found.error) - decibels(before.error)
+        return replace(found, gains={**before.gains, step.name: gain})
+
+    def _in_asked_bits(self, best: Candidate, judge: Bench, before: Found) -> Found:
+        """What was found with weights in 8 bits, unless it is clearly worse in the bits that are asked for."""
+        best = best.in_asked_bits()
+        judged = judge.judged(best.model())
+        return before if before.judged is not None and before.judged.beats(judged) else Found(best, judged)
 
     def _named(self, step: Step, lab: Lab, in_other_bits: bool) -> str:
         """The step, and how its error was measured where that is not as usual."""
@@ -155,31 +160,32 @@ class Trials:
 
     judge: Bench
     best: Candidate
-    error: JudgedError
+    judged: Judged | None
     presumed: bool = False
     reached: float = math.inf
 
     def __post_init__(self) -> None:
-        self.first_error = self.error
+        self.first = self.judged
 
     @property
     def shown(self) -> float:
         """The error of what was taken; of what came closest, if nothing was."""
-        return self.reached if self.error is self.first_error else self.error.value
+        return self.reached if self.judged is None or self.judged is self.first else self.judged.value
 
     def run(self, proposals: Proposals) -> None:
         candidate = next(proposals, None)
         while candidate is not None:
-            found = self.judge.judged(candidate.model())
-            if self._takes(found):
-                self.best, self.error = candidate, found
-            self.reached = min(self.reached, found.value)
+            # Where the least of several is taken, these are measured on the same samples.
+            judged = self.judge.judged(candidate.model(), at_once=self.presumed)
+            if self._takes(judged):
+                self.best, self.judged = candidate, judged
+            self.reached = min(self.reached, judged.value)
             try:
-                candidate = proposals.send(self.best)
+                candidate = proposals.send(Outcome(self.best, judged.value))
             except StopIteration:
                 candidate = None
 
-    def _takes(self, found: JudgedError) -> bool:
-        if self.error is UNKNOWN_ERROR or found.beats(self.error):
+    def _takes(self, judged: Judged) -> bool:
+        if self.judged is None or judged.beats(self.judged):
             return True
-        return self.presumed and found.value < self.reached and not self.first_error.beats(found)
+        return self.presumed and judged.value < self.reached and not (self.first and self.first.beats(judged))

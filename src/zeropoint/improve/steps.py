@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 
 from ..bench.bench import Bench
 from ..bench.errors import decibels
@@ -24,7 +23,7 @@ from ..graph.query import fingerprint
 from ..ops import OpSpec
 from ..ops.execution import macs_of
 from ..ops.states import returned_states
-from ..plan.planner import plan_model
+from ..plan.planner import solved_ranges
 from ..plan.qdq import Trained
 from ..plan.request import Island
 from ..recipe import DYNAMIC, FLOAT, INT16X8, Effort
@@ -59,6 +58,9 @@ OUTLIER_RATIO = 4.0
 OUTLIER_FACTORS = (1.0, 4.0, 8.0)
 """Multiples of the range of 99.99 % of the values that are tried."""
 
+NOTICED = 0.1
+"""A change in dB from which on other places to cut off are tried."""
+
 OUTLIERS_HARMLESS = 25.0
 """SNR of the outputs in dB from which standard effort leaves them as they are."""
 
@@ -67,6 +69,9 @@ ISLAND_SAMPLES, MOST_ISLANDS = 8, 3
 
 FEWEST_ISLAND_SAMPLES, ISLAND_MACS = 2, 5e8
 """Parts of the model are tried on fewer, down to these, if the others take more than so many multiply-accumulates."""
+
+PROMISING = 0.3
+"""Part of the error that ops must have held before others were left float, to be tried after these."""
 
 WIDE = Island(INT16X8)
 
@@ -142,7 +147,9 @@ def clipped_outliers(lab: Lab, best: Candidate) -> Proposals:
             whole: dict[str, Method] = dict.fromkeys(limits, "minmax")
             asked = best.request
             asked = replace(asked, limits={**asked.limits, **limits}, methods={**asked.methods, **whole})
-            best = yield replace(best, request=asked)
+            best, error = yield replace(best, request=asked)
+            if factor == min(OUTLIER_FACTORS) and abs(decibels(error) - decibels(lab.error)) < NOTICED:
+                break  # if cutting off the most makes no difference, less does not either
         report(done)
 
 
@@ -186,7 +193,7 @@ def ranges_of_parts(lab: Lab, best: Candidate) -> Proposals:
     report = lab.stage("choosing ranges", len(parts))
     for done, part in enumerate(parts, 1):
         methods = {**best.request.methods, **dict.fromkeys(part, other)}
-        best = yield replace(best, request=replace(best.request, methods=methods))
+        best, _ = yield replace(best, request=replace(best.request, methods=methods))
         report(done)
 
 
@@ -197,9 +204,8 @@ def _trials(lab: Lab, best: Candidate) -> tuple[RangeTrials | None, int]:
     movable = [group for group in best.planned.plans[0].groups if not group.fixed]
     if not affordable_samples(model, len(movable) * len(methods), work, request.ops):
         return None, 0
-    others = {m: plan_model(best.prepared, replace(request, method=m)) for m in methods[1:]}
-    planned = {request.range_method: best.planned, **others}
-    trials = RangeTrials(model, {m: p.with_float_ends().plans[0] for m, p in planned.items()}, lab.bench)
+    plan = best.planned.with_float_ends().plans[0]
+    trials = RangeTrials(model, plan, solved_ranges(plan, best.prepared, request), methods, lab.bench)
     return trials, affordable_samples(model, trials.count, work, request.ops)
 
 
@@ -213,13 +219,14 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
         return
     few = lab.bench.judging(_island_samples(best))
     is_large = few.judged_count < samples.judged_count
+    harms: dict[Op, float] = {}
     for found in range(MOST_ISLANDS):
         before = decibels(samples.error(best.model()))
         if before >= enough:
             return
-        island, why = _searched_island(lab, best, few, plans_each=not is_large)
+        island, why = _searched_island(lab, best, few, harms, plans_each=not is_large)
         if not island and is_large and not found:
-            island, why = _searched_island(lab, best, few, plans_each=True)
+            island, why = _searched_island(lab, best, few, {}, plans_each=True)
         if not island:
             return
         # Layers keep integer weights if that brings nearly as much: their products are then in integers, too.
@@ -227,20 +234,32 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
         tried = [best.with_islands(island, Island(scheme, why)) for scheme in schemes]
         gains = [decibels(samples.error(candidate.model())) - before for candidate in tried]
         chosen = tried[-1] if gains[-1] >= RETAINED * gains[0] else tried[0]
-        if max(gains) < GAIN or (best := (yield chosen)) is not chosen:
+        if max(gains) < GAIN or (best := (yield chosen).best) is not chosen:
             return
 
 
-def _searched_island(lab: Lab, best: Candidate, few: Bench, *, plans_each: bool) -> tuple[tuple[Op, ...], str]:
+def _searched_island(
+    lab: Lab, best: Candidate, few: Bench, harms: dict[Op, float], *, plans_each: bool
+) -> tuple[tuple[Op, ...], str]:
     """The ops to leave float, none if that does not help, and why.
 
     What is left float changes where its neighbours run. That is planned for each part that is tried, or left as it is.
+    `harms` is filled with the error that goes away with each op, or with the part that it was tried in. Where it is
+    known from an earlier search, only parts are tried that may hold enough of what is left.
     """
+    errors: dict[tuple[Op, ...], float] = {}
 
-    @cache
-    def snr(left: tuple[Op, ...]) -> float:
-        model = best.with_islands(left, Island(FLOAT)).model() if plans_each else best.model(left_float=left)
-        return decibels(few.error(model))
+    def error(left: tuple[Op, ...]) -> float:
+        if left not in errors:
+            model = best.with_islands(left, Island(FLOAT)).model() if plans_each else best.model(left_float=left)
+            errors[left] = few.error(model)
+        return errors[left]
+
+    before, known = error(()), {**harms}
+
+    def snr(part: tuple[Op, ...]) -> float:
+        is_promising = not known or sum({known.get(op, 0.0) for op in part}) >= PROMISING * before
+        return decibels(error(part) if is_promising else before)
 
     plan = best.planned.plans[0]
     every = {op: macs_of(op, best.request.ops) for op in plan.graph.ops}
@@ -249,6 +268,8 @@ def _searched_island(lab: Lab, best: Candidate, few: Bench, *, plans_each: bool)
     report = lab.stage("looking for ops to leave float", 2 * STRETCHES)
     most = (MOST_WORK * sum(every.values()) - spent) / max(1, sum(work.values()))
     island = find_island(work, snr, snr(()), report, most) if work else ()
+    for part in sorted(errors, key=len, reverse=True):
+        harms.update(dict.fromkeys(part, before - errors[part]))
     if not island:
         return (), ""
     others = f" with {len(island) - 1} others" if len(island) > 1 else ""

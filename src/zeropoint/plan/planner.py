@@ -108,6 +108,10 @@ class Prepared:
             self.grids[key] = weight_params(tensor.data, axis, levels, tensor.name)
         return self.grids[key]
 
+    def sharing_constants(self, other: Prepared | None) -> Prepared:
+        """Return the same model with what was computed from constants that it shares with another version."""
+        return self if other is None else replace(self, grids=other.grids, integers=other.integers)
+
     def copied(self) -> tuple[Prepared, dict[Tensor, Tensor]]:
         """Return a copy of the model for editing, without what training left, and its tensors by those of this one.
 
@@ -236,6 +240,18 @@ def ranges_of(prepared: Prepared, request: Request) -> TensorRanges:
     return limit_to_what_counts(prepared.model, ranges, request.ops)
 
 
+def solved_ranges(plan: Plan, prepared: Prepared, request: Request) -> TensorRanges:
+    """Return the ranges that the parameters of a plan's groups follow from."""
+    return _saturated(plan.graph, plan.schemes, prepared, request.ops, ranges_of(prepared, request))
+
+
+def _saturated(
+    graph: Graph, schemes: Mapping[Op, Scheme], prepared: Prepared, ops: Mapping[str, OpSpec], ranges: TensorRanges
+) -> TensorRanges:
+    """Return ranges that end where the ops of a graph no longer distinguish values."""
+    return ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
+
+
 def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None = None) -> Planned:
     """Plan the graphs: entry graphs, those that they call, and all others with weights to quantize."""
     model, ranges = prepared.model, ranges or ranges_of(prepared, request)
@@ -302,10 +318,10 @@ def _plan_graph(
     if matched is None or not matched.holds_for(request, ranges):
         matched = prepared.matched[graph] = _match(graph, request, matcher, matched)
     schemes, dynamic, skipped = matched.schemes, matched.dynamic, list(matched.skipped)
-    seen, curves = ranges, prepared.curves(graph, ops)
+    seen = ranges
     states, wide = _states(graph, prepared, request), dict[Op, str]()
     while True:  # terminates, because every round but the last drops an op, or changes its bits once in each direction
-        ranges = seen.limited(saturation(graph, schemes, ops, curves, seen))
+        ranges = _saturated(graph, schemes, prepared, ops, seen)
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
         exposed = _exposed(graph, schemes)
         groups = Solver(schemes, ops, ranges, matched.symmetric, exposed, states, crossing.nodes).solve()

@@ -9,8 +9,9 @@ hardly a step for values that are also read elsewhere; then a conversion appears
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..affine import QuantParams
 from ..calibration import Grid
@@ -129,14 +130,10 @@ class Solver:
 
     def _settle(self) -> None:
         """Set parameters from ranges for classes that have none yet."""
-        alike: dict[tuple[DType, bool], list[_Class]] = {}
-        for c in self._classes.values():
-            if c.pin is None:
-                alike.setdefault((c.dtype, c.symmetric), []).append(c)
-        for (dtype, symmetric), classes in alike.items():
-            bounds, names = [self._bounds(c) for c in classes], [c.nodes[0].tensor.name for c in classes]
-            for c, params in zip(classes, QuantParams.each_from_range(bounds, dtype, symmetric, names), strict=True):
-                c.pin = params
+        unpinned = [c for c in self._classes.values() if c.pin is None]
+        spans = [_Span(c.dtype, c.symmetric, self._bounds(c), c.nodes[0].tensor.name) for c in unpinned]
+        for c, params in zip(unpinned, _params_of(spans), strict=True):
+            c.pin = params
 
     def _group(self, c: _Class, states: Mapping[Node, Sequence[Node]]) -> Group:
         assert c.pin is not None
@@ -299,8 +296,46 @@ class Solver:
         return ((n.tensor, self._method[n], grid) for n in given or c.nodes)
 
     def _bounds(self, c: _Class) -> Bounds:
-        found = [self.ranges.choose(*choice) for choice in self._choices(c)]
-        return min(low for low, _ in found), max(high for _, high in found)
+        return _hull(self.ranges.choose(*choice) for choice in self._choices(c))
+
+
+class _Span(NamedTuple):
+    """The range that integers of a type have to hold, and the name of a tensor it is for."""
+
+    dtype: DType
+    symmetric: bool
+    bounds: Bounds
+    name: str
+
+
+def _params_of(spans: Sequence[_Span]) -> list[QuantParams]:
+    """Return the parameters for each span; those of one type are computed together, which is faster."""
+    alike: dict[tuple[DType, bool], list[int]] = {}
+    for k, span in enumerate(spans):
+        alike.setdefault((span.dtype, span.symmetric), []).append(k)
+    found: dict[int, QuantParams] = {}
+    for (dtype, symmetric), places in alike.items():
+        bounds, names = [spans[k].bounds for k in places], [spans[k].name for k in places]
+        found |= zip(places, QuantParams.each_from_range(bounds, dtype, symmetric, names), strict=True)
+    return [found[k] for k in range(len(spans))]
+
+
+def _hull(bounds: Iterable[Bounds]) -> Bounds:
+    lows, highs = zip(*bounds, strict=True)
+    return min(lows), max(highs)
+
+
+def params_by_range(groups: Sequence[Group], ranges: TensorRanges) -> list[QuantParams]:
+    """Return the parameters of groups that follow from the ranges of their tensors alone."""
+    grids = [Grid(group.params.dtype.bits, group.symmetric) for group in groups]
+    choices = [[(node.tensor, None, grid) for node in group.nodes] for group, grid in zip(groups, grids, strict=True)]
+    ranges.anticipate(choice for own in choices for choice in own)
+    bounds = [_hull(ranges.choose(*choice) for choice in own) for own in choices]
+    spans = (
+        _Span(group.params.dtype, group.symmetric, span, group.nodes[0].tensor.name)
+        for group, span in zip(groups, bounds, strict=True)
+    )
+    return _params_of(list(spans))
 
 
 def in_type(params: QuantParams | None, dtype: DType) -> QuantParams | None:
