@@ -91,8 +91,13 @@ def made_by(source: Path, path: Path, samples: Any, timeout: float) -> Made:
             return Made(refused=f"took longer than {timeout:.0f} s")
         if done.returncode:
             last = (done.stderr.strip() or f"ended with {done.returncode}").splitlines()[-1]
-            return Made(refused=FOLDERS.sub("", last))
+            return Made(refused=first_part(last))
         return counted_in(output)
+
+
+def first_part(message: str) -> str:
+    """What is wrong, without what can be done about it, and without folders of this machine."""
+    return FOLDERS.sub("", message).split(";")[0]
 
 
 def counted_in(path: Path) -> Made:
@@ -106,7 +111,7 @@ def row_of(path: Path, options: argparse.Namespace) -> ShareRow:
     try:
         samples = samples_for(path, options.samples)
     except ZeropointError as error:
-        refused = Made(refused=FOLDERS.sub("", " ".join(str(error).split())))
+        refused = Made(refused=first_part(" ".join(str(error).split())))
         return ShareRow(path.stem, None if options.before is None else refused, refused)
     sources = (options.before, NOW)
     before, now = (None if s is None else made_by(s, path, samples, options.timeout) for s in sources)
@@ -114,7 +119,7 @@ def row_of(path: Path, options: argparse.Namespace) -> ShareRow:
     return ShareRow(path.stem, before, now)
 
 
-HEAD = ("model", "arithmetic, before", "now", "ops, before", "now ")
+HEAD = ("model", "arithmetic before", "arithmetic now", "ops before", "ops now")
 
 
 def cells(rows: Sequence[ShareRow]) -> list[tuple[str, ...]]:

@@ -20,7 +20,7 @@ from zeropoint.demo import digits as digits_data
 from zeropoint.demo import digits_model
 from zeropoint.errors import InvalidRecipe, MissingExtra
 from zeropoint.recipe import preset
-from zeropoint.tuning.executor import DIED, InProcess, Processes, executor
+from zeropoint.tuning.executor import DIED, InProcess, Processes, executor, uninterrupted
 from zeropoint.tuning.trial import Configuration, Outcome, Workpiece
 
 CANDIDATES = [Configuration(mode, preset(mode)) for mode in ("int8", "dynamic", "float16")]
@@ -67,6 +67,25 @@ def test_processes_give_the_same_even_if_one_dies(tmp_path, deaths):
     if deaths == 3:
         here[1] = (1, b"", [], DIED)
     assert apart == here
+
+
+def test_ctrl_c_waits_while_processes_are_started():
+    """One that is half started would show a traceback of its own; those that run end at once."""
+    reached = []
+
+    def start() -> None:
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append("the end")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert reached
+    program = "import os, signal; from zeropoint.tuning.executor import _receive; _receive(None, 1)"
+    with uninterrupted():  # as a process is started
+        command = [sys.executable, "-c", f"{program}; os.kill(os.getpid(), signal.SIGINT); print('lives')"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_samples_are_measured_once_for_all_trials(monkeypatch):

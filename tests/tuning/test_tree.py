@@ -18,6 +18,7 @@ from zeropoint.recipe import DYNAMIC, FLOAT16, INT8, WEIGHTS, Recipe, preset
 from zeropoint.targets import TARGETS
 from zeropoint.tflite import load
 from zeropoint.tuning.boldness import Forecast, boldest
+from zeropoint.tuning.evaluation import Drop
 from zeropoint.tuning.sensitivity import (
     BITS,
     Choice,
@@ -31,7 +32,7 @@ from zeropoint.tuning.sensitivity import (
     weight_forms,
     weight_layers,
 )
-from zeropoint.tuning.tree import Aim
+from zeropoint.tuning.tree import Aim, WeightPath, four_bits_alone, is_misled, plain
 from zeropoint.tuning.trial import Configuration, Trial
 
 
@@ -201,3 +202,66 @@ def test_layers_are_measured_in_the_forms_that_they_can_have(digits, base):
     if base is INT8:
         kinds = {layer.kind: {c.scheme.weights for c in layer.choices} for layer in layers}
         assert kinds["DEPTHWISE_CONV_2D"] == {DType.INT8}, "LiteRT has no other kernel"
+
+
+# Where the errors of the outputs say little about the score.
+
+
+def trial(size: int, drop: float, used: float, label: str = "weights") -> Trial:
+    return Trial(replace(configuration(0), label=label), size, Drop(0.5, drop, 0.0, 10), used=used)
+
+
+FOUR = trial(500, 0.03, 1.5, "weights, 4-bit weights")
+
+
+@pytest.mark.parametrize(
+    ("mix", "four", "misled"),
+    [
+        (trial(600, 0.04, 2.0), FOUR, True),
+        (trial(600, 0.02, 0.9), FOUR, False),
+        (trial(400, 0.04, 2.0), FOUR, False),
+        (trial(600, 0.04, 2.0), replace(FOUR, used=0.5), False),
+    ],
+    ids=["larger and worse", "better", "smaller", "4 bits keep the budget"],
+)
+def test_a_mix_that_is_larger_and_worse_than_4_bits_everywhere_tells_that_errors_mislead(mix, four, misled):
+    assert is_misled([mix], four) == misled
+
+
+class SizesAlone:
+    """A question of which only sizes are asked."""
+
+    aim = Aim("smallest")
+
+    def usual_size(self, mode, trials):
+        return trials[mode].size
+
+    def candidate(self, label, recipe, note=""):
+        return Configuration(label, recipe, note=note)
+
+
+def test_layers_in_8_or_4_bits_alone_are_tried_between_two_known_ends():
+    forms = weight_forms(WEIGHTS)
+    layers = [
+        Layer(
+            "CONV_2D",
+            f"layer{k}",
+            tuple(Choice(form, 100 // (n + 1), 0.01 * n * (k + 1)) for n, form in enumerate(forms)),
+        )
+        for k in range(12)
+    ]
+    way = WeightPath(SizesAlone(), "weights", plain(layers, "weights"), "4 bits")
+    assert {scheme for config in way.steps for scheme in config} == set(forms[:2])
+    trials = {"weights": replace(trial(1300, 0.0, 0.1), within=True), FOUR.label: replace(FOUR, size=700)}
+    rounds, tried = four_bits_alone(way, trials, ()), {}
+    asked = next(rounds, None)
+    while asked is not None:
+        tried |= {c.step: c for c in asked}
+        try:
+            asked = rounds.send([Trial(c, used=0.5 if c.step <= 7 else 1.5) for c in asked])
+        except StopIteration:
+            asked = None
+    assert {7, 8} <= set(tried)
+    assert len(tried) <= 6
+    assert 12 not in tried, "all of them in 4 bits is known"
+    assert {c.path for c in tried.values()} == {"weights, 4 bits, standard effort"}

@@ -179,6 +179,20 @@ def test_cycles_of_the_device_count_more_than_times_of_this_machine(smallest):
     assert search._rank(fast) < search._rank(slow)
 
 
+def test_a_trial_shows_itself_without_its_bytes(smallest):
+    assert len(repr(smallest.best)) < 3000
+    assert "TFL3" not in repr(smallest)
+
+
+@pytest.mark.parametrize("limit", [{"seconds": 1e-9}, {"trials": 8}], ids=["seconds", "trials"])
+def test_layers_are_not_measured_for_trials_that_will_not_be_made(digits, limit, monkeypatch, store, smallest):
+    monkeypatch.setattr(tree_module, "weight_layers", lambda *_: pytest.fail("that takes its time"))
+    known = len([t for t in smallest.trials if not t.candidate.path])
+    given = limit if "seconds" in limit else {"trials": known}
+    tuned = found(digits, search=SearchSettings(store=store, **given))
+    assert any(line.startswith("stopped: ") for line in tuned.lines)
+
+
 def test_time_and_trials_are_limits(digits):
     none = found(digits, search=SearchSettings(seconds=0))
     assert none.trials == ()
@@ -366,8 +380,17 @@ def test_without_labels_the_float_model_is_the_measure(digits):
 
 
 def test_integer_targets_are_given_integers(digits):
-    tuned = found(digits, target=TARGETS["integer"], search=SearchSettings(trials=3))
-    assert [t.label for t in tuned.trials] == ["int8", "int16x8", "int8, 4-bit weights"]
+    tuned = found(digits, target=TARGETS["integer"], search=SearchSettings(trials=2))
+    assert [t.label for t in tuned.trials] == ["int8", "int8, 4-bit weights"]
+
+
+def test_wide_activations_are_tried_where_they_can_be_the_smallest(digits, smallest):
+    """Their weights have 8 bits: what is as small already and keeps the budget leaves nothing to gain."""
+    assert "int16x8 is not tried: it would hardly be smaller than int8, 4-bit weights" in smallest.lines
+    tuned = found(digits, target=TARGETS["integer"], metric=lambda _: 0.5, budget=Budget(max_size=10_000))
+    assert [t.label for t in tuned.trials][:2] == ["int8", "int16x8"], "if only the size is limited, all are tried"
+    never = Budget(max_drop=2, max_size=100)
+    assert "int16x8" in [t.label for t in found(digits, budget=never, search=SearchSettings(trials=8)).trials]
 
 
 def test_too_few_samples_are_noticed(digits):

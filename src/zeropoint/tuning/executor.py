@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 from uuid import uuid4
@@ -56,6 +57,29 @@ def _receive(workpiece: Workpiece, share: int) -> None:
     _workpiece = workpiece
     share_cores(share)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is for all of them: no traceback of each
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until the end: a process that is half started would show a traceback of its own.
+
+    Processes that are started meanwhile have it blocked, until they are ready.
+    """
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: waiting.append(number))  # other threads may get it
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if waiting:
+        raise KeyboardInterrupt
 
 
 def _carry_out(candidate: Configuration) -> Outcome:
@@ -83,7 +107,8 @@ class Processes:
             # After a process died, one at a time: else it is not known which of them it was.
             alone = any(attempts.values())
             begun = dict(list(left.items())[: 1 if alone else None])
-            futures = {pool.submit(self._job, candidate): place for place, candidate in begun.items()}
+            with uninterrupted():
+                futures = {pool.submit(self._job, candidate): place for place, candidate in begun.items()}
             try:
                 for future in as_completed(futures):
                     outcome = future.result()

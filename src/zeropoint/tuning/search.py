@@ -119,9 +119,10 @@ class Search:
         proposed: Sequence[Configuration] | None = next(tree, None)
         while proposed is not None:
             late = time.monotonic() - self._start >= limits.seconds
-            taken = [] if late else list(proposed)[: limits.trials - len(self.trials)]
+            room = 0 if late else limits.trials - len(self.trials)
+            taken = list(proposed)[:room]
             found = self._batch(taken, executor)
-            if len(taken) < len(proposed):
+            if not room or len(taken) < len(proposed):
                 over = f"{limits.seconds:g} seconds are over" if late else f"{limits.trials} trials are made"
                 self.say(f"stopped: {over}")
                 return

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 from ..bench.bench import Bench
 from ..display import counted
@@ -20,10 +21,12 @@ from ..graph.model import Model
 from ..graph.query import constants
 from ..recipe import DYNAMIC, FLOAT, INT8, INT16X8, WEIGHTS, Effort, Recipe, Rule, Scheme, preset
 from ..targets import CPU, Target, target_named
+from ..tflite import to_bytes
 from .boldness import Forecast, boldest
 from .budget import Objective
 from .islands import Harm, harmful_ops, widened
 from .sensitivity import (
+    Config,
     Layer,
     config_bytes,
     config_error,
@@ -32,17 +35,21 @@ from .sensitivity import (
     path,
     usual_config,
     usual_size,
+    weight_forms,
     weight_layers,
 )
 from .trial import Configuration, Trial
 
 Round = Generator[Sequence[Configuration], Sequence[Trial], None]
-"""Candidates to be tried, side by side if there is room; their trials are sent back."""
+"""Candidates to be tried, side by side if there is room; their trials are sent back. None at all are proposed before
+something is measured that takes its time, so that a search whose time is up can end there."""
 
 Trials = Mapping[str, Trial]
 """Those of modes for the whole model, by label."""
 
 Say = Callable[[str], None]
+
+T = TypeVar("T")
 
 NARROWED: Mapping[str, Scheme] = {"weights": WEIGHTS, "dynamic": DYNAMIC, "int8": INT8}
 """Modes whose weights can have fewer bits, those first that leave most of the accuracy to them."""
@@ -110,11 +117,35 @@ def takes_float(target: Target) -> bool:
 
 def walk(question: Question) -> Round:
     """The whole tree, but for training."""
-    uniform = yield [question.candidate(*mode) for mode in uniform_modes(question.target, question.aim.objective)]
-    trials = {trial.label: trial for trial in uniform}
+    trials = yield from whole_modes(question)
     yield from wider_ops(question, trials)
     if question.aim.objective != "fastest":
         yield from fewer_bits(question, trials)
+
+
+def whole_modes(question: Question) -> Generator[Sequence[Configuration], Sequence[Trial], Trials]:
+    """Every mode for the whole model. Where only size counts, 16-bit activations come last: they take as many bytes as
+    8-bit ones, and by far the most time on kernels that are not made for them."""
+    modes = dict(uniform_modes(question.target, question.aim.objective))
+    wide = modes.pop("int16x8") if question.aim.objective == "smallest" and question.aim.limits_score else None
+    found = yield [question.candidate(*mode) for mode in modes.items()]
+    kept = min((trial for trial in found if trial.within), key=lambda trial: trial.size, default=None)
+    if wide is not None and (kept is None or kept.size > HARDLY * held_in(question.bench.model, 8)):
+        found = (*found, *(yield [question.candidate("int16x8", wide)]))
+    elif wide is not None and kept is not None:
+        question.say(f"int16x8 is not tried: it would hardly be smaller than {kept.label}")
+    return {trial.label: trial for trial in found}
+
+
+HARDLY = 1.05
+"""A model that may be this many times as large as another one's least size is no reason to make that."""
+
+
+def held_in(model: Model, bits: int, size: int | None = None) -> int:
+    """About what a model takes if all its weights have so many bits; `size` is what it takes now, in bytes."""
+    floats = [t for graph in model.graphs for t in constants(graph) if t.dtype is DType.FLOAT32]
+    held = sum(4 * t.size for t in {id(t.buffer): t for t in floats}.values())
+    return (len(to_bytes(model)) if size is None else size) - held + held * bits // 32
 
 
 def training(question: Question, missed: Sequence[Trial], best: Trial | None) -> Round:
@@ -172,47 +203,103 @@ def fewer_bits(question: Question, trials: Trials) -> Round:
         question.say("fewer bits are not tried: float16 and 8-bit weights lose too much already")
     for mode in modes:
         made: list[Trial] = []
-        yield from _noting(narrowing(question, trials, mode), made)
+        yield from _noted(narrowing(question, trials, mode), made)
         if any(trial.within for trial in made):
             return
 
 
-def _noting(rounds: Round, made: list[Trial]) -> Round:
-    """The same rounds; their trials are added to `made`."""
-    asked = next(rounds, None)
-    while asked is not None:
-        found = yield asked
-        made += found
-        try:
+def _noted(
+    rounds: Generator[Sequence[Configuration], Sequence[Trial], T], made: list[Trial]
+) -> Generator[Sequence[Configuration], Sequence[Trial], T]:
+    """The same rounds, and what they return; their trials are added to `made`."""
+    try:
+        asked = next(rounds)
+        while True:
+            found = yield asked
+            made += found
             asked = rounds.send(found)
-        except StopIteration:
-            asked = None
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+@dataclass(frozen=True)
+class WeightPath:
+    """Configurations of layers from careful to bold, as candidates of a mode; `name` tells paths of a mode apart."""
+
+    question: Question
+    mode: str
+    layers: Sequence[Layer]
+    name: str = "mixed"
+
+    @cached_property
+    def steps(self) -> list[Config]:
+        return path(self.layers)
+
+    def at(self, place: int, effort: Effort = "standard") -> Configuration:
+        last, more = len(self.steps) - 1, "" if effort == "standard" else f", {effort} effort"
+        label, config = f"{self.mode}, {self.name} {place} of {last}{more}", self.steps[place]
+        candidate = self.question.candidate(label, narrowed(self.layers, config), described(config))
+        return replace(candidate, effort=effort, path=f"{self.mode}, {self.name}, {effort} effort", step=place)
+
+    def smaller(self, trials: Trials) -> list[int]:
+        """Places that are worth trying. What the layers take is known, and with it what a file takes that has the same
+        of everything else."""
+        usual = usual_config(self.layers, NARROWED[self.mode])
+        others = self.question.usual_size(self.mode, trials) - config_bytes(self.layers, usual)
+        return self.question.aim.smaller([others + config_bytes(self.layers, c) for c in self.steps], trials)
+
+    def forecast(self, known: Sequence[tuple[Config, Trial]]) -> Forecast:
+        """By what was found of some configurations."""
+        points = tuple((config_error(self.layers, config), trial.used) for config, trial in known)
+        return Forecast([config_error(self.layers, config) for config in self.steps], points)
 
 
 def narrowing(question: Question, trials: Trials, mode: str) -> Round:
     """Follow the path of a mode to its last place within the budget, and try high effort on the next few."""
+    yield ()
     layers = weight_layers(question.bench, question.calibrated, question.target, NARROWED[mode])
     if not layers:
         return
     question.say(_sensitivity_line(layers))
-    steps = path(layers)
-
-    def at(place: int, effort: Effort = "standard") -> Configuration:
-        label = f"{mode}, mixed {place} of {len(steps) - 1}{'' if effort == 'standard' else f', {effort} effort'}"
-        candidate = question.candidate(label, narrowed(layers, steps[place]), described(steps[place]))
-        return replace(candidate, effort=effort, path=f"{mode}, {effort} effort", step=place)
-
-    # What the layers take is known, and with it what a file takes that has the same of everything else.
-    usual = usual_config(layers, NARROWED[mode])
-    others = question.usual_size(mode, trials) - config_bytes(layers, usual)
-    places = question.aim.smaller([others + config_bytes(layers, config) for config in steps], trials)
+    way = WeightPath(question, mode, layers)
+    places = way.smaller(trials)
     if not question.aim.limits_score:  # then the most careful that is small enough is wanted
-        yield [at(place) for place in places[:FIRST_PLACES]]
+        yield [way.at(place) for place in places[:FIRST_PLACES]]
         return
-    known = (config_error(layers, usual), trials[mode].used)
-    forecast = Forecast([config_error(layers, config) for config in steps], (known,))
-    kept = yield from boldest(at, places, forecast)
-    yield from _at_high_effort(lambda place: at(place, "high"), places[kept : kept + HIGH_PLACES])
+    made: list[Trial] = []
+    usual = usual_config(layers, NARROWED[mode])
+    kept = yield from _noted(boldest(way.at, places, way.forecast([(usual, trials[mode])])), made)
+    yield from _noted(_at_high_effort(lambda place: way.at(place, "high"), places[kept : kept + HIGH_PLACES]), made)
+    four = trials.get(f"{mode}, 4-bit weights")
+    if four is not None and is_misled(made, four):
+        question.say(f"{four.label} loses less than larger mixes: layers are tried with 8 or 4 bits alone")
+        yield from four_bits_alone(WeightPath(question, mode, plain(layers, mode), "4 bits"), trials, made)
+
+
+def is_misled(made: Sequence[Trial], four: Trial) -> bool:
+    """Whether mixes lose more than all layers in 4 bits do, which take less.
+
+    The errors of the outputs that layers cause then say little about the score: few of the outputs count, as in a
+    detector.
+    """
+    if four.drop is None or four.used <= 1:
+        return False
+    return any(t.drop is not None and t.size > four.size and t.drop.value > four.drop.value for t in made)
+
+
+def plain(layers: Sequence[Layer], mode: str) -> list[Layer]:
+    """The layers with 8 or 4 bits and the usual granularity, which is what all of them in 4 bits have."""
+    forms = weight_forms(NARROWED[mode])[:2]
+    few = (replace(layer, choices=tuple(c for c in layer.choices if c.scheme in forms)) for layer in layers)
+    return [layer for layer in few if layer.choices]
+
+
+def four_bits_alone(way: WeightPath, trials: Trials, made: Sequence[Trial]) -> Round:
+    """Between all layers in 8 bits and all in 4, of both of which the score is known."""
+    ends = [(way.steps[0], trials[way.mode]), (way.steps[-1], trials[f"{way.mode}, 4-bit weights"])]
+    places = way.smaller({**trials, **{trial.label: trial for trial in made}})
+    yield from boldest(way.at, [p for p in places if p < len(way.steps) - 1], way.forecast(ends))
 
 
 FIRST_PLACES = 2
@@ -274,6 +361,7 @@ def wider_ops(question: Question, trials: Trials) -> Round:
     (high,) = yield [replace(question.candidate("int8, high effort", preset("int8")), effort="high")]
     if high.used <= 1:
         return
+    yield ()
     harms = question.harms
     if len(harms) < 2:
         return
@@ -307,19 +395,18 @@ def _harm_line(harms: Sequence[Harm]) -> str:
 def estimated_lines(model: Model, size: int, objective: Objective, target: str | None, trains: bool) -> Iterator[str]:
     """The tree on estimates alone: nothing is quantized or run."""
     chosen = CPU if target is None else target_named(target)
-    floats = [t for graph in model.graphs for t in constants(graph) if t.dtype is DType.FLOAT32]
-    held = sum(4 * t.size for t in {id(t.buffer): t for t in floats}.values())
-    yield f"float: {size:,} bytes, of which {held:,} are weights"
+    yield f"float: {size:,} bytes, of which {size - held_in(model, 0, size):,} are weights"
     for label, recipe in uniform_modes(chosen, objective):
         if recipe.rules[0].scheme == FLOAT:
             continue
-        guess = size - held + held * min(rule.scheme.weights.bits for rule in recipe.rules if rule.scheme.weights) / 32
-        yield f"{label}: about {size / guess:.1f} × smaller"
+        guess = held_in(model, min(rule.scheme.weights.bits for rule in recipe.rules if rule.scheme.weights), size)
+        only = ", if nothing of this size keeps the budget" if label == "int16x8" and objective == "smallest" else ""
+        yield f"{label}: about {size / guess:.1f} × smaller{only}"
     island = "float" if takes_float(chosen) else "16 bits"
     yield f"if int8 loses too much: high effort, then the ops that lose most in {island}"
     if objective != "fastest":
         widths, least = ("16, 8, 4 or 2 bits", 2) if takes_float(chosen) else ("8 or 4 bits", 4)
-        most = size / (size - held + held * least / 32)
+        most = size / held_in(model, least, size)
         yield f"then weights of {widths}, layer by layer, with one or more scales: at most about {most:.1f} × smaller"
         yield "then the places just beyond the last one within the budget at high effort"
     if trains:

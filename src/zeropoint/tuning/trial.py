@@ -7,7 +7,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -59,9 +59,9 @@ class Workpiece:
     `time_limit` is the time limit in seconds for one run in a child process; None runs the model in this process.
     """
 
-    model: bytes
-    calibration: Sequence[Any]
-    rows: tuple[Row, ...]
+    model: bytes = field(repr=False)
+    calibration: Sequence[Any] = field(repr=False)
+    rows: tuple[Row, ...] = field(repr=False)
     target: str
     settings: Settings
     time_limit: float | None = None
@@ -72,7 +72,7 @@ class Workpiece:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without cached measurements: other processes compute them again."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {own.name: getattr(self, own.name) for own in fields(self)}
 
     @cached_property
     def _benches(self) -> dict[int, Bench]:
@@ -145,8 +145,8 @@ def _silent(step: int, loss: float) -> None:
 class Outcome:
     """A quantized model with its outputs for the evaluation rows; or why there is none."""
 
-    content: bytes = b""
-    outputs: Outputs = ()
+    content: bytes = field(default=b"", repr=False)
+    outputs: Outputs = field(default=(), repr=False)
     tool: ToolReport | None = None
     seconds: float = 0.0
     refusal: str = ""
@@ -162,7 +162,7 @@ class Trial:
     candidate: Configuration
     size: int = 0
     drop: Drop | None = None
-    content: bytes = b""
+    content: bytes = field(default=b"", repr=False)
     tool: ToolReport | None = None
     seconds: float = 0.0
     refusal: str = ""
