@@ -13,6 +13,7 @@ from the float model's. Biases then match the float layer's mean outputs exactly
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -53,6 +54,9 @@ MADE_UP_DAMPING = 0.1
 DESCENTS = 2
 """How often integers of few bits, and then their scales, are gone through after that."""
 
+FACTORED = 96
+"""Inputs whose moments are inverted at once."""
+
 BLOCK = 128
 """Columns whose corrections are kept back and then applied to all later ones at once."""
 
@@ -86,16 +90,29 @@ def refitted(weights: Array, whole: Pair, halves: Sequence[Pair]) -> Array:
     one, other = halves
     # Single precision will do to choose, as it is about changes: they are small beside what stays the same.
     missing = [half.missing(weights).astype(np.float32) for half in halves]
-    best, least = None, 0.0
-    for damping in REFIT_DAMPINGS:
+
+    def error(damping: float) -> float:
         try:
             changes = [half.change(own, damping) for half, own in zip(halves, missing, strict=True)]
         except np.linalg.LinAlgError:
-            continue
-        error = other.error(changes[0], missing[1]) + one.error(changes[1], missing[0])
-        if error < least:
-            best, least = damping, error
-    return weights if best is None else weights + whole.change(whole.missing(weights), best).transpose(0, 2, 1)
+            return math.inf
+        return other.error(changes[0], missing[1]) + one.error(changes[1], missing[0])
+
+    best, least = _lowest(REFIT_DAMPINGS, error)
+    return weights if least >= 0 else weights + whole.change(whole.missing(weights), best).transpose(0, 2, 1)
+
+
+def _lowest(values: Sequence[float], error: Callable[[float], float]) -> tuple[float, float]:
+    """The value of least error, and that error, going from the middle in the direction in which it falls."""
+    place = len(values) // 2
+    least = error(values[place])
+    for step in (-1, 1):
+        start = place
+        while 0 <= place + step < len(values) and (found := error(values[place + step])) < least:
+            place, least = place + step, found
+        if place != start:
+            break
+    return values[place], least
 
 
 def output_error(difference: Array, moments: Array) -> Array:
@@ -113,10 +130,30 @@ def inverse_factor(moments: Array) -> Array | None:
     for share in DAMPINGS:
         certain = damped(moments, share)
         try:
-            return np.asarray(np.linalg.cholesky(np.linalg.inv(certain)).transpose(0, 2, 1))
+            return _inverse_factor(certain)
         except np.linalg.LinAlgError:
             continue
     return None
+
+
+def _inverse_factor(moments: Array) -> Array:
+    """Upper U with U' U the inverse of H, by halves: H = [[A, B], [B', D]] and D = V V' with V = inv(U2) give
+
+        U = [[U1, -U1 X U2], [0, U2]], X = B U2', U1 of A - X X'.
+
+    Products of matrices do nearly all of it: a fourth of the work of inverting H and factoring that, and faster work.
+    """
+    inputs = moments.shape[-1]
+    if inputs <= FACTORED:
+        return np.asarray(np.linalg.cholesky(np.linalg.inv(moments)).transpose(0, 2, 1))
+    half = inputs // 2
+    last = _inverse_factor(moments[:, half:, half:])
+    across = moments[:, :half, half:] @ last.transpose(0, 2, 1)
+    first = _inverse_factor(moments[:, :half, :half] - across @ across.transpose(0, 2, 1))
+    made = np.zeros_like(moments)
+    made[:, :half, :half], made[:, half:, half:] = first, last
+    made[:, :half, half:] = -(first @ across) @ last
+    return made
 
 
 def damped(moments: Array, share: float) -> Array:
@@ -169,6 +206,11 @@ class RefinedLayer:
     @cached_property
     def blocks(self) -> ColumnBlocks:
         return ColumnBlocks(self.layout.matrix(self.op, self.weights.data).shape[2])
+
+    @property
+    def positions(self) -> int:
+        """How many vectors there are in each run."""
+        return self.layout.macs(self.op) // max(1, self.weights.tensor.size)
 
     def vectors(self, values: Array, most: int) -> Array:
         """At most so many vectors that the weights are multiplied with, in blocks."""
@@ -233,6 +275,13 @@ class Refiner:
         called = called_graphs(planned.model)  # which the samples are not inputs of
         plans = (plan if plan.graph in called else self.refined_plan(plan) for plan in planned.plans)
         return replace(planned, plans=tuple(plans))
+
+    def may_refit(self, planned: Planned) -> bool:
+        """Whether any layer may have enough vectors for that; it is known before where all sizes are."""
+        if any(-1 in (t.shape_signature or t.shape) for plan in planned.plans for t in plan.graph.inputs):
+            return True
+        layers = (layer for plan in planned.plans for layer in self._layers(plan))
+        return any(layer.positions * len(self.samples) >= ENOUGH * layer.blocks.width for layer in layers)
 
     def refined_plan(self, plan: Plan, ops: Collection[Op] | None = None) -> Plan:
         """With the weights of all layers refined, or of those among `ops`."""

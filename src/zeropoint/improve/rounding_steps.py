@@ -48,15 +48,17 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
     asked = request if request.effort == "quick" else replace(request, effort="high" if is_wide else lab.effort)
     vectors = MENDING_VECTORS if is_wide else VECTORS[lab.effort]
     refiner = Refiner(best.prepared.model, asked, used, lab.stage, vectors, lab.bench.in_sequence)
+    refiner = replace(refiner, refits=refiner.may_refit(best.planned))
     for_all = replace(refiner, samples=rows[:most]) if len(rows[:most]) > len(used) else None
     # Ranges chosen tensor by tensor suit weights that are rounded by themselves: try it without them, too.
     plain = replace(best, request=replace(request, methods={k: m for k, m in request.methods.items() if k in cut}))
     for candidate in (best, plain) if plain.request != request and lab.effort == "high" else (best,):
-        proposed = replace(candidate, refined=refiner.refine(candidate.planned), refits=True, refiner=for_all)
+        refined = refiner.refine(candidate.planned)
+        proposed = replace(candidate, refined=refined, refits=refiner.refits, refiner=for_all)
         is_kept = (yield proposed).best is proposed
         # Samples may be too few to fit weights to the errors of the layers before. If that helps where work is scarce,
         # nothing else is tried. With 8 bits, rounding alone brings little.
-        if not is_wide and (not is_kept or len(used) < most):
+        if refiner.refits and not is_wide and (not is_kept or len(used) < most):
             plainly = replace(refiner, refits=False).refine(candidate.planned)
             again = None if for_all is None else replace(for_all, refits=False)
             yield replace(candidate, refined=plainly, refits=False, refiner=again)
