@@ -153,3 +153,29 @@ def test_means_of_far_finer_numbers_are_the_same_in_all_kernels() -> None:
     made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer")
     for kernels in ("delegate", "optimized", "reference"):
         assert not outputs_of(made.model, samples, kernels)[0].any(), kernels
+
+
+def test_products_of_scales_that_float32_cannot_hold_are_not_left_to_kernels() -> None:
+    """1e-21 * 1e-21 has 8 of 24 bits left, and the kernel's factor would be off by 1/256."""
+    net = Net()
+    x = net.input(1, 32)
+    model = net.model(net("MUL", [x, x]))
+    samples = [(np.linspace(1.2e-17, 1.3e-17, 32, dtype=np.float32)[None],)]
+    made = zeropoint.quantize(model, "int16x8", data=samples, effort="quick", target="integer")
+    assert [(skipped.op.kind, skipped.code) for skipped in made.skipped] == [("MUL", "scale")]
+    np.testing.assert_array_equal(outputs_of(made.model, samples)[0], outputs_of(model, samples)[0])
+
+
+def test_a_range_grows_once_for_all_that_demand_it() -> None:
+    """The difference is 0, stays float, and has to fit into 32 bits for three readers that share a scale."""
+    net = Net()
+    x = net.input(1, 32)
+    difference = net("SUB", [net("MUL", [x, np.float32(1e25)]), net("MUL", [x, np.float32(1e25)])])
+    twice = net("CONCATENATION", [difference, difference], (1, 64), axis=1)
+    model = net.model(twice, net("PACK", [difference, difference], (2, 1, 32), valuesCount=2, axis=0))
+    samples = [(np.linspace(-1, 1, 32, dtype=np.float32)[None],)]
+    made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer")
+    assert {skipped.op.kind for skipped in made.skipped} == {"SUB"}
+    assert all(params.scale < 1e24 for params in made.plan.stored.values())
+    for kernels in ("delegate", "optimized", "reference"):
+        assert not any(found.any() for found in outputs_of(made.model, samples, kernels)), kernels

@@ -175,3 +175,14 @@ def test_what_is_read_in_two_forms_keeps_its_range():
     made = zeropoint.quantize(model, "int16x8", rows, effort="quick", target="integer")
     (found,) = outputs_of(made.model, rows)
     np.testing.assert_allclose(found[0], np.square(np.minimum(rows[0][0], 0)), atol=0.01)
+
+
+def test_what_is_made_of_a_tensor_follows_a_range_that_kernels_widen():
+    """x - c - x is constant, so that nothing of x matters; but all of x is there, its layer having coarse inputs."""
+    net = Net()
+    zeros = net.input(1, 4)
+    x = net.dense(zeros, 100 * normal(8, 4), np.linspace(-2, 9.6, 8, dtype=np.float32))
+    model = net.model(net("SUB", [net("SUB", [x, np.float32(0.2)]), x]))
+    samples = [(np.zeros((1, 4), np.float32),)] * 4
+    made = zeropoint.quantize(model, "int16x8", samples, effort="quick", target="integer")
+    np.testing.assert_allclose(outputs_of(made.model, samples)[0], outputs_of(model, samples)[0], atol=0.01)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..affine import QuantParams
+from ..affine import SMALLEST_SCALE, QuantParams
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from ..graph.query import Use
@@ -103,9 +103,11 @@ def settle(plan: Plan, ops: Mapping[str, OpSpec]) -> tuple[Plan, tuple[Skipped, 
         if refused or not too_fine:
             return plan, refused
         groups = {node: k for k, group in enumerate(plan.groups) for node in group.nodes}
+        widest = dict[int, _TooFine]()  # by group: several ops may demand the same
+        for found in sorted(too_fine, key=lambda f: f.factor):
+            widest[groups[found.node]] = found
         changed, repairs = list(plan.groups), []
-        for found in too_fine:
-            group = groups[found.node]
+        for group, found in widest.items():
             if changed[group].fixed:
                 continue
             changed[group] = changed[group].widened(found.factor)
@@ -147,6 +149,9 @@ def _wrong_scales(op: Op, spec: OpSpec, dtype: DType, plan: Plan) -> Iterator[st
         yield f"the ends of its fused {fused_activation(op).name} are no integers of 32 bits in its output's scale"
     if spec.rescale is Rescale.ROOT and _root(op, plan) >= spec.rescale_limit(dtype):
         yield "its output's scale is too large beside that of its input for the kernel"
+    read = [plan.wanted[use] for slot in range(len(op.inputs)) if (use := Use(op, slot)) in plan.wanted]
+    if spec.rescale is Rescale.PRODUCT and not spec.weight_slots and read[0].scale * read[1].scale < SMALLEST_SCALE:
+        yield "its kernel multiplies the scales of its inputs, and float32 holds nothing as small as that exactly"
 
 
 def _root(op: Op, plan: Plan) -> float:

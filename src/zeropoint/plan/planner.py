@@ -38,7 +38,7 @@ from .prepare import prepare
 from .qdq import Trained, implied_ranges
 from .request import Interface, Request
 from .rewrite import EncodedAs
-from .saturation import Curve, curves, saturation
+from .saturation import Curve, curves, reaching, saturation
 from .solve import Solver
 from .swamped import split_swamped, swamped_notes
 from .target_rewrites import fit_to_target, fuse_clamps
@@ -242,14 +242,10 @@ def ranges_of(prepared: Prepared, request: Request) -> TensorRanges:
 
 def solved_ranges(plan: Plan, prepared: Prepared, request: Request) -> TensorRanges:
     """Return the ranges that the parameters of a plan's groups follow from."""
-    return _saturated(plan.graph, plan.schemes, prepared, request.ops, ranges_of(prepared, request))
-
-
-def _saturated(
-    graph: Graph, schemes: Mapping[Op, Scheme], prepared: Prepared, ops: Mapping[str, OpSpec], ranges: TensorRanges
-) -> TensorRanges:
-    """Return ranges that end where the ops of a graph no longer distinguish values."""
-    return ranges.limited(saturation(graph, schemes, ops, prepared.curves(graph, ops), ranges))
+    ranges, ops, curves = ranges_of(prepared, request), request.ops, prepared.curves(plan.graph, request.ops)
+    limits = saturation(plan.graph, plan.schemes, ops, curves, ranges)
+    further = reaching(plan, curves, limits)
+    return ranges.limited(saturation(plan.graph, plan.schemes, ops, further, ranges) if further else limits)
 
 
 def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None = None) -> Planned:
@@ -318,16 +314,21 @@ def _plan_graph(
     if matched is None or not matched.holds_for(request, ranges):
         matched = prepared.matched[graph] = _match(graph, request, matcher, matched)
     schemes, dynamic, skipped = matched.schemes, matched.dynamic, list(matched.skipped)
-    seen = ranges
+    seen, curves = ranges, prepared.curves(graph, ops)
     states, wide = _states(graph, prepared, request), dict[Op, str]()
-    while True:  # terminates, because every round but the last drops an op, or changes its bits once in each direction
-        ranges = _saturated(graph, schemes, prepared, ops, seen)
+    # Terminates, because every round but the last drops an op, changes its bits once in each direction, or follows the
+    # reach of a tensor once.
+    while True:
+        ranges = seen.limited(limits := saturation(graph, schemes, ops, curves, seen))
         constants = Constants(grids=_weight_grids(schemes, prepared, ops, ranges))
         exposed = _exposed(graph, schemes)
         groups = Solver(schemes, ops, ranges, matched.symmetric, exposed, states, crossing.nodes).solve()
         plan = Plan(graph, index, schemes, groups, constants, dynamic=dynamic, bias_limit=request.target.bias_limit)
         plan = replace(plan, inputs=crossing.inputs, received=crossing.received)
         plan, refused = _fitted(plan, request, seen)
+        if not refused and (further := reaching(plan, curves, limits)):
+            curves = further
+            continue
         refused, widened = (refused, {}) if refused else split_swamped(plan, seen, matcher, request, wide)
         if not refused and not widened:
             break

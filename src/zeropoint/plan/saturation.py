@@ -21,6 +21,7 @@ from ..graph.query import Uses
 from ..ops import OpSpec, Trait, fused_activation
 from ..recipe import Scheme
 from ..runtime.runner import Runner
+from .plan import Plan
 from .tensor_ranges import UNBOUNDED, TensorRanges
 
 LONGEST = 16
@@ -36,6 +37,9 @@ TOLERANCE = 0.25
 WORTH = 0.95
 """Maximum share of the range that may remain: the gain has to be worthwhile."""
 
+SLACK = 0.02
+"""Part of its range by which a tensor may exceed its limit before what is made of it has to follow."""
+
 REACH = 30
 """Bits that values, in units of the scale, may have before they are clamped to a range."""
 
@@ -46,12 +50,14 @@ LINEAR = Trait.ADDS | Trait.SUBTRACTS | Trait.MULTIPLIES
 class Curve:
     """A function of `tensor` alone: the tensors that it `made`, in order, with their values at POINTS.
 
-    All readers of the tensor go through one of `results`, the last tensors of such a chain.
+    All readers of the tensor go through one of `results`, the last tensors of such a chain. `reach` is how far the
+    integers of the tensor reach in any case.
     """
 
     tensor: Tensor
     made: Mapping[Tensor, Array]
     results: tuple[Tensor, ...]
+    reach: Bounds = (0.0, 0.0)
 
     def limits(self, seen: Mapping[Tensor, Bounds], bits: int, *, symmetric: bool = False) -> dict[Tensor, Bounds]:
         """Return the interval of the tensor that matters, and of the tensors between it and a result that no longer
@@ -73,8 +79,8 @@ class Curve:
             most = float(POINTS[end - right - 1]) if right else high
             if most - least < WORTH * (high - low):
                 # Integers hold 0, and may hold more of the tensor than they need: what is made of it has to match.
-                reach = max(abs(least), abs(most)) if symmetric else 0.0
-                held = max(low, min(least, -reach)), min(high, max(most, reach))
+                peak = max(abs(least), abs(most)) if symmetric else 0.0
+                held = max(low, min(least, -peak, self.reach[0])), min(high, max(most, peak, self.reach[1]))
                 start, stop = np.searchsorted(POINTS, held[0]), np.searchsorted(POINTS, held[1], side="right")
                 # One point more at each end, so that no value of a tensor on the way is left out.
                 kept = slice(max(0, start - 1), stop + 1)
@@ -196,6 +202,26 @@ def saturation(
             limits = {tensor: limits[tensor]}
         found |= {t: within_reach(b, ranges.bounds(t), dtype.bits) for t, b in limits.items() if ranges.knows(t)}
     return found
+
+
+def reaching(plan: Plan, known: Sequence[Curve], limits: Mapping[Tensor, Bounds]) -> tuple[Curve, ...]:
+    """Return the functions with the reach of their tensors, if integers reach further than the limits that were set.
+
+    Kernels may demand wider ranges, and what is made of such a tensor has to match. The reach of a tensor is set once;
+    empty if there is none to set.
+    """
+    uses, found = Uses(plan.graph), dict[Tensor, Bounds]()
+    for tensor in (c.tensor for c in known if c.tensor in limits and c.reach == (0.0, 0.0)):
+        forms = [plan.stored.get(tensor), *map(plan.wanted.get, uses.readers(tensor))]
+        spans = [form.range() for form in forms if form is not None]
+        low, high = min((s[0] for s in spans), default=0.0), max((s[1] for s in spans), default=0.0)
+        least, most = limits[tensor]
+        if any(form is not None and form.dtype is DType.INT16 for form in forms):  # symmetric, which is no surprise
+            least, most = min(least, -most), max(most, -least)
+        slack = SLACK * (high - low)
+        if low < min(least, 0.0) - slack or high > max(most, 0.0) + slack:
+            found[tensor] = low, high
+    return tuple(replace(c, reach=found.get(c.tensor, c.reach)) for c in known) if found else ()
 
 
 def _is_read_in_one_form(tensor: Tensor, uses: Uses, schemes: Mapping[Op, Scheme]) -> bool:
