@@ -115,6 +115,15 @@ def test_saved_plans_tell_it_too(encodings, tmp_path):
     assert load_plan(tmp_path / "plan.json", result.prepared).plans[0].given == result.plan.given
 
 
+def test_ranges_of_tensors_that_stay_float_are_told():
+    """With a kernel that fixes another scale it would be an error; without one nobody asks for it."""
+    model = build.float_cnn()
+    given = Ranges({"scores": Range(0, 9, "here"), "pool": Range(0, 4, "here")})
+    result = zeropoint.quantize(model, data=samples_for(model, 8), ranges=given, keep_float="SOFTMAX", effort="quick")
+    (note,) = [note for note in result.notes if "not used" in note]
+    assert note.endswith("kernels fix their scales: 'scores'")
+
+
 # What people see.
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ..affine import QuantParams
-from ..calibration import Range
+from ..calibration import Range, Ranges
 from ..graph.model import Tensor
 from ..graph.query import Use
 from ..ops import Bias, OpSpec
@@ -23,6 +23,21 @@ def with_origins(plans: Iterable[Plan], ranges: TensorRanges, ops: Mapping[str, 
     if not ranges.has_given:
         return tuple(plans)
     return tuple(replace(plan, origins=_origins(plan, ranges, ops)) for plan in plans)
+
+
+def unused_notes(plans: Iterable[Plan], given: Ranges, keys: Mapping[Tensor, str]) -> Iterator[str]:
+    """A note on ranges that a user gave for tensors which turn out to need none. Other tools' files have many such."""
+    used = {keys.get(tensor) for plan in plans for tensor in plan.given}
+    unused = [name for name in given.entries if name not in used]
+    if unused and not given.foreign:
+        what = "1 given range is" if len(unused) == 1 else f"{len(unused)} given ranges are"
+        more = "" if len(unused) <= LISTED else f" and {len(unused) - LISTED} more"
+        names = ", ".join(repr(name) for name in unused[:LISTED])
+        yield f"{what} not used, as these tensors stay float, or kernels fix their scales: {names}{more}"
+
+
+LISTED = 5
+"""Names in a note."""
 
 
 def _origins(plan: Plan, ranges: TensorRanges, ops: Mapping[str, OpSpec]) -> dict[Tensor | Use, Origin]:

@@ -30,7 +30,7 @@ from .fit import fit_scales, symmetric_uses
 from .given import clip_constants, default_notes, require_free
 from .masks import limit_to_what_counts
 from .match import Matcher, TargetAnswers, require_ranges
-from .origins import with_origins
+from .origins import unused_notes, with_origins
 from .placement import Placement
 from .plan import Constants, Form, Plan, Planned, Skipped
 from .poles import rounded_to_poles
@@ -261,6 +261,7 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
     require_free(made, request, prepared.keys)
     made = with_origins(made, ranges, request.ops)
     notes = (*reuse_notes(prepared.trained.packed, made), *request.ranges.notes(), *default_notes(made, ranges))
+    notes = (*notes, *unused_notes(made, request.ranges, prepared.keys))
     notes = (*notes, *swamped_notes(made, request.ops, ranges), *state_notes(made, request.interface, request.ops))
     planned = Planned(model, tuple(p for p in made if p.graph in whole or p.does_anything or p.skipped), notes)
     if request.strict:
