@@ -135,7 +135,7 @@ def test_errors_speak_of_arguments(digits):
         with pytest.raises((InvalidRecipe, InvalidSample), match=message):
             zeropoint.quantize(digits, **options)
     data = [np.zeros((1, 8, 8, 1), np.float32)]
-    with pytest.raises(UnsupportedOp, match="leave out strict=True"):
+    with pytest.raises(UnsupportedOp, match="omit strict=True"):
         zeropoint.quantize(digits, data=data, strict=True, keep_float="SOFTMAX")
 
 

@@ -100,7 +100,8 @@ def quantize(
         seed: The seed of the random choices at effort "max".
         progress: Called with the number of samples that have been calibrated.
         ops: The op table, such as `OPS | {"MY_OP": spec}`.
-        trusted: If false, the model runs in a child process, so that a damaged or hostile file cannot crash or hang it.
+        trusted: If false, the model runs in a child process, so that a damaged or hostile file cannot crash or hang
+            this one.
 
     Returns:
         The quantized model, the plan it was made by, the ops that stayed float and why, and how close it is to the

@@ -190,9 +190,9 @@ def test_values_inside_a_learned_range_move_its_scale():
 
 def test_low_bits_refuse_what_contradicts_them():
     model = small_net()
-    with pytest.raises(InvalidRecipe, match="leave out mode and recipe"):
+    with pytest.raises(InvalidRecipe, match="omit mode and recipe"):
         distill(model, samples_for(model, 4), "int16x8", train_bits="w2a8")
-    with pytest.raises(InvalidRecipe, match="leave out resume"):
+    with pytest.raises(InvalidRecipe, match="omit resume"):
         distill(model, samples_for(model, 4), train_bits="w4a8,w2a8", resume="run.npz")
     assert replace(TrainBits(4, 4)).at_least(TrainBits(8, 2)) == TrainBits(8, 4)
 

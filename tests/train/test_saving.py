@@ -108,7 +108,7 @@ def test_mixed_precision_multiplies_in_sixteen_bits(digits, images, net):
 
 def test_what_cannot_be_saved_is_refused(digits, images):
     stats = zeropoint.calibrate(digits, [x[None] for x in images["calibration"][:8]])
-    with pytest.raises(InvalidRecipe, match="another op table"):
+    with pytest.raises(InvalidRecipe, match="custom op table"):
         trainable(digits, "int8", stats, ops={**OPS}).get_config()
-    with pytest.raises(InvalidModel, match="no saved graph"):
+    with pytest.raises(InvalidModel, match="not a saved graph"):
         Trainable.from_config({"name": "x", "dtype": "float32", "tflite": "?"})

@@ -276,7 +276,7 @@ def test_inputs_go_by_place_or_by_name():
 def test_refusals_say_what_to_do(model, stats):
     with pytest.raises(InvalidRecipe, match="quantize=True"):
         export(trainable(model, quantize=False))
-    with pytest.raises(InvalidRecipe, match="nothing fits"):
+    with pytest.raises(InvalidRecipe, match="nothing matches"):
         trainable(model, "int8", stats, freeze=["nonesuch"])
     with pytest.raises(InvalidRecipe, match="integer arithmetic"):
         trainable(model, "dynamic", stats)

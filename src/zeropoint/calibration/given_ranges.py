@@ -163,7 +163,7 @@ def ranges_from_json(path: PathLike) -> Ranges:
     encodings = encodings_in(content, str(path))
     if encodings is not None:
         return Ranges({name: _encoded(each, origin) for name, each in encodings.items()}, foreign=True)
-    given = ranges_from(content, str(path)).entries  # whose errors say the whole path
+    given = ranges_from(content, str(path)).entries  # its errors state the full path
     return Ranges({name: replace(each, origin=origin) for name, each in given.items()})
 
 

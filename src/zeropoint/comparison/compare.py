@@ -128,7 +128,8 @@ def compare(
             model, as in calibration.
         progress: Called with the number of samples done.
         ops: The op table, if not the package's own.
-        trusted: If false, models run in a child process, so that a damaged or hostile file cannot crash or hang it.
+        trusted: If false, models run in a child process, so that a damaged or hostile file cannot crash or hang
+            this one.
         runtime: What runs the quantized model: "delegate", "optimized" or "reference" kernels of LiteRT, or "tflm"
             (TensorFlow Lite Micro).
 

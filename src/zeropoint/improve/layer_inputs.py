@@ -1,7 +1,7 @@
-"""What a layer reads, in the quantized model and in the float one, and the moments of it.
+"""The inputs of a layer, in the quantized model and in the float model, and their moments.
 
-Refined weights change what all layers behind them read, so the model is run anew for each layer. That need not begin
-with its inputs: what the samples are at one place of the graph is held, and the next run goes on from there.
+Refined weights change the inputs of all later layers, so the model is run again for each layer. That need not start at
+its inputs: the values of the samples at one point of the graph are kept, and the next run continues from there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOGETHER = 512
 
 @dataclass(frozen=True)
 class ColumnBlocks:
-    """The inputs of a layer in blocks of equal width, each of which is treated as a group by itself."""
+    """The inputs of a layer in blocks of equal width, each treated as a separate group."""
 
     inputs: int
 
@@ -48,7 +48,7 @@ class ColumnBlocks:
         return -(-self.inputs // self.count)
 
     def split(self, values: Array, fill: float = 0.0) -> Array:
-        """[groups, rows, inputs] as [groups * blocks, rows, width], the last block filled up."""
+        """Return [groups, rows, inputs] as [groups * blocks, rows, width], the last block padded."""
         if self.count == 1:
             return values
         groups, rows, inputs = values.shape
@@ -57,7 +57,7 @@ class ColumnBlocks:
         return np.ascontiguousarray(by_block).reshape(groups * self.count, rows, self.width)
 
     def join(self, values: Array) -> Array:
-        """The inverse of `split`."""
+        """Invert `split`."""
         if self.count == 1:
             return values
         blocks, rows, width = values.shape
@@ -67,19 +67,19 @@ class ColumnBlocks:
 
 @dataclass(frozen=True)
 class Pair:
-    """E[x x'] and E[f x'] [groups, inputs, inputs] of inputs x that were to be f."""
+    """E[x x'] and E[f x'] [groups, inputs, inputs] of inputs x that should be f."""
 
     second: Array
     cross: Array
 
     def missing(self, weights: Array) -> Array:
-        """E[(w . f - w . x) x'] [groups, inputs, outputs]: what a change of the weights should bring."""
+        """Return E[(w . f - w . x) x'] [groups, inputs, outputs]: what a change of the weights should achieve."""
         return np.asarray((self.cross - self.second).transpose(0, 2, 1) @ weights.transpose(0, 2, 1))
 
     def change(self, missing: Array, damping: float) -> Array:
-        """The change d [groups, inputs, outputs] of weights w for which (w + d) . x is close to w . f.
+        """Return the change d [groups, inputs, outputs] of weights w for which (w + d) . x is close to w . f.
 
-        As it is the change that is solved for, damping pulls towards the weights as they are, not towards zero.
+        Because the change is solved for, damping pulls towards the current weights, not towards zero.
         """
         inputs = self.second.shape[1]
         level = np.trace(self.second, axis1=1, axis2=2) / inputs
@@ -88,7 +88,7 @@ class Pair:
         return np.asarray(np.linalg.solve(damped, missing))
 
     def error(self, change: Array, missing: Array) -> float:
-        """By how much E[(w . f - (w + d) . x)**2] is larger than without the change."""
+        """Return by how much E[(w . f - (w + d) . x)**2] is larger than without the change."""
         return float(np.sum((self.second.astype(change.dtype) @ change - 2 * missing) * change, dtype=np.float64))
 
 
@@ -111,7 +111,8 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, samples: Iterable[tuple[Array, Array]], *, crossed: bool = True) -> Moments:
-        """Of pairs of x and f [groups, vectors, inputs], one for each sample; all samples count the same."""
+        """Return the moments of pairs of x and f [groups, vectors, inputs], one for each sample; all samples have equal
+        weight."""
         firsts, pending, count, vectors = [], list[tuple[Array, Array]](), 0, 0
         total: tuple[Array, Array] | None = None
 
@@ -140,12 +141,12 @@ class Moments(NamedTuple):
         return cls(first, total[0] / count, float_first, total[1] / count, vectors)
 
     def without_means(self, second: Array) -> Moments:
-        """With other second moments, and with means of zero, so that biases stay as they are."""
+        """Return the moments with other second moments, and with means of zero, so that biases stay unchanged."""
         first, float_first = np.zeros_like(self.first), np.zeros_like(self.float_first)
         return Moments(first, second, float_first, self.cross, self.vectors)
 
     def pair(self, has_bias: bool) -> Pair:
-        """The second moments; about the means if a bias takes care of these."""
+        """Return the second moments; central ones if a bias takes care of the means."""
         if not has_bias:
             return Pair(self.second, self.cross)
         means, dtype = self.first[:, None, :], self.second.dtype
@@ -155,9 +156,9 @@ class Moments(NamedTuple):
 
 
 class Frontier:
-    """How far a graph was run on samples: everything that the ops from `place` on read, of each of them.
+    """How far a graph has been run on samples: for each sample, everything that the ops from `place` on read.
 
-    Samples of one sequence, and graphs with a memory, are run from the start each time.
+    Samples of one sequence, and graphs with state, are run from the start each time.
     """
 
     def __init__(self, graph: Graph, rows: Sequence[Row], in_sequence: bool) -> None:
@@ -169,7 +170,8 @@ class Frontier:
         self._is_fixed = all(-1 not in (t.shape_signature or t.shape) for t in graph.inputs)
 
     def until(self, model: Model, graph: Graph, op: Op, slot: int) -> Stretch:
-        """What leads from here to the input of `op` at `slot`; `graph` is a version of the one that was run so far."""
+        """Return what leads from here to the input of `op` at `slot`; `graph` is a version of the one that was run so
+        far."""
         end, source = graph.ops.index(op), op.inputs[slot]
         assert source is not None
         start = live_tensors(graph, self.place)
@@ -191,7 +193,7 @@ class Frontier:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The ops between a frontier and a layer, and, where it `stops` there, what the frontier holds afterwards."""
+    """The ops between a frontier and a layer, and, if it `stops` there, what the frontier holds afterwards."""
 
     frontier: Frontier
     start: Sequence[Tensor]
@@ -201,11 +203,11 @@ class Stretch:
     stops: bool
 
     def another(self) -> Stretch:
-        """The same for another thread."""
+        """Return a copy for another thread."""
         return replace(self, runner=None if self.runner is None else self.runner.another())
 
     def run(self, number: int) -> Array:
-        """What the layer reads for the sample of this number. Each is run once."""
+        """Return the layer's input for the sample of this number. Each is run once."""
         row = self.frontier.rows[number]
         values = dict(zip(self.start, row, strict=True))
         if self.runner is not None:
@@ -216,7 +218,8 @@ class Stretch:
 
 
 def live_tensors(graph: Graph, place: int) -> list[Tensor]:
-    """What was made of samples before the op at `place` and is read from there on; at the beginning, the inputs."""
+    """Return tensors computed from samples before the op at `place` and read from there on; at the beginning, the
+    inputs."""
     if not place:
         return list(graph.inputs)
     made = {*graph.inputs, *(t for op in graph.ops[:place] if not _unpacks(op) for t in op.outputs)}
@@ -225,12 +228,13 @@ def live_tensors(graph: Graph, place: int) -> list[Tensor]:
 
 
 def _stretch_ops(graph: Graph, start: int, end: int) -> list[Op]:
-    """The ops of a stretch, behind those that unpack what they read: samples have no part in that."""
+    """Return the ops of a stretch, preceded by those that dequantize their constants, which do not depend on
+    samples."""
     ops = [op for op in graph.ops[start:end] if not _unpacks(op)]
     read = {t for op in ops for t in op.inputs}
     return [*(op for op in graph.ops[:end] if _unpacks(op) and not read.isdisjoint(op.outputs)), *ops]
 
 
 def _unpacks(op: Op) -> bool:
-    """Whether it makes floats of a constant. LiteRT's delegate (2.3) cannot give what it unpacks as an output."""
+    """Whether the op dequantizes a constant. LiteRT's delegate (2.3) cannot return dequantized constants as outputs."""
     return op.kind == "DEQUANTIZE" and op.inputs[0] is not None and op.inputs[0].data is not None

@@ -1,12 +1,12 @@
-"""Inputs that a network was probably made for, where there is no data: its first layer's biases speak of them.
+"""Estimates the inputs that a network was probably made for, without data, from the biases of its first layer.
 
-A layer is trained, or normalized, so that what it makes of its usual inputs is spread around zero: W E[x] + b is small.
-So E[x] solves W m = -b, as far as that has a solution that is likely: one that is much the same for all inputs,
+A layer is trained, or normalized, so that its outputs for usual inputs are centred around zero: W E[x] + b is small. So
+E[x] solves W m = -b, as far as that has a plausible solution: one that is nearly the same for all inputs,
 
     m = c + d, with c and d of least |W (c + d) + b|**2 + k |d|**2.
 
-If the constant c alone takes away most of the biases, one number explains many, and that is no accident. Else nothing
-is known of the inputs but how large they have to be to matter beside the biases.
+If the constant c alone explains most of the biases, one number explains many, which is no accident. Otherwise nothing
+is known about the inputs except how large they must be to matter relative to the biases.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from ..sources.ports import Row, entries
 from .made_up_inputs import noise, waves
 
 EVEN = 0.05
-"""How much an uneven mean has to explain: the root of k above, as a part of the largest singular value of W."""
+"""How much an uneven mean has to explain: the root of k above, relative to the largest singular value of W."""
 
 EXPLAINED = 0.5
-"""The part of the biases' squares that a constant must take away to count as known."""
+"""The share of the biases' squares that a constant must explain to count as known."""
 
 SPREADS = (0.1, 0.3, 1.0)
-"""How far inputs are from their mean, beside the size of that."""
+"""The deviation of inputs from their mean, relative to its magnitude."""
 
 
 @dataclass(frozen=True, eq=False)
 class InputLevel:
-    """The mean of an input, one number for all elements or for each channel or element, and how large it is.
+    """The mean of an input, one number for all elements or for each channel or element, and its magnitude.
 
-    It `is_known` if biases tell it; if not, the mean is zero.
+    It `is_known` if the biases determine it; otherwise the mean is zero.
     """
 
     mean: Array
@@ -48,9 +48,9 @@ class InputLevel:
 
 
 def likely_rows(model: Model, ops: Mapping[str, OpSpec], count: int, seed: int = 0) -> tuple[list[Row], bool]:
-    """Made-up inputs, half of them noise and half waves, and whether their mean is known.
+    """Return synthetic inputs, half of them noise and half waves, and whether their mean is known.
 
-    There are none for models that have more than one input, or one that is no float.
+    There are none for models with more than one input, or with an input that is not float.
     """
     graphs = {entry.graph for entry in entries(model)}
     inputs = [t for graph in graphs for t in graph.inputs]
@@ -58,10 +58,10 @@ def likely_rows(model: Model, ops: Mapping[str, OpSpec], count: int, seed: int =
         return [], False
     shape, rng = tuple(max(1, d) for d in inputs[0].shape), np.random.default_rng(seed)
     level = input_level(next(iter(graphs)), ops)
-    if level.mean.size not in (1, shape[-1], math.prod(shape)):  # what the layer reads was put together in another way
+    if level.mean.size not in (1, shape[-1], math.prod(shape)):  # the layer's input was assembled in another way
         level = InputLevel(np.zeros(1), level.size, is_known=False)
     mean = level.mean.reshape(shape) if level.mean.size == math.prod(shape) else level.mean
-    # Along a vector, which has no other axis, neighbours are alike as well.
+    # Neighbours are similar along a vector, too, which has no other axis.
     flat = shape if len(shape) > 2 else (math.prod(shape), 1)
     rows: list[Row] = []
     for number in range(count):
@@ -73,13 +73,13 @@ def likely_rows(model: Model, ops: Mapping[str, OpSpec], count: int, seed: int =
 
 
 def input_level(graph: Graph, ops: Mapping[str, OpSpec]) -> InputLevel:
-    """What the first layer that reads the only input of `graph` says about it."""
+    """Return what the first layer that reads the only input of `graph` says about it."""
     weights, bias = _first_layer(graph, ops)
     if weights is None or bias is None or not bias.any():
         return InputLevel(np.zeros(1), 1.0, False)
-    matrix = weights.sum(axis=2)  # every tap meets the same mean
+    matrix = weights.sum(axis=2)  # every tap reads the same mean
     constant = matrix.sum(axis=1)
-    # Without d, c is a quotient; what it takes away of b is the square of a cosine.
+    # Without d, c is a quotient; the share of b that it explains is the square of a cosine.
     explained = float(constant @ bias) ** 2 / max(float((constant @ constant) * (bias @ bias)), 1e-30)
     if explained < EXPLAINED:
         return InputLevel(np.zeros(1), float(np.sqrt((bias @ bias) / max(float(np.sum(weights**2)), 1e-30))), False)
@@ -92,7 +92,8 @@ def input_level(graph: Graph, ops: Mapping[str, OpSpec]) -> InputLevel:
 
 
 def _first_layer(graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[Array | None, Array | None]:
-    """The weights [outputs, inputs, taps] and the biases of the layer that the input reaches, moved but not changed."""
+    """Return the weights [outputs, inputs, taps] and the biases of the first layer that the input reaches, moved but
+    unchanged."""
     same = set(graph.inputs)
     for op in graph.ops:
         spec = ops.get(op.kind)

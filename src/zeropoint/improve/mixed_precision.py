@@ -1,8 +1,8 @@
-"""Mixed precision: where few bits are asked for, the layers that they cost most are held in 8 bits.
+"""Mixed precision: if few bits are requested, the layers that lose most get 8 bits.
 
-What a layer costs is measured with it alone in few bits and all others in 8: such errors are small, so they add up. A
-layer is widened if that brings more for its bytes than one more bit for all layers would. Without data that is measured
-on likely inputs (`without_data`); where there are none, the relative error of a layer's weights stands for it.
+The cost of a layer is measured with it alone in few bits and all others in 8: such errors are small, so they add up. A
+layer is widened if that gains more per byte than one more bit for all layers would. Without data, the relative error of
+a layer's weights is used instead.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ DB_PER_BIT = 6.02
 """One more bit for all weights halves their rounding errors."""
 
 MOST_GROWTH = 0.25
-"""Part of the bytes of all weights of few bits that may be added to them."""
+"""Maximum growth of the low-bit weights, as a share of their bytes."""
 
 ENDS_COUNT = 4.0
-"""How much more errors of the first and last layers count where nothing is measured: what the first ones lose no other
-layer can regain, and nothing averages what the last ones add."""
+"""Extra weight of errors of the first and last layers if nothing is measured: no other layer can recover what the first
+ones lose, and nothing averages out what the last ones add."""
 
 
 @dataclass(frozen=True)
 class NarrowLayer:
-    """Weights of few bits and the ops that read them: the bytes they take, and how many more in 8 bits."""
+    """Low-bit weights and the ops that read them: their bytes, and how many more in 8 bits."""
 
     uses: tuple[Use, ...]
     form: QuantParams
@@ -49,7 +49,7 @@ class NarrowLayer:
 
 @dataclass(frozen=True)
 class Widening:
-    """The layers that are held in 8 bits, out of so many, and how they were chosen where that was not by data."""
+    """The layers that get 8 bits, and the number of all layers."""
 
     layers: tuple[NarrowLayer, ...]
     of: int
@@ -60,14 +60,14 @@ class Widening:
         return frozenset(op for layer in self.layers for op in layer.ops)
 
     def text(self, gain: float | None = None) -> str:
-        """`2 of 28 layers in 8 bits: +3.1 kB, +6.1 dB`."""
+        """Return a description: `2 of 28 layers in 8 bits: +3.1 kB, +6.1 dB`."""
         growth = sum(layer.growth for layer in self.layers)
         brought = self.chosen_by if gain is None else f"{gain:+.1f} dB"
         return f"{len(self.layers)} of {self.of} layers in 8 bits: +{size_text(growth)}, {brought}"
 
 
 def narrow_layers(planned: Planned, recipe: Recipe) -> list[NarrowLayer]:
-    """The weights of fewer than 8 bits whose width the recipe leaves to us."""
+    """Return the weights of fewer than 8 bits whose width the recipe leaves open."""
     found: dict[tuple[Buffer | None, Form], list[Use]] = {}
     for plan in planned.plans:
         for use, form in _held(plan):
@@ -89,7 +89,8 @@ def _held(plan: Plan) -> Iterator[tuple[Use, Form]]:
 def measured_harms(
     layers: Sequence[NarrowLayer], error: Callable[[Widening], float], report: Progress
 ) -> tuple[dict[NarrowLayer, float], float]:
-    """What each layer adds, alone in few bits, to the error of the model with all of them in 8; and that error."""
+    """Return the error that each layer adds, alone in few bits, to that of the model with all of them in 8; and that
+    error."""
     rest, harms = error(Widening((*layers,), len(layers))), {}
     for done, layer in enumerate(layers, 1):
         others = tuple(other for other in layers if other is not layer)
@@ -101,7 +102,8 @@ def measured_harms(
 def worth_widening(
     harms: Mapping[NarrowLayer, float], rest: float = 0.0, db_per_bit: float = DB_PER_BIT
 ) -> Widening | None:
-    """The layers to hold in 8 bits, given the squared error that each adds to the `rest`; None if there is none."""
+    """Return the layers to widen to 8 bits, given the squared error that each adds to the `rest`; None if there are
+    none."""
     size, grown, chosen = sum(layer.size for layer in harms), 0, []
     error = rest + sum(harms.values())
     for layer in sorted(harms, key=lambda layer: -harms[layer] / max(1, layer.growth)):
@@ -118,7 +120,7 @@ def worth_widening(
 def weight_errors(
     layers: Iterable[NarrowLayer], planned: Planned, ops: Mapping[str, OpSpec]
 ) -> dict[NarrowLayer, float]:
-    """The relative squared errors of weights, those of the first and last layers counted more."""
+    """Return the relative squared errors of weights, those of the first and last layers weighted more."""
     ends = {op for plan in planned.plans for op in first_and_last(plan.graph, ops)}
     errors = {}
     for layer in layers:
@@ -129,7 +131,7 @@ def weight_errors(
 
 
 def first_and_last(graph: Graph, ops: Mapping[str, OpSpec]) -> set[Op]:
-    """The layers before which, or behind which, there is no other on some way through the graph."""
+    """Return the layers before or after which there is no other on some path through the graph."""
     layers = {op for op in graph.ops if (spec := ops.get(op.kind)) is not None and spec.layout is not None}
     uses = Uses(graph)
 

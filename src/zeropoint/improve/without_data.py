@@ -1,4 +1,4 @@
-"""Weights of few bits without data: which layers need 8, and how the others are rounded, is tried on likely inputs."""
+"""Low-bit weights without data: decides on likely inputs which layers need 8 bits, and how the others are rounded."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from .likely_inputs import likely_rows
 from .mixed_precision import DB_PER_BIT, NarrowLayer, measured_harms, narrow_layers, weight_errors, worth_widening
 
 REFINED, REFINING_MACS = 1024, 1e11
-"""For how many likely inputs weights are rounded, and how much work runs for that may be; with fewer, they are rounded
-by themselves."""
+"""Number of likely inputs for which weights are rounded, and the work that their runs may take; with fewer, weights are
+rounded independently."""
 
 JUDGED, JUDGING_MACS = (4, 48), 1e11
-"""On how many likely inputs it is measured what few bits cost each layer, and how much work that may be."""
+"""Number of likely inputs on which the cost of few bits is measured for each layer, and the work this may take."""
 
 CHEAPER = 0.5
-"""What bytes cost in decibels, beside what they cost where there is data: made-up inputs show only part of the harm."""
+"""Price of bytes in decibels, relative to that with data: synthetic inputs show only part of the error."""
 
 
 def with_chosen_bits(candidate: Candidate) -> tuple[Candidate, tuple[str, ...]]:
-    """With 8 bits for some layers and better roundings for others, as far as likely inputs tell; notes about it."""
+    """Return the candidate with 8 bits for some layers and better roundings for others, according to likely inputs;
+    with notes."""
     layers = narrow_layers(candidate.planned, candidate.request.recipe)
     if not layers:
         return candidate, ()
-    with contextlib.suppress(ZeropointError):  # its shapes do not run as they are recorded
+    with contextlib.suppress(ZeropointError):  # the model does not run with its recorded shapes
         return _on_likely_inputs(candidate, layers)
     return _by_weight_errors(candidate, layers)
 
@@ -76,5 +77,5 @@ def _refiner(candidate: Candidate, rows: Sequence[Row]) -> Refiner:
 
 
 def _is_dense(layers: Sequence[NarrowLayer], ops: Mapping[str, OpSpec]) -> bool:
-    """Whether no layer has windows. Where there are some, that neighbours are alike (SQuant) is known better."""
+    """Whether no layer has windows. With windows, SQuant's assumption that neighbours are similar is more reliable."""
     return not any(isinstance(ops[op.kind].layout, Convolution) for layer in layers for op in layer.ops)

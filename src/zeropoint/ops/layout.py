@@ -161,7 +161,8 @@ class Layout:
         return np.asarray(np.einsum("gok,gk->go", matrix, patch).reshape(-1))
 
     def is_depthwise(self, op: Op) -> bool:
-        """Whether each output channel reads one of several input channels: there is nothing to sum over channels."""
+        """Whether each output channel reads only one of several input channels, so that nothing is summed over
+        channels."""
         return 1 < self._groups(op) == _operand(op, self.data).shape[-1]
 
     def macs(self, op: Op) -> int:

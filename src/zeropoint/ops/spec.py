@@ -185,7 +185,7 @@ class Trait(Flag):
     RANKS = auto()  # only the order of its inputs matters, not their distance
     RECURRENT = auto()  # computes step by step, keeping a state
     CASTS = auto()  # converts between types
-    VIEW = auto()  # its output is the bytes of its input in another shape
+    VIEW = auto()  # its output has the bytes of its input, in another shape
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ class Evidence:
         return None if self.seen is None else self.seen.tensors.get(self.names[tensor])
 
     def detail(self, tensor: Tensor, row: TensorRow) -> TensorDetail:
-        """All that is known of a tensor. One that was converted has the name of its float with the type behind it."""
+        """Return all that is known of a tensor. A converted one has the name of its float, followed by the type."""
         name = self.names[tensor]
         given = None if tensor.params is None else self._given.get(name.removesuffix(f"/{tensor.dtype.label}"))
         return replace(tensor_detail(name, tensor, row, self.stats_of(tensor)), given=given)

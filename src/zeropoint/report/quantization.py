@@ -126,7 +126,7 @@ def _print_repairs(result: Result, printer: Printer) -> None:
 
 
 def print_plans(result: Result, console: Console) -> None:
-    """Everything that was decided, tensor by tensor, and what was given for tensors that the model does not have."""
+    """Print all decisions, tensor by tensor, and ranges given for tensors that the model does not have."""
     printer = Printer(console)
     for line in (line for plan in result.plans for line in str(plan).split("\n")):
         printer.line(line)

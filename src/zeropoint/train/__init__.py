@@ -1,6 +1,6 @@
-"""Quantization-aware training of any `.tflite`, on Keras 3: what was trained is what is deployed.
+"""Quantization-aware training of any `.tflite` on Keras 3: what is trained is what is deployed.
 
-Keras is imported when a name below is first used; its backend is chosen by KERAS_BACKEND, as always.
+Keras is imported when a name below is first used; its backend is selected by KERAS_BACKEND, as always.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .parity_by_op import OpParity as OpParity
     from .parity_by_op import op_parity as op_parity
 
-# Where public names live.
+# The module of each public name.
 _HOMES = {
     "deployment": ("Parity", "export", "parity"),
     "distillation": ("Distilled", "Goal", "distill"),
@@ -46,7 +46,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 BACKENDS = ("tensorflow", "jax", "torch")
-"""Of what is installed, the first is used unless KERAS_BACKEND says otherwise: the quickest on a CPU comes first."""
+"""Backends by preference, fastest on a CPU first: the first installed one is used unless KERAS_BACKEND is set."""
 
 __all__ = [*_HOME_OF]
 
@@ -63,7 +63,7 @@ def __getattr__(name: str) -> Any:
 
 
 def require_keras(what: str = "training") -> None:
-    """Raise unless Keras can be imported with some backend; choose one if the user has not."""
+    """Raise unless Keras can be imported with some backend; select one if the user has not."""
     if "keras" in sys.modules:
         return
     chosen = os.environ.get("KERAS_BACKEND")
@@ -77,7 +77,7 @@ def require_keras(what: str = "training") -> None:
 
 
 def start_keras() -> None:
-    """Import Keras and let its backend look for devices, without what that prints."""
+    """Import Keras and let its backend look for devices, suppressing its output."""
     from ..streams import quiet_stderr
 
     require_keras()
@@ -88,6 +88,6 @@ def start_keras() -> None:
 
 
 def _has_settings() -> bool:
-    """Whether a file of the user's tells Keras its backend."""
+    """Whether the user's Keras configuration file selects a backend."""
     home = os.environ.get("KERAS_HOME")
     return (Path.home() / ".keras" if home is None else Path(home)).joinpath("keras.json").is_file()

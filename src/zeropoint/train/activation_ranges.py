@@ -1,7 +1,7 @@
-"""The ranges of all groups of a plan, as vectors: a few small computations for each step, however many tensors.
+"""The ranges of all groups of a plan, as vectors: a few small computations per step, however many tensors.
 
-They are either learned, or follow the extremes of what flows through. Learned ends are kept as multiples of what they
-were at first, so that one learning rate suits them all.
+They are either learned, or follow the extremes of the activations. Learned ends are stored relative to their initial
+values, so that one learning rate suits them all.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .backend import AddWeight, array_of, new_variable
 from .fake_quant import NudgedRange, QuantSettings, nudge, straight_through
 
 SLOWNESS = 2.0**-5
-"""Relative to their size, ranges move by this share of what weights move by: they are nearly right from the start, and
-every value that flows depends on them."""
+"""Learning rate of ranges relative to that of weights: they are nearly right from the start, and every activation
+depends on them."""
 
 SLOWNESS_OF_FEW = 2.0**-1
-"""The same for ranges of few levels: where the highest should be is for training to find."""
+"""The same for ranges with few levels: training has to find where the highest should be."""
 
 NARROWEST = 2.0**-12
-"""The least width of a range, as a share of what it was at first: a width of nothing has no scale."""
+"""Minimum width of a range, relative to its initial width: an empty range has no scale."""
 
 NARROWEST_OF_FEW = 2.0**-5
 
 
 @dataclass(frozen=True)
 class GroupVectors:
-    """What the plan says of its groups, a column for each: `ends` are the low and high that ranges start from."""
+    """What the plan says about its groups, one column each: `ends` are the initial low and high of the ranges."""
 
     ends: Array
     limits: Array
@@ -64,12 +64,12 @@ class GroupVectors:
         )
 
     def tensors(self) -> GroupVectors:
-        """The same as tensors of the backend, to be computed with: PyTorch does not mix with NumPy."""
+        """Return the vectors as backend tensors: PyTorch does not mix with NumPy."""
         return GroupVectors(*(ops.convert_to_tensor(getattr(self, f.name)) for f in fields(self)))
 
 
 class ActivationRanges:
-    """Variables of the ranges, what they stand for at this step, and their update."""
+    """The variables of the ranges, their values at the current step, and their update."""
 
     def __init__(
         self, groups: Sequence[Group], bits: Sequence[int], settings: QuantSettings, add_weight: AddWeight
@@ -77,7 +77,7 @@ class ActivationRanges:
         self.groups, self.bits, self.settings = tuple(groups), tuple(bits), settings
         self.known = GroupVectors.of(groups, bits)
         self.learned = settings.ranges == "learned"
-        # What is used once frozen, and what averages and last values are kept in: lows and highs.
+        # Lows and highs that are used once frozen, and that hold averages and last values.
         self.tracked = new_variable(add_weight, "range_ends", self.known.ends)
         self.frozen = new_variable(add_weight, "ranges_frozen", np.zeros((), np.float32))
         self.updates = new_variable(add_weight, "range_updates", np.zeros((), np.float32))
@@ -87,23 +87,23 @@ class ActivationRanges:
             self.multiples = new_variable(add_weight, "range_multiples", multiples, trainable=True)
 
     def lowest(self, group: int) -> int:
-        """The integer of the lowest level; the highest is that of the type, where kernels saturate."""
+        """Return the integer of the lowest level; the highest is that of the type, where kernels saturate."""
         return self.groups[group].params.dtype.max - int(self.known.steps[group])
 
     def freeze(self) -> None:
-        """From now on ranges stay as they are."""
+        """Keep the ranges fixed from now on."""
         if self.multiples is not None:
             self.tracked.assign(array_of(self._learned_ends()))
         self.frozen.assign(np.float32(1.0))
 
     def is_frozen(self, step: Any) -> Any:
-        """1 where ranges stay as they are from now on."""
+        """Return 1 if ranges are fixed at this step, otherwise 0."""
         after = self.settings.freeze_after
         flag = ops.convert_to_tensor(self.frozen)
         return flag if after is None else ops.maximum(flag, ops.cast(step >= after, "float32"))
 
     def ends(self, step: Any) -> tuple[Any, Any]:
-        """Low and high of each group at this step, before zero is put on the grid."""
+        """Return low and high of each group at this step, before zero is put on the grid."""
         ends = ops.convert_to_tensor(self.tracked)
         if self.multiples is not None:
             ends = ops.where(self.is_frozen(step) > 0, ends, self._learned_ends())
@@ -113,7 +113,7 @@ class ActivationRanges:
         return ops.multiply(ops.convert_to_tensor(self.multiples), ops.convert_to_tensor(self.known.unit))
 
     def _legal(self, low: Any, high: Any) -> tuple[Any, Any]:
-        """Zero in the range, symmetric ones symmetric, fixed ones as prescribed, none without a width."""
+        """Return ranges that include zero, are symmetric or fixed where prescribed, and are never empty."""
         known = self.known.tensors()
         low = ops.where(known.few, 0.0, ops.minimum(ops.maximum(low, known.limits[0]), 0.0))
         high = ops.maximum(ops.minimum(high, known.limits[1]), 0.0)
@@ -124,7 +124,7 @@ class ActivationRanges:
         return ops.where(known.movable, low, known.ends[0]), ops.where(known.movable, high, known.ends[1])
 
     def nudged(self, step: Any) -> list[NudgedRange]:
-        """The grid of each group at this step. One that has not moved has the scale that it started with, exactly."""
+        """Return the grid of each group at this step. A range that has not moved has exactly its initial scale."""
         if not self.groups:
             return []
         known, (low, high) = self.known.tensors(), self.ends(step)
@@ -137,7 +137,7 @@ class ActivationRanges:
         return [NudgedRange(*of_group) for of_group in zip(*parts, strict=True)]
 
     def update(self, extremes: Sequence[Any], step: Any) -> None:
-        """After a training step: `extremes` are the low and high of each group in this batch."""
+        """Update the ranges after a training step: `extremes` are the low and high of each group in this batch."""
         if not self.groups:
             return
         frozen, before = self.is_frozen(step), ops.convert_to_tensor(self.tracked)
@@ -146,7 +146,7 @@ class ActivationRanges:
         self.updates.assign(self.updates + 1.0 - frozen)
 
     def _averaged(self, before: Any, now: Any) -> Any:
-        """before + (now - before) * share; without calibration to start from, the share is larger at first."""
+        """Return before + (now - before) * share; without calibration to start from, the share is larger at first."""
         if self.settings.ranges == "last":
             return now
         share = 1.0 - self.settings.decay
@@ -155,9 +155,9 @@ class ActivationRanges:
         return before + (now - before) * share
 
     def deployed(self, step: Any) -> list[QuantParams]:
-        """The parameters that each group is deployed with: those that `nudged` gives, as integers and scales.
+        """Return the parameters that each group is deployed with: those of `nudged`, as integers and scales.
 
-        A range that has not moved has those that it started with, to the last bit.
+        A range that has not moved has its initial parameters, to the last bit.
         """
         moved = (np.stack([array_of(end) for end in self.ends(step)]) != self.known.ends).any(axis=0)
         return [

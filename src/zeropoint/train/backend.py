@@ -1,4 +1,4 @@
-"""Between NumPy and the backend that Keras computes with."""
+"""Conversion between NumPy and the backend of Keras."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ AddWeight = Callable[..., Any]
 """`add_weight` of a Keras layer or model."""
 
 LayerOf = Callable[[Op | None], AddWeight]
-"""Where the variables of an op belong; those of None belong to all."""
+"""Returns the layer of an op's variables; None stands for variables that all ops share."""
 
 
 def variable_name(name: str) -> str:
-    """A tensor's name as Keras takes it, without slashes; of several joined by semicolons, the first."""
+    """Return a tensor's name in a form that Keras accepts, without slashes; of several joined by semicolons, the
+    first."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name.split(";")[0]).strip("_") or "unnamed"
 
 
 def backend_versions() -> tuple[str, str]:
-    """What a trained model depends on besides its inputs: Keras's version, and what it computes with."""
+    """Return what a trained model depends on besides its inputs: the versions of Keras and of its backend."""
     return keras.__version__, keras.backend.backend()
 
 
 def array_of(value: Any) -> Array:
-    """A tensor or variable as a NumPy array, converted such that NumPy 2 does not warn (Keras 3.15 would let it)."""
+    """Convert a tensor or variable to a NumPy array without a NumPy 2 warning (which Keras 3.15 would cause)."""
     held = ops.copy(value.value) if isinstance(value, keras.Variable) else value
     if hasattr(held, "detach"):  # PyTorch
         return np.asarray(held.detach().cpu().numpy())
@@ -39,7 +40,7 @@ def array_of(value: Any) -> Array:
 
 
 def new_variable(add_weight: AddWeight, name: str, value: Array, *, trainable: bool = False) -> Any:
-    """A float variable that starts as `value`; it stays float32 in mixed precision."""
+    """Return a float variable with the initial `value`; it stays float32 in mixed precision."""
     options = {"dtype": "float32", "autocast": False, "trainable": trainable, "name": name}
     variable = add_weight(shape=value.shape, initializer="zeros", **options)
     variable.assign(value)
@@ -47,13 +48,13 @@ def new_variable(add_weight: AddWeight, name: str, value: Array, *, trainable: b
 
 
 def held_type(dtype: DType) -> str:
-    """The backend's name for a type. JAX holds no numbers of 64 bits unless told to."""
+    """Return the backend's name for a type. JAX has no 64-bit types unless enabled."""
     wide = dtype.bits == 64 and keras.backend.backend() == "jax"
     return dtype.label.replace("64", "32") if wide else dtype.label
 
 
 def wide_type() -> str:
-    """What holds whole numbers of more than 24 bits, where the backend has it."""
+    """Return the type for whole numbers of more than 24 bits, if the backend has one."""
     return held_type(DType.FLOAT64)
 
 
@@ -62,11 +63,11 @@ def has_fused_clip_gradient() -> bool:
 
 
 def fused_clip_gradient(above: Any, k: Any, low: Any, high: Any, bits: int) -> tuple[Any, Any, Any]:
-    """What reaches `k`, `low` and `high` of the gradient of clip(round(k), low, high), in one op.
+    """Return the gradient of clip(round(k), low, high) with respect to `k`, `low` and `high`, in one op.
 
-    It is that of TensorFlow's fake quantization to `bits` bits, which moves the ends onto its grid first: those of a
-    grid with steps of one stay where they are, and so do ends that start at zero. Composed of comparisons and
-    selections, which TensorFlow does not vectorize, it takes three times as long.
+    It is that of TensorFlow's fake quantization to `bits` bits, which first moves the ends onto its grid: those of a
+    grid with steps of one stay unchanged, and so do ends that start at zero. Composed of comparisons and selections,
+    which TensorFlow does not vectorize, it would take three times as long.
     """
     from tensorflow import raw_ops
 

@@ -1,4 +1,4 @@
-"""A training run in a file, to go on from after an interruption."""
+"""Stores a training run in a file, to resume it after an interruption."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from .backend import array_of
 
 @dataclass(frozen=True)
 class StateCheck:
-    """Of a state on held-back samples: what it is judged by, over all and in parts, and what else Keras says."""
+    """The evaluation of a state on held-back samples: the score it is judged by, over all and in parts, and Keras's
+    logs."""
 
     value: float
     parts: tuple[float, ...]
     logs: Mapping[str, float] = field(default_factory=dict)
-    agreements: tuple[float, ...] = ()  # how often student and teacher choose the same class, in each part
+    agreements: tuple[float, ...] = ()  # how often student and teacher predict the same class, in each part
 
 
 @dataclass
 class Progressed:
-    """How far training has come: the checks so far, and the best state."""
+    """The progress of training: the checks so far, and the best state."""
 
     step: int = 0
     history: list[tuple[int, float]] = field(default_factory=list)
@@ -43,7 +44,7 @@ class Progressed:
 
 @dataclass(frozen=True)
 class Restored:
-    """What a file held, besides the variables of the model."""
+    """What a file contained, besides the variables of the model."""
 
     progressed: Progressed
     average: list[Array]
@@ -51,13 +52,14 @@ class Restored:
 
 @dataclass(frozen=True)
 class TrainingCheckpoint:
-    """One file, written at each check. `asked` is how training was asked for, which has to be the same."""
+    """One file, written at each check. `asked` describes how training was requested, which must be the same to
+    resume."""
 
     path: PathLike
     asked: str
 
     def write(self, distiller: Any, done: Progressed, average: Sequence[Array]) -> None:
-        """All variables, those of the optimizer too, the average and the best state."""
+        """Write all variables, including those of the optimizer, the average and the best state."""
         known = {"run": self._identity(distiller), "step": done.step, "history": done.history}
         known |= {"best_step": done.best_step, "best": done.best.value, "parts": done.best.parts}
         arrays = {"known": np.array(json.dumps(known))}
@@ -73,7 +75,7 @@ class TrainingCheckpoint:
         write_whole(self.path, [buffer.getvalue()], overwrite=True)
 
     def read(self, distiller: Any) -> Restored | None:
-        """Bring the student and the optimizer to where the file left them; None if there is no file yet."""
+        """Restore the student and the optimizer from the file; None if there is no file yet."""
         if not Path(self.path).exists():
             return None
         try:
@@ -85,12 +87,10 @@ class TrainingCheckpoint:
             done = Progressed(int(known["step"]), history, int(known["best_step"]), best)
             run = known["run"]
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise InvalidRecipe(
-                f"{self.path} is no training run that was left ({error}); choose another name"
-            ) from None
+            raise InvalidRecipe(f"{self.path} is not a saved training run ({error}); choose another name") from None
         if run != self._identity(distiller):
             raise InvalidRecipe(
-                f"{self.path} holds a run of another model, or with other settings; repeat what it was begun with, or "
+                f"{self.path} holds a run of another model, or with other settings; repeat the original command, or "
                 "choose another name"
             )
         distiller.optimizer.build(distiller.trainable_variables)
@@ -102,11 +102,11 @@ class TrainingCheckpoint:
         return Restored(done, [held[f"average_{k}"] for k in range(count)])
 
     def remove(self) -> None:
-        """Training is done: there is nothing to go on with."""
+        """Remove the file when training is done."""
         Path(self.path).unlink(missing_ok=True)
 
     def _identity(self, distiller: Any) -> str:
-        """Of the model and of how it is trained."""
+        """Return an identity of the model and of how it is trained."""
         blueprint = distiller.student.blueprint
         model = fingerprint(blueprint.planned.model)
         shapes = [tuple(v.shape) for v in distiller.student.weights]
@@ -115,7 +115,7 @@ class TrainingCheckpoint:
 
 
 def plain_text(value: Any) -> str:
-    """A dataclass as text that is the same in another process: Keras's objects by their class."""
+    """Return a dataclass as text that is the same in another process: Keras objects by their class."""
     if is_dataclass(value):
         return " ".join(f"{f.name}={plain_text(getattr(value, f.name))}" for f in fields(value))
     if isinstance(value, tuple | list):

@@ -1,6 +1,6 @@
-"""What was trained, as a model file, and how closely the two agree.
+"""Exports what was trained as a model file, and measures how closely the two agree.
 
-Exporting carries out the plan that was trained, with the learned ranges and weights in the places of the first ones.
+Exporting executes the plan that was trained, with the learned ranges and weights instead of the initial ones.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from .fake_quant_graph import FakeQuantGraph
 from .network import Trainable
 
 FLOAT_UNIT = 1 / 256
-"""What counts as one unit of a float output: a step of 8 bits between 0 and 1."""
+"""One unit of a float output: an 8-bit step between 0 and 1."""
 
 
 def export(trained: Trainable, *, input_type: TypeLike = "float32", output_type: TypeLike = "float32") -> Result:
-    """The quantized model, made without calibration. Types are those that callers of it see."""
+    """Return the quantized model, made without calibration. `input_type` and `output_type` are those that its callers
+    see."""
     blueprint = trained.blueprint
     if not blueprint.quantize:
         raise InvalidRecipe("this graph was built without quantization; build it with quantize=True to export it")
@@ -40,7 +41,7 @@ def export(trained: Trainable, *, input_type: TypeLike = "float32", output_type:
         raise UnsupportedOp(
             "kernels cannot compute with the ranges that were learned:",
             *(f"  {s}" for s in refused),
-            "train with ranges that stay as they are (freeze_after=0), or keep these ops float in the recipe",
+            "train with fixed ranges (freeze_after=0), or keep these ops float in the recipe",
         )
     made = {plan.graph: plan for plan, _ in settled}
     made[blueprint.plan.graph] = with_interface(made[blueprint.plan.graph], interface)
@@ -49,7 +50,7 @@ def export(trained: Trainable, *, input_type: TypeLike = "float32", output_type:
 
 
 def _learned(graph: FakeQuantGraph, step: int) -> Plan:
-    """The plan with learned ranges and constants."""
+    """Return the plan with learned ranges and constants."""
     plan = graph.blueprint.plan
     learned = zip(plan.groups, graph.ranges.deployed(step), strict=True)
     values, keys, grids = dict(plan.constants.values), dict(plan.constants.keys), dict(plan.constants.grids)
@@ -69,7 +70,8 @@ def _learned(graph: FakeQuantGraph, step: int) -> Plan:
 
 @dataclass(frozen=True)
 class Parity:
-    """Of one output: how many elements were compared, which shares agree exactly and within one unit, the worst."""
+    """The agreement of one output: how many elements were compared, the shares that agree exactly and within one unit,
+    and the worst difference."""
 
     name: str
     elements: int
@@ -79,7 +81,7 @@ class Parity:
 
     @classmethod
     def of(cls, name: str, gaps: Array) -> Parity:
-        """`gaps` are differences in units."""
+        """Return the agreement from differences in units."""
         units = np.round(gaps)
         return cls(name, gaps.size, float((units == 0).mean()), float((units <= 1).mean()), float(units.max(initial=0)))
 
@@ -93,7 +95,7 @@ class Parity:
 def parity(
     trained: Trainable, result: Result, samples: Samples, *, limit: int = 100, kernels: Kernels = "delegate"
 ) -> tuple[Parity, ...]:
-    """Run `samples` through the trained graph and through LiteRT, and compare the outputs of the trained graph."""
+    """Run `samples` through the trained graph and through LiteRT, and compare the outputs."""
     outputs, graph = trained.blueprint.outputs, entry(result.model).graph
     chosen = [row for _, row in rows(samples, entry(trained.blueprint.planned.model), Notes())][:limit]
     if not chosen:

@@ -36,11 +36,11 @@ from .training_data import TrainingData
 
 @dataclass(frozen=True)
 class Goal:
-    """What training aims at. Besides the outputs, tensors of ops that fit a pattern in `inner` are compared.
+    """What training optimizes. Besides the outputs, outputs of ops that match a pattern in `inner` are compared.
 
-    `loss` is a loss of labels: Keras's name for it, an object of Keras, or a function; the teacher's part of the whole
-    loss is then `teacher`. `metrics`, as `compile` takes them, are computed of labels as well, and the first of them
-    chooses the best state in place of the loss.
+    `loss` is a loss on labels: a Keras name, a Keras object, or a function; `teacher` is then the weight of the
+    distillation loss. `metrics`, as `compile` takes them, are also computed on labels, and the first of them selects
+    the best state instead of the loss.
     """
 
     inner: tuple[str, ...] = ()
@@ -98,17 +98,44 @@ def distill(
     allow_nonfinite: bool = False,
     ops: Mapping[str, OpSpec] = OPS,
 ) -> Distilled:
-    """Quantize `model` as `zeropoint.quantize` does, then train it on `data` to compute what the float model does.
+    """Quantize a model and train it to match the float model (knowledge distillation). No labels are needed.
 
-    Held-back samples decide which state was best; on them the result is never worse than before training. Ctrl-C ends
-    training and keeps the best state so far. With a `goal` that has a loss or metrics, samples are pairs of inputs and
-    labels. At most `limit` samples are used. `callbacks` are Keras's, for `fit`; an epoch lasts from one check to the
-    next. `resume` is a file that training is kept in while it runs: after an interruption the same call goes on from
-    there. All else is as in `quantize`.
+    Held-back samples select the best state; on them the result is never worse than before training. Ctrl-C ends
+    training and keeps the best state so far.
 
-    `train_bits` are few bits for weights and activations, such as "w2a8", "w4a4", "ternary" or "binary"; several, such
-    as ("w8a8", "w4a8", "w2a8"), are trained in one after the other, for the same number of steps each. The first and
-    the last layers have 8-bit weights unless `every_layer` is to have few.
+    Args:
+        model: The float model, as for `quantize`.
+        data: Training samples, as for `calibrate`; pairs (inputs, labels) if `goal` has a loss or metrics.
+        mode: "int8" (the default) or "int16x8".
+        steps: The number of training steps; overrides that of `schedule`.
+        recipe: Rules that set the mode for each op, or the path of a recipe file.
+        weight_bits: 2 to 8.
+
+        train_bits: Low-bit training of weights and activations: "w2a8", "w4a4", "ternary" or "binary"; several, such as
+            ("w8a8", "w4a8", "w2a8"), are trained one after the other, for the same number of steps each.
+        every_layer: With `train_bits`: use few bits in the first and last layers, too, which otherwise have 8-bit
+            weights.
+        schedule: Steps, batch size, learning rate, augmentation.
+        settings: How fake quantization is trained.
+        goal: What to optimize besides matching the outputs: a loss on labels, metrics, inner tensors.
+        freeze: Patterns of op kinds, op names or constants that are not trained.
+        limit: The maximum number of samples.
+        callbacks: Keras callbacks for `fit`; an epoch lasts from one check to the next.
+        resume: A file that stores the progress; after an interruption, the same call resumes from it.
+        allow_nonfinite: Accept samples that contain NaN or infinity.
+
+        keep_float: Patterns of op kinds or names that stay float.
+        allow_unmatched: Accept patterns and rules that match no op.
+        strict: Raise if any op has to stay float.
+        input_type: The type of the inputs.
+        output_type: The type of the outputs.
+        effort: The effort spent on quantization before training.
+        target: What the model is made for, as in `quantize`.
+        progress: Called with the number of steps done and the loss.
+        ops: The op table, if not the package's own.
+
+    Returns:
+        The trained model, a summary of how training went, and the trained graph.
     """
     source = load(model)
     stages = () if train_bits is None else stages_of(train_bits)
@@ -136,7 +163,7 @@ def distill(
     blueprint = with_narrow_ranges(blueprint, start.stats)
     progress = progress or notebook_line("training, step and loss:")
     if resume is not None and len(stages) > 1:
-        raise InvalidRecipe("only training in one number of bits can go on from a file; leave out resume")
+        raise InvalidRecipe("only training in one bit width can be resumed from a file; omit resume")
     first = Distiller.of(blueprint if len(stages) < 2 else replace(blueprint, stage=stages[0]), goal)
     if held.labels is not None:
         check_labels(held.labels, goal.loss, first.compared[0].tensor)
@@ -148,24 +175,24 @@ def distill(
 
 
 def _require_nothing_else(mode: str | None, recipe: Recipe | PathLike | None, weight_bits: int) -> None:
-    """Raise for what `train_bits` says already."""
+    """Raise for options that `train_bits` replaces."""
     if (mode or "int8") != "int8" or recipe is not None or weight_bits != 8:
-        raise InvalidRecipe("train_bits says what becomes of weights and activations; leave out mode and recipe")
+        raise InvalidRecipe("train_bits sets the bits of weights and activations; omit mode and recipe")
 
 
 def _usual_effort(rules: Recipe) -> Effort:
-    """Where few bits are trained, what they do to a network without training is no reason to keep ops in float."""
+    """Return the default effort: with low-bit training, the loss before training is no reason to keep ops in float."""
     return "quick" if rules.is_for_training else "standard"
 
 
 def _told(stages: Stages, summaries: Sequence[TrainingSummary]) -> Iterator[str]:
-    """How training went, in each number of bits."""
+    """Yield how training went, for each bit width."""
     for stage, summary in zip(stages or (None,), summaries, strict=False):
         yield f"{stage}: {summary}" if len(stages) > 1 else str(summary)
 
 
 def _trained(loop: TrainingLoop, blueprint: Blueprint, stages: Stages) -> Iterator[TrainingSummary]:
-    """Train in each number of bits. After an interruption the result has the last one, without training in it."""
+    """Train in each bit width. After an interruption the result has the last one, without training in it."""
     found = loop.run()
     yield found
     for number, stage in enumerate(stages[1:], start=2):
@@ -179,7 +206,7 @@ def _trained(loop: TrainingLoop, blueprint: Blueprint, stages: Stages) -> Iterat
 
 
 def _weight_bits(planned: Planned, settings: QuantSettings) -> int:
-    """The fewest that weights are trained in."""
+    """Return the fewest bits that weights are trained in."""
     levels = [scheme.levels for plan in planned.plans for scheme in plan.schemes.values()]
     return min(
         (8 if settings.weight_bits is None else settings.weight_bits, *(x.bits for x in levels if x is not None))
@@ -187,9 +214,9 @@ def _weight_bits(planned: Planned, settings: QuantSettings) -> int:
 
 
 class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
-    """A student and its teacher, side by side; the loss is how far the one is from the other.
+    """A student and its teacher side by side; the loss is the difference between them.
 
-    Of a batch to train on, the first `labelled` samples are what their labels are for; None for all of them.
+    In a training batch, labels apply to the first `labelled` samples; None for all of them.
     """
 
     labelled: int | None = None
@@ -202,7 +229,7 @@ class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
         self.built = True
 
     def save(self, filepath: PathLike, overwrite: bool = True, **options: Any) -> None:
-        """The student alone: it is what is trained, and what `keras.models.load_model` gives back."""
+        """Save only the student: it is what is trained, and what `keras.models.load_model` returns."""
         self.student.save(filepath, overwrite=overwrite, **options)
 
     def freeze_ranges(self) -> None:
@@ -210,7 +237,7 @@ class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
 
     @classmethod
     def of(cls, blueprint: Blueprint, goal: Goal) -> Distiller:
-        """Student and teacher of one blueprint, with the outputs that `goal` compares."""
+        """Return student and teacher of one blueprint, with the outputs that `goal` compares."""
         graph = blueprint.plan.graph
         compared = compared_tensors(graph, goal, blueprint.specs)
         student = Trainable(replace(blueprint, outputs=tuple(c.tensor for c in compared)))
@@ -219,7 +246,7 @@ class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
         return cls(student, teacher, compared, goal)
 
     def build(self, input_shape: Any = None) -> None:
-        """All variables exist already."""
+        """Do nothing: all variables already exist."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         found = self.student(inputs, training=training), self.teacher(inputs, training=False)
@@ -229,7 +256,7 @@ class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """Keras calls it with what `call` gave."""
+        """Return the loss; Keras calls this with the result of `call`."""
         del x, sample_weight
         count, share = len(self.compared), self.goal.teacher
         pairs = zip(self.compared, y_pred[:count], y_pred[count:], strict=True)
@@ -240,7 +267,8 @@ class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
         return share * total + (1.0 - share) * kops.mean(self._label_loss(y[known], y_pred[0][known]))
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Of labels and the model's first output; and how often student and teacher choose the same class."""
+        """Return metrics of labels and the model's first output; and how often student and teacher predict the same
+        class."""
         if self.agreement is not None:
             ours, theirs = (kops.argmax(y_pred[k], axis=-1) for k in (0, len(self.compared)))
             self.agreement.update_state(kops.cast(kops.equal(ours, theirs), "float32"))
@@ -249,7 +277,7 @@ class Distiller(keras.Model):  # type: ignore[misc]  # Keras has no types
 
 @dataclass(frozen=True)
 class ComparedTensor:
-    """A tensor that the student is to match; `head` says which probabilities are made of it, if any are."""
+    """A tensor that the student is to match; `head` says which probabilities are computed from it, if any."""
 
     tensor: Tensor
     head: Probabilities | None = None
@@ -264,7 +292,7 @@ class ComparedTensor:
 
 
 def compared_tensors(graph: Graph, goal: Goal, ops: Mapping[str, OpSpec]) -> tuple[ComparedTensor, ...]:
-    """The graph's float outputs, taken in front of a softmax or sigmoid, and the outputs of ops that `goal` names.
+    """Return the graph's float outputs, taken before a softmax or sigmoid, and the outputs of ops that `goal` names.
 
     The latter share `inner_weight` among them.
     """
@@ -275,7 +303,7 @@ def compared_tensors(graph: Graph, goal: Goal, ops: Mapping[str, OpSpec]) -> tup
     own = {c.tensor for c in found}
     inner = {p: [t for op in graph.ops for t in _outputs_of(op, p) if t not in own] for p in goal.inner}
     if unknown := [pattern for pattern, tensors in inner.items() if not tensors]:
-        raise InvalidRecipe(f"no op inside the graph fits {unknown[0]!r}; {names_are_listed()}")
+        raise InvalidRecipe(f"no op inside the graph matches {unknown[0]!r}; {names_are_listed()}")
     chosen = set().union(*inner.values())
     ordered = [t for op in graph.ops for t in op.outputs if t in chosen]
     return (*found, *(ComparedTensor(t, weight=goal.inner_weight / len(ordered)) for t in ordered))

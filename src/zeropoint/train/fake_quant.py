@@ -1,8 +1,8 @@
-"""Fake quantization: real numbers on the grid of the integers that will stand for them, and gradients through it.
+"""Fake quantization: real numbers on the grid of the integers that will represent them, and gradients through it.
 
 The straight-through estimator takes the gradient of rounding to be one. Inside the range the gradient reaches the
 input, outside it reaches the end of the range that the value was clipped to. All of it is written in `keras.ops`, so
-that every backend derives it by itself; Keras's own `fake_quant_with_min_max_vars` drops its bits and axis on symbolic
+that every backend can differentiate it; Keras's own `fake_quant_with_min_max_vars` ignores bits and axis on symbolic
 tensors (3.15).
 """
 
@@ -26,14 +26,20 @@ LEAST_BITS, MOST_BITS = 2, 16
 class QuantSettings:
     """How fake quantization is trained.
 
-    `ranges` of activations are learned by gradient descent, moving averages of each batch's extremes, or the extremes
-    of the last batch. All start from calibration; with `debias` averages are of batches alone, corrected for there
-    being few of them at first. `weight_scales`: "last" holds the greatest weight there is now, "learned" (LSQ) may cut
-    it off; None is "learned" for fewer than 8 bits. Training starts in float for `delay` steps; after `freeze_after`
-    steps ranges stay as they are. Over the first `settle` steps weights are rounded more and more sharply; with 0 they
-    are rounded from the first step on, with straight-through gradients; None lets `distill` choose: four fifths of its
-    steps for 4 to 7 bits. `weight_bits`: fewer than the type has that weights are stored in. `gradient_bits` rounds the
-    gradients of layers' outputs to so many bits, at random up or down (DoReFa).
+    Attributes:
+        ranges: Ranges of activations: "learned" by gradient descent, the moving "average" of each batch's extremes, or
+            the extremes of the "last" batch. All start from calibration.
+        decay: The decay of the moving average.
+        debias: Whether averages are of batches alone, corrected for there being few of them at first.
+        weight_scales: "last" covers the current largest weight, "learned" (LSQ) may clip it; by default "learned" for
+            fewer than 8 bits.
+        delay: The number of steps trained in float first.
+        freeze_after: The step after which ranges are fixed.
+        settle: The number of steps over which weights are rounded increasingly sharply; with 0 they are rounded from
+            the first step on, with straight-through gradients; None lets `distill` choose: four fifths of its steps for
+            4 to 7 bits.
+        weight_bits: The bits that weights are trained in, if fewer than their type has.
+        gradient_bits: The bits that gradients of layers' outputs are stochastically rounded to (DoReFa).
     """
 
     ranges: RangeSource = "learned"
@@ -59,14 +65,14 @@ class QuantSettings:
         if self.gradient_bits is not None and not 1 <= self.gradient_bits <= 16:
             raise InvalidRecipe(f"gradients can be rounded to 1 to 16 bits, not {self.gradient_bits}")
         if self.delay < 0 or (self.freeze_after is not None and self.freeze_after < 0):
-            raise InvalidRecipe("steps are counted from 0: the delay and the step to freeze at cannot be negative")
+            raise InvalidRecipe("steps are counted from 0: delay and freeze_after cannot be negative")
         if self.settle is not None and self.settle < 0:
-            raise InvalidRecipe(f"weights settle over zero steps or more, not over {self.settle}")
+            raise InvalidRecipe(f"weights must settle over zero or more steps, not {self.settle}")
 
 
 @dataclass(frozen=True)
 class QuantLevels:
-    """The integers of a grid: `narrow` leaves out the lowest, so that there are as many below zero as above."""
+    """The integers of a grid: `narrow` omits the lowest, so that there are as many below zero as above."""
 
     bits: int = 8
     narrow: bool = False
@@ -85,10 +91,10 @@ INT8 = QuantLevels()
 
 @dataclass(frozen=True)
 class ClipBounds:
-    """The least and the greatest whole number of steps, and which of the two want a gradient: each costs time.
+    """The minimum and maximum whole number of steps, and which of the two need a gradient: each costs time.
 
-    That gradient is taken from the first of `every` parts of the batch, times as many. `bits` is given where the bounds
-    are those of a grid of so many bits, or start at zero: TensorFlow has a kernel for that gradient.
+    That gradient is computed from the first of `every` parts of the batch, and scaled up. `bits` is set if the bounds
+    are those of a grid of this many bits, or start at zero: TensorFlow has a kernel for that gradient.
     """
 
     low: Any
@@ -99,7 +105,7 @@ class ClipBounds:
     bits: int | None = None
 
     def gradients(self, above: Any, k: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
-        """What reaches `k` and the two ends of the gradient `above` of the clipped values."""
+        """Return the gradients of `k` and of the two ends, given the gradient `above` of the clipped values."""
         if self.bits is not None and has_fused_clip_gradient():
             inside, to_low, to_high = fused_clip_gradient(above, k, low, high, self.bits)
         else:
@@ -116,7 +122,7 @@ class ClipBounds:
 
 @dataclass(frozen=True)
 class NudgedRange:
-    """A range that starts and ends on its grid: real = scale * k, from `low` up to `high`, zero included.
+    """A range that starts and ends on its grid: real = scale * k, from `low` up to `high`, including zero.
 
     The ends carry gradients, the scale only if it is to be learned.
     """
@@ -126,26 +132,26 @@ class NudgedRange:
     high: Any
 
     def bounds(self, *, learn: bool = True, bits: int | None = None) -> ClipBounds:
-        """The ends in steps; for `bits` see `ClipBounds`."""
+        """Return the ends in steps; for `bits` see `ClipBounds`."""
         inverse = 1.0 / self.scale
         return ClipBounds(self.low * inverse, self.high * inverse, learn, learn, bits=bits)
 
     def in_steps(self, x: Any, every: int = 1) -> Any:
-        """How many steps x is from zero. Kernels multiply by the inverse as well: pixels often lie halfway between two
-        steps, and then the last bit of the result decides which it will be. For `every` see `scaled`."""
+        """Return how many steps x is from zero. Like kernels, it multiplies by the inverse: pixels often lie halfway
+        between two steps, and then the last bit of the result decides which it will be. For `every` see `scaled`."""
         return scaled(x, 1.0 / self.scale, every)
 
 
 def nudge(low: Any, high: Any, steps: Any, *, learn_scale: bool = False) -> NudgedRange:
-    """The range moved by less than a step so that zero lies on the grid.
+    """Return the range moved by less than a step so that zero lies on the grid.
 
         scale = (high - low) / steps,   below = clamp(round(-low / scale), 0, steps)
 
-    `below` of the steps lie below zero. A range on one side of zero is moved to start or end there, as TensorFlow
-    does; to have it stretched instead, do that first. Ranges of no width have a scale of one.
+    `below` of the steps lie below zero. A range on one side of zero is moved to start or end there, as in TensorFlow;
+    to have it stretched instead, do that first. Empty ranges have a scale of one.
 
-    With `learn_scale` the ends get the gradient of LSQ as well: values inside move the scale by how far each is from
-    its level, round(k) - k with k = x / scale. Without, as in TensorFlow, only values that are cut off move the ends.
+    With `learn_scale` the ends also get the gradient of LSQ: values inside move the scale by how far each is from its
+    level, round(k) - k with k = x / scale. Without, as in TensorFlow, only clipped values move the ends.
     """
     width = high - low if learn_scale else ops.stop_gradient(high) - ops.stop_gradient(low)
     scale = ops.where(width > 0, width / steps, ops.ones_like(width))
@@ -154,13 +160,13 @@ def nudge(low: Any, high: Any, steps: Any, *, learn_scale: bool = False) -> Nudg
 
 
 def straight_through(carrier: Any, value: Any) -> Any:
-    """`value`, with the gradient of `carrier`."""
+    """Return `value`, with the gradient of `carrier`."""
     return carrier + ops.stop_gradient(value - carrier)
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """From real numbers of steps to whole ones; `detail` is what the function needs besides, as a small tensor."""
+    """Rounds real numbers of steps to whole ones; `detail` is a further argument of the function, as a small tensor."""
 
     function: Callable[[Any, Any], Any]
     detail: Any = 0.0
@@ -171,27 +177,28 @@ def _half_up(k: Any, detail: Any = None) -> Any:  # noqa: ARG001 - one signature
 
 
 HALF_UP = Rounding(_half_up)
-"""As TensorFlow's fake quantization."""
+"""Rounds as TensorFlow's fake quantization does."""
 
 HALF_TO_EVEN = Rounding(lambda k, _: ops.round(k))
-"""As XNNPACK, which computes most integer ops."""
+"""Rounds as XNNPACK does, which computes most integer ops."""
 
 
 def given(whole: Any) -> Rounding:
-    """What a kernel made, by its own arithmetic, of the values that `k` was computed from."""
+    """Return a rounding whose result a kernel has already computed, in its own arithmetic."""
     return Rounding(lambda _, whole: whole, ops.stop_gradient(ops.cast(whole, "float32")))
 
 
 def round_and_clip(k: Any, bounds: ClipBounds, rounding: Rounding = HALF_TO_EVEN) -> Any:
-    """`k`, a real number of steps from zero, rounded and clipped: whole numbers, exact in float32.
+    """Return `k`, a real number of steps from zero, rounded and clipped: whole numbers, exact in float32.
 
-    Its gradient is written out, because deriving it would read and write every activation several times more.
+    Its gradient is written out, because automatic differentiation would read and write every activation several times
+    more.
     """
 
     @ops.custom_gradient  # type: ignore[untyped-decorator]  # Keras has no types
     def clipped(k: Any, low: Any, high: Any, detail: Any) -> Any:
         def gradient(*upstream: Any, **named: Any) -> tuple[Any, ...]:
-            # PyTorch gives the arguments once more, and the gradient by name.
+            # PyTorch passes the arguments again, and the gradient by name.
             above = named["upstream"] if named else upstream[0]
             return *bounds.gradients(above, k, low, high), ops.zeros_like(detail)
 
@@ -202,7 +209,7 @@ def round_and_clip(k: Any, bounds: ClipBounds, rounding: Rounding = HALF_TO_EVEN
 
 
 def _summed(above: Any, chosen: Any, end: Any, every: int) -> Any:
-    """The gradient of an end that was broadcast: the sum of those of the values that it cut off."""
+    """Return the gradient of a broadcast end: the sum over the values that it clipped."""
     (part, is_cut), times = _first_part((above, chosen), every)
     cut = ops.where(is_cut, part, ops.zeros_like(part))
     axes = tuple(k for k, n in enumerate(end.shape) if n == 1) if len(end.shape) else None
@@ -211,7 +218,7 @@ def _summed(above: Any, chosen: Any, end: Any, every: int) -> Any:
 
 
 def _first_part(values: tuple[Any, Any], every: int) -> tuple[tuple[Any, Any], Any]:
-    """The first of `every` parts of a batch, and how many times as large the whole of it is."""
+    """Return the first of `every` parts of a batch, and by how much to scale it up to the whole."""
     if every == 1:
         return values, 1.0
     count = ops.shape(values[0])[0]
@@ -221,7 +228,7 @@ def _first_part(values: tuple[Any, Any], every: int) -> tuple[tuple[Any, Any], A
 
 
 def scaled(x: Any, scale: Any, every: int) -> Any:
-    """x * scale, with the gradient of the scale from the first of `every` parts of the batch, times as many."""
+    """Return x * scale, with the gradient of the scale from the first of `every` parts of the batch, scaled up."""
 
     @ops.custom_gradient  # type: ignore[untyped-decorator]  # Keras has no types
     def product(x: Any, scale: Any) -> Any:
@@ -236,10 +243,11 @@ def scaled(x: Any, scale: Any, every: int) -> Any:
 
 
 def fake_quant(x: Any, low: Any, high: Any, levels: QuantLevels = INT8, *, axis: int | None = None) -> Any:
-    """x as integers of `levels` between `low` and `high` would hold it; with `axis` there is one pair for each slice.
+    """Return x as integers of `levels` between `low` and `high` would represent it; with `axis`, one pair for each
+    slice.
 
-    The same as `tf.quantization.fake_quant_with_min_max_vars` and `..._per_channel`, gradients included: for the range
-    [0, 0] the result is 0, and the gradient passes through to x.
+    Equivalent to `tf.quantization.fake_quant_with_min_max_vars` and `..._per_channel`, including gradients: for the
+    range [0, 0] the result is 0, and the gradient passes through to x.
     """
     shape = None if axis is None else [-1 if k == axis else 1 for k in range(len(x.shape))]
     low, high = (ops.convert_to_tensor(end) for end in (low, high))
@@ -252,41 +260,43 @@ def fake_quant(x: Any, low: Any, high: Any, levels: QuantLevels = INT8, *, axis:
 
 
 def symmetric_scale(x: Any, levels: QuantLevels, axis: int | None) -> Any:
-    """The scale that just holds the greatest magnitude, of all or of each slice along `axis`; it has no gradient."""
+    """Return the scale that just covers the largest magnitude, of all or of each slice along `axis`; it has no
+    gradient."""
     others = None if axis is None else tuple(k for k in range(len(x.shape)) if k != axis)
     peak = ops.max(ops.abs(ops.stop_gradient(x)), axis=others, keepdims=axis is not None)
     return peak / (levels.steps // 2)
 
 
 def symmetric_steps(x: Any, scale: Any, levels: QuantLevels, slope: Any = None) -> Any:
-    """How many times `scale` (which broadcasts against it) x is once rounded, symmetric about zero.
+    """Return x in whole multiples of `scale` (which broadcasts against it), symmetric about zero.
 
-    A learned scale gets the gradient of LSQ once the steps are multiplied by it: with k = x / scale,
-    d/dscale = round(k) - k inside, and the greatest level outside. With a `slope`, see `soft_round`.
+    A learned scale gets the gradient of LSQ once the steps are multiplied by it: with k = x / scale, d/dscale =
+    round(k) - k inside, and the largest level outside. With a `slope`, see `soft_round`.
     """
     most = float(levels.steps // 2)
     k = ops.clip(x / scale, -most, most)
-    # Halves away from zero, as weights are rounded that are stored: one weight that differs shows in 16 bits.
+    # Halves away from zero, as for stored weights: a single weight that differs is visible in 16 bits.
     return straight_through(k, ops.sign(k) * ops.floor(ops.abs(k) + 0.5)) if slope is None else soft_round(k, slope)
 
 
 def soft_round(k: Any, slope: Any) -> Any:
-    """A staircase with sloping risers: `slope` is how much of each step they take, 1 being a straight line, 0 rounding.
+    """Round softly: a staircase with sloping risers, where `slope` is their share of each step, 1 being a straight
+    line, 0 rounding.
 
-    Its gradient is its own. On a tread it is zero: a weight that has come to rest on an integer stays there, and those
-    that are still on a riser learn to make up for it. With straight-through gradients a weight never rests; where the
-    best place is between two integers, it goes back and forth, and the loss with it.
+    It has its true gradient. On a tread that is zero: a weight that has settled on an integer stays there, and those
+    still on a riser learn to compensate for it. With straight-through gradients a weight never settles; if the optimum
+    is between two integers, it oscillates, and the loss with it.
     """
     below = ops.stop_gradient(ops.floor(k))
     return below + ops.clip((k - below - 0.5) / slope + 0.5, 0.0, 1.0)
 
 
 def with_gradient_bits(x: Any, bits: int, step: Any) -> Any:
-    """x, with its gradient g rounded to `bits` bits (DoReFa), for each sample of the batch by itself:
+    """Return x, with its gradient g rounded to `bits` bits (DoReFa), separately for each sample of the batch:
 
         2 max|g| (quantize(g / (2 max|g|) + 1/2 + noise) - 1/2),   noise uniform in ±1/2 of a level
 
-    Without the noise, small gradients would vanish all the time instead of most of the time.
+    Without the noise, small gradients would always vanish instead of mostly.
     """
 
     @ops.custom_gradient  # type: ignore[untyped-decorator]  # Keras has no types
@@ -306,7 +316,7 @@ def with_gradient_bits(x: Any, bits: int, step: Any) -> Any:
 
 
 def _noise(like: Any, step: Any) -> Any:
-    """Numbers in ±1/2 without a pattern, others at each step; no state, so that every backend can compute it."""
+    """Return pseudo-random numbers in ±1/2, different at each step; stateless, so that every backend can compute it."""
     count = ops.cast(ops.arange(ops.size(like)), "float32")
     spread = ops.sin(count * 12.9898 + step * 78.233) * 43758.5453
     return ops.reshape(spread - ops.floor(spread) - 0.5, ops.shape(like))

@@ -1,4 +1,4 @@
-"""A plan's graph with fake quantization: its ops, the variables that they read, and by which rules they round."""
+"""A plan's graph with fake quantization: its ops, the variables that they read, and the rules by which they round."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .weights import TrainableConstant, constants_of
 
 
 def without_dynamic_layers(target: Target) -> Target:
-    """The same target: what rounds its inputs as it runs has no ranges that could be trained."""
+    """Return the target without dynamic-range layers, which have no ranges that could be trained."""
     return target if target.costs is None else replace(target, costs=replace(target.costs, dynamic=False))
 
 
@@ -54,7 +54,7 @@ class Blueprint:
     stage: TrainBits | None = None
 
     def bits(self, op: Op) -> TrainBits | None:
-        """What `op` is trained in; in a `stage` on the way there, as many as that has, if these are more."""
+        """Return the bits that `op` is trained in; in an intermediate `stage`, at least as many as that has."""
         scheme = self.plan.schemes.get(op)
         trained = None if scheme is None else scheme.trained
         return None if trained is None else trained.at_least(self.stage)
@@ -69,9 +69,9 @@ class FakeQuantGraph:
     """The ops to compute, in order, and the variables that they read.
 
     `statics` are integers that do not depend on the inputs; `by_use` has the float constants, `quantizers` those of
-    weights; `groups` has the number of each place's group in the plan, which is also that of its range. `rules` are
-    those of the kernels that will compute each op: XNNPACK's or LiteRT's own. With a `sample_axis` every tensor that
-    depends on the inputs has one more axis in front. `loops` are written out, round by round.
+    weights; `groups` has the index of each place's group in the plan, which is also that of its range. `rules` are
+    those of the kernels that will compute each op: XNNPACK's or LiteRT's own. With a `sample_axis`, every tensor that
+    depends on the inputs has an additional leading axis. `loops` are unrolled.
     """
 
     blueprint: Blueprint
@@ -114,21 +114,21 @@ class FakeQuantGraph:
 
     @property
     def parts(self) -> tuple[FakeQuantGraph, ...]:
-        """Itself and the bodies of its loops, each with a plan of its own."""
+        """The graph itself and the bodies of its loops, each with its own plan."""
         return (self, *(loop.body for loop in self.loops.values()))
 
     @property
     def takes_any_batch(self) -> bool:
-        """Whether it can be run with any number of samples at a time, or only with as many as the file says."""
+        """Whether it can be run with any batch size, or only with that of the file."""
         return bool(self.free) or self.sample_axis is not None
 
     def call(self, op: Op, inputs: Sequence[Any]) -> Call:
-        """The op with values for its inputs, such that it can be computed."""
+        """Return the op with values for its inputs, ready to be computed."""
         instead = None if self.sample_axis is None else self.sample_axis.get(op)
         return Call(op, inputs, self.free) if instead is None else with_samples_in_front(instead, inputs)
 
     def made(self, op: Op, results: Sequence[Any]) -> list[Any]:
-        """What such a call made, in the shapes that the op's outputs have in this graph."""
+        """Return the results of such a call, in the shapes of the op's outputs in this graph."""
         if self.sample_axis is None or op not in self.sample_axis:
             return list(results)
         return [ops.reshape(v, (-1, *t.shape)) for v, t in zip(results, op.outputs, strict=True)]
@@ -137,18 +137,18 @@ class FakeQuantGraph:
         return self.made(op, compute(self.call(op, inputs)))
 
     def stored(self, tensor: Tensor) -> int | None:
-        """The group of a tensor as its producer leaves it; None for float."""
+        """Return the group of a tensor as its producer stores it; None for float."""
         params = self.blueprint.plan.stored.get(tensor)
         return None if params is None else self.groups.get(Held(tensor, params.dtype))
 
     def rescaling(self, op: Op) -> Rescaling:
-        """How the kernel of a layer goes from its sums to its output."""
+        """Return how the kernel of a layer requantizes its accumulators."""
         plan, slot = self.blueprint.plan, self.blueprint.specs[op.kind].bias_slot
         bias = None if slot is None else plan.wanted.get(Use(op, slot))
         return rescaling_of(op, self.rules[op], plan.stored[op.outputs[0]].dtype, None if bias is None else bias.dtype)
 
     def conversion(self, tensor: Tensor, group: int) -> Rules:
-        """The rules by which a stored tensor is brought onto the grid of another group."""
+        """Return the rules by which a stored tensor is converted to the grid of another group."""
         plan = self.blueprint.plan
         forms = plan.stored[tensor], plan.groups[group].params
         read, made = (Operand(form.dtype, tensor.shape, form) for form in forms)
@@ -157,7 +157,7 @@ class FakeQuantGraph:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """The body of a loop, whose rounds share its variables, and the integers that are known in each round."""
+    """The body of a loop, whose iterations share its variables, and the integers that are known in each iteration."""
 
     body: FakeQuantGraph
     rounds: tuple[Mapping[Tensor, Array], ...]
@@ -170,22 +170,22 @@ class Loop:
 
 
 def body_blueprint(op: Op, blueprint: Blueprint) -> Blueprint:
-    """What to build of the body of a loop."""
+    """Return what to build for the body of a loop."""
     _, body = loop_graphs(op)
     planned = {plan.graph: plan for plan in blueprint.planned.plans} if blueprint.quantize else {}
     return replace(blueprint, plan=planned.get(body, Plan(body)), outputs=tuple(body.outputs))
 
 
 def _require_one_scale(op: Op, caller: Plan, body: Plan) -> None:
-    """Raise unless what goes round in a loop has the same form wherever it passes from one graph to the other."""
+    """Raise unless a value that a loop carries has the same form wherever it passes between graphs."""
     for slot, (taken, given) in enumerate(zip(body.graph.inputs, body.graph.outputs, strict=True)):
         passed = {caller.wanted.get(Use(op, slot)), caller.stored.get(op.outputs[slot])}
         passed |= {body.stored.get(taken), body.outputs.get(given)}
         passed |= {body.stored.get(given)} if given in body.outputs else set()
         if len(passed) > 1:
             raise UnsupportedOp(
-                f"{op.label} '{op.name}' hands '{taken.name}' on in more than one scale, which cannot be trained yet; "
-                "keep the op that makes it in float (keep_float)"
+                f"{op.label} '{op.name}' passes '{taken.name}' on in more than one scale, which cannot be trained yet; "
+                "keep the op that produces it in float (keep_float)"
             )
 
 
@@ -207,10 +207,10 @@ def _quantizers(
 
 
 def group_bits(blueprint: Blueprint) -> list[int]:
-    """The bits of each group's values: what its ops are trained in, if none of its values can be below zero.
+    """Return the bits of each group's values: those its ops are trained in, if none of its values can be negative.
 
-    Kernels saturate at the end of their type, so that the highest of few levels is put there; where a ReLU begins, the
-    lowest one is. Values on both sides of zero have no such end, and keep all levels of their type.
+    Kernels saturate at the end of their type, so the highest of few levels is put there; the lowest one is where a ReLU
+    begins. Values on both sides of zero have no such end, and keep all levels of their type.
     """
     plan = blueprint.plan
     makers = {t: op for op in plan.graph.ops for t in op.outputs}
@@ -227,7 +227,7 @@ def group_bits(blueprint: Blueprint) -> list[int]:
 
 
 def needed_ops(plan: Plan, outputs: Sequence[Tensor]) -> tuple[Op, ...]:
-    """The ops that `outputs` depend on, in order."""
+    """Return the ops that `outputs` depend on, in order."""
     wanted, found = set(outputs), []
     for op in reversed(plan.graph.ops):
         if any(t in wanted for t in op.outputs):
@@ -237,7 +237,7 @@ def needed_ops(plan: Plan, outputs: Sequence[Tensor]) -> tuple[Op, ...]:
 
 
 def trained_ops(blueprint: Blueprint) -> tuple[Op, ...]:
-    """The ops to compute, with those in the bodies of loops."""
+    """Return the ops to compute, including those in the bodies of loops."""
     own = needed_ops(blueprint.plan, blueprint.outputs)
     bodies = [body_blueprint(op, blueprint) for op in own if op.kind in LOOPS]
     return (*own, *(op for body in bodies for op in needed_ops(body.plan, body.outputs)))
@@ -253,16 +253,16 @@ def require_known(needed: Sequence[Op]) -> None:
         raise UnsupportedOp(
             "these ops cannot be trained through:",
             *(f"  {op.label} '{op.name}'" for op in missing),
-            "train the part in front of them: outputs=[...] with names out of " + ", ".join(map(repr, ends))
+            "train the part before them: outputs=[...] with names from " + ", ".join(map(repr, ends))
             if ends
             else "nothing comes before them that could be trained alone",
         )
 
 
 def require_whole_sequences(graph: Graph) -> None:
-    """Raise for models that compute one step in a run: in training, every sample starts from the initial state."""
+    """Raise for models that compute one step per run: in training, every sample starts from the initial state."""
     if is_streaming(graph):
         raise UnsupportedOp(
-            "the model goes on from the state that the run before left, one step at a time, and training starts every "
-            "sample anew; train a version of it that takes whole sequences"
+            "the model keeps its state from run to run, one step at a time, but training starts every sample from the "
+            "initial state; train a version of it that takes whole sequences"
         )

@@ -1,8 +1,8 @@
 """A forward pass through a graph with fake quantization.
 
 Tensors on a grid are carried as whole numbers of steps and the size of a step. Sums of products of whole numbers are
-exact in float32 up to 2**24, so that an integer layer comes out as LiteRT's kernels compute it, not merely close to it:
-a network turns one rounding that differs into many.
+exact in float32 up to 2**24, so that an integer layer gives exactly what LiteRT's kernels compute, not just nearly: a
+network turns one different rounding into many.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .kernels import KERNELS, NEARLY_ROUNDED, IntegerCall, Integers
 from .kernels.rescaling import TrainedScales, half_away, rescale
 
 PARTS_PER_RANGE = 4
-"""Ends of ranges move slowly: the first of so many parts of a batch tells where to as well as all do, in less time."""
+"""Ends of ranges move slowly: the first of this many parts of a batch suffices for their gradient, in less time."""
 
 LAST_SLOPE = 0.02
-"""How much of each step the risers take in the end, where weights are rounded softly: next to nothing."""
+"""The final share of the risers in each step of soft rounding: almost nothing."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Value:
         return self.plain
 
     def at(self, whole: Any) -> Value:
-        """Other numbers on the same grid."""
+        """Return other numbers on the same grid."""
         return replace(self, plain=None, whole=whole)
 
     @property
@@ -64,8 +64,8 @@ class Value:
 
 @dataclass
 class ForwardPass:
-    """`seen` has what went through the range of each group, where ranges follow that. `product_type` is what layers
-    multiply in while training; rounding is done in float32, and so is all that is deployed."""
+    """Computes a graph. `seen` has the values of each group, if ranges follow them. `product_type` is the type in which
+    layers multiply in training; rounding is done in float32, and so is everything that is deployed."""
 
     graph: FakeQuantGraph
     step: Any
@@ -97,7 +97,7 @@ class ForwardPass:
                 self._compute(op)
 
     def _loop(self, op: Op, loop: Loop) -> None:
-        """One round after the other, with the same weights and ranges."""
+        """Run a loop iteration by iteration, with the same weights and ranges."""
         body = ForwardPass(loop.body, self.step, self.training, self.product_type)
         body.grids = loop.body.ranges.nudged(self.step)
         self.bodies.append(body)
@@ -109,7 +109,8 @@ class ForwardPass:
                 self.values[tensor] = self._received(tensor, value)
 
     def round(self, state: Sequence[Any]) -> list[Any]:
-        """One round of a loop, of which this is the body: from what it is handed to what it hands on."""
+        """Run one iteration of a loop, of which this is the body: from the values it is passed to those it passes
+        on."""
         graph = self.graph.blueprint.plan.graph
         for tensor, value in zip(graph.inputs, state, strict=True):
             if isinstance(value, Value):
@@ -118,12 +119,12 @@ class ForwardPass:
         return [self.graph.statics.get(tensor, self.values.get(tensor)) for tensor in graph.outputs]
 
     def _received(self, tensor: Tensor, value: Value) -> Value:
-        """What another graph hands on: integers in the scale that both have, or floats."""
+        """Return a value passed from another graph: integers in the scale that both have, or floats."""
         group = self.graph.stored(tensor)
         return Value(value.real) if group is None else replace(self._grid(group), whole=value.whole)
 
     def _output(self, tensor: Tensor) -> Any:
-        """As callers see it: samples one after the other along the first dimension."""
+        """Return an output as callers see it: samples along the first dimension."""
         if tensor in self.graph.statics:
             return ops.convert_to_tensor(self.graph.statics[tensor])
         value = self.values[tensor].real
@@ -144,7 +145,7 @@ class ForwardPass:
             self._compute_reals(op, [v.real if isinstance(v, Value) else v for v in operands], exact)
 
     def _by_kernel(self, op: Op, operands: Sequence[Any]) -> Any:
-        """What the op's kernel makes of whole numbers; None where rounding the float result is all there is to it."""
+        """Return what the op's kernel computes from whole numbers; None if it only rounds the float result."""
         kernel, group = KERNELS.get(op.kind), self.graph.stored(op.outputs[0])
         if kernel is None or (self.training and op.kind in NEARLY_ROUNDED):
             return None
@@ -159,11 +160,11 @@ class ForwardPass:
 
     @property
     def _wide(self) -> str:
-        """What the arithmetic of kernels is computed in: while training, exact sums matter little."""
+        """The type in which kernel arithmetic is computed: in training, exact sums matter little."""
         return "float32" if self.training else wide_type()
 
     def _grid(self, group: int) -> Value:
-        """The grid of a group, without numbers."""
+        """Return the grid of a group, without values."""
         ranges, grid = self.graph.ranges, self.grids[group]
         zero_point = ops.stop_gradient(ops.round(-grid.low / grid.scale)) + float(ranges.lowest(group))
         return Value(scale=grid.scale, zero_point=zero_point, dtype=ranges.groups[group].params.dtype)
@@ -173,7 +174,7 @@ class ForwardPass:
         fused = fused_activation(op).name
         if fused != "NONE" and (spec is None or fused != spec.own_activation):
             results[0] = FUSED[fused](results[0])
-        if exact is not None and self.graph.stored(op.outputs[0]) is None:  # truths, which have no gradient
+        if exact is not None and self.graph.stored(op.outputs[0]) is None:  # booleans, which have no gradient
             self.values[op.outputs[0]] = Value(exact)
             return
         rounding = fake_quant.HALF_TO_EVEN if exact is None else fake_quant.given(exact)
@@ -188,7 +189,7 @@ class ForwardPass:
             self.values[tensor] = held[0].at(result) if on_grid else Value(result)
 
     def _layer(self, op: Op, operands: Sequence[Any]) -> Value:
-        """Sums of products, multiplied once by input scale * weight scale / output scale."""
+        """Return accumulators, multiplied once by input scale * weight scale / output scale."""
         slot, group = self._data_slot(op), self.graph.stored(op.outputs[0])
         assert group is not None
         factor = operands[1].scale * operands[slot].scale / self.grids[group].scale
@@ -209,7 +210,8 @@ class ForwardPass:
         return self._on_grid(k, group, fake_quant.HALF_TO_EVEN, fused_activation(op).bounds)
 
     def _exact_sums(self, op: Op, whole: Sequence[Any], scales: tuple[Any, Any]) -> tuple[Any, fake_quant.Rounding]:
-        """Sums of products as kernels have them, and what these make of them, given the scales of input and weights."""
+        """Return accumulators as kernels have them, and how these are requantized, given the scales of input and
+        weights."""
         group, rule = self.graph.stored(op.outputs[0]), self.graph.rescaling(op)
         assert group is not None
         wide = "float32" if isinstance(rule, Float32) else self._wide
@@ -222,7 +224,7 @@ class ForwardPass:
         return next(slot for slot in range(len(op.inputs)) if self.graph.groups.get(Use(op, slot)) is not None)
 
     def _operand(self, use: Use, tensor: Tensor | None) -> Any:
-        """A Value; what is known beforehand as an array; a RecurrentState; or None."""
+        """Return an operand as a Value; as an array if it is known in advance; as a RecurrentState; or None."""
         graph = self.graph
         if tensor is None:
             return None
@@ -240,7 +242,7 @@ class ForwardPass:
         return self.converted[tensor, used]
 
     def _converted(self, tensor: Tensor, group: int) -> Value:
-        """On another grid than it is stored in, as QUANTIZE computes it."""
+        """Return a tensor on another grid than it is stored in, as QUANTIZE computes it."""
         value = self.values[tensor]
         if value.whole is None:
             return self._quantized(value.real, group)
@@ -249,7 +251,7 @@ class ForwardPass:
         return self._quantized(value.real, group, fake_quant.given(units))
 
     def _state(self, tensor: Tensor) -> RecurrentState:
-        """States start at zero; those of integer layers are rounded at each step."""
+        """Return the initial state, zero; states of integer layers are rounded at each step."""
         group, zeros = self.graph.stored(tensor), np.zeros(tensor.shape, np.float32)
         if group is None:
             return RecurrentState(zeros, lambda value: value)
@@ -258,7 +260,7 @@ class ForwardPass:
         return RecurrentState(zeros, lambda value: self._quantized(value, group).real, grid)
 
     def _constant(self, use: Use) -> Value:
-        """A constant as it is held at this use: weights and biases on their grids, data on their group's."""
+        """Return a constant as this use reads it: weights and biases on their grids, data on their group's."""
         graph, plan = self.graph, self.graph.blueprint.plan
         current, group = graph.by_use[use].current, graph.groups.get(use)
         if group is not None:
@@ -289,7 +291,7 @@ class ForwardPass:
         return LAST_SLOPE + (1.0 - LAST_SLOPE) * 0.5 * (1.0 + ops.cos(math.pi * done))
 
     def _bias(self, use: Use, role: Bias, current: Any) -> Value:
-        """A multiple of input scale * weight scale, in which the products are summed up."""
+        """Return a multiple of input scale * weight scale, the unit in which products are accumulated."""
         data, weights = Use(use.op, role.of[0]), Use(use.op, role.of[1])
         group = self.graph.groups.get(data)
         if group is None or weights not in self.graph.quantizers:
@@ -301,7 +303,7 @@ class ForwardPass:
         return self._after_delay(self.graph.by_use[use].in_float, whole)
 
     def _stored(self, tensor: Tensor, value: Any, rounding: fake_quant.Rounding = fake_quant.HALF_TO_EVEN) -> Value:
-        """A tensor's value as it is stored: on its grid, if it has one."""
+        """Return a tensor's value as it is stored: on its grid, if it has one."""
         group = self.graph.stored(tensor)
         if group is None or tensor.dtype is not DType.FLOAT32:
             return Value(value)
@@ -320,7 +322,8 @@ class ForwardPass:
         fused: tuple[float, float] | None = None,
         every: int | None = None,
     ) -> Value:
-        """`k` is in steps of the group's grid; `fused` limits what it stands for; for `every` see `_every`."""
+        """Return `k`, in steps of the group's grid, rounded and clipped; `fused` limits its real value; for `every` see
+        `_every`."""
         ranges, grid = self.graph.ranges, self.grids[group]
         bounds = grid.bounds(learn=ranges.learned and not ranges.groups[group].fixed, bits=ranges.bits[group])
         bounds = replace(bounds, every=self._every(k) if every is None else every)
@@ -332,7 +335,7 @@ class ForwardPass:
         return replace(self._grid(group), whole=whole, every=bounds.every)
 
     def _every(self, value: Any) -> int:
-        """In how many parts a batch is cut for the gradients of ranges, of which one counts."""
+        """Return into how many parts a batch is split for the gradients of ranges, of which one is used."""
         is_batch = self.graph.takes_any_batch and len(value.shape) > 1
         return PARTS_PER_RANGE if self.training and is_batch and self.graph.ranges.learned else 1
 
@@ -344,7 +347,7 @@ class ForwardPass:
         return Value(ops.where(in_float, value, quantized.real), None, quantized.scale)
 
     def finish(self) -> None:
-        """Update the ranges by what was seen. A group of which nothing was seen keeps its range."""
+        """Update the ranges from the values seen. A group without values keeps its range."""
         ranges = self.graph.ranges
         extremes = () if ranges.learned else [self._extremes(group) for group in range(len(ranges.groups))]
         ranges.update(extremes, self.step)
@@ -352,7 +355,7 @@ class ForwardPass:
             body.finish()
 
     def _extremes(self, group: int) -> Any:
-        """The least and greatest value seen, zero included. Behind a ReLU there is no need to look for the least."""
+        """Return the minimum and maximum seen, including zero. After a ReLU the minimum is not needed."""
         if group not in self.seen:
             return ops.convert_to_tensor(self.graph.ranges.tracked)[:, group]
         lows = [ops.min(k) for k, fused in self.seen[group] if fused is None or fused[0] < 0]
@@ -362,7 +365,7 @@ class ForwardPass:
 
 
 def _only_moves(op: Op, spec: OpSpec) -> bool:
-    """Whether the op only chooses among integers, which share its grid."""
+    """Whether the op only selects among integers, which share its grid."""
     return spec.tied and Trait.AVERAGES not in spec.traits and fused_activation(op).name == "NONE"
 
 
@@ -371,7 +374,7 @@ def _are_whole(operands: Sequence[Any]) -> bool:
 
 
 def _within(bounds: fake_quant.ClipBounds, fused: tuple[float, float], scale: Any) -> fake_quant.ClipBounds:
-    """Bounds that a fused activation narrows. Ranges hold zero, so that where a ReLU starts they end."""
+    """Return bounds narrowed by a fused activation. Ranges include zero, so they end where a ReLU starts."""
     low, high = fused
     if low == 0:
         bounds = replace(bounds, low=ops.zeros_like(bounds.low), learn_low=False)

@@ -1,4 +1,4 @@
-"""Trained weights back in the Keras model that a graph came from."""
+"""Copies trained weights back to the Keras model that a graph came from."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .network import Trainable
 from .weights import TrainableConstant
 
 CLOSE = 1e-4
-"""How far a layer's weights may be from the file's, relative to the largest, once normalization is divided out."""
+"""Tolerance between a layer's weights and the file's, relative to the largest, once normalization is divided out."""
 
 
 class Arrangement(NamedTuple):
-    """How weights lie in a `.tflite` and in Keras, and which axis of the file's has the output channels."""
+    """The layouts of weights in a `.tflite` and in Keras, and the axis of output channels in the file."""
 
     to_file: Callable[[Array], Array]
     to_keras: Callable[[Array, tuple[int, ...]], Array]
@@ -37,11 +37,12 @@ ARRANGEMENTS = {
 
 
 def copy_to_keras(trained: Trainable, keras_model: Any) -> list[str]:
-    """Give the layers of `keras_model` the weights that `trained`, made of it, has learned; their names.
+    """Give the layers of `keras_model` the weights that `trained`, made from it, has learned; return their names.
 
-    Batch normalization has been folded into the file's weights and is divided out again; what a bias has learned goes
-    to the layer's own, or to that of the normalization behind it. Weights stay real numbers: the Keras model computes
-    what the trained graph does without rounding. Raises if a layer with trained weights is not found in the model.
+    Batch normalization, which has been folded into the file's weights, is divided out again; what a bias has learned
+    goes to the layer's own bias, or to that of the normalization after it. Weights stay real numbers: the Keras model
+    computes what the trained graph does without rounding. Raises if a layer with trained weights is not found in the
+    model.
     """
     layers = [layer for layer in keras_model._flatten_layers() if type(layer).__name__ in ARRANGEMENTS and layer.built]
     found: dict[Use, tuple[Any, Array]] = {}
@@ -63,7 +64,7 @@ def copy_to_keras(trained: Trainable, keras_model: Any) -> list[str]:
 
 
 def _matches(constant: TrainableConstant, layers: list[Any]) -> Iterator[tuple[Any, Array]]:
-    """Layers whose weights are the file's but for a factor for each output channel, with these factors."""
+    """Yield layers whose weights equal the file's up to a factor for each output channel, with these factors."""
     wanted = np.asarray(constant.tensor.data, np.float64)
     for layer in layers:
         arrangement = ARRANGEMENTS[type(layer).__name__]
@@ -96,7 +97,7 @@ def _copy_bias(trained: Trainable, use: Use, layer: Any, gains: Array, keras_mod
 
 
 def _has_gains(layer: Any, wanted: Array) -> bool:
-    """Whether batch normalization multiplies by these."""
+    """Whether batch normalization multiplies by these factors."""
     spread = np.sqrt(array_of(layer.moving_variance) + layer.epsilon)
     gains = (array_of(layer.gamma) if layer.scale else 1.0) / spread
     return gains.shape == wanted.shape and bool(np.allclose(gains, wanted, rtol=1e-3))

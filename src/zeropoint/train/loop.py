@@ -18,30 +18,40 @@ from .checkpoint import Progressed, StateCheck, TrainingCheckpoint, plain_text
 from .training_data import Augmentation, HeldBack, RandomBatches, TrainingData, unmixed
 
 RATE, RATE_OF_FEW_BITS = 3e-4, 1e-3
-"""Relative to the size of the weights: in 8 bits these are nearly right from the start, in 4 they have a way to go."""
+"""Learning rates relative to the magnitude of the weights: 8-bit weights are nearly right from the start, 4-bit ones
+have further to go."""
 
 SETTLED = 0.8
-"""The share of the steps after which every weight has found its integer."""
+"""The share of the steps after which every weight has settled on an integer."""
 
 Progress = Callable[[int, float], None]
 """Called with the number of steps done and the loss."""
 
 EMA_DECAY = 0.99
-"""How much of the moving average of states stays with each step."""
+"""Decay per step of the moving average of states."""
 
 PARTS = 8
-"""The standard error of a gain is taken from its spread over at least so many parts of the held-back samples, if there
-are as many. A gain below it does not count."""
+"""The standard error of a gain is estimated from its spread over at least this many parts of the held-back samples, if
+there are as many. A smaller gain does not count."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """`steps` of Adam on batches of `batch` samples. The learning rate, None for one that suits the weights' bits,
-    rises over the first twentieth and then falls along a cosine, `restarts` times anew; a schedule of Keras is taken
-    as it is, and so is an `optimizer`. A share of the samples is held back; on these the loss is taken `checks` times.
-    After `patience` checks without a better one training ends. `mirror` flips half of the images of a batch left to
-    right; `shift` moves each by up to so many pixels, with the border repeated. `mix` is the share of samples that are
-    mixed with another one (mixup); the teacher alone says what is right for a mixture, labels count for the others.
+    """How to train: steps of Adam on random batches.
+
+    Attributes:
+        steps: The number of training steps.
+        batch: The batch size.
+        learning_rate: By default one that suits the weights' bits; it rises over the first twentieth of the steps and
+            then falls along a cosine. A Keras schedule is used as it is.
+        held_back: The share of samples held back; the loss is evaluated on them `checks` times.
+        restarts: How often the cosine is restarted.
+        patience: Stop after this many checks without improvement.
+        mirror: Flip half of the images of a batch left to right.
+        shift: Shift each image by up to this many pixels, repeating the border.
+        mix: The share of samples that are mixed with another one (mixup). Only the teacher provides a target for a
+            mixture; labels count for the other samples.
+        optimizer: A Keras optimizer to use instead of Adam.
     """
 
     steps: int = 500
@@ -59,21 +69,21 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.shift < 0:
-            raise InvalidRecipe(f"images are shifted by zero pixels or more, not by {self.shift}")
+            raise InvalidRecipe(f"images must be shifted by zero or more pixels, not {self.shift}")
         if not 0 <= self.mix <= 1:
-            raise InvalidRecipe(f"the share of samples that are mixed is from 0 to 1, not {self.mix}")
+            raise InvalidRecipe(f"the share of mixed samples must be between 0 and 1, not {self.mix}")
         if self.steps < 1 or self.batch < 1 or self.checks < 1:
-            raise InvalidRecipe("training takes at least one step, one sample a batch, and one check")
+            raise InvalidRecipe("training needs at least one step, one sample per batch, and one check")
         rate = self.learning_rate
         if isinstance(rate, int | float) and not (math.isfinite(rate) and rate > 0):
             raise InvalidRecipe(f"the learning rate must be greater than zero, not {rate}")
         if not 0 <= self.held_back < 1:
-            raise InvalidRecipe(f"the share of samples held back is at least 0 and below 1, not {self.held_back}")
+            raise InvalidRecipe(f"the share of held-back samples must be at least 0 and below 1, not {self.held_back}")
         if (self.patience is not None and self.patience < 1) or self.restarts < 0:
-            raise InvalidRecipe("training is patient for at least one check, and restarts zero times or more")
+            raise InvalidRecipe("patience must be at least one check, and restarts zero or more")
 
     def rate(self, bits: int) -> Any:
-        """The learning rate over the steps, for weights of so many bits."""
+        """Return the learning rate over the steps, for weights of this many bits."""
         peak = self.learning_rate
         if peak is None:
             peak = RATE if bits >= 8 else RATE_OF_FEW_BITS
@@ -88,16 +98,16 @@ class Schedule:
         )
 
     def settling(self, bits: int) -> int:
-        """Over how many steps weights of so many bits come to rest; 0 if they are rounded from the first step on.
+        """Return over how many steps weights of this many bits settle; 0 if they are rounded from the first step on.
 
-        With 8 bits there is hardly anything to make up for; with fewer than 4 weights have a long way to go, and those
-        that come to rest early are in the way.
+        With 8 bits there is hardly anything to compensate; with fewer than 4, weights have far to go, and those that
+        settle early are in the way.
         """
         return round(SETTLED * self.steps) if 4 <= bits < 8 else 0
 
     @property
     def every(self) -> int:
-        """How many steps there are from one check to the next."""
+        """The number of steps between checks."""
         return max(1, self.steps // self.checks)
 
 
@@ -105,9 +115,9 @@ class Schedule:
 class TrainingSummary:
     """How training went: the loss on held-back samples before and at its best, and at which step that was.
 
-    `judge` is the metric that chose the best state, or "loss"; the other numbers are then of it. `noise` is the
-    standard error of the gain; one below it is given up, and `given_up` says what it was. `stopped` is
-    why training ended early, if it did.
+    `judge` is the metric that selected the best state, or "loss"; the other numbers are then of it. `noise` is the
+    standard error of the gain; a smaller gain is discarded, and `given_up` is its value. `stopped` is why training
+    ended early, if it did.
     """
 
     steps: int
@@ -150,7 +160,7 @@ def _moved(before: float, after: float) -> str:
 class WeightEma:
     """An exponential moving average of all variables.
 
-    A weight that swings between two integers is, on average, at the better one.
+    A weight that oscillates between two integers is, on average, at the better one.
     """
 
     state: list[Array]
@@ -169,7 +179,7 @@ class WeightEma:
 class TrainingLoop:
     """Trains the student of `distiller`, and leaves it in the best state.
 
-    `callbacks` are the user's, for `fit`. With `resume`, a file, training goes on from the last check that it holds.
+    `callbacks` are the user's, for `fit`. With `resume`, a file, training continues from the last check stored in it.
     """
 
     distiller: Any
@@ -188,7 +198,7 @@ class TrainingLoop:
         batches = RandomBatches(self.data, kept, size, schedule.seed, vary)
         distiller.labelled = unmixed(batches.size, schedule.mix) if schedule.mix else None
         if self.data.labels is not None and distiller.labelled == 0:
-            raise InvalidRecipe("mixtures of samples have no labels; mix fewer of them, or leave out the loss")
+            raise InvalidRecipe("mixtures of samples have no labels; mix fewer of them, or omit the loss")
         batches.each = schedule.every
         checkpoint = None if self.resume is None else TrainingCheckpoint(self.resume, plain_text(schedule))
         keeper = KeepBest(distiller, schedule, batches, HeldBack(self.data, held, min(size, -(-len(held) // PARTS))))
@@ -220,12 +230,12 @@ class TrainingLoop:
         # XLA on a CPU makes steps of convolutional networks slower, not faster.
         jit = False if keras.backend.backend() == "tensorflow" else "auto"
         self.distiller.compile(optimizer=optimizer, metrics=list(self.distiller.goal.metrics), jit_compile=jit)
-        self.distiller.optimizer.build(self.distiller.trainable_variables)  # else TensorFlow traces the step once more
+        self.distiller.optimizer.build(self.distiller.trainable_variables)  # otherwise TensorFlow traces the step again
 
 
 class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """After each epoch, which lasts from one check to the next, the present and the averaged state are compared with
-    the best so far on held-back samples."""
+    """Compares the current and the averaged state with the best so far on held-back samples, after each epoch, which
+    lasts from one check to the next."""
 
     progress: Progress | None = None
     checkpoint: TrainingCheckpoint | None = None
@@ -241,7 +251,7 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         self.average = WeightEma([])
 
     def start(self) -> int:
-        """Take the loss before training, or what an earlier run has left; gives the epoch to begin with."""
+        """Evaluate the loss before training, or restore an earlier run; return the epoch to begin with."""
         self.initial = self.present = self._state()
         self.first = self._first_check()
         self.average = WeightEma(self.initial)
@@ -262,7 +272,7 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
             if not goal.is_labelled:
                 raise
             raise InvalidRecipe(
-                f"the loss or a metric cannot be computed of these labels and outputs: {str(error).splitlines()[0]}"
+                f"the loss or a metric cannot be computed from these labels and outputs: {str(error).splitlines()[0]}"
             ) from error
         if not math.isfinite(found.value):
             raise InvalidRecipe(
@@ -277,7 +287,7 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
         del batch
-        loss, model = float((logs or {})["loss"]), self.model  # with JAX, asking for the model brings it up to date
+        loss, model = float((logs or {})["loss"]), self.model  # with JAX, accessing the model syncs its variables
         self.done.step += 1
         if not math.isfinite(loss):
             self.stopped = f"the loss became {loss} at step {self.done.step}, so training ended there"
@@ -291,7 +301,8 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
             model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """What the present state gives on held-back samples is told to the other callbacks, as `val_loss` and so on."""
+        """Evaluate the current state on held-back samples, and pass the result to the other callbacks as `val_loss` and
+        so on."""
         del epoch
         if self.stopped:
             return
@@ -309,8 +320,8 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
             model.stop_training = True
 
     def compare_present(self) -> None:
-        """After an interruption: what was trained since the last check counts as well."""
-        if hasattr(self.distiller, "jax_state_sync"):  # JAX holds the variables elsewhere while it trains
+        """After an interruption, also evaluate what was trained since the last check."""
+        if hasattr(self.distiller, "jax_state_sync"):  # JAX keeps the variables elsewhere during training
             self.distiller.jax_state_sync()
         if self.done.step > self.done.history[-1][0] and not self.stopped:
             try:
@@ -333,7 +344,7 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         return found
 
     def _compare(self, present: StateCheck) -> None:
-        """Take the better of the present and the averaged state, if it is the best so far."""
+        """Keep the better of the current and the averaged state, if it is the best so far."""
         done = self.done
         tried = [(self._check(self.average.state), self.average.state), (present, self.present)]
         found, state = min(tried, key=lambda pair: self._rank(pair[0].value))
@@ -346,9 +357,9 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
             done.best_step, done.best, done.state = done.step, found, state
 
     def _disagrees(self, found: StateCheck) -> bool:
-        """Whether, without labels, it chooses other classes than the float model more often than before training.
+        """Whether, without labels, it disagrees with the float model's classes more often than before training.
 
-        A lower divergence may come of probabilities alone; what a classifier is used for is its choice.
+        A lower divergence may come from probabilities alone; what matters in a classifier is its decision.
         """
         if self.distiller.goal.is_labelled or not found.agreements:
             return False
@@ -359,7 +370,7 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         return self.sign * value if math.isfinite(value) else math.inf
 
     def _check(self, state: Sequence[Array]) -> StateCheck:
-        """On the samples held back, in that state, which the student is left in."""
+        """Evaluate a state on the held-back samples; the student is left in that state."""
         self._restore(state)
         found, sizes = list[Mapping[str, float]](), list[int]()
         for k in range(self.held.num_batches):
@@ -372,7 +383,7 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         return StateCheck(logs[self.judge], tuple(float(one[self.judge]) for one in found), logs, agreements)
 
     def _choose_judge(self) -> None:
-        """The first metric, once Keras has made it, or the loss."""
+        """Select the first metric, once Keras has created it, or the loss."""
         if self.distiller.goal.metrics and self.judge == "loss":
             first = next(m for one in self.distiller.metrics for m in getattr(one, "metrics", ()))
             self.judge, self.sign = first.name, 1.0 if _is_better_lower(first) else -1.0
@@ -389,12 +400,12 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
 
 
 def standard_error(values: Array) -> float:
-    """Of the mean; zero for a single value, of which nothing is known."""
+    """Return the standard error of the mean; zero for a single value."""
     return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
 class OnCheck(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """Calls a function with what Keras knows after each check: the loss, `val_loss`, metrics."""
+    """Calls a function with Keras's logs after each check: the loss, `val_loss`, metrics."""
 
     def __init__(self, function: Callable[[Mapping[str, float]], None]) -> None:
         super().__init__()
@@ -406,7 +417,8 @@ class OnCheck(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no t
 
 
 def _is_better_lower(metric: Any) -> bool:
-    """Keras knows which way its metrics go; others are better when higher, unless they are named after an error."""
+    """Whether a lower value of the metric is better. Keras knows that of its own; others are better when higher, unless
+    they are named after an error."""
     direction = getattr(metric, "_direction", None)
     if direction is not None:
         return bool(direction == "down")

@@ -1,4 +1,4 @@
-"""Losses of a student beside its teacher, and of labels."""
+"""Losses of a student relative to its teacher, and on labels."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ SMALLEST = 1e-12
 
 
 def divergence(student: Any, teacher: Any) -> Any:
-    """Kullback-Leibler divergence of the student's distribution from the teacher's, of logits; the mean over rows."""
+    """Return the Kullback-Leibler divergence of the student's distribution from the teacher's, from logits; mean over
+    rows."""
     wanted = kops.log_softmax(teacher, axis=-1)
     return kops.mean(kops.sum(kops.exp(wanted) * (wanted - kops.log_softmax(student, axis=-1)), axis=-1))
 
 
 def binary_divergence(student: Any, teacher: Any) -> Any:
-    """The same for logits that each stand for a probability of their own."""
+    """Return the divergence for logits that are independent probabilities."""
     wanted = kops.sigmoid(teacher)
     return kops.mean(_cross_entropy(student, wanted) - _cross_entropy(teacher, wanted))
 
@@ -35,23 +36,23 @@ def _cross_entropy(logits: Any, wanted: Any) -> Any:
 
 
 def relative_error(student: Any, teacher: Any) -> Any:
-    """Squared error relative to how much the teacher's values vary."""
+    """Return the squared error relative to the variance of the teacher's values."""
     spread = kops.mean(kops.square(teacher - kops.mean(teacher)))
     return kops.mean(kops.square(student - teacher)) / kops.maximum(spread, SMALLEST)
 
 
 def probabilities(logits: Any, head: Probabilities | None) -> Any:
-    """What the model makes of its logits, in float."""
+    """Return the probabilities that the model computes from its logits, in float."""
     if head == "row":
         return kops.softmax(logits, axis=-1)
     return kops.sigmoid(logits) if head == "each" else logits
 
 
 def label_loss(loss: Any, head: Probabilities | None) -> Callable[[Any, Any], Any] | None:
-    """A loss of labels and logits: Keras's loss of that name, one of its objects, or any function of two arguments.
+    """Return a loss of labels and logits: Keras's loss of that name, a Keras object, or any function of two arguments.
 
-    Named losses of probabilities are computed of logits, which is steadier. Others get what they expect:
-    probabilities where the model ends in a softmax or sigmoid, unless they were made with `from_logits=True`.
+    Named losses of probabilities are computed from logits, which is numerically more stable. Others get what they
+    expect: probabilities if the model ends in a softmax or sigmoid, unless they were created with `from_logits=True`.
     """
     if loss is None:
         return None
@@ -73,7 +74,7 @@ def _named(name: str) -> Callable[..., Any]:
 
 
 def loss_name(loss: Any) -> str:
-    """In lower case, without underscores."""
+    """Return the name of a loss in lower case, without underscores."""
     name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
     return str(name).lower().replace("_", "")
 
@@ -91,18 +92,18 @@ def check_labels(labels: Sequence[Array], loss: Any, output: Tensor) -> None:
         _check_classes(labels, wanted)
     elif "categoricalcrossentropy" in name and shape != wanted:
         raise InvalidSample(
-            f"labels for {argument('loss', _spelled(loss))} have the shape of the output, {list(wanted)}, not "
+            f"labels for {argument('loss', _spelled(loss))} must have the shape of the output, {list(wanted)}, not "
             f"{list(shape)}; for class numbers use {argument('loss', 'sparse_categorical_crossentropy')}"
         )
 
 
 def _check_classes(labels: Sequence[Array], wanted: tuple[int, ...]) -> None:
-    """Class numbers: one for each row of the output, from 0 up to the number of classes."""
+    """Raise unless labels are class numbers: one for each row of the output, from 0 up to the number of classes."""
     classes, shape = wanted[-1], labels[0].shape[1:]
     if shape not in (wanted[:-1], (*wanted[:-1], 1)) or (shape == wanted and classes > 1):
         hint = f"; for one-hot labels use {argument('loss', 'categorical_crossentropy')}" if shape == wanted else ""
         raise InvalidSample(
-            f"labels are class numbers of the shape {list(wanted[:-1])} for each sample, not {list(shape)}{hint}"
+            f"labels must be class numbers of shape {list(wanted[:-1])} for each sample, not {list(shape)}{hint}"
         )
     for number, label in enumerate(labels):
         wrong = label[(label < 0) | (label >= classes) | (label != np.round(label))]

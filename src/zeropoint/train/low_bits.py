@@ -1,4 +1,5 @@
-"""Few bits: which layers get them, where their ranges start, and going from one number of bits to the next."""
+"""Low-bit training: which layers get few bits, where their ranges start, and how to go from one bit width to the
+next."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from ..train_bits import TrainBits
 from .fake_quant_graph import Blueprint, FakeQuantGraph, group_bits
 
 Stages = tuple[TrainBits, ...]
-"""Bits to train in, one after the other; the last are those of the result."""
+"""Bit widths to train in, one after the other; the last is that of the result."""
 
 
 def stages_of(asked: str | Sequence[str]) -> Stages:
-    """From "w2a8", from "w8a8,w4a8,w2a8", or from several such texts."""
+    """Parse "w2a8", "w8a8,w4a8,w2a8", or several such strings."""
     texts = asked.split(",") if isinstance(asked, str) else asked
     found = tuple(TrainBits.parse(text) for text in texts)
     if not found:
@@ -37,9 +38,9 @@ def stages_of(asked: str | Sequence[str]) -> Stages:
 
 
 def low_bit_recipe(model: Model, bits: TrainBits, ops: Mapping[str, OpSpec], *, every_layer: bool = False) -> Recipe:
-    """A recipe for `bits` in all layers, with 8-bit weights in the first and the last ones unless `every_layer`.
+    """Return a recipe for `bits` in all layers, with 8-bit weights in the first and the last ones unless `every_layer`.
 
-    These have the fewest weights and are the most sensitive: one reads the data itself, the other makes the result.
+    These have the fewest weights and are the most sensitive: one reads the data itself, the other produces the result.
     """
     recipe = recipe_from({"rules": [{"scheme": "int8", "train_bits": str(bits)}]})
     if every_layer:
@@ -52,7 +53,7 @@ def low_bit_recipe(model: Model, bits: TrainBits, ops: Mapping[str, OpSpec], *, 
 
 
 def outermost_layers(graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[list[Op], list[Op]]:
-    """Layers with weights that no other comes before, and those that none comes after."""
+    """Return layers with weights before which there is no other, and those after which there is none."""
     uses, layers = Uses(graph), {op: None for op in graph.ops if _has_weights(op, ops)}
     makers = {op: {uses.producer(t) for t in op.inputs if t is not None} for op in graph.ops}
     behind, before = set[Op | None](), set[Op | None]()
@@ -72,7 +73,8 @@ def _has_weights(op: Op, ops: Mapping[str, OpSpec]) -> bool:
 
 
 def with_narrow_ranges(blueprint: Blueprint, stats: Stats | None) -> Blueprint:
-    """Ranges of few levels start where these lose the least, as far as statistics say; it is far below the peak."""
+    """Return a blueprint in which ranges with few levels start where these lose least, according to the statistics;
+    that is far below the peak."""
     if stats is None:
         return blueprint
     keys = tensor_keys(blueprint.planned.model)
@@ -90,7 +92,7 @@ def with_narrow_ranges(blueprint: Blueprint, stats: Stats | None) -> Blueprint:
 
 
 def at_stage(blueprint: Blueprint, trained: Any, stage: TrainBits | None) -> Blueprint:
-    """What comes after `trained`, a graph of the stage before: its weights and ranges, rounded to fewer levels."""
+    """Return the blueprint for the stage after `trained`: its weights and ranges, rounded to fewer levels."""
     staged = replace(blueprint, stage=stage)
     for part in trained.graph.parts:
         plan = next(p for p in blueprint.planned.plans if p.graph is part.blueprint.plan.graph)
@@ -99,7 +101,7 @@ def at_stage(blueprint: Blueprint, trained: Any, stage: TrainBits | None) -> Blu
 
 
 def _continued(blueprint: Blueprint, trained: FakeQuantGraph, step: int) -> Plan:
-    """The plan of one graph with what was learned in it."""
+    """Return the plan of one graph with what was learned in it."""
     plan = blueprint.plan
     values, keys = dict(plan.constants.values), dict(plan.constants.keys)
     for constant in trained.constants:
@@ -126,7 +128,7 @@ def _with_groups(blueprint: Blueprint, change: Any) -> Blueprint:
 
 
 def _on_plan(blueprint: Blueprint, plan: Plan) -> Blueprint:
-    """With the plan of one of its graphs: the one that callers run, or one that is called."""
+    """Return the blueprint with the plan of one of its graphs: the one that callers run, or one that is called."""
     plans = tuple(plan if p.graph is plan.graph else p for p in blueprint.planned.plans)
     own = plan if plan.graph is blueprint.plan.graph else blueprint.plan
     return replace(blueprint, plan=own, planned=replace(blueprint.planned, plans=plans))

@@ -1,4 +1,4 @@
-"""The trainable graph as a Keras model, and how one is made of a `.tflite` or of another Keras model."""
+"""The trainable graph as a Keras model, and how it is made from a `.tflite` or from another Keras model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NOISE_RUNS = 8
 
 
 class OpLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
-    """The variables of one op of the graph, under its name; the graph computes it."""
+    """The variables of one op of the graph, under its name; the graph itself computes the op."""
 
     def __init__(self, op: Op, name: str) -> None:
         super().__init__(name=name, dtype="float32")
@@ -50,22 +50,22 @@ class OpLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
         return self.shape
 
     def build(self, input_shape: Any = None) -> None:
-        """Variables are added by what the graph is made of."""
+        """Do nothing: the graph adds the variables."""
 
 
 class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
-    """A `.tflite` as a Keras model. Its inputs and outputs are those of the file, in the file's order.
+    """A `.tflite` as a Keras model. Its inputs and outputs are those of the file, in the same order.
 
-    Inputs are given as one array, a list, or a dict by name. Weights and biases can be trained. `save`,
-    `load_model` and `clone_model` work as with any Keras model. With the policy "mixed_float16" layers multiply in
-    float16 while training.
+    Inputs are given as one array, a list, or a dict by name. Weights and biases can be trained. `save`, `load_model`
+    and `clone_model` work as with any Keras model. With the policy "mixed_float16", layers multiply in float16 in
+    training.
     """
 
     def __init__(self, blueprint: Blueprint, name: str = "trainable", dtype: Any = None) -> None:
         if blueprint.plan.packed:
             raise InvalidRecipe("the recipe only stores weights in fewer bits; training is for integer arithmetic")
         if unknown := unmatched(blueprint.freeze, blueprint.planned.model.graphs):
-            raise InvalidRecipe(f"nothing fits the pattern {unknown[0]!r}; {names_are_listed()}")
+            raise InvalidRecipe(f"nothing matches the pattern {unknown[0]!r}; {names_are_listed()}")
         super().__init__(name=name, dtype=dtype, autocast=False)
         self.blueprint, self.ports = blueprint, entry(blueprint.planned.model).ports
         layers = op_layers(blueprint)
@@ -75,11 +75,11 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
         self.built = True
 
     def build(self, input_shape: Any = None) -> None:
-        """All variables exist already."""
+        """Do nothing: all variables already exist."""
 
     @property
     def takes_any_batch(self) -> bool:
-        """Whether it can be run with any number of samples at a time, or only with as many as the file says."""
+        """Whether it can be run with any batch size, or only with that of the file."""
         return self.graph.takes_any_batch
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
@@ -108,7 +108,8 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
         return found
 
     def get_config(self) -> dict[str, Any]:
-        """All that it is made of: the `.tflite`, the plan, the recipe and the settings; variables are not in it."""
+        """Return everything that it is made of: the `.tflite`, the plan, the recipe and the settings, but not the
+        variables."""
         return {"name": self.name, "dtype": self.dtype_policy.name, **blueprint_content(self.blueprint)}
 
     @classmethod
@@ -117,18 +118,18 @@ class Trainable(keras.Model):  # type: ignore[misc]  # Keras has no types
         return cls(blueprint_from(config), config["name"], config["dtype"])
 
     def freeze_ranges(self) -> None:
-        """From now on ranges stay as they are; weights go on being trained."""
+        """Keep the ranges fixed from now on; weights are still trained."""
         for part in self.graph.parts:
             part.ranges.freeze()
 
     @property
     def step(self) -> int:
-        """How many training steps it has seen."""
+        """The number of training steps so far."""
         return int(array_of(self._steps))
 
     @property
     def least_bits(self) -> int:
-        """Of the weights that are trained; 8 if there are none."""
+        """The fewest bits of trained weights; 8 if there are none."""
         quantizers = (quantizer for part in self.graph.parts for quantizer in part.quantizers.values())
         return min((quantizer.bits for quantizer in quantizers), default=8)
 
@@ -137,7 +138,7 @@ keras.saving.register_keras_serializable("zeropoint")(Trainable)
 
 
 def op_layers(blueprint: Blueprint) -> dict[Op, OpLayer]:
-    """A layer for each op that is computed, with a name of its own."""
+    """Return a layer for each op that is computed, with a unique name."""
     taken: dict[str, int] = {}
     found = {}
     for op in trained_ops(blueprint):
@@ -148,7 +149,8 @@ def op_layers(blueprint: Blueprint) -> dict[Op, OpLayer]:
 
 
 class FreezeRanges(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """From the start of an epoch on, ranges of activations stay as they are while weights go on being trained."""
+    """A Keras callback that fixes the ranges of activations from the start of an epoch on; weights are still
+    trained."""
 
     def __init__(self, epoch: int) -> None:
         super().__init__()
@@ -179,13 +181,26 @@ def trainable(
     quantize: bool = True,
     ops: Mapping[str, OpSpec] = OPS,
 ) -> Trainable:
-    """`model` as a Keras model that computes what its quantized form will, ready for `compile` and `fit`.
+    """Turn a model into a Keras model that computes what its quantized version will, ready for `compile` and `fit`.
 
-    `mode` ("int8", "int16x8"), `recipe`, `weight_bits` and `keep_float` are as in `zeropoint.quantize`; so is `target`,
-    by default "integer". `stats` of a calibration, or `ranges`, tell where ranges start.
-    `freeze` are patterns of op kinds, op names or constants that are not trained. `outputs` names inner tensors to
-    compute instead of the model's own; `logits` stops in front of a final softmax or sigmoid, where losses are
-    steadier. Without `quantize` it is the float model. `ops` is the op table.
+    Args:
+        model: The float model, as for `quantize`.
+        mode: "int8" (the default) or "int16x8".
+        stats: The result of `calibrate`, from which ranges start.
+        ranges: Ranges of tensors to start from, which take precedence over measured ones.
+        recipe: Rules that set the mode for each op, or the path of a recipe file.
+        weight_bits: 2 to 8.
+        keep_float: Patterns of op kinds or names that stay float.
+        target: What the model is made for, as in `quantize`; "integer" by default.
+        settings: How fake quantization is trained.
+        freeze: Patterns of op kinds, op names or constants that are not trained.
+        outputs: Names of inner tensors to compute instead of the model's outputs.
+        logits: Whether to stop before a final softmax or sigmoid, where losses are numerically more stable.
+        quantize: If false, the result is the float model.
+        ops: The op table, if not the package's own.
+
+    Returns:
+        The Keras model; `zeropoint.train.export` turns it into a quantized `.tflite` once it is trained.
     """
     source = load(model)
     if quantize:
@@ -193,7 +208,9 @@ def trainable(
             resolve_recipe(mode, recipe, WeightOptions(weight_bits), training=True).unmixed().keeping_float(keep_float)
         )
         if rules.is_unsigned:
-            raise InvalidRecipe("uint8 is not trained; train int8, or quantize a trained float model in the mode uint8")
+            raise InvalidRecipe(
+                "uint8 cannot be trained; train int8, or quantize a trained float model in the mode uint8"
+            )
         made_for = without_dynamic_layers(resolve_target(target, rules, Interface(), strict=True))
         given = (ranges or Ranges({})).resolved(source)
         request = Request(rules, stats, given, ops=ops, target=made_for)
@@ -212,15 +229,15 @@ def trainable(
 
 
 def float_plan(model: Model, request: Request) -> Planned:
-    """A plan that quantizes nothing, for a copy of the model whose weights are plainly float."""
+    """Return a plan that quantizes nothing, for a copy of the model with plain float weights."""
     copy = copy_model(model)
     prepare(copy, request.recipe, request.ops)
     return Planned(copy, tuple(Plan(graph) for graph in entry_graphs(copy)))
 
 
 def entry_plan(planned: Planned) -> Plan:
-    """The plan of the only graph that callers run."""
-    graph = entry(planned.model).graph  # raises where there are several
+    """Return the plan of the only graph that callers run."""
+    graph = entry(planned.model).graph  # raises if there are several
     for plan in planned.plans:
         if plan.graph is graph:
             return plan
@@ -235,7 +252,8 @@ def _tensor(graph: Graph, name: str) -> Tensor:
 
 
 def logits_of(tensor: Tensor, uses: Uses, ops: Mapping[str, OpSpec]) -> tuple[Tensor, Probabilities | None]:
-    """What a softmax or sigmoid makes `tensor` of, and which probabilities it makes; without one, `tensor` itself."""
+    """Return the tensor that a softmax or sigmoid computes `tensor` from, and its kind of probabilities; without one,
+    `tensor` itself."""
     producer = uses.producer(tensor)
     spec = None if producer is None else ops.get(producer.kind)
     before = None if producer is None or spec is None or spec.probabilities is None else producer.inputs[0]
@@ -253,11 +271,11 @@ def quantize_model(
     logits: bool = False,
     ops: Mapping[str, OpSpec] = OPS,
 ) -> Trainable:
-    """A Keras model as a trainable quantized graph. Batch normalization is folded into the layers.
+    """Turn a Keras model into a trainable quantized graph. Batch normalization is folded into the layers.
 
-    With `data` ranges start from what these give. Without, they start from the first batches of training, so that a
-    few should be run before its result means anything. The model is converted by TensorFlow, whatever Keras computes
-    with afterwards.
+    With `data`, ranges start from the values on these samples. Without, they start from the first batches of training,
+    so a few should be run before its result means anything. The model is converted by TensorFlow, whatever backend
+    Keras uses afterwards.
     """
     require_seen_data(keras_model)
     model = load(keras_model)
@@ -288,7 +306,7 @@ def require_seen_data(keras_model: Any) -> None:
 
 
 def _noise(model: Model) -> list[Row]:
-    """Something to run the model on; its ranges are gone after the first batch."""
+    """Return something to run the model on; the resulting ranges are replaced after the first batch."""
     rng = np.random.default_rng(0)
     return [tuple(_values(port, rng) for port in entry(model).ports) for _ in range(NOISE_RUNS)]
 

@@ -1,4 +1,4 @@
-"""Models that leave the size of their inputs open: trained at the size of the samples, deployed for any."""
+"""Models with dynamic input sizes: trained at the size of the samples, deployed for any."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..sources.samples import Notes, rows
 
 
 def fix_shapes(model: ModelSource, sample: Any) -> Model:
-    """A copy of `model` whose tensors have the shapes that `sample` gives them, to be trained at that size.
+    """Return a copy of `model` whose tensors have the shapes that `sample` gives them, to be trained at that size.
 
-    What the file leaves open stays open: the quantized model takes other sizes, too.
+    Dynamic dimensions stay dynamic in the file: the quantized model takes other sizes, too.
     """
     source = load(model)
     return with_shapes_of(source, next(row for _, row in rows([sample], entry(source), Notes())))
@@ -28,7 +28,7 @@ def leaves_sizes_open(model: Model) -> bool:
 
 
 def fixed_for(model: Model, given: Sequence[Row]) -> Model:
-    """`model` at the size of the rows, which have to agree; itself if it leaves nothing but the batch open."""
+    """Return `model` at the size of the rows, which have to agree; itself if only the batch is dynamic."""
     if not leaves_sizes_open(model):
         return model
     ports = entry(model).ports
@@ -44,9 +44,9 @@ def fixed_for(model: Model, given: Sequence[Row]) -> Model:
 
 def with_shapes_of(model: Model, row: Row) -> Model:
     copy = copy_model(model)
-    session = Session(copy, kernels="optimized")  # a delegate leaves the tensors inside as they are
+    session = Session(copy, kernels="optimized")  # a delegate does not update the shapes of inner tensors
     session.invoke(row)
-    for tensor, shape in zip(copy.main.tensors, session.shapes(), strict=False):  # kernels add tensors of their own
+    for tensor, shape in zip(copy.main.tensors, session.shapes(), strict=False):  # kernels add their own tensors
         if not tensor.is_constant:
             tensor.shape = shape
     return copy

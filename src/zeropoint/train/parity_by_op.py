@@ -1,4 +1,4 @@
-"""The arithmetic of a trained graph, op by op, against the rules by which kernels compute (`zeropoint.simulate`)."""
+"""Compares the arithmetic of a trained graph op by op with that of the kernels (`zeropoint.simulate`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .network import Trainable
 
 @dataclass(frozen=True)
 class OpParity:
-    """An op of the deployed model: what the trained graph makes of its inputs, against what kernels make of them."""
+    """An op of the deployed model: what the trained graph computes from its inputs, compared with the kernels."""
 
     kind: str
     parity: Parity
@@ -42,7 +42,7 @@ def op_parity(
     trained: Trainable, result: Result, samples: Samples, *, limit: int = 10, kernels: KernelSet = "xnnpack"
 ) -> tuple[OpParity, ...]:
     """Run `samples` through the trained graph, and compute each integer op of the deployed model from the graph's own
-    values, bit for bit as `kernels` do: what differs is the op's own doing, not what came before it."""
+    values, bit for bit as `kernels` do: differences are then due to the op itself, not to earlier ones."""
     graph = entry(result.model).graph
     partner = align_models(trained.blueprint.planned.model, result.model).partner
     ready = rules_for(result.model, graph, kernels)
@@ -59,14 +59,14 @@ def op_parity(
 
 
 class _Known:
-    """What tensors of the deployed model hold, by the trained graph, or by what kernels made of that."""
+    """What tensors of the deployed model hold, according to the trained graph, or to what kernels compute from that."""
 
     def __init__(self, forward: ForwardPass, partner: Mapping[Tensor, Tensor]) -> None:
         self.forward, self.partner = forward, partner
         self.made: dict[Tensor, Array] = {}
 
     def trained(self, tensor: Tensor) -> Array | None:
-        """What the trained graph has for it."""
+        """Return the trained graph's value of a tensor."""
         twin = self.partner.get(tensor)
         if twin is None:
             return None
@@ -76,7 +76,7 @@ class _Known:
         return None if found is None else _held(array_of(found.real), tensor).reshape(tensor.shape)
 
     def _converted(self, twin: Tensor, dtype: DType) -> Value | None:
-        """As an op reads it that wants another type."""
+        """Return the value as an op reads it that wants another type."""
         found = (v for (tensor, _), v in self.forward.converted.items() if tensor is twin and v.dtype is dtype)
         return next(found, None)
 
@@ -94,7 +94,7 @@ def _held(values: Array, tensor: Tensor) -> Array:
 
 
 def _gaps(ops: list[Op], rules: Mapping[Op, Rules], known: _Known) -> Iterator[tuple[Op, Array]]:
-    """By how many units the first output of each op differs, if all that it reads is known."""
+    """Yield by how many units the first output of each op differs, if all of its inputs are known."""
     for op in ops:
         inputs = [None if t is None else known.read(t) for t in op.inputs]
         is_known = all(value is not None or t is None for value, t in zip(inputs, op.inputs, strict=True))

@@ -26,13 +26,13 @@ from .fake_quant_graph import Blueprint, without_dynamic_layers
 
 
 def blueprint_content(blueprint: Blueprint) -> dict[str, Any]:
-    """`blueprint` as JSON can hold it; `blueprint_from` reads it."""
+    """Return `blueprint` as JSON values; `blueprint_from` reads them."""
     request, graph = blueprint.request, blueprint.plan.graph
     if request.ops is not OPS:
-        raise InvalidRecipe("a graph that was made by another op table cannot be saved whole; use save_weights")
+        raise InvalidRecipe("a graph with a custom op table cannot be saved as a whole; use save_weights")
     if request.target.name not in TARGETS:
         raise InvalidRecipe(
-            f"the target {request.target.name!r} is not one of zeropoint's, so that the graph cannot be saved whole; "
+            f"the target {request.target.name!r} is not one of zeropoint's, so the graph cannot be saved as a whole; "
             "use save_weights"
         )
     places = {tensor: k for k, tensor in enumerate(graph.tensors)}
@@ -51,7 +51,7 @@ def blueprint_content(blueprint: Blueprint) -> dict[str, Any]:
 
 
 def blueprint_from(content: Mapping[str, Any]) -> Blueprint:
-    """What `blueprint_content` told."""
+    """Build a blueprint from what `blueprint_content` returned."""
     try:
         model = load(zlib.decompress(base64.b64decode(content["tflite"])))
         target = without_dynamic_layers(TARGETS[content["target"]])
@@ -69,4 +69,4 @@ def blueprint_from(content: Mapping[str, Any]) -> Blueprint:
         freeze, quantize = tuple(content["freeze"]), content["quantize"]
         return Blueprint(planned, plan, request, outputs, settings, freeze, quantize, stage)
     except (KeyError, ValueError, TypeError, IndexError, StopIteration, zlib.error) as error:
-        raise InvalidModel(f"this is no saved graph of zeropoint ({type(error).__name__}: {error})") from None
+        raise InvalidModel(f"this is not a saved graph of zeropoint ({type(error).__name__}: {error})") from None

@@ -1,7 +1,7 @@
-"""Integers that are known before anything is computed: constants, shapes, and the counters of loops.
+"""Integers that are known before anything is computed: constants, shapes, and loop counters.
 
-A loop that counts up to a constant can be written out: how often it runs, and what its body indexes in each round,
-follows from such integers alone.
+A loop that counts up to a constant can be unrolled: the number of iterations, and what its body indexes in each, follow
+from such integers alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .compute import COMPUTE, Call, compute
 Known = dict[Tensor, Array]
 
 MOST_ROUNDS = 1000
-"""A graph of so many copies of a loop's body takes minutes to build."""
+"""Maximum number of iterations: a graph with this many copies of a loop's body takes minutes to build."""
 
 
 def known_integers(
@@ -32,7 +32,7 @@ def known_integers(
     free: Free = frozenset(),
     given: Mapping[Tensor, Array] | None = None,
 ) -> Known:
-    """Integers that do not depend on the inputs, except for those that are `given`."""
+    """Return integers that do not depend on the inputs, except for those that are `given`."""
     read = {tensor for op in ops for tensor in op.inputs if tensor is not None and not tensor.dtype.is_float}
     known: Known = {t: np.asarray(t.data) for t in read if t.data is not None}
     known |= given or {}
@@ -49,7 +49,7 @@ def known_integers(
 
 
 class LoopRounds:
-    """What is known in each round of a loop, and of its results."""
+    """What is known in each iteration of a loop, and of its results."""
 
     def __init__(self, rounds: Sequence[Known], state: Sequence[Array | None]) -> None:
         self.rounds, self.state = tuple(rounds), tuple(state)
@@ -59,7 +59,7 @@ class LoopRounds:
 
 
 def loop_graphs(op: Op) -> tuple[Graph, Graph]:
-    """The condition and the body of a loop."""
+    """Return the condition and the body of a loop."""
     called = {row.gives: op.option(row.option) for row in CALLS[op.kind]}
     condition, body = called[Passed.CONDITION], called[Passed.ALL]
     assert isinstance(condition, Graph)
@@ -68,7 +68,7 @@ def loop_graphs(op: Op) -> tuple[Graph, Graph]:
 
 
 def loop_rounds(op: Op, known: Mapping[Tensor, Array], specs: Mapping[str, OpSpec]) -> LoopRounds:
-    """The rounds of a loop whose end is known beforehand; raises for others."""
+    """Return the iterations of a loop whose end is known in advance; raises for others."""
     condition, body = loop_graphs(op)
     if any(inner.kind in LOOPS for graph in (condition, body) for inner in graph.ops):
         raise UnsupportedOp(f"{op.label} '{op.name}' has a loop inside it, and only simple loops can be trained")
@@ -77,7 +77,7 @@ def loop_rounds(op: Op, known: Mapping[Tensor, Array], specs: Mapping[str, OpSpe
     while _goes_on(op, condition, state, specs):
         if len(rounds) == MOST_ROUNDS:
             raise UnsupportedOp(
-                f"{op.label} '{op.name}' runs for more than {MOST_ROUNDS} rounds, and the trainable graph has a copy "
+                f"{op.label} '{op.name}' runs more than {MOST_ROUNDS} iterations, and the trainable graph has a copy "
                 "of its body for each; train with shorter sequences"
             )
         rounds.append(known_integers(body.ops, specs, given=_taken(body, state)))
@@ -93,7 +93,7 @@ def _goes_on(op: Op, condition: Graph, state: Sequence[Array | None], specs: Map
     answer: Any = known_integers(condition.ops, specs, given=_taken(condition, state)).get(condition.outputs[0])
     if answer is None:
         raise UnsupportedOp(
-            f"{op.label} '{op.name}' runs until something that it computes tells it to stop; only loops that count up "
+            f"{op.label} '{op.name}' runs until a computed condition stops it; only loops that count up "
             "to a constant can be trained"
         )
     return bool(answer.item())

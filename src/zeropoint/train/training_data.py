@@ -1,4 +1,4 @@
-"""What is trained on: samples in memory, labels beside them, and batches of both."""
+"""Training data: samples in memory, their labels, and batches of both."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..sources.samples import Notes, iterate, rows
 
 @dataclass(frozen=True)
 class TrainingData:
-    """All samples in memory: rows for one run each, and labels beside them."""
+    """All samples in memory: rows for one run each, and their labels."""
 
     rows: tuple[Row, ...]
     labels: tuple[Array, ...] | None = None
 
     @classmethod
     def of(cls, model: Model, data: DataSource, *, labelled: bool, limit: int | None = None) -> TrainingData:
-        """All samples of `data`, or the first so many."""
+        """Return all samples of `data`, or the first `limit`."""
         where = entry(model)
         samples = islice(iterate(samples_from(data, where)), limit)
         if labelled:
@@ -36,11 +36,11 @@ class TrainingData:
         else:
             found, labels = tuple(row for _, row in rows(samples, where, Notes())), None
         if len(found) < 2:
-            raise InvalidSample(f"training needs at least two samples, one of them to check with, not {len(found)}")
+            raise InvalidSample(f"training needs at least two samples, one of them for validation, not {len(found)}")
         return cls(found, labels)
 
     def require_finite(self, model: Model) -> None:
-        """Raise if an input holds NaN or infinity: one such sample makes every weight NaN."""
+        """Raise if an input contains NaN or infinity: one such sample makes every weight NaN."""
         ports = entry(model).ports
         for number, row in enumerate(self.rows):
             for port, values in zip(ports, row, strict=True):
@@ -51,7 +51,8 @@ class TrainingData:
                     )
 
     def split(self, share: float) -> tuple[list[int], list[int]]:
-        """Samples to train on and to check with: every so many is held back, at least one; all, for a share of 0."""
+        """Return samples to train on and to validate with: an even selection is held back, at least one; all, for a
+        share of 0."""
         count = len(self.rows)
         wanted = max(1, round(share * count)) if share else 0
         held = {int(k * count / wanted) for k in range(wanted)} if wanted else set()
@@ -64,15 +65,15 @@ class TrainingData:
 
 
 def _labelled(sample: Any, where: Any, number: int) -> list[tuple[Row, Array]]:
-    """A pair of inputs and labels, or of batches of them."""
+    """Return a pair of inputs and labels, or several from a batch."""
     if not isinstance(sample, tuple | list) or len(sample) != 2:
         raise InvalidSample(
-            f"sample {number} is no pair of inputs and labels; without labels, leave out the loss and the metric"
+            f"sample {number} is not a pair of inputs and labels; without labels, omit the loss and the metric"
         )
     found = [row for _, row in rows([sample[0]], where, Notes())]
     labels = np.asarray(sample[1])
     if labels.dtype.kind not in "biuf":
-        raise InvalidSample(f"the label of sample {number} is {sample[1]!r}; labels are numbers or arrays of them")
+        raise InvalidSample(f"the label of sample {number} is {sample[1]!r}; labels must be numbers or arrays of them")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise InvalidSample(f"the label of sample {number} is NaN or infinite; leave that sample out")
     if len(found) == 1:
@@ -84,8 +85,9 @@ def _labelled(sample: Any, where: Any, number: int) -> list[tuple[Row, Array]]:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """`mirror` flips half of the images of a batch left to right; `shift` moves each by up to so many pixels; `mix` is
-    the share of samples that are mixed with another one, for which the teacher alone can say what is right (mixup)."""
+    """Random changes of images: `mirror` flips half of a batch left to right; `shift` moves each by up to this many
+    pixels; `mix` is the share of samples that are mixed with another one, for which only the teacher provides a target
+    (mixup)."""
 
     mirror: bool = False
     shift: int = 0
@@ -105,14 +107,14 @@ class Augmentation:
 
 
 def unmixed(count: int, share: float) -> int:
-    """How many samples of a batch stay as they are, if a share of them is mixed: the first ones."""
+    """Return how many samples of a batch stay unchanged if a share of them is mixed: the first ones."""
     return count - round(share * count)
 
 
 def mixed(inputs: Sequence[Array], share: float, rng: np.random.Generator) -> tuple[Array, ...]:
-    """The last of the samples, each with a part of another one: part * x + (1 - part) * other, part uniform in 0..1."""
+    """Mix the last samples with another one: part * x + (1 - part) * other, part uniform in 0..1."""
     if any(array.dtype.kind != "f" for array in inputs):
-        raise InvalidRecipe("samples whose inputs are integers, such as tokens, cannot be mixed; leave out mix")
+        raise InvalidRecipe("samples with integer inputs, such as tokens, cannot be mixed; omit mix")
     count = inputs[0].shape[0]
     part = np.where(np.arange(count) < unmixed(count, share), 1.0, rng.random(count)).astype(np.float32)
     others = rng.permutation(count)
@@ -126,7 +128,7 @@ def _mirrored(images: Array, rng: np.random.Generator) -> Array:
 
 
 def shifted(images: Array, most: int, rng: np.random.Generator) -> Array:
-    """Each image moved by up to `most` pixels down and across, with its border repeated."""
+    """Return each image moved by up to `most` pixels down and across, with its border repeated."""
     count, height, width, _ = images.shape
     down, across = rng.integers(-most, most + 1, (2, count, 1))
     rows = np.clip(np.arange(height) + down, 0, height - 1)
@@ -149,7 +151,7 @@ class _Batches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no typ
 
 
 class HeldBack(_Batches):
-    """The samples to check with, always in the same order."""
+    """The validation samples, always in the same order."""
 
     def __init__(self, data: TrainingData, held: Sequence[int], size: int) -> None:
         super().__init__(data)
@@ -164,9 +166,9 @@ class HeldBack(_Batches):
 
 
 class RandomBatches(_Batches):
-    """Random batches of one size, so that nothing is compiled twice: `each` of them from `first` on.
+    """Random batches of one size, so that nothing is compiled twice: `each` of them, starting at `first`.
 
-    The batch of a step follows from the seed and the step alone, so that training can go on where it was left.
+    The batch of a step depends only on the seed and the step, so that training can be resumed.
     """
 
     def __init__(self, data: TrainingData, kept: Sequence[int], size: int, seed: int, vary: Augmentation) -> None:
@@ -185,7 +187,7 @@ class RandomBatches(_Batches):
         return self.item(self.vary(inputs, rng), labels)
 
     def chosen(self, step: int) -> list[int]:
-        """The samples of a step: one shuffled pass over all after the other, cut into batches."""
+        """Return the samples of a step: shuffled passes over all samples, split into batches."""
         start, count = step * self.size, len(self.kept)
         rounds = range(start // count, (start + self.size - 1) // count + 1)
         order = np.concatenate([np.random.default_rng((self.seed, 0, k)).permutation(self.kept) for k in rounds])

@@ -1,4 +1,4 @@
-"""From weights to integers: levels of k bits, ternary and binary ones."""
+"""Quantizers from weights to integers: uniform levels of k bits, ternary and binary."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .backend import AddWeight, array_of, new_variable
 from .fake_quant import QuantLevels, QuantSettings, straight_through, symmetric_scale, symmetric_steps
 
 NARROW = 8
-"""Below so many bits the scales of weights are learned unless asked otherwise: cutting off peaks pays."""
+"""Below this many bits the scales of weights are learned by default: clipping peaks pays."""
 
 THRESHOLD = 0.7
-"""Ternary weights start with a threshold of so many times their mean magnitude, which is near the best for normal and
-for uniform distributions alike (Li and others, Ternary Weight Networks)."""
+"""The initial threshold of ternary weights, relative to their mean magnitude: near the optimum for normal as well as
+uniform distributions (Li et al., Ternary Weight Networks)."""
 
 REACH = 4.0
-"""Binary weights beyond so many times the mean magnitude at the start get no gradient: they stay what they are."""
+"""Binary weights beyond this multiple of the initial mean magnitude get no gradient: they stay what they are."""
 
 
 class WeightQuantizer:
     """Symmetric levels for the weights at one use, with a scale for each slice along an axis, or one for all.
 
-    Scales either hold the greatest weight there is now, or are learned (LSQ): as the first ones times exp(exponents).
+    Scales either cover the current largest weight, or are learned (LSQ): as the initial ones times exp(exponents).
     """
 
     def __init__(
@@ -50,17 +50,18 @@ class WeightQuantizer:
         if self.learned:
             return _learned(self.first, self.exponents)
         scale = symmetric_scale(weights, self.levels, self.start.axis)
-        # Channels without weights take the least scale of the others, as `live_scales` has it.
+        # Channels with zero weights get the smallest scale of the others, as in `live_scales`.
         alive = scale * (self.levels.steps // 2) >= SMALLEST_SCALE * 2.0**24
         others = ops.min(ops.where(alive, scale, 3e38))
         return ops.where(alive, scale, ops.where(others < 3e38, others, 2.0**-7))
 
     def steps(self, weights: Any, scale: Any, slope: Any = None) -> Any:
-        """The weights in whole steps of `scale`; see `symmetric_steps` for the slope."""
+        """Return the weights in whole steps of `scale`; see `symmetric_steps` for the slope."""
         return symmetric_steps(weights, scale, self.levels, slope)
 
     def params(self, weights: Array) -> QuantParams:
-        """What the weights are deployed with: `scale`, computed to the last bit as without training."""
+        """Return the parameters that the weights are deployed with: `scale`, computed to the last bit as without
+        training."""
         others = None if self.start.axis is None else tuple(k for k in range(weights.ndim) if k != self.start.axis)
         peaks = np.abs(weights).max(axis=others, initial=0.0).reshape(-1)
         if self.learned:
@@ -72,20 +73,20 @@ class WeightQuantizer:
         return replace(self.start, scales=stored, zero_points=(0,) * len(stored))
 
     def deployed(self, weights: Array, params: QuantParams) -> Array:
-        """The weights cut off where the grid ends, which the stored type may reach beyond."""
+        """Return the weights clipped to the grid, beyond which the stored type may reach."""
         scales, _ = params.along(weights.ndim)
         most = scales * (self.levels.steps // 2)
         return np.clip(weights, -most, most).astype(np.float32)
 
 
 class LearnedScales:
-    """Makes variables for numbers that stay positive: the first ones times exp(exponents)."""
+    """Creates variables for numbers that stay positive: the initial ones times exp(exponents)."""
 
     def __init__(self, add_weight: AddWeight, name: str) -> None:
         self.add_weight, self.name = add_weight, name
 
     def variable(self, what: str, first: Array, axis: int | None, rank: int) -> tuple[Array, Any]:
-        """The first values, shaped to be broadcast against weights, and the exponents."""
+        """Return the initial values, shaped to broadcast against weights, and the exponents."""
         shape = [] if axis is None else [-1 if k == axis else 1 for k in range(rank)]
         first = np.asarray(first, np.float32).reshape(shape)
         return first, new_variable(self.add_weight, f"{self.name}_{what}", np.zeros_like(first), trainable=True)
@@ -96,7 +97,8 @@ def _learned(first: Array, exponents: Any) -> Any:
 
 
 class TernaryQuantizer(WeightQuantizer):
-    """-1, 0 or 1 times a scale. The threshold between them is learned beside the scale; both start from the weights.
+    """-1, 0 or 1 times a scale. The threshold between them is learned along with the scale; both start from the
+    weights.
 
         q = sign(w) where |w| > threshold, else 0
 
@@ -152,7 +154,7 @@ class BinaryQuantizer(WeightQuantizer):
 
 
 def _rows(data: Array, axis: int | None) -> Array:
-    """Magnitudes, a row for each scale."""
+    """Return magnitudes, with a row for each scale."""
     values = np.abs(data.astype(np.float64))
     return values.reshape(1, -1) if axis is None else np.moveaxis(values, axis, 0).reshape(data.shape[axis], -1)
 
@@ -160,7 +162,7 @@ def _rows(data: Array, axis: int | None) -> Array:
 def quantizer_for(
     start: QuantParams, data: Array, settings: QuantSettings, trained: TrainBits | None, add: LearnedScales
 ) -> WeightQuantizer:
-    """The quantizer that training is asked for at one use; without bits of its own, that of the plan's levels."""
+    """Return the quantizer for training at one use; without bits of its own, that of the plan's levels."""
     if settings.weight_bits is not None:
         return WeightQuantizer(start, data, settings, min(settings.weight_bits, start.levels.bits), add)
     if trained is None:

@@ -1,4 +1,4 @@
-"""A graph's constants as variables, and the quantizers that weights go through."""
+"""A graph's constants as variables, and the quantizers that weights pass through."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ..recipe import keep_float
 from .backend import LayerOf, array_of, new_variable, variable_name
 
 LEAST_SIZE = 2.0**-10
-"""Channels whose weights are smaller than this share of the others' hardly contribute; they move as the others do."""
+"""Channels whose weights are smaller than this share of the others' hardly contribute; they get the others' unit."""
 
 BIAS_STEPS = 8
-"""A bias moves in multiples of so many steps of the output."""
+"""The unit of a bias, in steps of the output."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class TrainableConstant:
 
     @property
     def in_float(self) -> Any:
-        """What a float network would compute with: without what makes up for rounding."""
+        """What a float network would compute with: without the compensation for rounding."""
         return self.current if self.correction is None else self.current - ops.convert_to_tensor(self.correction)
 
     @property
     def value(self) -> Array:
-        """What the variable stands for."""
+        """The value of the variable."""
         return array_of(self.variable).astype(np.float32) * self.unit
 
     @property
     def current(self) -> Any:
-        """The same inside a computation."""
+        """The value of the variable inside a computation."""
         return ops.multiply(ops.convert_to_tensor(self.variable), ops.convert_to_tensor(self.unit))
 
 
@@ -112,7 +112,7 @@ def _is_frozen(tensor: Tensor, uses: Sequence[Use], patterns: Sequence[str]) -> 
 
 
 def unmatched(patterns: Sequence[str], graphs: Sequence[Graph]) -> list[str]:
-    """Patterns that fit nothing: most likely misspelt."""
+    """Return patterns that match nothing: most likely misspelled."""
     named = [Op("", [], [t]) for graph in graphs for t in graph.tensors if t.is_constant]
     known = [*(op for graph in graphs for op in graph.ops), *named]
     return [p for p in patterns if not any(keep_float(p).matches(op) for op in known)]

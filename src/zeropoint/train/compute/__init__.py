@@ -1,6 +1,6 @@
-"""What each op computes, in `keras.ops`: one function for each kind, in one table.
+"""What each op computes, in `keras.ops`: a table with one function for each kind.
 
-Float arithmetic as LiteRT's, on every backend of Keras; tests run each row against LiteRT.
+Float arithmetic as in LiteRT, on every backend of Keras; tests run each row against LiteRT.
 """
 
 from __future__ import annotations
@@ -18,6 +18,6 @@ COMPUTE: Mapping[str, Compute] = {**layers.COMPUTE, **arithmetic.COMPUTE, **move
 
 
 def compute(call: Call) -> list[Any]:
-    """All outputs of an op."""
+    """Return all outputs of an op."""
     made = COMPUTE[call.op.label](call)
     return list(made) if isinstance(made, list | tuple) else [made]

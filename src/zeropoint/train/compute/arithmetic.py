@@ -12,7 +12,7 @@ from .call import Call, Compute
 
 
 def elementwise(function: Callable[..., Any]) -> Compute:
-    """A function of all inputs, which broadcast."""
+    """Return a function of all inputs, with broadcasting."""
     return lambda call: function(*call.inputs)
 
 
@@ -37,12 +37,12 @@ def _select(call: Call) -> Any:
 
 
 def reduced(function: Callable[..., Any]) -> Compute:
-    """A reduction along known axes."""
+    """Return a reduction along known axes."""
     return lambda call: function(call[0], axis=call.axes(1), keepdims=bool(call.option("keepDims", False)))
 
 
 def searched(function: Callable[..., Any]) -> Compute:
-    """The index of an extreme along a known axis."""
+    """Return a function for the index of an extreme along a known axis."""
 
     def compute(call: Call) -> Any:
         (axis,) = call.axes(1)
@@ -68,7 +68,7 @@ FUSED: Mapping[str, Callable[[Any], Any]] = {
     "TANH": ops.tanh,
     "SIGN_BIT": lambda x: ops.cast(x < 0, x.dtype),
 }
-"""Activations that an op applies to its output, by name."""
+"""Fused activation functions, by name."""
 
 COMPUTE: Mapping[str, Compute] = {
     "ADD": elementwise(ops.add),

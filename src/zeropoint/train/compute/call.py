@@ -1,4 +1,4 @@
-"""One op with the values of its inputs: what every function of the table computes from."""
+"""One op with the values of its inputs, as the functions of the table take it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ...ops.sample_axis import WithSampleAxis
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """The start of a recurrent layer's state, what happens to it after each step, and the grid that it is kept on."""
+    """The initial state of a recurrent layer, what happens to it after each step, and the grid that it is rounded
+    to."""
 
     value: Any
     keep: Callable[[Any], Any]
@@ -26,9 +27,9 @@ class RecurrentState:
 
 @dataclass(frozen=True)
 class Call:
-    """`inputs` are backend tensors, NumPy arrays where they are known beforehand, or None where left out.
+    """An op with its inputs: backend tensors, NumPy arrays if they are known in advance, or None if absent.
 
-    The first dimension of tensors in `free` goes with the batch; it may be another than the recorded one.
+    The first dimension of tensors in `free` is the batch; it may differ from the recorded one.
     """
 
     op: Op
@@ -36,14 +37,14 @@ class Call:
     free: frozenset[Tensor] = frozenset()
 
     def __getitem__(self, slot: int) -> Any:
-        """The input at `slot`; None beyond the last."""
+        """Return the input at `slot`; None beyond the last."""
         return self.inputs[slot] if slot < len(self.inputs) else None
 
     def option(self, name: str, default: Any = None) -> Any:
         return self.op.option(name, default)
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
-        """The recorded shape, with -1 for a first dimension that goes with the batch."""
+        """Return the recorded shape, with -1 for a batch dimension."""
         return (-1, *tensor.shape[1:]) if tensor in self.free else tensor.shape
 
     def output_shape(self, k: int = 0) -> tuple[int, ...]:
@@ -55,26 +56,27 @@ class Call:
         return self.shape(tensor)
 
     def known(self, slot: int) -> Array:
-        """An input that has to be known beforehand: axes, shapes, paddings."""
+        """Return an input that has to be known in advance: axes, shapes, paddings."""
         value = self[slot]
         if not isinstance(value, np.ndarray):
             raise InvalidModel(
-                f"{self.op.label} '{self.op.name}' computes its input {slot} while it runs, and the trainable graph "
-                "needs to know it beforehand; give the model with constant shapes and axes"
+                f"{self.op.label} '{self.op.name}' computes its input {slot} at run time, and the trainable graph "
+                "needs to know it in advance; give a model with constant shapes and axes"
             )
         return value
 
     def known_integers(self, slot: int) -> list[int]:
-        """A known input as a flat list."""
+        """Return a known input as a flat list."""
         return [int(n) for n in self.known(slot).reshape(-1)]
 
     def axes(self, slot: int, of: int = 0) -> tuple[int, ...]:
-        """A known input as axes of the input `of`, counted from the front."""
+        """Return a known input as axes of the input `of`, counted from the front."""
         return tuple(axis % len(self[of].shape) for axis in self.known_integers(slot))
 
 
 def with_samples_in_front(instead: WithSampleAxis, inputs: Sequence[Any]) -> Call:
-    """Inputs in the shapes that the op takes; what is the same for every sample as often as there are samples."""
+    """Return a call with inputs in the shapes that the op takes; inputs that are the same for every sample are
+    repeated."""
     given, flowing = list(inputs), [k for k, t in enumerate(instead.op.inputs) if t in instead.free]
     for slot in flowing:
         tensor = instead.op.inputs[slot]
@@ -89,4 +91,4 @@ def with_samples_in_front(instead: WithSampleAxis, inputs: Sequence[Any]) -> Cal
 
 
 Compute: TypeAlias = Callable[[Call], Any]
-"""From an op and its inputs to its output, or to a list of its outputs."""
+"""Computes the output, or a list of outputs, of an op with its inputs."""

@@ -41,7 +41,7 @@ def _apply(call: Call, kernel: Any, convolution: Any) -> Any:
     unequal = convolution is ops.depthwise_conv and strides[0] != strides[1]
     if not unequal and (max(dilation) == 1 or max(strides) == 1):
         return convolution(call[0], kernel, strides=strides, padding=PADDING[call.option("padding")], **options)
-    # Backends do not combine such strides (with dilation, or unequal ones): every position, then the wanted ones.
+    # Backends do not support such strides (with dilation, or unequal): compute every position, then select.
     every = convolution(_padded(call[0], (high, wide)), kernel, strides=(1, 1), padding="valid", **options)
     return every[:, :: high.stride, :: wide.stride][:, : high.outputs, : wide.outputs]
 
@@ -56,22 +56,23 @@ def _with_bias(y: Any, bias: Any) -> Any:
 
 
 def _convolve_transposed(call: Call) -> Any:
-    """TRANSPOSE_CONV: output shape, weights, input, bias."""
+    """Compute TRANSPOSE_CONV: output shape, weights, input, bias."""
     return _with_bias(_spread(call, 2, strides_of(call.op), call.option("padding") == SAME), call[3])
 
 
 def _convolve_transposed_with_bias(call: Call) -> Any:
-    """MediaPipe's Convolution2DTransposeBias: input, weights, bias; options as LiteRT's own struct of three numbers."""
+    """Compute MediaPipe's Convolution2DTransposeBias: input, weights, bias; options as LiteRT's own struct of three
+    numbers."""
     packed = b"" if call.op.custom_options is None else call.op.custom_options.tobytes()
     if len(packed) < 12:
-        raise InvalidModel(f"{call.op.label} '{call.op.name}' has no options; is the file whole?")
+        raise InvalidModel(f"{call.op.label} '{call.op.name}' has no options; is the file complete?")
     padding, stride_width, stride_height = struct.unpack("<3i", packed[:12])
     same = 1  # kTfLitePaddingSame
     return _with_bias(_spread(call, 0, (stride_height, stride_width), padding == same), call[2])
 
 
 def _spread(call: Call, slot: int, strides: tuple[int, int], same: bool) -> Any:
-    """A transposed convolution as a plain one: zeros between the input's pixels, and the kernel turned round."""
+    """Compute a transposed convolution as a plain one: zeros between the input's pixels, and the kernel reversed."""
     image, taps, outputs = call.input_shape(slot)[1:3], call.input_shape(1)[1:3], call.output_shape()[1:3]
     windows = transposed_windows(image, taps, outputs, strides, same=same)
     spaced = _with_gaps(_with_gaps(call[slot], 1, strides[0]), 2, strides[1])
@@ -81,7 +82,7 @@ def _spread(call: Call, slot: int, strides: tuple[int, int], same: bool) -> Any:
 
 
 def _with_gaps(x: Any, axis: int, stride: int) -> Any:
-    """`stride` - 1 zeros between the elements along `axis`."""
+    """Insert `stride` - 1 zeros between the elements along `axis`."""
     if stride == 1:
         return x
     gaps = [(0, 0)] * 5
@@ -123,7 +124,7 @@ def _pooled(call: Call, pool: Callable[..., Any], filler: float) -> Any:
 
 
 def _average_pool(call: Call) -> Any:
-    """The padding does not count: averages over fewer pixels at the border."""
+    """Average without the padding: over fewer pixels at the border."""
     y = _pooled(call, ops.average_pool, 0.0)
     high, wide = (_seen(side) for side in _windows(call))
     share = (high[:, None] * wide)[None, :, :, None]
@@ -131,7 +132,7 @@ def _average_pool(call: Call) -> Any:
 
 
 def _seen(side: Window) -> Array:
-    """For each output position, the share of the window that lies on the image."""
+    """Return, for each output position, the share of the window that lies on the image."""
     starts = np.arange(side.outputs)[:, None] * side.stride - side.before
     positions = starts + np.arange(side.taps)
     return np.asarray(((positions >= 0) & (positions < side.length)).mean(axis=1))
@@ -143,7 +144,7 @@ def _l2_pool(call: Call) -> Any:
 
 
 def _resize_bilinear(call: Call) -> Any:
-    """Along each side, a product with a matrix that holds the weights of the two neighbours."""
+    """Multiply along each side by a matrix with the weights of the two neighbours."""
     _, height, width, _ = call.input_shape(0)
     _, high, wide, _ = call.output_shape()
     rows, columns = _mixing(height, high, call), _mixing(width, wide, call)
@@ -162,7 +163,8 @@ def _mixing(length: int, outputs: int, call: Call) -> Array:
 
 
 def _positions(length: int, outputs: int, call: Call) -> Array:
-    """Where each output pixel lies on the input; with half-pixel centers, counted from the edge of the first pixel."""
+    """Return where each output pixel lies on the input; with half-pixel centers, counted from the edge of the first
+    pixel."""
     corners = call.option("alignCorners", False) and outputs > 1
     scale = np.float32((length - 1) / (outputs - 1) if corners else length / outputs)
     return np.asarray((np.arange(outputs, dtype=np.float32) + _half_pixel(call)) * scale)
@@ -186,7 +188,7 @@ def _nearest(length: int, outputs: int, call: Call) -> Array:
 
 
 def _lstm(call: Call) -> Any:
-    """UNIDIRECTIONAL_SEQUENCE_LSTM from a state of zeros.
+    """Compute UNIDIRECTIONAL_SEQUENCE_LSTM from a state of zeros.
 
     gate = act(W x + R h + P c + b),  c' = f c + i g,  h' = o tanh(c'); without an input gate, i = 1 - f.
     """

@@ -1,4 +1,4 @@
-"""Ops that move values without computing any."""
+"""Ops that only move values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def _slice(call: Call) -> Any:
 
 
 def strided_parts(call: Call) -> list[Any]:
-    """STRIDED_SLICE as Python spells it: slices, numbers for dimensions that go, None for new ones, an ellipsis."""
+    """Return STRIDED_SLICE as a Python index: slices, integers for dropped dimensions, None for new ones, an
+    ellipsis."""
     begin, end, strides = map(call.known_integers, (1, 2, 3))
     masks = {name: int(call.option(f"{name}Mask", 0)) for name in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")}
     parts: list[Any] = []
@@ -62,7 +63,7 @@ def _strided_slice(call: Call) -> Any:
         if part is Ellipsis:
             axis = len(shape) - sum(p is not None for p in parts[k + 1 :])
         elif part is not None:
-            if isinstance(part, slice) and (part.step or 1) < 0:  # PyTorch does not go backwards
+            if isinstance(part, slice) and (part.step or 1) < 0:  # PyTorch does not support negative strides
                 chosen = np.arange(shape[axis])[part]
                 x = ops.take(x, chosen.astype(np.int32), axis=axis)
                 parts[k] = slice(None)
@@ -113,7 +114,7 @@ def _gather_nd(call: Call) -> Any:
 
 
 def _update_slice(call: Call) -> Any:
-    """The update moved to its place, where it is; the operand elsewhere. Starts are clamped, as LiteRT does."""
+    """Place the update at its position within the operand. Starts are clamped, as in LiteRT."""
     x, update, start = call[0], call[1], call[2]
     shape, size = call.input_shape(0), call.input_shape(1)
     inside: Any = None
@@ -136,7 +137,7 @@ def _set_diagonal(call: Call) -> Any:
 
 def _dilate(call: Call) -> Any:
     shape, size = call.input_shape(0), call.output_shape()
-    places = np.full(size, int(np.prod(shape)), np.int32)  # the filler stands behind the last element
+    places = np.full(size, int(np.prod(shape)), np.int32)  # the filler comes after the last element
     places[tuple(slice(None, None, step) for step in call.known_integers(1))] = np.arange(np.prod(shape)).reshape(shape)
     table = ops.concatenate([ops.reshape(call[0], (-1,)), ops.reshape(call[2], (1,))])
     return ops.take(table, places, axis=0)
@@ -205,7 +206,7 @@ def _top(call: Call) -> list[Any]:
 
 
 def _shape(call: Call) -> Array:
-    """As recorded: what reads it in a graph for any batch does not look at the first number."""
+    """Return the recorded shape: in a graph for any batch size, its readers ignore the first number."""
     source = call.op.inputs[0]
     assert source is not None
     return np.array(source.shape, call.op.outputs[0].dtype.storage)

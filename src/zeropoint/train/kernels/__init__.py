@@ -1,7 +1,8 @@
-"""What integer kernels make of whole numbers, in `keras.ops`: one function for each kind whose rounding is its own.
+"""What integer kernels compute from whole numbers, in `keras.ops`: one function for each kind that rounds in its own
+way.
 
-`zeropoint.simulation` is the reference, and says by its rules which arithmetic computes an op; tests compare the two op
-by op. Nothing here has a gradient: a trained graph takes its values from here, and gradients from the float op.
+`zeropoint.simulation` is the reference, and its rules say which arithmetic computes an op; tests compare the two op by
+op. Nothing here has a gradient: a trained graph takes its values from here, and gradients from the float op.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ KERNELS: Mapping[str, IntegerKernel] = {
     "TANH": functions.hyperbolic_tangent,
     LSTM: recurrent.lstm,
 }
-"""Layers with weights are computed by the graph itself, and ops that only move numbers need none."""
+"""Layers with weights are computed by the graph itself, and ops that only move values need no kernel."""
 
 NEARLY_ROUNDED = frozenset(
     {
@@ -69,5 +70,5 @@ NEARLY_ROUNDED = frozenset(
     }
     | {"EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", LSTM}
 )
-"""Kinds whose kernels differ from the rounded float result by one unit, where that is nearly halfway between two
-integers: while training that matters less than the time it takes."""
+"""Kinds whose kernels differ from the rounded float result by one unit if that is nearly halfway between two integers:
+in training, that matters less than the time it takes."""

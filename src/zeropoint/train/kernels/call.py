@@ -1,4 +1,4 @@
-"""One op with whole numbers for its inputs: what every integer kernel computes from."""
+"""One op with whole numbers as inputs, as the integer kernels take it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .rescaling import TrainedScales, half_away
 @dataclass(frozen=True)
 class Integers:
     """Numbers on a grid, as `whole` steps from zero: scale * whole, stored as whole + zero point. `start` are the
-    parameters that the grid started with, which those of fixed ones stay."""
+    initial parameters of the grid, which fixed grids keep."""
 
     whole: Any
     scale: Any
@@ -37,9 +37,9 @@ class Integers:
 
 @dataclass(frozen=True)
 class IntegerCall:
-    """`inputs` are Integers, arrays that are known beforehand, or None; `output` is its grid, without numbers.
+    """An op with inputs that are Integers, arrays known in advance, or None; `output` is its grid, without values.
 
-    `wide` is the type that reals are computed in: float64 for what is deployed, where the backend has it.
+    `wide` is the type in which reals are computed: float64 for what is deployed, if the backend has it.
     """
 
     call: Call
@@ -62,11 +62,11 @@ class IntegerCall:
         return self.inputs[slot].scale
 
     def ratio(self, slot: int = 0, other: Any = 1.0) -> TrainedScales:
-        """From the scale of an input, times another one, to the output's."""
+        """Return the requantization factor from the scale of an input, times another one, to the output's."""
         return TrainedScales(self.scale(slot), ops.convert_to_tensor(other, "float32"), self.output.scale, self.wide)
 
     def zero_point(self, slot: int | None = None) -> Any:
-        """Of an input, or the output's."""
+        """Return the zero point of an input, or of the output."""
         return ops.cast((self.output if slot is None else self.inputs[slot]).zero_point, self.wide)
 
     def real(self, value: Any) -> Any:
@@ -76,23 +76,23 @@ class IntegerCall:
         return self.op.option(name, default)
 
     def computed(self, *values: Any) -> Any:
-        """What the op itself computes, of other values."""
+        """Return what the op itself computes from other values."""
         return compute(replace(self.call, inputs=values))[0]
 
     def clamped(self, units: Any, low: float, high: float) -> Any:
-        """Between two reals, as far as these are finite."""
+        """Clamp between two reals, if these are finite."""
         for end, limit in ((low, ops.maximum), (high, ops.minimum)):
             if math.isfinite(end):
                 units = limit(units, ops.cast(half_away(ops.cast(end, "float32") / self.output.scale), units.dtype))
         return units
 
     def finished(self, units: Any) -> Any:
-        """Within what the fused activation leaves; the output's own ends are seen to elsewhere."""
+        """Clamp to the fused activation; the output's own limits are applied elsewhere."""
         bounds = fused_activation(self.op).bounds
         return units if bounds is None else self.clamped(units, *bounds)
 
     def vectorized(self, slot: int, lanes: int) -> Array:
-        """Which elements of an input kernels compute `lanes` at a time; what is left over they compute one by one."""
+        """Return which elements of an input kernels compute `lanes` at a time; the remainder is computed one by one."""
         tensor = self.op.inputs[slot]
         assert tensor is not None
         shape = (1, *tensor.shape[1:]) if tensor in self.call.free else tensor.shape
@@ -101,4 +101,4 @@ class IntegerCall:
 
 
 IntegerKernel: TypeAlias = Callable[[IntegerCall], Any]
-"""From an op and its inputs to its output, in whole steps of the output's grid."""
+"""Computes the output of an op with its inputs, in whole steps of the output's grid."""

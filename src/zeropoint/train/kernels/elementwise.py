@@ -1,4 +1,4 @@
-"""Sums, products and straight functions, element by element; each as its namesake in `zeropoint.simulation`."""
+"""Element-wise sums, products and piecewise linear functions; each as its namesake in `zeropoint.simulation`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _fixed_point_sum(call: IntegerCall, combine: Combine) -> Any:
 
 
 def _vectorized_sum(call: IntegerCall, combine: Combine) -> Any:
-    """Where nothing is broadcast, 16 elements at a time have their inputs rounded once."""
+    """Compute a sum without broadcasting: in groups of 16 elements, inputs are rounded only once."""
     plain = _sum_at_common_scale(call, combine, QuantizedMultiplier.times)
     first, second = call.op.inputs[:2]
     assert first is not None
@@ -75,7 +75,7 @@ SUMS: Mapping[Callable[..., Any], Callable[[IntegerCall, Combine], Any]] = {
     simulated.vectorized_sum: _vectorized_sum,
     simulated.sum_of_21_bits: _sum_of_21_bits,
 }
-"""In place of the simulation's functions."""
+"""Replacements of the simulation's functions."""
 
 
 def multiply(call: IntegerCall) -> Any:
@@ -95,8 +95,8 @@ def matrix_product(call: IntegerCall) -> Any:
 
 
 def compare(function: Combine, orders: bool = True) -> IntegerKernel:
-    """256 * scale * (q - zero point) of both sides as integers; for some types that are put in order, the integers as
-    they are."""
+    """Return a comparison: both sides as the integers 256 * scale * (q - zero point); for some types, ordering
+    comparisons use the integers as they are."""
 
     def compared(call: IntegerCall) -> Any:
         if orders and call.inputs[0].dtype not in call.rules.ordered_by_scale:

@@ -1,4 +1,4 @@
-"""Functions of one value: from a table of all 8-bit values, or interpolated between points of one, as kernels do."""
+"""Functions of one value by lookup table: of all 8-bit values, or interpolated between points, as kernels do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .rescaling import QuantizedMultiplier, half_away, half_up, power_of_two, sp
 
 Function = Callable[[Any], Any]
 RealFunction = Callable[[Any, Callable[[Function], Function]], Any]
-"""Of float32, and of what makes a function one that is computed more precisely and then rounded to float32."""
+"""Takes float32, and a converter for a function that is computed more precisely and then rounded to float32."""
 
 LEAST = 1e-38
 
@@ -46,14 +46,14 @@ def look_up(table: Any, place: Any) -> Any:
 
 
 def of_every_byte(call: IntegerCall, function: Function) -> Any:
-    """A function of whole steps from zero, computed for all that an 8-bit input can be, and looked up."""
+    """Compute a function of whole steps for every 8-bit input, and look it up."""
     dtype = call.inputs[0].dtype
     every = ops.convert_to_tensor(np.arange(dtype.min, dtype.max + 1).astype(call.wide)) - call.zero_point(0)
     return look_up(function(every), call.stored(0) - dtype.min)
 
 
 def looked_up(call: IntegerCall, function: RealFunction) -> Any:
-    """8 bits from a table of all values, 16 bits between 513 points."""
+    """Look up 8-bit inputs in a table of all values; interpolate 16-bit inputs between 513 points."""
     inverse = 1.0 / call.output.scale
 
     def precise(inner: Function) -> Function:
@@ -71,7 +71,8 @@ def looked_up(call: IntegerCall, function: RealFunction) -> Any:
 
 
 def _points(function: Function, low: Any, high: Any, per_unit: Any) -> Any:
-    """513 values over an interval, each shifted by half of what interpolation would be off in its segment's middle."""
+    """Return 513 samples over an interval, each shifted by half of the interpolation error at the midpoint of its
+    segment."""
     step = (high - low) / float(POINTS)
     places = low + ops.convert_to_tensor(np.arange(POINTS + 1, dtype=np.float32)) * step
     middles = function(places[:-1] + step / 2.0) * per_unit
@@ -83,7 +84,7 @@ def _points(function: Function, low: Any, high: Any, per_unit: Any) -> Any:
 
 
 def interpolate(x: Any, table: Any) -> Any:
-    """16-bit values: 9 bits choose a segment, 7 bits a place on it."""
+    """Interpolate 16-bit values: 9 bits select a segment, 7 bits the position within it."""
     segment = ops.floor(x / 128.0)
     base = ops.cast(look_up(table, segment + 256.0), x.dtype)
     slope = ops.cast(look_up(table, segment + 257.0), x.dtype) - base
@@ -110,7 +111,7 @@ def square_root(call: IntegerCall) -> Any:
 
 
 def reciprocal_root(call: IntegerCall) -> Any:
-    """Of what is not above zero, the greatest that the output holds."""
+    """Compute RSQRT; inputs that are not positive give the largest output."""
     if call.output.dtype is DType.INT16:
         greatest = call.output.scale * float(call.output.dtype.max)
         return looked_up(call, lambda x, _: ops.where(x <= 0, greatest, 1.0 / ops.sqrt(ops.maximum(x, LEAST))))
@@ -127,7 +128,7 @@ def reciprocal_root(call: IntegerCall) -> Any:
 
 
 def hard_swish(call: IntegerCall) -> Any:
-    """x * relu6(x + 3) / 6 in 16 bits: a factor from 0 to 1 times x, both rescaled."""
+    """Compute x * relu6(x + 3) / 6 in 16 bits: a factor between 0 and 1 times x, both rescaled."""
     fine = (1 / 128) * call.scale(0)
     scaling = QuantizedMultiplier.of(call.real(fine / call.output.scale))
     gating = QuantizedMultiplier.of(call.real(fine / float(np.float32(3.0) / np.float32(32768.0))))
@@ -150,7 +151,7 @@ def hard_swish(call: IntegerCall) -> Any:
 
 
 def _in_thirds(call: IntegerCall, near: tuple[int, ...]) -> Any:
-    """16-bit inputs in units of 1 / (3 * 4096)."""
+    """Rescale 16-bit inputs to units of 1 / (3 * 4096)."""
     x, scale = call.whole(0), call.real(call.scale(0))
     fraction, exponent = split(scale * (4096.0 * 3.0))
     shift = 15.0 - exponent - ops.cast(fraction * 2.0**14 > 32767.0 / 2, call.wide)

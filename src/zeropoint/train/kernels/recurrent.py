@@ -29,9 +29,10 @@ def _tanh(integer_bits: int) -> Array:
 
 
 def lstm(call: IntegerCall) -> Any:
-    """As `zeropoint.simulation.recurrent` does it; None for layers with a projection or layer normalization.
+    """Compute an LSTM as `zeropoint.simulation.recurrent` does; None for layers with a projection or layer
+    normalization.
 
-    These are computed in float between the grids, as all of them are while training.
+    These are computed in float between the grids, as all of them are in training.
     """
     others = (LstmSlot.PROJECTION, Gate.OUTPUT.normalization)
     is_plain = all(slot >= len(call.inputs) or call.inputs[slot] is None for slot in others)
@@ -39,7 +40,7 @@ def lstm(call: IntegerCall) -> Any:
 
 
 class _TrainedLayer:
-    """The state between the steps of a sequence, in whole steps from zero."""
+    """The state of an LSTM between the steps of a sequence, in whole steps from zero."""
 
     def __init__(self, call: IntegerCall) -> None:
         self.call = call
@@ -83,7 +84,7 @@ class _TrainedLayer:
         return self.call.real(look_up(ops.convert_to_tensor(table), x - LOW))
 
     def gate(self, gate: Gate, x: Any, hidden: Any, cell: Any) -> Any:
-        """What goes into a gate's function, with three integer bits: two products, each rescaled by itself."""
+        """Return the input of a gate's function, with three integer bits: two products, each requantized separately."""
         call = self.call
         total = self._product(x, 0, gate.weights, gate.bias)
         total = self._added(total, self._product(hidden, LstmSlot.OUTPUT_STATE, gate.recurrent_weights, None))

@@ -1,4 +1,4 @@
-"""Averages, resized images, and rows along the last axis: MEAN, AVERAGE_POOL_2D, RESIZE_BILINEAR, SOFTMAX."""
+"""Averages, resized images, and softmax along the last axis: MEAN, AVERAGE_POOL_2D, RESIZE_BILINEAR, SOFTMAX."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .rescaling import QuantizedMultiplier, half_away, half_up, power_of_two, sp
 
 
 def _counted(call: IntegerCall) -> int:
-    """How many elements each mean is of."""
+    """Return the number of elements of each mean."""
     shape = call.call.input_shape(0)
     return int(np.prod([shape[axis] for axis in dict.fromkeys(call.call.axes(1))]))
 
@@ -26,7 +26,7 @@ def mean(call: IntegerCall) -> Any:
 
 
 def _total(call: IntegerCall, x: Any) -> Any:
-    """The sum of whole numbers, which a mean in floating point gives but for its rounding."""
+    """Return the sum of whole numbers, from a floating-point mean with its rounding removed."""
     return ops.round(call.computed(x, call.inputs[1]) * float(_counted(call)))
 
 
@@ -50,11 +50,11 @@ MEANS: dict[Any, IntegerKernel] = {
     pooling.mean_in_fixed_point: _mean_in_fixed_point,
     pooling.mean_in_float32: _mean_in_float32,
 }
-"""In place of the simulation's functions."""
+"""Replacements of the simulation's functions."""
 
 
 def average_pool(call: IntegerCall) -> Any:
-    """The mean of the stored integers that lie on the image, halves away from zero."""
+    """Return the mean of the stored integers inside the image, halves away from zero."""
     _, height, width, _ = call.call.input_shape(0)
     _, high, wide, _ = call.call.output_shape()
     inside = sliding(pooling_windows(call.op), np.ones((1, height, width, 1))).sum(axis=1).reshape(1, high, wide, 1)
@@ -70,7 +70,7 @@ def resize_bilinear(call: IntegerCall) -> Any:
 
 
 def _mixing(length: int, neighbours: tuple[Array, Array, Array], unit: int) -> Array:
-    """A matrix with the weights of the two neighbours of each output, in 1 / unit."""
+    """Return a matrix with the weights of the two neighbours of each output, in 1 / unit."""
     before, after, weight = neighbours
     matrix, rows = np.zeros((len(before), length)), np.arange(len(before))
     np.add.at(matrix, (rows, before), unit - weight)
@@ -100,13 +100,13 @@ def _bilinear_in_11_bits(call: IntegerCall) -> Any:
 
 
 def _below(call: IntegerCall) -> Any:
-    """How far each element is below its row's greatest."""
+    """Return how far each element is below its row's maximum."""
     x = call.whole(0)
     return ops.max(x, axis=-1, keepdims=True) - x
 
 
 def _exponentials(call: IntegerCall, below: Any, beta: float) -> Any:
-    """From a table of all 256 differences, in float32."""
+    """Return exponentials from a table of all 256 differences, in float32."""
     factor = -call.scale(0) * beta
     places = ops.convert_to_tensor(np.arange(256, dtype=np.float32))
     return look_up(ops.cast(ops.exp(call.real(factor * places)), "float32"), below)
@@ -122,7 +122,7 @@ def softmax(call: IntegerCall) -> Any:
 
 
 def _softmax_of_int16(call: IntegerCall, beta: float) -> Any:
-    """Exponentials from a table over [-10, 0], the reciprocal of their sum from another."""
+    """Compute 16-bit softmax: exponentials from a table over [-10, 0], and the reciprocal of their sum from another."""
     exponential_table, reciprocal_table = (
         ops.convert_to_tensor(t.astype(call.wide)) for t in normalization.int16_tables()
     )

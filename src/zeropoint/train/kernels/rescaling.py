@@ -1,7 +1,7 @@
 """The ways in which kernels multiply by a real factor (`zeropoint.simulation.rescaling`), in `keras.ops`.
 
-Whole numbers are held in floating point. In float64 products of a sum and a 31-bit multiplier come out as integers
-would have them: what is exactly halfway has few enough bits to be exact. In float32 they are as close as 24 bits allow.
+Whole numbers are held in floating point. In float64, products of an accumulator and a 31-bit multiplier round as
+integers would: values exactly halfway have few enough bits to be exact. In float32 they are as close as 24 bits allow.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MULTIPLIER = 2.0**31
 
 
 def power_of_two(exponent: Any, dtype: Any) -> Any:
-    """2**exponent, exactly: what backends compute with `power` is a little off."""
-    place = ops.clip(ops.cast(exponent, "int32") - LEAST_POWER, 0, len(POWERS) - 1)  # NaN has a place, too
+    """Return 2**exponent exactly: the backends' `power` is slightly off."""
+    place = ops.clip(ops.cast(exponent, "int32") - LEAST_POWER, 0, len(POWERS) - 1)  # NaN needs a valid index, too
     return ops.take(ops.convert_to_tensor(POWERS.astype(standardize_dtype(dtype))), place, axis=0)
 
 
@@ -47,7 +47,7 @@ def toward_zero(x: Any) -> Any:
 
 
 def split(x: Any) -> tuple[Any, Any]:
-    """x = fraction * 2**exponent with a fraction from 1/2 to 1, for x above zero."""
+    """Return x = fraction * 2**exponent with a fraction from 1/2 to 1, for x above zero."""
     dtype = x.dtype
     guess = ops.floor(ops.log2(x)) + 1.0
     fraction = x * power_of_two(-guess, dtype)  # the logarithm may be off near powers of two
@@ -57,7 +57,7 @@ def split(x: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class QuantizedMultiplier:
-    """A real factor as kernels hold it: `fraction` is a multiple of 2**-31, to be shifted to the left by `shift`."""
+    """A real factor as kernels store it: `fraction` is a multiple of 2**-31, to be shifted left by `shift`."""
 
     fraction: Any
     shift: Any
@@ -69,19 +69,19 @@ class QuantizedMultiplier:
         return cls(rounded, shift)
 
     def times(self, x: Any) -> Any:
-        """Shifted left, multiplied and rounded upwards, shifted right and rounded away from zero."""
+        """Shift left, multiply and round up, shift right and round away from zero."""
         return half_away(self._product(x) * self._right)
 
     def times_upwards(self, x: Any) -> Any:
-        """The same with halves upwards in the end."""
+        """Multiply as `times` does, with halves up in the final rounding."""
         return half_up(self._product(x) * self._right)
 
     def times_once(self, x: Any) -> Any:
-        """Rounded once; what a shift to the right would drop was zero before."""
+        """Multiply with one rounding; the bits that a right shift would drop were zero before."""
         return half_up(x * power_of_two(self.shift, x.dtype) * self.fraction)
 
     def times_narrow(self, x: Any) -> Any:
-        """With 16 bits of the multiplier, rounded once, upwards."""
+        """Multiply by a 16-bit multiplier, with one rounding, halves up."""
         return half_up(x * self.narrow * power_of_two(self.shift, x.dtype))
 
     @property
@@ -99,7 +99,8 @@ class QuantizedMultiplier:
 
 @dataclass(frozen=True)
 class TrainedScales:
-    """The factor of a product, inputs * weights / output, each as float32; `wide` is what reals are computed in."""
+    """The requantization factor input scale * weight scale / output scale, each as float32; `wide` is the type for
+    reals."""
 
     inputs: Any
     weights: Any
@@ -120,7 +121,7 @@ class TrainedScales:
 
 
 def rescale(rule: Rescaling, sums: Any, scales: TrainedScales) -> Any:
-    """Sums of products in units of the output, whole numbers."""
+    """Return accumulators requantized to units of the output, as whole numbers."""
     sums = ops.cast(sums, scales.wide)
     match rule:
         case Float32():
