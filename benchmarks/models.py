@@ -71,6 +71,13 @@ class Chain:
             self.add("DEPTHWISE_CONV_2D", result, depthwise, weights, bias)
 
 
+def finished(chain: Chain) -> Model:
+    """The model of these layers, with a signature."""
+    chain.graph.outputs = [chain.value]
+    names = {"image": chain.graph.inputs[0]}, {"scores": chain.value}
+    return Model([chain.graph], [Signature("serving_default", chain.graph, *names)])
+
+
 def mobilenet_shaped() -> Model:
     """MobileNetV2 at 224 x 224, but for its weights."""
     relu6 = 3
@@ -94,6 +101,4 @@ def mobilenet_shaped() -> Model:
     weights = chain.random.standard_normal((1000, 1280), np.float32) / 36
     chain.add("FULLY_CONNECTED", (1, 1000), ("FullyConnectedOptions", {}), weights)
     chain.add("SOFTMAX", (1, 1000), ("SoftmaxOptions", {"beta": 1.0}))
-    chain.graph.outputs = [chain.value]
-    names = {"image": chain.graph.inputs[0]}, {"scores": chain.value}
-    return Model([chain.graph], [Signature("serving_default", chain.graph, *names)])
+    return finished(chain)

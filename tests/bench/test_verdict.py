@@ -7,7 +7,7 @@ import pytest
 
 import zeropoint
 from zeropoint.bench.bench import FEWEST_IN_ALL, HELD_BACK_EVERY, MOST_HELD_BACK, Bench
-from zeropoint.bench.verdict import Verdict, verdict
+from zeropoint.bench.verdict import CLEAR, PRECISE, Verdict, verdict
 from zeropoint.demo import digits as digits_data
 from zeropoint.dtypes import DType
 from zeropoint.sources.models import load
@@ -110,6 +110,18 @@ def test_a_verdict_says_so_if_float_activations_were_clearly_better():
     assert result.verdict.dynamic is not None
     assert result.verdict.dynamic.snr > result.verdict.snr + 3
     assert "; the mode dynamic would reach" in str(result.verdict)
+
+
+def test_coordinates_are_compared_with_the_mode_dynamic_although_their_snr_looks_good():
+    """Their mean makes the SNR, while the error is as large as what they vary by."""
+    net = Net()
+    x = net.input(1, 16)
+    coarse = net("SUB", [net("ADD", [x, np.float32(300)]), np.float32(300)])
+    model = net.model(net.dense(coarse, normal(4, 16), np.full(4, 20, np.float32)))
+    result = zeropoint.quantize(model, "int8", data=samples_for(model, 8), strict=True, effort="quick")
+    assert CLEAR < result.verdict.snr < PRECISE
+    assert result.verdict.level == "good"
+    assert result.verdict.dynamic.snr > result.verdict.snr + 3
 
 
 def test_nothing_is_said_of_the_mode_dynamic_where_integers_do_as_well(digits, images):

@@ -30,9 +30,13 @@ SURE = 0.5
 SNRS = 15.0, 8.0
 """Good and usable signal-to-noise ratios in dB, for outputs that are not classifications."""
 
-CLEAR, NOISE, FEW = 20.0, 3.0, 2
-"""Above this SNR in dB the mode dynamic is not compared; below, it is mentioned if it is better by more than this many
-dB, or by more than this many samples with the float model's class."""
+CLEAR, PRECISE = 20.0, 35.0
+"""SNRs in dB above which the mode dynamic is not compared: of classifiers, and of others. Coordinates lie far from zero
+beside what they vary by: at 20 dB they are wrong by a tenth of their size, at 35 dB by a fiftieth."""
+
+NOISE, FEW = 3.0, 2
+"""Below that, it is mentioned if it is better by more than this many dB, or by more than this many samples with the
+float model's class."""
 
 FEWEST = 4
 """Minimum number of samples for a judgement by class."""
@@ -81,6 +85,11 @@ class Verdict:
         else:
             is_better = (dynamic.snr or 0.0) > (self.snr or 0.0) + NOISE
         return replace(self, dynamic=dynamic) if is_better else self
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the outputs are so close to the float model's that no other mode has to be looked at."""
+        return self.snr is None or self.snr >= (CLEAR if self.sure else PRECISE)
 
     def on_wrong_samples(self) -> Verdict:
         """Return the verdict marked as measured on samples that look wrong."""

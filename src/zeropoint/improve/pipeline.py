@@ -15,7 +15,7 @@ from ..affine import QuantParams
 from ..bench.bench import Bench
 from ..bench.errors import OpError, TracedSamples, decibels
 from ..bench.sample_checks import SAMPLE_CAUSES, check_samples
-from ..bench.verdict import CLEAR, UNKNOWN, Verdict, verdict
+from ..bench.verdict import UNKNOWN, Verdict, verdict
 from ..calibration import Settings, Stats
 from ..calibration.collect import Progress, in_sequence_note, never_used, unknown_states
 from ..display import Displayed, counted
@@ -310,7 +310,7 @@ def judged_for(request: Request) -> int:
 def _beside_dynamic(found: Verdict, bench: Bench, request: Request) -> Verdict:
     """The verdict on integers that are far from the float model, beside that on float activations."""
     has_weights = any(t.dtype.is_float for graph in bench.model.graphs for t in constants(graph))
-    if not request.recipe.has_integer_ops or found.snr is None or found.snr >= CLEAR or not has_weights:
+    if not request.recipe.has_integer_ops or found.is_close or not has_weights:
         return found
     dynamic = Request(preset("dynamic"), effort="quick", ops=request.ops, target=CPU)
     return found.beside(verdict(bench, build(plan(bench.model, dynamic), request.ops)))
