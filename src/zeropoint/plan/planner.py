@@ -12,14 +12,14 @@ from ..calibration import Range, Ranges
 from ..calibration.range_methods import Bounds
 from ..dtypes import Array, DType, Levels
 from ..errors import InvalidModel, InvalidRecipe, InvalidSample, UnsupportedOp, argument, names_are_listed
-from ..graph.edit import add_constant_input, copy_model, signatures_follow
+from ..graph.edit import add_constant_input, copy_model, drop_unused, signatures_follow
 from ..graph.model import Buffer, Graph, Model, Op, Tensor
 from ..graph.names import short_names
 from ..graph.query import Use, called_graphs, constants, tensor_keys
 from ..ops import Coefficients, OpSpec, Weight
 from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
-from ..targets import OpVerdict
+from ..targets import OpVerdict, Rewrite
 from .called import bind_constants, computing_graphs, inline_composites
 from .conversions import with_room_in_outputs
 from .crossing import NOTHING_CROSSES, Crossing, crossings
@@ -31,6 +31,7 @@ from .given import clip_constants, default_notes, require_free
 from .masks import limit_to_what_counts
 from .match import Matcher, TargetAnswers, require_ranges
 from .origins import unused_notes, with_origins
+from .pixel_shuffle import shuffle_pixels
 from .placement import Placement
 from .plan import Constants, Form, Plan, Planned, Skipped
 from .poles import rounded_to_poles
@@ -172,7 +173,21 @@ def _decomposed(prepared: Prepared, request: Request) -> Prepared:
         return None if ranges is None or not ranges.knows(tensor) else ranges.bounds(tensor)
 
     made = [decompose(graph, request, bounds) for graph in computing_graphs(prepared.model)]
-    return prepared.with_new({t: span for spans in made for t, span in spans.items()})
+    prepared = prepared.with_new({t: span for spans in made for t, span in spans.items()})
+    return _with_shuffled_pixels(prepared, request) if Rewrite.PIXEL_SHUFFLE in request.target.rewrites else prepared
+
+
+def _with_shuffled_pixels(prepared: Prepared, request: Request) -> Prepared:
+    """Replace transposed convolutions of few channels, unless their weights have integers or ranges already."""
+    packed = prepared.trained.packed
+    fixed = {*prepared.trained.constants, *(t for t, held in packed.items() if isinstance(held.form, QuantParams))}
+    fixed |= {t for t, key in prepared.keys.items() if key in request.ranges.entries}
+    for graph in computing_graphs(prepared.model):
+        found = shuffle_pixels(graph, request.recipe, fixed)
+        packed = {**packed, **{new: packed[old] for new, old in found.constants.items() if old in packed}}
+        drop_unused(graph)
+        prepared = prepared.with_new(found.made)
+    return replace(prepared, trained=replace(prepared.trained, packed=packed))
 
 
 def require_float_part(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec]) -> None:

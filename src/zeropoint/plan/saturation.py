@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 import numpy as np
 
@@ -201,6 +202,10 @@ def saturation(
             # It may share its range with others, and reach further than its results.
             limits = {tensor: limits[tensor]}
         found |= {t: within_reach(b, ranges.bounds(t), dtype.bits) for t, b in limits.items() if ranges.knows(t)}
+    for op in reversed(graph.ops):  # what is only moved before it is read has the same ends
+        source, result = op.inputs[0] if op.inputs else None, op.outputs[0] if op.outputs else None
+        if result in found and source not in found and op in schemes and _only_moved(source, op, uses, ops):
+            found[source] = found[result]
     return found
 
 
@@ -222,6 +227,14 @@ def reaching(plan: Plan, known: Sequence[Curve], limits: Mapping[Tensor, Bounds]
         if low < min(least, 0.0) - slack or high > max(most, 0.0) + slack:
             found[tensor] = low, high
     return tuple(replace(c, reach=found.get(c.tensor, c.reach)) for c in known) if found else ()
+
+
+def _only_moved(source: Tensor | None, op: Op, uses: Uses, ops: Mapping[str, OpSpec]) -> TypeGuard[Tensor]:
+    """Whether `op` alone reads the tensor, and returns its values and no others."""
+    spec = ops[op.kind]
+    is_mover = spec.tied and Trait.AVERAGES not in spec.traits and len(list(spec.read_activations(op))) == 1
+    is_alone = source is not None and len(uses.readers(source)) == 1 and not uses.is_output(source)
+    return is_mover and is_alone and len(op.outputs) == 1
 
 
 def _is_read_in_one_form(tensor: Tensor, uses: Uses, schemes: Mapping[Op, Scheme]) -> bool:

@@ -112,6 +112,6 @@ CPU = Target(
     source="the delegate itself, asked op by op by tests/targets/test_cpu.py",
     version="ai-edge-litert 2.3",
     fallback=LITERT,
-    rewrites=(Rewrite.SHORT_CONCATENATIONS, Rewrite.UNIT_STEPS, Rewrite.PLAIN_CLAMPS),
+    rewrites=(Rewrite.SHORT_CONCATENATIONS, Rewrite.UNIT_STEPS, Rewrite.PLAIN_CLAMPS, Rewrite.PIXEL_SHUFFLE),
     costs=Costs(),
 )

@@ -29,6 +29,7 @@ class Rewrite(Enum):
     FIXED_SHAPES = "dynamic dimensions are fixed, and what is computed from shapes alone becomes constant"
     PLAIN_CLAMPS = "RELU_0_TO_1 and RELU_N1_TO_1 become ops with a fused activation"
     SELECT_V2 = "SELECT becomes SELECT_V2 if both compute the same"
+    PIXEL_SHUFFLE = "transposed convolutions of few channels without overlap become CONV_2D and DEPTH_TO_SPACE"
     LONG_LSTM = "LSTM layers list all 24 inputs, including absent ones"
 
 
