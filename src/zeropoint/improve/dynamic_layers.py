@@ -14,7 +14,7 @@ from ..bench.errors import decibels
 from ..graph.model import Op
 from ..ops.execution import macs_of
 from .candidate import Candidate, Lab, Proposals
-from .float_islands import GAIN, STRETCHES, find_island
+from .float_islands import GAIN, MOST_RUNS, find_island
 
 HARMLESS = 25.0
 """SNR of the outputs in dB from which on nothing is searched for."""
@@ -37,7 +37,7 @@ def layers_on_floats(lab: Lab, best: Candidate) -> Proposals:
     if snr(layers) - before < GAIN:  # the weights do the harm
         return
     work = {op: max(1, macs_of(op, best.request.ops)) for op in layers}
-    report = lab.stage("looking for layers to compute in float", 2 * STRETCHES)
+    report = lab.stage("looking for layers to compute in float", MOST_RUNS)
     found = find_island(work, snr, before, report, most=1.0) or layers
     candidate = _on_floats(best, found)
     if (yield candidate).best is candidate:

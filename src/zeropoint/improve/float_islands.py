@@ -1,35 +1,50 @@
-"""Float islands: the few ops that cause most of the error stay in float.
+"""Float islands: the few ops that do most of the harm, left in float.
 
-The first layers of a detector, or the gates of a recurrent cell, can cost more accuracy than all other ops together. A
-stretch of the graph is left float and the outputs are compared; the stretch that helps most is halved as long as a half
-helps nearly as much. If the error comes from ops all over the graph that hardly compute anything, such as sums and
-gates, these stay float and only the layers compute in integers.
+The first layers of a detector, or the gates of a recurrent cell, can cost more accuracy than all other ops together. To
+find them, the graph is cut into stretches, and each is quantized by itself while all others stay float. Errors of
+different stretches nearly add up, so those that cost most are known after one run of each; leaving one stretch float
+at a time would show little as long as another one does harm as well. The worst are left float together, as many as it
+takes, and then shortened as long as that costs little. Where the harm is done all over the graph by ops that hardly
+compute anything, such as sums and gates, these are left float and only the layers compute in integers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..calibration.collect import Progress
 from ..graph.model import Op
 
 GOOD_ENOUGH = 20.0
-"""SNR of the outputs in dB above which the search is skipped."""
+"""SNR of the outputs in dB above which no islands are searched for."""
 
 GOOD_IN_LOOPS = 30.0
-"""The same limit for models whose outputs are fed back as states: there errors accumulate from run to run."""
+"""The same for models that are fed their own outputs as states: there errors add up from run to run."""
 
 GAIN = 3.0
-"""Minimum gain of an island in dB."""
+"""dB that an island has to bring."""
 
 RETAINED = 0.8
-"""Share of a stretch's gain that a half must reach to replace it."""
+"""Share of its gain that an island must keep when it is shortened."""
 
 STRETCHES, SHORTEST = 8, 2
-"""Number of parts of the graph that are tried first, and of ops below which a stretch is not halved again."""
+"""Number of stretches, and the length below which none is halved."""
 
-MOST_WORK = 0.25
-"""Maximum share of the multiply-accumulates left in float."""
+MOST_STRETCHES, MINOR = 4, 0.05
+"""Most stretches that are left float, and the share of the summed error below which one is no culprit."""
+
+MOST_WORK, RESCUE_WORK = 0.25, 0.5
+"""Share of the multiply-accumulates that may be left in float, and that of models which are POOR otherwise."""
+
+POOR = 15.0
+"""SNR of the outputs in dB below which the verdict on a model is not good."""
+
+WORTH_SHORTENING = 0.01
+"""Share of the work below which a stretch costs too little to try parts of it."""
+
+MOST_RUNS = 4 * STRETCHES
+"""About how many models a search runs, for progress."""
 
 Ops = tuple[Op, ...]
 
@@ -40,36 +55,109 @@ def find_island(
     before: float,
     report: Progress,
     most: float = MOST_WORK,
+    rescue: float = 0.0,
 ) -> Ops:
-    """Return the ops to leave float; none if that does not help enough.
+    """The ops to leave float; none if that does not help enough.
 
-    `work` are the ops, in order, with the amount of computation of each; `snr_without` returns the outputs' SNR with
-    some of them left float, `before` is the SNR with none. They may hold the share `most` of the work.
+    `work` maps the ops, in order, to their multiply-accumulates. `snr_without` gives the SNR of the outputs with some
+    ops left float; `before` is the SNR with none. The island may hold the share `most` of the work, or `rescue` if the
+    model stays poor otherwise.
     """
-    ops, limit = tuple(work), most * sum(work.values())
-    tried: dict[Ops, float] = {}
-
-    def gain(part: Ops) -> float:
-        if part not in tried:
-            tried[part] = snr_without(part) - before
-            report(len(tried))
-        return tried[part]
-
-    size = max(SHORTEST, -(-len(ops) // STRETCHES))
-    stretches = [ops[k : k + size] for k in range(0, len(ops), size)]
-    island = _narrowed(max(stretches, key=gain), gain)
-    others = tuple(op for op in ops if not work[op])
-    found = [part for part in (island, others) if part and sum(work[op] for op in part) <= limit and gain(part) >= GAIN]
-    # The shorter one, unless the other gains clearly more.
-    return max(found, key=lambda part: (gain(part) > gain(island) / RETAINED, part is island), default=())
+    search = _IslandSearch(work, snr_without, before, report)
+    island = search.island(most, rescue)
+    others = tuple(op for op in work if not work[op])
+    found = [part for part in (island, others) if part and search.gain(part) >= GAIN]
+    # The island, unless the others bring more than can be made up for.
+    return max(found, key=lambda part: (search.gain(part) > search.gain(island) / RETAINED, part is island), default=())
 
 
-def _narrowed(stretch: Ops, gain: Callable[[Ops], float]) -> Ops:
-    """Return the shortest part of the stretch that gains nearly as much."""
-    while len(stretch) > SHORTEST and gain(stretch) > 0:
-        half, least = len(stretch) // 2, RETAINED * gain(stretch)
-        better = next((part for part in (stretch[:half], stretch[half:]) if gain(part) >= least), None)
-        if better is None:
-            break
-        stretch = better
-    return stretch
+@dataclass(frozen=True)
+class _IslandSearch:
+    """Measures parts of a graph, each only once."""
+
+    work: Mapping[Op, int]
+    snr_without: Callable[[Ops], float]
+    before: float
+    report: Progress
+    measured: dict[Ops, float] = field(default_factory=dict)
+
+    def island(self, most: float, rescue: float) -> Ops:
+        """The worst stretches together, shortened as far as that costs little."""
+        chosen = self._culprits(most)
+        if rescue > most and self._snr(self._joined(chosen)) < max(POOR, self.before + GAIN):
+            chosen = self._culprits(rescue)
+        whole = self.gain(self._joined(chosen))
+        if whole <= 0:
+            return ()
+        for place in range(len(chosen) - 1, -1, -1):  # those that do the least harm first
+            chosen = self._shortened(chosen, place, RETAINED * whole)
+        return self._joined(chosen)
+
+    def _share(self, part: Iterable[Op]) -> float:
+        """The share of the work that a part holds."""
+        return sum(self.work[op] for op in part) / max(1, sum(self.work.values()))
+
+    def gain(self, part: Ops) -> float:
+        """By how many dB the outputs are better if `part` is left float."""
+        return self._snr(part) - self.before
+
+    def _culprits(self, most: float) -> list[Ops]:
+        """The stretches that do most of the harm, the worst first: as many as it takes, and as fit."""
+        ops = tuple(self.work)
+        size = max(SHORTEST, -(-len(ops) // STRETCHES))
+        harm = {part: self._harm(part) for k in range(0, len(ops), size) if (part := ops[k : k + size])}
+        least, chosen = MINOR * sum(harm.values()), list[Ops]()
+        for part in sorted(harm, key=harm.__getitem__, reverse=True):
+            if harm[part] < least or len(chosen) == MOST_STRETCHES:
+                break
+            if fitting := self._fitting(part, chosen, most):
+                chosen.append(fitting)
+                if self._snr(self._joined(chosen)) >= GOOD_ENOUGH:
+                    break
+        return chosen
+
+    def _fitting(self, part: Ops, chosen: Sequence[Ops], most: float) -> Ops:
+        """The part of a stretch that does most of the harm in it and leaves the work below `most`, by halving it."""
+        while part and self._share(self._joined([*chosen, part])) > most:
+            half = len(part) // 2
+            if half < SHORTEST:
+                return ()
+            is_first = 2 * self._harm(part[:half]) >= self._harm(part)
+            part = part[:half] if is_first else part[half:]
+        return part
+
+    def _shortened(self, chosen: list[Ops], place: int, least: float) -> list[Ops]:
+        """With one of the stretches left out or halved, as long as the others and what is left of it gain `least`."""
+
+        def with_part(part: Ops) -> list[Ops]:
+            return [*chosen[:place], *([part] if part else []), *chosen[place + 1 :]]
+
+        part = chosen[place]
+        if self._share(part) < WORTH_SHORTENING:
+            return chosen
+        if len(chosen) > 1 and self.gain(self._joined(with_part(()))) >= least:
+            return with_part(())
+        while len(part) > SHORTEST:
+            half = len(part) // 2
+            halves = (part[:half], part[half:])
+            enough = next((one for one in halves if self.gain(self._joined(with_part(one))) >= least), None)
+            if enough is None:
+                break
+            part = enough
+        return with_part(part)
+
+    def _harm(self, part: Ops) -> float:
+        """Relative squared error of the outputs if nothing but `part` is quantized."""
+        own = set(part)
+        return float(10 ** (-self._snr(tuple(op for op in self.work if op not in own)) / 10))
+
+    def _joined(self, parts: Iterable[Ops]) -> Ops:
+        """The ops of several parts, in the order of the graph."""
+        own = {op for part in parts for op in part}
+        return tuple(op for op in self.work if op in own)
+
+    def _snr(self, left_float: Ops) -> float:
+        if left_float not in self.measured:
+            self.measured[left_float] = self.snr_without(left_float)
+            self.report(min(len(self.measured), MOST_RUNS))
+        return self.measured[left_float]

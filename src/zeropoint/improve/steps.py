@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from ..bench.bench import Bench
 from ..bench.errors import decibels
@@ -26,12 +27,12 @@ from ..ops.states import returned_states
 from ..plan.planner import solved_ranges
 from ..plan.qdq import Trained
 from ..plan.request import Island
-from ..recipe import DYNAMIC, FLOAT, INT16X8, Effort
+from ..recipe import DYNAMIC, FLOAT, FLOAT16, INT16X8, WEIGHTS, Effort
 from ..tflite.provenance import Provenance, provenance, recorded
 from .candidate import Candidate, Lab, Proposals, Step
 from .cross_layer_equalization import Equalized, equalize
 from .dynamic_layers import layers_on_floats
-from .float_islands import GAIN, GOOD_ENOUGH, GOOD_IN_LOOPS, MOST_WORK, RETAINED, STRETCHES, find_island
+from .float_islands import GAIN, GOOD_ENOUGH, GOOD_IN_LOOPS, MOST_RUNS, MOST_WORK, RESCUE_WORK, RETAINED, find_island
 from .integer_norms import with_integer_norms
 from .range_choice import RangeTrials, affordable_samples
 from .rounding_steps import compensated_rounding, mixed_precision, reconstruction
@@ -64,14 +65,14 @@ NOTICED = 0.1
 OUTLIERS_HARMLESS = 25.0
 """SNR of the outputs in dB from which standard effort leaves them as they are."""
 
-ISLAND_SAMPLES, MOST_ISLANDS = 8, 3
+ISLAND_SAMPLES, MOST_ISLANDS = 8, 2
 """On how many samples it is measured what ops left float bring, and how often such ops are searched for."""
 
-FEWEST_ISLAND_SAMPLES, ISLAND_MACS = 2, 5e8
+FEWEST_ISLAND_SAMPLES, ISLAND_MACS = 4, 3.2e9
 """Parts of the model are tried on fewer, down to these, if the others take more than so many multiply-accumulates."""
 
-PROMISING = 0.3
-"""Part of the error that ops must have held before others were left float, to be tried after these."""
+ISLANDS = (DYNAMIC, WEIGHTS, FLOAT16)
+"""How a float island may hold the weights of its layers, the smallest and fastest first."""
 
 WIDE = Island(INT16X8)
 
@@ -219,57 +220,44 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
         return
     few = lab.bench.judging(_island_samples(best))
     is_large = few.judged_count < samples.judged_count
-    harms: dict[Op, float] = {}
     for found in range(MOST_ISLANDS):
         before = decibels(samples.error(best.model()))
         if before >= enough:
             return
-        island, why = _searched_island(lab, best, few, harms, plans_each=not is_large)
+        island, why = _searched_island(lab, best, few, plans_each=not is_large)
         if not island and is_large and not found:
-            island, why = _searched_island(lab, best, few, {}, plans_each=True)
+            island, why = _searched_island(lab, best, few, plans_each=True)
         if not island:
             return
-        # Layers keep integer weights if that brings nearly as much: their products are then in integers, too.
-        schemes = (FLOAT, DYNAMIC) if any(macs_of(op, request.ops) for op in island) else (FLOAT,)
+        # Weights are as small as they can be without losing much of the gain.
+        schemes = ISLANDS if any(macs_of(op, request.ops) for op in island) else (FLOAT,)
         tried = [best.with_islands(island, Island(scheme, why)) for scheme in schemes]
         gains = [decibels(samples.error(candidate.model())) - before for candidate in tried]
-        chosen = tried[-1] if gains[-1] >= RETAINED * gains[0] else tried[0]
+        least = min(RETAINED * max(gains), enough - before)
+        chosen = next(one for one, gain in zip(tried, gains, strict=True) if gain >= least)
         if max(gains) < GAIN or (best := (yield chosen).best) is not chosen:
             return
 
 
-def _searched_island(
-    lab: Lab, best: Candidate, few: Bench, harms: dict[Op, float], *, plans_each: bool
-) -> tuple[tuple[Op, ...], str]:
+def _searched_island(lab: Lab, best: Candidate, few: Bench, *, plans_each: bool) -> tuple[tuple[Op, ...], str]:
     """The ops to leave float, none if that does not help, and why.
 
     What is left float changes where its neighbours run. That is planned for each part that is tried, or left as it is.
-    `harms` is filled with the error that goes away with each op, or with the part that it was tried in. Where it is
-    known from an earlier search, only parts are tried that may hold enough of what is left.
     """
-    errors: dict[tuple[Op, ...], float] = {}
 
-    def error(left: tuple[Op, ...]) -> float:
-        if left not in errors:
-            model = best.with_islands(left, Island(FLOAT)).model() if plans_each else best.model(left_float=left)
-            errors[left] = few.error(model)
-        return errors[left]
-
-    before, known = error(()), {**harms}
-
-    def snr(part: tuple[Op, ...]) -> float:
-        is_promising = not known or sum({known.get(op, 0.0) for op in part}) >= PROMISING * before
-        return decibels(error(part) if is_promising else before)
+    @cache
+    def snr(left: tuple[Op, ...]) -> float:
+        model = best.with_islands(left, Island(FLOAT)).model() if plans_each else best.model(left_float=left)
+        return decibels(few.error(model))
 
     plan = best.planned.plans[0]
     every = {op: macs_of(op, best.request.ops) for op in plan.graph.ops}
     work = {op: macs for op, macs in every.items() if op in plan.schemes}
-    spent = sum(macs for op, macs in every.items() if op not in plan.schemes and op not in plan.dynamic)
-    report = lab.stage("looking for ops to leave float", 2 * STRETCHES)
-    most = (MOST_WORK * sum(every.values()) - spent) / max(1, sum(work.values()))
-    island = find_island(work, snr, snr(()), report, most) if work else ()
-    for part in sorted(errors, key=len, reverse=True):
-        harms.update(dict.fromkeys(part, before - errors[part]))
+    in_integers = plan.schemes.keys() | {op for op, scheme in plan.dynamic.items() if not scheme.unpacked}
+    spent = sum(macs for op, macs in every.items() if op not in in_integers)
+    report = lab.stage("looking for ops to leave float", MOST_RUNS)
+    shares = ((share * sum(every.values()) - spent) / max(1, sum(work.values())) for share in (MOST_WORK, RESCUE_WORK))
+    island = find_island(work, snr, snr(()), report, *shares) if work else ()
     if not island:
         return (), ""
     others = f" with {len(island) - 1} others" if len(island) > 1 else ""
@@ -312,7 +300,7 @@ def wide_islands(lab: Lab, best: Candidate) -> Proposals:
         return decibels(samples.error(_smoothed(base.with_islands(part, WIDE), SIDES).model()))
 
     others = tuple(op for op in work if not work[op])
-    report = lab.stage("looking for ops that need 16 bits", 2 * STRETCHES)
+    report = lab.stage("looking for ops that need 16 bits", MOST_RUNS)
     island = others if others and snr(others) >= enough else find_island(work, snr, before, report)
     if island:
         why = f"with 16 bits for such ops the SNR of the outputs rises from {before:.1f} to {snr(island):.1f} dB"

@@ -76,15 +76,19 @@ class Matcher:
         return self._with_kernel(op, asked) if scheme.activations is not asked.activations else None
 
     def island_weights(self, op: Op) -> Scheme | None:
-        """Return integer weights with float activations for a layer of a float island, if the target runs that well."""
-        island, spec, scheme = self.island(op), self.ops.get(op.kind), replace(self.recipe.scheme(op), activations=None)
+        """How a layer of a float island holds its weights, if not in float32: unpacked before use, or as integers for a
+        kernel that rounds the activations as it runs, if the target runs that fast."""
+        island, spec = self.island(op), self.ops.get(op.kind)
         if island is None or spec is None or island.scheme.activations is not None or island.scheme.weights is None:
             return None
+        if island.scheme.weights.is_float:
+            return island.scheme
+        scheme = replace(self.recipe.scheme(op), activations=None, unpacked=island.scheme.unpacked)
         held = [t for k, t in enumerate(op.inputs) if t is not None and spec.held(k) is not None]
-        if scheme.weights not in spec.hybrid or any(t.data is None for t in held):
+        if any(t.data is None for t in held) or sum(t.size for t in held) < scheme.min_elements:
             return None
-        is_fast = self.answers.verdict(op, scheme).speed == "fast"
-        return scheme if is_fast and sum(t.size for t in held) >= scheme.min_elements else None
+        is_fast = scheme.weights in spec.hybrid and self.answers.verdict(op, scheme).speed == "fast"
+        return scheme if scheme.unpacked or is_fast else None
 
     def _widened(self, op: Op, asked: Scheme) -> Scheme | None:
         """Return 16 bits for 16-bit islands, unless the kernel or the target supports only 8 bits well."""
