@@ -1,4 +1,4 @@
-"""A way to quantize a model, what proposes others, and what those who propose may look at."""
+"""A candidate way to quantize a model, the steps that propose others, and what those steps may use."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from .gptq import Refiner
 from .mixed_precision import Widening
 
 Stage = Callable[[str, int], Progress]
-"""(what, how many parts) -> who to tell about each."""
+"""(description, number of parts) -> a function that reports progress on each."""
 
 
 def no_progress(what: str, parts: int) -> Progress:  # noqa: ARG001 - one signature for all stages
-    """A stage that reports to nobody."""
+    """Return a progress function that reports nothing."""
     return lambda _: None
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to do it: a float model that computes the same as the original, and a request with its ranges.
+    """One way to quantize: a float model that computes the same as the original, and a request with its ranges.
 
-    `equalized` counts tensors whose channels were scaled, `smoothed` those that a product in 16 bits scales; `refined`
-    is a plan with weights that make up for each other, or that were `learned` in so many blocks; it `refits` if they
-    are fitted to what the layers before produce. `refiner` would round them for all samples, where it was for some.
-    `widening` says which have 8 bits although fewer are asked for.
+    `equalized` counts tensors whose channels were scaled, `smoothed` those that a 16-bit product scales; `refined` is a
+    plan with weights that compensate for each other's rounding, or that were `learned` in this many blocks; it `refits`
+    if they are fitted to what the layers before produce. `refiner` would round them for all samples, if only some were
+    used. `widening` says which have 8 bits although fewer are requested.
     """
 
     prepared: Prepared
@@ -55,10 +55,10 @@ class Candidate:
         return self.refined or plan_and_correct(self.prepared, self.request)
 
     def model(self, left_float: Collection[Op] = ()) -> Model:
-        """With float inputs and outputs, to be compared. LiteRT has not tried to run it.
+        """Return the model with float inputs and outputs, for comparison. LiteRT has not tried to run it.
 
-        Ops of the first graph that are `left_float` are taken out of the plan as it is: to plan anew what the target
-        would make of their neighbours takes longer than to run it.
+        Ops of the first graph that are `left_float` are removed from the plan as it is: planning their neighbours again
+        takes longer than running it.
         """
         planned = self.planned.with_float_ends()
         if left_float:
@@ -93,26 +93,26 @@ class Candidate:
         return learned if self.learned else "weights rounded with compensation"
 
     def with_islands(self, ops: Sequence[Op], island: Island) -> Candidate:
-        """The same with these ops computed in another way."""
+        """Return the candidate with these ops computed in another way."""
         known = {self.prepared.keys[op.outputs[0]] for op in ops if op.outputs[0] in self.prepared.keys}
         islands = {**self.request.islands, **dict.fromkeys(sorted(known), island)}
         return replace(self, request=replace(self.request, islands=islands))
 
     def unrefined(self) -> Candidate:
-        """The same with its weights still to be rounded."""
+        """Return the candidate with its weights not yet rounded."""
         if self.refined is None and self.widening is None:
             return self
         recipe = replace(self.request.recipe, in_8_bits=frozenset())
         return replace(self, request=replace(self.request, recipe=recipe), refined=None, refiner=None, widening=None)
 
     def in_8_bits(self) -> Candidate:
-        """The same, not refined, with all weights in 8 bits where activations are integers: then these are what counts.
-        Itself if no weights have fewer."""
+        """Return the candidate, not refined, with all weights in 8 bits if activations are integers, so that only these
+        matter; itself if no weights have fewer."""
         recipe = self.request.recipe
         return self if not recipe.has_integer_ops or recipe.least_bits >= 8 else self._all_in_8_bits(True)
 
     def in_asked_bits(self) -> Candidate:
-        """The same with weights in as many bits as were asked for."""
+        """Return the candidate with weights in the requested bits."""
         return self._all_in_8_bits(False) if self.request.recipe.all_in_8_bits else self
 
     def _all_in_8_bits(self, chosen: bool) -> Candidate:
@@ -120,7 +120,7 @@ class Candidate:
         return replace(self, request=replace(self.request, recipe=recipe), refined=None, widening=None)
 
     def widened(self, widening: Widening) -> Candidate:
-        """The same, not refined, with these weights in 8 bits."""
+        """Return the candidate, not refined, with these weights in 8 bits."""
         request = replace(self.request, recipe=replace(self.request.recipe, in_8_bits=widening.ops))
         return replace(self, request=request, refined=None, widening=widening)
 
@@ -133,13 +133,13 @@ class Outcome(NamedTuple):
 
 
 Proposals = Generator[Candidate, Outcome, None]
-"""Candidates; after each, what came of it is sent back."""
+"""Yields candidates; after each, its outcome is sent back."""
 
 
 @dataclass(frozen=True)
 class Lab:
-    """What steps may look at: the samples, the effort, who to tell about progress, and the error of the best so far.
-    `notes` are for whoever asked for it."""
+    """What steps may use: the samples, the effort, a progress function, and the error of the best so far. `notes` are
+    for the user."""
 
     bench: Bench
     effort: Effort
@@ -150,10 +150,11 @@ class Lab:
 
 @dataclass(frozen=True)
 class Step:
-    """`ranges`: it chooses ranges, so it is for integer arithmetic whose ranges the user leaves to us.
+    """An accuracy step. `ranges`: it chooses ranges, so it applies to integer arithmetic whose ranges the user leaves
+    to us.
 
-    What is about `activations` is tried with weights in 8 bits, so that the noise of fewer does not decide; it is then
-    kept unless it is clearly worse in the bits asked for. So is what is `presumed` to be better.
+    Steps about `activations` are tried with 8-bit weights, so that the noise of fewer bits does not decide; the result
+    is then kept unless it is clearly worse in the requested bits. So are candidates that are `presumed` to be better.
     """
 
     name: str

@@ -1,14 +1,14 @@
-"""GPTQ: weights rounded layer after layer, the error of each made up for by the weights that are rounded after it.
+"""GPTQ: rounds weights layer by layer; each rounding error is compensated by the weights that are rounded after it.
 
 An output is w . x. Rounding w to q costs E[((q - w) . x)**2] = (q - w) H (q - w)', where H = E[x x'] is the second
-moment of the inputs. Rounding weight i by d leaves the best the others can do, which is to move by
--d * C[i, rest] / C[i, i], where C is the upper Cholesky factor of the inverse of H (optimal brain quantization with a
-fixed order). No row comes out worse than by nearest rounding: that is checked, and the better one kept. Integers of few
-bits are then improved by coordinate descent.
+moment of the inputs. After rounding weight i by d, the best compensation is to move the others by -d * C[i, rest] /
+C[i, i], where C is the upper Cholesky factor of the inverse of H (optimal brain quantization with a fixed order). No
+row comes out worse than by nearest rounding: that is checked, and the better one kept. Low-bit integers are then
+improved by coordinate descent.
 
-The inputs are those that the quantized layers before really produce, and what these have lost can partly be regained:
-before they are rounded, a layer's weights are fitted so that from these inputs they make what the float weights make
-from the float model's. Biases then match the float layer's mean outputs exactly on the data.
+The inputs are those that the quantized layers before really produce, and part of what these have lost can be recovered:
+before they are rounded, a layer's weights are fitted so that they compute from these inputs what the float weights
+compute from the float model's. Biases then match the float layer's mean outputs exactly on the data.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ from .coordinate_descent import best_scales, descended
 from .layer_inputs import ColumnBlocks, Frontier, Moments, Pair, Stretch
 
 DAMPINGS = (0.01, 0.1, 1.0)
-"""Shares of the mean diagonal that are added to it, until the moments can be inverted."""
+"""Shares of the mean diagonal that are tried as damping, until the moments can be inverted."""
 
 ENOUGH = 4
 """Vectors for each input of a layer that its weights are refined for, if there are so many. With fewer, they are only
 rounded: refitting and coordinate descent would fit them to these vectors and to no others."""
 
 MADE_UP_DAMPING = 0.1
-"""The same share where inputs are made up: they are less alike than these."""
+"""The same share for synthetic inputs: they are less alike than real ones."""
 
 DESCENTS = 2
-"""How often integers of few bits, and then their scales, are gone through after that."""
+"""Passes of coordinate descent over low-bit integers, and then over their scales, after that."""
 
 FACTORED = 96
-"""Inputs whose moments are inverted at once."""
+"""Number of inputs whose moments are inverted directly."""
 
 BLOCK = 128
-"""Columns whose corrections are kept back and then applied to all later ones at once."""
+"""Columns whose corrections are collected and then applied to all later ones at once."""
 
 
 def compensated(weights: Array, moments: Array, steps: Array, limit: int) -> Array:
-    """Integers up to `limit` for `weights` [groups, rows, inputs], given E[x x'] [groups, inputs, inputs].
+    """Return integers up to `limit` for `weights` [groups, rows, inputs], given E[x x'] [groups, inputs, inputs].
 
     `steps` are the scales of the weights, broadcast against them: one for each row, or for each weight.
     """
@@ -81,9 +81,9 @@ REFIT_DAMPINGS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 def refitted(weights: Array, whole: Pair, halves: Sequence[Pair]) -> Array:
-    """Weights that make of the inputs as they are what `weights` make of the inputs as they were to be.
+    """Return weights that compute from the actual inputs what `weights` compute from the intended inputs.
 
-    How far they may go is found out by fitting to each half of the data and looking at the other.
+    How far they may move is determined by fitting to each half of the data and validating on the other.
     """
     if len(halves) != 2:
         return weights
@@ -103,7 +103,8 @@ def refitted(weights: Array, whole: Pair, halves: Sequence[Pair]) -> Array:
 
 
 def _lowest(values: Sequence[float], error: Callable[[float], float]) -> tuple[float, float]:
-    """The value of least error, and that error, going from the middle in the direction in which it falls."""
+    """Return the value with the least error, and that error, searching from the middle in the direction in which it
+    falls."""
     place = len(values) // 2
     least = error(values[place])
     for step in (-1, 1):
@@ -116,14 +117,15 @@ def _lowest(values: Sequence[float], error: Callable[[float], float]) -> tuple[f
 
 
 def output_error(difference: Array, moments: Array) -> Array:
-    """E[(d . x)**2] of each row d of each group."""
+    """Return E[(d . x)**2] of each row d of each group."""
     return np.asarray(np.einsum("gri,gri->gr", difference @ moments, difference))
 
 
 def inverse_factor(moments: Array) -> Array | None:
-    """Upper Cholesky factors of the inverses of the damped moments; None if no damping makes them invertible.
+    """Return upper Cholesky factors of the inverses of the damped moments; None if no damping makes them invertible.
 
-    Inputs that are always zero get a moment of their own, apart from all others: their weights are rounded to nearest.
+    Inputs that are always zero get a moment of their own, uncorrelated with all others: their weights are rounded to
+    nearest.
     """
     if not np.diagonal(moments, axis1=1, axis2=2).any():
         return None
@@ -157,7 +159,7 @@ def _inverse_factor(moments: Array) -> Array:
 
 
 def damped(moments: Array, share: float) -> Array:
-    """With this share of the mean diagonal added to it, in double precision."""
+    """Return the moments with this share of their mean diagonal added, in double precision."""
     made, spots = moments.astype(np.float64), np.arange(moments.shape[1])
     diagonal = made[:, spots, spots]
     alive = diagonal > 0
@@ -188,7 +190,7 @@ def _sweep(weights: Array, factor: Array, steps: Array, limit: int) -> Array:
 
 @dataclass(frozen=True)
 class RefinedLayer:
-    """An op with weights of its own, the parameters that the plan holds them in, and its bias."""
+    """An op with its own weights, their planned parameters, and its bias."""
 
     op: Op
     layout: Layout
@@ -209,17 +211,17 @@ class RefinedLayer:
 
     @property
     def positions(self) -> int:
-        """How many vectors there are in each run."""
+        """The number of vectors in each run."""
         return self.layout.macs(self.op) // max(1, self.weights.tensor.size)
 
     def vectors(self, values: Array, most: int) -> Array:
-        """At most so many vectors that the weights are multiplied with, in blocks."""
+        """Return at most `most` input vectors that the weights are multiplied by, in blocks."""
         return self.blocks.split(self.layout.patches(self.op, values, most))
 
 
 @dataclass(frozen=True)
 class CarriedOut:
-    """The model that a plan for the graph `source` makes, and what each op of that became in `graph`."""
+    """The model that a plan for the graph `source` gives, and what each op of that became in `graph`."""
 
     source: Graph
     model: Model
@@ -228,7 +230,7 @@ class CarriedOut:
 
     @classmethod
     def of(cls, model: Model, plan: Plan, ops: Mapping[str, OpSpec]) -> CarriedOut:
-        """`model` is not changed."""
+        """Build the planned model; `model` is not changed."""
         copied = copy_model(model)
         graph = copied.graphs[plan.index]
         twins = dict(zip(plan.graph.ops, graph.ops, strict=True))
@@ -240,7 +242,7 @@ class CarriedOut:
         return Uses(self.graph)
 
     def exchange(self, plan: Plan, layer: RefinedLayer) -> bool:
-        """Put the layer's constants as `plan` has them in place; False if that takes more than other numbers."""
+        """Replace the layer's constants by those of `plan`; False if that requires more than other values."""
         places = []
         for use in (layer.weights, *([] if layer.bias is None else [layer.bias])):
             tensor, form = self.twins[use.op].inputs[use.slot], plan.form(use)
@@ -257,9 +259,9 @@ class CarriedOut:
 class Refiner:
     """Refines the plans of a prepared model on some samples, which may be one sequence.
 
-    A layer's moments are taken from about so many `vectors`; more for layers with more inputs. Where it `refits`,
-    weights are fitted to what the quantized layers before produce. If the samples are `made_up`, biases stay as they
-    are: nobody knows the means.
+    A layer's moments are taken from about this many `vectors`; more for layers with more inputs. If it `refits`,
+    weights are fitted to what the quantized layers before produce. If the samples are `made_up`, biases stay unchanged:
+    the means are not known.
     """
 
     model: Model
@@ -272,19 +274,20 @@ class Refiner:
     made_up: bool = False
 
     def refine(self, planned: Planned) -> Planned:
-        called = called_graphs(planned.model)  # which the samples are not inputs of
+        called = called_graphs(planned.model)  # the samples are not its inputs
         plans = (plan if plan.graph in called else self.refined_plan(plan) for plan in planned.plans)
         return replace(planned, plans=tuple(plans))
 
     def may_refit(self, planned: Planned) -> bool:
-        """Whether any layer may have enough vectors for that; it is known before where all sizes are."""
+        """Whether any layer may have enough vectors to refit its weights; true if input sizes are dynamic, since it is
+        then unknown."""
         if any(-1 in (t.shape_signature or t.shape) for plan in planned.plans for t in plan.graph.inputs):
             return True
         layers = (layer for plan in planned.plans for layer in self._layers(plan))
         return any(layer.positions * len(self.samples) >= ENOUGH * layer.blocks.width for layer in layers)
 
     def refined_plan(self, plan: Plan, ops: Collection[Op] | None = None) -> Plan:
-        """With the weights of all layers refined, or of those among `ops`."""
+        """Return the plan with the weights of all layers refined, or of those among `ops`."""
         layers = [layer for layer in self._layers(plan) if ops is None or layer.op in ops]
         if not layers:
             return plan
@@ -300,7 +303,7 @@ class Refiner:
         return plan
 
     def _layers(self, plan: Plan) -> Iterator[RefinedLayer]:
-        """The layers that can be refined, in order of execution: with integer weights that no other op reads."""
+        """Yield the layers that can be refined, in order of execution: with integer weights that no other op reads."""
         uses = Uses(plan.graph)
         for op in plan.graph.ops:
             spec = self.request.ops.get(op.kind)
@@ -353,19 +356,20 @@ class Refiner:
             return replace(plan, constants=constants, packed={**plan.packed, layer.weights: packed})
         constants = replace(constants, grids={**constants.grids, layer.weights: form})
         made, refused = settle(replace(plan, constants=constants), self.request.ops)
-        # Where the bias rules this layer's scales, or the kernel does not take them, it is left as it is.
+        # If the bias dictates this layer's scales, or the kernel does not accept them, it stays unchanged.
         is_taken = not refused and made.groups == plan.groups and made.wanted[layer.weights] == form
         return made if is_taken else plan
 
     def _moments_of(self, made: CarriedOut, layer: RefinedLayer, runs: Sequence[Frontier]) -> list[Moments]:
-        """For each part of the data, those of the layer's input: as quantized so far, and in the float model."""
+        """Return the moments of the layer's input for each part of the data: as quantized so far, and in the float
+        model."""
         quantized, original = runs
         op, slot = layer.op, layer.source.slot
         stretches = (
             quantized.until(made.model, made.graph, made.twins[op], slot),
             original.until(self.model, made.source, op, slot),
         )
-        least = 0 if layer.blocks.count > 1 else self.vectors  # the moments of wide layers take long enough
+        least = 0 if layer.blocks.count > 1 else self.vectors  # moments of wide layers are slow enough
         most = max(1, -(-max(least, ENOUGH * layer.blocks.width) // len(self.samples)))  # from each sample
 
         def observed(numbers: Sequence[int], run: tuple[Stretch, Stretch]) -> Moments:
@@ -383,13 +387,13 @@ class Refiner:
 
 
 def _halves(samples: Sequence[int], parts: int) -> list[Sequence[int]]:
-    """The samples in their order, cut into `parts`."""
+    """Return the samples in order, split into `parts`."""
     ends = [k * len(samples) // parts for k in range(parts + 1)]
     return [samples[start:end] for start, end in pairwise(ends)]
 
 
 def _scaled(layer: RefinedLayer, weights: Array, power: Array) -> QuantParams:
-    """With few bits, scales for inputs of this power; with 8, the peaks decide."""
+    """Return scales for inputs of this power with few bits; with 8, the peaks decide."""
     form = layer.form
     peaks = np.abs(weights).max(axis=2)
     if not _has_few_levels(form, weights):
@@ -399,7 +403,7 @@ def _scaled(layer: RefinedLayer, weights: Array, power: Array) -> QuantParams:
 
 
 def _has_few_levels(form: QuantParams, weights: Array) -> bool:
-    """Whether it pays to choose the scales of these rows, one for each, with care."""
+    """Whether it pays to optimize the scales of these rows."""
     return form.levels.bits < 8 and form.axis is not None and len(form.scales) == weights.shape[0] * weights.shape[1]
 
 
@@ -408,7 +412,7 @@ def _in_blocks(steps: Array, blocks: ColumnBlocks) -> Array:
 
 
 def _steps(form: QuantParams, weights: Array) -> Array:
-    """The scale of each weight, to be broadcast against [groups, outputs, inputs]."""
+    """Return the scale of each weight, to be broadcast against [groups, outputs, inputs]."""
     scales = np.array(form.scales)
     if form.block is not None:
         return np.repeat(scales, form.block).reshape(weights.shape)

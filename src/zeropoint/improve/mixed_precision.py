@@ -1,8 +1,8 @@
 """Mixed precision: if few bits are requested, the layers that lose most get 8 bits.
 
 The cost of a layer is measured with it alone in few bits and all others in 8: such errors are small, so they add up. A
-layer is widened if that gains more per byte than one more bit for all layers would. Without data, the relative error of
-a layer's weights is used instead.
+layer is widened if that gains more per byte than one more bit for all layers would. Without data, the cost is measured
+on likely inputs (`without_data`); if there are none, the relative error of a layer's weights is used instead.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NarrowLayer:
 
 @dataclass(frozen=True)
 class Widening:
-    """The layers that get 8 bits, and the number of all layers."""
+    """The layers that get 8 bits, the number of all layers, and how they were chosen if not by data."""
 
     layers: tuple[NarrowLayer, ...]
     of: int

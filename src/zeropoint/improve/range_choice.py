@@ -1,7 +1,7 @@
-"""Which range method is best for which tensor, by the error that it causes in the outputs.
+"""Chooses the best range method for each tensor, by the error it causes in the outputs.
 
-In a quantized model every change of a range rolls the dice of all later roundings anew, and the effect of one tensor's
-range drowns in that. So each tensor is rounded alone, in the float model, once with the range of each method; errors of
+In a quantized model every change of a range changes all later roundings at random, which hides the effect of one
+tensor's range. So each tensor is rounded alone, in the float model, once with the range of each method; errors of
 different tensors then nearly add up.
 """
 
@@ -31,21 +31,21 @@ from ..sources.ports import entry
 from ..tflite.schema import default_options
 
 FEWEST_SAMPLES, MOST_SAMPLES = 2, 4
-"""On how many samples the ranges of a tensor are compared. The same ones for all, so that few are enough."""
+"""Number of samples on which the ranges of a tensor are compared. The same for all, so that few are enough."""
 
 ALIKE = 1.05
-"""Scales with a smaller ratio are not worth telling apart."""
+"""Scales with a smaller ratio are not worth comparing."""
 
 ROUNDED_ELEMENT = 30
-"""What it takes to round one element, in multiply-accumulates."""
+"""The cost of rounding one element, in multiply-accumulates."""
 
 UNSEEN = 2.0**-22
-"""The step of a grid, relative to what it has to hold, that leaves a tensor as good as it is."""
+"""A grid step, relative to the range, that leaves a tensor practically unchanged."""
 
 
 def affordable_samples(model: Model, trials: int, most_macs: float, ops: Mapping[str, OpSpec]) -> int:
-    """On how many samples so many trials can be run; 0 if on too few. It counts work, not time, and so is the same
-    everywhere."""
+    """Return on how many samples this many trials can be run; 0 if too few. Counted in work rather than time, so that
+    it is the same everywhere."""
     sequence = entry(model).graph.ops
     elements = sum(t.size for op in sequence for t in op.outputs)
     each = sum(macs_of(op, ops) for op in sequence) + ROUNDED_ELEMENT * elements
@@ -55,14 +55,14 @@ def affordable_samples(model: Model, trials: int, most_macs: float, ops: Mapping
 
 @dataclass(frozen=True)
 class RangeGroup:
-    """Tensors that share their parameters, whatever the method; by method, what these are."""
+    """Tensors that share their parameters with every method; the parameters by method."""
 
     tensors: tuple[Tensor, ...]
     params: Mapping[Method, QuantParams]
 
     @cached_property
     def distinct(self) -> dict[Method, QuantParams]:
-        """Methods that are worth comparing, the first one among them."""
+        """The methods that are worth comparing, including the first."""
         found: dict[Method, QuantParams] = {}
         for method, params in self.params.items():
             ratios = [max(params.scale, p.scale) / min(params.scale, p.scale) for p in found.values()]
@@ -79,7 +79,8 @@ class RangeGroup:
 
 @dataclass(frozen=True)
 class RangeTrials:
-    """A float model, its plan with float ends, and methods to choose the `ranges` by; the first is the plan's own."""
+    """A float model, its plan with float ends, and the methods that choose the `ranges`; the first is the plan's
+    own."""
 
     model: Model
     plan: Plan
@@ -89,10 +90,10 @@ class RangeTrials:
 
     @cached_property
     def groups(self) -> tuple[RangeGroup, ...]:
-        """Tensors whose parameters the methods disagree on.
+        """The tensors on whose parameters the methods disagree.
 
-        Where those of a group do not follow from its range alone, as a kernel, a user or the target wants others, no
-        method would change them as expected.
+        Groups whose parameters do not follow from their range alone, because a kernel, a user or the target wants
+        others, are left out: no method would change them as expected.
         """
         own = [(group, tensors) for group in self.plan.groups if (tensors := self._rounded(group))]
         each = [params_by_range([group for group, _ in own], replace(self.ranges, method=m)) for m in self.methods]
@@ -103,7 +104,8 @@ class RangeTrials:
         return tuple(group for group in found if len(group.distinct) > 1)
 
     def _rounded(self, group: Group) -> tuple[Tensor, ...]:
-        """What of a group is rounded to its grid, if that may be another; kernels want states as they are."""
+        """Return the tensors of a group that are rounded to its grid, if that may change; kernels need states
+        unchanged."""
         if group.fixed or not all(self.ranges.knows(node.tensor) for node in group.nodes):
             return ()
         held = dict.fromkeys(node.tensor for node in group.nodes if isinstance(node, Held))
@@ -112,11 +114,11 @@ class RangeTrials:
 
     @property
     def count(self) -> int:
-        """How many trials there are."""
+        """The number of trials."""
         return sum(len(group.distinct) for group in self.groups)
 
     def best(self, samples: int, report: Progress) -> dict[Tensor, Method]:
-        """The method for each tensor whose range another than the first picks better."""
+        """Return the method for each tensor whose range is chosen better by another method than the first."""
         first, chosen = self.methods[0], {}
         loaded = Loaded(self.bench, self._rounding()) if self.groups else None
         places = range(min(samples, len(self.bench.judged_rows)))
@@ -136,8 +138,8 @@ class RangeTrials:
         return chosen
 
     def _rounding(self) -> Model:
-        """The float model with all groups rounded, to grids that are fed with each run: building and loading a model
-        takes longer than running it, so one has to do for all trials."""
+        """Return the float model with all groups rounded to grids that are fed with each run: building and loading a
+        model takes longer than running it, so one has to serve all trials."""
         here = self.plan.graph
         copy = copy_model(self.model)
         graph = copy.graphs[self.model.graphs.index(here)]
@@ -156,17 +158,17 @@ class RangeTrials:
 
 
 GRID = 4
-"""Numbers that make up a grid."""
+"""Number of values that define a grid."""
 
 
 def _grid(params: QuantParams) -> tuple[float, ...]:
-    """1 / scale, the least and the greatest number of steps, the scale."""
+    """Return 1 / scale, the minimum and maximum number of steps, and the scale."""
     zero_point, dtype = params.zero_point, params.dtype
     return 1 / params.scale, dtype.min - zero_point, dtype.max - zero_point, params.scale
 
 
 def _round(graph: Graph, tensor: Tensor, grid: Sequence[Tensor]) -> None:
-    """Let everything that reads `tensor` see step * clip(round(x / step))."""
+    """Have all readers of `tensor` read step * clip(round(x / step))."""
     per_unit, lowest, highest, step = grid
     kinds = (("MUL", per_unit), ("ROUND", None), ("MAXIMUM", lowest), ("MINIMUM", highest), ("MUL", step))
     chain: list[Op] = []

@@ -1,7 +1,7 @@
-"""From one candidate to a better one: effort by effort, step by step.
+"""Searches from one candidate to a better one: effort by effort, step by step.
 
 What a step proposes is built and run, and kept if it beats the best so far by more than chance explains. Each effort
-goes on from what the one below it found, and held-back samples have the last word on whether it gained anything.
+continues from what the one below it found, and held-back samples decide in the end whether it gained anything.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ effort on fewer if the model is large: so many that it takes this work, though n
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Something that was tried: the time it took, the outputs' relative squared error after it, if it was kept."""
+    """Something that was tried: the time it took, and the outputs' relative squared error after it, if it was kept."""
 
     what: str
     seconds: float
@@ -36,7 +36,7 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Found:
-    """A candidate, its error if that was measured, and by how many dB each step raised the SNR on the way to it."""
+    """A candidate, its error if measured, and how many dB of SNR each step gained on the way to it."""
 
     candidate: Candidate
     judged: Judged | None = None
@@ -48,7 +48,7 @@ class Found:
 
 
 def judged_samples(bench: Bench, effort: Effort) -> int:
-    """On how many samples models are compared."""
+    """Return the number of samples on which models are compared."""
     most: float = MOST_JUDGED
     if not reaches(effort, "high"):
         macs = sum(macs_of(op, bench.ops) for op in bench.entry.graph.ops)
@@ -71,7 +71,7 @@ class StepSearch:
         if len(efforts) > 1 and first.request.chooses_ranges:
             start = time.perf_counter()
             quick = replace(first, request=replace(first.request, method="minmax", effort="quick"))
-            error = self.bench.error(quick.model())  # what quick effort would give, for comparison
+            error = self.bench.error(quick.model())  # the result of quick effort, for comparison
             self.trials.append(StepRecord("nearest rounding, minmax ranges", time.perf_counter() - start, error))
         found, chooses = Found(first), first.request.chooses_ranges
         for effort in efforts:
@@ -80,7 +80,8 @@ class StepSearch:
         return found
 
     def _improved(self, effort: Effort, steps: Sequence[Step], below: Found) -> Found:
-        """The best that `effort` finds; what the effort below found, unless this is better on other samples too."""
+        """Return the best that `effort` finds; what the effort below found, unless this is also better on other
+        samples."""
         judge = self._judge(effort)
         if below.judged is None:
             return self._stepped(effort, steps, judge, below)
@@ -102,7 +103,8 @@ class StepSearch:
         return found
 
     def _judge(self, effort: Effort) -> Bench:
-        """At max effort all samples but those held back are learned from, so that only these can judge."""
+        """Return the bench for judging: max effort learns from all samples except those held back, so only these can
+        judge."""
         if effort == "max":
             unseen = self.bench.unseen_rows
             return self.bench.on(unseen) if unseen else self.bench
@@ -110,7 +112,7 @@ class StepSearch:
         return self.bench if count == self.bench.judged_count else self.bench.judging(count)
 
     def _stepped(self, effort: Effort, steps: Sequence[Step], judge: Bench, found: Found) -> Found:
-        """What all steps of one effort find, one after the other."""
+        """Return what all steps of one effort find, one after the other."""
         lab_bench = self.bench if effort == "max" else judge
         for step in steps:
             lab = Lab(lab_bench, effort, self.stage, found.error, self.notes)
@@ -118,7 +120,7 @@ class StepSearch:
         return found
 
     def _tried(self, step: Step, lab: Lab, judge: Bench, before: Found) -> Found:
-        """The best candidate after `step`."""
+        """Return the best candidate after `step`."""
         start = time.perf_counter()
         first = before.candidate.in_8_bits() if step.activations else before.candidate
         in_other_bits, is_known = first is not before.candidate, before.judged is not None
@@ -142,7 +144,7 @@ class StepSearch:
         return before if before.judged is not None and before.judged.beats(judged) else Found(best, judged)
 
     def _named(self, step: Step, lab: Lab, in_other_bits: bool) -> str:
-        """The step, and how its error was measured where that is not as usual."""
+        """Return the step's name, and how its error was measured if that is unusual."""
         effort = "" if lab.effort == "standard" else f"{lab.effort} effort"
         bits = "on weights of 8 bits" if in_other_bits else ""
         fewer = lab.bench.judged_count != self.bench.judged_count
@@ -152,10 +154,10 @@ class StepSearch:
 
 @dataclass
 class Trials:
-    """The best of some candidates by the samples of `judge`, and the least error that any has reached.
+    """The best of several candidates on the samples of `judge`, and the smallest error that any has reached.
 
-    Another one has to be better than the best so far by more than chance. Where they are `presumed` to be better than
-    the first, the best of them only must not be worse than that by more than chance.
+    Another candidate must be better than the best so far by more than chance. If they are `presumed` to be better than
+    the first, the best of them only must not be worse by more than chance.
     """
 
     judge: Bench
@@ -169,7 +171,7 @@ class Trials:
 
     @property
     def shown(self) -> float:
-        """The error of what was taken; of what came closest, if nothing was."""
+        """The error of the accepted candidate, or of the closest one if none was accepted."""
         return self.reached if self.judged is None or self.judged is self.first else self.judged.value
 
     def run(self, proposals: Proposals) -> None:

@@ -199,6 +199,7 @@ class KernelSpec:
     kernel keeps values: "gate" for the sums of each gate before its layer normalization, "hidden" for the output before
     its projection. `note` says why a type is not claimed although LiteRT has a kernel for it. `table` is the
     element-wise function of an op without a kernel: its results are then gathered from a table of 256 entries.
+    `in_place` are the inputs whose memory LiteRT may reuse for the first output, outside its delegate.
     """
 
     types: tuple[DType, ...] = ()

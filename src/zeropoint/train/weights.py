@@ -60,9 +60,10 @@ class TrainableConstant:
 def constants_of(
     plan: Plan, needed: Sequence[Op], specs: Mapping[str, OpSpec], freeze: Sequence[str], layer_of: LayerOf
 ) -> tuple[TrainableConstant, ...]:
-    """Variables for the float constants that `needed` ops read: weights and biases can be trained, others cannot.
+    """Return variables for the float constants that `needed` ops read: weights and biases can be trained, others
+    cannot.
 
-    Where the plan has other numbers than the constant's, training starts from these.
+    If the plan has other values than the constant's, training starts from these.
     """
     readers: dict[tuple[Tensor, str | None], list[Use]] = {}
     for op in needed:
@@ -83,7 +84,8 @@ def constants_of(
 
 
 def _unit(value: Array, use: Use, plan: Plan, specs: Mapping[str, OpSpec]) -> Array:
-    """Powers of two near the size of the values: of each channel's weights; of a bias, beside the output's range."""
+    """Return powers of two near the magnitude of the values: of each channel's weights; of a bias, relative to the
+    output's range."""
     role = specs[use.op.kind].input_role(use.slot)
     size = float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) if value.size else 0.0
     if isinstance(role, Weight) and role.axis is not None:

@@ -1,6 +1,6 @@
-"""Where trials are carried out: in this process, in others on this machine, or on a Ray cluster.
+"""Where trials run: in this process, in others on this machine, or on a Ray cluster.
 
-All give the same results, and all go on if a process dies: what it was doing is done again.
+All give the same results, and all continue if a process dies: its trial is repeated.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ DIED = f"the process that made it ended, {ATTEMPTS} times; perhaps for lack of m
 
 
 class Executor(AbstractContextManager["Executor"], Protocol):
-    """Carries out candidates for one workpiece."""
+    """Runs candidates for one workpiece."""
 
     def outcomes(self, candidates: Sequence[Configuration]) -> Iterator[tuple[int, Outcome]]:
-        """Each candidate's place and what came of it, as they are done."""
+        """Yield each candidate's position and outcome, as they complete."""
 
 
 class InProcess:
-    """One after the other, here."""
+    """Runs candidates one after the other in this process."""
 
     def __init__(self, workpiece: Workpiece) -> None:
         self._workpiece = workpiece
@@ -49,14 +49,14 @@ class InProcess:
 
 
 _workpiece: Workpiece | None = None
-"""In a worker: what it was started for. It is sent once, not with every trial."""
+"""In a worker process: the workpiece, sent once rather than with every trial."""
 
 
 def _receive(workpiece: Workpiece, share: int) -> None:
     global _workpiece
     _workpiece = workpiece
     share_cores(share)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is for all of them: no traceback of each
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes: avoid a traceback from each
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
@@ -88,7 +88,7 @@ def _carry_out(candidate: Configuration) -> Outcome:
 
 
 class Processes:
-    """Several at a time, each in a process of its own on this machine."""
+    """Runs several candidates at a time, each in a separate process on this machine."""
 
     def __init__(
         self, workpiece: Workpiece, workers: int, job: Callable[[Configuration], Outcome] = _carry_out
@@ -104,7 +104,7 @@ class Processes:
         self._is_busy = True
         while left:
             pool = self._pool = self._pool or self._started()
-            # After a process died, one at a time: else it is not known which of them it was.
+            # After a process has died, one at a time: otherwise it is unclear which candidate it was.
             alone = any(attempts.values())
             begun = dict(list(left.items())[: 1 if alone else None])
             with uninterrupted():
@@ -125,7 +125,7 @@ class Processes:
 
     def _started(self) -> ProcessPoolExecutor:
         self._others = multiprocessing.active_children()
-        context = multiprocessing.get_context("spawn")  # forking beside threads can hang
+        context = multiprocessing.get_context("spawn")  # forking a process with threads can deadlock
         return ProcessPoolExecutor(self._workers, context, _receive, (self._workpiece, cores() // self._workers))
 
     def __enter__(self) -> Executor:
@@ -139,7 +139,7 @@ class Processes:
 
 
 class OnCluster:
-    """On a Ray cluster. The model and the samples go to its object store once."""
+    """Runs candidates on a Ray cluster. The model and the samples are sent to its object store once."""
 
     def __init__(self, workpiece: Workpiece, address: str) -> None:
         self._cluster = Cluster(address)
@@ -160,7 +160,7 @@ class OnCluster:
 
 
 _kept: dict[str, Workpiece] = {}
-"""In a worker of a cluster: the search that it was last asked for, with what was measured for it here."""
+"""In a cluster worker: the last search it worked for, with what was measured for it there."""
 
 
 def _carry_out_of(name: str, workpiece: Workpiece, candidate: Configuration) -> Outcome:
@@ -171,7 +171,7 @@ def _carry_out_of(name: str, workpiece: Workpiece, candidate: Configuration) -> 
 
 
 def executor(workpiece: Workpiece, on: str | None = None, workers: int = 1) -> Executor:
-    """Where `on` says: None for this machine, "ray", or the address of a Ray cluster."""
+    """Return the executor for `on`: None for this machine, "ray", or the address of a Ray cluster."""
     if workers < 1:
         raise InvalidRecipe(f"workers must be at least 1, not {workers}")
     if on is not None:

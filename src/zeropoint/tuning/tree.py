@@ -1,8 +1,8 @@
-"""The tree of decisions, as a program: what to try next, by what was measured so far.
+"""The decision tree, as a program: what to try next, based on what was measured so far.
 
-First every mode for the whole model. Where int8 loses too much, high effort, then more bits for the ops that lose most.
-Then, for the smallest model, fewer bytes for the weights of those layers that can do with them, and high effort beyond
-the place where that ends. All follow a path from careful to bold along which few places are tried (see `boldness`).
+First every mode for the whole model. If int8 loses too much: high effort, then more bits for the ops that lose most.
+Then, for the smallest model, fewer bytes for the weights of layers that tolerate it, and high effort beyond the point
+where that ends. All follow a path from careful to bold along which few positions are tried (see `boldness`).
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ Round = Generator[Sequence[Configuration], Sequence[Trial], None]
 something is measured that takes its time, so that a search whose time is up can end there."""
 
 Trials = Mapping[str, Trial]
-"""Those of modes for the whole model, by label."""
+"""Trials of modes for the whole model, by label."""
 
 Say = Callable[[str], None]
 
 T = TypeVar("T")
 
 NARROWED: Mapping[str, Scheme] = {"weights": WEIGHTS, "dynamic": DYNAMIC, "int8": INT8}
-"""Modes whose weights can have fewer bits, those first that leave most of the accuracy to them."""
+"""Modes whose weights can have fewer bits, most accurate first."""
 
 LEAST_STEP = 0.02
-"""Share of the bytes below which two places on a path are as good as one."""
+"""Share of the bytes below which two positions on a path count as one."""
 
 SIZE_TOLERANCE = 1.1
-"""How much smaller than expected a model may turn out: what is made for a processor has conversions here and there."""
+"""How much smaller than expected a model may turn out: models for a CPU have a varying number of conversions."""
 
 
 @dataclass(frozen=True)
 class Aim:
-    """What is wanted of a model, as far as the tree has to know: `max_size` in bytes, and whether its score matters."""
+    """What the tree needs to know about the goal: `max_size` in bytes, and whether the score matters."""
 
     objective: Objective
     max_size: float | None = None
     limits_score: bool = True
 
     def smaller(self, sizes: Sequence[int], trials: Trials) -> list[int]:
-        """Places on a path with about these sizes, from large to small, that are smaller than what keeps the budget
-        already, perhaps small enough for it, and differ enough to be told apart."""
+        """Return positions on a path with about these sizes, from large to small, that are smaller than any trial
+        within the budget, possibly small enough for it, and distinguishable."""
         able = min((t.size for t in trials.values() if t.within), default=math.inf)
         most = able if self.limits_score else math.inf
         kept: list[int] = []
@@ -84,8 +84,8 @@ class Aim:
 
 @dataclass(frozen=True)
 class Question:
-    """What the tree is walked for. `bench` has the float model and rows to run it on; `calibrated` gives a bench with
-    the samples that calibrate, for as many comparisons as it is asked for.
+    """What the tree is walked for. `bench` has the float model and rows to run it on; `calibrated` returns a bench with
+    the calibration samples, for the given number of comparisons.
 
     `steps` are those of training, 0 if nothing may be trained.
     """
@@ -102,7 +102,7 @@ class Question:
         return harmful_ops(self.bench, self.calibrated(0).stats, self.target)
 
     def usual_size(self, mode: str, trials: Trials) -> int:
-        """What the model takes in a mode, if all layers whose weights are narrowed have 8-bit ones."""
+        """Return the size of the model in a mode, with 8-bit weights in all layers whose weights are narrowed."""
         base = NARROWED[mode]
         return trials[mode].size if base.activations is not None else usual_size(self.bench, self.target, base)
 
@@ -116,7 +116,7 @@ def takes_float(target: Target) -> bool:
 
 
 def walk(question: Question) -> Round:
-    """The whole tree, but for training."""
+    """Walk the whole tree, except for training."""
     trials = yield from whole_modes(question)
     yield from wider_ops(question, trials)
     if question.aim.objective != "fastest":
@@ -149,7 +149,7 @@ def held_in(model: Model, bits: int, size: int | None = None) -> int:
 
 
 def training(question: Question, missed: Sequence[Trial], best: Trial | None) -> Round:
-    """Train the best few of those that only lose too much, if they would be smaller or faster than the best so far."""
+    """Train the best few models that only lose too much, if they would be smaller or faster than the best so far."""
 
     def gain(trial: Trial) -> float:
         return trial.size if question.aim.objective != "fastest" or trial.latency is None else trial.latency
@@ -168,11 +168,11 @@ def training(question: Question, missed: Sequence[Trial], best: Trial | None) ->
 
 
 TRAINED = 3
-"""How many models are trained."""
+"""Number of models that are trained."""
 
 
 def in_integers(recipe: Recipe) -> Recipe:
-    """The same widths of weights in integer arithmetic, which is what can be trained."""
+    """Return the recipe with the same weight widths in integer arithmetic, which is what can be trained."""
     return replace(recipe, rules=tuple(replace(rule, scheme=_in_integers(rule.scheme)) for rule in recipe.rules))
 
 
@@ -185,7 +185,7 @@ def _in_integers(scheme: Scheme) -> Scheme:
 
 
 def uniform_modes(target: Target, objective: Objective) -> Iterator[tuple[str, Recipe]]:
-    """Modes for the whole model, by name."""
+    """Yield the modes for the whole model, by name."""
     modes = ("float16", "dynamic", "weights", "int8", "int16x8") if takes_float(target) else ("int8", "int16x8")
     yield from ((mode, preset(mode)) for mode in modes)
     if objective != "smallest" and takes_float(target):
@@ -195,7 +195,7 @@ def uniform_modes(target: Target, objective: Objective) -> Iterator[tuple[str, R
 
 
 def fewer_bits(question: Question, trials: Trials) -> Round:
-    """Weights in fewer bytes, layer by layer, in a mode that keeps the budget without."""
+    """Reduce the bytes of weights layer by layer, in a mode that is within the budget without that."""
     if not question.aim.limits_score and question.aim.max_size is None:
         return
     modes = narrowed_modes(question.bench, trials)
@@ -256,7 +256,7 @@ class WeightPath:
 
 
 def narrowing(question: Question, trials: Trials, mode: str) -> Round:
-    """Follow the path of a mode to its last place within the budget, and try high effort on the next few."""
+    """Follow the path of a mode to its last position within the budget, and try high effort on the next few."""
     yield ()
     layers = weight_layers(question.bench, question.calibrated, question.target, NARROWED[mode])
     if not layers:
@@ -264,7 +264,7 @@ def narrowing(question: Question, trials: Trials, mode: str) -> Round:
     question.say(_sensitivity_line(layers))
     way = WeightPath(question, mode, layers)
     places = way.smaller(trials)
-    if not question.aim.limits_score:  # then the most careful that is small enough is wanted
+    if not question.aim.limits_score:  # then the most careful one that is small enough is wanted
         yield [way.at(place) for place in places[:FIRST_PLACES]]
         return
     made: list[Trial] = []
@@ -303,14 +303,14 @@ def four_bits_alone(way: WeightPath, trials: Trials, made: Sequence[Trial]) -> R
 
 
 FIRST_PLACES = 2
-"""The most careful places on a path, which are tried if the size alone is limited."""
+"""Number of the most careful positions on a path that are tried if only the size is limited."""
 
 HIGH_PLACES = 4
-"""Places beyond the last one that keeps the budget where high effort is tried."""
+"""Number of positions beyond the last one within the budget at which high effort is tried."""
 
 
 def _at_high_effort(at: Callable[[int], Configuration], places: Sequence[int]) -> Round:
-    """Two after the other, as long as they keep the budget."""
+    """Try positions two at a time, as long as they are within the budget."""
     for start in range(0, len(places), 2):
         found = yield [at(place) for place in places[start : start + 2]]
         if any(trial.used > 1 for trial in found):
@@ -318,10 +318,10 @@ def _at_high_effort(at: Callable[[int], Configuration], places: Sequence[int]) -
 
 
 def narrowed_modes(bench: Bench, trials: Trials) -> Sequence[str]:
-    """The modes in which weights are narrowed, the second if the first leads nowhere: such as keep the budget before.
+    """Return the modes in which weights are narrowed, the second if the first fails: those within the budget before.
 
-    Without DEQUANTIZE ops, int8 takes less beside the weights, which counts in small models; the others are closer to
-    the float model.
+    Without DEQUANTIZE ops, int8 needs fewer bytes besides the weights, which matters in small models; the others are
+    closer to the float model.
     """
     able = [mode for mode in NARROWED if mode in trials and trials[mode].used <= 1]
     if not able and "weights" in trials and trials["float16"].used <= 1 and not trials["weights"].refusal:
@@ -337,7 +337,7 @@ def narrowed_modes(bench: Bench, trials: Trials) -> Sequence[str]:
 
 
 def _is_dense(bench: Bench) -> bool:
-    """Whether most of the weights belong to ops whose kernels take blocks of 4-bit ones."""
+    """Whether most of the weights belong to ops whose kernels support blocks of 4-bit weights."""
     held = [
         (op.kind, t.size) for op in bench.entry.graph.ops for t in op.inputs if t is not None and t.data is not None
     ]
@@ -352,12 +352,12 @@ def _sensitivity_line(layers: Sequence[Layer]) -> str:
 
 
 def wider_ops(question: Question, trials: Trials) -> Round:
-    """Where int8 loses too much: high effort, then the ops that lose most in float or in 16 bits."""
+    """If int8 loses too much: try high effort, then the ops that lose most in float or in 16 bits."""
     int8 = trials.get("int8")
     if int8 is None or int8.used <= 1 or int8.refusal or int8.drop is None:
         return
     if question.aim.objective == "smallest" and any(t.within for t in trials.values() if t.label != "int16x8"):
-        return  # what keeps the budget already is as small as int8 with islands could be
+        return  # a trial within the budget is already as small as int8 with islands could be
     (high,) = yield [replace(question.candidate("int8, high effort", preset("int8")), effort="high")]
     if high.used <= 1:
         return
@@ -381,7 +381,7 @@ def wider_ops(question: Question, trials: Trials) -> Round:
 
 
 SHARES = (0.01, 0.03, 0.06, 0.12, 0.25, 0.5)
-"""Of the ops, that may be widened."""
+"""Maximum share of the ops that may be widened."""
 
 
 def _harm_names(harms: Sequence[Harm]) -> str:
@@ -393,7 +393,7 @@ def _harm_line(harms: Sequence[Harm]) -> str:
 
 
 def estimated_lines(model: Model, size: int, objective: Objective, target: str | None, trains: bool) -> Iterator[str]:
-    """The tree on estimates alone: nothing is quantized or run."""
+    """Yield the tree as text, from estimates alone: nothing is quantized or run."""
     chosen = CPU if target is None else target_named(target)
     yield f"float: {size:,} bytes, of which {size - held_in(model, 0, size):,} are weights"
     for label, recipe in uniform_modes(chosen, objective):
