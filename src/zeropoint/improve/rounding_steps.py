@@ -142,9 +142,12 @@ def reconstruction(lab: Lab, best: Candidate) -> Proposals:
         lab.notes.append("max effort gave nothing: samples are one sequence, and blocks learn from single ones")
         return
     request = best.request if best.request.effort == "quick" else replace(best.request, effort="max")
-    refiner = Refiner(best.prepared.model, request, used, no_progress, VECTORS["high"], refits=best.refits)
+    # What is learned is checked on samples that weights were not rounded for either: on those, they are too good.
+    checked = used[:: train_blocks.CHECKED_EVERY] if len(used) >= 2 * train_blocks.CHECKED_EVERY else used
+    learned = [row for k, row in enumerate(used) if k % train_blocks.CHECKED_EVERY] if checked is not used else used
+    refiner = Refiner(best.prepared.model, request, learned, no_progress, VECTORS["high"], refits=best.refits)
     plain = replace(best, refined=None)
-    found = train_blocks.Reconstruction(refiner, lab.stage, request.seed).of(plain.planned)
+    found = train_blocks.Reconstruction(refiner, checked, lab.stage, request.seed).of(plain.planned)
     if found.changed:
         yield replace(best, refined=found.planned, learned=found.changed)
     stopped = "interrupted; " if found.interrupted else ""

@@ -1,9 +1,12 @@
 """A block of a plan as a Keras model that learns roundings, scales and biases.
 
-Rounding up or down is learned as AdaRound does it: a weight is its lower integer plus h, which is a variable between 0
-and 1 and counts as the nearer of the two, with straight-through gradients. It starts so that the rounding is the
-plan's own, which compensates already, and so that weights are the readier to change sides the closer they lie to the
-middle. Scales of weights, biases and ranges of activations are learned beside, as in training. Of activations a random
+Rounding up or down is learned as AdaRound does it: while it learns, a weight lies anywhere between two integers. It
+starts near the float weight, on the side that the plan, which compensates already, has rounded it to. The riser
+between the two integers becomes steeper and steeper (`soft_round`), until all weights have come to rest on one of them:
+those that are sure come to rest first, and the others make up for it. Rounding from the first step on, with
+straight-through gradients, learns nothing in so few steps: weights near the middle go back and forth, and the loss too.
+
+Scales of weights, biases and ranges of activations are learned beside, as in training. Of activations a random
 half is not rounded in each step (QDrop), so that what is learned does not lean on single roundings. The best state on
 samples that are not learned from is kept.
 """
@@ -28,27 +31,33 @@ from ..ops import Bias
 from ..plan.plan import Plan, Planned
 from ..plan.request import Request
 from .backend import array_of, new_variable
-from .fake_quant import QuantSettings, Rounding, straight_through
+from .fake_quant import QuantSettings, Rounding, soft_round
 from .fake_quant_graph import Blueprint, FakeQuantGraph
 from .forward_pass import ForwardPass, Value
 from .losses import relative_error
-from .reconstruction import CHECKED_EVERY, BlockData
+from .reconstruction import BlockData
 from .weight_quantizers import WeightQuantizer
 from .weights import TrainableConstant
 
 DROPPED = 0.5
 """The share of activations that a step leaves as they are."""
 
-ROUNDING_UNIT = 4.0
-"""Roundings learn so many times as fast as scales, ranges and biases."""
-
 RATE = 1e-3
+"""Of roundings in steps; of scales, ranges and biases in units of about their size. Roundings that learn faster undo
+the compensation that they start from before they find anything better."""
 
-SURE = 0.02, 0.45
-"""Where a rounding starts lies so far from its integer, at least and at most, in steps."""
+LEAST_LEAD = 0.05
+"""A weight starts at least so far on its side of the middle, in steps: the plan's roundings compensate each other."""
 
-CHECKS = 10
-"""How often the state is looked at."""
+FIRST_SLOPE, LAST_SLOPE = 0.3, 0.02
+"""How much of a step the riser takes at first and in the end. A whole step would be float weights, which with few bits
+forget what compensates."""
+
+SETTLED = 0.8
+"""The share of the steps after which every weight has found its integer."""
+
+CHECKS = 4
+"""How often the state is looked at once it has settled."""
 
 
 @dataclass(frozen=True)
@@ -65,21 +74,19 @@ class LearnedRounding:
 
     def __init__(self, constant: TrainableConstant, quantizer: WeightQuantizer, held: Array, add_weight: Any) -> None:
         self.constant, self.quantizer = constant, quantizer
-        scale = quantizer.first
-        most = quantizer.levels.steps // 2
-        exact, now = np.asarray(constant.tensor.data) / scale, np.clip(np.round(held / scale), -most, most)
-        below = np.where(exact < now, now - 1, now)
-        self.lower = np.clip(below, -most, most - 1).astype(np.float32)
-        least, greatest = SURE
-        gap = np.clip(np.abs(exact - now), least, greatest)
-        share = np.where(now > self.lower, 1 - gap, gap)
-        start = (share / ROUNDING_UNIT).astype(np.float32)
-        self.variable = new_variable(add_weight, "up", start, trainable=True)
+        scale, most = quantizer.first, quantizer.levels.steps // 2
+        exact, now = (np.clip(w / scale, -most, most) for w in (np.asarray(constant.tensor.data), held))
+        now = np.round(now)
+        self.lower = np.clip(np.where(exact < now, now - 1, now), -most, most - 1).astype(np.float32)
+        up, share = now > self.lower, np.clip(exact - self.lower, 0, 1)
+        share = np.where(up, np.maximum(share, 0.5 + LEAST_LEAD), np.minimum(share, 0.5 - LEAST_LEAD))
+        self.variable = new_variable(add_weight, "up", share.astype(np.float32), trainable=True)
 
-    def whole(self) -> Any:
-        """The integers, with the gradient of what lies between them."""
-        up = ops.clip(ops.convert_to_tensor(self.variable) * ROUNDING_UNIT, 0.0, 1.0)
-        return ops.convert_to_tensor(self.lower) + straight_through(up, ops.cast(up >= 0.5, "float32"))
+    def whole(self, slope: Any = None) -> Any:
+        """The integers; with a slope, what lies between them while they are learned."""
+        up = ops.clip(ops.convert_to_tensor(self.variable), 0.0, 1.0)
+        between = ops.cast(up >= 0.5, "float32") if slope is None else soft_round(up, slope)
+        return ops.convert_to_tensor(self.lower) + between
 
     def learned(self) -> tuple[Array, QuantParams]:
         """The weights, and the parameters that hold them exactly."""
@@ -94,12 +101,13 @@ class BlockPass(ForwardPass):
 
     roundings: Mapping[Use, LearnedRounding] = field(default_factory=dict)
     seeds: Any = None
+    slope: Any = None
 
     def _weights(self, use: Use) -> Value:
         if use not in self.weights:
             rounding = self.roundings[use]
             scale = rounding.quantizer.scale(None)
-            self.weights[use] = Value(whole=rounding.whole(), scale=scale)
+            self.weights[use] = Value(whole=rounding.whole(self.slope), scale=scale)
         return self.weights[use]
 
     def _on_grid(
@@ -135,6 +143,7 @@ class BlockModel(keras.Model):  # type: ignore[misc]  # Keras has no types
             raise UnsupportedOp("blocks with loops are not reconstructed")
         self.learning = _Roundings(self.graph, self.add_weight)
         self.seeds = keras.random.SeedGenerator(seed)
+        self.slope = new_variable(self.add_weight, "slope", np.ones((), np.float32))
         self.before = 1.0
         self.built = True
 
@@ -142,8 +151,9 @@ class BlockModel(keras.Model):  # type: ignore[misc]  # Keras has no types
         """All variables exist already."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        forward = BlockPass(self.graph, 0, bool(training), roundings=self.learning.by_use, seeds=self.seeds)
-        return forward.outputs(list(inputs))
+        slope = ops.convert_to_tensor(self.slope) if training else None
+        learning = {"roundings": self.learning.by_use, "seeds": self.seeds, "slope": slope}
+        return BlockPass(self.graph, 0, bool(training), **learning).outputs(list(inputs))
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
@@ -183,24 +193,25 @@ class BlockTraining:
         blueprint = Blueprint(planned, plan, request, tuple(plan.graph.outputs), settings)
         self.model, self.rng = BlockModel(blueprint, seed), np.random.default_rng(seed)
 
-    def run(self, data: BlockData, steps: int, batch: int) -> LearnedBlock | None:
-        """What was learned; None if that is no gain on samples that were not learned from."""
+    def run(self, data: BlockData, checked: BlockData, steps: int, batch: int) -> LearnedBlock | None:
+        """What was learned; None if that is no gain on samples to check it by, which are not learned from."""
         model, count = self.model, len(data.wanted)
-        checked = list(range(0, count, CHECKED_EVERY)) if count >= 2 * CHECKED_EVERY else list(range(count))
-        kept = [k for k in range(count) if k not in set(checked)] or checked
-        size = min(batch, len(kept)) if model.graph.takes_any_batch else 1
-        before = self._error(data, checked, size)
+        size = min(batch, count) if model.graph.takes_any_batch else 1
+        before = self._error(checked, size)
         if not model.learning.by_use or not before > 0:
             return None
         model.before, least, best = before, before, None
         rate = keras.optimizers.schedules.CosineDecay(RATE, steps, alpha=0.05)
         jit = False if keras.backend.backend() == "tensorflow" else "auto"
         model.compile(optimizer=keras.optimizers.Adam(rate), jit_compile=jit)
-        every = max(1, steps // CHECKS)
-        for step, chosen in enumerate(self._batches(kept, size, steps), 1):
+        settled = round(SETTLED * steps)
+        every = max(1, (steps - settled) // CHECKS)
+        for step, chosen in enumerate(self._batches(count, size, steps), 1):
+            model.slope.assign(_slope(step / settled))
             inputs = [self._mixed(*columns) for columns in zip(*_columns(data, chosen), strict=True)]
             model.train_on_batch(inputs, _stacked(data.wanted, chosen))
-            if step % every == 0 and (error := self._error(data, checked, size)) < least:
+            is_due = step >= settled and (steps - step) % every == 0
+            if is_due and (error := self._error(checked, size)) < least:
                 least, best = error, [array_of(variable) for variable in model.trainable_variables]
         if best is None:
             return None
@@ -208,11 +219,11 @@ class BlockTraining:
             variable.assign(value)
         return self._found()
 
-    def _batches(self, kept: Sequence[int], size: int, steps: int) -> Iterator[list[int]]:
+    def _batches(self, count: int, size: int, steps: int) -> Iterator[list[int]]:
         order: list[int] = []
         for _ in range(steps):
             while len(order) < size:
-                order += self.rng.permutation(kept).tolist()
+                order += self.rng.permutation(count).tolist()
             yield order[:size]
             order = order[size:]
 
@@ -222,15 +233,15 @@ class BlockTraining:
             return quantized
         return np.where(self.rng.random(quantized.shape, np.float32) < DROPPED, exact, quantized)
 
-    def _error(self, data: BlockData, chosen: Sequence[int], size: int) -> float:
+    def _error(self, data: BlockData, size: int) -> float:
         """The error of the block as it would be deployed."""
-        total = 0.0
-        for start in range(0, len(chosen), size):
-            part = chosen[start : start + size]
+        total, every = 0.0, range(len(data.wanted))
+        for start in range(0, len(every), size):
+            part = every[start : start + size]
             found = self.model(_stacked(data.quantized, part), training=False)
             wanted = [ops.convert_to_tensor(w) for w in _stacked(data.wanted, part)]
             total += float(array_of(self.model.error(wanted, found))) * len(part)
-        return total / len(chosen)
+        return total / len(every)
 
     def _found(self) -> LearnedBlock:
         learning, values, grids = self.model.learning, dict[Use, Array](), dict[Use, QuantParams]()
@@ -239,6 +250,11 @@ class BlockTraining:
         for constant in learning.biases:
             values.update(dict.fromkeys(constant.uses, constant.value))
         return LearnedBlock(values, grids, self.model.graph.ranges.deployed(0))
+
+
+def _slope(done: float) -> float:
+    """How much of a step the riser between two integers takes, after this share of the steps until all have settled."""
+    return LAST_SLOPE + (FIRST_SLOPE - LAST_SLOPE) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
 
 
 def _columns(data: BlockData, chosen: Sequence[int]) -> tuple[list[Array], list[Array]]:

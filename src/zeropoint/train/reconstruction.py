@@ -23,6 +23,7 @@ from ..graph.query import Uses
 from ..improve.gptq import CarriedOut, Refiner
 from ..ops import OpSpec
 from ..ops.execution import macs_of
+from ..parallel import cached_property
 from ..plan.derive import settle
 from ..plan.plan import Group, Held, Plan, Planned
 from ..plan.request import Request
@@ -37,13 +38,17 @@ MOST_BYTES = 1 << 29
 """Of what is held of all samples around a block."""
 
 MOST_MACS = 4e12
-"""Multiply-accumulates that go into learning, backward passes included."""
+"""Multiply-accumulates that go into learning all blocks, backward passes included, and again into the whole."""
 
-STEPS, BATCHES = (250, 2000), (32, 16, 8)
+STEPS, BATCHES = (250, 500), (32, 16, 8)
 """The fewest and most steps for each block, and the samples of one, as many as that work allows."""
 
 CHECKED_EVERY = 8
 """One in so many samples is not learned from: a block that does not gain on these stays as it was."""
+
+MIXTURES = 4
+"""For each sample so many mixtures of two. What the float model makes of them is known, so that there is more to learn
+from than the few samples there are (mixup, without labels)."""
 
 
 def require_learning() -> None:
@@ -99,6 +104,11 @@ def blocks_of(graph: Graph, ops: Mapping[str, OpSpec]) -> list[Block]:
     return found
 
 
+def whole_of(graph: Graph, ops: Mapping[str, OpSpec]) -> Block:
+    """The whole graph as one block."""
+    return _block(graph, 0, len(graph.ops), ops)
+
+
 def _leading_on(graph: Graph) -> list[int]:
     """Before each op and behind the last, how many tensors are read later that were made earlier."""
     made = dict.fromkeys(graph.inputs, 0) | {t: k + 1 for k, op in enumerate(graph.ops) for t in op.outputs}
@@ -128,10 +138,11 @@ def _block(graph: Graph, start: int, stop: int, ops: Mapping[str, OpSpec]) -> Bl
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Learns on the samples of `refiner`, which may not be one sequence; `seed` decides which samples make a batch, and
-    what of the rounding of activations is dropped."""
+    """Learns on the samples of `refiner`, which may not be one sequence, and is checked on others. `seed` decides which
+    samples make a batch, how they are mixed, and what of the rounding of activations is dropped."""
 
     refiner: Refiner
+    checked: Sequence[Row]
     stage: Callable[[str, int], Progress]
     seed: int = 0
 
@@ -141,27 +152,30 @@ class Reconstruction:
 
     def of(self, planned: Planned) -> Learned:
         """The plans with what was learned; their weights need not be refined. Each block starts from weights that are
-        rounded with compensation for what the blocks before it really produce. Interrupted, the others keep these."""
+        rounded with compensation for what the blocks before it really produce. Interrupted, the others keep these.
+        In the end all blocks go on learning together."""
         require_learning()
         graph = entry(planned.model).graph
         plan = next((p for p in planned.plans if p.graph is graph), None)
         if plan is None:
             return Learned(planned, 0, 0)
         blocks = [block for block in blocks_of(graph, self.request.ops) if _is_learnable(block, plan)]
-        report, changed, done, interrupted = self.stage("learning roundings", len(blocks)), 0, 1, False
+        whole = whole_of(graph, self.request.ops)
+        parts = [*blocks, whole] if len(blocks) > 1 and _is_learnable(whole, plan) else blocks
+        report, changed, done, interrupted = self.stage("learning roundings", len(parts)), 0, 1, False
         try:
-            for done, block in enumerate(blocks, 1):
-                refined = self.refiner.refined_plan(plan, block.ops)
-                plan = self._learned(planned, refined, block)
+            for done, part in enumerate(parts, 1):
+                refined = plan if part is whole else self.refiner.refined_plan(plan, part.ops)
+                plan = self.learned_plan(planned, refined, part)
                 changed += plan is not refined
                 report(done)
         except KeyboardInterrupt:
             interrupted = True
             plan = self.refiner.refined_plan(plan, [op for block in blocks[done - 1 :] for op in block.ops])
         plans = tuple(plan if p.graph is graph else p for p in planned.plans)
-        return Learned(replace(planned, plans=plans), changed, len(blocks), interrupted)
+        return Learned(replace(planned, plans=plans), changed, len(parts), interrupted)
 
-    def _learned(self, planned: Planned, plan: Plan, block: Block) -> Plan:
+    def learned_plan(self, planned: Planned, plan: Plan, block: Block) -> Plan:
         """The plan with what this block learned; itself if that is no gain, or the block cannot be trained through."""
         from .block_training import BlockTraining
 
@@ -171,7 +185,8 @@ class Reconstruction:
             training = BlockTraining(planned, replace(plan, graph=part, groups=groups), self.request, self.seed)
         except ZeropointError:  # an op that has no gradient
             return plan
-        learned = training.run(self._data(planned, plan, block), *self._schedule(plan.graph))
+        data, checked = (self._data(planned, plan, block, rows) for rows in (self.learned_from, self.checked))
+        learned = training.run(data, checked, *self._schedule(plan.graph))
         if learned is None:
             return plan
         values = {**plan.constants.values, **{plan.key(use): value for use, value in learned.values.items()}}
@@ -182,6 +197,14 @@ class Reconstruction:
         made, refused = settle(replace(plan, constants=constants, groups=groups), self.request.ops)
         return plan if refused else made
 
+    @cached_property
+    def learned_from(self) -> list[Row]:
+        """The samples, and mixtures of them where all inputs are real numbers."""
+        rows, rng = list(self.refiner.samples), np.random.default_rng(self.seed)
+        if len(rows) < 2 or any(value.dtype.kind != "f" for value in rows[0]):
+            return rows
+        return rows + [_mixture(rows, rng) for _ in range(MIXTURES * len(rows))]
+
     def _schedule(self, graph: Graph) -> tuple[int, int]:
         """How many steps each block learns for, and from how many samples at a time."""
         each = 3 * max(1, sum(macs_of(op, self.request.ops) for op in graph.ops))
@@ -189,14 +212,20 @@ class Reconstruction:
         batch = next((b for b in BATCHES if b * fewest * each <= MOST_MACS), BATCHES[-1])
         return int(np.clip(MOST_MACS / (each * batch), fewest, most)), batch
 
-    def _data(self, planned: Planned, plan: Plan, block: Block) -> BlockData:
+    def _data(self, planned: Planned, plan: Plan, block: Block, rows: Sequence[Row]) -> BlockData:
         made = CarriedOut.of(planned.model, plan, self.request.ops)
         around = sum(t.size for t in (*block.inputs, *block.inputs, *block.outputs)) * 4
-        rows = self.refiner.samples[: max(2, MOST_BYTES // max(1, around))]
+        rows = rows[: max(2, MOST_BYTES // max(1, around))]
         quantized = _values(made.model, made.graph, [_twin(made, tensor) for tensor in block.inputs], rows)
         found = _values(planned.model, plan.graph, (*block.inputs, *block.outputs), rows)
         count = len(block.inputs)
         return BlockData(quantized, [own[:count] for own in found], [own[count:] for own in found])
+
+
+def _mixture(rows: Sequence[Row], rng: np.random.Generator) -> Row:
+    """Somewhere between two of the samples."""
+    (one, other), share = rng.choice(len(rows), 2, replace=False), np.float32(rng.random())
+    return tuple(share * a + (1 - share) * b for a, b in zip(rows[one], rows[other], strict=True))
 
 
 def _values(model: Model, graph: Graph, tensors: Sequence[Tensor], rows: Sequence[Row]) -> list[list[Array]]:
