@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import pickle
+from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal
 
 import numpy as np
@@ -269,3 +271,11 @@ def test_litert_quantizes_and_dequantizes_to_the_same_bits(dtype, seed):
     up = one_op("DEQUANTIZE", [act("q", x.size, dtype=dtype, params=params)], act("x", x.size))
     (restored,) = Session(up, kernels="reference").run([q])
     assert np.array_equal(restored, dequantize(q, params))
+
+
+def test_parameters_have_the_same_hash_in_other_processes():
+    """A copy that was pickled with its hash finds what an equal one stored."""
+    params = QuantParams((0.5, 0.25), (0, 0), DType.INT8, PerAxis(0))
+    assert hash(params) == hash(replace(params))
+    assert {params: 1}[pickle.loads(pickle.dumps(params))] == 1
+    assert hash(params) == hash(((0.5, 0.25), (0, 0)))  # nothing in it depends on the process

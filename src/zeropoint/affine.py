@@ -65,6 +65,14 @@ class QuantParams(Brief):
         if isinstance(self.granularity, PerTensor) and len(self.scales) != 1:
             raise ValueError(f"{len(self.scales)} scales need an axis")
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Computed once, because parameters with many scales are part of many keys; the same in every process."""
+        return hash((self.scales, self.zero_points))
+
     @property
     def axis(self) -> int | None:
         """The axis of per-axis parameters; None for other granularities."""

@@ -63,11 +63,11 @@ class DType(Enum):
         except KeyError:
             raise ValueError(f"unknown type {text!r}; choose from {', '.join(d.label for d in cls)}") from None
 
-    @property
+    @cached_property
     def is_integer(self) -> bool:
         return self.kind in ("int", "uint")
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.kind == "float"
 
@@ -92,7 +92,7 @@ class DType(Enum):
         if not self.is_integer:
             raise ValueError(f"{self.label} has no integer bounds")
 
-    @property
+    @cached_property
     def is_packed(self) -> bool:
         """Whether several elements share a byte."""
         return self.is_integer and self.bits < 8

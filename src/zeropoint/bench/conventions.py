@@ -116,7 +116,7 @@ class Response:
         op = graph.ops[place]
         if op.options is not None and "fusedActivationFunction" in op.options.values:
             op.options = op.options.replace(fusedActivationFunction=0)
-        self._runner = Runner.exposing(model, graph, [op.outputs[0]])
+        self._runner = Runner.exposing(model, graph, [op.outputs[0]], checked=True)
 
     @classmethod
     def of(cls, bench: Bench) -> Response | None:
