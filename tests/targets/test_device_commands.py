@@ -69,11 +69,11 @@ def test_a_missing_tool_is_a_remark(run, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "tflite_micro", None)
     code, out, _ = run("check", "layer.tflite", "--target", "tflm")
     assert code == 0
-    assert "tflm was not asked itself" in out
+    assert "the tool of tflm was not run" in out
     assert "pip install 'zeropoint[tflm]'" in out
     code, out, _ = run(*QUANTIZE, "--target", "tflm")
     assert code == 0
-    assert "tflm was not asked itself" in out
+    assert "the tool of tflm was not run" in out
 
 
 def test_the_summary_has_what_the_tool_says(run, folder):

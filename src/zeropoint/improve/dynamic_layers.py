@@ -1,8 +1,8 @@
-"""Dynamic layers whose inputs one scale for each run does not suit.
+"""Dynamic-range layers whose inputs do not suit one scale per run.
 
-The kernels of the mode dynamic round what a layer reads with a single scale, found as they run. Where a few values of a
-run are far larger than all others, nothing is left for these. Such layers keep their integer weights but compute with
-floats: which ones is searched for as float islands are.
+The kernels of the mode dynamic quantize a layer's input with a single scale, determined at run time. If a few values of
+a run are far larger than all others, nothing is left for these. Such layers keep their integer weights but compute in
+float; they are searched for as float islands are.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .candidate import Candidate, Lab, Proposals
 from .float_islands import GAIN, MOST_RUNS, find_island
 
 HARMLESS = 25.0
-"""SNR of the outputs in dB from which on nothing is searched for."""
+"""SNR of the outputs in dB above which the search is skipped."""
 
 SAMPLES = 8
-"""On how many samples it is searched."""
+"""Number of samples used for the search."""
 
 
 def layers_on_floats(lab: Lab, best: Candidate) -> Proposals:
-    """Integer weights made float before use in the layers that lose most by the rounding of what they read."""
+    """Propose to dequantize the integer weights of the layers that lose most by quantizing their input."""
     layers = _dynamic_layers(best)
     if best.request.recipe.has_integer_ops or not layers or decibels(lab.error) >= HARMLESS:
         return
@@ -34,7 +34,7 @@ def layers_on_floats(lab: Lab, best: Candidate) -> Proposals:
         return decibels(bench.error(_on_floats(best, part).model()))
 
     before = snr(())
-    if snr(layers) - before < GAIN:  # the weights do the harm
+    if snr(layers) - before < GAIN:  # the weights cause the error
         return
     work = {op: max(1, macs_of(op, best.request.ops)) for op in layers}
     report = lab.stage("looking for layers to compute in float", MOST_RUNS)
@@ -48,7 +48,7 @@ def layers_on_floats(lab: Lab, best: Candidate) -> Proposals:
 
 
 def _dynamic_layers(candidate: Candidate) -> list[Op]:
-    """Layers that round what they read as they run, and that no rule names."""
+    """Return layers that quantize their input at run time, and that no rule names."""
     plan, recipe = candidate.planned.plans[0], candidate.request.recipe
     hybrid = {use.op for use, packed in plan.packed.items() if not packed.unpacked}
     return [op for op in plan.graph.ops if op in hybrid and (rule := recipe.rule(op)) is not None and rule.is_general]

@@ -1,4 +1,4 @@
-"""Float islands: the few ops that do most of the harm, left in float.
+"""Float islands: the few ops that cause most of the error stay in float.
 
 The first layers of a detector, or the gates of a recurrent cell, can cost more accuracy than all other ops together. To
 find them, the graph is cut into stretches, and each is quantized by itself while all others stay float. Errors of
@@ -20,7 +20,7 @@ GOOD_ENOUGH = 20.0
 """SNR of the outputs in dB above which no islands are searched for."""
 
 GOOD_IN_LOOPS = 30.0
-"""The same for models that are fed their own outputs as states: there errors add up from run to run."""
+"""The same limit for models whose outputs are fed back as states: there errors accumulate from run to run."""
 
 GAIN = 3.0
 """dB that an island has to bring."""

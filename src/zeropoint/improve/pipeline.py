@@ -1,6 +1,6 @@
-"""One model by one request: plan it, make up for rounding, build it, see that LiteRT runs it.
+"""Quantizes one model by one request: plan it, correct it, build it, and check that LiteRT runs it.
 
-Given data, `search` looks for the way that brings the outputs closest to the float ones.
+Given data, `search` looks for the candidate whose outputs are closest to the float model's.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Result(Displayed):
 
     @cached_property
     def worst(self) -> tuple[OpError, ...]:
-        """The ops that add most to the error, if there were samples; they are run again when this is first asked."""
+        """The ops that add most to the error, if there were samples; computed when first accessed."""
         if self.traced is None or self.prepared is None:
             return ()
         return self.traced.worst_ops(self.prepared, self.model)
@@ -110,7 +110,7 @@ class Result(Displayed):
         return {names[tensor]: text for plan in self.plans for tensor, text in plan.given.items()}
 
     def save(self, path: PathLike, *, overwrite: bool = False, write_ranges: bool = False) -> int:
-        """Write the model, whole or not at all; return the file's size. `write_ranges` adds minima and maxima for
+        """Write the model, completely or not at all; return the file's size. `write_ranges` adds minima and maxima for
         viewers, which no runtime needs."""
         model = with_written_ranges(self.model) if write_ranges else self.model
         return save(model, path, overwrite=overwrite)
@@ -121,12 +121,12 @@ class Result(Displayed):
 
 
 def plan(model: Model, request: Request) -> Planned:
-    """Plan `model`; it is not changed."""
+    """Plan `model`, which is not changed."""
     return plan_and_correct(prepare_model(model, request), request)
 
 
 def run(model: Model, request: Request) -> Result:
-    """Quantize `model`; it is not changed."""
+    """Quantize `model`, which is not changed."""
     candidate = Candidate(prepare_model(model, request), request)
     encoder = Encoder(candidate.prepared.integers)
     layers = [] if request.effort == "quick" else narrow_layers(candidate.planned, request.recipe)
@@ -139,7 +139,7 @@ def run(model: Model, request: Request) -> Result:
 
 
 def run_without_data(model: Model, request: Request) -> Result:
-    """`run`, and a note about what could not be done because there is nothing to run the model on."""
+    """Quantize without samples, with notes on what could not be done for that reason."""
     check_runnable(model)
     request = with_matched_rules(model, request)
     request, measured = _measured(model, request)
@@ -148,8 +148,8 @@ def run_without_data(model: Model, request: Request) -> Result:
 
 
 def _run_unmeasured(model: Model, request: Request) -> Result:
-    """`run`; where only weights are quantized, with 8 bits, rounding that cancels has to prove itself; with fewer, what
-    to do with each layer is tried out on made-up inputs."""
+    """Quantize without samples; if only weights are quantized, with 8 bits, error-cancelling rounding has to prove
+    itself; with fewer, the treatment of each layer is decided on synthetic inputs."""
     only_weights = not request.recipe.has_integer_ops and request.stats is None and request.effort != "quick"
     if only_weights and request.recipe.least_bits < 8:
         candidate, notes = with_chosen_bits(Candidate(prepare_model(model, request), request))
@@ -167,7 +167,7 @@ def _run_unmeasured(model: Model, request: Request) -> Result:
 
 
 def _measured(model: Model, request: Request) -> tuple[Request, tuple[str, ...]]:
-    """The request for whatever is fastest on this machine, if that is asked for, and what was found."""
+    """Return the request for the fastest placement on this machine, if requested, and what was measured."""
     if not request.measure:
         return request, ()
     found, note = measured_request(model, request)
@@ -191,7 +191,7 @@ def _left_out(request: Request) -> Iterator[str]:
 
 
 def carry_out(planned: Planned, request: Request, *, trained: bool = False, encoder: Encoder | None = None) -> Result:
-    """Make the model that was planned, and see that LiteRT runs it. `encoder` has integers that are known already."""
+    """Build the planned model, and check that LiteRT runs it. `encoder` has integers that are already known."""
     ops = [op for graph in planned.model.graphs for op in graph.ops]
     warnings = [f"no op matches the rule {rule}" for rule in request.recipe.unmatched(ops)]
     if not any(plan.does_anything for plan in planned.plans):
@@ -208,7 +208,7 @@ def carry_out(planned: Planned, request: Request, *, trained: bool = False, enco
 
 
 def _told(model: Model, request: Request, trained: bool) -> Model:
-    """The prepared model with an entry in its metadata about what is done to it, unless nothing is to be recorded."""
+    """Return the prepared model with a record in its metadata of how it is made, unless nothing is to be recorded."""
     if not request.record:
         return recorded(model, None)
     settings: dict[str, object] = {"target": request.target.name, "range": request.method, "effort": request.effort}
@@ -219,13 +219,13 @@ def _told(model: Model, request: Request, trained: bool) -> Model:
 
 
 def ask_target(result: Result) -> Result:
-    """With what the target's own tool says of the model; raises if that refuses it."""
+    """Return the result with the report of the target's own tool; raises if that refuses the model."""
     if result.target.tool is None:
         return result
     try:
         return replace(result, tool=ask_tool(result.target, to_bytes(result.model)))
     except MissingExtra as missing:
-        return replace(result, notes=(*result.notes, f"{result.target.name} was not asked itself: {missing}"))
+        return replace(result, notes=(*result.notes, f"the tool of {result.target.name} was not run: {missing}"))
 
 
 def _require_taken(check: Check) -> None:
@@ -239,7 +239,8 @@ def _require_taken(check: Check) -> None:
 
 
 def _other_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:
-    """Ops whose weights are held in another way than asked for, because LiteRT or the target has no kernel for that."""
+    """Yield notes on ops whose weights are stored in another way than requested, because LiteRT or the target lacks a
+    kernel."""
     wider, narrowed, unblocked = Counter[tuple[str, str, str, str]](), Counter[tuple[str, str]](), Counter[str]()
     for op, form in (pair for plan in plans for pair in _held_weights(plan, request).items()):
         asked = request.recipe.scheme(op)
@@ -263,7 +264,7 @@ def _other_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:
 
 
 def _held_weights(plan: Plan, request: Request) -> dict[Op, QuantParams]:
-    """The parameters of each op's quantized weights."""
+    """Return the parameters of each op's quantized weights."""
     grids = plan.constants.grids.items()
     held: dict[Use, Form] = {u: p for u, p in grids if u.slot in request.ops[u.op.kind].weight_slots}
     held |= {u: p.form for u, p in plan.packed.items() if not p.unpacked}
@@ -293,7 +294,7 @@ def quantize_on(
 
 
 def accepted(model: Model, request: Request) -> Request:
-    """The request with its rules matched to the model; raises if it cannot be carried out on samples."""
+    """Return the request with its rules matched to the model; raises if it cannot be fulfilled on samples."""
     check_runnable(model)
     require_float_part(model, request.recipe, request.ops)
     request = with_matched_rules(model, request)
@@ -303,12 +304,12 @@ def accepted(model: Model, request: Request) -> Request:
 
 
 def judged_for(request: Request) -> int:
-    """On how many samples candidates for an accepted request are compared at most; 0 if there is nothing to choose."""
+    """Return the maximum number of samples on which candidates are compared; 0 if there is nothing to choose."""
     return MOST_JUDGED if _searches(request) else 0
 
 
 def _beside_dynamic(found: Verdict, bench: Bench, request: Request) -> Verdict:
-    """The verdict on integers that are far from the float model, beside that on float activations."""
+    """Return the verdict on an integer model far from the float model, with that of the mode dynamic."""
     has_weights = any(t.dtype.is_float for graph in bench.model.graphs for t in constants(graph))
     if not request.recipe.has_integer_ops or found.is_close or not has_weights:
         return found
@@ -317,7 +318,7 @@ def _beside_dynamic(found: Verdict, bench: Bench, request: Request) -> Verdict:
 
 
 def _left_without_samples(model: Model, request: Request, data: Samples | Mapping[str, Samples]) -> Iterator[str]:
-    """A warning for each signature that no samples were given for."""
+    """Yield a warning for each signature without samples."""
     where = {e.key: e.graph for e in entries(model)}
     given = {where.get(key) for key in data} if isinstance(data, Mapping) else set(where.values())
     for key, graph in where.items() if request.recipe.has_integer_ops else ():
@@ -329,7 +330,7 @@ def _left_without_samples(model: Model, request: Request, data: Samples | Mappin
 
 
 def _use_of_samples(request: Request) -> Iterator[str]:
-    """What samples are for where activations have no ranges."""
+    """Yield what samples are used for in modes without ranges of activations."""
     if request.recipe.has_integer_ops:
         return
     chosen = "biases were corrected with them, and ways to round the weights compared; " if _searches(request) else ""
@@ -337,7 +338,7 @@ def _use_of_samples(request: Request) -> Iterator[str]:
 
 
 def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) -> Result:
-    """Quantize the model of `bench` by what its samples say."""
+    """Quantize the model of `bench` using its samples."""
     start = time.perf_counter()
     request = replace(request, stats=bench.stats)
     calibration = StepRecord("calibration", time.perf_counter() - start)
@@ -355,7 +356,7 @@ def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) ->
 
 
 def _with_states(result: Result, model: Model, request: Request) -> Result:
-    """With a warning for each state whose range is not known."""
+    """Return the result with a warning for each state whose range is not known."""
     if request.stats is None or not request.recipe.has_integer_ops:
         return result
     unknown = (key for key in unknown_states(model, request.stats) if key not in request.ranges.entries)
@@ -371,7 +372,7 @@ def _searches(request: Request) -> bool:
 
 
 def _searched(search: StepSearch, first: Candidate) -> Result:
-    """Only the best candidate is built with its own inputs and outputs, and tried in LiteRT."""
+    """Search, then build only the best candidate with its own inputs and outputs, and try it in LiteRT."""
     found, bench = search.best(first), search.bench
     best = rounded_for_all_samples(bench, found.candidate)
     result = carry_out(best.planned, best.request, encoder=Encoder(best.prepared.integers))

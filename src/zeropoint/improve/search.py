@@ -138,7 +138,7 @@ class StepSearch:
         return replace(found, gains={**before.gains, step.name: gain})
 
     def _in_asked_bits(self, best: Candidate, judge: Bench, before: Found) -> Found:
-        """What was found with weights in 8 bits, unless it is clearly worse in the bits that are asked for."""
+        """Return what was found with 8-bit weights, unless it is clearly worse in the requested bits."""
         best = best.in_asked_bits()
         judged = judge.judged(best.model())
         return before if before.judged is not None and before.judged.beats(judged) else Found(best, judged)

@@ -1,7 +1,7 @@
-"""Ways to quantize a model better, as data: a name, the efforts at which it is tried, and what it proposes.
+"""Accuracy steps as data: a name, the efforts at which each is tried, and what it proposes.
 
-What makes an int8 model good is not to be had from one tensor at a time: clipping that is best for a tensor may cost
-more further on, and equalizing channels helps one network and not the next. So every step only proposes; the loop in
+What makes an int8 model good cannot be decided one tensor at a time: the best clipping for a tensor may cost more
+further on, and equalizing channels helps one network and not the next. So every step only proposes; the loop in
 `search` runs what is proposed and keeps what brings the outputs closer to the float model's. A new step is a generator
 and an entry in STEPS.
 """
@@ -39,22 +39,22 @@ from .rounding_steps import compensated_rounding, mixed_precision, reconstructio
 from .smoothquant import SIDES, Side, smoothed
 
 TRIED: tuple[Method, ...] = ("mse", "minmax")
-"""Percentiles sometimes come closer to the float outputs, but over the zoo no score gained from trying them."""
+"""Percentiles sometimes come closer to the float outputs, but no real model's score gained from trying them."""
 
 COMPARED: tuple[Method, ...] = ("mse", "minmax", "percentile", "entropy")
 """Methods that are compared tensor by tensor."""
 
 TRIAL_MACS: Mapping[Effort, float] = {"standard": 2e9, "high": 4e11}
-"""How many multiply-accumulates may go into that, by effort."""
+"""The budget for that in multiply-accumulates, by effort."""
 
 RANGE_PARTS = 8
-"""In how many parts high effort picks the ranges of a model that is too large for that."""
+"""Number of parts in which high effort chooses the ranges of a model that is too large for that."""
 
 MEASURED_AGAIN = 48
-"""Samples on which equalized tensors are measured."""
+"""Number of samples on which equalized tensors are measured."""
 
 OUTLIER_RATIO = 4.0
-"""From this ratio of the whole range to that of 99.99 % of the values, what lies outside counts as outliers."""
+"""Ratio of the whole range to that of 99.99 % of the values from which the rest counts as outliers."""
 
 OUTLIER_FACTORS = (1.0, 4.0, 8.0)
 """Multiples of the range of 99.99 % of the values that are tried."""
@@ -63,7 +63,7 @@ NOTICED = 0.1
 """A change in dB from which on other places to cut off are tried."""
 
 OUTLIERS_HARMLESS = 25.0
-"""SNR of the outputs in dB from which standard effort leaves them as they are."""
+"""SNR of the outputs in dB above which standard effort does not change them."""
 
 ISLAND_SAMPLES, MOST_ISLANDS = 8, 2
 """On how many samples it is measured what ops left float bring, and how often such ops are searched for."""
@@ -78,10 +78,10 @@ WIDE = Island(INT16X8)
 
 
 def range_methods(lab: Lab, best: Candidate) -> Proposals:  # noqa: ARG001 - one signature for all steps
-    """The same method for all tensors.
+    """Propose the same range method for all tensors.
 
-    Where only weights are quantized, with 8 bits, chance decides by a few dB whether these corrections bring the
-    outputs of one model closer or nearest rounding does: both are measured.
+    If only weights are quantized, with 8 bits, chance decides by a few dB whether these corrections or nearest rounding
+    bring the outputs of a model closer: both are measured.
     """
     request = best.request
     methods = TRIED if request.chooses_ranges else (request.method,)
@@ -92,9 +92,9 @@ def range_methods(lab: Lab, best: Candidate) -> Proposals:  # noqa: ARG001 - one
 
 
 def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
-    """Channels of tensors scaled so that they share one scale well."""
+    """Propose tensors with scaled channels, so that they share one scale well."""
     request, trained = best.request, best.prepared.trained
-    # Ranges that were given are those of the tensors as they are; inputs stay so.
+    # Given ranges apply to the tensors as they are; inputs are not scaled.
     inputs = {best.prepared.keys[t] for graph in best.prepared.model.graphs for t in graph.inputs}
     if request.ranges.entries.keys() - inputs or trained.ranges.entries or trained.constants or request.stats is None:
         return
@@ -106,10 +106,10 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     settings, changed = replace(lab.bench.settings, limit=None), (t for one in equalized for t in one.link.scaled)
     measured = remeasure(copy, changed, lab.bench.rows[:MEASURED_AGAIN], settings, request.ops)
     tensors = {**request.stats.tensors, **{keys[t]: found for t, found in measured.items()}}
-    stats = replace(request.stats, fingerprint=fingerprint(copy), tensors=tensors)  # no longer the given model's
+    stats = replace(request.stats, fingerprint=fingerprint(copy), tensors=tensors)  # no longer those of the given model
     kept = {twin: trained.packed[t] for t, twin in twins.items() if t in trained.packed and twin.buffer is t.buffer}
     model = recorded(copy, _with_factors(copy, equalized))
-    # Scaling changes nothing that the target looks at.
+    # Scaling changes nothing that matters to the target.
     pairs = list(zip(best.prepared.model.graphs, copy.graphs, strict=True))
     ops = {op: twin for old, new in pairs for op, twin in zip(old.ops, new.ops, strict=True)}
     verdicts = {(ops[op], scheme): known for (op, scheme), known in best.prepared.verdicts.items() if op in ops}
@@ -119,7 +119,7 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
 
 
 def _with_factors(model: Model, equalized: Sequence[Equalized]) -> Provenance:
-    """What the file says of itself, with the factors of scaled channels, as far as names tell their tensors apart."""
+    """Return the file's record with the factors of scaled channels, for tensors with unique names."""
     known, alike = provenance(model) or Provenance(), Counter(t.name for graph in model.graphs for t in graph.tensors)
     for one in equalized:
         own = {tensor.name: factors for tensor, factors in one.factors.items() if alike[tensor.name] == 1}
@@ -128,10 +128,10 @@ def _with_factors(model: Model, equalized: Sequence[Equalized]) -> Provenance:
 
 
 def clipped_outliers(lab: Lab, best: Candidate) -> Proposals:
-    """The few largest values of some tensors cut off.
+    """Propose to clip the few largest values of some tensors.
 
-    In transformers a single element of a token can be a hundred times as large as all others; a scale that holds it
-    leaves nothing for these, and a range without it changes what the element does. Between the two is a best place.
+    In transformers a single element of a token can be a hundred times as large as all others; a scale that covers it
+    leaves nothing for these, and a range without it changes what the element does. Between the two is an optimum.
     """
     if lab.effort == "standard" and decibels(lab.error) >= OUTLIERS_HARMLESS:
         return
@@ -144,18 +144,19 @@ def clipped_outliers(lab: Lab, best: Candidate) -> Proposals:
         for factor in OUTLIER_FACTORS:
             inner = {key: bounds for kind in group for key, bounds in kinds[kind].items()}
             limits = {key: (low * factor, high * factor) for key, (low, high) in inner.items()}
-            # A histogram that spans the outliers is too coarse for any choice among the other values.
+            # A histogram that includes the outliers is too coarse for any choice among the other values.
             whole: dict[str, Method] = dict.fromkeys(limits, "minmax")
             asked = best.request
             asked = replace(asked, limits={**asked.limits, **limits}, methods={**asked.methods, **whole})
             best, error = yield replace(best, request=asked)
             if factor == min(OUTLIER_FACTORS) and abs(decibels(error) - decibels(lab.error)) < NOTICED:
-                break  # if cutting off the most makes no difference, less does not either
+                break  # if the strongest clipping makes no difference, less does not either
         report(done)
 
 
 def outliers(candidate: Candidate) -> dict[str, dict[str, Bounds]]:
-    """Tensors in which a few values are far larger than all others, with the range of those others, by kind of op."""
+    """Return tensors in which a few values are far larger than all others, with the range of those others, by op
+    kind."""
     stats, keys = candidate.request.stats, candidate.prepared.keys
     found: dict[str, dict[str, Bounds]] = {}
     for graph in candidate.prepared.model.graphs:
@@ -171,7 +172,7 @@ def outliers(candidate: Candidate) -> dict[str, dict[str, Bounds]]:
 
 
 def ranges_of_each_tensor(lab: Lab, best: Candidate) -> Proposals:
-    """The range of each tensor picked by the method that is best for it."""
+    """Propose the range of each tensor by the method that is best for it."""
     trials, samples = _trials(lab, best)
     if trials is None or not samples:
         return
@@ -182,7 +183,7 @@ def ranges_of_each_tensor(lab: Lab, best: Candidate) -> Proposals:
 
 
 def ranges_of_parts(lab: Lab, best: Candidate) -> Proposals:
-    """The ranges of parts of the model picked by the other method, where tensors cannot be tried one by one."""
+    """Propose the ranges of parts of the model by the other method, if tensors cannot be tried one by one."""
     assert best.request.stats is not None
     trials, samples = _trials(lab, best)
     if trials is not None and samples:
@@ -199,7 +200,7 @@ def ranges_of_parts(lab: Lab, best: Candidate) -> Proposals:
 
 
 def _trials(lab: Lab, best: Candidate) -> tuple[RangeTrials | None, int]:
-    """Trials of each tensor's range, and on how many samples there is time for them."""
+    """Return trials of each tensor's range, and the number of samples there is time for."""
     request, model, work = best.request, best.prepared.model, TRIAL_MACS[lab.effort]
     methods: list[Method] = list(dict.fromkeys((request.range_method, *COMPARED)))
     movable = [group for group in best.planned.plans[0].groups if not group.fixed]
@@ -211,7 +212,7 @@ def _trials(lab: Lab, best: Candidate) -> tuple[RangeTrials | None, int]:
 
 
 def float_islands(lab: Lab, best: Candidate) -> Proposals:
-    """The few ops that do most of the harm left in float, where the target runs float as well."""
+    """Propose to leave the few ops that cause most of the error in float, if the target runs float as well."""
     request, samples = best.request, lab.bench.judging(ISLAND_SAMPLES)
     if request.strict or request.target.costs is None or not request.recipe.has_integer_ops:
         return
@@ -240,9 +241,9 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
 
 
 def _searched_island(lab: Lab, best: Candidate, few: Bench, *, plans_each: bool) -> tuple[tuple[Op, ...], str]:
-    """The ops to leave float, none if that does not help, and why.
+    """Return the ops to leave float, none if that does not help, and why.
 
-    What is left float changes where its neighbours run. That is planned for each part that is tried, or left as it is.
+    Leaving ops float changes where their neighbours run. That is planned for each part that is tried, or ignored.
     """
 
     @cache
@@ -265,31 +266,32 @@ def _searched_island(lab: Lab, best: Candidate, few: Bench, *, plans_each: bool)
 
 
 def _good_enough(candidate: Candidate) -> float:
-    """SNR of the outputs in dB from which on no islands are searched for."""
+    """Return the SNR of the outputs in dB above which no islands are searched for."""
     return GOOD_IN_LOOPS if returned_states(candidate.prepared.model.main) else GOOD_ENOUGH
 
 
 def _island_samples(candidate: Candidate) -> int:
-    """On how many samples parts of a model are tried one by one: few of a large one."""
+    """Return the number of samples on which parts of a model are tried one by one: few for a large one."""
     macs = sum(macs_of(op, candidate.request.ops) for op in candidate.prepared.model.main.ops)
     return int(min(ISLAND_SAMPLES, max(FEWEST_ISLAND_SAMPLES, ISLAND_MACS // max(1, macs))))
 
 
 def wide_islands(lab: Lab, best: Candidate) -> Proposals:
-    """16 bits for the ops that do most of the harm, where the target has kernels for that and float is no choice.
+    """Propose 16 bits for the ops that cause most of the error, if the target has kernels for that and float is not an
+    option.
 
-    Where these meet layers with 8 bits, products scale the channels (SmoothQuant): behind layers, then before them too.
+    Where these meet layers with 8 bits, products scale the channels (SmoothQuant): after layers, then before them too.
     """
     request, samples = best.request, lab.bench.judging(ISLAND_SAMPLES)
     floats = request.target.costs is not None and not request.strict
     if any(given.params is not None for given in request.ranges.entries.values()):
-        return  # parameters that a user gave are those of 8 bits
+        return  # parameters given by a user are for 8 bits
     if floats or not any(rule.scheme.activations is DType.INT8 for rule in request.recipe.rules):
         return
     enough = _good_enough(best)
     if decibels(lab.error) >= enough:
         return
-    # Nothing has to be cut off from what has 16 bits.
+    # Nothing needs to be clipped in 16 bits.
     base = replace(best, prepared=with_integer_norms(best.prepared, request), request=replace(request, limits={}))
     work = _work(base)
     if not any(p.wide_ops for p in base.with_islands(list(work), WIDE).planned.plans):
@@ -312,7 +314,7 @@ def wide_islands(lab: Lab, best: Candidate) -> Proposals:
 
 
 def _smoothed(candidate: Candidate, sides: Sequence[Side]) -> Candidate:
-    """With the channels scaled on these sides of layers, where 8 bits meet 16."""
+    """Return the candidate with channels scaled on these sides of layers, where 8 bits meet 16."""
     for side in sides:
         plan, request = candidate.planned.plans[0], candidate.request
         prepared, products = smoothed(candidate.prepared, request, plan, side) if plan.wide_ops else (None, {})
@@ -324,9 +326,9 @@ def _smoothed(candidate: Candidate, sides: Sequence[Side]) -> Candidate:
 
 
 def _work(candidate: Candidate) -> dict[Op, int]:
-    """What each op that computes in integers computes; the sums of squares of normalizations count nothing.
+    """Return the amount of computation of each integer op; the sums of squares of normalizations count as zero.
 
-    Tables that ops look something up in are left out: with 16 bits they would take twice the room.
+    Lookup tables are excluded: with 16 bits they would take twice the space.
     """
     plan, ops = candidate.planned.plans[0], candidate.request.ops
     work = {op: macs_of(op, ops) for op in plan.graph.ops if op in plan.schemes}

@@ -76,8 +76,8 @@ class Matcher:
         return self._with_kernel(op, asked) if scheme.activations is not asked.activations else None
 
     def island_weights(self, op: Op) -> Scheme | None:
-        """How a layer of a float island holds its weights, if not in float32: unpacked before use, or as integers for a
-        kernel that rounds the activations as it runs, if the target runs that fast."""
+        """Return how a layer of a float island stores its weights, if not in float32: dequantized before use, or as
+        integers for a kernel that quantizes the activations at run time, if the target runs that fast."""
         island, spec = self.island(op), self.ops.get(op.kind)
         if island is None or spec is None or island.scheme.activations is not None or island.scheme.weights is None:
             return None

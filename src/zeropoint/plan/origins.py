@@ -26,7 +26,7 @@ def with_origins(plans: Iterable[Plan], ranges: TensorRanges, ops: Mapping[str, 
 
 
 def unused_notes(plans: Iterable[Plan], given: Ranges, keys: Mapping[Tensor, str]) -> Iterator[str]:
-    """A note on ranges that a user gave for tensors which turn out to need none. Other tools' files have many such."""
+    """Yield a note on ranges that a user gave for tensors that need none. Other tools' files have many of these."""
     used = {keys.get(tensor) for plan in plans for tensor in plan.given}
     unused = [name for name in given.entries if name not in used]
     if unused and not given.foreign:
