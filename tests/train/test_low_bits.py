@@ -159,6 +159,13 @@ def test_recipes_name_bits_for_some_ops(tmp_path):
     assert load_recipe(tmp_path / "r.toml").rules[0].scheme.trained == TrainBits(4, 4)
 
 
+def test_fewer_bits_learn_faster():
+    """Unless told otherwise: weights of few levels have a longer way to the next one."""
+    peaks = [Schedule().rate(bits).warmup_target for bits in (8, 4, 2)]
+    assert peaks == sorted(set(peaks))
+    assert Schedule(learning_rate=1e-5).rate(2).warmup_target == 1e-5
+
+
 def test_gradients_are_rounded_to_few_bits():
     """Each sample's gradients take few values, and are right on average."""
     x = np.zeros((2, 400), np.float32)

@@ -17,9 +17,9 @@ from .backend import array_of
 from .checkpoint import Progressed, StateCheck, TrainingCheckpoint, plain_text
 from .training_data import Augmentation, HeldBack, RandomBatches, TrainingData, unmixed
 
-RATE, RATE_OF_FEW_BITS = 3e-4, 1e-3
+RATE, RATE_OF_FEW_BITS, RATE_OF_FEWEST_BITS = 3e-4, 1e-3, 1e-2
 """Learning rates relative to the magnitude of the weights: 8-bit weights are nearly right from the start, 4-bit ones
-have further to go."""
+have further to go, and with fewer bits a weight must move by its own magnitude before its level changes."""
 
 SETTLED = 0.8
 """The share of the steps after which every weight has settled on an integer."""
@@ -86,7 +86,7 @@ class Schedule:
         """Return the learning rate over the steps, for weights of this many bits."""
         peak = self.learning_rate
         if peak is None:
-            peak = RATE if bits >= 8 else RATE_OF_FEW_BITS
+            peak = RATE if bits >= 8 else RATE_OF_FEW_BITS if bits >= 4 else RATE_OF_FEWEST_BITS
         if not isinstance(peak, int | float):
             return peak
         if self.restarts:
