@@ -302,3 +302,11 @@ def test_names_that_are_no_text_do_no_harm():
     sample = [np.float32([-1, 2, -3, 4])]
     assert zeropoint.compare(model, model, sample).outputs
     assert zeropoint.quantize(model, data=sample).model.main.outputs[0].name == "\udced"
+
+
+@pytest.mark.parametrize("shape", [(8,), (2, 3, 4)])
+def test_truth_values_are_compared(shape):
+    x, y = build.act("x", *shape), build.act("y", *shape, dtype=DType.BOOL)
+    model = build.one_op("GREATER", [x, build.const("limit", [0.0])], y, options="GreaterOptions")
+    samples = [(row.astype(np.float32),) for row in np.random.default_rng(0).normal(size=(3, *shape))]
+    assert zeropoint.compare(model, model, samples).outputs[0].deviation.snr == EXACT

@@ -91,8 +91,9 @@ def test_tables_are_fine_enough_for_all_that_was_measured() -> None:
     assert "points that are too far apart" in skipped.reason
 
 
+@pytest.mark.parametrize(("mode", "ends"), [("int8", "int8"), ("int16x8", "int16")])
 @pytest.mark.parametrize("reader", ["", "ABS"])
-def test_floats_that_no_longer_cancel_do_not_wrap(reader: str) -> None:
+def test_floats_that_no_longer_cancel_do_not_wrap(reader: str, mode: str, ends: str) -> None:
     """What is left of 1e12 when it is rounded on one side and not on the other: in float, nothing. Beyond 2**31 units
     the optimized kernel of QUANTIZE makes the least integer of the greatest floats."""
     net = Net()
@@ -100,9 +101,10 @@ def test_floats_that_no_longer_cancel_do_not_wrap(reader: str) -> None:
     rest = net("SQUARED_DIFFERENCE", [net("RELU", [x]), net("FLOOR", [x])])
     model = net.model(net(reader, [rest]) if reader else rest)
     samples = [(np.geomspace(1e9, 1e12, 8, dtype=np.float32)[None],)] * 2
-    made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer", output_type="int8")
+    made = zeropoint.quantize(model, mode, data=samples, effort="quick", target="integer", output_type=ends)
     first, second = (outputs_of(made.model, samples, kernels)[0] for kernels in ("optimized", "reference"))
     assert first == pytest.approx(second)
+    assert first.min() >= 0  # in int16, both kernels wrap
 
 
 def test_biases_beside_weights_of_four_bits_leave_room() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -239,3 +241,12 @@ def test_a_broken_graph_leaves_no_file(tmp_path):
     with pytest.raises(InvalidModel):
         save(model, tmp_path / "model.tflite")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_zero_among_options_has_no_sign():
+    """Files leave out what is the default, and 0 is that with either sign."""
+    model = build.one_op("SOFTMAX", [build.act("x", 1, 3)], build.act("y", 1, 3), options="SoftmaxOptions", beta=-1.5)
+    negative = to_bytes(model).replace(struct.pack("<f", -1.5), struct.pack("<f", -0.0))
+    read = load(negative)
+    assert math.copysign(1, read.main.ops[0].option("beta")) == 1
+    assert load(to_bytes(read)).main.ops[0].options == read.main.ops[0].options

@@ -73,6 +73,12 @@ def encoded(real: Array, tensor: Tensor) -> Array:
     return real.astype(tensor.dtype.storage, copy=False)
 
 
+def as_floats(values: Array) -> Array:
+    """Return numbers that can be subtracted: truth values cannot, and integers wrap."""
+    numbers = np.asarray(values)
+    return numbers if numbers.dtype.kind == "f" else numbers.astype(np.float64)
+
+
 def dot(a: Array, b: Array) -> float:
     """Return the sum of products. Single precision is four times as fast and accurate enough, unless it overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -89,7 +95,7 @@ class ErrorSum:
 
     def add(self, wanted: Array, found: Array) -> Array:
         """Add one run's values; return the differences, flattened."""
-        flat, own = np.asarray(wanted).reshape(-1), np.asarray(found).reshape(-1)
+        flat, own = (as_floats(values).reshape(-1) for values in (wanted, found))
         with np.errstate(invalid="ignore"):
             gap: Array = own - flat
         if np.isinf(flat).any():  # equal infinities are no error, and do not count as power

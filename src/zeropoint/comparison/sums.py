@@ -9,7 +9,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..affine import QuantParams
-from ..bench.errors import Compared, ErrorSum, channel_axis, channels_last, decibels, dot, real, scales_of_powers
+from ..bench.errors import (
+    Compared,
+    ErrorSum,
+    as_floats,
+    channel_axis,
+    channels_last,
+    decibels,
+    dot,
+    real,
+    scales_of_powers,
+)
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
@@ -67,7 +77,7 @@ class ChannelErrorSum(ErrorSum):
 
     def add(self, wanted: Array, found: Array) -> Array:
         if (axis := channel_axis(wanted.shape)) is not None:
-            rows, other = (channels_last(v, axis) for v in (wanted, found))
+            rows, other = (channels_last(as_floats(v), axis) for v in (wanted, found))
             with np.errstate(invalid="ignore"):
                 sums = ((other - rows) ** 2).sum(axis=0), (rows**2).sum(axis=0)
             before = self.channels or (0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Limits on floats that are quantized to 8 bits: LiteRT's optimized QUANTIZE wraps beyond 2**31 units (LiteRT 2.3).
+"""Limits on floats that are quantized: LiteRT's optimized QUANTIZE wraps beyond 2**31 units (LiteRT 2.3).
 
 Measured values are far below that. But where large values cancel, and some of them are rounded to integers on the way,
 what remains may be millions of times larger than it was in float.
@@ -25,7 +25,7 @@ def overflowing_uses(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[tuple[Us
     """Yield uses where floats are quantized with too small a scale, with the factor by which it must grow."""
     reach = _reach(plan, ops)
     for use, params in plan.wanted.items():
-        if params.dtype.bits == 8 and use.tensor.data is None and use.tensor not in plan.stored:
+        if use.tensor.data is None and use.tensor not in plan.stored:
             factor = reach.get(use.tensor, 0.0) / (params.scale * WRAPS)
             if factor >= 1:
                 yield use, SLACK * factor
@@ -35,7 +35,7 @@ def with_room_in_outputs(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
     """Return `plan` with output scales for which no float overflows that a caller gets as an integer."""
     reach, outputs = _reach(plan, ops), dict(plan.outputs)
     for tensor, params in plan.outputs.items():
-        least = 0.0 if tensor in plan.stored or params.dtype.bits != 8 else SLACK * reach.get(tensor, 0.0) / WRAPS
+        least = 0.0 if tensor in plan.stored else SLACK * reach.get(tensor, 0.0) / WRAPS
         outputs[tensor] = replace(params, scales=(max(least, params.scale),))
     return replace(plan, outputs=outputs)
 

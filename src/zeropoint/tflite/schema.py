@@ -119,7 +119,7 @@ def _to_value(value: Any, file: File) -> Any:
         return tuple(_to_value(v, file) for v in value)
     if hasattr(value, "Pack"):
         return _to_record(value, type(value).__name__.removesuffix("T"), file)
-    return value
+    return 0.0 if isinstance(value, float) and value == 0 else value  # written, a zero has no sign: it is the default
 
 
 def packed(record: Record, graph_index: dict[Graph, int]) -> bytes:
