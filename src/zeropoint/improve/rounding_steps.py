@@ -65,15 +65,15 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
 
 
 def rounded_for_all_samples(bench: Bench, best: Candidate) -> Candidate:
-    """The same with weights rounded for those samples as well that judged them, unless held-back ones speak against it.
+    """The candidate with weights rounded on the samples that judged it, too, unless held-back samples find that worse.
 
-    Without such, nothing could tell whether it is any good.
+    Without held-back samples nothing could tell, so it stays as it is.
     """
     if best.refiner is None or best.refined is None or best.learned or not bench.unseen_rows:
         return best
     made = replace(best, refined=best.refiner.refine(replace(best, refined=None).planned), refiner=None)
     others = bench.on(bench.unseen_rows)
-    return best if others.judged(best.model()).beats(others.judged(made.model())) else made
+    return made if others.error(made.model()) <= others.error(best.model()) else best
 
 
 def _refining_samples(candidate: Candidate, effort: Effort) -> int:
