@@ -14,7 +14,7 @@ from zeropoint.calibration import calibrate
 from zeropoint.dtypes import DType
 from zeropoint.graph import Op
 from zeropoint.improve import steps as steps_module
-from zeropoint.improve.candidate import Candidate, Lab, Outcome
+from zeropoint.improve.candidate import Candidate, Lab, ProposalOutcome
 from zeropoint.improve.float_islands import MOST_WORK, find_island
 from zeropoint.improve.pipeline import quantize_on, run
 from zeropoint.improve.steps import clipped_outliers
@@ -165,7 +165,7 @@ def test_outliers_are_cut_off_in_one_place_if_that_makes_no_difference(monkeypat
     best = Candidate(prepare_model(model, request), request)
     lab = Lab(bench, "standard", error=0.1)
     for error, count in ((0.1001, 1), (0.2, 3)):
-        proposals, answer = clipped_outliers(lab, best), Outcome(best, error)
+        proposals, answer = clipped_outliers(lab, best), ProposalOutcome(best, error)
         tried = [next(proposals)]
         with suppress(StopIteration):
             while True:

@@ -123,10 +123,10 @@ def verdict(bench: Bench, made: Model, *, on_all: bool = False) -> Verdict:
         return replace(UNKNOWN, samples=len(rows))
     classes = [Compared(one.place) for one in compared if one.probabilities == "row"][:1]
     asked = (*compared, *classes)
-    if is_unseen or on_all:
-        wanted = bench.unseen_values(asked) if is_unseen else bench.held_values(asked)
+    if is_unseen:
+        wanted = bench.unseen_values(asked)
     else:
-        wanted = bench.float_model(asked).values(rows)
+        wanted = bench.held_values(asked) if on_all else bench.float_model(asked).values(rows)
     exact = references([values[: len(compared)] for values in wanted])
 
     def agreement(place: int, found: list[Array]) -> _Agreement:
@@ -139,10 +139,17 @@ def verdict(bench: Bench, made: Model, *, on_all: bool = False) -> Verdict:
     sure, agreeing = sum(run.sure for run in runs), sum(run.agreeing for run in runs)
     if sure < FEWEST:
         agreeing = sure = 0
-    measured, (good, usable) = (snr, SNRS) if not sure else (agreeing / sure, AGREEMENTS)
+    level = _level(agreeing / sure, AGREEMENTS) if sure else _level(snr, SNRS)
     where = where_measured(compared, bench.entry.graph)
-    level: Level = "good" if measured >= good else "doubtful" if measured >= usable else "broken"
     return Verdict(level, snr, agreeing, sure, len(rows), bool(bench.unseen_rows), where)
+
+
+def _level(measured: float, limits: tuple[float, float]) -> Level:
+    """Return the level of a figure; `limits` are the least that is good and the least that is usable."""
+    good, usable = limits
+    if measured >= good:
+        return "good"
+    return "doubtful" if measured >= usable else "broken"
 
 
 @dataclass(frozen=True)

@@ -125,14 +125,14 @@ class Candidate:
         return replace(self, request=request, refined=None, widening=widening)
 
 
-class Outcome(NamedTuple):
+class ProposalOutcome(NamedTuple):
     """The best candidate so far, and the error of the last proposal."""
 
     best: Candidate
     error: float
 
 
-Proposals = Generator[Candidate, Outcome, None]
+Proposals = Generator[Candidate, ProposalOutcome, None]
 """Yields candidates; after each, its outcome is sent back."""
 
 

@@ -11,6 +11,7 @@ from ..bench.bench import Bench
 from ..bench.errors import decibels
 from ..ops.execution import macs_of
 from ..recipe import Effort
+from ..sources.ports import Row
 from .candidate import Candidate, Lab, Proposals, no_progress
 from .float_islands import GOOD_ENOUGH
 from .gptq import Refiner
@@ -33,6 +34,16 @@ WIDENING_MACS: Mapping[Effort, float] = {"standard": 1e11, "high": 1e12}
 """On how many samples it is measured what few bits cost each layer, and how much work that may be."""
 
 
+def _refiner(lab: Lab, best: Candidate, used: Sequence[Row], *, is_wide: bool) -> Refiner:
+    """What rounds weights with compensation on the samples `used`; `is_wide` if they have 8 bits, which standard effort
+    leaves alone but for models that need it."""
+    request = best.request
+    asked = request if request.effort == "quick" else replace(request, effort="high" if is_wide else lab.effort)
+    vectors = MENDING_VECTORS if is_wide else VECTORS[lab.effort]
+    refiner = Refiner(best.prepared.model, asked, used, lab.stage, vectors, lab.bench.in_sequence)
+    return replace(refiner, refits=refiner.may_refit(best.planned))
+
+
 def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
     """Weights that make up for each other's rounding, layer by layer (GPTQ), and for what the layers before lost."""
     rows, judged = lab.bench.rows, len(lab.bench.judged_rows)
@@ -44,11 +55,7 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
     if not used:
         return
     request, cut = best.request, best.request.limits
-    # Standard effort leaves weights of 8 bits alone, but for models that need it.
-    asked = request if request.effort == "quick" else replace(request, effort="high" if is_wide else lab.effort)
-    vectors = MENDING_VECTORS if is_wide else VECTORS[lab.effort]
-    refiner = Refiner(best.prepared.model, asked, used, lab.stage, vectors, lab.bench.in_sequence)
-    refiner = replace(refiner, refits=refiner.may_refit(best.planned))
+    refiner = _refiner(lab, best, used, is_wide=is_wide)
     for_all = replace(refiner, samples=rows[:most]) if len(rows[:most]) > len(used) else None
     # Ranges chosen tensor by tensor suit weights that are rounded by themselves: try it without them, too.
     plain = replace(best, request=replace(request, methods={k: m for k, m in request.methods.items() if k in cut}))

@@ -15,7 +15,7 @@ from ..bench.bench import JUDGED, Bench, Judged
 from ..bench.errors import decibels
 from ..ops.execution import macs_of
 from ..recipe import EFFORTS, Effort, reaches
-from .candidate import Candidate, Lab, Outcome, Proposals, Stage, Step, no_progress
+from .candidate import Candidate, Lab, ProposalOutcome, Proposals, Stage, Step, no_progress
 from .steps import STEPS
 
 MOST_JUDGED, JUDGED_SHARE = 64, 0.4
@@ -183,7 +183,7 @@ class Trials:
                 self.best, self.judged = candidate, judged
             self.reached = min(self.reached, judged.value)
             try:
-                candidate = proposals.send(Outcome(self.best, judged.value))
+                candidate = proposals.send(ProposalOutcome(self.best, judged.value))
             except StopIteration:
                 candidate = None
 

@@ -230,13 +230,15 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
             island, why = _searched_island(lab, best, few, plans_each=True)
         if not island:
             return
-        # Weights are as small as they can be without losing much of the gain.
-        schemes = ISLANDS if any(macs_of(op, request.ops) for op in island) else (FLOAT,)
-        tried = [best.with_islands(island, Island(scheme, why)) for scheme in schemes]
+        has_layers = any(macs_of(op, request.ops) for op in island)
+        tried = [best.with_islands(island, Island(scheme, why)) for scheme in (ISLANDS if has_layers else (FLOAT,))]
         gains = [decibels(samples.error(candidate.model())) - before for candidate in tried]
+        if max(gains) < GAIN:
+            return
+        # Weights are as small as they can be without losing much of the gain.
         least = min(RETAINED * max(gains), enough - before)
         chosen = next(one for one, gain in zip(tried, gains, strict=True) if gain >= least)
-        if max(gains) < GAIN or (best := (yield chosen).best) is not chosen:
+        if (best := (yield chosen).best) is not chosen:
             return
 
 

@@ -147,6 +147,11 @@ def _wrong_scales(op: Op, spec: OpSpec, dtype: DType, plan: Plan) -> Iterator[st
     ends = [abs(end) for end in fused_activation(op).bounds or () if math.isfinite(end)]
     if spec.tied and ends and max(ends) >= plan.stored[op.outputs[0]].scale * ENDS_BELOW:
         yield f"the ends of its fused {fused_activation(op).name} are no integers of 32 bits in its output's scale"
+    yield from _wrong_factors(op, spec, dtype, plan)
+
+
+def _wrong_factors(op: Op, spec: OpSpec, dtype: DType, plan: Plan) -> Iterator[str]:
+    """Yield reasons why the kernel cannot hold the factor between the scales of its inputs and of its output."""
     if spec.rescale is Rescale.ROOT and _root(op, plan) >= spec.rescale_limit(dtype):
         yield "its output's scale is too large beside that of its input for the kernel"
     read = [plan.wanted[use] for slot in range(len(op.inputs)) if (use := Use(op, slot)) in plan.wanted]

@@ -190,19 +190,34 @@ def saturation(
     for tensor in graph.tensors:
         makers = filter(None, (uses.producer(tensor),))
         around = [*makers, *(use.op for use in uses.readers(tensor))]
-        held = [schemes[op] for op in around if op in schemes]
-        dtype = held[0].activations if held else None
-        if dtype is None or uses.is_output(tensor) or not ranges.knows(tensor):
+        held = next((schemes[op] for op in around if op in schemes), None)
+        dtype = None if held is None else held.activations
+        if held is None or dtype is None or uses.is_output(tensor) or not ranges.knows(tensor):
             continue
         ends = _common_ends(tensor, uses, ops, dtype)
-        limits = {tensor: ends} if ends is not None else {}
-        if ends is None and _is_read_in_one_form(tensor, uses, schemes):
-            limits = _curve_limits(tensor, known, ranges, held[0])
-        if limits and any(op.kind in ops and ops[op.kind].tied for op in around):
+        if ends is not None:
+            limits = {tensor: ends}
+        else:
+            is_clipped_for_all = _is_read_in_one_form(tensor, uses, schemes)
+            limits = _curve_limits(tensor, known, ranges, held) if is_clipped_for_all else {}
+        if limits and _is_tied(around, ops):
             # It may share its range with others, and reach further than its results.
             limits = {tensor: limits[tensor]}
         found |= {t: within_reach(b, ranges.bounds(t), dtype.bits) for t, b in limits.items() if ranges.knows(t)}
-    for op in reversed(graph.ops):  # what is only moved before it is read has the same ends
+    return _with_moved_values(found, graph, schemes, ops)
+
+
+def _is_tied(around: Sequence[Op], ops: Mapping[str, OpSpec]) -> bool:
+    """Whether one of these ops demands the same parameters for its inputs and its output."""
+    return any(op.kind in ops and ops[op.kind].tied for op in around)
+
+
+def _with_moved_values(
+    limits: Mapping[Tensor, Bounds], graph: Graph, schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec]
+) -> dict[Tensor, Bounds]:
+    """Return the limits with those of tensors that are only moved before they are read, which are the same."""
+    uses, found = Uses(graph), {**limits}
+    for op in reversed(graph.ops):
         source, result = op.inputs[0] if op.inputs else None, op.outputs[0] if op.outputs else None
         if result in found and source not in found and op in schemes and _only_moved(source, op, uses, ops):
             found[source] = found[result]

@@ -37,15 +37,20 @@ def known_integers(
     known: Known = {t: np.asarray(t.data) for t in read if t.data is not None}
     known |= given or {}
     for op in ops:
-        spec = specs.get(op.kind)
         if op.kind in LOOPS:
             known |= loop_rounds(op, known, specs).result(op)
-        elif (spec is not None and spec.reads_shapes_only) or (
-            all(t is None or t in known for t in op.inputs) and op.label in COMPUTE
-        ):
+        elif _is_computable(op, known, specs):
             results = compute(Call(op, [None if t is None else known.get(t) for t in op.inputs], free))
             known.update(zip(op.outputs, map(array_of, results), strict=True))
     return known
+
+
+def _is_computable(op: Op, known: Known, specs: Mapping[str, OpSpec]) -> bool:
+    """Whether the op's result follows from known integers, or from shapes alone."""
+    spec = specs.get(op.kind)
+    if spec is not None and spec.reads_shapes_only:
+        return True
+    return op.label in COMPUTE and all(t is None or t in known for t in op.inputs)
 
 
 class LoopRounds:
