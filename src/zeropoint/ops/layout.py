@@ -168,7 +168,7 @@ class Layout:
     def macs(self, op: Op) -> int:
         """Return the multiply-accumulates: every output element sums over one channel's weights."""
         weights = op.inputs[self.weights]
-        if weights is None or not weights.shape:
+        if weights is None or not weights.shape or not op.outputs[0].shape:  # unknown shapes have no dimensions
             return 0
         return op.outputs[0].size * weights.size // max(1, op.outputs[0].shape[-1])
 
