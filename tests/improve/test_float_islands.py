@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from zeropoint.affine import QuantParams
 from zeropoint.bench.bench import Bench
-from zeropoint.calibration import calibrate
+from zeropoint.calibration import Range, Ranges, calibrate
 from zeropoint.dtypes import DType
 from zeropoint.graph import Op
 from zeropoint.improve import steps as steps_module
@@ -142,6 +143,17 @@ def test_layers_of_an_island_can_hold_their_weights_in_fewer_bytes(scheme, weigh
     held = hidden.inputs[1] if weights is file else makers[hidden.inputs[1]].inputs[0]
     assert held.data is not None
     assert held.dtype is file
+
+
+def test_ops_whose_scales_were_given_compute_with_them():
+    """A user who gives the parameters of a tensor wants to have them."""
+    model = fragile_model()
+    added = next(op for op in model.main.ops if op.kind == "ADD").outputs[0]
+    params = QuantParams.from_range(-110.0, 110.0, DType.INT8)
+    given = Ranges({added.name: Range(-110.0, 110.0, "test", params)})
+    result = quantize(model, ranges=given)
+    assert not {"ADD", "SUB"} & {s.op.kind for s in result.skipped}
+    assert result.given[added.name] == "test"
 
 
 @pytest.mark.parametrize("changes", [{"target": INTEGER}, {"effort": "quick"}])

@@ -18,6 +18,7 @@ from ..bench.errors import decibels
 from ..calibration import Grid, Method, choose_range
 from ..calibration.collect import remeasure
 from ..calibration.range_methods import Bounds
+from ..display import counted
 from ..dtypes import DType
 from ..graph.model import Model, Op
 from ..graph.query import fingerprint
@@ -255,7 +256,7 @@ def _searched_island(lab: Lab, best: Candidate, few: Bench, *, plans_each: bool)
 
     plan = best.planned.plans[0]
     every = {op: macs_of(op, best.request.ops) for op in plan.graph.ops}
-    work = {op: macs for op, macs in every.items() if op in plan.schemes}
+    work = {op: macs for op, macs in every.items() if op in plan.schemes and not _has_given_scale(op, best)}
     in_integers = plan.schemes.keys() | {op for op, scheme in plan.dynamic.items() if not scheme.unpacked}
     spent = sum(macs for op, macs in every.items() if op not in in_integers)
     report = lab.stage("looking for ops to leave float", MOST_RUNS)
@@ -263,8 +264,15 @@ def _searched_island(lab: Lab, best: Candidate, few: Bench, *, plans_each: bool)
     island = find_island(work, snr, snr(()), report, *shares) if work else ()
     if not island:
         return (), ""
-    others = f" with {len(island) - 1} others" if len(island) > 1 else ""
+    others = f" with {counted(len(island) - 1, 'other')}" if len(island) > 1 else ""
     return island, f"left float{others}: the SNR of the outputs rises from {snr(()):.1f} to {snr(island):.1f} dB"
+
+
+def _has_given_scale(op: Op, candidate: Candidate) -> bool:
+    """Whether a user gave the parameters of a tensor that the op reads or makes: these are to be used as they are."""
+    given, keys = candidate.request.ranges.entries, candidate.prepared.keys
+    entries = (given.get(keys.get(t, "")) for t in (*op.inputs, *op.outputs) if t is not None)
+    return any(entry is not None and entry.params is not None for entry in entries)
 
 
 def _good_enough(candidate: Candidate) -> float:
