@@ -18,7 +18,7 @@ from dataclasses import replace
 from ..graph.edit import insert_after, unused_name
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use, Uses
-from ..ops import OPS, OpSpec, Trait
+from ..ops import OpSpec, Trait
 from ..tflite.schema import default_options
 
 SMALLEST = 5
@@ -32,7 +32,7 @@ def copy_overwritten(graph: Graph, ops: Mapping[str, OpSpec]) -> None:
     for op in list(graph.ops):
         for use in memory.taken(op):
             if memory.is_read_by_others(use):
-                _copy(graph, use)
+                _copy(graph, use, ops)
             else:
                 memory.share(use.tensor, op.outputs[0])
 
@@ -99,10 +99,10 @@ def _is_open(tensor: Tensor) -> bool:
     return any(d < 0 for d in tensor.shape_signature or ())
 
 
-def _copy(graph: Graph, use: Use) -> None:
+def _copy(graph: Graph, use: Use, ops: Mapping[str, OpSpec]) -> None:
     """Have the op read a copy. CONCATENATION has kernels for all types and ranks, none of which works in place."""
     source = use.tensor
     twin = replace(source, name=unused_name(graph, f"{source.name}/copy"))
-    version = OPS["CONCATENATION"].kernels.versions.get(source.dtype.label, 1)
+    version = ops["CONCATENATION"].kernels.versions.get(source.dtype.label, 1)
     joined = Op("CONCATENATION", [source], [twin], default_options("ConcatenationOptions", axis=0), version)
     insert_after(graph, source, joined, [use])
