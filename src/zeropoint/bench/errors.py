@@ -16,7 +16,7 @@ from ..affine import dequantize, quantize
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
-from ..ops import CONVERSIONS, OPS, OpSpec, Probabilities
+from ..ops import CONVERSIONS, OpSpec, Probabilities
 from ..parallel import cached_property
 from ..runtime import within
 from ..runtime.runner import Runner
@@ -44,9 +44,6 @@ HELD_BYTES = 1 << 26
 
 WORST = 3
 """Number of ops that are listed as the worst."""
-
-PROBABILITY_OPS = frozenset(kind for kind, spec in OPS.items() if spec.probabilities is not None)
-"""Ops that another tool may have dropped: their input is then the output."""
 
 TRANSPARENT = (*CONVERSIONS, "FAKE_QUANT")
 """Ops whose output holds the values of their input."""
@@ -177,20 +174,21 @@ class Reference:
 
 @dataclass(frozen=True)
 class Compared:
-    """The output at `place`, or, if it holds `probabilities`, the tensor that these are computed from.
+    """The output at `place`, or, if it holds `probabilities`, the tensor that an op of `kind` computes them from.
 
     Probabilities near 0 and 1 hide the differences before them, so that a few uncertain samples would dominate the
-    error.
+    error. A version of the model without that op, which some tools drop, outputs the compared tensor itself.
     """
 
     place: int
     probabilities: Probabilities | None = None
+    kind: str | None = None
 
     def tensor(self, graph: Graph) -> Tensor:
         """Return the compared tensor in any version of the model."""
         output = graph.outputs[self.place]
-        maker = None if self.probabilities is None else _maker(Uses(graph), output)
-        source = maker.inputs[0] if maker is not None and maker.kind in PROBABILITY_OPS else None
+        maker = None if self.kind is None else _maker(Uses(graph), output)
+        source = maker.inputs[0] if maker is not None and maker.kind == self.kind else None
         return output if source is None else source
 
     def label(self, graph: Graph) -> str:
@@ -280,7 +278,10 @@ def compared_outputs(graph: Graph, ops: Mapping[str, OpSpec]) -> Iterator[Compar
         if tensor.dtype is DType.FLOAT32:
             maker = _maker(uses, tensor)
             spec = None if maker is None else ops.get(maker.kind)
-            yield Compared(place, None if spec is None else spec.probabilities)
+            if maker is None or spec is None or spec.probabilities is None:
+                yield Compared(place)
+            else:
+                yield Compared(place, spec.probabilities, maker.kind)
 
 
 def _maker(uses: Uses, tensor: Tensor) -> Op | None:

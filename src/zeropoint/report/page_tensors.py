@@ -13,7 +13,6 @@ from ..calibration.histogram import Histogram
 from ..calibration.range_methods import ExpectedErrors, Grid
 from ..calibration.stats import TensorStats
 from ..graph.model import Op, Tensor
-from ..ops import OPS
 from .inspection import TensorRow
 from .terminal import type_text
 
@@ -96,10 +95,11 @@ def expected_errors(seen: TensorStats, params: QuantParams) -> tuple[float | Non
 
 def weight_ranges(op: Op) -> Iterator[ChannelRanges]:
     """Yield the channel ranges of each per-channel weight of `op`."""
-    for slot in OPS[op.kind].weight_slots if op.kind in OPS else ():
-        tensor = op.inputs[slot] if slot < len(op.inputs) else None
+    for tensor in op.inputs:
         params, data = (None, None) if tensor is None else (tensor.params, tensor.data)
         if tensor is None or params is None or params.axis is None or data is None or not data.size:
+            continue
+        if params.dtype.bits > 8:  # a bias
             continue
         rows = np.moveaxis(dequantize(data, params), params.axis, 0).reshape(len(params.scales), -1)
         each = -(-len(rows) // DRAWN_CHANNELS)
