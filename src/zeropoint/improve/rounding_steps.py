@@ -1,4 +1,4 @@
-"""Steps that are about how weights are rounded: with compensation, in how many bits, and learned."""
+"""Steps that change how weights are rounded: compensated rounding (GPTQ), mixed precision, learned rounding."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from .mixed_precision import NarrowLayer, measured_harms, narrow_layers, weight_
 
 REFINED = 32, 256
 REFINING_MACS: Mapping[Effort, float] = {"standard": 4e10, "high": 7e11}
-"""On how many samples weights are refined: within these limits, so many that it takes this work. At standard effort it
-is for weights of fewer than 8 bits, which hold badly otherwise, if the work suffices for the fewest samples."""
+"""The minimum and maximum number of samples that weights are refined on, and the work in multiply-accumulates that
+decides between them. Standard effort refines only weights of fewer than 8 bits, which lose too much otherwise, and only
+if this work suffices for the minimum."""
 
 VECTORS: Mapping[Effort, int] = {"standard": 2048, "high": 8192}
-"""About how many inputs of a layer its weights are refined for; more for layers with more weights."""
+"""About how many input vectors of a layer its weights are refined on; more for layers with more weights."""
 
 MENDING_VECTORS, MENDING_MACS, FEWEST_MENDING = 512, 2e10, 16
-"""The same where standard effort refines weights of 8 bits: what activations have lost is found with fewer vectors. It
-is not for models whose runs take more work than this, nor for fewer samples: weights would fit these and no others."""
+"""Limits for 8-bit weights at standard effort, which are refined to make up for quantized activations. That needs fewer
+vectors. Models that need more work are skipped; so are fewer samples, because the weights would overfit them."""
 
 WIDENED = 4, 16
 WIDENING_MACS: Mapping[Effort, float] = {"standard": 1e11, "high": 1e12}
-"""On how many samples it is measured what few bits cost each layer, and how much work that may be."""
+"""The minimum and maximum number of samples for measuring what few bits cost each layer, and the work allowed."""
 
 
 def _refiner(lab: Lab, best: Candidate, used: Sequence[Row], *, is_wide: bool) -> Refiner:
-    """What rounds weights with compensation on the samples `used`; `is_wide` if they have 8 bits, which standard effort
-    leaves alone but for models that need it."""
+    """Return the refiner that rounds weights with compensation on the samples `used`. `is_wide` means 8-bit weights,
+    which standard effort refines only for models that need it."""
     request = best.request
     asked = request if request.effort == "quick" else replace(request, effort="high" if is_wide else lab.effort)
     vectors = MENDING_VECTORS if is_wide else VECTORS[lab.effort]
@@ -45,9 +46,9 @@ def _refiner(lab: Lab, best: Candidate, used: Sequence[Row], *, is_wide: bool) -
 
 
 def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
-    """Weights that make up for each other's rounding, layer by layer (GPTQ), and for what the layers before lost."""
+    """Propose weights whose rounding errors cancel, layer by layer (GPTQ), and that offset errors of earlier layers."""
     rows, judged = lab.bench.rows, len(lab.bench.judged_rows)
-    # Weights are fitted to other samples than they are judged by, if there are enough.
+    # If there are enough samples, weights are fitted to other samples than those that judge them.
     unseen = rows[judged:]
     is_wide = lab.effort == "standard" and best.request.recipe.least_bits >= 8
     most = _mending_samples(lab, best) if is_wide else _refining_samples(best, lab.effort)
@@ -57,14 +58,14 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
     request, cut = best.request, best.request.limits
     refiner = _refiner(lab, best, used, is_wide=is_wide)
     for_all = replace(refiner, samples=rows[:most]) if len(rows[:most]) > len(used) else None
-    # Ranges chosen tensor by tensor suit weights that are rounded by themselves: try it without them, too.
+    # Ranges were chosen for weights that are rounded to nearest: also try without them.
     plain = replace(best, request=replace(request, methods={k: m for k, m in request.methods.items() if k in cut}))
     for candidate in (best, plain) if plain.request != request and lab.effort == "high" else (best,):
         refined = refiner.refine(candidate.planned)
         proposed = replace(candidate, refined=refined, refits=refiner.refits, refiner=for_all)
         is_kept = (yield proposed).best is proposed
-        # Samples may be too few to fit weights to the errors of the layers before. If that helps where work is scarce,
-        # nothing else is tried. With 8 bits, rounding alone brings little.
+        # The samples may be too few to fit weights to errors of earlier layers, so also try rounding alone, unless
+        # fitting helped and work is scarce. With 8 bits, rounding alone brings little.
         if refiner.refits and not is_wide and (not is_kept or len(used) < most):
             plainly = replace(refiner, refits=False).refine(candidate.planned)
             again = None if for_all is None else replace(for_all, refits=False)
@@ -72,9 +73,8 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
 
 
 def rounded_for_all_samples(bench: Bench, best: Candidate) -> Candidate:
-    """The candidate with weights rounded on the samples that judged it, too, unless held-back samples find that worse.
-
-    Without held-back samples nothing could tell, so it stays as it is.
+    """Return the candidate with weights rounded on all samples, including those that judged it, unless that is worse on
+    held-back samples. Without held-back samples, return it unchanged.
     """
     if best.refiner is None or best.refined is None or best.learned or not bench.unseen_rows:
         return best
@@ -84,7 +84,8 @@ def rounded_for_all_samples(bench: Bench, best: Candidate) -> Candidate:
 
 
 def _refining_samples(candidate: Candidate, effort: Effort) -> int:
-    """As every layer needs runs of all before it, fewer for large models; none where standard effort is too little."""
+    """Return the number of samples to refine on: fewer for large models, because every layer needs runs of all layers
+    before it, and none if the work exceeds what standard effort allows."""
     request = candidate.request
     layers = [macs for op in candidate.prepared.model.main.ops if (macs := macs_of(op, request.ops))]
     work = max(1, len(layers) * sum(layers))
@@ -94,10 +95,10 @@ def _refining_samples(candidate: Candidate, effort: Effort) -> int:
 
 
 def _mending_samples(lab: Lab, candidate: Candidate) -> int:
-    """On how many samples standard effort fits weights of 8 bits to what activations have lost; none for models that
-    are good enough, or so large that the two runs of every sample take too long.
+    """Return the number of samples on which standard effort fits 8-bit weights to quantized activations: none for
+    models that are good enough, or so large that running every sample twice takes too long.
 
-    What states that come back do is not seen in single runs, and sequences cannot be run layer by layer.
+    Models with states are skipped: single runs do not show what states do, and sequences cannot be run layer by layer.
     """
     request, bench = candidate.request, lab.bench
     if decibels(lab.error) >= GOOD_ENOUGH or bench.in_sequence or not request.recipe.has_integer_ops:
@@ -108,7 +109,7 @@ def _mending_samples(lab: Lab, candidate: Candidate) -> int:
 
 
 def mixed_precision(lab: Lab, best: Candidate) -> Proposals:
-    """Weights of the layers that few bits cost most in 8 bits."""
+    """Propose 8-bit weights for the layers that lose most in few bits."""
     layers = narrow_layers(best.planned, best.request.recipe)
     widening = worth_widening(*_harms(lab, best, layers)) if layers else None
     if widening is None:
@@ -121,7 +122,7 @@ def mixed_precision(lab: Lab, best: Candidate) -> Proposals:
 
 
 def _harms(lab: Lab, best: Candidate, layers: Sequence[NarrowLayer]) -> tuple[dict[NarrowLayer, float], float]:
-    """The error that each layer adds, alone in few bits, to that of the model with all of them in 8."""
+    """Return the error that each layer adds when it alone has few bits, and the error with 8 bits everywhere."""
     ops = best.request.ops
     work = len(layers) * sum(macs_of(op, ops) for op in best.prepared.model.main.ops)
     samples = int(min(WIDENING_MACS[lab.effort] // max(1, work), WIDENED[1]))
@@ -132,24 +133,24 @@ def _harms(lab: Lab, best: Candidate, layers: Sequence[NarrowLayer]) -> tuple[di
 
 
 def require_learning() -> None:
-    """Raise unless Keras is there, before anything is tried."""
+    """Raise if Keras is not installed, before any work starts."""
     from ..train import reconstruction as train_blocks
 
     train_blocks.require_learning()
 
 
 def reconstruction(lab: Lab, best: Candidate) -> Proposals:
-    """Roundings of weights and ranges of activations learned block by block, on all samples that are not held back."""
+    """Propose weight roundings and activation ranges learned block by block, on all samples that are not held back."""
     from ..train import reconstruction as train_blocks  # needs Keras
 
     rows, judged = lab.bench.rows, len(lab.bench.judged_rows)
-    # Without held-back samples, those that judge are not learned from, if there are enough others.
+    # Without held-back samples, and if there are enough others, do not learn from the samples that judge.
     used = rows[judged:] if not lab.bench.unseen_rows and len(rows) - judged >= REFINED[0] else rows
     if lab.bench.in_sequence:
         lab.notes.append("max effort gave nothing: samples are one sequence, and blocks learn from single ones")
         return
     request = best.request if best.request.effort == "quick" else replace(best.request, effort="max")
-    # What is learned is checked on samples that weights were not rounded for either: on those, they are too good.
+    # Blocks are checked on samples that the weights were not rounded on either: on those, the error would be too low.
     checked = used[:: train_blocks.CHECKED_EVERY] if len(used) >= 2 * train_blocks.CHECKED_EVERY else used
     learned = [row for k, row in enumerate(used) if k % train_blocks.CHECKED_EVERY] if checked is not used else used
     refiner = Refiner(best.prepared.model, request, learned, no_progress, VECTORS["high"], refits=best.refits)

@@ -1,14 +1,14 @@
 """A block of a plan as a Keras model that learns roundings, scales and biases.
 
-Rounding up or down is learned as AdaRound does it: while it learns, a weight lies anywhere between two integers. It
-starts near the float weight, on the side that the plan, which compensates already, has rounded it to. The riser
-between the two integers becomes steeper and steeper (`soft_round`), until all weights have come to rest on one of them:
-those that are sure come to rest first, and the others make up for it. Rounding from the first step on, with
-straight-through gradients, learns nothing in so few steps: weights near the middle go back and forth, and the loss too.
+Rounding is learned as in AdaRound: during training, a weight lies anywhere between two neighbouring integers. It starts
+near the float weight, on the side that compensated rounding chose. The step between the two integers becomes steeper
+over time (`soft_round`), until every weight has settled on one of them: clear cases settle first, and the others offset
+their errors. Hard rounding with straight-through gradients does not learn in so few steps, because weights near the
+middle flip back and forth.
 
-Scales of weights, biases and ranges of activations are learned beside, as in training. Of activations a random
-half is not rounded in each step (QDrop), so that what is learned does not lean on single roundings. The best state on
-samples that are not learned from is kept.
+Weight scales, biases and activation ranges are learned at the same time, as in quantization-aware training. In each
+step, a random half of the activations is not rounded (QDrop), so that the result does not depend on single roundings.
+The state that is best on separate samples is kept.
 """
 
 from __future__ import annotations
@@ -40,29 +40,30 @@ from .weight_quantizers import WeightQuantizer
 from .weights import TrainableConstant
 
 DROPPED = 0.5
-"""The share of activations that a step leaves as they are."""
+"""The share of activations that a training step does not round."""
 
 RATE = 1e-3
-"""Of roundings in steps; of scales, ranges and biases in units of about their size. Roundings that learn faster undo
-the compensation that they start from before they find anything better."""
+"""The learning rate: of roundings in quantization steps; of scales, ranges and biases relative to their size. A higher
+rate undoes the compensation that roundings start from before it finds anything better."""
 
 LEAST_LEAD = 0.05
-"""A weight starts at least so far on its side of the middle, in steps: the plan's roundings compensate each other."""
+"""The minimum distance of a weight from the middle at the start, in quantization steps. It keeps the roundings of the
+plan, which compensate each other."""
 
 FIRST_SLOPE, LAST_SLOPE = 0.3, 0.02
-"""How much of a step the riser takes at first and in the end. A whole step would be float weights, which with few bits
-forget what compensates."""
+"""The width of the transition between two integers at the start and at the end, in quantization steps. A width of 1
+would mean float weights, which lose the compensation when there are few bits."""
 
 SETTLED = 0.8
-"""The share of the steps after which every weight has found its integer."""
+"""The share of the training steps after which every weight has settled on an integer."""
 
 CHECKS = 4
-"""How often the state is looked at once it has settled."""
+"""How often the error is checked after the weights have settled."""
 
 
 @dataclass(frozen=True)
 class LearnedBlock:
-    """New numbers for constants, parameters of weights, and those of all groups of the plan."""
+    """New values of constants, and the parameters of weights and of all groups of the plan."""
 
     values: Mapping[Use, Array]
     grids: Mapping[Use, QuantParams]
@@ -70,7 +71,7 @@ class LearnedBlock:
 
 
 class LearnedRounding:
-    """Which of its two neighbouring integers each weight becomes."""
+    """The choice between the two neighbouring integers of each weight."""
 
     def __init__(self, constant: TrainableConstant, quantizer: WeightQuantizer, held: Array, add_weight: Any) -> None:
         self.constant, self.quantizer = constant, quantizer
@@ -83,13 +84,13 @@ class LearnedRounding:
         self.variable = new_variable(add_weight, "up", share.astype(np.float32), trainable=True)
 
     def whole(self, slope: Any = None) -> Any:
-        """The integers; with a slope, what lies between them while they are learned."""
+        """Return the integers; with a slope, the values between them that are used during training."""
         up = ops.clip(ops.convert_to_tensor(self.variable), 0.0, 1.0)
         between = ops.cast(up >= 0.5, "float32") if slope is None else soft_round(up, slope)
         return ops.convert_to_tensor(self.lower) + between
 
     def learned(self) -> tuple[Array, QuantParams]:
-        """The weights, and the parameters that hold them exactly."""
+        """Return the weights, and the parameters that represent them exactly."""
         params = self.quantizer.params(self.constant.value)
         scales, _ = params.along(self.lower.ndim)
         return (array_of(self.whole()) * scales).astype(np.float32), params
@@ -97,7 +98,7 @@ class LearnedRounding:
 
 @dataclass
 class BlockPass(ForwardPass):
-    """A forward pass with learned roundings; while training, a random part of the activations stays as it is."""
+    """A forward pass with learned roundings; during training, a random part of the activations is not rounded."""
 
     roundings: Mapping[Use, LearnedRounding] = field(default_factory=dict)
     seeds: Any = None
@@ -129,12 +130,12 @@ class BlockPass(ForwardPass):
         return made.at(ops.where(dropped, k, made.whole))
 
     def _by_kernel(self, op: Op, operands: Sequence[Any]) -> Any:
-        """Kernels compute with whole numbers only."""
+        """During training there is no kernel to call: kernels take whole numbers only."""
         return None if self.training else super()._by_kernel(op, operands)
 
 
 class BlockModel(keras.Model):  # type: ignore[misc]  # Keras has no types
-    """The block; its loss is the error of its outputs beside that before training."""
+    """A block as a Keras model; its loss is the error of its outputs relative to the error before training."""
 
     def __init__(self, blueprint: Blueprint, seed: int) -> None:
         super().__init__(name="block")
@@ -162,12 +163,12 @@ class BlockModel(keras.Model):  # type: ignore[misc]  # Keras has no types
         return self.error(y, y_pred) / self.before
 
     def error(self, wanted: Sequence[Any], found: Sequence[Any]) -> Any:
-        """The relative error of all outputs together."""
+        """Return the relative error, averaged over the outputs."""
         return sum(relative_error(f, w) for f, w in zip(found, wanted, strict=True)) / len(wanted)
 
 
 class _Roundings:
-    """The roundings of a block by use. All other constants but biases of its layers stay as they are."""
+    """The roundings of a block by use. Of the other constants, only the biases of its layers are trained."""
 
     def __init__(self, graph: FakeQuantGraph, add_weight: Any) -> None:
         plan, specs = graph.blueprint.plan, graph.blueprint.specs
@@ -186,7 +187,7 @@ class _Roundings:
 
 
 class BlockTraining:
-    """Trains the only graph of `plan`, a part of that of `planned`."""
+    """Trains the graph of `plan`, which is a part of the graph of `planned`."""
 
     def __init__(self, planned: Planned, plan: Plan, request: Request, seed: int) -> None:
         settings = QuantSettings(weight_scales="learned")
@@ -194,7 +195,7 @@ class BlockTraining:
         self.model, self.rng = BlockModel(blueprint, seed), np.random.default_rng(seed)
 
     def run(self, data: BlockData, checked: BlockData, steps: int, batch: int) -> LearnedBlock | None:
-        """What was learned; None if that is no gain on samples to check it by, which are not learned from."""
+        """Train, and return what was learned; None if that is no gain on the `checked` samples."""
         model, count = self.model, len(data.wanted)
         size = min(batch, count) if model.graph.takes_any_batch else 1
         before = self._error(checked, size)
@@ -228,13 +229,13 @@ class BlockTraining:
             order = order[size:]
 
     def _mixed(self, quantized: Array, exact: Array) -> Array:
-        """Values of both models, at random."""
+        """Return a random mix of the values in the quantized and in the float model."""
         if quantized.dtype.kind != "f":
             return quantized
         return np.where(self.rng.random(quantized.shape, np.float32) < DROPPED, exact, quantized)
 
     def _error(self, data: BlockData, size: int) -> float:
-        """The error of the block as it would be deployed."""
+        """Return the error of the block as it would be deployed."""
         total, every = 0.0, range(len(data.wanted))
         for start in range(0, len(every), size):
             part = every[start : start + size]
@@ -253,7 +254,7 @@ class BlockTraining:
 
 
 def _slope(done: float) -> float:
-    """How much of a step the riser between two integers takes, after this share of the steps until all have settled."""
+    """Return the width of the transition between integers; `done` is the share of the steps until all have settled."""
     return LAST_SLOPE + (FIRST_SLOPE - LAST_SLOPE) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
 
 

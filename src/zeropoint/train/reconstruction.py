@@ -1,10 +1,10 @@
-"""Reconstruction: block after block, roundings and scales are learned so that it computes what the float block does.
+"""Block reconstruction: roundings and scales are learned block by block, to reproduce the outputs of the float block.
 
-A block is a stretch of the graph that few tensors lead into and out of: a residual block, an attention block, a pair of
-layers of a plain chain. It is given what the quantized blocks before it really produce, and learns the float model's
-values behind it (AdaRound, BRECQ, QDrop). No labels are needed, and few samples, because a block has many values.
+A block is a part of the graph that few tensors enter and leave: a residual block, an attention block, two layers of a
+plain chain. Its inputs are what the quantized blocks before it produce, and it learns the float model's values at its
+outputs (AdaRound, BRECQ, QDrop). That needs no labels, and few samples, because a block outputs many values.
 
-This module finds the blocks and runs the samples; Keras is imported where blocks are trained (`block_training`).
+This module finds the blocks and runs the samples; `block_training`, which imports Keras, trains them.
 """
 
 from __future__ import annotations
@@ -32,33 +32,34 @@ from ..sources.ports import Row, entry
 from . import require_keras
 
 FEWEST_LAYERS, MOST_LAYERS = 2, 8
-"""Layers of a block: it ends where the fewest tensors lead on."""
+"""The minimum and maximum number of layers in a block. Between them, it ends where the fewest tensors leave it."""
 
 MOST_BYTES = 1 << 29
-"""Of what is held of all samples around a block."""
+"""Memory limit for the inputs and outputs of a block over all samples."""
 
 MOST_MACS = 4e12
-"""Multiply-accumulates that go into learning all blocks, backward passes included, and again into the whole."""
+"""Multiply-accumulates for learning all blocks, including backward passes, and the same again for the whole graph."""
 
 STEPS, BATCHES = (250, 500), (32, 16, 8)
-"""The fewest and most steps for each block, and the samples of one, as many as that work allows."""
+"""The minimum and maximum number of training steps for each block, and possible batch sizes: the largest that the work
+allows."""
 
 CHECKED_EVERY = 8
-"""One in so many samples is not learned from: a block that does not gain on these stays as it was."""
+"""One in this many samples is kept for checking: a block that does not improve on these stays as it was."""
 
 MIXTURES = 4
-"""For each sample so many mixtures of two. What the float model makes of them is known, so that there is more to learn
-from than the few samples there are (mixup, without labels)."""
+"""Number of mixtures of two samples to add for each sample. The float model tells the wanted outputs, so there is more
+to learn from than the few samples (mixup, without labels)."""
 
 
 def require_learning() -> None:
-    """Raise unless Keras is there to learn with."""
+    """Raise if Keras is not installed."""
     require_keras("max effort")
 
 
 @dataclass(frozen=True)
 class Block:
-    """Ops that follow on each other; the tensors that they read from before, and those that they are judged by."""
+    """Consecutive ops, the tensors that they read from earlier ops, and the outputs that they are judged by."""
 
     ops: tuple[Op, ...]
     inputs: tuple[Tensor, ...]
@@ -67,7 +68,7 @@ class Block:
 
 @dataclass(frozen=True)
 class BlockData:
-    """By sample, what a block reads in the quantized and in the float model, and what it should make of that."""
+    """For each sample, the inputs of a block in the quantized and in the float model, and the wanted outputs."""
 
     quantized: list[list[Array]]
     exact: list[list[Array]]
@@ -76,7 +77,7 @@ class BlockData:
 
 @dataclass(frozen=True)
 class Learned:
-    """The plans after reconstruction; how many blocks there are, and how many were changed."""
+    """The plans after reconstruction, how many blocks there are, and how many were changed."""
 
     planned: Planned
     changed: int
@@ -85,7 +86,7 @@ class Learned:
 
 
 def blocks_of(graph: Graph, ops: Mapping[str, OpSpec]) -> list[Block]:
-    """The blocks that hold layers. Each ends, after two layers and before nine, where the fewest tensors lead on."""
+    """Return the blocks that contain layers. Each ends, after 2 to 8 layers, where the fewest tensors leave it."""
     is_layer = [(spec := ops.get(op.kind)) is not None and spec.layout is not None for op in graph.ops]
     leading = _leading_on(graph)
     found, start = [], 0
@@ -105,12 +106,12 @@ def blocks_of(graph: Graph, ops: Mapping[str, OpSpec]) -> list[Block]:
 
 
 def whole_of(graph: Graph, ops: Mapping[str, OpSpec]) -> Block:
-    """The whole graph as one block."""
+    """Return the whole graph as one block."""
     return _block(graph, 0, len(graph.ops), ops)
 
 
 def _leading_on(graph: Graph) -> list[int]:
-    """Before each op and behind the last, how many tensors are read later that were made earlier."""
+    """Return, before each op and after the last, how many tensors made earlier are read later."""
     made = dict.fromkeys(graph.inputs, 0) | {t: k + 1 for k, op in enumerate(graph.ops) for t in op.outputs}
     last = {t: k for k, op in enumerate(graph.ops) for t in op.inputs if t is not None}
     changes = np.zeros(len(graph.ops) + 2, int)
@@ -138,8 +139,8 @@ def _block(graph: Graph, start: int, stop: int, ops: Mapping[str, OpSpec]) -> Bl
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Learns on the samples of `refiner`, which may not be one sequence, and is checked on others. `seed` decides which
-    samples make a batch, how they are mixed, and what of the rounding of activations is dropped."""
+    """Learns from the samples of `refiner`, which must not be a sequence, and is checked on others. `seed` determines
+    the batches, how samples are mixed, and which activations are not rounded."""
 
     refiner: Refiner
     checked: Sequence[Row]
@@ -151,9 +152,9 @@ class Reconstruction:
         return self.refiner.request
 
     def of(self, planned: Planned) -> Learned:
-        """The plans with what was learned; their weights need not be refined. Each block starts from weights that are
-        rounded with compensation for what the blocks before it really produce. Interrupted, the others keep these.
-        In the end all blocks go on learning together."""
+        """Return the plans with what was learned. Their weights need not be refined before: each block starts from
+        weights rounded with compensation, given what the blocks before it produce. If interrupted, the remaining blocks
+        keep those weights. Finally all blocks are trained together."""
         require_learning()
         graph = entry(planned.model).graph
         plan = next((p for p in planned.plans if p.graph is graph), None)
@@ -176,7 +177,7 @@ class Reconstruction:
         return Learned(replace(planned, plans=plans), changed, len(parts), interrupted)
 
     def learned_plan(self, planned: Planned, plan: Plan, block: Block) -> Plan:
-        """The plan with what this block learned; itself if that is no gain, or the block cannot be trained through."""
+        """Return the plan with what this block learned; the plan itself if that is no gain or an op has no gradient."""
         from .block_training import BlockTraining
 
         part = replace(plan.graph, ops=list(block.ops), inputs=list(block.inputs), outputs=list(block.outputs))
@@ -199,14 +200,14 @@ class Reconstruction:
 
     @cached_property
     def learned_from(self) -> list[Row]:
-        """The samples, and mixtures of them where all inputs are real numbers."""
+        """The samples, and mixtures of them if all inputs are real numbers."""
         rows, rng = list(self.refiner.samples), np.random.default_rng(self.seed)
         if len(rows) < 2 or any(value.dtype.kind != "f" for value in rows[0]):
             return rows
         return rows + [_mixture(rows, rng) for _ in range(MIXTURES * len(rows))]
 
     def _schedule(self, graph: Graph) -> tuple[int, int]:
-        """How many steps each block learns for, and from how many samples at a time."""
+        """Return the number of training steps for each block, and the batch size."""
         each = 3 * max(1, sum(macs_of(op, self.request.ops) for op in graph.ops))
         fewest, most = STEPS
         batch = next((b for b in BATCHES if b * fewest * each <= MOST_MACS), BATCHES[-1])
@@ -223,13 +224,13 @@ class Reconstruction:
 
 
 def _mixture(rows: Sequence[Row], rng: np.random.Generator) -> Row:
-    """Somewhere between two of the samples."""
+    """Return a random point between two of the samples."""
     (one, other), share = rng.choice(len(rows), 2, replace=False), np.float32(rng.random())
     return tuple(share * a + (1 - share) * b for a, b in zip(rows[one], rows[other], strict=True))
 
 
 def _values(model: Model, graph: Graph, tensors: Sequence[Tensor], rows: Sequence[Row]) -> list[list[Array]]:
-    """By sample, the real numbers of some tensors."""
+    """Return the real values of some tensors, by sample."""
     made = [t for t in tensors if t not in graph.inputs]
     runner = Runner.exposing(model, graph, made) if made else None
     found = []
@@ -240,7 +241,7 @@ def _values(model: Model, graph: Graph, tensors: Sequence[Tensor], rows: Sequenc
 
 
 def _twin(made: CarriedOut, tensor: Tensor) -> Tensor:
-    """What a tensor became, as the op that makes it leaves it."""
+    """Return the tensor of the quantized model that corresponds to a tensor, as the op that produces it leaves it."""
     for op, twin in made.twins.items():
         if tensor in op.outputs:
             return twin.outputs[op.outputs.index(tensor)]
@@ -248,7 +249,7 @@ def _twin(made: CarriedOut, tensor: Tensor) -> Tensor:
 
 
 def _held_still(plan: Plan, block: Block) -> Iterator[Group]:
-    """The groups of the plan; those that something before the block has its numbers in are fixed."""
+    """Yield the groups of the plan; those that hold tensors from before the block are fixed."""
     place = {op: k for k, op in enumerate(plan.graph.ops)}
     maker = {t: place[op] for op in plan.graph.ops for t in op.outputs}
     start, stop = place[block.ops[0]], place[block.ops[-1]]
