@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .tuning.tune import SearchSettings as SearchSettings
     from .tuning.tune import tune as tune
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # The module of each public name. They are imported on first use, so that `import zeropoint` is almost free.
 _HOMES = {
