@@ -76,6 +76,40 @@ def test_probabilities_below_the_kernels_steps_stay_float(mode: str) -> None:
     assert worst(outputs_of(model, samples), outputs_of(made.model, samples)) <= 0.01
 
 
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+@pytest.mark.parametrize("least", [-26, -80])
+def test_what_probabilities_below_the_kernels_steps_are_of_is_not_cut_off(least: float, mode: str) -> None:
+    """Kernels make the same of -80 as of -11, a sigmoid that stays float does not: its input has to keep its range."""
+    net = Net()
+    scaled = net("MUL", [net.input(1, 32), np.float32([0.5])])
+    model = net.model(net("MUL", [net("LOGISTIC", [scaled]), np.float32([1e9])]))
+    samples = [(np.linspace(2 * least, 2 * least + 8, 32, dtype=np.float32)[None] - k,) for k in range(4)]
+    made = zeropoint.quantize(model, mode, data=samples, effort="quick", target="integer")
+    (read,) = (t for t in made.model.main.tensors if t.name == scaled.name)
+    assert read.params is not None
+    assert read.params.range()[0] <= least
+    for kernels in ("delegate", "optimized", "reference"):
+        assert worst(outputs_of(model, samples), outputs_of(made.model, samples, kernels)) <= 0.15
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+@pytest.mark.parametrize(("kind", "size"), [("LOGISTIC", -26.0), ("TANH", 1e-11)])
+def test_bounded_functions_in_float_do_not_wrap(kind: str, size: float, mode: str) -> None:
+    """Whatever was measured, other inputs give results of up to 1. In steps that fit the measured ones, these are more
+    than 2**31, and LiteRT's QUANTIZE wraps: who reads them stays float, as larger steps would leave nothing of them."""
+    net = Net()
+    x = net.input(1, 32)
+    bounded = net(kind, [net("MUL", [x, np.float32([0.5])])])
+    model = net.model(net("RESHAPE", [bounded, np.int32([32])], (32,), newShape=(32,)))
+    samples = [(np.linspace(2 * size, 2.2 * size, 32, dtype=np.float32)[None],)] * 2
+    made = zeropoint.quantize(model, mode, data=samples, effort="quick", target="integer")
+    reasons = {skipped.op.kind: skipped.reason for skipped in made.skipped}
+    assert "wraps beyond" in reasons["RESHAPE"]
+    for kernels in ("delegate", "optimized", "reference"):
+        assert worst(outputs_of(model, samples), outputs_of(made.model, samples, kernels)) <= 0.1
+        assert outputs_of(made.model, [(np.full((1, 32), size / 5, np.float32),)], kernels)[0].min() >= 0
+
+
 def test_tables_are_fine_enough_for_all_that_was_measured() -> None:
     """Of x * gelu(x), cut off at 1, only inputs up to 1.1 count; but the kernel of GELU gets all of them, in the scale
     that x has beside 100: the points of its table are 0.4 apart, and the last one is cut off."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,45 +21,70 @@ WRAPS = 2.0**31
 SLACK = 1.01
 
 
-def overflowing_uses(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[tuple[Use, float]]:
-    """Yield uses where floats are quantized with too small a scale, with the factor by which it must grow."""
-    reach = _reach(plan, ops)
+@dataclass(frozen=True)
+class Overflow:
+    """A use where floats are quantized with too small a scale, and the factor by which it must grow.
+
+    `is_noise` says whether the range that was measured is below what rounding alone makes of the floats.
+    """
+
+    use: Use
+    factor: float
+    is_noise: bool
+
+
+@dataclass(frozen=True)
+class Magnitude:
+    """How large floats can become, as far as it follows from the integers they are computed from, and how much rounding
+    these can change them."""
+
+    reach: float = 0.0
+    noise: float = 0.0
+
+
+def overflowing_uses(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Overflow]:
+    """Yield uses where floats are quantized with too small a scale."""
+    magnitudes = _magnitudes(plan, ops)
     for use, params in plan.wanted.items():
         if use.tensor.data is None and use.tensor not in plan.stored:
-            factor = reach.get(use.tensor, 0.0) / (params.scale * WRAPS)
+            found = magnitudes.get(use.tensor, Magnitude())
+            factor = found.reach / (params.scale * WRAPS)
             if factor >= 1:
-                yield use, SLACK * factor
+                yield Overflow(use, SLACK * factor, max(map(abs, params.range())) <= found.noise)
 
 
 def with_room_in_outputs(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
     """Return `plan` with output scales for which no float overflows that a caller gets as an integer."""
-    reach, outputs = _reach(plan, ops), dict(plan.outputs)
+    magnitudes, outputs = _magnitudes(plan, ops), dict(plan.outputs)
     for tensor, params in plan.outputs.items():
-        least = 0.0 if tensor in plan.stored else SLACK * reach.get(tensor, 0.0) / WRAPS
+        least = 0.0 if tensor in plan.stored else SLACK * magnitudes.get(tensor, Magnitude()).reach / WRAPS
         outputs[tensor] = replace(params, scales=(max(least, params.scale),))
     return replace(plan, outputs=outputs)
 
 
-def _reach(plan: Plan, ops: Mapping[str, OpSpec]) -> dict[Tensor, float]:
-    """Return the largest magnitude that floats can have, as far as it follows from the integers they are computed
-    from."""
-    found: dict[Tensor, float] = {}
+def _magnitudes(plan: Plan, ops: Mapping[str, OpSpec]) -> dict[Tensor, Magnitude]:
+    found: dict[Tensor, Magnitude] = {}
     for op in plan.graph.ops:
         rule = None if op in plan.schemes or op.kind not in ops else _rule(ops[op.kind])
         if rule is not None:
-            found[op.outputs[0]] = rule([_greatest(t, plan, found) for t in ops[op.kind].read_activations(op)])
+            read = [_magnitude(t, plan, found) for t in ops[op.kind].read_activations(op)]
+            reach = rule([m.reach for m in read])
+            found[op.outputs[0]] = Magnitude(reach, rule([m.reach + m.noise for m in read]) - reach)
     return found
 
 
-def _greatest(tensor: Tensor, plan: Plan, found: Mapping[Tensor, float]) -> float:
+def _magnitude(tensor: Tensor, plan: Plan, found: Mapping[Tensor, Magnitude]) -> Magnitude:
     if tensor.data is not None:
-        return float(np.abs(tensor.data).max(initial=0.0))
+        return Magnitude(float(np.abs(tensor.data).max(initial=0.0)))
     stored = plan.stored.get(tensor)
-    return found.get(tensor, 0.0) if stored is None else max(map(abs, stored.range()))
+    return found.get(tensor, Magnitude()) if stored is None else Magnitude(max(map(abs, stored.range())), stored.scale)
 
 
 def _rule(spec: OpSpec) -> Callable[[list[float]], float] | None:
     """Return the function from the magnitudes of an op's inputs to that of its output; None if there is none."""
+    if spec.fixed:
+        bound = max(abs(end) for dtype, fixed in spec.fixed.items() for end in fixed.params(dtype).range())
+        return lambda _: bound
     if spec.rescale is Rescale.SQUARE:
         return lambda read: sum(read) ** 2
     if spec.traits & (Trait.ADDS | Trait.SUBTRACTS):

@@ -38,6 +38,7 @@ BEYOND = 2.0
 """Results may exceed a range that a kernel fixes by at most this factor: more is clipping, not rounding."""
 
 TOO_FINE = "its output's scale is too small beside those of its inputs for the kernel"
+WRAPS = "LiteRT quantizes what it reads, and wraps beyond 2**31 steps: larger ones would leave nothing of it"
 
 
 def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
@@ -99,7 +100,7 @@ def settle(plan: Plan, ops: Mapping[str, OpSpec]) -> tuple[Plan, tuple[Skipped, 
     for _ in range(MOST_WIDENINGS):
         plan = derive(plan, ops)
         too_fine = list(_too_fine(plan, ops))
-        refused = (*_refusals(plan, ops), *(Skipped(f.op, TOO_FINE, "scale") for f in too_fine if f.is_lost(ops)))
+        refused = (*_refusals(plan, ops), *(found.skipped() for found in too_fine if found.is_lost()))
         if refused or not too_fine:
             return plan, refused
         groups = {node: k for k, group in enumerate(plan.groups) for node in group.nodes}
@@ -116,7 +117,7 @@ def settle(plan: Plan, ops: Mapping[str, OpSpec]) -> tuple[Plan, tuple[Skipped, 
         if not repairs:
             break
         plan = replace(plan, groups=tuple(changed), repairs=(*plan.repairs, *repairs))
-    return plan, tuple(Skipped(found.op, TOO_FINE, "scale") for found in _too_fine(plan, ops))
+    return plan, tuple(found.skipped() for found in _too_fine(plan, ops))
 
 
 def _refusals(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Skipped]:
@@ -211,25 +212,29 @@ class _TooFine:
 
     op: Op
     node: Node
+    bits: int
     factor: float
+    is_noise: bool
 
-    def is_lost(self, ops: Mapping[str, OpSpec]) -> bool:
-        """Whether hardly a step would remain for its values. The result of layers with weights on so little is
-        noise."""
-        if isinstance(self.node, Use) or ops[self.op.kind].weight_slots:
-            return False
-        return self.factor * FEWEST_STEPS > 2.0**self.node.dtype.bits
+    def is_lost(self) -> bool:
+        """Whether hardly a step would remain for its values, and these are not noise anyway."""
+        return not self.is_noise and self.factor * FEWEST_STEPS > 2.0**self.bits
+
+    def skipped(self) -> Skipped:
+        return Skipped(self.op, WRAPS if isinstance(self.node, Use) else TOO_FINE, "scale")
 
 
 def _too_fine(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[_TooFine]:
     for op, scheme in plan.schemes.items():
-        held = plan.stored.get(op.outputs[0]) if op.outputs else None
-        if held is None or scheme.activations is None or ops[op.kind].rescale in (Rescale.NONE, Rescale.ROOT):
+        spec, dtype, held = ops[op.kind], scheme.activations, plan.stored.get(op.outputs[0]) if op.outputs else None
+        if held is None or dtype is None or spec.rescale in (Rescale.NONE, Rescale.ROOT):
             continue
-        excess = _excess(op, ops[op.kind], plan.wanted, held)
+        excess = _excess(op, spec, plan.wanted, held)
         if excess >= 1:
-            yield _TooFine(op, Held(op.outputs[0], scheme.activations), 1.01 * excess)
-    yield from (_TooFine(use.op, use, factor) for use, factor in overflowing_uses(plan, ops))
+            is_noise = bool(spec.weight_slots)  # what layers with weights make of so little
+            yield _TooFine(op, Held(op.outputs[0], dtype), dtype.bits, 1.01 * excess, is_noise)
+    for found in overflowing_uses(plan, ops):
+        yield _TooFine(found.use.op, found.use, plan.wanted[found.use].dtype.bits, found.factor, found.is_noise)
 
 
 def _excess(op: Op, spec: OpSpec, wanted: Mapping[Use, QuantParams], held: QuantParams) -> float:

@@ -194,7 +194,7 @@ def saturation(
         dtype = None if held is None else held.activations
         if held is None or dtype is None or uses.is_output(tensor) or not ranges.knows(tensor):
             continue
-        ends = _common_ends(tensor, uses, ops, dtype)
+        ends = _common_ends([use.op for use in uses.readers(tensor)], schemes, ops, dtype)
         if ends is not None:
             limits = {tensor: ends}
         else:
@@ -274,12 +274,17 @@ def _curve_limits(tensor: Tensor, known: Sequence[Curve], ranges: TensorRanges, 
     return curve.limits(seen, scheme.activations.bits, symmetric=scheme.symmetric)
 
 
-def _common_ends(tensor: Tensor, uses: Uses, ops: Mapping[str, OpSpec], dtype: DType) -> Bounds | None:
-    """Return the bounds beyond which none of its readers changes any more, if all of them saturate."""
-    rows = [ops.get(use.op.kind) for use in uses.readers(tensor)]
-    ends = [row.saturates.get(dtype) for row in rows if row is not None]
-    intervals = [interval for interval in ends if interval is not None]
-    if not intervals or len(intervals) < len(rows):
+def _common_ends(
+    readers: Sequence[Op], schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec], dtype: DType
+) -> Bounds | None:
+    """Return the bounds beyond which the results of no reader change any more, if all of them saturate.
+
+    Those of a sigmoid follow from the fixed steps of its integers. One that stays float, because all of its results are
+    below 1e-30 for example, tells more of its inputs apart.
+    """
+    rows = [ops[op.kind] for op in readers if op.kind in ops and (op in schemes or not ops[op.kind].fixed)]
+    intervals = [ends for row in rows if (ends := row.saturates.get(dtype)) is not None]
+    if not intervals or len(intervals) < len(readers):
         return None
     return min(low for low, _ in intervals), max(high for _, high in intervals)
 
