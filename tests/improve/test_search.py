@@ -14,6 +14,7 @@ from zeropoint.bench.errors import ErrorSum, JudgedError
 from zeropoint.improve import search as search_module
 from zeropoint.improve.candidate import Step
 from zeropoint.improve.gptq import Refiner
+from zeropoint.improve.rounding_steps import learning_split
 from zeropoint.improve.search import StepSearch, Trials, judged_samples
 from zeropoint.recipe import Effort
 
@@ -66,6 +67,8 @@ class Samples:
     is_unseen: bool = False
     judged_count: int = 24
     rows: tuple[int, ...] = ()
+    judged_rows: tuple[int, ...] = ()
+    in_sequence: bool = False
     ops: Mapping[str, object] = field(default_factory=dict)
     entry: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(graph=SimpleNamespace(ops=[])))
 
@@ -109,6 +112,64 @@ def test_more_effort_never_ends_worse_on_held_back_samples(monkeypatch, versions
     assert search.best(FIRST).candidate is versions[wanted]
     names = [trial.what for trial in search.trials]
     assert names == ["standard", *(f"{effort}, {effort} effort" for effort in list(versions)[1:])]
+
+
+@dataclass(frozen=True)
+class NumberedSamples(Samples):
+    """A bench of samples by number; every version has an error for each."""
+
+    unseen_rows: tuple[int, ...] = (0, 1, 2, 3)
+    rows: tuple[int, ...] = tuple(range(4, 36))
+    judged_rows: tuple[int, ...] = tuple(range(4, 20))
+
+    def judged(self, version, at_once=False):  # noqa: ARG002 - as a bench has it
+        return noisy([version(row) for row in self.judged_rows])
+
+    def on(self, rows):
+        return replace(self, judged_rows=tuple(rows))
+
+
+def errors_of(held_back: Sequence[float], checked: float, others: float = 1.0) -> SimpleNamespace:
+    """A candidate with these errors on samples that are held back, one in eight others, and all others."""
+    samples = NumberedSamples()
+    by_row = dict.fromkeys(samples.rows, others) | dict.fromkeys(learning_split(samples).checked, checked)
+    by_row |= dict(zip(samples.unseen_rows, held_back, strict=True))
+    made = SimpleNamespace(model=lambda: by_row.__getitem__, request=SimpleNamespace(chooses_ranges=False))
+    made.in_8_bits = made.unrefined = made.in_asked_bits = lambda: made
+    return made
+
+
+@pytest.mark.parametrize(
+    ("held_back", "checked", "kept"),
+    [
+        ([0.7, 0.7, 1.3, 1.2], 1.0, False),  # those held back alone do not tell this gain from chance
+        ([0.7, 0.7, 1.3, 1.2], 0.8, True),  # with the others that were not learned from, they do
+        ([1.1, 1.1, 1.1, 1.1], 0.5, False),  # but those held back must not find it worse
+        ([1.0, 1.0, 1.0, 1.0], 1.0, False),  # what it learned from does not count, however good it is
+    ],
+)
+def test_what_was_learned_is_judged_by_all_samples_that_it_was_not_learned_from(monkeypatch, held_back, checked, kept):
+    high, learned = errors_of([1.0, 1.0, 1.0, 1.001], 1.0), errors_of(held_back, checked, others=0.001)
+    monkeypatch.setattr(search_module, "STEPS", proposing(high=high, max=learned))
+    search = StepSearch(NumberedSamples(), "max")
+    assert search.best(errors_of([9.0] * 4, 9.0, 9.0)).candidate is (learned if kept else high)
+
+
+@pytest.mark.parametrize(
+    ("count", "held_back", "checked"), [(175, 25, 21), (175, 0, 43), (40, 0, 10), (9, 1, 9), (7, 0, 7)]
+)
+def test_what_is_learned_is_checked_on_samples_that_weights_are_not_rounded_for(count, held_back, checked):
+    """Unless there are too few for that."""
+    samples = Samples(tuple(range(held_back)), rows=tuple(range(100, 100 + count)))
+    samples = replace(samples, judged_rows=samples.rows[: max(24, min(64, 4 * count // 10))])
+    split = learning_split(samples)
+    assert len(split.checked) == checked
+    if checked < count:
+        assert sorted([*split.learned, *split.checked]) == list(samples.rows)
+        assert set(split.checked) <= set(samples.judged_rows)
+    else:
+        assert split.learned == split.checked == samples.rows
+    assert learning_split(replace(samples, in_sequence=True)).learned == samples.rows
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,9 @@ vectors. Models that need more work are skipped; so are fewer samples, because t
 WIDENED = 4, 16
 WIDENING_MACS: Mapping[Effort, float] = {"standard": 1e11, "high": 1e12}
 """The minimum and maximum number of samples for measuring what few bits cost each layer, and the work allowed."""
+
+CHECKED_EVERY = 8
+"""One in this many samples is not learned from, but kept for checking blocks; two if none are held back."""
 
 
 def _refiner(lab: Lab, best: Candidate, used: Sequence[Row], *, is_wide: bool) -> Refiner:
@@ -139,23 +142,36 @@ def require_learning() -> None:
     train_blocks.require_learning()
 
 
+@dataclass(frozen=True)
+class LearningSplit:
+    """The samples that max effort learns from, and those that its blocks are checked on; if few, the same."""
+
+    learned: Sequence[Row]
+    checked: Sequence[Row]
+
+
+def learning_split(bench: Bench) -> LearningSplit:
+    """Return how the samples in memory are used. Those for checking are among the samples that judge: no effort rounds
+    weights on these if there are enough others, so what was learned and what was not are compared on equal terms."""
+    rows, judged = bench.rows, len(bench.judged_rows)
+    count = len(rows) * (1 if bench.unseen_rows else 2) // CHECKED_EVERY
+    if count < 2 or bench.in_sequence:
+        return LearningSplit(rows, rows)
+    places = range(0, judged, max(1, judged // count))[:count]
+    return LearningSplit([row for k, row in enumerate(rows) if k not in places], [rows[k] for k in places])
+
+
 def reconstruction(lab: Lab, best: Candidate) -> Proposals:
     """Propose weight roundings and activation ranges learned block by block, on all samples that are not held back."""
     from ..train import reconstruction as train_blocks  # needs Keras
 
-    rows, judged = lab.bench.rows, len(lab.bench.judged_rows)
-    # Without held-back samples, and if there are enough others, do not learn from the samples that judge.
-    used = rows[judged:] if not lab.bench.unseen_rows and len(rows) - judged >= REFINED[0] else rows
     if lab.bench.in_sequence:
         lab.notes.append("max effort gave nothing: samples are one sequence, and blocks learn from single ones")
         return
     request = best.request if best.request.effort == "quick" else replace(best.request, effort="max")
-    # Blocks are checked on samples that the weights were not rounded on either: on those, the error would be too low.
-    checked = used[:: train_blocks.CHECKED_EVERY] if len(used) >= 2 * train_blocks.CHECKED_EVERY else used
-    learned = [row for k, row in enumerate(used) if k % train_blocks.CHECKED_EVERY] if checked is not used else used
-    refiner = Refiner(best.prepared.model, request, learned, no_progress, VECTORS["high"], refits=best.refits)
-    plain = replace(best, refined=None)
-    found = train_blocks.Reconstruction(refiner, checked, lab.stage, request.seed).of(plain.planned)
+    split, plain = learning_split(lab.bench), replace(best, refined=None)
+    refiner = Refiner(best.prepared.model, request, split.learned, no_progress, VECTORS["high"], refits=best.refits)
+    found = train_blocks.Reconstruction(refiner, split.checked, lab.stage, request.seed).of(plain.planned)
     if found.changed:
         yield replace(best, refined=found.planned, learned=found.changed)
     stopped = "interrupted; " if found.interrupted else ""

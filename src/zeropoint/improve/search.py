@@ -16,6 +16,7 @@ from ..bench.errors import decibels
 from ..ops.execution import macs_of
 from ..recipe import EFFORTS, Effort, reaches
 from .candidate import Candidate, Lab, ProposalOutcome, Proposals, Stage, Step, no_progress
+from .rounding_steps import learning_split
 from .steps import STEPS
 
 MOST_JUDGED, JUDGED_SHARE = 64, 0.4
@@ -92,8 +93,7 @@ class StepSearch:
         found = self._stepped(effort, steps, judge, Found(start, judged, below.gains))
         if found.judged is None or not found.judged.beats(known):
             return below
-        unseen = self.bench.unseen_rows
-        if unseen and judge is self.bench:
+        if unseen := self.bench.unseen_rows:
             others = self.bench.on(unseen)
             errors = [others.error(one.candidate.model()) for one in (below, found)]
             if errors[0] < errors[1]:
@@ -103,11 +103,10 @@ class StepSearch:
         return found
 
     def _judge(self, effort: Effort) -> Bench:
-        """Return the bench for judging: max effort learns from all samples except those held back, so only these can
-        judge."""
+        """Return the bench for judging. What max effort learns is judged by all samples that it does not learn from:
+        those held back are too few to tell a gain of a decibel from chance."""
         if effort == "max":
-            unseen = self.bench.unseen_rows
-            return self.bench.on(unseen) if unseen else self.bench
+            return self.bench.on([*self.bench.unseen_rows, *learning_split(self.bench).checked])
         count = judged_samples(self.bench, effort)
         return self.bench if count == self.bench.judged_count else self.bench.judging(count)
 
@@ -125,7 +124,8 @@ class StepSearch:
         first = before.candidate.in_8_bits() if step.activations else before.candidate
         in_other_bits, is_known = first is not before.candidate, before.judged is not None
         judged = judge.judged(first.model()) if in_other_bits and is_known else before.judged
-        trials = Trials(judge, first, judged, step.presumed and not in_other_bits)
+        # First looks save runs, which are nothing beside what it takes to learn.
+        trials = Trials(judge, first, judged, step.presumed and not in_other_bits, at_once=lab.effort == "max")
         trials.run(step.propose(replace(lab, error=Found(first, judged).error), first))
         if trials.reached == math.inf and is_known:
             return before
@@ -157,7 +157,8 @@ class Trials:
     """The best of several candidates on the samples of `judge`, and the smallest error that any has reached.
 
     Another candidate must be better than the best so far by more than chance. If they are `presumed` to be better than
-    the first, the best of them only must not be worse by more than chance.
+    the first, the best of them only must not be worse by more than chance. All samples decide `at_once`, or the first
+    few of them where these suffice.
     """
 
     judge: Bench
@@ -165,6 +166,7 @@ class Trials:
     judged: Judged | None
     presumed: bool = False
     reached: float = math.inf
+    at_once: bool = False
 
     def __post_init__(self) -> None:
         self.first = self.judged
@@ -178,7 +180,7 @@ class Trials:
         candidate = next(proposals, None)
         while candidate is not None:
             # Where the least of several is taken, these are measured on the same samples.
-            judged = self.judge.judged(candidate.model(), at_once=self.presumed)
+            judged = self.judge.judged(candidate.model(), at_once=self.presumed or self.at_once)
             if self._takes(judged):
                 self.best, self.judged = candidate, judged
             self.reached = min(self.reached, judged.value)

@@ -44,9 +44,6 @@ STEPS, BATCHES = (250, 500), (32, 16, 8)
 """The minimum and maximum number of training steps for each block, and possible batch sizes: the largest that the work
 allows."""
 
-CHECKED_EVERY = 8
-"""One in this many samples is kept for checking: a block that does not improve on these stays as it was."""
-
 MIXTURES = 4
 """Number of mixtures of two samples to add for each sample. The float model tells the wanted outputs, so there is more
 to learn from than the few samples (mixup, without labels)."""
@@ -139,8 +136,9 @@ def _block(graph: Graph, start: int, stop: int, ops: Mapping[str, OpSpec]) -> Bl
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Learns from the samples of `refiner`, which must not be a sequence, and is checked on others. `seed` determines
-    the batches, how samples are mixed, and which activations are not rounded."""
+    """Learns from the samples of `refiner`, which must not be a sequence, and is checked on others: a block that does
+    not improve on these stays as it was. `seed` determines the batches, how samples are mixed, and which activations
+    are not rounded."""
 
     refiner: Refiner
     checked: Sequence[Row]
