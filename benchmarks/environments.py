@@ -1,6 +1,7 @@
 """Environments for tools that need other versions of packages than ours: one virtual environment for each.
 
-`python -m benchmarks.environments FOLDER [mct nncf]`, then `python -m benchmarks ... --environments FOLDER`
+`python -m benchmarks.environments FOLDER [mct nncf tfmot]`, then `python -m benchmarks ... --environments FOLDER`
+(tfmot: `python -m benchmarks.training ... --environments FOLDER`)
 
 Environments that are there and work are kept. The exit code is 1 if a tool cannot be had; the reason is printed, and
 its rows will say that it has no environment.
@@ -42,6 +43,11 @@ ENVIRONMENTS: Mapping[str, Environment] = {
         ("nncf==3.4.0", "openvino==2026.4.1"),
         ("3.11", "3.12", "3.13", "3.10"),
         "import nncf, openvino; nncf.quantize, openvino.convert_model",
+    ),
+    "tfmot": Environment(
+        ("tensorflow-model-optimization==0.8.0", "tensorflow==2.15.1", "tf_keras==2.15.1"),
+        ("3.11", "3.10"),
+        "import tensorflow_model_optimization as t; t.quantization.keras.quantize_model",
     ),
 }
 

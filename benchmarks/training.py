@@ -3,7 +3,9 @@
 `KERAS_BACKEND=tensorflow python -m benchmarks.training --zoo ../shared/zoo [--only NAME] [--seeds 3] [-o results.json]`
 
 Scores are of the exported models in LiteRT; all have the float model for a teacher. `resnet8` trains on 5,000 labelled
-images, `kws` on the 500 labelled samples of its calibration set, `mobilenet` on 200 images without labels.
+images, `kws` on the 500 labelled samples of its calibration set, `mobilenet` on 200 images without labels. With
+`--environments FOLDER` (see `benchmarks.environments`) tfmot trains `resnet8` in 8 bits, too: on the same images, for
+the same steps, with the same teacher.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ import zeropoint
 from zeropoint.recipe import Effort
 from zeropoint.train import Goal, QuantSettings, Schedule, distill, parity, trainable
 
+from .apart import elsewhere
+from .environments import python_of
 from .measure import print_table, take_turns
+from .tfmot import Training, trained
 from .zoo import load_zoo
 
 STEP_GOALS = {"learned ranges": 1.3, "averaged ranges": 1.3, "4-bit weights": 1.4}
@@ -46,6 +51,8 @@ class Case:
     weight_bits: int = 8
     train_bits: str | None = None
     goal_score: float | None = None
+    rivals: bool = False
+    """Whether other tools train it as well."""
 
     @property
     def bits(self) -> Mapping[str, Any]:
@@ -64,7 +71,7 @@ LONG = replace(IMAGES, steps=1500, shift=2, mix=0.5)
 SOUNDS = Schedule(600, 50, held_back=0.1, mix=0.5)
 
 CASES = (
-    Case("resnet8, 8 bits", RESNET8, IMAGES, WITH_LABELS, goal_score=0.877),
+    Case("resnet8, 8 bits", RESNET8, IMAGES, WITH_LABELS, goal_score=0.877, rivals=True),
     Case(
         "resnet8, 4-bit weights, no labels",
         RESNET8,
@@ -96,8 +103,9 @@ def samples_of(case: Case, task: Any, folder: Path) -> list[Any]:
     return pairs if case.goal.is_labelled else [inputs for inputs, _ in pairs]
 
 
-def run_case(case: Case, task: Any, folder: Path, seeds: int) -> dict[str, Any]:
-    """Scores of the float model, of post-training quantization where it has these bits, and of the trained models."""
+def run_case(case: Case, task: Any, folder: Path, seeds: int, tfmot: str | None = None) -> dict[str, Any]:
+    """Scores of the float model, of post-training quantization where it has these bits, and of the trained models;
+    `tfmot` is the Python that has tfmot."""
     samples = samples_of(case, task, folder)
     plain = [sample[0] if case.goal.is_labelled else sample for sample in samples][:200]
     before = {}
@@ -106,6 +114,7 @@ def run_case(case: Case, task: Any, folder: Path, seeds: int) -> dict[str, Any]:
         before[effort] = task.evaluate(zeropoint.to_bytes(made.model))
     runs = [_run(case, task, samples, plain, seed) for seed in range(seeds)]
     scores = [run["score"] for run in runs]
+    others = [_run_tfmot(case, task, samples, seed, tfmot) for seed in range(seeds) if case.rivals and tfmot]
     row = {
         "case": case.name,
         "float": task.float_score,
@@ -115,6 +124,8 @@ def run_case(case: Case, task: Any, folder: Path, seeds: int) -> dict[str, Any]:
         "goal": case.goal_score,
         "steps": case.schedule.steps,
         "runs": runs,
+        "tfmot": statistics.mean(others) if others else None,
+        "tfmot runs": others,
     }
     print(json.dumps(row), flush=True)
     return row
@@ -138,6 +149,13 @@ def _run(case: Case, task: Any, samples: list[Any], plain: list[Any], seed: int)
         "training": str(done.training),
         "parity": str(agreement),
     }
+
+
+def _run_tfmot(case: Case, task: Any, samples: list[Any], seed: int, python: str) -> float:
+    """The score of what tfmot makes of the same network, samples and schedule."""
+    images, labels = (np.stack(column) for column in zip(*((x[0], y) for x, y in samples), strict=True))
+    training = Training(case.schedule.steps, case.schedule.batch, case.schedule.held_back, seed)
+    return float(task.evaluate(elsewhere(python, trained, task.model, images, labels, training)))
 
 
 def trainable_twin(trained: Any) -> Any:
@@ -198,6 +216,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=1, help="how often each case is trained")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--environments", type=Path, help="a folder that `python -m benchmarks.environments` filled")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     tasks = load_zoo(options.zoo)
@@ -207,12 +226,13 @@ def main() -> None:
     def asked(name: str) -> bool:
         return options.only is None or any(name.startswith(part) for part in options.only)
 
-    rows = [run_case(case, tasks[case.task], options.zoo, options.seeds) for case in CASES if asked(case.name)]
+    tfmot = None if options.environments is None else python_of(options.environments, "tfmot")
+    rows = [run_case(case, tasks[case.task], options.zoo, options.seeds, tfmot) for case in CASES if asked(case.name)]
     times = {}
     for name, batch in ((RESNET8, 64), (MOBILENET, 16)):
         if asked(f"time, {name}"):
             times[name] = step_times(tasks[name], batch, options.rounds)
-    header = ("case", "float", *EFFORTS, "trained", "spread", "goal", "how")
+    header = ("case", "float", *EFFORTS, "trained", "spread", "goal", "tfmot", "how")
     print_table(
         header,
         [(row["case"], *(_shown(row.get(k)) for k in header[1:-1]), row["runs"][0]["training"]) for row in rows],

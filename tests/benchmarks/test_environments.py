@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import zeropoint
 from benchmarks import environments
 from benchmarks.apart import Failed, elsewhere
 from benchmarks.environments import Environment, python_of
@@ -18,10 +19,12 @@ from benchmarks.keras2 import rebuilt
 from benchmarks.orders import Order
 from benchmarks.page import write_page
 from benchmarks.rows import Row, origin
+from benchmarks.tfmot import keras_model
 from benchmarks.tools import TOOLS, obstacle
 from benchmarks.zoo import Place
 
 from ..frameworks import keras, unwarned
+from ..nets import Net, normal, outputs_of
 
 
 def add(first: int, second: int) -> int:
@@ -119,6 +122,33 @@ def test_models_that_cannot_be_rebuilt_are_refused(tmp_path):
         Older.Input = library.Input
         with pytest.raises(Failed, match=r"Keras 2.15 has no layer Dense"):
             rebuilt(path, Older)
+
+
+def small_resnet():
+    net = Net()
+    stem = net.conv(net.input(1, 8, 8, 3), normal(4, 3, 3, 3), normal(4, seed=1), activation=1)
+    total = net("ADD", [stem, net.conv(stem, normal(4, 3, 3, 4, seed=2), normal(4, seed=3))], fusedActivationFunction=1)
+    sizes = {"strideW": 8, "strideH": 8, "filterWidth": 8, "filterHeight": 8}
+    flat = net(
+        "RESHAPE", [net("AVERAGE_POOL_2D", [total], (1, 1, 1, 4), padding=1, **sizes), np.int32([-1, 4])], (1, 4)
+    )
+    return net.model(net.dense(flat, normal(5, 4, seed=4), normal(5, seed=5)))
+
+
+def test_tfmot_gets_the_network_that_the_tflite_holds(tmp_path):
+    model, path = small_resnet(), tmp_path / "model.tflite"
+    zeropoint.save(model, path)
+    sample = normal(1, 8, 8, 3, seed=6)
+    with unwarned():
+        made = keras_model(path, keras())(sample)
+    np.testing.assert_allclose(made, outputs_of(model, [(sample,)])[0][0], rtol=1e-4)
+
+
+def test_tfmot_is_not_given_a_network_that_would_be_another(tmp_path):
+    net, path = Net(), tmp_path / "model.tflite"
+    zeropoint.save(net.model(net("TANH", [net.input(1, 4)])), path)
+    with unwarned(), pytest.raises(Failed, match="TANH is not rebuilt for tfmot"):
+        keras_model(path, keras())
 
 
 def test_runs_are_merged_with_their_spread():
