@@ -16,7 +16,8 @@ from zeropoint.dtypes import DType
 from zeropoint.graph import Op
 from zeropoint.improve import steps as steps_module
 from zeropoint.improve.candidate import Candidate, Lab, ProposalOutcome
-from zeropoint.improve.float_islands import MOST_WORK, find_island
+from zeropoint.improve.float_islands import MOST_WORK, FloatShare, Harms, find_island
+from zeropoint.improve.island_steps import FoundIsland, with_smallest_weights
 from zeropoint.improve.pipeline import quantize_on, run
 from zeropoint.improve.steps import clipped_outliers
 from zeropoint.plan.planner import prepare_model
@@ -29,14 +30,14 @@ from ..nets import Net, normal, samples_for
 OPS = tuple(Op("ADD", [], []) for _ in range(40))
 
 
-def search(harm: dict[int, float], work: dict[int, int] | None = None, **limits: float) -> list[int]:
+def search(harm: dict[int, float], work: dict[int, int] | None = None, **others) -> list[int]:
     """Which of 40 ops are left float if each adds so much to the relative squared error of the outputs."""
 
     def snr(left):
         return -10 * math.log10(1e-6 + sum(error for k, error in harm.items() if OPS[k] not in left))
 
     amounts = {op: (work or {}).get(k, 1) for k, op in enumerate(OPS)}
-    return [OPS.index(op) for op in find_island(amounts, snr, snr(()), lambda _: None, **limits)]
+    return [OPS.index(op) for op in find_island(amounts, snr, snr(()), lambda _: None, **others)]
 
 
 @pytest.mark.parametrize("culprit", [0, 7, 20, 39])
@@ -77,7 +78,7 @@ def test_most_of_the_work_stays_in_integers():
 def test_half_of_the_work_may_be_left_float_if_the_model_is_of_no_use_otherwise():
     work = {k: 1000 if k in (0, 20, 39) else 1 for k in range(40)}
     assert search({0: 0.3}, work) == []
-    assert 0 in search({0: 0.3}, work, rescue=0.5)
+    assert 0 in search({0: 0.3}, work, share=FloatShare(rescue=0.5))
 
 
 def test_a_stretch_that_costs_no_work_is_not_tried_part_by_part():
@@ -90,6 +91,38 @@ def test_a_stretch_that_costs_no_work_is_not_tried_part_by_part():
     work = {op: 0 if k >= 35 else 1000 for k, op in enumerate(OPS)}
     assert find_island(work, snr, 5.0, lambda _: None) == OPS[35:]
     assert len(tried) <= 10
+
+
+def runs_of_a_search(harm, harms=None, left=()):
+    """How many models are run to find the island, if the ops of `left` are float already."""
+    tried = []
+
+    def snr(more):
+        tried.append(more)
+        return -10 * math.log10(1e-6 + sum(e for k, e in harm.items() if OPS[k] not in more and k not in left))
+
+    work = {op: 1 for k, op in enumerate(OPS) if k not in left}
+    find_island(work, snr, snr(()), lambda _: None, harms=harms)
+    return len(set(tried))
+
+
+def test_what_an_earlier_search_measured_is_not_measured_again():
+    harm, harms = {2: 0.4, 33: 0.01, 20: 0.01, 12: 0.01}, Harms.of(OPS)
+    runs_of_a_search(harm, harms)
+    first_stretch = tuple(range(5))
+    alone = runs_of_a_search(harm, Harms.of(OPS), first_stretch)
+    assert len(harms.measured) == 8
+    assert runs_of_a_search(harm, harms, first_stretch) == alone - 7
+
+
+def test_what_is_left_of_stretches_is_tried_together_if_it_is_short():
+    left = {OPS[k]: 1 for k in (3, 8, 20, 21, 22)}
+    assert Harms.of(OPS).left_in(left) == [(OPS[3], OPS[8]), OPS[20:23]]
+
+
+def test_what_the_sum_of_errors_rules_out_is_not_run():
+    """Two equal culprits in the middle of their stretches: neither can be missed, nor can the half that holds it."""
+    assert runs_of_a_search({2: 0.2, 32: 0.2}) <= 8 + 1 + 2 * 2 + 3
 
 
 def fragile_model():
@@ -143,6 +176,26 @@ def test_layers_of_an_island_can_hold_their_weights_in_fewer_bytes(scheme, weigh
     held = hidden.inputs[1] if weights is file else makers[hidden.inputs[1]].inputs[0]
     assert held.data is not None
     assert held.dtype is file
+
+
+@pytest.mark.parametrize(("lost", "tried"), [(1.0, [DYNAMIC]), (5.0, [DYNAMIC, WEIGHTS])])
+def test_larger_weights_are_only_tried_if_small_ones_lose_much_of_the_gain(lost, tried):
+    model = fragile_model()
+    asked = []
+
+    class Samples:
+        def error(self, made):
+            asked.append(made)
+            return 10 ** -((20.0 - (lost if len(asked) == 1 else 0.0)) / 10)
+
+    request = Request(preset("int8"), calibrate(model, samples_for(model)), target=CPU)
+    best = Candidate(prepare_model(model, request), request)
+    layers = tuple(op for op in best.prepared.model.main.ops if op.kind == "CONV_2D")[:1]
+    found = FoundIsland(layers, 10.0, 20.0)
+    chosen, gain = with_smallest_weights(best, found, Samples(), 10.0, 30.0)
+    assert len(asked) == len(tried)
+    assert next(iter(chosen.request.islands.values())).scheme is tried[-1]
+    assert gain == pytest.approx(9.0 if lost == 1.0 else 10.0)
 
 
 def test_ops_whose_scales_were_given_compute_with_them():

@@ -10,7 +10,7 @@ from ..display import counted
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from ..graph.query import Uses
-from ..improve.float_islands import GOOD_ENOUGH, MOST_WORK, find_island
+from ..improve.float_islands import GOOD_ENOUGH, FloatShare, find_island
 from ..ops import CONVERSIONS
 from ..ops.execution import macs_of
 from ..recipe import DYNAMIC, INT8, INT16X8, WEIGHTS, Rule, Scheme
@@ -84,7 +84,8 @@ def float_islands(evidence: ModelEvidence) -> Hypothesis | None:
     def report(tried: int) -> None:
         request.report(f"leaving stretches of ops float, {tried}")
 
-    island = find_island(work, snr_without, before, report, MOST_WORK if request.most is None else request.most)
+    allowed = FloatShare() if request.most is None else FloatShare(request.most)
+    island = find_island(work, snr_without, before, report, allowed)
     if not island:
         return None
     after, share = snr_without(island), sum(work[op] for op in island) / max(1, sum(work.values()))

@@ -14,7 +14,7 @@ from ..bench.errors import decibels
 from ..graph.model import Op
 from ..ops.execution import macs_of
 from .candidate import Candidate, Lab, Proposals
-from .float_islands import GAIN, MOST_RUNS, find_island
+from .float_islands import GAIN, MOST_RUNS, FloatShare, find_island
 
 HARMLESS = 25.0
 """SNR of the outputs in dB above which the search is skipped."""
@@ -38,7 +38,7 @@ def layers_on_floats(lab: Lab, best: Candidate) -> Proposals:
         return
     work = {op: max(1, macs_of(op, best.request.ops)) for op in layers}
     report = lab.stage("looking for layers to compute in float", MOST_RUNS)
-    found = find_island(work, snr, before, report, most=1.0) or layers
+    found = find_island(work, snr, before, report, FloatShare(1.0)) or layers
     candidate = _on_floats(best, found)
     if (yield candidate).best is candidate:
         risen = f"SNR of the outputs from {before:.1f} to {snr(found):.1f} dB"

@@ -4,8 +4,9 @@ The first layers of a detector, or the gates of a recurrent cell, can cost more 
 find them, the graph is cut into stretches, and each is quantized by itself while all others stay float. Errors of
 different stretches nearly add up, so those that cost most are known after one run of each; leaving one stretch float
 at a time would show little as long as another one does harm as well. The worst are left float together, as many as it
-takes, and then shortened as long as that costs little. Where the harm is done all over the graph by ops that hardly
-compute anything, such as sums and gates, these are left float and only the layers compute in integers.
+takes, and then shortened as long as that costs little. What the sum of errors rules out clearly is not run. Where the
+harm is done all over the graph by ops that hardly compute anything, such as sums and gates, these are left float and
+only the layers compute in integers.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ GAIN = 3.0
 RETAINED = 0.8
 """Share of its gain that an island must keep when it is shortened."""
 
-STRETCHES, SHORTEST = 8, 2
-"""Number of stretches, and the length below which none is halved."""
+STRETCHES, SHORTEST, HALVINGS = 8, 2, 2
+"""Number of stretches, the length below which none is halved, and how often one that is too large is halved."""
 
 MOST_STRETCHES, MINOR = 4, 0.05
 """Most stretches that are left float, and the share of the summed error below which one is no culprit."""
@@ -43,10 +44,46 @@ POOR = 15.0
 WORTH_SHORTENING = 0.01
 """Share of the work below which a stretch costs too little to try parts of it."""
 
-MOST_RUNS = 4 * STRETCHES
+ADDITIVE = 1.3
+"""Factor within which the error of several stretches is the sum of their own."""
+
+MOST_RUNS = 3 * STRETCHES
 """About how many models a search runs, for progress."""
 
 Ops = tuple[Op, ...]
+
+
+@dataclass(frozen=True)
+class FloatShare:
+    """The share of the work that an island may hold: `most`, or `rescue` if the model stays poor otherwise."""
+
+    most: float = MOST_WORK
+    rescue: float = 0.0
+
+
+@dataclass(frozen=True)
+class Harms:
+    """The stretches of a graph, and the harm done by those parts that were measured: the relative squared error of the
+    outputs if nothing else is quantized. It stays the same when other parts are left float."""
+
+    stretches: tuple[Ops, ...]
+    measured: dict[Ops, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, ops: Ops) -> Harms:
+        size = max(SHORTEST, -(-len(ops) // STRETCHES))
+        return cls(tuple(ops[k : k + size] for k in range(0, len(ops), size)))
+
+    def left_in(self, work: Mapping[Op, int]) -> list[Ops]:
+        """The stretches of those ops that are not float yet; what is left of one may be too short to stand alone."""
+        found: list[Ops] = []
+        for stretch in self.stretches:
+            part = tuple(op for op in stretch if op in work)
+            if found and len(found[-1]) < SHORTEST:
+                found[-1] += part
+            elif part:
+                found.append(part)
+        return found
 
 
 def find_island(
@@ -54,17 +91,17 @@ def find_island(
     snr_without: Callable[[Ops], float],
     before: float,
     report: Progress,
-    most: float = MOST_WORK,
-    rescue: float = 0.0,
+    share: FloatShare = FloatShare(),
+    harms: Harms | None = None,
 ) -> Ops:
     """The ops to leave float; none if that does not help enough.
 
     `work` maps the ops, in order, to their multiply-accumulates. `snr_without` gives the SNR of the outputs with some
-    ops left float; `before` is the SNR with none. The island may hold the share `most` of the work, or `rescue` if the
-    model stays poor otherwise.
+    ops left float; `before` is the SNR with none. The island may hold a `share` of the work. `harms` has what an
+    earlier search in the same graph measured.
     """
-    search = _IslandSearch(work, snr_without, before, report)
-    island = search.island(most, rescue)
+    search = _IslandSearch(work, snr_without, before, report, harms or Harms.of(tuple(work)))
+    island = search.island(share)
     others = tuple(op for op in work if not work[op])
     found = [part for part in (island, others) if part and search.gain(part) >= GAIN]
     # The island, unless the others bring more than can be made up for.
@@ -79,13 +116,14 @@ class _IslandSearch:
     snr_without: Callable[[Ops], float]
     before: float
     report: Progress
+    harms: Harms
     measured: dict[Ops, float] = field(default_factory=dict)
 
-    def island(self, most: float, rescue: float) -> Ops:
+    def island(self, share: FloatShare) -> Ops:
         """The worst stretches together, shortened as far as that costs little."""
-        chosen = self._culprits(most)
-        if rescue > most and self._snr(self._joined(chosen)) < max(POOR, self.before + GAIN):
-            chosen = self._culprits(rescue)
+        chosen = self._culprits(share.most)
+        if share.rescue > share.most and self._snr(self._joined(chosen)) < max(POOR, self.before + GAIN):
+            chosen = self._culprits(share.rescue)
         whole = self.gain(self._joined(chosen))
         if whole <= 0:
             return ()
@@ -103,28 +141,31 @@ class _IslandSearch:
 
     def _culprits(self, most: float) -> list[Ops]:
         """The stretches that do most of the harm, the worst first: as many as it takes, and as fit."""
-        ops = tuple(self.work)
-        size = max(SHORTEST, -(-len(ops) // STRETCHES))
-        harm = {part: self._harm(part) for k in range(0, len(ops), size) if (part := ops[k : k + size])}
-        least, chosen = MINOR * sum(harm.values()), list[Ops]()
+        harm = {part: self._harm(part) for part in self.harms.left_in(self.work)}
+        left = sum(harm.values())
+        least, chosen = MINOR * left, list[Ops]()
         for part in sorted(harm, key=harm.__getitem__, reverse=True):
             if harm[part] < least or len(chosen) == MOST_STRETCHES:
                 break
             if fitting := self._fitting(part, chosen, most):
                 chosen.append(fitting)
-                if self._snr(self._joined(chosen)) >= GOOD_ENOUGH:
+                left -= harm[part]
+                may_do = left <= ADDITIVE * _error(GOOD_ENOUGH)
+                if may_do and self._snr(self._joined(chosen)) >= GOOD_ENOUGH:
                     break
         return chosen
 
     def _fitting(self, part: Ops, chosen: Sequence[Ops], most: float) -> Ops:
         """The part of a stretch that does most of the harm in it and leaves the work below `most`, by halving it."""
-        while part and self._share(self._joined([*chosen, part])) > most:
+        for _ in range(HALVINGS):
+            if self._share(self._joined([*chosen, part])) <= most:
+                return part
             half = len(part) // 2
             if half < SHORTEST:
                 return ()
             is_first = 2 * self._harm(part[:half]) >= self._harm(part)
             part = part[:half] if is_first else part[half:]
-        return part
+        return part if self._share(self._joined([*chosen, part])) <= most else ()
 
     def _shortened(self, chosen: list[Ops], place: int, least: float) -> list[Ops]:
         """With one of the stretches left out or halved, as long as the others and what is left of it gain `least`."""
@@ -132,24 +173,33 @@ class _IslandSearch:
         def with_part(part: Ops) -> list[Ops]:
             return [*chosen[:place], *([part] if part else []), *chosen[place + 1 :]]
 
-        part = chosen[place]
+        def error_with(part: Ops) -> float:
+            return _error(self._snr(self._joined(with_part(part))))
+
+        part, most = chosen[place], _error(self.before + least)
+        error, harm = error_with(part), self.harms.measured.get(part, 0.0)
         if self._share(part) < WORTH_SHORTENING:
             return chosen
-        if len(chosen) > 1 and self.gain(self._joined(with_part(()))) >= least:
+        if len(chosen) > 1 and error + harm <= ADDITIVE * most and error_with(()) <= most:
             return with_part(())
-        while len(part) > SHORTEST:
+        while len(part) > SHORTEST and self._share(part) >= WORTH_SHORTENING:
             half = len(part) // 2
-            halves = (part[:half], part[half:])
-            enough = next((one for one in halves if self.gain(self._joined(with_part(one))) >= least), None)
-            if enough is None:
+            of_second = error_with(part[:half]) - error
+            if error + of_second <= most:
+                part, error, harm = part[:half], error + of_second, harm - of_second
+            elif error + harm - of_second <= ADDITIVE * most and (found := error_with(part[half:])) <= most:
+                part, error, harm = part[half:], found, of_second
+            else:
                 break
-            part = enough
         return with_part(part)
 
     def _harm(self, part: Ops) -> float:
         """Relative squared error of the outputs if nothing but `part` is quantized."""
-        own = set(part)
-        return float(10 ** (-self._snr(tuple(op for op in self.work if op not in own)) / 10))
+        known = self.harms.measured
+        if part not in known:
+            own = set(part)
+            known[part] = _error(self._snr(tuple(op for op in self.work if op not in own)))
+        return known[part]
 
     def _joined(self, parts: Iterable[Ops]) -> Ops:
         """The ops of several parts, in the order of the graph."""
@@ -161,3 +211,8 @@ class _IslandSearch:
             self.measured[left_float] = self.snr_without(left_float)
             self.report(min(len(self.measured), MOST_RUNS))
         return self.measured[left_float]
+
+
+def _error(snr: float) -> float:
+    """Return the relative squared error of an SNR in dB."""
+    return float(10 ** (-snr / 10))

@@ -1,0 +1,211 @@
+"""Islands: the few ops that cause most of the error compute in float, or in 16 bits where float is not an option."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
+
+from ..bench.bench import Bench
+from ..bench.errors import decibels
+from ..display import counted
+from ..dtypes import DType
+from ..graph.model import Op
+from ..ops import OpSpec
+from ..ops.execution import macs_of
+from ..ops.states import returned_states
+from ..plan.request import Island
+from ..recipe import DYNAMIC, FLOAT, FLOAT16, INT16X8, WEIGHTS
+from .candidate import Candidate, Lab, Proposals
+from .float_islands import (
+    GAIN,
+    GOOD_ENOUGH,
+    GOOD_IN_LOOPS,
+    MOST_RUNS,
+    MOST_WORK,
+    RESCUE_WORK,
+    RETAINED,
+    FloatShare,
+    Harms,
+    find_island,
+)
+from .integer_norms import with_integer_norms
+from .smoothquant import SIDES, Side, smoothed
+
+ISLAND_SAMPLES, MOST_ISLANDS = 8, 2
+"""On how many samples it is measured what ops left float bring, and how often such ops are searched for."""
+
+FEWEST_ISLAND_SAMPLES, ISLAND_MACS = 3, 1.6e9
+"""Parts of the model are tried on fewer, down to these, if the others take more than so many multiply-accumulates."""
+
+ISLANDS = (DYNAMIC, WEIGHTS, FLOAT16)
+"""How a float island may hold the weights of its layers, the smallest and fastest first."""
+
+WIDE = Island(INT16X8)
+
+
+class FoundIsland(NamedTuple):
+    """Ops to leave float, none if that does not help, and the SNR of the outputs in dB before and after that."""
+
+    ops: tuple[Op, ...]
+    before: float
+    after: float
+
+    @property
+    def why(self) -> str:
+        others = f" with {counted(len(self.ops) - 1, 'other')}" if len(self.ops) > 1 else ""
+        return f"left float{others}: the SNR of the outputs rises from {self.before:.1f} to {self.after:.1f} dB"
+
+
+def float_islands(lab: Lab, best: Candidate) -> Proposals:
+    """Propose to leave the few ops that cause most of the error in float, if the target runs float as well."""
+    request, samples = best.request, lab.bench.judging(ISLAND_SAMPLES)
+    if request.strict or request.target.costs is None or not request.recipe.has_integer_ops:
+        return
+    enough = _good_enough(best)
+    if decibels(lab.error) >= enough:
+        return
+    few = lab.bench.judging(_island_samples(best))
+    is_large = few.judged_count < samples.judged_count
+    harms, reached = Harms.of(_movable(best)), decibels(samples.error(best.model()))
+    for found in range(MOST_ISLANDS):
+        if reached >= enough:
+            return
+        island = _searched_island(lab, best, few, harms, plans_each=not is_large)
+        if not island.ops and is_large and not found:
+            island = _searched_island(lab, best, few, harms, plans_each=True)
+        if not island.ops:
+            return
+        chosen, gain = with_smallest_weights(best, island, samples, reached, enough)
+        if gain < GAIN or (best := (yield chosen).best) is not chosen:
+            return
+        reached += gain
+
+
+def with_smallest_weights(
+    best: Candidate, island: FoundIsland, samples: Bench, before: float, enough: float
+) -> tuple[Candidate, float]:
+    """Return the candidate whose island has weights as small as they can be without losing much of the gain, and its
+    gain in dB over `before`; it need not be more than `enough`."""
+    has_layers = any(macs_of(op, best.request.ops) for op in island.ops)
+    tried: list[tuple[Candidate, float]] = []
+    for scheme in ISLANDS if has_layers else (FLOAT,):
+        candidate = best.with_islands(island.ops, Island(scheme, island.why))
+        gain = decibels(samples.error(candidate.model())) - before
+        tried.append((candidate, gain))
+        if gain >= max(GAIN, min(RETAINED * (island.after - island.before), enough - before)):
+            break  # as good as with float weights
+    most = max(gain for _, gain in tried)
+    return next(pair for pair in tried if pair[1] >= min(RETAINED * most, enough - before))
+
+
+def _movable(best: Candidate) -> tuple[Op, ...]:
+    """Return the ops in integers that may be left float."""
+    plan = best.planned.plans[0]
+    return tuple(op for op in plan.graph.ops if op in plan.schemes and not _has_given_scale(op, best))
+
+
+def _searched_island(lab: Lab, best: Candidate, few: Bench, harms: Harms, *, plans_each: bool) -> FoundIsland:
+    """Return the ops to leave float.
+
+    Leaving ops float changes where their neighbours run. That is planned for each part that is tried, or ignored.
+    """
+
+    @cache
+    def snr(left: tuple[Op, ...]) -> float:
+        model = best.with_islands(left, Island(FLOAT)).model() if plans_each else best.model(left_float=left)
+        return decibels(few.error(model))
+
+    plan = best.planned.plans[0]
+    every = {op: macs_of(op, best.request.ops) for op in plan.graph.ops}
+    work = {op: every[op] for op in _movable(best)}
+    in_integers = plan.schemes.keys() | {op for op, scheme in plan.dynamic.items() if not scheme.unpacked}
+    spent = sum(macs for op, macs in every.items() if op not in in_integers)
+    report = lab.stage("looking for ops to leave float", MOST_RUNS)
+    shares = ((share * sum(every.values()) - spent) / max(1, sum(work.values())) for share in (MOST_WORK, RESCUE_WORK))
+    island = find_island(work, snr, snr(()), report, FloatShare(*shares), harms) if work else ()
+    return FoundIsland(island, snr(()), snr(island))
+
+
+def _has_given_scale(op: Op, candidate: Candidate) -> bool:
+    """Whether a user gave the parameters of a tensor that the op reads or makes: these are to be used as they are."""
+    given, keys = candidate.request.ranges.entries, candidate.prepared.keys
+    entries = (given.get(keys.get(t, "")) for t in (*op.inputs, *op.outputs) if t is not None)
+    return any(entry is not None and entry.params is not None for entry in entries)
+
+
+def _good_enough(candidate: Candidate) -> float:
+    """Return the SNR of the outputs in dB above which no islands are searched for."""
+    return GOOD_IN_LOOPS if returned_states(candidate.prepared.model.main) else GOOD_ENOUGH
+
+
+def _island_samples(candidate: Candidate) -> int:
+    """Return the number of samples on which parts of a model are tried one by one: few for a large one."""
+    macs = sum(macs_of(op, candidate.request.ops) for op in candidate.prepared.model.main.ops)
+    return int(min(ISLAND_SAMPLES, max(FEWEST_ISLAND_SAMPLES, ISLAND_MACS // max(1, macs))))
+
+
+def wide_islands(lab: Lab, best: Candidate) -> Proposals:
+    """Propose 16 bits for the ops that cause most of the error, if the target has kernels for that and float is not an
+    option.
+
+    Where these meet layers with 8 bits, products scale the channels (SmoothQuant): after layers, then before them too.
+    """
+    request, samples = best.request, lab.bench.judging(ISLAND_SAMPLES)
+    floats = request.target.costs is not None and not request.strict
+    if any(given.params is not None for given in request.ranges.entries.values()):
+        return  # parameters given by a user are for 8 bits
+    if floats or not any(rule.scheme.activations is DType.INT8 for rule in request.recipe.rules):
+        return
+    enough = _good_enough(best)
+    if decibels(lab.error) >= enough:
+        return
+    # Nothing needs to be clipped in 16 bits.
+    base = replace(best, prepared=with_integer_norms(best.prepared, request), request=replace(request, limits={}))
+    work = _work(base)
+    if not any(p.wide_ops for p in base.with_islands(list(work), WIDE).planned.plans):
+        return
+    before = decibels(samples.error(best.model()))
+
+    def snr(part: Sequence[Op]) -> float:
+        return decibels(samples.error(_smoothed(base.with_islands(part, WIDE), SIDES).model()))
+
+    others = tuple(op for op in work if not work[op])
+    report = lab.stage("looking for ops that need 16 bits", MOST_RUNS)
+    island = others if others and snr(others) >= enough else find_island(work, snr, before, report)
+    if island:
+        why = f"with 16 bits for such ops the SNR of the outputs rises from {before:.1f} to {snr(island):.1f} dB"
+        wide = base.with_islands(island, Island(INT16X8, why))
+        yield wide
+        for sides in (SIDES[:1], SIDES):
+            if (candidate := _smoothed(wide, sides)) is not wide:
+                yield candidate
+
+
+def _smoothed(candidate: Candidate, sides: Sequence[Side]) -> Candidate:
+    """Return the candidate with channels scaled on these sides of layers, where 8 bits meet 16."""
+    for side in sides:
+        plan, request = candidate.planned.plans[0], candidate.request
+        prepared, products = smoothed(candidate.prepared, request, plan, side) if plan.wide_ops else (None, {})
+        if prepared is not None and products:
+            request = replace(request, islands={**request.islands, **products})
+            count = candidate.smoothed + len(products)
+            candidate = replace(candidate, prepared=prepared, request=request, smoothed=count)
+    return candidate
+
+
+def _work(candidate: Candidate) -> dict[Op, int]:
+    """Return the amount of computation of each integer op; the sums of squares of normalizations count as zero.
+
+    Lookup tables are excluded: with 16 bits they would take twice the space.
+    """
+    plan, ops = candidate.planned.plans[0], candidate.request.ops
+    work = {op: macs_of(op, ops) for op in plan.graph.ops if op in plan.schemes}
+    tables = {op for op in work if not work[op] and any(_holds_weights(op, k, ops) for k in range(len(op.inputs)))}
+    return {op: 0 if op.inputs[0] in op.inputs[1:] else macs for op, macs in work.items() if op not in tables}
+
+
+def _holds_weights(op: Op, slot: int, ops: Mapping[str, OpSpec]) -> bool:
+    tensor = op.inputs[slot]
+    return tensor is not None and tensor.data is not None and ops[op.kind].held(slot) is not None
