@@ -449,6 +449,12 @@ def test_the_help_of_all_commands_names_no_types(run):
     assert "<bool>" not in run("--help")[1]
 
 
+@pytest.mark.parametrize("command", LINES)
+def test_no_part_of_a_help_text_is_taken_for_markup(command):
+    texts = [COMMANDS[command].help, *(getattr(p, "help", None) for p in COMMANDS[command].params)]
+    assert not [text for text in texts if re.search(r"\[[a-z#/@]", text or "")]  # Rich prints none of "[default: 60]"
+
+
 def test_help_tells_the_exit_codes(run):
     assert "Exit codes: 0 success, 1 a check failed, 2 bad usage" in run("--help")[1]
 

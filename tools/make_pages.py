@@ -49,15 +49,15 @@ DEFAULT_OUT = Path(__file__).resolve().parent.parent / "docs" / "reference"
 OPS_INTRODUCTION = """\
 # Op table
 
-What LiteRT's kernels take and give, as the quantizer sees it: one row for each op that it knows. The test suite runs
-every type that is claimed here in LiteRT. An op that is not here, or not with the type that was asked for, stays float,
-and the summary says so.
+This table lists the ops that the quantizer knows, one row each, with what LiteRT's kernels support. The test suite runs
+every type that is claimed here in LiteRT. An op that is not listed, or not with the requested type, stays in float, and
+the summary says so.
 
 - **int8, int16, uint8**: the op has an integer kernel for activations of this type.
-- **weights**: types that its weights can have beside integer activations.
-- **dynamic**: types that its weights can have beside float activations.
+- **weights**: types that its weights can have with integer activations.
+- **dynamic**: types that its weights can have with float activations.
 - **one scale**: all activations of the op must have the same scale and zero point.
-- **fixed**: what the kernel demands of the output, whatever the data are.
+- **fixed**: the kernel prescribes the output's parameters, whatever the data.
 """
 
 
@@ -109,7 +109,7 @@ def _role(role: Role) -> str:
         if role.symmetric_constant:
             parts.append("zero point 0 if it is a constant")
         if role.constant is not None:
-            parts.append(f"a constant in a mode that quantizes weights only has {_scale_for(role.constant)}")
+            parts.append(f"in modes that quantize only weights, a constant has {_scale_for(role.constant)}")
         return "; ".join(parts)
     if isinstance(role, Bias):
         return f"bias: its scale is that of input {role.of[0]} times that of input {role.of[1]}"
@@ -119,11 +119,11 @@ def _role(role: Role) -> str:
 
 
 PLAIN_ROLES: Mapping[type, str] = {
-    Untouched: "left as it is: indices, shapes, conditions",
-    FloatConstant: "a number that belongs to what the op computes: stays float",
+    Untouched: "unchanged: indices, shapes, conditions",
+    FloatConstant: "a parameter of the computation: stays in float",
     ShapeOnly: "only its shape is read",
     Coefficients: "weights that act on a state: int16",
-    OutputState: "the last output: has the output's parameters",
+    OutputState: "the previous output: has the output's parameters",
 }
 
 
@@ -137,9 +137,9 @@ def _scale_for(role: Weight) -> str:
 def _facts(row: OpSpec) -> Iterator[str]:
     yield f"Activations: {_labels(row.types) or 'float only'}."
     for activations, weights in row.weights.items():
-        yield f"Weights beside {activations.label} activations: {_labels(weights)}."
+        yield f"Weights with {activations.label} activations: {_labels(weights)}."
     if row.hybrid:
-        yield f"Weights beside float activations: {_labels(row.hybrid)}."
+        yield f"Weights with float activations: {_labels(row.hybrid)}."
     if row.kernels.blockwise:
         yield f"A scale for each block of weights: {_labels(row.kernels.blockwise)}."
     if row.tied:
@@ -150,12 +150,12 @@ def _facts(row: OpSpec) -> Iterator[str]:
         yield f"{dtype.label} output: scale {_fraction(fixed.scale)}, zero point {fixed.zero_point}."
     limits = {t: row.rescale_limit(t) for t in row.types}
     for limit in sorted(set(limits.values()) - {math.inf}):
-        yield f"The factor has to stay below {limit:g} ({_labels([t for t in limits if limits[t] == limit])})."
+        yield f"The factor must stay below {limit:g} ({_labels([t for t in limits if limits[t] == limit])})."
     for (low, high), types in _grouped(row.saturates, row.types):
-        yield f"Inputs outside of {low:g} to {_end(high)} change nothing ({_labels(types)})."
+        yield f"Inputs outside {low:g} to {_end(high)} make no difference ({_labels(types)})."
     if row.negligible is not None:
-        yield f"Inputs more than {row.negligible:g} below the greatest leave no trace in the result."
-    yield from (f"Stays float where this holds: {need.value}." for need in row.kernels.needs)
+        yield f"Inputs more than {row.negligible:g} below the largest make no difference."
+    yield from (f"May stay in float: {need.value}." for need in row.kernels.needs)
     if row.kernels.note:
         yield f"Why not in integers: {row.kernels.note}."
 
@@ -171,7 +171,7 @@ def _grouped(
 
 
 def _end(high: float) -> str:
-    return "any height" if high == math.inf else f"{high:g}"
+    return "infinity" if high == math.inf else f"{high:g}"
 
 
 def _fraction(scale: float) -> str:
@@ -202,7 +202,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str
 CLI_INTRODUCTION = """\
 # Command line
 
-Made from the commands themselves; `zeropoint COMMAND --help` prints the same.
+This page is generated from the commands; `zeropoint COMMAND --help` prints the same.
 """
 
 
@@ -287,7 +287,7 @@ def _plain(text: str) -> str:
 API_INTRODUCTION = """\
 # Python API
 
-Made from the docstrings. Everything that is not on this page may change between versions.
+This page is generated from the docstrings. Everything that is not on it may change between versions.
 """
 
 
@@ -316,7 +316,7 @@ def public_names() -> Iterator[tuple[str, Mapping[str, str], str]]:
         "Comparison": "zeropoint.comparison.values",
         "Diagnosis": "zeropoint.comparison.values",
     }
-    yield "What these give back", others, "Values that the functions above return, or take."
+    yield "Related types", others, "Values that the functions above return or accept."
 
 
 def _described(name: str, home: str) -> Iterator[str]:

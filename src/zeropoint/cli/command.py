@@ -58,7 +58,7 @@ TrustedOption = Annotated[
 TimeLimitOption = Annotated[
     float | None,
     typer.Option(
-        "--time-limit", metavar="SECONDS", help="Unless --trusted: time limit for one run. [default: 60]", min=0.1
+        "--time-limit", metavar="SECONDS", help="Unless --trusted: time limit for one run (default: 60).", min=0.1
     ),
 ]
 Shown = TypeVar("Shown", "Benchmark", "Comparison", "Diagnosis")

@@ -40,8 +40,8 @@ class TargetCheckOptions:
 def check(screen: Screen, model: shared.ModelArgument, options: TargetCheckOptions) -> None:
     """Show where each op of a .tflite runs on a target, whichever tool made it: fast, slow or refused, and why.
 
-    Exit code 1 means that the target refuses an op. Otherwise, if the device's own tool is installed
-    (zeropoint[tflm], zeropoint[ethos-u]), it is run as well: for memory, cycles, and ops left to the CPU.
+    Exit code 1 means that the target refuses an op. Otherwise, if the device's own tool is installed (extras
+    tflm and ethos-u), it is run as well: for memory, cycles, and ops left to the CPU.
 
     Examples:
       zeropoint check model_int8.tflite

@@ -23,7 +23,7 @@ class RemedyOptions:
     apply: Path | None = option(None, "OUT", "Write the model with all fixes applied.")
     save_recipe: Path | None = option(None, "OUT.json", "Write the recipe of that model, for quantize --recipe.")
     most: float | None = option(
-        None, "SHARE", "Share of arithmetic that may get more bits. [0.1, or 0.25 in one piece]", min=0, max=1
+        None, "SHARE", "Share of arithmetic that may get more bits (default: 0.1, or 0.25 in one piece).", min=0, max=1
     )
     seconds: float = option(100.0, "S", "Time limit for trying fixes; building the model is extra.", min=1)
 

@@ -23,8 +23,8 @@ def export(screen: Screen, model: shared.ModelArgument, options: ExportOptions) 
     """Write a model as C++ source for a microcontroller: its bytes, ops and memory, and an example call.
 
     The folder gets model.h (sizes, scales, zero points, labels), model.cc (the file as an aligned array), ops.h (a
-    resolver with exactly the ops it needs) and main.cc (an example). With zeropoint[tflm] the size of the arena is
-    measured, otherwise estimated.
+    resolver with exactly the ops it needs) and main.cc (an example). With the extra tflm the size of the arena
+    is measured, otherwise estimated.
 
     Examples:
       zeropoint export model_int8.tflite --c firmware

@@ -81,7 +81,7 @@ class RecipeOptions:
     weight_bits: int = option(8, "BITS", shared.MIXED_BITS_HELP)
     block: int | None = option(None, "N", "4-bit dense layers: a scale for every 32, 64, 128 or 256 weights.")
     asymmetric: bool = flag("Mode weights: give weights zero points.")
-    min_elements: int | None = option(None, "N", "If only weights are quantized: smaller ones stay float.")
+    min_elements: int | None = option(None, "N", "dynamic, weights: smaller weights stay float (default: 1024).")
 
     def resolved(self) -> Recipe:
         from ..plan.request import WeightOptions, resolve_recipe
@@ -99,7 +99,7 @@ class RangeOptions:
     ranges: Path | None = option(
         None, "JSON", "Ranges to use: JSON {tensor: {min, max}}, AIMET encodings, a QDQ .onnx, a quantized .tflite."
     )
-    percentile: float | None = option(None, "P", "For --range percentile: values that ranges include (99.99).")
+    percentile: float | None = option(None, "P", "For --range percentile: % of values in range (default: 99.99).")
     default_range: str | None = option(None, "LOW,HIGH", "A dummy range for tensors without any other.")
 
     def given(self) -> Ranges:

@@ -260,7 +260,7 @@ class SampleOptions(ImageOptions):
 
     limit: int | None = option(None, "N", LIMIT_HELP, min=1)
     keep_state: bool = flag("Start each sample from the state of the previous one.")
-    reset_state: bool = flag("Start each sample from the initial state. [default: by model]")
+    reset_state: bool = flag("Start each sample from the initial state (default: by model).")
 
     @property
     def state_is_kept(self) -> bool | None:

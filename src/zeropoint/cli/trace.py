@@ -35,7 +35,7 @@ class TraceOptions:
     at: str | None = option(None, "I,J,...", "The number's index in that tensor.")
     sample: int = option(0, "N", "Which sample, from 0.", min=0)
     kernels: str = option("reference", "NAME", "reference, xnnpack or tflm.", autocompletion=kernel_sets)
-    float_model: Path | None = option(None, "FLOAT", "The float model, to compare with.", "--float")
+    float_model: Path | None = option(None, "MODEL", "The float model, to compare with.", "--float")
     float_rest: bool = flag("Let LiteRT compute integer ops that cannot be simulated.")
     signature: str | None = option(None, "KEY", shared.SIGNATURE_HELP)
     as_json: bool = flag("Print JSON (docs/integers.md).", "--json")

@@ -21,7 +21,7 @@ class ScheduleOptions:
 
     steps: int = option(500, "N", "Number of batches to train on.")
     batch: int = option(32, "N", "Batch size.")
-    learning_rate: float | None = option(None, "RATE", "Relative to the magnitude of the weights. [default: by bits]")
+    learning_rate: float | None = option(None, "RATE", "Relative to the magnitude of the weights (default: by bits).")
     mirror: bool = flag("Images: flip half of them left to right.")
     shift: int = option(0, "PIXELS", "Images: shift each by up to this many pixels.", min=0)
     mix: float = option(

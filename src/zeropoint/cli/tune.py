@@ -76,7 +76,7 @@ class TrialOptions:
 
     trials: int = option(20, "N", "Score at most this many models.", min=1)
     seconds: float | None = option(None, "SECONDS", "Start no trial after this many seconds.", "--time-limit", min=0)
-    store: Path | None = option(None, "DIR", "Folder that stores trials. [default: OUT.trials]")
+    store: Path | None = option(None, "DIR", "Folder that stores trials (default: OUT.trials).")
     workers: int | None = option(None, "N", "Processes; by default one for each core, at most 4.", min=1)
     on: str | None = option(None, "CLUSTER", "ray, or the address of a Ray cluster.")
     allow_training: bool = flag("Train the best few that lose too much, on --data; needs Keras.")
