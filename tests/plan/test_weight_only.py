@@ -355,7 +355,7 @@ def test_modes_can_be_mixed() -> None:
 
 def test_what_data_would_have_brought_is_said() -> None:
     assert any("biases are not corrected" in n for n in zeropoint.quantize(one_layer(), "dynamic").notes)
-    assert any("high effort takes data" in n for n in zeropoint.quantize(one_layer(), "dynamic", effort="high").notes)
+    assert any("high effort needs data" in n for n in zeropoint.quantize(one_layer(), "dynamic", effort="high").notes)
     assert zeropoint.quantize(one_layer(), "dynamic", effort="quick").notes == ()
     assert zeropoint.quantize(one_layer(), "float16").notes == ()
 

@@ -162,8 +162,8 @@ def _run_unmeasured(model: Model, request: Request) -> Result:
     nearest = run(model, replace(request, effort="quick"))
     if never_further_off(model, corrected.model, nearest.model):
         return corrected
-    told = f"nearest rounding: that errors cancel is not always better, and is tried out on data ({argument('data')})"
-    return replace(nearest, notes=(*nearest.notes, told))
+    note = f"nearest rounding: cancelling errors did not help on all generated inputs; {argument('data')} would decide"
+    return replace(nearest, notes=(*nearest.notes, note))
 
 
 def _measured(model: Model, request: Request) -> tuple[Request, tuple[str, ...]]:
@@ -180,14 +180,14 @@ def _left_out(request: Request) -> Iterator[str]:
         return
     if request.stats is None:
         sources = f"{argument('data')} or {argument('stats')}"
-        yield f"biases are not corrected: that takes the means of activations ({sources})"
+        yield f"biases are not corrected: that needs the means of activations ({sources})"
     if reaches(effort, "high"):
         yield (
-            f"no compensated rounding, and no choice by the error of the outputs: {effort} effort takes data "
+            f"no compensated rounding, and no choice by the error of the outputs: {effort} effort needs data "
             f"({argument('data')})"
         )
     elif request.chooses_ranges:
-        yield f"ranges by {FALLBACK}: choosing by the error of the outputs takes data ({argument('data')})"
+        yield f"ranges by {FALLBACK}: choosing by the error of the outputs needs data ({argument('data')})"
 
 
 def carry_out(planned: Planned, request: Request, *, trained: bool = False, encoder: Encoder | None = None) -> Result:

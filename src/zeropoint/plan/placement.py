@@ -191,5 +191,5 @@ class Placement:
     def _told(self, op: Op) -> Skipped:
         verdict = self.answers.verdict(op, self.schemes[op])
         if verdict.speed != "fast":
-            return Skipped(op, f"float is quicker for {self.target.name}: it {verdict.reason}", "target")
-        return Skipped(op, f"float is quicker for {self.target.name}: so are its neighbours", "target")
+            return Skipped(op, f"float is faster on {self.target.name}: it {verdict.reason}", "target")
+        return Skipped(op, f"float is faster on {self.target.name}: its neighbours are float, too", "target")

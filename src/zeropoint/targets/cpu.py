@@ -106,7 +106,7 @@ XNNPACK += tuple(row for rule in XNNPACK if (row := unsigned(rule)) is not None)
 
 CPU = Target(
     "cpu",
-    "phones, desktops and servers: LiteRT with XNNPACK; ops that it lacks in integers stay float where that is quicker",
+    "phones, desktops and servers: LiteRT with XNNPACK; ops that it lacks in integers stay float if that is faster",
     "XNNPACK",
     XNNPACK,
     source="the delegate itself, asked op by op by tests/targets/test_cpu.py",

@@ -75,7 +75,7 @@ RULES = (
 
 EDGETPU = Target(
     "edgetpu",
-    "Google Coral's Edge TPU beside a CPU with LiteRT: int8 throughout; not checked by its compiler",
+    "Google Coral's Edge TPU, next to a CPU that runs LiteRT: int8 throughout; not checked by its compiler",
     "the Edge TPU",
     RULES,
     source='coral.ai, "TensorFlow models on the Edge TPU"; no compiler has confirmed it',

@@ -24,7 +24,7 @@ LITERT = Target(
 
 INTEGER = Target(
     "integer",
-    "integers wherever LiteRT has a kernel for them, on no device in particular; made strictly, nothing else",
+    "no particular device: integers wherever LiteRT has a kernel for them; with --strict, nothing else",
     "integer kernels",
     (TargetRule(activations=NO_FLOATS), FROM_FLOAT),
     source=LITERT.source,
@@ -35,6 +35,6 @@ INTEGER = Target(
 INT8_ONLY = replace(
     INTEGER,
     name="int8",
-    about="the same, but never 16 bits for ops of an int8 model that lose much in 8: for what knows no other integers",
+    about="like integer, but ops of an int8 model never get 16 bits, even if they lose much: for devices without them",
     rules=(TargetRule(activations=tuple(dtype for dtype in NO_FLOATS if dtype is not DType.INT16)), FROM_FLOAT),
 )
