@@ -99,7 +99,7 @@ class RangeOptions:
     ranges: Path | None = option(
         None, "JSON", "Ranges to use: JSON {tensor: {min, max}}, AIMET encodings, a QDQ .onnx, a quantized .tflite."
     )
-    percentile: float | None = option(None, "P", "For --range percentile: % of values kept at each end (default: 99.99).")
+    percentile: float | None = option(None, "P", "--range percentile: % of values kept at each end (default: 99.99).")
     default_range: str | None = option(None, "LOW,HIGH", "A dummy range for tensors without any other.")
 
     def given(self) -> Ranges:
