@@ -72,8 +72,31 @@ def test_probabilities_below_the_kernels_steps_stay_float(mode: str) -> None:
     samples = [(np.linspace(-26, -22, 32, dtype=np.float32)[None] - k,) for k in range(4)]
     made = zeropoint.quantize(model, mode, data=samples, effort="quick", target="integer")
     reasons = {skipped.op.kind: skipped.reason for skipped in made.skipped}
-    assert "none of its results reaches one" in reasons["LOGISTIC"]
+    assert "its results reach no more than" in reasons["LOGISTIC"]
     assert worst(outputs_of(model, samples), outputs_of(made.model, samples)) <= 0.01
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-8, 1e-3, 1e5, 1e12])
+def test_layers_that_clamp_numbers_of_all_sizes_are_right(size: float) -> None:
+    """Kernels keep the 6 of a fused ReLU6 as an integer, and sums far beyond it do not fit: neither is a reason to give
+    the layer's results steps that leave nothing of them."""
+    net, rng = Net(), np.random.default_rng(0)
+    weights = rng.integers(-127, 127, (8, 16)).astype(np.float32) / 127
+    model = net.model(net("RELU6", [net.dense(net.input(1, 16), weights, np.zeros(8, np.float32))]))
+    samples = [((rng.normal(size=(1, 16)) * size).astype(np.float32),) for _ in range(8)]
+    made = zeropoint.quantize(model, "int16x8", data=samples, effort="quick", target="integer")
+    for kernels in ("delegate", "optimized", "reference"):
+        # Sixteen steps at least.
+        assert worst(outputs_of(model, samples), outputs_of(made.model, samples, kernels)) <= 1.5 / 16
+
+
+@pytest.mark.parametrize("size", [1e-6, 1e-5, 1e-4, 1e-3])
+def test_int16_has_steps_enough_for_small_results(size: float) -> None:
+    net = Net()
+    model = net.model(net("TANH", [net.input(1, 32)]))
+    samples = [(np.linspace(-size, size, 32, dtype=np.float32)[None],)] * 2
+    made = zeropoint.quantize(model, "int16x8", data=samples, effort="quick", target="integer")
+    assert worst(outputs_of(model, samples), outputs_of(made.model, samples)) <= 1.5 / 32  # sixteen of each sign
 
 
 @pytest.mark.parametrize("mode", ["int8", "int16x8"])

@@ -34,6 +34,9 @@ ENDS_BELOW = 2.0**30
 FEWEST_STEPS = 16
 """An op stays float if its output would have fewer steps than this for the measured range."""
 
+FEWEST_IN_FIXED = {DType.INT8: 1, DType.UINT8: 1, DType.INT16: FEWEST_STEPS}
+"""The same for outputs whose scale a kernel fixes. Who asks for 8 bits has to expect steps of 1/256."""
+
 BEYOND = 2.0
 """Results may exceed a range that a kernel fixes by at most this factor: more is clipping, not rounding."""
 
@@ -145,8 +148,7 @@ def _wrong_scales(op: Op, spec: OpSpec, dtype: DType, plan: Plan) -> Iterator[st
             yield f"{taken}, and that of '{Use(op, slot).tensor.name}' is {used.scale:.3g}"
         if isinstance(role, CellState) and 4 * plan.stored[op.outputs[0]].scale < 2.0**role.least:
             yield f"its state has steps of at least {2.0**role.least:.3g}, far coarser than those of its output"
-    ends = [abs(end) for end in fused_activation(op).bounds or () if math.isfinite(end)]
-    if spec.tied and ends and max(ends) >= plan.stored[op.outputs[0]].scale * ENDS_BELOW:
+    if spec.tied and any(end >= plan.stored[op.outputs[0]].scale * ENDS_BELOW for end in _clamps(op)):
         yield f"the ends of its fused {fused_activation(op).name} are no integers of 32 bits in its output's scale"
     yield from _wrong_factors(op, spec, dtype, plan)
 
@@ -165,14 +167,16 @@ def _root(op: Op, plan: Plan) -> float:
 
 
 def unfit_outputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
-    """Yield ops whose kernels fix an output scale that is coarser than all of their results (a sigmoid of numbers below
-    -11, for example), or a range that ends long before them (log-probabilities far below -16)."""
+    """Yield ops whose kernels fix an output scale that is too coarse for all of their results (a sigmoid of numbers
+    below -11, for example), or a range that ends long before them (log-probabilities far below -16)."""
     for op, scheme in plan.schemes.items():
-        fixed = None if scheme.activations is None else ops[op.kind].fixed.get(scheme.activations)
-        if fixed is None or not ranges.knows(op.outputs[0]):
+        dtype = scheme.activations
+        fixed = None if dtype is None else ops[op.kind].fixed.get(dtype)
+        if dtype is None or fixed is None or not ranges.knows(op.outputs[0]):
             continue
-        if 0 < max(map(abs, ranges.bounds(op.outputs[0]))) < fixed.scale:
-            reason = f"its kernel makes steps of {fixed.scale:.3g}, and none of its results reaches one"
+        furthest, fewest = max(map(abs, ranges.bounds(op.outputs[0]))), FEWEST_IN_FIXED[dtype]
+        if 0 < furthest < fewest * fixed.scale:
+            reason = f"its kernel makes steps of {fixed.scale:.3g}, and its results reach no more than {furthest:.3g}"
             yield Skipped(op, reason, "scale")
         measured, end = ranges.measured(op.outputs[0]), max(map(abs, plan.stored[op.outputs[0]].range()))
         greatest = 0.0 if measured is None else max(-measured.low.value, measured.high.value)
@@ -231,7 +235,8 @@ def _too_fine(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[_TooFine]:
             continue
         excess = _excess(op, spec, plan.wanted, held)
         if excess >= 1:
-            is_noise = bool(spec.weight_slots)  # what layers with weights make of so little
+            # What layers with weights make of so little; unless it is little because a ReLU6 clamps it.
+            is_noise = bool(spec.weight_slots) and not any(_clamps(op))
             yield _TooFine(op, Held(op.outputs[0], dtype), dtype.bits, 1.01 * excess, is_noise)
     for found in overflowing_uses(plan, ops):
         yield _TooFine(found.use.op, found.use, plan.wanted[found.use].dtype.bits, found.factor, found.is_noise)
@@ -244,9 +249,14 @@ def _excess(op: Op, spec: OpSpec, wanted: Mapping[Use, QuantParams], held: Quant
     excess = _numerator(spec.rescale, [max(p.scales) for p in read]) / (held.scale * spec.rescale_limit(held.dtype))
     if Trait.MULTIPLIES in spec.traits and held.dtype.bits == 8:
         excess = max(excess, _product_excess(read, held))
-    bounds = fused_activation(op).bounds or (spec.saturates.get(held.dtype) if spec.rescale is Rescale.RATIO else None)
-    ends = [abs(end) for end in bounds or () if math.isfinite(end)]
-    return max(excess, _bias_excess(op, spec, held), max(ends, default=0.0) / (held.scale * ENDS_BELOW))
+    own = spec.saturates.get(held.dtype) if spec.rescale is Rescale.RATIO and not fused_activation(op).bounds else None
+    furthest = max([*_clamps(op), *(abs(end) for end in own or () if math.isfinite(end))], default=0.0)
+    return max(excess, _bias_excess(op, spec, held), furthest / (held.scale * ENDS_BELOW))
+
+
+def _clamps(op: Op) -> list[float]:
+    """Return how far from zero the ends are at which the fused activation clamps."""
+    return [abs(end) for end in fused_activation(op).bounds or () if math.isfinite(end)]
 
 
 def _product_excess(read: Sequence[QuantParams], held: QuantParams) -> float:
