@@ -273,6 +273,8 @@ def _decode(path: Path) -> Stats:
     if len(tensors) != len(header["tensors"]) or not tensors:
         raise ValueError("it has no tensors, or one of them twice")
     notes = tuple(map(_text, header["notes"]))
+    if not header["samples"]:
+        raise ValueError("it is of no samples")
     return Stats(_text(header["fingerprint"]), _count(header["samples"]), tensors, notes)
 
 
@@ -301,17 +303,30 @@ def _decoded(t: Mapping[str, Any], take: Callable[[str, Any], Array]) -> TensorS
 
 def _inconsistencies(t: TensorStats) -> Iterator[str]:
     """Yield descriptions of values that statistics of real data cannot have."""
-    c = t.channels
     if not t.runs or not t.count or t.average.weight <= 0:
         yield "nothing was seen"
     if not 0 < t.average.decay <= 1:
         yield "the decay of the moving average is out of range"
     if t.low.value > t.high.value or t.average.low > t.average.high:
         yield "the minimum is above the maximum"
+    if abs(t.mean) > 2 * _furthest(t):  # sums in float32 are not exact
+        yield "the mean is beyond the minimum and the maximum"
     yield from _histogram_inconsistencies(t)
-    if c is not None and not (c.low.size and (c.low == c.low).all() and (c.high == c.high).all()):
+    if t.channels is not None:
+        yield from _channel_inconsistencies(t.channels, _furthest(t))
+
+
+def _furthest(t: TensorStats) -> float:
+    return max(abs(t.low.value), abs(t.high.value), float(np.finfo(np.float32).tiny))
+
+
+def _channel_inconsistencies(c: Channels, furthest: float) -> Iterator[str]:
+    seen = c.low <= c.high  # the range of a channel without finite values ends before it begins
+    if not (c.low.size and (c.low == c.low).all() and (c.high == c.high).all()):
         yield "a channel's range is not a number"
-    if c is not None and not np.isfinite(c.total).all():
+    elif (np.maximum(-c.low, c.high)[seen] > 2 * furthest).any() or not (seen | (c.low == -c.high)).all():
+        yield "a channel's range is none, or beyond that of the tensor"
+    if not np.isfinite(c.total).all():
         yield "a channel's mean is not a number"
 
 
