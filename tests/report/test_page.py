@@ -25,7 +25,8 @@ from zeropoint.comparison.values import Diagnosis, Finding
 from zeropoint.demo import digits as digits_data
 from zeropoint.dtypes import DType
 from zeropoint.report.page import embedded_json, page_of, render, save_report
-from zeropoint.report.page_build import MEASURES, Evidence, Page, latency_bars, op_details
+from zeropoint.report.page_build import Evidence, Page, latency_bars, op_details
+from zeropoint.report.page_measures import MEASURES
 from zeropoint.report.page_picture import layered
 from zeropoint.report.page_tensors import DRAWN_BINS, drawn, expected_errors, weight_ranges
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from ..errors import InvalidSample, argument
 from ..files import PathLike, write_whole
-from .page_build import DECIBELS, Evidence, op_details
+from .page_build import Evidence, op_details
+from .page_measures import DECIBELS
 
 COLOURS = ("#c43c33", "#ec8a58", "#f8c377", "#f3e8a8", "#cfe3c8", "#e3f1ec")
 """Colours as in the report, worst level first."""

@@ -14,7 +14,8 @@ from ..files import PathLike, write_whole
 from ..json_values import json_values
 from ..ops.execution import Execution
 from ..recipe_files import PlainRules, recipe_content
-from .page_build import DIGITS, MEASURES, Evidence, OpDetail, Page, page_of
+from .page_build import DIGITS, Evidence, OpDetail, Page, page_of
+from .page_measures import MEASURES
 from .page_picture import BOX_HEIGHT, BOX_WIDTH, Point
 from .terminal import count_text
 

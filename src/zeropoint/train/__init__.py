@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .fake_quant import QuantSettings as QuantSettings
     from .keras_weights import copy_to_keras as copy_to_keras
     from .loop import OnCheck as OnCheck
-    from .loop import Schedule as Schedule
     from .network import FreezeRanges as FreezeRanges
     from .network import Trainable as Trainable
     from .network import quantize_model as quantize_model
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from .open_shapes import fix_shapes as fix_shapes
     from .parity_by_op import OpParity as OpParity
     from .parity_by_op import op_parity as op_parity
+    from .schedule import Schedule as Schedule
 
 # The module of each public name.
 _HOMES = {
@@ -38,10 +38,11 @@ _HOMES = {
     "distillation": ("Distilled", "Goal", "distill"),
     "fake_quant": ("QuantSettings",),
     "keras_weights": ("copy_to_keras",),
-    "loop": ("OnCheck", "Schedule"),
+    "loop": ("OnCheck",),
     "network": ("FreezeRanges", "Trainable", "quantize_model", "trainable"),
     "parity_by_op": ("OpParity", "op_parity"),
     "open_shapes": ("fix_shapes",),
+    "schedule": ("Schedule",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -26,11 +26,12 @@ from ..targets import Target
 from .deployment import export
 from .fake_quant import QuantSettings
 from .fake_quant_graph import Blueprint, without_dynamic_layers
-from .loop import Progress, Schedule, TrainingLoop, TrainingSummary
+from .loop import Progress, TrainingLoop, TrainingSummary
 from .losses import binary_divergence, check_labels, divergence, label_loss, probabilities, relative_error
 from .low_bits import Stages, at_stage, low_bit_recipe, stages_of, with_narrow_ranges
 from .network import Trainable, entry_plan, logits_of
 from .open_shapes import fixed_for
+from .schedule import Schedule
 from .training_data import TrainingData
 
 
