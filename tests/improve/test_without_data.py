@@ -82,3 +82,17 @@ def test_weights_are_rounded_for_what_the_biases_tell(mode: str) -> None:
     plain = zeropoint.quantize(model, mode, weight_bits=4, min_elements=0, effort="quick")
     assert any("first layer's biases" in note for note in made.notes)
     assert snr(model, made.model, MEAN) > snr(model, plain.model, MEAN) + 6
+
+
+@pytest.mark.parametrize(("method", "chosen"), [("auto", "mse"), ("entropy", "entropy")])
+def test_statistics_without_histograms_give_minmax_ranges_and_say_so(method: str, chosen: str) -> None:
+    model, samples = dense_network(), [normal(1, 128, seed=k) for k in range(8)]
+    stats = zeropoint.calibrate(model, samples, zeropoint.Settings(histograms=False))
+    result = zeropoint.quantize(model, stats=stats, range=method)
+    assert f"ranges by minmax: {chosen} needs histograms, which the statistics lack" in result.notes
+    assert any(note.startswith("biases are not corrected") for note in result.notes)
+    plain = zeropoint.quantize(model, stats=stats, range="minmax", record=False)
+    assert not any("histograms, which" in note for note in plain.notes)
+    assert zeropoint.to_bytes(plain.model) == zeropoint.to_bytes(
+        zeropoint.quantize(model, stats=stats, range=method, record=False).model
+    )

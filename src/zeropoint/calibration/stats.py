@@ -189,6 +189,11 @@ class Stats(Displayed):
     tensors: Mapping[str, TensorStats]
     notes: tuple[str, ...] = ()
 
+    @property
+    def has_histograms(self) -> bool:
+        """Whether more is known than minima, maxima and their averages."""
+        return any(tensor.histogram.counts.any() for tensor in self.tensors.values())
+
     def merge(self, other: Stats) -> Stats:
         """Return the statistics as if the samples of `other` had followed these."""
         if self.fingerprint != other.fingerprint:

@@ -175,18 +175,21 @@ def _measured(model: Model, request: Request) -> tuple[Request, tuple[str, ...]]
 
 
 def _left_out(request: Request) -> Iterator[str]:
-    effort = request.recipe.highest_effort(request.effort)
+    effort, method = request.recipe.highest_effort(request.effort), request.range_method
+    extremes_only = request.stats is not None and not request.stats.has_histograms
+    if extremes_only and request.recipe.has_integer_ops and method not in ("minmax", "average"):
+        yield f"ranges by minmax: {method} needs histograms, which the statistics lack"
     if effort == "quick" or not request.recipe.rounds_weights:
         return
-    if request.stats is None:
-        sources = f"{argument('data')} or {argument('stats')}"
+    if request.stats is None or extremes_only:
+        sources = f"{argument('data')}, or {argument('stats')} with histograms"
         yield f"biases are not corrected: that needs the means of activations ({sources})"
     if reaches(effort, "high"):
         yield (
             f"no compensated rounding, and no choice by the error of the outputs: {effort} effort needs data "
             f"({argument('data')})"
         )
-    elif request.chooses_ranges:
+    elif request.chooses_ranges and not extremes_only:
         yield f"ranges by {FALLBACK}: choosing by the error of the outputs needs data ({argument('data')})"
 
 
