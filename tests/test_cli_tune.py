@@ -10,6 +10,12 @@ import numpy as np
 import pytest
 
 from zeropoint.demo import digits as digits_data
+from zeropoint.recipe import preset
+from zeropoint.report.tuning import ROWS, plot_lines
+from zeropoint.tuning.budget import Budget
+from zeropoint.tuning.evaluation import Drop
+from zeropoint.tuning.result import Baseline, Scale, Tuned
+from zeropoint.tuning.trial import Configuration, Trial
 
 from .test_cli import refused
 
@@ -65,6 +71,20 @@ def test_a_budget_that_is_not_met_is_exit_code_1(run):
     code, _, err = run(*SCORED, "--max-drop", 5, "--max-size", 100, "--trials", 2, "--closest")
     assert code == 1
     assert Path("best.tflite").exists()
+
+
+def test_models_with_the_same_score_are_plotted_in_one_line():
+    def lines(losses) -> list[str]:
+        trials = tuple(
+            Trial(Configuration(str(k), preset("int8")), 100 + k, Drop(0.9, loss, 0.0, 9))
+            for k, loss in enumerate(losses)
+        )
+        scale = Scale("top-1", 0.01, True)
+        known = Budget(max_drop=1), "smallest", scale, 0.01, Baseline(400, 0.9), trials, trials[0], None, ()
+        return [line for line in plot_lines(Tuned(*known)) if "│" in line]
+
+    assert len(lines([0.0, 0.0])) == 1
+    assert len(lines([0.0, 0.5])) == ROWS
 
 
 def test_a_dry_run_estimates_and_writes_nothing(run, folder):

@@ -16,16 +16,17 @@ from zeropoint import Budget, SearchSettings, tune
 from zeropoint.bench.bench import Bench
 from zeropoint.bench.latency import Benchmark, Latency, Timing
 from zeropoint.demo import digits as digits_data
-from zeropoint.errors import InvalidRecipe, InvalidSample, MissingExtra
+from zeropoint.errors import InvalidRecipe, InvalidSample, MissingExtra, ZeropointError
 from zeropoint.recipe_files import load_recipe
 from zeropoint.runtime.device_tools import ToolReport
 from zeropoint.targets import TARGETS
 from zeropoint.tflite import load
 from zeropoint.tuning import latency as latency_module
+from zeropoint.tuning import question as question_module
 from zeropoint.tuning import search as search_module
 from zeropoint.tuning import tree as tree_module
+from zeropoint.tuning.question import Question
 from zeropoint.tuning.result import Tuned
-from zeropoint.tuning.tree import Question
 from zeropoint.tuning.trial import Workpiece
 
 DATA = digits_data()
@@ -108,6 +109,7 @@ def test_the_log_is_json_and_the_table_html(smallest):
 
 def test_the_same_search_goes_on_from_its_store(smallest, digits, store, monkeypatch):
     monkeypatch.setattr(Workpiece, "carry_out", lambda *_: pytest.fail("all of it is known"))
+    monkeypatch.setattr(question_module, "weight_layers", lambda *_: pytest.fail("layers are known as well"))
     again = found(digits, search=SearchSettings(store=store))
     assert [(t.label, t.content, t.drop) for t in again.trials] == [
         (t.label, t.content, t.drop) for t in smallest.trials
@@ -186,7 +188,7 @@ def test_a_trial_shows_itself_without_its_bytes(smallest):
 
 @pytest.mark.parametrize("limit", [{"seconds": 1e-9}, {"trials": 8}], ids=["seconds", "trials"])
 def test_layers_are_not_measured_for_trials_that_will_not_be_made(digits, limit, monkeypatch, store, smallest):
-    monkeypatch.setattr(tree_module, "weight_layers", lambda *_: pytest.fail("that takes its time"))
+    monkeypatch.setattr(question_module, "weight_layers", lambda *_: pytest.fail("that takes its time"))
     known = len([t for t in smallest.trials if not t.candidate.path])
     given = limit if "seconds" in limit else {"trials": known}
     tuned = found(digits, search=SearchSettings(store=store, **given))
@@ -306,7 +308,7 @@ def test_the_best_few_that_lose_too_much_are_trained(smallest):
     """Those that are smaller than the best, the ones that lose least first, in integer arithmetic."""
     best, *missed = smallest.trials
     said = []
-    question = Question(None, None, TARGETS["cpu"], tree_module.Aim("smallest"), said.append, steps=7)
+    question = Question(None, None, TARGETS["cpu"], question_module.Aim("smallest"), said.append, steps=7)
     asked = next(tree_module.training(question, missed, best))
     assert len(asked) == tree_module.TRAINED
     assert all(c.steps == 7 and c.recipe.has_integer_ops and c.label.endswith(", trained") for c in asked)
@@ -362,6 +364,12 @@ def test_a_size_below_every_mode_is_reached_by_fewer_bits(digits, smallest):
     assert not any(t.within for t in tuned.trials if not t.candidate.path)
 
 
+def test_the_smallest_of_all_comes_closest_to_a_size_that_nothing_reaches(digits, smallest):
+    tuned = found(digits, budget=Budget(max_drop=2, max_size=100))
+    assert not tuned.met
+    assert tuned.closest.size < 0.9 * min(t.size for t in smallest.trials if not t.candidate.path)
+
+
 def test_if_only_the_size_is_limited_the_most_accurate_is_taken(digits, smallest):
     size = min(t.size for t in smallest.trials if not t.candidate.path) - 1000
     tuned = found(digits, budget=Budget(max_size=size))
@@ -396,6 +404,20 @@ def test_wide_activations_are_tried_where_they_can_be_the_smallest(digits, small
 def test_too_few_samples_are_noticed(digits):
     tuned = found(digits, budget=Budget(max_drop=0.1), search=SearchSettings(trials=1))
     assert any("too few for this budget" in line and "2000 in all" in line for line in tuned.lines)
+
+
+def test_labels_of_other_samples_are_noticed(digits):
+    """They have the right number and the right classes, so nothing else would tell."""
+    mixed_up = np.random.default_rng(0).permutation(LABELS)
+    for labels, is_noticed in ((LABELS, False), (mixed_up, True)):
+        lines = found(digits, labels=labels, search=SearchSettings(trials=1)).lines
+        assert any("are these the labels of these samples" in line for line in lines) is is_noticed
+
+
+def test_nothing_is_left_behind_if_the_cluster_cannot_be_reached(digits, tmp_path):
+    with pytest.raises(ZeropointError, match="cannot reach"):
+        found(digits, search=SearchSettings(store=tmp_path / "trials", on="127.0.0.1:1"))
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_budget_below_the_standard_error_is_noticed(digits):

@@ -98,12 +98,13 @@ def plot_lines(tuned: Tuned) -> list[str]:
     if len(made) < 2:
         return []
     xs, ys = [float(t.size) for t in made], [_loss(t) for t in made]
-    grid = [[" "] * COLUMNS for _ in range(ROWS)]
+    rows = ROWS if min(ys) < max(ys) else 1
+    grid = [[" "] * COLUMNS for _ in range(rows)]
     for trial, x, y in sorted(zip(made, xs, ys, strict=True), key=lambda p: p[0] is tuned.chosen):
-        column, row = _place(x, xs, COLUMNS), _place(y, ys, ROWS)
+        column, row = _place(x, xs, COLUMNS), _place(y, ys, rows)
         grid[row][column] = "@" if trial is tuned.chosen else "*" if trial.within else "o"
     best, worst = (_change(tuned, value) for value in (min(ys), max(ys)))
-    labels = [best, *[""] * (ROWS - 2), worst]
+    labels = [best, *[""] * (rows - 2), worst][:rows]
     lines = [f"{label:>9} │{''.join(row).rstrip()}" for label, row in zip(labels, grid, strict=True)]
     low, high = size_text(int(min(xs))), size_text(int(max(xs)))
     ends = f"{'':10} {low}{high:>{COLUMNS - len(low)}}"

@@ -187,6 +187,12 @@ def _require_labels(answers: Answers) -> None:
         raise InvalidSample(f"labels go from {low} to {high}, and the model has {classes} classes, counted from 0")
 
 
+def most_frequent(labels: Any) -> float:
+    """Return the share of the most frequent class: the top-1 of guessing it every time."""
+    counts = np.unique(np.asarray(labels), return_counts=True)[1]
+    return float(counts.max() / counts.sum())
+
+
 def _require_classes(answers: Answers) -> None:
     _classes(answers.outputs[0])
 

@@ -13,7 +13,7 @@ from ..recipe import INT8, WEIGHTS, Recipe, Rule, Scheme
 from ..targets import INTEGER
 from .evaluation import Drop
 from .excess import Limit
-from .tree import Question
+from .question import Question
 from .trial import Configuration, Outcome, Workpiece
 
 SHOWN = 3

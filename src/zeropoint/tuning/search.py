@@ -17,10 +17,12 @@ from .evaluation import Drop, Judge, digest
 from .excess import Excess, excesses, used_drop
 from .executor import Executor
 from .latency import Stopwatch
+from .metric import TOP1, most_frequent
 from .obstacles import obstacles
+from .question import Aim, Question
 from .result import Baseline, Final, Scale, Tuned, trial_line
 from .store import Store
-from .tree import TRAINED, Aim, Question, Round, training, walk
+from .tree import TRAINED, Round, training, walk
 from .trial import Configuration, Outcome, Trial, Workpiece
 
 CLEARLY = 0.95
@@ -138,6 +140,10 @@ class Search:
         steering = f" on {count} samples that steer" if metric.splits else ""
         what = f"{self.scale.metric} {score:.6g}{steering}"
         self.say(f"float: {what}, {len(self.workpiece.model):,} bytes{limit}")
+        if metric is TOP1 and score <= most_frequent(self.judge.part.truth):
+            self.say(
+                "that is no better than one class for all of them; are these the labels of these samples, in order?"
+            )
         if self.times and target_named(self.workpiece.target).tool is not None:
             self.say(f"times are those of LiteRT on this machine, not of {self.workpiece.target}")
         if metric.point != 1 and 0 < self.allowed < 1 / count:
@@ -175,7 +181,8 @@ class Search:
         bench = self.workpiece.bench(self.workpiece.rows)
         piece = self.workpiece
         aim = Aim(self.objective, self.budget.size, self.objective == "front" or not math.isinf(self.allowed))
-        return Question(bench, piece.calibrated, target_named(piece.target), aim, self.say, steps)
+        measured = None if self._store is None else self._store.measurements(self._input_key)
+        return Question(bench, piece.calibrated, target_named(piece.target), aim, self.say, steps, measured)
 
     def _batch(self, candidates: Sequence[Configuration], executor: Executor) -> list[Trial]:
         """Return trials of candidates, in order; stored ones are not repeated."""

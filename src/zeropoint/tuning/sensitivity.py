@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -64,11 +65,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class Layer:
-    """An op with weights, by kind and name, and its choices."""
+    """An op with weights, by kind and name, and its choices. If `is_replaced`, the mode computes it with an op of
+    another kind, so that only the name identifies it."""
 
     kind: str
     name: str
     choices: tuple[Choice, ...]
+    is_replaced: bool = False
 
     def hull(self) -> tuple[Choice, ...]:
         """The choices that are optimal for some price per byte, largest first."""
@@ -152,31 +155,55 @@ def weight_layers(bench: Bench, calibrated: Callable[[int], Bench], target: Targ
     Weights are rounded as they would be in a model of such layers alone, with the samples of `calibrated`.
     """
     plans = {scheme: _uniform(calibrated, bench, scheme, target) for scheme in weight_forms(base)}
+    by_name = {scheme: _by_name(planned.plans[0]) for scheme, planned in plans.items()}
     first = next(iter(plans.values())).plans[0]
-    ops = [op for op in first.graph.ops if _held(first, op)]
-    names = Counter((op.label, op.name) for op in ops)
-    ops = [op for op in ops if names[op.label, op.name] == 1]  # others cannot be named in a recipe
+    ops = [op for op in by_name[next(iter(plans))].values() if _held(first, op)]
+    # Blocks are planned for hybrid kernels, other forms in float arithmetic.
+    in_mode = next((named for scheme, named in by_name.items() if scheme.block is not None), {})
     macs = sum(macs_of(op, bench.ops) for op in bench.entry.graph.ops)
     runs = max(1, len(ops) * len(plans))
     judge = bench.on(bench.rows[: max(2, min(SAMPLES, int(TRIAL_MACS / max(1, macs * runs))))])
-    by_name = {scheme: _by_name(planned.plans[0]) for scheme, planned in plans.items()}
 
     def choices(op: Op) -> Iterator[Choice]:
         known: dict[DType | None, int] = {}
+        kernels = bench.ops[in_mode.get(op.name, op).kind].kernels
         for scheme, planned in plans.items():
-            twin = by_name[scheme].get((op.label, op.name))
+            twin = by_name[scheme].get(op.name)
             if twin is None:  # something else replaced it in this form
                 continue
             held = _held(planned.plans[0], twin)
-            size = _bytes(op, held, scheme)
+            size = _bytes(twin, held, scheme)
             usual = known.setdefault(scheme.weights, size)
-            if not _has_kernel(bench.ops[op.kind].kernels, scheme) or _is_told_already(scheme, held, size / usual):
+            if not _has_kernel(kernels, scheme) or _is_told_already(scheme, held, size / usual):
                 continue
             error = judge.error(build(_alone(planned, twin), bench.ops))
             yield Choice(scheme, size, error, _noise(held))
 
-    layers = (Layer(op.label, op.name, unsaturated(tuple(choices(op)))) for op in ops)
-    return tuple(layer for layer in layers if layer.choices)
+    def layer(op: Op) -> Layer:
+        return Layer(op.label, op.name, unsaturated(tuple(choices(op))), in_mode.get(op.name, op).label != op.label)
+
+    return tuple(found for found in map(layer, ops) if found.choices)
+
+
+def layers_content(layers: Sequence[Layer], base: Scheme) -> list[dict[str, Any]]:
+    """Return layers of a mode as JSON values; a scheme is its position among the mode's forms."""
+    forms = weight_forms(base)
+    return [
+        {**asdict(layer), "choices": [[forms.index(c.scheme), c.bytes, c.error, c.noise] for c in layer.choices]}
+        for layer in layers
+    ]
+
+
+def layers_from(content: Any, base: Scheme) -> tuple[Layer, ...] | None:
+    """Return the layers that `layers_content` wrote, or None if it did not write this."""
+    forms = weight_forms(base)
+    try:
+        return tuple(
+            Layer(**{**kept, "choices": tuple(Choice(forms[form], *rest) for form, *rest in kept["choices"])})
+            for kept in content
+        )
+    except (TypeError, ValueError, LookupError):
+        return None
 
 
 def unsaturated(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
@@ -253,8 +280,10 @@ def _held(plan: Plan, op: Op) -> Mapping[Use, Packed]:
     return {use: packed for use, packed in plan.packed.items() if use.op is op}
 
 
-def _by_name(plan: Plan) -> dict[tuple[str, str], Op]:
-    return {(op.label, op.name): op for op in plan.graph.ops}
+def _by_name(plan: Plan) -> dict[str, Op]:
+    """Return the ops that a recipe can name."""
+    names = Counter(op.name for op in plan.graph.ops)
+    return {op.name: op for op in plan.graph.ops if names[op.name] == 1}
 
 
 def _alone(planned: Planned, op: Op) -> Planned:
@@ -272,7 +301,7 @@ def narrowed(layers: Sequence[Layer], config: Config) -> Recipe:
     rules = [Rule(usual)]
     for layer, scheme in zip(layers, config, strict=True):
         if scheme != usual:
-            rules.append(Rule(scheme, ops=layer.kind, name=layer.name))
+            rules.append(Rule(scheme, ops="*" if layer.is_replaced else layer.kind, name=layer.name))
     return Recipe(tuple(rules))
 
 

@@ -84,6 +84,10 @@ class Store:
             write_whole(self.folder / f"{key}.tflite", [trial.content], overwrite=True)
         write_whole(self.folder / f"{key}.json", [json.dumps(kept, indent=1).encode()], overwrite=True)
 
+    def measurements(self, key: str) -> Measurements:
+        """Return what else was measured for the inputs with this fingerprint."""
+        return Measurements(self.folder, key)
+
     def wrote(self, path: Path) -> bool:
         """Whether a file was written by an earlier run of this search."""
         try:
@@ -104,3 +108,24 @@ class Store:
         except (OSError, ValueError) as error:
             raise ZeropointError(f"cannot read {self.folder / MARK}: {error}") from None
         return found.get("written", {})  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What was measured beside trials, as JSON values by name, for the inputs with the fingerprint `key`."""
+
+    folder: Path
+    key: str
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{hashlib.sha256(f'{self.key} {name}'.encode()).hexdigest()[:32]}.json"
+
+    def find(self, name: str) -> Any:
+        """Return what was measured; None if it is not there, or damaged."""
+        try:
+            return json.loads(self._path(name).read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def add(self, name: str, content: Any) -> None:
+        write_whole(self._path(name), [json.dumps(content, indent=1).encode()], overwrite=True)

@@ -8,23 +8,24 @@ where that ends. All follow a path from careful to bold along which few position
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import TypeVar
 
 from ..bench.bench import Bench
 from ..display import counted
 from ..dtypes import DType
-from ..errors import printable
 from ..graph.model import Model
 from ..graph.query import constants
-from ..recipe import DYNAMIC, FLOAT, INT8, INT16X8, WEIGHTS, Effort, Recipe, Rule, Scheme, preset
+from ..recipe import FLOAT, INT8, INT16X8, Effort, Recipe, Rule, Scheme, preset
 from ..targets import CPU, Target, target_named
 from ..tflite import to_bytes
 from .boldness import Forecast, boldest
 from .budget import Objective
-from .islands import Harm, harmful_ops, widened
+from .islands import Harm, widened
+from .question import LEAST_STEP, NARROWED, Question, Trials, takes_float
 from .sensitivity import (
     Config,
     Layer,
@@ -34,9 +35,7 @@ from .sensitivity import (
     narrowed,
     path,
     usual_config,
-    usual_size,
     weight_forms,
-    weight_layers,
 )
 from .trial import Configuration, Trial
 
@@ -44,75 +43,7 @@ Round = Generator[Sequence[Configuration], Sequence[Trial], None]
 """Candidates to be tried, side by side if there is room; their trials are sent back. None at all are proposed before
 something is measured that takes its time, so that a search whose time is up can end there."""
 
-Trials = Mapping[str, Trial]
-"""Trials of modes for the whole model, by label."""
-
-Say = Callable[[str], None]
-
 T = TypeVar("T")
-
-NARROWED: Mapping[str, Scheme] = {"weights": WEIGHTS, "dynamic": DYNAMIC, "int8": INT8}
-"""Modes whose weights can have fewer bits, most accurate first."""
-
-LEAST_STEP = 0.02
-"""Share of the bytes below which two positions on a path count as one."""
-
-SIZE_TOLERANCE = 1.1
-"""How much smaller than expected a model may turn out: models for a CPU have a varying number of conversions."""
-
-
-@dataclass(frozen=True)
-class Aim:
-    """What the tree needs to know about the goal: `max_size` in bytes, and whether the score matters."""
-
-    objective: Objective
-    max_size: float | None = None
-    limits_score: bool = True
-
-    def smaller(self, sizes: Sequence[int], trials: Trials) -> list[int]:
-        """Return positions on a path with about these sizes, from large to small, that are smaller than any trial
-        within the budget, possibly small enough for it, and distinguishable."""
-        able = min((t.size for t in trials.values() if t.within), default=math.inf)
-        most = able if self.limits_score else math.inf
-        kept: list[int] = []
-        for place, size in enumerate(sizes):
-            is_smaller = size < (1 - LEAST_STEP) * (sizes[kept[-1]] if kept else most)
-            if is_smaller and (self.max_size is None or size <= SIZE_TOLERANCE * self.max_size):
-                kept.append(place)
-        return kept
-
-
-@dataclass(frozen=True)
-class Question:
-    """What the tree is walked for. `bench` has the float model and rows to run it on; `calibrated` returns a bench with
-    the calibration samples, for the given number of comparisons.
-
-    `steps` are those of training, 0 if nothing may be trained.
-    """
-
-    bench: Bench
-    calibrated: Callable[[int], Bench]
-    target: Target
-    aim: Aim
-    say: Say
-    steps: int = 0
-
-    @cached_property
-    def harms(self) -> tuple[Harm, ...]:
-        return harmful_ops(self.bench, self.calibrated(0).stats, self.target)
-
-    def usual_size(self, mode: str, trials: Trials) -> int:
-        """Return the size of the model in a mode, with 8-bit weights in all layers whose weights are narrowed."""
-        base = NARROWED[mode]
-        return trials[mode].size if base.activations is not None else usual_size(self.bench, self.target, base)
-
-    def candidate(self, label: str, recipe: Recipe, note: str = "") -> Configuration:
-        return Configuration(label, replace(recipe, target=self.target.name), note=printable(note))
-
-
-def takes_float(target: Target) -> bool:
-    """Whether a target is meant to compute in float as well."""
-    return target.costs is not None
 
 
 def walk(question: Question) -> Round:
@@ -258,7 +189,7 @@ class WeightPath:
 def narrowing(question: Question, trials: Trials, mode: str) -> Round:
     """Follow the path of a mode to its last position within the budget, and try high effort on the next few."""
     yield ()
-    layers = weight_layers(question.bench, question.calibrated, question.target, NARROWED[mode])
+    layers = question.layers(mode)
     if not layers:
         return
     question.say(_sensitivity_line(layers))
@@ -270,7 +201,7 @@ def narrowing(question: Question, trials: Trials, mode: str) -> Round:
     made: list[Trial] = []
     usual = usual_config(layers, NARROWED[mode])
     kept = yield from _noted(boldest(way.at, places, way.forecast([(usual, trials[mode])])), made)
-    yield from _noted(_at_high_effort(lambda place: way.at(place, "high"), places[kept : kept + HIGH_PLACES]), made)
+    yield from _noted(_at_high_effort(way, places[kept : kept + HIGH_PLACES], made), made)
     four = trials.get(f"{mode}, 4-bit weights")
     if four is not None and is_misled(made, four):
         question.say(f"{four.label} loses less than larger mixes: layers are tried with 8 or 4 bits alone")
@@ -309,11 +240,17 @@ HIGH_PLACES = 4
 """Number of positions beyond the last one within the budget at which high effort is tried."""
 
 
-def _at_high_effort(at: Callable[[int], Configuration], places: Sequence[int]) -> Round:
-    """Try positions two at a time, as long as they are within the budget."""
-    for start in range(0, len(places), 2):
-        found = yield [at(place) for place in places[start : start + 2]]
-        if any(trial.used > 1 for trial in found):
+HIGH_REACH = 2.0
+"""Share of the budget used at standard effort beyond which high effort is not expected to help."""
+
+
+def _at_high_effort(way: WeightPath, places: Sequence[int], made: Sequence[Trial]) -> Round:
+    """Try positions one by one, as long as they are within the budget: high effort takes longest, and where one fails,
+    bolder ones do as well. Those of `made` that are far beyond the budget end it, too."""
+    used = {trial.candidate.step: trial.used for trial in made}
+    for place in takewhile(lambda place: used.get(place, 1.0) <= HIGH_REACH, places):
+        (found,) = yield [way.at(place, "high")]
+        if found.used > 1:
             return
 
 

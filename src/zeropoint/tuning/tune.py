@@ -196,8 +196,8 @@ class _Tuning:
         judge = self._judge(steering)
         judge.require()
         allowed = self.budget.allowed_drop(judge.float_score, self.metric.point, self.metric.higher_is_better)
-        store = None if self.settings.store is None else Store.at(self.settings.store)
         with executor(piece, self.settings.on, self.settings.workers) as carrying_out:
+            store = None if self.settings.store is None else Store.at(self.settings.store)
             search = Search(piece, judge, self.budget, self.objective, allowed, store, progress)
             search.run(carrying_out, self.settings.limits)
         return search.result(None if final is None else lambda: self._judge(final))
