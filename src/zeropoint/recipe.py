@@ -195,6 +195,11 @@ class Recipe(Displayed):
         """Return the rule that decides for `op`."""
         return next((rule for rule in reversed(self.rules) if rule.matches(op)), None)
 
+    def leaves_free(self, op: Op, activations: DType) -> bool:
+        """Whether `op` gets these activations from a rule for all ops: nobody named it, so it may be rewritten."""
+        rule = self.rule(op)
+        return rule is not None and rule.is_general and rule.scheme.activations is activations
+
     def scheme(self, op: Op) -> Scheme:
         rule = self.rule(op)
         scheme = FLOAT if rule is None else rule.scheme

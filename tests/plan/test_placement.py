@@ -122,7 +122,7 @@ def with_costs(**changed) -> Target:
 
 
 def test_depthwise_layers_are_float_where_that_saves_conversions_if_the_costs_say_so() -> None:
-    usual, other = (made(depthwise_net(), target=target) for target in (CPU, with_costs(float_depthwise=True)))
+    usual, other = (made(depthwise_net(), target=t) for t in (CPU, with_costs(float_depthwise=True, table=None)))
     assert [scheme.label for op, scheme in usual.plan.schemes.items() if op.kind == "DEPTHWISE_CONV_2D"] == ["int8"]
     assert [(op.name, scheme.label) for op, scheme in other.plan.dynamic.items()] == [("each", "weights")]
     unpacked = ["DEQUANTIZE"]  # its weights are integers in the file
@@ -145,3 +145,26 @@ def test_nothing_is_split_off_where_everything_is_fast() -> None:
     model = net.model(net("ADD", [x, net.conv(x, normal(8, 3, 3, 8, seed=1))]))
     both = [zeropoint.to_bytes(recorded(made(model, target=target).model, None)) for target in (CPU, INTEGER)]
     assert both[0] == both[1]
+
+
+def pooled_net() -> Model:
+    net = Net()
+    x = net("HARD_SWISH", [net.conv(net.input(1, 16, 16, 8), normal(32, 1, 1, 8))])
+    window = {"filterHeight": 2, "filterWidth": 2, "strideH": 2, "strideW": 2}
+    x = net("MAX_POOL_2D", [x], (1, 8, 8, 32), **window)
+    return net.model(net.conv(net("MEAN", [x, [1, 2]], (1, 1, 1, 32), keepDims=True), normal(8, 1, 1, 32, seed=1)))
+
+
+def test_functions_of_one_value_are_tables_between_integers() -> None:
+    """XNNPACK looks them up byte by byte, so that what follows them need not be float to save a conversion."""
+    usual, other = (kinds(made(pooled_net(), target=target).model) for target in (CPU, with_costs(table=None)))
+    island = ["DEQUANTIZE", "HARD_SWISH", "QUANTIZE"]
+    assert usual == steps("CONV_2D", *island, "MAX_POOL_2D", "MEAN", "CONV_2D")
+    assert other == steps("CONV_2D", *island[:2], "MAX_POOL_2D", "MEAN", island[2], "CONV_2D")
+
+
+def test_functions_in_a_row_share_one_table() -> None:
+    net = Net()
+    x = net.conv(net.input(1, 16, 16, 8), normal(16, 1, 1, 8))
+    model = net.model(net.conv(net("HARD_SWISH", [net("ABS", [x])]), normal(8, 1, 1, 16, seed=1)))
+    assert kinds(made(model).model) == steps("CONV_2D", "DEQUANTIZE", "ABS", "HARD_SWISH", "QUANTIZE", "CONV_2D")

@@ -31,7 +31,9 @@ def ways(request: Request) -> Iterator[tuple[str, Request]]:
         "integers wherever possible": None,
         "no dynamic layers": replace(costs, dynamic=False),
         "integers no faster than floats": replace(costs, integer_mac=costs.float_mac),
-        "integers for products of matrices": replace(costs, integer=1.5 * costs.integer, float_depthwise=True),
+        "integers for products of matrices": replace(
+            costs, integer=1.5 * costs.integer, float_depthwise=True, table=None
+        ),
     }
     for name, own in others.items():
         yield name, replace(request, target=replace(target, costs=own))

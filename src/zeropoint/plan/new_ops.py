@@ -15,10 +15,12 @@ from ..graph.model import Graph, Op, Record, Tensor
 
 @dataclass
 class NewOps:
-    """Adds ops to a graph. `made` are the ranges of new tensors, or other tensors with the same range."""
+    """Adds ops to a graph. `made` are the ranges of new tensors, or other tensors with the same range; `constants` are
+    new constants with the values of others, in another order or combined."""
 
     graph: Graph
     made: dict[Tensor, Range | Tensor] = field(default_factory=dict)
+    constants: dict[Tensor, Tensor] = field(default_factory=dict)
 
     def tensor(self, beside: Tensor, what: str, shape: tuple[int, ...], spans: Bounds | Tensor) -> Tensor:
         """Return a new float tensor with a unique name."""
@@ -39,6 +41,13 @@ class NewOps:
 
     def constant(self, name: str, values: object) -> Tensor:
         return self._listed(name, np.asarray(values, np.float32), DType.FLOAT32)
+
+    def constant_from(self, origin: Tensor | None, name: str, values: object) -> Tensor:
+        """Return a constant with values that `origin` had, if there is one."""
+        made = self.constant(name, values)
+        if origin is not None:
+            self.constants[made] = origin
+        return made
 
     def _listed(self, name: str, data: Array, dtype: DType) -> Tensor:
         tensor = Tensor.constant(unused_name(self.graph, name), data, dtype)

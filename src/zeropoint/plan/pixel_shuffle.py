@@ -12,11 +12,9 @@ mask of one channel, the usual end of a segmentation network, wastes most of its
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
 
-from ..calibration import Range
 from ..dtypes import DType
 from ..graph.edit import recast
 from ..graph.model import Graph, Op, Tensor
@@ -30,26 +28,16 @@ FEW_CHANNELS = 4
 """Output channels up to which at least half of what a kernel computes at once would be wasted."""
 
 
-@dataclass(frozen=True)
-class ShuffledPixels:
-    """What is new in a graph: tensors with the ranges of others (`made`), and constants with the values of others."""
-
-    made: dict[Tensor, Range | Tensor]
-    constants: dict[Tensor, Tensor]
-
-
-def shuffle_pixels(graph: Graph, recipe: Recipe, fixed: Collection[Tensor | None] = ()) -> ShuffledPixels:
+def shuffle_pixels(graph: Graph, recipe: Recipe, fixed: Collection[Tensor | None] = ()) -> NewOps:
     """Edit `graph` in place where `recipe` asks for int8: LiteRT has no DEPTH_TO_SPACE in 16 bits.
 
     Ops that a rule names, and weights that are `fixed`, stay as they are.
     """
-    new, constants = NewOps(graph), dict[Tensor, Tensor]()
+    new = NewOps(graph)
     for op in [op for op in graph.ops if op.kind == "TRANSPOSE_CONV"]:
-        rule = recipe.rule(op)
-        is_asked = rule is not None and rule.is_general and rule.scheme.activations is DType.INT8
-        if is_asked and _is_shuffle(op) and op.inputs[1] not in fixed:
-            constants |= _shuffle(graph, op, new)
-    return ShuffledPixels(new.made, constants)
+        if recipe.leaves_free(op, DType.INT8) and _is_shuffle(op) and op.inputs[1] not in fixed:
+            _shuffle(graph, op, new)
+    return new
 
 
 def _is_shuffle(op: Op) -> bool:
@@ -64,19 +52,18 @@ def _is_shuffle(op: Op) -> bool:
     return is_square and channels <= FEW_CHANNELS and op.outputs[0].shape == whole and not is_open
 
 
-def _shuffle(graph: Graph, op: Op, new: NewOps) -> dict[Tensor, Tensor]:
-    """Replace one op; return its new constants with those whose values they have."""
+def _shuffle(graph: Graph, op: Op, new: NewOps) -> None:
+    """Replace one op."""
     weights, source = Use(op, 1).tensor, Use(op, 2).tensor
     channels, size, _, inputs = weights.shape
     bias = op.inputs[3] if len(op.inputs) > 3 else None
     kernel = Use(op, 1).data.transpose(1, 2, 0, 3).reshape(size * size * channels, 1, 1, inputs)
     offsets = np.zeros(channels) if bias is None or bias.data is None else bias.data.reshape(-1)
-    shuffled = new.constant(f"{weights.name}/shuffled", np.ascontiguousarray(kernel))
-    repeated = new.constant(f"{op.name}/bias", np.tile(offsets, size * size))
+    shuffled = new.constant_from(weights, f"{weights.name}/shuffled", np.ascontiguousarray(kernel))
+    repeated = new.constant_from(bias, f"{op.name}/bias", np.tile(offsets, size * size))
     between = new.tensor(op.outputs[0], "channels", (*source.shape[:3], len(kernel)), op.outputs[0])
     plain = dict.fromkeys(("strideH", "strideW", "dilationHFactor", "dilationWFactor"), 1)
     fused = op.option("fusedActivationFunction", 0)
     options = default_options("Conv2DOptions", padding=VALID, fusedActivationFunction=fused, **plain)
     new.insert(op, "CONV_2D", [source, shuffled, repeated], between, options)
     recast(graph, op, "DEPTH_TO_SPACE", [between], default_options("DepthToSpaceOptions", blockSize=size))
-    return {shuffled: weights} if bias is None else {shuffled: weights, repeated: bias}

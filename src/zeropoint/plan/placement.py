@@ -43,12 +43,11 @@ class Placement:
         if costs is None or not any(self._slow(op) for op in self.schemes):
             return {}, []
         network: Network[object] = Network(INTEGERS, FLOATS)
-        for op, scheme in self.schemes.items():
-            if scheme.activations is not DType.INT8 or self._is_bound(op, recipe):
-                network.add(INTEGERS, op, FORBIDDEN)
-                continue
+        free = [op for op, s in self.schemes.items() if s.activations is DType.INT8 and not self._is_bound(op, recipe)]
+        for op in self.schemes:
+            network.add(INTEGERS, op, FORBIDDEN if op not in free else round(self._float_cost(op, costs)))
+        for op in free:
             network.add(op, FLOATS, round(self._integer_cost(op, costs)))
-            network.add(INTEGERS, op, round(self._float_cost(op, costs)))
         for pad, layer in self._fused_pads(costs):
             network.add(pad, layer, FORBIDDEN)
             network.add(layer, pad, FORBIDDEN)
@@ -56,7 +55,7 @@ class Placement:
             if tensor.dtype is DType.FLOAT32 and tensor.data is None:
                 self._connect(network, tensor, interface, round(costs.call + costs.conversion * tensor.size))
         kept = network.cut()
-        left = [op for op in self.schemes if op not in kept]
+        left = [op for op in free if op not in kept or self._is_table(op)]
         chosen = {op: self._on_floats(op) or FLOAT for op in left}
         return chosen, [self._told(op) for op, scheme in chosen.items() if scheme is FLOAT]
 
@@ -160,7 +159,24 @@ class Placement:
     def _slow(self, op: Op) -> bool:
         return self.answers.verdict(op, self.schemes[op]).speed != "fast"
 
+    def _is_table(self, op: Op) -> bool:
+        """Whether it is a function of one value that the target has in float alone. Between conversions, it reads a
+        table there.
+
+        Not after layers that may round their inputs as they run: between two of these, floats need no conversion.
+        """
+        costs, spec = self.target.costs, self.ops[op.kind]
+        if costs is None or costs.table is None or not spec.is_pointwise or not self._slow(op):
+            return False
+        sources = [self._uses.producer(t) for t in op.inputs if t is not None]
+        is_function = len(sources) == len(op.outputs) == 1 and sources[0] in self.schemes
+        if not is_function or sources[0] is None or self._dynamic(sources[0]) is not None:
+            return False
+        return self.answers.verdict(op, FLOAT).speed == "fast"
+
     def _integer_cost(self, op: Op, costs: Costs) -> float:
+        if costs.table is not None and self._is_table(op):
+            return costs.call + costs.table * self._size(op)
         if self._slow(op):
             each = costs.moved_integer if self._moves(op) else costs.slow
             return costs.slow_call + costs.slow_integer_mac * macs_of(op, self.ops) + each * self._size(op)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,8 +28,10 @@ from .derive import coarse_tables, unfit_outputs
 from .ends import state_notes, wide_states, with_interface, with_one_scale
 from .fit import fit_scales, symmetric_uses
 from .given import clip_constants, default_notes, require_free
+from .linear_layers import merge_linear_layers
 from .masks import limit_to_what_counts
 from .match import Matcher, TargetAnswers, require_ranges
+from .new_ops import NewOps
 from .origins import unused_notes, with_origins
 from .pixel_shuffle import shuffle_pixels
 from .placement import Placement
@@ -41,6 +43,7 @@ from .request import Interface, Request
 from .rewrite import EncodedAs
 from .saturation import Curve, curves, reaching, saturation
 from .solve import Solver
+from .space_to_depth import fold_pixels
 from .swamped import split_swamped, swamped_notes
 from .target_rewrites import fit_to_target, fuse_clamps
 from .tensor_ranges import TensorRanges, fused_bounds
@@ -174,19 +177,32 @@ def _decomposed(prepared: Prepared, request: Request) -> Prepared:
 
     made = [decompose(graph, request, bounds) for graph in computing_graphs(prepared.model)]
     prepared = prepared.with_new({t: span for spans in made for t, span in spans.items()})
-    return _with_shuffled_pixels(prepared, request) if Rewrite.PIXEL_SHUFFLE in request.target.rewrites else prepared
+    for rewrite, edit in LAYER_REWRITES.items():
+        if rewrite in request.target.rewrites:
+            prepared = _with_rewritten_layers(prepared, request, edit)
+    return prepared
 
 
-def _with_shuffled_pixels(prepared: Prepared, request: Request) -> Prepared:
-    """Replace transposed convolutions of few channels, unless their weights have integers or ranges already."""
-    packed = prepared.trained.packed
+LAYER_REWRITES = {
+    Rewrite.LINEAR_LAYERS: merge_linear_layers,
+    Rewrite.PIXEL_SHUFFLE: shuffle_pixels,
+    Rewrite.SPACE_TO_DEPTH: fold_pixels,
+}
+"""Rewrites that give layers other weights, in order."""
+
+
+def _with_rewritten_layers(
+    prepared: Prepared, request: Request, edit: Callable[[Graph, Recipe, Collection[Tensor | None]], NewOps]
+) -> Prepared:
+    """Replace layers, unless their weights or what they compute have integers or ranges already."""
+    packed, known = prepared.trained.packed, {*request.ranges.entries, *prepared.trained.ranges.entries}
     fixed = {*prepared.trained.constants, *(t for t, held in packed.items() if isinstance(held.form, QuantParams))}
-    fixed |= {t for t, key in prepared.keys.items() if key in request.ranges.entries}
+    fixed |= {t for t, key in prepared.keys.items() if key in known}
     for graph in computing_graphs(prepared.model):
-        found = shuffle_pixels(graph, request.recipe, fixed)
-        packed = {**packed, **{new: packed[old] for new, old in found.constants.items() if old in packed}}
+        new = edit(graph, request.recipe, fixed)
+        packed = {**packed, **{made: packed[old] for made, old in new.constants.items() if old in packed}}
         drop_unused(graph)
-        prepared = prepared.with_new(found.made)
+        prepared = prepared.with_new(new.made)
     return replace(prepared, trained=replace(prepared.trained, packed=packed))
 
 

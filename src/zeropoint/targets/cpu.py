@@ -112,6 +112,13 @@ CPU = Target(
     source="the delegate itself, asked op by op by tests/targets/test_cpu.py",
     version="ai-edge-litert 2.3",
     fallback=LITERT,
-    rewrites=(Rewrite.SHORT_CONCATENATIONS, Rewrite.UNIT_STEPS, Rewrite.PLAIN_CLAMPS, Rewrite.PIXEL_SHUFFLE),
+    rewrites=(
+        Rewrite.SHORT_CONCATENATIONS,
+        Rewrite.UNIT_STEPS,
+        Rewrite.PLAIN_CLAMPS,
+        Rewrite.LINEAR_LAYERS,
+        Rewrite.PIXEL_SHUFFLE,
+        Rewrite.SPACE_TO_DEPTH,
+    ),
     costs=Costs(),
 )

@@ -30,6 +30,8 @@ class Rewrite(Enum):
     PLAIN_CLAMPS = "RELU_0_TO_1 and RELU_N1_TO_1 become ops with a fused activation"
     SELECT_V2 = "SELECT becomes SELECT_V2 if both compute the same"
     PIXEL_SHUFFLE = "transposed convolutions of few channels without overlap become CONV_2D and DEPTH_TO_SPACE"
+    LINEAR_LAYERS = "convolutions without an activation between them become one where that has fewer multiplications"
+    SPACE_TO_DEPTH = "strided convolutions of few channels read as many neighbouring pixels as their stride as one"
     LONG_LSTM = "LSTM layers list all 24 inputs, including absent ones"
 
 
@@ -85,6 +87,8 @@ class Costs:
     layers between floats may quantize their inputs at run time. `float_depthwise`: depthwise layers may stay float on
     processors on which their integer arithmetic is no faster, because those instructions only sum over channels.
     `fused_pads`: a PAD is fused into the convolution that reads it, unless a conversion stands between the two.
+    `table`: functions of one value that exist only in float are computed as a table between conversions from and to
+    integers, which then take no time; None if not.
     """
 
     float_mac: float = 0.1
@@ -94,6 +98,7 @@ class Costs:
     moved_integer: float = 0.3
     conversion: float = 0.75
     rounding: float = 0.5
+    table: float | None = 1.0
     slow: float = 20.0
     call: float = 500.0
     slow_call: float = 5000.0
