@@ -88,7 +88,7 @@ class _Rescaling:
             raise InvalidStats(f"'{tensor.name}' is {tensor.dtype.label} and has no scale to change")
         weight = next((u for u in self.uses.readers(tensor) if isinstance(self._role(u.op.kind, u.slot), Weight)), None)
         if any(isinstance(self._role(u.op.kind, u.slot), Bias) for u in self.uses.readers(tensor)):
-            raise InvalidStats(f"'{tensor.name}' is a bias: its scale follows from the data and weights beside it")
+            raise InvalidStats(f"'{tensor.name}' is a bias: its scale follows from its data and weights")
         if weight is not None and held.is_symmetric:
             self._set(tensor, given_weights(tensor, asked, held.axis, held.levels), "given", asked)
             return
@@ -155,7 +155,7 @@ class _Rescaling:
                     continue
                 first, second = (None if t is None else t.params for t in beside)
                 if first is None or second is None:
-                    raise InvalidModel(f"'{tensor.name}' is a bias beside data or weights without a scale")
+                    raise InvalidModel(f"'{tensor.name}' is a bias, but its data or weights have no scale")
                 self._set_bias(tensor, (np.array(first.scales) * np.array(second.scales)).astype(np.float32))
 
     def _set_bias(self, tensor: Tensor, scales: Array) -> None:

@@ -90,8 +90,8 @@ class Benchmark(Displayed):
         return {"schema": 1, **json_values(self), "conversions": json_values(shares)}
 
 
-NO_OP_TIMES = "no runtime tells the time of single ops; times by kind are estimates from running such ops alone"
-NOT_THE_DEVICE = "these are portable kernels on this machine: they tell models apart, but not how long a device takes"
+NO_OP_TIMES = "runtimes do not report times of single ops; times by kind are estimates from running such ops alone"
+NOT_THE_DEVICE = "these are portable kernels on this machine: use them to compare models, not to predict a device"
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,9 @@ def _on_likely_inputs(candidate: Candidate, layers: Sequence[NarrowLayer]) -> tu
     refiner = None
     if is_known and _is_dense(layers, ops) and REFINED * len(layers) * macs <= REFINING_MACS:
         refiner = _refiner(candidate, likely_rows(model, ops, REFINED)[0])
-        notes.append("weights rounded with compensation on made-up inputs, whose mean the first layer's biases tell")
+        notes.append(
+            "weights rounded with compensation on made-up inputs, whose mean follows from the first layer's biases"
+        )
 
     def rounded(widened: Candidate) -> Candidate:
         return widened if refiner is None else replace(widened, refined=refiner.refine(widened.planned))

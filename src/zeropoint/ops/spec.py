@@ -151,7 +151,7 @@ class Need(Enum):
     NO_PROJECTION_BIAS = "the scale of its projection's bias follows from numbers inside the op, which have none here"
     NO_PROJECTED_PEEPHOLES = "its integer kernel computes peepholes wrongly where there is a projection (LiteRT 2.3)"
     FAR_FROM_POLE = "its int16 kernel interpolates between 256 points above zero, and the input goes below the fourth"
-    SUM_FITS = "its int16 kernel adds up in 32 bits, which so many elements overflow"
+    SUM_FITS = "its int16 kernel sums in 32 bits, which this many elements overflow"
 
 
 @dataclass(frozen=True)

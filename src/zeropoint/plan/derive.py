@@ -40,7 +40,7 @@ FEWEST_IN_FIXED = {DType.INT8: 1, DType.UINT8: 1, DType.INT16: FEWEST_STEPS}
 BEYOND = 2.0
 """Results may exceed a range that a kernel fixes by at most this factor: more is clipping, not rounding."""
 
-TOO_FINE = "its output's scale is too small beside those of its inputs for the kernel"
+TOO_FINE = "its output's scale is too small for the kernel, compared with those of its inputs"
 WRAPS = "LiteRT quantizes what it reads, and wraps beyond 2**31 steps: larger ones would leave nothing of it"
 
 
@@ -149,14 +149,14 @@ def _wrong_scales(op: Op, spec: OpSpec, dtype: DType, plan: Plan) -> Iterator[st
         if isinstance(role, CellState) and 4 * plan.stored[op.outputs[0]].scale < 2.0**role.least:
             yield f"its state has steps of at least {2.0**role.least:.3g}, far coarser than those of its output"
     if spec.tied and any(end >= plan.stored[op.outputs[0]].scale * ENDS_BELOW for end in _clamps(op)):
-        yield f"the ends of its fused {fused_activation(op).name} are no integers of 32 bits in its output's scale"
+        yield f"the ends of its fused {fused_activation(op).name} do not fit into 32 bits in its output's scale"
     yield from _wrong_factors(op, spec, dtype, plan)
 
 
 def _wrong_factors(op: Op, spec: OpSpec, dtype: DType, plan: Plan) -> Iterator[str]:
     """Yield reasons why the kernel cannot hold the factor between the scales of its inputs and of its output."""
     if spec.rescale is Rescale.ROOT and _root(op, plan) >= spec.rescale_limit(dtype):
-        yield "its output's scale is too large beside that of its input for the kernel"
+        yield "its output's scale is too large for the kernel, compared with that of its input"
     read = [plan.wanted[use] for slot in range(len(op.inputs)) if (use := Use(op, slot)) in plan.wanted]
     if spec.rescale is Rescale.PRODUCT and not spec.weight_slots and read[0].scale * read[1].scale < SMALLEST_SCALE:
         yield "its kernel multiplies the scales of its inputs, and float32 holds nothing as small as that exactly"

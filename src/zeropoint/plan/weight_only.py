@@ -274,7 +274,7 @@ def _no_hybrid(op: Op, spec: OpSpec, held: Mapping[Use, Weight]) -> Iterator[str
     if not spec.hybrid:
         yield f"LiteRT has no kernel for {op.label} with integer weights and float activations"
     if spec.macs is not None and op.inputs[0] is not None and not op.inputs[0].shape:
-        yield "its input has no shape in the file, which LiteRT's delegate needs beside integer weights"
+        yield "its input has no shape in the file, which LiteRT's delegate needs for integer weights"
     for slot, tensor in enumerate(op.inputs):
         if Use(op, slot) not in held and tensor is not None and isinstance(spec.input_role(slot), Weight):
             yield "its weights are not all constant floats, and the kernel wants them to be of one type"
