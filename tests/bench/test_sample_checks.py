@@ -17,6 +17,7 @@ from zeropoint.tflite.builder import OFFSET, Builder
 from zeropoint.tflite.metadata import NAME
 
 from ..nets import Net, normal, samples_for
+from ..tflite.tables import put_table
 
 COUNT = 40
 
@@ -135,16 +136,16 @@ def described(model, mean: float | None, std: float, stats: tuple[float, float] 
         return builder.numbers(np.array([value], np.float32))
 
     def table(*values: float) -> int:
-        return builder.table(*((slot, OFFSET, place) for slot, place in enumerate([numbers(v) for v in values])))
+        return put_table(builder, *((slot, OFFSET, place) for slot, place in enumerate([numbers(v) for v in values])))
 
     units = ranges = None
     if mean is not None:
-        units = builder.tables([builder.table((0, "B", 1), (1, OFFSET, table(mean, std)))])
+        units = builder.tables([put_table(builder, (0, "B", 1), (1, OFFSET, table(mean, std)))])
     if stats is not None:
         ranges = table(stats[1], stats[0])
-    tensor = builder.table((4, OFFSET, units), (5, OFFSET, ranges))
-    graph = builder.table((2, OFFSET, builder.tables([tensor])))
-    content = bytes(builder.finish(builder.table((3, OFFSET, builder.tables([graph]))), b"M001"))
+    tensor = put_table(builder, (4, OFFSET, units), (5, OFFSET, ranges))
+    graph = put_table(builder, (2, OFFSET, builder.tables([tensor])))
+    content = bytes(builder.finish(put_table(builder, (3, OFFSET, builder.tables([graph]))), b"M001"))
     model.metadata.append((NAME, Buffer(np.frombuffer(content, np.uint8))))
     return model
 

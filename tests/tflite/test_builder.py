@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeropoint.tflite.builder import ALIGNMENT, OFFSET, Builder, Field
+from zeropoint.tflite.builder import ALIGNMENT, OFFSET, Builder
 from zeropoint.tflite.flatbuffer import File, Table
+
+from .tables import Field, put_table
 
 SCALARS = {"b": (-128, 127), "B": (0, 255), "h": (-(2**15), 2**15 - 1), "i": (-(2**31), 2**31 - 1), "I": (0, 2**32 - 1)}
 NUMBERS = [np.uint8, np.bool_, np.int16, np.int32, np.float32, np.int64]
@@ -40,7 +42,7 @@ def built(content: list[object]) -> tuple[Builder, list[Field]]:
 @given(contents)
 def test_what_is_put_in_comes_out_aligned(content):
     builder, fields = built(content)
-    file = bytes(builder.finish(builder.table(*fields), b"TEST"))
+    file = bytes(builder.finish(put_table(builder, *fields), b"TEST"))
     assert len(file) % ALIGNMENT == 0
     assert file[4:8] == b"TEST"
     root = File(file).root()
@@ -63,8 +65,8 @@ def test_what_is_put_in_comes_out_aligned(content):
 @given(st.lists(contents, max_size=6))
 def test_tables_of_a_vector_keep_their_order(several):
     builder = Builder()
-    places = [builder.table((k, "I", k + 1)) for k in range(len(several))]
-    file = bytes(builder.finish(builder.table((0, OFFSET, builder.tables(places))), b"TEST"))
+    places = [put_table(builder, (k, "I", k + 1)) for k in range(len(several))]
+    file = bytes(builder.finish(put_table(builder, (0, OFFSET, builder.tables(places))), b"TEST"))
     tables = File(file).root().tables(0)
     assert [table.number(k, "I") for k, table in enumerate(tables)] == list(range(1, len(several) + 1))
 
@@ -74,7 +76,7 @@ def test_equal_vectors_and_layouts_are_there_once():
     first, second = (builder.numbers(np.arange(1000)) for _ in range(2))
     assert first == second
     assert builder.numbers(np.arange(1000, dtype=np.int32)) != first
-    tables = [builder.table((0, OFFSET, first), (1, "i", k)) for k in range(3)]
+    tables = [put_table(builder, (0, OFFSET, first), (1, "i", k)) for k in range(3)]
     assert len({b - a for a, b in pairwise(tables)}) == 1
     assert tables[1] - tables[0] == 12  # the offset of the layout, and two fields
 
@@ -82,6 +84,6 @@ def test_equal_vectors_and_layouts_are_there_once():
 @pytest.mark.parametrize("slots", [(), (0,), (3,), (7, 2)])
 def test_fields_that_are_left_out_are_absent(slots):
     builder = Builder()
-    file = bytes(builder.finish(builder.table(*((slot, "i", 5) for slot in slots)), b"TEST"))
+    file = bytes(builder.finish(put_table(builder, *((slot, "i", 5) for slot in slots)), b"TEST"))
     root: Table = File(file).root()
     assert [slot for slot in range(12) if root.at(slot) is not None] == sorted(slots)

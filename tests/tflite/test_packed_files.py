@@ -23,6 +23,7 @@ from zeropoint.tflite.flatbuffer import File
 from zeropoint.tflite.packed_files import PackedFile, packed_files
 
 from .. import build
+from .tables import put_table
 
 FILES = {"labels.txt": b"cat\ndog\nPK\3\4 PK\5\6\n", "vocab/größe.txt": b"word " * 2000, "empty": b""}
 
@@ -142,17 +143,17 @@ def described(model: Model, *, shared: bool = False) -> bytes:
 
     def tensor(low: list[float], high: list[float], *units: int) -> int:
         ends = [builder.numbers(np.array(end, np.float32)) for end in (high, low)]
-        stats = builder.table(*((slot, OFFSET, place) for slot, place in enumerate(ends)))
-        return builder.table((4, OFFSET, builder.tables(units) if units else None), (5, OFFSET, stats))
+        stats = put_table(builder, *((slot, OFFSET, place) for slot, place in enumerate(ends)))
+        return put_table(builder, (4, OFFSET, builder.tables(units) if units else None), (5, OFFSET, stats))
 
-    options = builder.table(
-        *((slot, OFFSET, builder.numbers(np.array([v], np.float32))) for slot, v in ((0, 2), (1, 4)))
+    options = put_table(
+        builder, *((slot, OFFSET, builder.numbers(np.array([v], np.float32))) for slot, v in ((0, 2), (1, 4)))
     )
-    unit = builder.table((0, "B", 1), (1, OFFSET, options))
+    unit = put_table(builder, (0, "B", 1), (1, OFFSET, options))
     inputs = builder.tables([tensor([-1.0], [1.0], unit)])
     outputs = builder.tables([tensor([-1.0] if shared else [0.0], [1.0] if shared else [0.5])])
-    graph = builder.table((2, OFFSET, inputs), (3, OFFSET, outputs))
-    content = bytes(builder.finish(builder.table((3, OFFSET, builder.tables([graph]))), b"M001"))
+    graph = put_table(builder, (2, OFFSET, inputs), (3, OFFSET, outputs))
+    content = bytes(builder.finish(put_table(builder, (3, OFFSET, builder.tables([graph]))), b"M001"))
     model.metadata.append((metadata.NAME, Buffer(np.frombuffer(content, np.uint8))))
     return content
 

@@ -15,6 +15,7 @@ from ..ops import Trait
 from ..runtime.runner import Runner
 from ..sources.ports import Port, Row, entry
 from .bench import Bench
+from .errors import dot
 
 IMAGE_CHANNELS = (1, 3)
 
@@ -141,13 +142,15 @@ class Response:
         """
         bias = np.median(self._channels(tuple(np.zeros_like(a) for a in rows[0])), axis=0)
         power = float((bias**2).mean())
-        moments = np.zeros((2, bias.size))
+        means, square = np.zeros(bias.size), 0.0
         for row in rows:
             values = self._channels(row)
-            moments += np.stack([values.mean(axis=0), (values**2).mean(axis=0)]) / len(rows)
-        variance = float((moments[1] - moments[0] ** 2).mean())
+            # Products of vectors are several times as fast as sums along an axis, and exact enough.
+            means += np.ones(len(values), np.float32) @ values / (len(values) * len(rows))
+            square += dot(values.reshape(-1), values.reshape(-1)) / (values.size * len(rows))
+        variance = square - float((means**2).mean())
         return float(np.sqrt(max(variance, 0.0) / power)) if power > 0 else np.inf
 
     def _channels(self, row: Row) -> Array:
         (values,) = self._runner.run(row)
-        return np.asarray(values.reshape(-1, values.shape[-1]), np.float64)
+        return values.reshape(-1, values.shape[-1])

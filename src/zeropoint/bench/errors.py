@@ -57,6 +57,11 @@ def decibels(relative_error: float) -> float:
     return -10 * math.log10(min(max(relative_error, floor), 1 / floor))
 
 
+def from_decibels(snr: float) -> float:
+    """Return the relative squared error of an SNR in dB."""
+    return float(10 ** (-snr / 10))
+
+
 def real(values: Array, tensor: Tensor) -> Array:
     """Return the real values that a tensor's numbers represent."""
     return values if tensor.params is None or not tensor.is_quantized else dequantize(values, tensor.params)
@@ -122,7 +127,8 @@ class JudgedError:
     @classmethod
     def of(cls, samples: Sequence[Sequence[ErrorSum]]) -> JudgedError:
         """Return the error from the sums of each output, by sample: the mean over outputs."""
-        totals = [sum(own, ErrorSum()) for own in zip(*samples, strict=True)]
+        each = zip(*samples, strict=True)
+        totals = [ErrorSum(sum(one.error for one in own), sum(one.power for one in own)) for own in each]
         if not totals:
             return cls(0.0)
         powers = [total.power if total.power > 0 else 1.0 for total in totals]

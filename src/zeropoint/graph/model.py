@@ -224,8 +224,9 @@ class Graph:
 
     def referred(self) -> set[Tensor]:
         """The tensors that an op, a graph input or a graph output refers to."""
-        ends = {t for end in (*self.inputs, *self.outputs) for t in (end, *attached(end))}
-        return ends.union(*(op.tensors() for op in self.ops))
+        lists = (held for op in self.ops for held in (op.inputs, op.outputs, op.intermediates))
+        found: set[Tensor] = {t for held in (self.inputs, self.outputs, *lists) for t in held if t is not None}
+        return found.union(*map(attached, (t for t in found if t.quantization is not None)))
 
     def tensor(self, name: str) -> Tensor:
         """Return the first tensor called `name`."""

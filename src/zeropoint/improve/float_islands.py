@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..bench.errors import from_decibels
 from ..calibration.collect import Progress
 from ..graph.model import Op
 
@@ -150,7 +151,7 @@ class _IslandSearch:
             if fitting := self._fitting(part, chosen, most):
                 chosen.append(fitting)
                 left -= harm[part]
-                may_do = left <= ADDITIVE * _error(GOOD_ENOUGH)
+                may_do = left <= ADDITIVE * from_decibels(GOOD_ENOUGH)
                 if may_do and self._snr(self._joined(chosen)) >= GOOD_ENOUGH:
                     break
         return chosen
@@ -174,9 +175,9 @@ class _IslandSearch:
             return [*chosen[:place], *([part] if part else []), *chosen[place + 1 :]]
 
         def error_with(part: Ops) -> float:
-            return _error(self._snr(self._joined(with_part(part))))
+            return from_decibels(self._snr(self._joined(with_part(part))))
 
-        part, most = chosen[place], _error(self.before + least)
+        part, most = chosen[place], from_decibels(self.before + least)
         error, harm = error_with(part), self.harms.measured.get(part, 0.0)
         if self._share(part) < WORTH_SHORTENING:
             return chosen
@@ -198,7 +199,7 @@ class _IslandSearch:
         known = self.harms.measured
         if part not in known:
             own = set(part)
-            known[part] = _error(self._snr(tuple(op for op in self.work if op not in own)))
+            known[part] = from_decibels(self._snr(tuple(op for op in self.work if op not in own)))
         return known[part]
 
     def _joined(self, parts: Iterable[Ops]) -> Ops:
@@ -211,8 +212,3 @@ class _IslandSearch:
             self.measured[left_float] = self.snr_without(left_float)
             self.report(min(len(self.measured), MOST_RUNS))
         return self.measured[left_float]
-
-
-def _error(snr: float) -> float:
-    """Return the relative squared error of an SNR in dB."""
-    return float(10 ** (-snr / 10))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class Window:
     before: int
     after: int
 
+    @lru_cache(1024)  # noqa: B019 - windows are plain numbers, and a model repeats a few of them
     def coverage(self) -> Array:
         """Return, for each tap, the share of output positions where it lies on the image rather than on padding."""
         starts = np.arange(self.outputs)[:, None] * self.stride - self.before

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from ..dtypes import Array
 
@@ -20,9 +21,6 @@ with vector instructions."""
 
 OFFSET = "o"
 """The format of a field that refers to something; its value is a position."""
-
-Field = tuple[int, str, int | None]
-"""Slot in the schema, format (a `struct` code of at most 4 bytes, or OFFSET), value; None for an omitted field."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +33,41 @@ class _TableLayout:
     vtable: bytes
 
 
+class TableKind:
+    """The fields that tables of one kind may have: for each its slot in the schema, and its format (a `struct` code of
+    at most 4 bytes, or OFFSET)."""
+
+    def __init__(self, *fields: tuple[int, str]) -> None:
+        self._fields = fields
+        self._layouts: dict[tuple[bool, ...], _TableLayout] = {}
+
+    def layout(self, values: Sequence[int | None]) -> _TableLayout:
+        """Return the layout of a table with these values; fields without one are omitted."""
+        given = tuple([value is not None for value in values])
+        if given not in self._layouts:
+            self._layouts[given] = self._lay_out([k for k, is_given in enumerate(given) if is_given])
+        return self._layouts[given]
+
+    def _lay_out(self, given: list[int]) -> _TableLayout:
+        """Lay out larger fields first, so that no field needs padding."""
+        formats = {k: "I" if self._fields[k][1] == OFFSET else self._fields[k][1] for k in given}
+        order = tuple(sorted(given, key=lambda k: -struct.calcsize(f"<{formats[k]}")))
+        places, position, pointers = {}, 4, []
+        for at, k in enumerate(order):
+            slot, kind = self._fields[k]
+            places[slot] = position
+            if kind == OFFSET:
+                pointers.append((at + 1, position))
+            position += struct.calcsize(f"<{formats[k]}")
+        slots = [places.get(slot, 0) for slot in range(max(places, default=-1) + 1)]
+        vtable = struct.pack(f"<{2 + len(slots)}H", 4 + 2 * len(slots), position, *slots)
+        pack = struct.Struct(f"<i{''.join(formats[k] for k in order)}{-position % 4}x")
+        return _TableLayout(order, pack, tuple(pointers), vtable)
+
+
 @cache
-def _layout(kinds: tuple[tuple[int, str], ...]) -> _TableLayout:
-    """Lay out larger fields first, so that no field needs padding."""
-    sizes = [struct.calcsize("<I" if kind == OFFSET else f"<{kind}") for _, kind in kinds]
-    order = tuple(sorted(range(len(kinds)), key=lambda k: -sizes[k]))
-    places, position, pointers = {}, 4, []
-    for at, k in enumerate(order):
-        slot, kind = kinds[k]
-        places[slot] = position
-        if kind == OFFSET:
-            pointers.append((at + 1, position))
-        position += sizes[k]
-    formats = "".join("I" if kinds[k][1] == OFFSET else kinds[k][1] for k in order)
-    slots = [places.get(slot, 0) for slot in range(max(places, default=-1) + 1)]
-    vtable = struct.pack(f"<{2 + len(slots)}H", 4 + 2 * len(slots), position, *slots)
-    return _TableLayout(order, struct.Struct(f"<i{formats}{-position % 4}x"), tuple(pointers), vtable)
+def _vector(kind: str, count: int) -> struct.Struct:
+    return struct.Struct(f"<I{count}{kind}")
 
 
 _SIZES = {"f": 4, "q": 8}
@@ -82,15 +99,15 @@ class Builder:
         content = struct.pack("<I", values.size) + values.tobytes()
         return self._put_once(content, max(4, values.itemsize), skipped=4)
 
-    def short(self, values: Sequence[float], kind: str) -> int:
-        """Write a vector of a few numbers with the `struct` code `kind`."""
-        return self._put_once(struct.pack(f"<I{len(values)}{kind}", len(values), *values), _SIZES[kind], skipped=4)
+    def packed(self, values: Sequence[float], kind: str) -> int:
+        """Write a vector of Python's numbers with the `struct` code `kind`; an array of them would take longer."""
+        return self._put_once(_vector(kind, len(values)).pack(len(values), *values), _SIZES[kind], skipped=4)
 
     def integers(self, values: Sequence[int]) -> int:
         """Write a vector of 32-bit integers. Most are so short that creating an array would take longer than writing
         it.
         """
-        return self._put_once(struct.pack(f"<I{len(values)}i", len(values), *values), 4, skipped=4)
+        return self._put_once(_vector("i", len(values)).pack(len(values), *values), 4, skipped=4)
 
     def text(self, content: bytes) -> int:
         return self._put_once(struct.pack("<I", len(content)) + content + b"\0", 4)
@@ -103,13 +120,13 @@ class Builder:
         offsets = [first - 4 * k - place for k, place in enumerate(places)]
         return self._put(struct.pack(f"<{1 + len(places)}I", len(places), *offsets), 4)
 
-    def table(self, *given: Field) -> int:
-        fields = [(slot, kind, value) for slot, kind, value in given if value is not None]
-        layout = _layout(tuple([(slot, kind) for slot, kind, _ in fields]))
+    def table(self, kind: TableKind, *given: int | None) -> int:
+        """Write a table with these values of the kind's fields, in their order; None for an omitted field."""
+        layout = kind.layout(given)
         vtable = self._put_once(layout.vtable, 2)
         place = self._size + layout.pack.size
         place += -place % 4
-        values = [vtable - place, *[fields[k][2] for k in layout.order]]
+        values: list[Any] = [vtable - place, *[given[k] for k in layout.order]]
         for at, position in layout.pointers:
             values[at] = place - position - values[at]
         return self._put(layout.pack.pack(*values), 4)

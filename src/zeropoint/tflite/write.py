@@ -17,12 +17,86 @@ from ..files import PathLike, write_whole
 from ..graph.check import check
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Quantization, Record, Signature, Tensor
 from . import schema
-from .builder import ALIGNMENT, OFFSET, Builder
+from .builder import ALIGNMENT, OFFSET, Builder, TableKind
 from .packed_files import archive_at
 from .read import LARGEST_FILE
 
-FEW = 8
-"""Vectors up to this length are written element by element."""
+# The kinds of tables, with slots as in the schema. Fields at their default are omitted.
+_MODEL = TableKind(
+    (1, OFFSET),  # op codes
+    (2, OFFSET),  # graphs
+    (4, OFFSET),  # buffers
+    (0, "I"),  # version
+    (3, OFFSET),  # description
+    (5, OFFSET),  # metadata buffers
+    (6, OFFSET),  # metadata
+    (7, OFFSET),  # signatures
+    (8, OFFSET),  # groups of external buffers
+    (9, OFFSET),  # external buffers
+)
+_GRAPH = TableKind(
+    (0, OFFSET),  # tensors
+    (1, OFFSET),  # inputs
+    (2, OFFSET),  # outputs
+    (3, OFFSET),  # ops
+    (4, OFFSET),  # name
+    (5, "i"),  # debug metadata
+)
+_TENSOR = TableKind(
+    (0, OFFSET),  # shape
+    (3, OFFSET),  # name
+    (1, "b"),  # type
+    (2, "I"),  # buffer
+    (5, "B"),  # is variable
+    (8, "B"),  # has rank
+    (10, "I"),  # external buffer
+    (4, OFFSET),  # quantization
+    (6, OFFSET),  # sparsity
+    (7, OFFSET),  # signature of the shape
+    (9, OFFSET),  # variants
+)
+_QUANTIZATION = TableKind(
+    (0, OFFSET),  # min
+    (1, OFFSET),  # max
+    (2, OFFSET),  # scales
+    (3, OFFSET),  # zero points
+    (6, "i"),  # axis
+    (4, "B"),  # type of details
+    (5, OFFSET),  # details
+)
+_SIGNATURE = TableKind(
+    (0, OFFSET),  # inputs
+    (1, OFFSET),  # outputs
+    (2, OFFSET),  # key
+    (4, "I"),  # graph
+)
+_OP_CODE = TableKind(
+    (0, "b"),  # code up to 127
+    (2, "i"),  # version
+    (3, "i"),  # code
+    (1, OFFSET),  # custom code
+)
+_NAMED = TableKind(
+    (0, OFFSET),  # name
+    (1, "I"),  # index of a tensor or buffer
+)
+_BUFFER = TableKind((0, "I"))
+_OPS = {
+    union: TableKind(
+        (1, OFFSET),  # inputs
+        (2, OFFSET),  # outputs
+        (0, "I"),  # op code
+        (type_slot, "B"),  # type of options
+        (slot, OFFSET),  # options
+        (5, OFFSET),  # custom options
+        (6, "b"),  # format of custom options
+        (7, OFFSET),  # mutating inputs
+        (8, OFFSET),  # intermediates
+        (13, "i"),  # debug metadata
+    )
+    for union, type_slot, slot in ((1, 3, 4), (2, 11, 12))
+}
+"""Ops, by the union that their options belong to."""
 
 
 def save(model: Model, path: PathLike, *, overwrite: bool = False) -> int:
@@ -65,7 +139,7 @@ def chunks(model: Model, *, checked: bool = False) -> Iterator[bytes | memoryvie
 
 
 class _Writer:
-    """Builds the structure of the file. Slots and defaults are the schema's; fields at their default are omitted."""
+    """Builds the structure of the file."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -84,16 +158,17 @@ class _Writer:
         metadata = [self._metadata(name, buffer) for name, buffer in model.metadata]
         older = None if model.metadata_buffers is None else [self._buffer(b) for b in model.metadata_buffers]
         root = builder.table(
-            (1, OFFSET, builder.tables([self._op_code(*key) for key in self.codes])),
-            (2, OFFSET, builder.tables(graphs)),
-            (4, OFFSET, self._buffer_tables()),
-            (0, "I", model.version or None),
-            (3, OFFSET, self._text(model.description)),
-            (5, OFFSET, self._numbers(older, np.int32)),
-            (6, OFFSET, builder.tables(metadata) if metadata else None),
-            (7, OFFSET, builder.tables(signatures) if signatures else None),
-            (8, OFFSET, self._records(model.external_buffer_groups)),
-            (9, OFFSET, self._records(model.external_buffers)),
+            _MODEL,
+            builder.tables([self._op_code(*key) for key in self.codes]),
+            builder.tables(graphs),
+            self._buffer_tables(),
+            model.version or None,
+            self._text(model.description),
+            self._numbers(older, np.int32),
+            builder.tables(metadata) if metadata else None,
+            builder.tables(signatures) if signatures else None,
+            self._records(model.external_buffer_groups),
+            self._records(model.external_buffers),
         )
         return builder.finish(root, schema.IDENTIFIER)
 
@@ -102,7 +177,7 @@ class _Writer:
         return 0 if buffer is None else self.buffers.setdefault(buffer, len(self.buffers) + 1)
 
     def _buffer_tables(self) -> int:
-        places = [self.builder.table(), *(self.builder.table((0, "I", 0)) for _ in self.buffers)]
+        places = [self.builder.table(_BUFFER, None), *(self.builder.table(_BUFFER, 0) for _ in self.buffers)]
         # A table begins with the offset of its vtable (4 bytes); its only field follows.
         self.data_offsets = [place - 4 for place in places[1:]]
         return self.builder.tables(places)
@@ -110,41 +185,44 @@ class _Writer:
     def _graph(self, graph: Graph) -> int:
         builder, index = self.builder, {tensor: k for k, tensor in enumerate(graph.tensors)}
         return builder.table(
-            (0, OFFSET, builder.tables([self._tensor(t, index) for t in graph.tensors])),
-            (1, OFFSET, self._indices(graph.inputs, index)),
-            (2, OFFSET, self._indices(graph.outputs, index)),
-            (3, OFFSET, builder.tables([self._op(op, index) for op in graph.ops])),
-            (4, OFFSET, self._text(graph.name)),
-            (5, "i", None if graph.debug_metadata_index == -1 else graph.debug_metadata_index),
+            _GRAPH,
+            builder.tables([self._tensor(t, index) for t in graph.tensors]),
+            self._indices(graph.inputs, index),
+            self._indices(graph.outputs, index),
+            builder.tables([self._op(op, index) for op in graph.ops]),
+            self._text(graph.name),
+            None if graph.debug_metadata_index == -1 else graph.debug_metadata_index,
         )
 
     def _tensor(self, tensor: Tensor, index: dict[Tensor, int]) -> int:
         stored, signature = tensor.quantization, tensor.shape_signature
         return self.builder.table(
-            (0, OFFSET, self.builder.integers(tensor.shape)),
-            (3, OFFSET, self._text(tensor.name)),
-            (1, "b", schema.dtype_code(tensor.dtype) or None),
-            (2, "I", self._buffer(tensor.buffer) or None),
-            (5, "B", int(tensor.is_variable) or None),
-            (8, "B", int(tensor.has_rank) or None),
-            (10, "I", tensor.external_buffer or None),
-            (4, OFFSET, None if stored is None else self._quantization(stored, tensor, index)),
-            (6, OFFSET, None if tensor.sparsity is None else self._record(tensor.sparsity)),
-            (7, OFFSET, None if signature is None else self.builder.integers(signature)),
-            (9, OFFSET, self._records(tensor.variants)),
+            _TENSOR,
+            self.builder.integers(tensor.shape),
+            self._text(tensor.name),
+            schema.dtype_code(tensor.dtype) or None,
+            self._buffer(tensor.buffer) or None,
+            int(tensor.is_variable) or None,
+            int(tensor.has_rank) or None,
+            tensor.external_buffer or None,
+            None if stored is None else self._quantization(stored, tensor, index),
+            None if tensor.sparsity is None else self._record(tensor.sparsity),
+            None if signature is None else self.builder.integers(signature),
+            self._records(tensor.variants),
         )
 
     def _quantization(self, stored: Quantization, tensor: Tensor, index: dict[Tensor, int]) -> int:
         axis = 0 if len(tensor.shape) == 1 else stored.axis  # LiteRT refuses an axis that does not exist
         details = None if stored.details is None else self._block_record(stored.details, index)
         return self.builder.table(
-            (0, OFFSET, self._numbers(stored.min or None, np.float32)),
-            (1, OFFSET, self._numbers(stored.max or None, np.float32)),
-            (2, OFFSET, self._few(stored.scales, "f") or self._numbers(stored.scales or None, np.float32)),
-            (3, OFFSET, self._few(stored.zero_points, "q") or self._numbers(stored.zero_points or None, np.int64)),
-            (6, "i", axis or None),
-            (4, "B", None if details is None else schema.details_code(details.type)),
-            (5, OFFSET, None if details is None else self._record(details)),
+            _QUANTIZATION,
+            self._numbers(stored.min or None, np.float32),
+            self._numbers(stored.max or None, np.float32),
+            self.builder.packed(stored.scales, "f") if stored.scales else None,
+            self.builder.packed(stored.zero_points, "q") if stored.zero_points else None,
+            axis or None,
+            None if details is None else schema.details_code(details.type),
+            None if details is None else self._record(details),
         )
 
     def _block_record(self, details: Record | BlockScales, index: dict[Tensor, int]) -> Record:
@@ -157,18 +235,18 @@ class _Writer:
     def _op(self, op: Op, index: dict[Tensor, int]) -> int:
         custom, options = op.custom_options, op.options
         union, options_code = (1, None) if options is None else schema.option_types()[options.type]
-        type_slot, slot = (3, 4) if union == 1 else (11, 12)
         return self.builder.table(
-            (1, OFFSET, self._indices(op.inputs, index)),
-            (2, OFFSET, self._indices(op.outputs, index)),
-            (0, "I", self.codes.setdefault((op.kind, op.custom_code, op.version), len(self.codes)) or None),
-            (type_slot, "B", options_code),
-            (slot, OFFSET, None if options is None else self._record(options)),
-            (5, OFFSET, None if custom is None else self.builder.numbers(custom.astype(np.uint8, copy=False))),
-            (6, "b", op.custom_options_format or None),
-            (7, OFFSET, self._numbers(op.mutating_variable_inputs, np.bool_)),
-            (8, OFFSET, self._indices(op.intermediates, index) if op.intermediates else None),
-            (13, "i", None if op.debug_metadata_index == -1 else op.debug_metadata_index),
+            _OPS[union],
+            self._indices(op.inputs, index),
+            self._indices(op.outputs, index),
+            self.codes.setdefault((op.kind, op.custom_code, op.version), len(self.codes)) or None,
+            options_code,
+            None if options is None else self._record(options),
+            None if custom is None else self.builder.numbers(custom.astype(np.uint8, copy=False)),
+            op.custom_options_format or None,
+            self._numbers(op.mutating_variable_inputs, np.bool_),
+            self._indices(op.intermediates, index) if op.intermediates else None,
+            None if op.debug_metadata_index == -1 else op.debug_metadata_index,
         )
 
     def _record(self, record: Record) -> int:
@@ -182,34 +260,29 @@ class _Writer:
         builder, index = self.builder, {tensor: k for k, tensor in enumerate(signature.graph.tensors)}
 
         def named(tensors: dict[str, Tensor]) -> int:
-            entries = [((0, OFFSET, self._text(n)), (1, "I", index[t])) for n, t in tensors.items()]
-            return builder.tables([builder.table(*entry) for entry in entries])
+            entries = [(self._text(n), index[t]) for n, t in tensors.items()]
+            return builder.tables([builder.table(_NAMED, *entry) for entry in entries])
 
         return builder.table(
-            (0, OFFSET, named(signature.inputs)),
-            (1, OFFSET, named(signature.outputs)),
-            (2, OFFSET, self._text(signature.key)),
-            (4, "I", self.graph_index[signature.graph]),
+            _SIGNATURE,
+            named(signature.inputs),
+            named(signature.outputs),
+            self._text(signature.key),
+            self.graph_index[signature.graph],
         )
 
     def _metadata(self, name: str, buffer: Buffer | None) -> int:
-        return self.builder.table((0, OFFSET, self._text(name)), (1, "I", self._buffer(buffer)))
+        return self.builder.table(_NAMED, self._text(name), self._buffer(buffer))
 
     def _op_code(self, kind: str, custom_code: str | None, version: int) -> int:
         code = schema.op_code(kind)
-        return self.builder.table(
-            (0, "b", min(code, 127)), (2, "i", version), (3, "i", code), (1, OFFSET, self._text(custom_code))
-        )
+        return self.builder.table(_OP_CODE, min(code, 127), version, code, self._text(custom_code))
 
     def _indices(self, tensors: Sequence[Tensor | None], index: dict[Tensor, int]) -> int:
         return self.builder.integers([-1 if t is None else index[t] for t in tensors])
 
     def _numbers(self, values: Sequence[float] | None, dtype: type[np.generic]) -> int | None:
         return None if values is None else self.builder.numbers(np.array(values, dtype))
-
-    def _few(self, values: Sequence[float], kind: str) -> int | None:
-        """Write a vector of so few numbers that creating an array would take longer than writing it."""
-        return self.builder.short(values, kind) if 0 < len(values) <= FEW else None
 
     def _text(self, text: str | None) -> int | None:
         return None if text is None else self.builder.text(text.encode("utf-8", "surrogateescape"))
