@@ -277,10 +277,13 @@ class Bench:
     def error(self, model: Model, without: frozenset[int] = frozenset()) -> float:
         """Return the relative squared error of another version, averaged over outputs, without the samples in
         `without`."""
-        count = len(self.judged_rows)
-        _ = self.references(count)  # before the other version is loaded: one at a time needs half the memory
-        places = [k for k, (number, _) in enumerate(self.numbered_rows[:count]) if number not in without]
-        return JudgedError.of(Loaded(self, model).errors(places)).value
+        numbers = [number for number, _ in self.numbered_rows[: len(self.judged_rows)]]
+        return JudgedError.of(self.errors(model, [k for k, n in enumerate(numbers) if n not in without])).value
+
+    def errors(self, model: Model, places: Sequence[int]) -> list[list[ErrorSum]]:
+        """Return the error of each output of another version, by sample at these places among those that judge."""
+        _ = self.references(len(self.judged_rows))  # before the other version is loaded: that needs half the memory
+        return Loaded(self, model).errors(places)
 
     def judged(self, model: Model, at_once: bool = False) -> Judged:
         """Return the error of another version, on as many samples as comparisons need, or on all of them `at_once`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..bench.bench import Bench
-from ..bench.errors import decibels
+from ..bench.errors import ErrorSum, JudgedError, decibels
 from ..ops.execution import macs_of
 from ..recipe import Effort
 from ..sources.ports import Row
@@ -33,6 +33,9 @@ vectors. Models that need more work are skipped; so are fewer samples, because t
 WIDENED = 4, 16
 WIDENING_MACS: Mapping[Effort, float] = {"standard": 1e11, "high": 1e12}
 """The minimum and maximum number of samples for measuring what few bits cost each layer, and the work allowed."""
+
+FEWEST_CROSSED = 8
+"""The minimum number of samples to fit weights to one half of them and look at the other."""
 
 CHECKED_EVERY = 8
 """One in this many samples is not learned from, but kept for checking blocks; two if none are held back."""
@@ -64,15 +67,42 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
     # Ranges were chosen for weights that are rounded to nearest: also try without them.
     plain = replace(best, request=replace(request, methods={k: m for k, m in request.methods.items() if k in cut}))
     for candidate in (best, plain) if plain.request != request and lab.effort == "high" else (best,):
-        refined = refiner.refine(candidate.planned)
-        proposed = replace(candidate, refined=refined, refits=refiner.refits, refiner=for_all)
-        is_kept = (yield proposed).best is proposed
+        is_kept = False
+        if _may_propose(lab.bench, refiner, candidate, must_gain=is_wide):
+            proposed = replace(candidate, refined=refiner.refine(candidate.planned), refits=refiner.refits)
+            proposed = replace(proposed, refiner=for_all)
+            is_kept = (yield proposed).best is proposed
         # The samples may be too few to fit weights to errors of earlier layers, so also try rounding alone, unless
         # fitting helped and work is scarce. With 8 bits, rounding alone brings little.
-        if refiner.refits and not is_wide and (not is_kept or len(used) < most):
-            plainly = replace(refiner, refits=False).refine(candidate.planned)
+        alone = replace(refiner, refits=False)
+        is_tried = refiner.refits and not is_wide and (not is_kept or len(used) < most)
+        if is_tried and _may_propose(lab.bench, alone, candidate, must_gain=False):
             again = None if for_all is None else replace(for_all, refits=False)
-            yield replace(candidate, refined=plainly, refits=False, refiner=again)
+            yield replace(candidate, refined=alone.refine(candidate.planned), refits=False, refiner=again)
+
+
+def _may_propose(bench: Bench, refiner: Refiner, candidate: Candidate, *, must_gain: bool) -> bool:
+    """Return whether samples can judge what is fitted to others, or cross-fitting finds that this holds."""
+    judged, count = len(bench.judged_rows), len(bench.rows)
+    judges_others = count - judged >= REFINED[0] or bench.in_sequence or count < FEWEST_CROSSED
+    return judges_others or _holds_on_others(bench, refiner, candidate, must_gain=must_gain)
+
+
+def _holds_on_others(bench: Bench, refiner: Refiner, candidate: Candidate, *, must_gain: bool) -> bool:
+    """Return whether what rounding with compensation gains on its samples holds on others (cross-fitting).
+
+    Samples that weights were fitted to say nothing about others. So weights are fitted to each half of the samples and
+    judged by the other half: there they must not be clearly worse than without, or clearly better if they `must_gain`.
+    """
+    count = len(bench.rows)
+    every, plain, fitted = bench.judging(count), list[list[ErrorSum]](), list[list[ErrorSum]]()
+    halves = range(0, count, 2), range(1, count, 2)
+    for places, others in (halves, halves[::-1]):
+        half = replace(refiner, samples=[bench.rows[k] for k in places])
+        plain += every.errors(candidate.model(), others)
+        fitted += every.errors(replace(candidate, refined=half.refine(candidate.planned)).model(), others)
+    without, with_it = JudgedError.of(plain), JudgedError.of(fitted)
+    return with_it.beats(without) if must_gain else not without.beats(with_it)
 
 
 def rounded_for_all_samples(bench: Bench, best: Candidate) -> Candidate:

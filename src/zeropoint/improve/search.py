@@ -91,16 +91,23 @@ class StepSearch:
         start = below.candidate if effort == "max" else below.candidate.unrefined()
         judged = known if start is below.candidate else judge.judged(start.model())
         found = self._stepped(effort, steps, judge, Found(start, judged, below.gains))
-        if found.judged is None or not found.judged.beats(known):
-            return below
-        if unseen := self.bench.unseen_rows:
-            others = self.bench.on(unseen)
-            errors = [others.error(one.candidate.model()) for one in (below, found)]
-            if errors[0] < errors[1]:
-                lost = decibels(errors[0]) - decibels(errors[1])
-                self.notes.append(f"{effort} effort gave nothing: {lost:.1f} dB less on held-back samples")
-                return below
-        return found
+        if start is below.candidate or not self.bench.unseen_rows:
+            is_better = found.judged is not None and found.judged.beats(known)
+        else:  # both efforts round the same weights, each in its own way: neither has to prove more than the other
+            is_better = judge.error(found.candidate.model()) < judge.error(below.candidate.model())
+        return found if is_better and self._holds_on_unseen(effort, below, found) else below
+
+    def _holds_on_unseen(self, effort: Effort, below: Found, found: Found) -> bool:
+        """Return whether held-back samples, if any, do not find what `effort` found worse than what the one below did;
+        a note says so if they do."""
+        if not self.bench.unseen_rows:
+            return True
+        others = self.bench.on(self.bench.unseen_rows)
+        before, after = (others.error(one.candidate.model()) for one in (below, found))
+        if before < after:
+            lost = decibels(before) - decibels(after)
+            self.notes.append(f"{effort} effort gave nothing: {lost:.1f} dB less on held-back samples")
+        return before >= after
 
     def _judge(self, effort: Effort) -> Bench:
         """Return the bench for judging. What max effort learns is judged by all samples that it does not learn from:
