@@ -56,6 +56,21 @@ def test_the_model_computes_the_same(size: int, biases: tuple[bool, bool]) -> No
     np.testing.assert_allclose(outputs_of(made, samples_for(model, 4)), wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("size", [1e20, 1e-25])
+def test_products_that_float32_does_not_hold_are_not_made(size: float) -> None:
+    """They would be infinite, or 0 where the input makes up for it."""
+    net = Net()
+    x = net.input(1, 9, 7, 8)
+    for k in range(2):
+        x = net.conv(x, normal(8, 1, 1, 8, seed=k) * np.float32(size), np.zeros(8, np.float32), name=f"layer{k}")
+    model = net.model(last(net))
+    assert kinds(merged(model)) == ["CONV_2D", "CONV_2D"]
+    samples = [(row[0] / np.float32(size),) for row in samples_for(model, 4)]
+    made = zeropoint.quantize(model, "int8", data=samples, effort="quick")
+    (exact,), (found,) = outputs_of(model, samples), outputs_of(made.model, samples)
+    assert np.abs(exact - found).max() <= 0.05 * np.abs(exact).max()
+
+
 def build_zeros(output: Tensor) -> Tensor:
     return Tensor.constant(f"{output.name}/zeros", np.zeros(output.shape[-1], np.float32), output.dtype)
 
