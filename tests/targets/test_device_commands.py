@@ -124,6 +124,22 @@ def test_a_model_that_no_device_runs_is_refused_with_the_reason(run, folder):
     assert not (folder / "none.tflite").exists()
 
 
+def test_a_rule_that_names_weights_which_the_target_lacks_is_refused(run, folder):
+    """Both are named. What is asked for all ops is widened instead, and the summary says so."""
+    named = {"rules": [{"scheme": "int8"}, {"ops": "CONV_2D", "scheme": "int8", "weights": "int4"}]}
+    (folder / "named.json").write_text(json.dumps(named))
+    line = (*QUANTIZE, "--target", "ethos-u55-64")
+    code, _, err = run(*line, "--recipe", "named.json")
+    assert code == 2
+    assert "the rule 'ops 'CONV_2D' -> " in err
+    assert "the target ethos-u55-64 does not take" in err
+    assert not (folder / "out.tflite").exists()
+    (folder / "all.json").write_text(json.dumps({"rules": [{"scheme": "int8", "weights": "int4"}]}))
+    code, out, _ = run(*line, "--recipe", "all.json")
+    assert code == 0
+    assert "ethos-u55-64 has no int4 kernel for it" in out
+
+
 def test_python_gives_the_report_too(digits):
     import zeropoint
 

@@ -27,6 +27,7 @@ from ..graph.query import Use, constants, tensor_keys
 from ..ops.check import check_runnable
 from ..parallel import cached_property
 from ..plan.fit import placed
+from ..plan.match import TargetAnswers
 from ..plan.plan import Form, Plan, Planned, Repair, Skipped
 from ..plan.planner import prepare_model, require_float_part, with_matched_rules
 from ..plan.request import FALLBACK, Interface, Request
@@ -284,6 +285,7 @@ def quantize_on(
 ) -> Result:
     """Calibrate on `data` and quantize; with standard effort and automatic ranges, in the way that works best."""
     request = accepted(model, request)
+    TargetAnswers(request.target, request.ops).require_obeyed(request.recipe, model)
     judged = judged_for(request)
     bench = Bench(model, data, settings, judged=judged, holds_back=judged > 0, ops=request.ops, progress=progress)
     result = ask_target(quantize_with(bench, request, stage))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ..dtypes import DType
 from ..errors import InvalidRecipe, InvalidSample, argument
-from ..graph.model import Graph, Op, Tensor
+from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, CellState, OpSpec, Rescale, ShapeOnly, Weight, fused_activation
 from ..recipe import Recipe, Scheme
@@ -37,6 +37,35 @@ class TargetAnswers:
             self.known[key] = self.target.verdict(TypedOp.of_scheme(op, scheme, self.ops))
         return self.known[key]
 
+    def with_kernel(self, op: Op, scheme: Scheme) -> Scheme:
+        """Return the scheme with weights that have a kernel: if the kernel or the target lacks narrow weights, the next
+        wider ones are used."""
+        spec = self.ops.get(op.kind)
+        if spec is None or scheme.activations is None or not spec.weight_slots:
+            return scheme
+        known = spec.weights.get(scheme.activations, ())
+        nearest = nearest_type(known, scheme.weights)
+        wider = [t for t in known if nearest is not None and t.bits >= nearest.bits]
+        for weights in sorted(wider, key=lambda t: t.bits):
+            widened = scheme.held_in(weights)
+            if self.verdict(op, widened).speed != "refused":
+                return widened
+        return scheme.held_in(nearest)
+
+    def require_obeyed(self, recipe: Recipe, model: Model) -> None:
+        """Raise if a rule that names ops asks for weights that LiteRT has and the target refuses: what is named is not
+        silently widened."""
+        for op in (op for graph in model.graphs for op in graph.ops):
+            rule, asked = recipe.rule(op), recipe.scheme(op)
+            if rule is None or rule.is_general or asked.weights is None or asked.activations is None:
+                continue
+            kernels = self.ops[op.kind].weights.get(asked.activations, ()) if op.kind in self.ops else ()
+            if asked.weights in kernels and self.with_kernel(op, asked).weights is not asked.weights:
+                raise InvalidRecipe(
+                    f"the rule '{rule}' of the recipe asks for {asked.weights.label} weights, which the target "
+                    f"{self.target.name} does not take in {op.label} '{op.name}'; change the rule or the target"
+                )
+
 
 @dataclass(frozen=True)
 class Matcher:
@@ -59,7 +88,7 @@ class Matcher:
             asked = self.recipe.scheme(op)
             if not is_arithmetic(op, self.ops) or (asked.activations is None and asked.weights is not None):
                 continue  # only constants of the latter are quantized: weight_only.py
-            scheme = self._widened(op, asked) or self._with_kernel(op, asked)
+            scheme = self._widened(op, asked) or self.answers.with_kernel(op, asked)
             refusal = next(self._refusals(op, scheme), None)
             if refusal is None:
                 schemes[op] = scheme
@@ -73,7 +102,7 @@ class Matcher:
     def narrowed(self, op: Op, scheme: Scheme) -> Scheme | None:
         """Return what the recipe asks for, if `scheme` is that of a 16-bit island."""
         asked = self.recipe.scheme(op)
-        return self._with_kernel(op, asked) if scheme.activations is not asked.activations else None
+        return self.answers.with_kernel(op, asked) if scheme.activations is not asked.activations else None
 
     def island_weights(self, op: Op) -> Scheme | None:
         """Return how a layer of a float island stores its weights, if not in float32: dequantized before use, or as
@@ -101,26 +130,11 @@ class Matcher:
         asked = asked or self.recipe.scheme(op)
         if asked.activations is not DType.INT8:
             return None
-        wide = self._with_kernel(op, replace(asked, activations=DType.INT16, symmetric=True))
+        wide = self.answers.with_kernel(op, replace(asked, activations=DType.INT16, symmetric=True))
         if next(self._refusals(op, wide), None) is not None:
             return None
         speeds = [SPEEDS.index(self.answers.verdict(op, s).speed) for s in (wide, asked)]
         return wide if speeds[0] <= speeds[1] else None
-
-    def _with_kernel(self, op: Op, scheme: Scheme) -> Scheme:
-        """Return the scheme with weights that have a kernel: if the kernel or the target lacks narrow weights, the next
-        wider ones are used."""
-        spec = self.ops.get(op.kind)
-        if spec is None or scheme.activations is None or not spec.weight_slots:
-            return scheme
-        known = spec.weights.get(scheme.activations, ())
-        nearest = nearest_type(known, scheme.weights)
-        wider = [t for t in known if nearest is not None and t.bits >= nearest.bits]
-        for weights in sorted(wider, key=lambda t: t.bits):
-            widened = scheme.held_in(weights)
-            if self.answers.verdict(op, widened).speed != "refused":
-                return widened
-        return scheme.held_in(nearest)
 
     def _refusals(self, op: Op, scheme: Scheme) -> Iterator[tuple[SkipCode, str]]:
         """Yield why `op` cannot be computed as `scheme` asks; the first reason is reported."""

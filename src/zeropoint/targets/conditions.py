@@ -214,17 +214,6 @@ class OutputCount(Condition):
 
 
 @dataclass(frozen=True)
-class PerTensorOnly(Condition):
-    """The weights have a per-tensor scale, not one for each channel or block."""
-
-    remedy = "quantize its weights with one scale (per_tensor in a recipe)"
-
-    def broken(self, op: TypedOp) -> str | None:
-        params = None if op.weights is None else op.weights.params
-        return None if params is None or len(params.scales) == 1 else "has a scale for each channel of its weights"
-
-
-@dataclass(frozen=True)
 class WeightBits(Condition):
     """The weights are integers of one of these widths."""
 

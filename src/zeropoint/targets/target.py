@@ -178,4 +178,5 @@ class Target(Brief):
             return f"is not among the ops of {self.place}", ""
         weights = "" if op.weights is None else f" with {op.weights.dtype.label} weights"
         held = "" if op.activations is None else f"computes in {op.activations.label}{weights}"
-        return f"{held}, for which {self.place} has no {op.label}", f"{self.place} has it in {' and '.join(types)}"
+        has = f"{self.place} {'have' if self.place.endswith('s') else 'has'}"  # "TFLM's kernels"
+        return f"{held}, for which {has} no {op.label}", f"{has} it in {' and '.join(types)}"
