@@ -108,6 +108,13 @@ def test_channels_of_one_kind_are_judged_together():
     assert channel_scales([normal(1, 20, 3)]) is None
 
 
+@pytest.mark.parametrize("size", [0.0, 1e-35])
+def test_channels_of_hardly_anything_are_one(size: float):
+    """Calibration on zeros is no reason to divide by them."""
+    values = normal(1, 8, 8, 4) * np.float32([1, 100, 1, 1]) * np.float32(size)
+    assert channel_scales([values]) is None
+
+
 @pytest.mark.parametrize("is_small", [True, False])
 def test_more_samples_are_run_only_where_the_first_do_not_decide(monkeypatch, is_small):
     model, data = conv_net(), images(40)

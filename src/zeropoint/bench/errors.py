@@ -39,6 +39,9 @@ IN_KIND = 100.0
 WEAKEST = 1e-4
 """Power of a channel relative to the strongest, below which it counts less: it is hardly ever used."""
 
+FAINTEST = 1e-60
+"""Power of an output below which its channels are not told apart: float32 does not hold the factors."""
+
 HELD_BYTES = 1 << 26
 """Maximum bytes of a model's tensors held at a time when two models are compared."""
 
@@ -272,7 +275,7 @@ def channel_scales(values: Sequence[Array]) -> Array | None:
 def scales_of_powers(power: Array) -> Array | None:
     """Return factors that equalize the power of channels, from the power of each; None if they are the same
     quantity."""
-    if not np.isfinite(power).all() or power.max() < IN_KIND * power.min():
+    if not np.isfinite(power).all() or power.max() < FAINTEST or power.max() < IN_KIND * power.min():
         return None
     return np.asarray(1 / np.sqrt(np.maximum(power, WEAKEST * power.max())), np.float32)
 
