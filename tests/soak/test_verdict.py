@@ -33,6 +33,19 @@ def test_a_range_that_ends_too_early_is_found():
     assert "cut off where their ranges end" in text
 
 
+def test_floats_end_where_their_readers_do():
+    """(x - c) - x is -c whatever x is, so x is cut off, for both of its readers; nothing is lost."""
+    net = Net()
+    x = net.input(7)
+    model = net.model(net("SUB", [net("SUB", [x, np.float32([0.7630735])]), x]))
+    row = np.linspace(-2.7, 3, 7, dtype=np.float32)
+    assert found(model, row) == []
+    other = Net()
+    model = other.model(other("ADD", [other.input(7), np.float32([0.5])]))
+    (text,) = found(model, row, ranges=Ranges({"x0": Range(-0.5, 0.5, "here")}))
+    assert "cut off where their ranges end" in text
+
+
 def test_what_less_than_a_unit_decides_is_no_matter_of_ranges():
     """An int16 sigmoid reaches 32767/32768, and is compared with 1."""
     net = Net()
