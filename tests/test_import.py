@@ -54,3 +54,26 @@ def test_help_on_a_public_function_fits_on_a_few_screens():
     assert zeropoint.quantize in functions
     for function in functions:
         assert len(str(inspect.signature(function))) < 2000, function.__name__
+
+
+def test_quantizing_imports_no_modules_that_it_does_not_need(tmp_path):
+    """Those of NumPy and of Python that take megabytes of a process which needs few."""
+    from zeropoint import save
+
+    from .nets import Net, normal
+
+    net = Net()
+    hidden = net.conv(net.input(1, 8, 8, 4), normal(8, 1, 1, 4))
+    save(net.model(net.conv(net("RELU", [hidden]), normal(4, 1, 1, 8))), tmp_path / "model.tflite")
+    program = """
+import json, sys
+import numpy as np
+import zeropoint
+samples = [(np.full((1, 8, 8, 4), k, np.float32),) for k in range(4)]
+zeropoint.quantize("model.tflite", data=samples)
+print(json.dumps(sorted(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=tmp_path)
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "zeropoint.improve.search" in loaded
+    assert not loaded & {"numpy.ma", "numpy.random", "statistics", "decimal", "html", "zeropoint.bench.latency"}

@@ -6,7 +6,6 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from html import escape
 from importlib import import_module
 from typing import Any
 
@@ -86,6 +85,8 @@ def notebook_line(title: str) -> Callable[..., None] | None:
     shell = None if python is None else python.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):
         return None
+    from html import escape  # outside notebooks, half a megabyte for nothing
+
     line = import_module("IPython.display").display({"text/plain": title}, raw=True, display_id=True)
     last = -PAUSE
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zeropoint.calibration import Settings, Stats, calibrate
-from zeropoint.calibration.stats import FORMAT
+from zeropoint.calibration.stats import FORMAT, median
 from zeropoint.errors import InvalidStats, OutputExists
 
 from .. import build
@@ -282,3 +282,10 @@ def test_a_flipped_bit_is_noticed_or_harmless(content, tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InvalidStats, match=r"cannot read .*none\.stats: no such file"):
         Stats.load(tmp_path / "none.stats")
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_the_median_is_that_of_numpy(count):
+    values = np.random.default_rng(count).normal(size=(count, 3)).astype(np.float32)
+    np.testing.assert_array_equal(median(values), np.median(values, axis=0))
+    assert median(values[:, 0]) == np.median(values[:, 0])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..calibration.stats import median
 from ..dtypes import Array, DType
 from ..errors import argument, spelled
 from ..graph.edit import copy_model
@@ -140,7 +141,7 @@ class Response:
 
         About 1 for trained networks; infinite if it has no bias.
         """
-        bias = np.median(self._channels(tuple(np.zeros_like(a) for a in rows[0])), axis=0)
+        bias = median(self._channels(tuple(np.zeros_like(a) for a in rows[0])))
         power = float((bias**2).mean())
         means, square = np.zeros(bias.size), 0.0
         for row in rows:

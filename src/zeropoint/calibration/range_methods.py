@@ -148,7 +148,8 @@ def entropy_range(stats: TensorStats, grid: Grid) -> Bounds:
     # Divergence alone might clip a spike at the end of the range: keep at least a share of KEPT unclipped.
     inside = np.cumsum(folded) >= KEPT * folded.sum()
     fewest = max(levels, int(np.argmax(inside)) + 1)
-    candidates = np.unique([*range(fewest, folded.size, max(1, (folded.size - fewest) // 128)), folded.size])
+    steps = range(fewest, folded.size, max(1, (folded.size - fewest) // 128))
+    candidates = np.array([*steps, folded.size])
     best = int(candidates[np.argmin(_divergences(folded, candidates, levels))])
     threshold = min(limit, best * histogram.width)
     return max(low, -threshold), min(high, threshold)

@@ -33,6 +33,12 @@ DECAY = 0.99
 """Decay of the moving average. The average is debiased, so that a few samples have equal weight."""
 
 
+def median(values: Array) -> Any:
+    """Return the median along the first axis. `np.median` would import `numpy.ma`, which takes a megabyte."""
+    ordered = np.sort(values, axis=0)
+    return ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1].mean(axis=0)
+
+
 @dataclass(frozen=True)
 class Extreme:
     """The minimum or maximum, and the first sample in which it occurred."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..calibration.stats import median
 from ..comparison.sums import unit_of
 from ..display import counted
 from ..dtypes import DType
@@ -46,7 +47,7 @@ def uneven_channels(evidence: ModelEvidence) -> Hypothesis | None:
         if layer.params.axis is None and peaks.size:
             share = float((peaks / layer.params.scale < FEW_STEPS).mean())
             if share >= UNEVEN_SHARE:
-                found.append((share, float(peaks.max() / np.median(peaks)), layer))
+                found.append((share, float(peaks.max() / median(peaks)), layer))
     if not found:
         return None
     found.sort(key=lambda f: -f[0])

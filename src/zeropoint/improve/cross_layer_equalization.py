@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..calibration import Stats
+from ..calibration.stats import median
 from ..dtypes import Array, DType
 from ..graph.edit import duplicate_constant, set_constant
 from ..graph.model import Graph, Model, Op, Tensor
@@ -277,8 +278,9 @@ def channel_factors(peaks: Array, free: bool, ceiling: float = math.inf) -> Arra
     alive = (peaks > 0) & (peaks < highest)
     if alive.sum() < 2:
         return None
-    usual = np.median(peaks[alive]) if math.isinf(ceiling) else highest
-    if max(peaks.max(), usual) < 2 * np.median(peaks[alive]):
+    middle = median(peaks[alive])
+    usual = middle if math.isinf(ceiling) else highest
+    if max(peaks.max(), usual) < 2 * middle:
         return None
     ratio = np.where(alive, peaks / usual, 1.0)
     power = 1.0 if free else 0.5

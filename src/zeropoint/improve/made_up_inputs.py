@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -26,8 +27,10 @@ SAMPLES = 3
 CHANCE = 0.5
 """In dB: two roundings of the same model that differ by less count as equal."""
 
-Random = np.random.Generator
-Kind = Callable[[Random, tuple[int, ...]], Array]
+if TYPE_CHECKING:  # the module takes some megabytes, and is rarely needed
+    from numpy.random import Generator as Random
+
+Kind: TypeAlias = "Callable[[Random, tuple[int, ...]], Array]"
 
 
 def noise(rng: Random, shape: tuple[int, ...]) -> Array:

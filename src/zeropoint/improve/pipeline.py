@@ -45,7 +45,6 @@ from ..tflite.write import save, to_bytes
 from .bias_correction import plan_and_correct
 from .candidate import Candidate, Stage, no_progress
 from .made_up_inputs import never_further_off
-from .measured_target import measured_request
 from .mixed_precision import narrow_layers, weight_errors, worth_widening
 from .rounding_steps import require_learning, rounded_for_all_samples
 from .search import MOST_JUDGED, StepRecord, StepSearch, judged_samples
@@ -171,6 +170,8 @@ def _measured(model: Model, request: Request) -> tuple[Request, tuple[str, ...]]
     """Return the request for the fastest placement on this machine, if requested, and what was measured."""
     if not request.measure:
         return request, ()
+    from .measured_target import measured_request  # what times models is rarely needed
+
     found, note = measured_request(model, request)
     return found, (note,)
 

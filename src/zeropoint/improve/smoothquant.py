@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from ..calibration import Range, TensorStats
+from ..calibration.stats import median
 from ..dtypes import Array, DType
 from ..graph.edit import duplicate_constant, set_constant, unused_name
 from ..graph.model import Graph, Op, Tensor
@@ -89,13 +90,13 @@ def smooth(graph: Graph, found: Boundary, seen: TensorStats | None, ops: Mapping
         return {}
     low, high = np.asarray(seen.channels.low, np.float64), np.asarray(seen.channels.high, np.float64)
     peaks = np.maximum(-low, high)
-    usual = float(np.median(peaks))
+    usual = float(median(peaks))
     if not np.isfinite(peaks).all() or usual <= 0 or peaks.max() < OUTLIERS * usual:
         return {}
     factors = np.maximum(peaks, SMALLEST * usual)
     if found.side == "before":
         weights = [_input_peaks(op, ops) for op in found.layers]
-        factors = np.sqrt(factors / np.maximum(np.max(weights, axis=0), SMALLEST * np.median(weights)))
+        factors = np.sqrt(factors / np.maximum(np.max(weights, axis=0), SMALLEST * median(np.ravel(weights))))
     made = _insert_product(graph, found, np.asarray(factors if found.side == "behind" else 1 / factors, np.float32))
     for op in found.layers:
         _scale(graph, op, ops, np.asarray(factors, np.float32), found.side)
