@@ -179,6 +179,7 @@ class Trait(Flag):
     HOMOGENEOUS = auto()  # f(s * x) = s * f(x) for every s > 0, channel by channel along the last axis
     HAS_POLES = auto()  # maps some finite numbers to NaN or infinity
     KEEPS_ZERO = auto()  # f(0) = 0, as for all tied, homogeneous and multiplying ops
+    NO_LARGER = auto()  # no result is farther from zero than all inputs, by more than 1
     ADDS = auto()  # element by element
     SUBTRACTS = auto()
     MULTIPLIES = auto()

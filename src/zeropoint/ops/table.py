@@ -27,7 +27,7 @@ BOTH = (INT8, INT16)
 PRODUCT, RATIO, SUM, SQUARE, ROOT = Rescale.PRODUCT, Rescale.RATIO, Rescale.SUM, Rescale.SQUARE, Rescale.ROOT
 VARIADIC, TIED, AVERAGES, FUSES = Trait.VARIADIC, Trait.TIED, Trait.AVERAGES, Trait.FUSES
 HOMOGENEOUS, HAS_POLES, RANKS, RECURRENT = Trait.HOMOGENEOUS, Trait.HAS_POLES, Trait.RANKS, Trait.RECURRENT
-KEEPS_ZERO, VIEW = Trait.KEEPS_ZERO, Trait.VIEW
+KEEPS_ZERO, NO_LARGER, VIEW = Trait.KEEPS_ZERO, Trait.NO_LARGER, Trait.VIEW
 
 ACT, INDEX, MATRIX, COEFFICIENTS = Activation(), spec.Untouched(), Weight(axis=None), spec.Coefficients()
 GAINS = spec.Coefficients(hybrid=False)
@@ -178,10 +178,12 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("SQRT", ONE, since(2, 2, Need.NONNEGATIVE), HAS_POLES | KEEPS_ZERO, batch=pointwise),
     OpSpec("EXP", ONE, since(2, 2), batch=pointwise, interpolated=always(np.exp)),
     OpSpec("LOG", (POLE,), since(2, 2, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise, interpolated=always(np.log)),
-    *(OpSpec(kind, ONE, traits=KEEPS_ZERO, batch=pointwise) for kind in ("NEG", "SQUARE")),
+    OpSpec("NEG", ONE, traits=KEEPS_ZERO | NO_LARGER, batch=pointwise),
+    OpSpec("SQUARE", ONE, traits=KEEPS_ZERO, batch=pointwise),
     OpSpec("SIN", ONE, KernelSpec((INT8,), table=always(np.sin)), batch=pointwise, input_scales=ANGLES),
     OpSpec("COS", ONE, KernelSpec((INT8,), table=always(np.cos)), batch=pointwise, input_scales=ANGLES),
-    *(OpSpec(kind, ONE, KernelSpec(note=JUMPS), batch=pointwise) for kind in ("SIGN", "FLOOR", "CEIL", "ROUND")),
+    OpSpec("SIGN", ONE, KernelSpec(note=JUMPS), batch=pointwise),
+    *(OpSpec(kind, ONE, KernelSpec(note=JUMPS), NO_LARGER, batch=pointwise) for kind in ("FLOOR", "CEIL", "ROUND")),
     OpSpec("CAST", ONE, KernelSpec(note="it makes floats of other numbers, or others of floats"), Trait.CASTS,
            batch=pointwise),
     # Normalizations.
@@ -192,7 +194,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("L2_NORMALIZATION", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(1 / 128, 0)},
            input_scales=NORMALIZED),
     # Reductions.
-    OpSpec("MEAN", (ACT, INDEX), since(2, 3, Need.SUM_FITS), batch=along(batch.axes_at(1)), rescale=RATIO,
+    OpSpec("MEAN", (ACT, INDEX), since(2, 3, Need.SUM_FITS), NO_LARGER, batch=along(batch.axes_at(1)), rescale=RATIO,
            max_rescale=AVERAGED),
     OpSpec("SUM", (ACT, INDEX), KernelSpec(note="LiteRT's reference kernel adds integers up whatever their scales are"),
            batch=along(batch.axes_at(1))),
@@ -209,7 +211,7 @@ ROWS: tuple[OpSpec, ...] = (
     # Pooling and resizing.
     OpSpec("AVERAGE_POOL_2D", ONE, since(2, 3), TIED | HOMOGENEOUS | AVERAGES, batch=by_sample),
     OpSpec("MAX_POOL_2D", ONE, since(2, 3), TIED | HOMOGENEOUS, batch=by_sample),
-    OpSpec("L2_POOL_2D", ONE, batch=by_sample),
+    OpSpec("L2_POOL_2D", ONE, traits=NO_LARGER, batch=by_sample),
     OpSpec("RESIZE_BILINEAR", (ACT, INDEX), since(2, 4), TIED | HOMOGENEOUS | AVERAGES, batch=only(0)),
     OpSpec("RESIZE_NEAREST_NEIGHBOR", (ACT, INDEX), since(2, 4), TIED | HOMOGENEOUS, batch=only(0)),
     # Moving data.

@@ -85,10 +85,13 @@ def _rule(spec: OpSpec) -> Callable[[list[float]], float] | None:
     if spec.fixed:
         bound = max(abs(end) for dtype, fixed in spec.fixed.items() for end in fixed.params(dtype).range())
         return lambda _: bound
+    if spec.saturates:  # activation functions: no larger than their input, nor than where they end
+        end = max(abs(end) for ends in spec.saturates.values() for end in ends)
+        return lambda read: min(max(read), end)
     if spec.rescale is Rescale.SQUARE:
         return lambda read: sum(read) ** 2
     if spec.traits & (Trait.ADDS | Trait.SUBTRACTS):
         return sum
     if Trait.MULTIPLIES in spec.traits:
         return math.prod
-    return max if Trait.TIED in spec.traits or Trait.HOMOGENEOUS in spec.traits else None
+    return max if spec.traits & (Trait.TIED | Trait.HOMOGENEOUS | Trait.NO_LARGER) else None
