@@ -127,11 +127,13 @@ def test_mixtures_lie_between_samples_and_only_real_numbers_are_mixed():
     rows = [tuple(sample) for sample in samples_for(model, 6)]
     request = Request(recipe_from({"rules": [{"scheme": "int8", "weights": "int2"}]}))
 
-    def learned_from(rows, seed=0):
+    def learned_from(rows, seed=0, most=1000):
         refiner = Refiner(model, request, rows, no_progress, 512)
-        return Reconstruction(refiner, rows, no_progress, seed).learned_from
+        return list(Reconstruction(refiner, rows, no_progress, seed).learned_from(most))
 
     found, again, other = (learned_from(rows, seed) for seed in (0, 0, 1))
+    for most in (4, 9):  # the samples come first, and then the same mixtures as if there were room for more
+        assert [row[0].tobytes() for row in learned_from(rows, most=most)] == [row[0].tobytes() for row in found[:most]]
     assert len(found) == len(rows) * (1 + reconstruction.MIXTURES)
     every = np.stack([row[0] for row in rows])
     assert all((every.min(axis=0) <= row[0]).all() and (row[0] <= every.max(axis=0)).all() for row in found)

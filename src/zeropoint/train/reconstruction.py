@@ -9,7 +9,7 @@ This module finds the blocks and runs the samples; `block_training`, which impor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,6 @@ from ..graph.query import Uses
 from ..improve.gptq import CarriedOut, Refiner
 from ..ops import OpSpec
 from ..ops.execution import macs_of
-from ..parallel import cached_property
 from ..plan.derive import settle
 from ..plan.plan import Group, Held, Plan, Planned
 from ..plan.request import Request
@@ -184,7 +183,8 @@ class Reconstruction:
             training = BlockTraining(planned, replace(plan, graph=part, groups=groups), self.request, self.seed)
         except ZeropointError:  # an op that has no gradient
             return plan
-        data, checked = (self._data(planned, plan, block, rows) for rows in (self.learned_from, self.checked))
+        data = self._data(planned, plan, block, self.learned_from)
+        checked = self._data(planned, plan, block, lambda most: self.checked[:most])
         learned = training.run(data, checked, *self._schedule(plan.graph))
         if learned is None:
             return plan
@@ -196,13 +196,13 @@ class Reconstruction:
         made, refused = settle(replace(plan, constants=constants, groups=groups), self.request.ops)
         return plan if refused else made
 
-    @cached_property
-    def learned_from(self) -> list[Row]:
-        """The samples, and mixtures of them if all inputs are real numbers."""
-        rows, rng = list(self.refiner.samples), np.random.default_rng(self.seed)
-        if len(rows) < 2 or any(value.dtype.kind != "f" for value in rows[0]):
-            return rows
-        return rows + [_mixture(rows, rng) for _ in range(MIXTURES * len(rows))]
+    def learned_from(self, most: int) -> Iterator[Row]:
+        """Yield the samples, then mixtures of them if all inputs are real numbers: the same ones each time, so that
+        they need not be held in memory."""
+        rows, rng = self.refiner.samples, np.random.default_rng(self.seed)
+        yield from rows[:most]
+        if len(rows) > 1 and all(value.dtype.kind == "f" for value in rows[0]):
+            yield from (_mixture(rows, rng) for _ in range(min(MIXTURES * len(rows), most - len(rows))))
 
     def _schedule(self, graph: Graph) -> tuple[int, int]:
         """Return the number of training steps for each block, and the batch size."""
@@ -211,12 +211,16 @@ class Reconstruction:
         batch = next((b for b in BATCHES if b * fewest * each <= MOST_MACS), BATCHES[-1])
         return int(np.clip(MOST_MACS / (each * batch), fewest, most)), batch
 
-    def _data(self, planned: Planned, plan: Plan, block: Block, rows: Sequence[Row]) -> BlockData:
+    def _data(
+        self, planned: Planned, plan: Plan, block: Block, first_rows: Callable[[int], Iterable[Row]]
+    ) -> BlockData:
+        """Return the values around a block for the first samples, as many as memory allows."""
         made = CarriedOut.of(planned.model, plan, self.request.ops)
         around = sum(t.size for t in (*block.inputs, *block.inputs, *block.outputs)) * 4
-        rows = rows[: max(2, MOST_BYTES // max(1, around))]
-        quantized = _values(made.model, made.graph, [_twin(made, tensor) for tensor in block.inputs], rows)
-        found = _values(planned.model, plan.graph, (*block.inputs, *block.outputs), rows)
+        most = max(2, MOST_BYTES // max(1, around))
+        inputs = [_twin(made, tensor) for tensor in block.inputs]
+        quantized = _values(made.model, made.graph, inputs, first_rows(most))
+        found = _values(planned.model, plan.graph, (*block.inputs, *block.outputs), first_rows(most))
         count = len(block.inputs)
         return BlockData(quantized, [own[:count] for own in found], [own[count:] for own in found])
 
@@ -227,7 +231,7 @@ def _mixture(rows: Sequence[Row], rng: np.random.Generator) -> Row:
     return tuple(share * a + (1 - share) * b for a, b in zip(rows[one], rows[other], strict=True))
 
 
-def _values(model: Model, graph: Graph, tensors: Sequence[Tensor], rows: Sequence[Row]) -> list[list[Array]]:
+def _values(model: Model, graph: Graph, tensors: Sequence[Tensor], rows: Iterable[Row]) -> list[list[Array]]:
     """Return the real values of some tensors, by sample."""
     made = [t for t in tensors if t not in graph.inputs]
     runner = Runner.exposing(model, graph, made) if made else None
