@@ -7,6 +7,7 @@ import math
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -412,6 +413,30 @@ def test_labels_of_other_samples_are_noticed(digits):
     for labels, is_noticed in ((LABELS, False), (mixed_up, True)):
         lines = found(digits, labels=labels, search=SearchSettings(trials=1)).lines
         assert any("are these the labels of these samples" in line for line in lines) is is_noticed
+
+
+def test_a_metric_that_fails_for_one_model_refuses_that_one(digits):
+    """It worked for the float model; all else that was tried is still of use."""
+
+    def score(model):
+        return 0.9 if Path(model).stat().st_size > 15_000 else float("nan")
+
+    tuned = found(digits, metric=score, budget=Budget(max_drop="2%"), search=SearchSettings(trials=2))
+    half, dynamic = tuned.trials
+    assert (half.refusal, half.within) == ("", True)
+    assert "your metric score returned nan" in dynamic.refusal
+    assert tuned.best is half
+
+
+def test_a_metric_that_fails_on_the_last_part_is_noticed_first(digits, monkeypatch):
+    monkeypatch.setattr(Workpiece, "carry_out", lambda *_: pytest.fail("a trial was made"))
+    last = {int(k) for k in np.random.default_rng(0).permutation(len(IMAGES))[len(IMAGES) // 2 :]}
+
+    def score(outputs, truth):
+        return float("nan") if last & {int(k) for k in truth} else 0.9
+
+    with pytest.raises(InvalidRecipe, match="finite"):
+        found(digits, metric=score, labels=np.arange(len(IMAGES)))
 
 
 def test_nothing_is_left_behind_if_the_cluster_cannot_be_reached(digits, tmp_path):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import __version__
-from ..errors import printable
+from ..errors import InvalidRecipe, printable
 from ..parallel import cached_property
 from ..targets import target_named
 from .budget import Budget, Objective
@@ -219,7 +219,10 @@ class Search:
     def _scored(self, candidate: Configuration, outcome: Outcome) -> Trial:
         if outcome.refusal:
             return Trial(candidate, seconds=outcome.seconds, refusal=outcome.refusal)
-        drop = self.judge.drop(outcome.outputs, outcome.content)
+        try:
+            drop = self.judge.drop(outcome.outputs, outcome.content)
+        except InvalidRecipe as error:  # the user's metric, for which this model is of no use
+            return Trial(candidate, seconds=outcome.seconds, refusal=str(error))
         return Trial(candidate, len(outcome.content), drop, outcome.content, outcome.tool, outcome.seconds)
 
     def _excesses(self, trial: Trial) -> tuple[Excess, ...]:
@@ -283,7 +286,7 @@ class Search:
 
         return min((t for t in self.trials if t.drop is not None), key=beyond, default=None)
 
-    def result(self, final_judge: Callable[[], Judge] | None) -> Tuned:
+    def result(self, last: Judge | None) -> Tuned:
         """Return the result, evaluated on the samples that did not guide the search."""
         if self.objective == "fastest" and not self.interrupted:
             self._time_finalists()
@@ -294,10 +297,9 @@ class Search:
                 )
         chosen = self.best() or self._closest()
         final = None
-        if chosen is not None and final_judge is not None:
-            judge = final_judge()
-            outputs = self.workpiece.outputs(chosen.content, judge.part.rows)
-            final = Final(judge.drop(outputs, chosen.content), self.allowed)
+        if chosen is not None and last is not None:
+            outputs = self.workpiece.outputs(chosen.content, last.part.rows)
+            final = Final(last.drop(outputs, chosen.content), self.allowed)
         self.say(self._verdict(chosen, final))
         fields: dict[str, Any] = {"trials": tuple(self.trials), "chosen": chosen, "final": final}
         return Tuned(

@@ -193,14 +193,16 @@ class _Tuning:
         in_sequence = self.workpiece.settings.in_sequence(entry(self.workpiece.loaded).graph)
         steering, final = self.scored.split(in_sequence) if self.metric.splits else (self.scored, None)
         piece = replace(self.workpiece, rows=steering.rows)
-        judge = self._judge(steering)
-        judge.require()
+        judge, last = self._judge(steering), None if final is None else self._judge(final)
+        for each in (judge, last):
+            if each is not None:  # a metric that fails on the last part would be noticed after all the work
+                each.require()
         allowed = self.budget.allowed_drop(judge.float_score, self.metric.point, self.metric.higher_is_better)
         with executor(piece, self.settings.on, self.settings.workers) as carrying_out:
             store = None if self.settings.store is None else Store.at(self.settings.store)
             search = Search(piece, judge, self.budget, self.objective, allowed, store, progress)
             search.run(carrying_out, self.settings.limits)
-        return search.result(None if final is None else lambda: self._judge(final))
+        return search.result(last)
 
     def _judge(self, part: EvaluationSet) -> Judge:
         exact = self.workpiece.outputs(self.workpiece.model, part.rows)
