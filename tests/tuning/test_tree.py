@@ -39,7 +39,7 @@ from zeropoint.tuning.sensitivity import (
     weight_forms,
     weight_layers,
 )
-from zeropoint.tuning.tree import WeightPath, four_bits_alone, is_misled, narrowing, plain
+from zeropoint.tuning.tree import WeightPath, four_bits_alone, is_misled, narrowing, plain, smallest_in_8_bits
 from zeropoint.tuning.trial import Configuration, Trial
 
 from .. import build
@@ -266,6 +266,17 @@ FOUR = trial(500, 0.03, 1.5, "weights, 4-bit weights")
 )
 def test_a_mix_that_is_larger_and_worse_than_4_bits_everywhere_tells_that_errors_mislead(mix, four, misled):
     assert is_misled([mix], four) == misled
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["made", "refused"])
+def test_a_model_with_8_bit_weights_takes_as_much_as_others_with_such_weights(refused):
+    """Those of 4 bits or float16 tell nothing about it, nor does one that could not be made."""
+    sizes = {"float16": 2000, "dynamic": 1100, "weights": 1150}
+    trials = [Trial(Configuration(mode, preset(mode)), size) for mode, size in sizes.items()]
+    trials.append(Trial(Configuration("int8", preset("int8")), 1050, refusal="no kernel" if refused else ""))
+    trials.append(Trial(Configuration("weights, 4-bit weights", preset("weights", 4)), 700))
+    assert smallest_in_8_bits(trials) == (1100 if refused else 1050)
+    assert smallest_in_8_bits(trials[:1]) == 0
 
 
 class SizesAlone:

@@ -61,7 +61,7 @@ def whole_modes(question: Question) -> Generator[Sequence[Configuration], Sequen
     wide = modes.pop("int16x8") if question.aim.objective == "smallest" and question.aim.limits_score else None
     found = yield [question.candidate(*mode) for mode in modes.items()]
     kept = min((trial for trial in found if trial.within), key=lambda trial: trial.size, default=None)
-    if wide is not None and (kept is None or kept.size > HARDLY * held_in(question.bench.model, 8)):
+    if wide is not None and (kept is None or kept.size > HARDLY * smallest_in_8_bits(found)):
         found = (*found, *(yield [question.candidate("int16x8", wide)]))
     elif wide is not None and kept is not None:
         question.say(f"int16x8 is not tried: it would hardly be smaller than {kept.label}")
@@ -70,6 +70,13 @@ def whole_modes(question: Question) -> Generator[Sequence[Configuration], Sequen
 
 HARDLY = 1.05
 """A model that may be this many times as large as another one's least size is no reason to make that."""
+
+
+def smallest_in_8_bits(trials: Sequence[Trial]) -> float:
+    """Return the bytes of the smallest model with 8-bit weights, within the budget or not: as many as any other with
+    such weights takes at least."""
+    made = [t for t in trials if t.candidate.recipe.rules[0].scheme.weights is DType.INT8 and not t.refusal]
+    return min((t.size for t in made), default=0)
 
 
 def held_in(model: Model, bits: int, size: int | None = None) -> int:
