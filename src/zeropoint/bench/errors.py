@@ -218,9 +218,9 @@ class Compared:
             return np.clip(values, -SQUASHED, SQUASHED)
         # A softmax is invariant to a common offset of its inputs.
         below = values.astype(np.float64)
-        below -= values.max(axis=-1, keepdims=True)
+        below -= np.maximum.reduce(values, axis=-1, keepdims=True)  # for few values, half the time of `max` and `mean`
         np.maximum(below, -SQUASHED, out=below)
-        below -= below.mean(axis=-1, keepdims=True)
+        below -= np.add.reduce(below, axis=-1, keepdims=True) / below.shape[-1]
         return below
 
 
