@@ -14,7 +14,7 @@ from zeropoint.bench.errors import ErrorSum, JudgedError
 from zeropoint.improve import search as search_module
 from zeropoint.improve.candidate import Step
 from zeropoint.improve.gptq import Refiner
-from zeropoint.improve.rounding_steps import learning_split
+from zeropoint.improve.rounding_steps import learning_split, rounded_for_all_samples
 from zeropoint.improve.search import StepSearch, Trials, judged_samples
 from zeropoint.recipe import Effort
 
@@ -252,3 +252,35 @@ def test_weights_are_rounded_for_all_samples_in_the_end(monkeypatch):
     held_back = 128 // 8
     assert used[-1] == 128 - held_back
     assert all(count < used[-1] for count in used[:-1])
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A candidate that is known by its errors on held-back samples: before and after it is rounded for all others."""
+
+    before: float
+    after: Sequence[float]
+    refined: str | None = "for some"
+    learned: int = 0
+    planned: None = None
+    refiner: SimpleNamespace | None = field(default_factory=lambda: SimpleNamespace(refine=lambda _: "for all"))
+
+    def model(self):
+        return (lambda _: self.before) if self.refined == "for some" else self.after.__getitem__
+
+
+@pytest.mark.parametrize(
+    ("after", "standard", "high"),
+    [
+        ([0.9, 0.9, 1.0, 1.0], "for all", "for all"),
+        ([0.7, 1.4, 0.8, 1.2], "for all", "for some"),  # a little worse, as chance has it
+        ([1.4, 1.5, 1.4, 1.5], "for some", "for some"),
+    ],
+)
+def test_weights_are_not_rounded_for_all_samples_if_held_back_ones_find_that_worse(after, standard, high):
+    """At standard effort clearly worse: more samples are presumed to be better."""
+    for effort, wanted in (("standard", standard), ("high", high), ("max", high)):
+        assert rounded_for_all_samples(NumberedSamples(), Rounded(1.0, after), effort).refined == wanted
+    assert (
+        rounded_for_all_samples(NumberedSamples(unseen_rows=()), Rounded(1.0, after), "standard").refined == "for some"
+    )

@@ -380,7 +380,7 @@ def _searches(request: Request) -> bool:
 def _searched(search: StepSearch, first: Candidate) -> Result:
     """Search, then build only the best candidate with its own inputs and outputs, and try it in LiteRT."""
     found, bench = search.best(first), search.bench
-    best = rounded_for_all_samples(bench, found.candidate)
+    best = rounded_for_all_samples(bench, found.candidate, search.effort)
     result = carry_out(best.planned, best.request, encoder=Encoder(best.prepared.integers))
     notes = [f"{best}; SNR of the outputs {decibels(found.error):.1f} dB, measured at {bench.where}"]
     if best.widening is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from ..bench.bench import Bench
 from ..bench.errors import ErrorSum, JudgedError, decibels
 from ..ops.execution import macs_of
-from ..recipe import Effort
+from ..recipe import Effort, reaches
 from ..sources.ports import Row
 from .candidate import Candidate, Lab, Proposals, no_progress
 from .float_islands import GOOD_ENOUGH
@@ -105,15 +105,20 @@ def _holds_on_others(bench: Bench, refiner: Refiner, candidate: Candidate, *, mu
     return with_it.beats(without) if must_gain else not without.beats(with_it)
 
 
-def rounded_for_all_samples(bench: Bench, best: Candidate) -> Candidate:
-    """Return the candidate with weights rounded on all samples, including those that judged it, unless that is worse on
-    held-back samples. Without held-back samples, return it unchanged.
+def rounded_for_all_samples(bench: Bench, best: Candidate, effort: Effort) -> Candidate:
+    """Return the candidate with weights rounded on all samples, including those that judged it. Without held-back
+    samples, return it unchanged.
+
+    More samples are presumed to be better, so held-back ones have to find that clearly worse. From high effort on any
+    loss on these counts, because its result must not be worse there than that of standard effort.
     """
     if best.refiner is None or best.refined is None or best.learned or not bench.unseen_rows:
         return best
     made = replace(best, refined=best.refiner.refine(replace(best, refined=None).planned), refiner=None)
     others = bench.on(bench.unseen_rows)
-    return made if others.error(made.model()) <= others.error(best.model()) else best
+    before, after = (others.judged(one.model(), at_once=True) for one in (best, made))
+    is_worse = before.value < after.value if reaches(effort, "high") else before.beats(after)
+    return best if is_worse else made
 
 
 def _refining_samples(candidate: Candidate, effort: Effort) -> int:
