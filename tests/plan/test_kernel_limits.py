@@ -90,6 +90,17 @@ def test_layers_that_clamp_numbers_of_all_sizes_are_right(size: float) -> None:
         assert worst(outputs_of(model, samples), outputs_of(made.model, samples, kernels)) <= 1.5 / 16
 
 
+def test_sums_far_beyond_a_clamp_do_not_wrap() -> None:
+    """Of sums around 1e7, ReLU6 leaves 6. In its steps they have more than 32 bits, and int16 kernels clamp later."""
+    net = Net()
+    weights = np.full((1, 64), 437000, np.float32)
+    model = net.model(net.dense(net("LOGISTIC", [net.input(2, 64)]), weights, activation=3))
+    samples = [(np.random.default_rng(k).normal(size=(2, 64)).astype(np.float32),) for k in range(4)]
+    made = zeropoint.quantize(model, "int16x8", data=samples, effort="quick", target="integer")
+    for kernels in ("delegate", "optimized", "reference"):
+        assert outputs_of(made.model, samples, kernels)[0] == pytest.approx(6, rel=0.1)
+
+
 @pytest.mark.parametrize("size", [1e-6, 1e-5, 1e-4, 1e-3])
 def test_int16_has_steps_enough_for_small_results(size: float) -> None:
     net = Net()

@@ -251,7 +251,7 @@ def _excess(op: Op, spec: OpSpec, wanted: Mapping[Use, QuantParams], held: Quant
         excess = max(excess, _product_excess(read, held))
     own = spec.saturates.get(held.dtype) if spec.rescale is Rescale.RATIO and not fused_activation(op).bounds else None
     furthest = max([*_clamps(op), *(abs(end) for end in own or () if math.isfinite(end))], default=0.0)
-    return max(excess, _bias_excess(op, spec, held), furthest / (held.scale * ENDS_BELOW))
+    return max(excess, _sum_excess(op, spec, wanted, held), furthest / (held.scale * ENDS_BELOW))
 
 
 def _clamps(op: Op) -> list[float]:
@@ -265,14 +265,22 @@ def _product_excess(read: Sequence[QuantParams], held: QuantParams) -> float:
     return furthest / held.scale / (PRODUCTS_BELOW - abs(held.zero_point))
 
 
-def _bias_excess(op: Op, spec: OpSpec, held: QuantParams) -> float:
-    """Return the excess due to the bias: results of int16 kernels pass through 32 bits before an activation clamps
-    them."""
-    slot = spec.bias_slot
-    bias = None if slot is None or slot >= len(op.inputs) else op.inputs[slot]
-    if held.dtype is not DType.INT16 or not fused_activation(op).bounds or bias is None or bias.data is None:
+def _sum_excess(op: Op, spec: OpSpec, wanted: Mapping[Use, QuantParams], held: QuantParams) -> float:
+    """Return the excess due to the largest sums of a layer: results of int16 kernels pass through 32 bits before an
+    activation clamps them."""
+    if held.dtype is not DType.INT16 or not fused_activation(op).bounds or not spec.weight_slots:
         return 0.0
-    return float(np.abs(bias.data).max(initial=0.0)) / held.scale / ENDS_BELOW
+    weights, slot = Use(op, spec.weight_slots[0]), spec.bias_slot
+    bias = None if slot is None or slot >= len(op.inputs) else op.inputs[slot]
+    most = 0.0 if bias is None or bias.data is None else float(np.abs(bias.data).max(initial=0.0))
+    if weights in wanted and weights.tensor.data is not None:
+        read = [wanted[use] for k in range(len(op.inputs)) if (use := Use(op, k)) in wanted and use != weights]
+        furthest = max(
+            (abs(end) for params in read if params.dtype is held.dtype for end in params.range()), default=0.0
+        )
+        rows = np.moveaxis(np.abs(weights.tensor.data), wanted[weights].axis or 0, 0)
+        most += furthest * float(rows.reshape(len(rows), -1).sum(axis=1, dtype=np.float64).max(initial=0.0))
+    return most / held.scale / ENDS_BELOW
 
 
 def _numerator(rescale: Rescale, scales: Sequence[float]) -> float:
