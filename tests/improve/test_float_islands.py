@@ -23,6 +23,7 @@ from zeropoint.improve.steps import clipped_outliers
 from zeropoint.plan.planner import prepare_model
 from zeropoint.plan.request import Island, Request
 from zeropoint.recipe import DYNAMIC, FLOAT, FLOAT16, WEIGHTS, preset
+from zeropoint.recipe_files import recipe_from
 from zeropoint.targets import CPU, INTEGER
 
 from ..nets import Net, normal, samples_for
@@ -176,6 +177,17 @@ def test_layers_of_an_island_can_hold_their_weights_in_fewer_bytes(scheme, weigh
     held = hidden.inputs[1] if weights is file else makers[hidden.inputs[1]].inputs[0]
     assert held.data is not None
     assert held.dtype is file
+
+
+def test_layers_of_an_island_hold_8_bits_where_no_fast_kernel_takes_fewer():
+    """They were float32 then: a file with 4-bit weights was larger than one with 8."""
+    net = Net()
+    model = net.model(net.conv(net.input(1, 8, 8, 16), normal(32, 3, 3, 16), name="conv"))
+    stats = calibrate(model, samples_for(model))
+    recipe = recipe_from({"rules": [{"scheme": "int8", "weights": "int4"}]})
+    result = run(model, Request(recipe, stats, target=CPU, islands={"conv": Island(DYNAMIC, "to see")}))
+    conv = next(op for op in result.model.main.ops if op.kind == "CONV_2D")
+    assert [t.dtype for t in conv.inputs[:2]] == [DType.FLOAT32, DType.INT8]
 
 
 @pytest.mark.parametrize(("lost", "tried"), [(1.0, [DYNAMIC]), (5.0, [DYNAMIC, WEIGHTS])])

@@ -116,8 +116,12 @@ class Matcher:
         held = [t for k, t in enumerate(op.inputs) if t is not None and spec.held(k) is not None]
         if any(t.data is None for t in held) or sum(t.size for t in held) < scheme.min_elements:
             return None
-        is_fast = scheme.weights in spec.hybrid and self.answers.verdict(op, scheme).speed == "fast"
-        return scheme if scheme.unpacked or is_fast else None
+        if scheme.unpacked or scheme.weights is None:
+            return scheme if scheme.unpacked else None
+        # Few kernels take floats and 4-bit weights, and fewer are fast: 8 bits are still a quarter of float32.
+        wider = sorted((t for t in spec.hybrid if t.bits >= scheme.weights.bits), key=lambda t: t.bits)
+        held_in = (scheme.held_in(t) for t in wider)
+        return next((one for one in held_in if self.answers.verdict(op, one).speed == "fast"), None)
 
     def _widened(self, op: Op, asked: Scheme) -> Scheme | None:
         """Return 16 bits for 16-bit islands, unless the kernel or the target supports only 8 bits well."""
