@@ -24,7 +24,7 @@ LITERT = Target(
 
 INTEGER = Target(
     "integer",
-    "no particular device: integers wherever LiteRT has a kernel for them; with --strict, nothing else",
+    "no particular device: integers wherever LiteRT has a kernel for them; in strict mode, nothing else",
     "integer kernels",
     (TargetRule(activations=NO_FLOATS), FROM_FLOAT),
     source=LITERT.source,
