@@ -7,7 +7,7 @@ import numpy as np
 import zeropoint
 from tools.soak.graphs import RandomGraph
 from tools.soak.oracle import Opened
-from tools.soak.verdict import Subject, cut_off, different_unseen, outputs
+from tools.soak.verdict import Subject, cut_off, different_unseen, distant_constants, outputs
 from zeropoint.calibration.given_ranges import Range, Ranges
 from zeropoint.dtypes import DType
 from zeropoint.graph import Model
@@ -80,3 +80,16 @@ def test_what_the_delegate_computes_otherwise_unseen_is_found():
     made[1][0][0, 3] += 1
     (text,) = different_unseen(model, seen, made)
     assert "output 0" in text
+
+
+def test_the_weights_of_merged_layers_are_not_those_of_one():
+    net = Net()
+    x = net.input(1, 4, 4, 8)
+    for k in range(2):
+        x = net.conv(x, np.random.default_rng(k).normal(size=(8, 1, 1, 8)).astype(np.float32), np.zeros(8, np.float32))
+        net.ops[-1].inputs[1].name = f"c{k}"
+    model = net.model(x)
+    samples = [(np.random.default_rng(k).normal(size=(1, 4, 4, 8)).astype(np.float32),) for k in range(4)]
+    made = zeropoint.quantize(model, "int8", data=samples, effort="quick").model
+    assert [op.kind for op in made.main.ops].count("CONV_2D") == 1
+    assert list(distant_constants(model, made)) == []
