@@ -326,6 +326,20 @@ def test_the_search_finds_what_equalization_gains() -> None:
     assert output_power(best.model, samples, model) < 0.7 * output_power(quick.model, samples, model)
 
 
+def test_tensors_that_a_target_added_keep_their_ranges_when_others_are_equalized() -> None:
+    """XNNPACK has no RELU_0_TO_1, so one becomes two ops for `cpu`; no sample told the range between them."""
+    model = chain(300.0)
+    (c,) = model.main.outputs
+    y = act("y", *c.shape)
+    model.main.ops.append(op("RELU_0_TO_1", [c], y))
+    model.main.tensors.append(y)
+    model.main.outputs[:] = [y]
+    best = zeropoint.quantize(model, data=inputs(model, 30), target="cpu")
+    assert any("equalized" in note for note in best.notes)
+    assert any("clamped" in tensor.name for tensor in best.model.main.tensors)
+    assert not [skipped for plan in best.plans for skipped in plan.skipped if "not known" in skipped.reason]
+
+
 @pytest.mark.parametrize("effort", ["standard", "high"])
 def test_more_effort_is_never_worse_on_the_data_and_always_the_same(effort: str) -> None:
     model, samples = chain(), inputs(chain(), 24)

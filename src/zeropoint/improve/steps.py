@@ -19,7 +19,6 @@ from ..calibration.range_methods import Bounds
 from ..graph.model import Model
 from ..graph.query import fingerprint
 from ..plan.planner import solved_ranges
-from ..plan.qdq import Trained
 from ..recipe import Effort
 from ..tflite.provenance import Provenance, provenance, recorded
 from .candidate import Candidate, Lab, Proposals, Step
@@ -93,7 +92,7 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     pairs = list(zip(best.prepared.model.graphs, copy.graphs, strict=True))
     ops = {op: twin for old, new in pairs for op, twin in zip(old.ops, new.ops, strict=True)}
     verdicts = {(ops[op], scheme): known for (op, scheme), known in best.prepared.verdicts.items() if op in ops}
-    prepared = replace(copied, model=model, trained=Trained(packed=kept), verdicts=verdicts)
+    prepared = replace(copied, model=model, trained=replace(copied.trained, packed=kept), verdicts=verdicts)
     for method in dict.fromkeys((request.range_method, *TRIED[:1])):
         yield Candidate(prepared, replace(request, stats=stats, method=method), len(equalized))
 
