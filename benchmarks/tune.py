@@ -104,7 +104,7 @@ def smallest(trials: Sequence[Trial], labels: Sequence[str]) -> int | None:
     return min((t.size for t in trials if t.within and t.label in labels), default=None)
 
 
-def row_of(name: str, points: float, tuned: Tuned, seconds: float) -> Row:
+def row_of(name: str, task: Any, points: float, tuned: Tuned, seconds: float) -> Row:
     chosen, final = tuned.chosen, tuned.final
     assert chosen is not None
     assert final is not None
@@ -126,17 +126,18 @@ def row_of(name: str, points: float, tuned: Tuned, seconds: float) -> Row:
         smallest(tuned.trials, EIGHT_BITS),
         smallest(tuned.trials, (*EIGHT_BITS, *FOUR_BITS)),
         seconds,
-        *latencies(tuned),
+        *latencies(tuned, task),
     )
 
 
-def latencies(tuned: Tuned) -> tuple[float, float, float] | tuple[()]:
+def latencies(tuned: Tuned, task: Any) -> tuple[float, float, float] | tuple[()]:
     """Of the best model, the fastest mode within the budget and the float model, measured anew and in turns."""
     if tuned.objective != "fastest" or tuned.best is None:
         return ()
     modes = [t for t in tuned.trials if t.within and t.label in (*EIGHT_BITS, "float")]
     models = {t.label: load(t.content) for t in (*modes, tuned.best)}
-    timed = benchmark(models, TimingOptions(rounds=101, inside=False, clock="cpu"))
+    options = TimingOptions(rounds=101, inside=False, clock="cpu", sample=tuple(task.calibration(1)[0]))
+    timed = benchmark(models, options)
     found = {t.name: t.latencies[0].fastest for t in timed.models}
     return found[tuned.best.label], min(found[t.label] for t in modes), found["float"]
 
@@ -196,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{name}, {points:g} points", flush=True)
                 start = time.process_time()
                 tuned = tuned_on(task, points, "fastest" if options.fastest else "smallest", options, folder)
-                rows.append(row_of(name, points, tuned, time.process_time() - start))
+                rows.append(row_of(name, task, points, tuned, time.process_time() - start))
                 print(f"    {tuned.lines[-1]}", flush=True)
                 if options.output is not None:
                     write_rows(options.output, rows)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import zeropoint
 from zeropoint.bench.latency import TimingOptions, benchmark, peak_memory, times_by_kind
+from zeropoint.errors import RuntimeFailure
 from zeropoint.runtime import Session
 
 from ..diagnosis.faults import conv_net, images, plainly
@@ -61,3 +63,17 @@ def test_ops_that_cannot_run_alone_are_left_out():
     net = Net()
     model = net.model(net("SIN", [net.input(1, 4)]))
     assert [k.kind for k in times_by_kind(model)] == ["SIN"]
+
+
+@pytest.mark.parametrize("input_type", ["float32", "int16"])
+def test_models_can_be_timed_on_a_sample_where_random_numbers_fail(input_type: str) -> None:
+    """LiteRT's integer RSQRT refuses numbers below zero, which no sample gives."""
+    net = Net()
+    model = net.model(net("RSQRT", [net("SUB", [net.input(1, 8), np.full(8, -0.5, np.float32)])]))
+    rows = [np.random.default_rng(k).uniform(1, 3, (1, 8)).astype(np.float32) for k in range(20)]
+    made = zeropoint.quantize(model, "int16x8", data=rows, target="integer", input_type=input_type)
+    options = TimingOptions(rounds=1, inside=False)
+    with pytest.raises(RuntimeFailure, match="Rsqrt"):
+        benchmark({"made": made.model}, options)
+    timed = benchmark({"float": model, "made": made.model}, replace(options, sample=(rows[0],)))
+    assert all(one.latencies[0].fastest > 0 for one in timed.models)

@@ -25,6 +25,7 @@ from ..runtime.tflm import measure_arena
 from ..sources.models import ModelSource, load
 from ..sources.ports import entry
 from ..tflite import to_bytes
+from .errors import encoded
 from .isolate import IsolatedOps, constant_parts, flowing_inputs, isolate
 
 SHORTEST = 0.004
@@ -104,6 +105,8 @@ class TimingOptions:
         inside: Whether to measure memory and times by op kind, too.
         runtime: What runs the models: "delegate", "optimized" or "reference" kernels of LiteRT, or "tflm".
         clock: "wall", or "cpu" for the CPU time of one thread.
+        sample: The real numbers to run the models on, in the order of the inputs; by default random ones. Integer
+            kernels may refuse random numbers, such as roots of what is never negative in practice.
     """
 
     threads: tuple[int, ...] = (1,)
@@ -111,6 +114,7 @@ class TimingOptions:
     inside: bool = True
     runtime: Runtime = "delegate"
     clock: Clock = "wall"
+    sample: Sequence[Array] | None = None
 
 
 def benchmark(
@@ -120,7 +124,8 @@ def benchmark(
 ) -> Benchmark:
     """Measure the latency of several models side by side on this machine.
 
-    Runs are interleaved, so that load on the machine affects all models alike. Inputs are random.
+    Runs are interleaved, so that load on the machine affects all models alike. Inputs are random, unless `options`
+    has a sample.
 
     Args:
         models: The models by display name.
@@ -136,7 +141,7 @@ def benchmark(
         for name, model in models.items()
         for n in options.threads
     }
-    timers = {key: _timer(runner, sample_for(runner.model), options.clock) for key, runner in runners.items()}
+    timers = {key: _timer(runner, _inputs(runner.model, options), options.clock) for key, runner in runners.items()}
     seconds: dict[tuple[str, int], list[float]] = {key: [] for key in runners}
     for done in range(1, options.rounds + 1):
         for key, timer in timers.items():
@@ -171,6 +176,13 @@ def _timer(runner: Runner, sample: Sequence[Array], clock: Clock = "wall") -> Ca
 def _latency(threads: int, seconds: list[float]) -> Latency:
     low, median, high = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
     return Latency(threads, median, low, high, min(seconds), len(seconds))
+
+
+def _inputs(model: Model, options: TimingOptions) -> list[Array]:
+    """Return what a model is run on: the given sample, in the types of its inputs, or random numbers."""
+    if options.sample is None:
+        return sample_for(model)
+    return [encoded(values, t) for values, t in zip(options.sample, entry(model).graph.inputs, strict=True)]
 
 
 def sample_for(model: Model) -> list[Array]:

@@ -7,9 +7,10 @@ on a machine can only add time.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..bench.latency import TimingOptions, benchmark
+from ..dtypes import Array
 from ..graph.model import Model
 from ..tflite import load
 
@@ -29,10 +30,11 @@ REFERENCE = "the float model itself"
 
 
 class Stopwatch:
-    """Times versions of a float model next to it. `seconds` is the float model's latency when it was first timed."""
+    """Times versions of a float model next to it, on one of its samples. `seconds` is the float model's latency when it
+    was first timed."""
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    def __init__(self, model: Model, sample: Sequence[Array] | None = None) -> None:
+        self._model, self._sample = model, sample
         self.seconds: float | None = None
 
     def timed(self, contents: Mapping[str, bytes]) -> dict[str, float]:
@@ -54,15 +56,17 @@ class Stopwatch:
 
     def _rounds(self, versions: int) -> int:
         if self.seconds is None:
-            (own,) = benchmark({REFERENCE: self._model}, TimingOptions(rounds=1, inside=False, clock="cpu")).models
+            (own,) = benchmark({REFERENCE: self._model}, self._options(1)).models
             affordable = SECONDS / max(1e-9, own.latencies[0].fastest)
         else:
             affordable = SECONDS / max(1e-9, self.seconds)
         return max(FEWEST_ROUNDS, min(ROUNDS, int(affordable / (1 + versions))))
 
+    def _options(self, rounds: int) -> TimingOptions:
+        return TimingOptions(rounds=rounds, inside=False, clock="cpu", sample=self._sample)
+
     def _timed(self, versions: Mapping[str, Model], rounds: int) -> dict[str, float]:
-        options = TimingOptions(rounds=rounds, inside=False, clock="cpu")
-        done = benchmark({REFERENCE: self._model, **versions}, options)
+        done = benchmark({REFERENCE: self._model, **versions}, self._options(rounds))
         found = {t.name: t.latencies[0].fastest for t in done.models}
         own = found.pop(REFERENCE)
         self.seconds = self.seconds or own

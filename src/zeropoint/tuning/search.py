@@ -80,7 +80,7 @@ class Search:
         self.baseline = Baseline(len(workpiece.model), judge.float_score)
         self._running: list[str] = []
         self._start, self._most = time.monotonic(), 0
-        self._stopwatch = Stopwatch(workpiece.loaded)
+        self._stopwatch = Stopwatch(workpiece.loaded, workpiece.rows[0] if workpiece.rows else None)
 
     @property
     def times(self) -> bool:
