@@ -34,6 +34,10 @@ def listed(text: str) -> list[str]:
     return [part for part in text.split(",") if part]
 
 
+def counts(text: str) -> tuple[int, ...]:
+    return tuple(sorted({int(part) for part in listed(text)}))
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     made.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -59,8 +63,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--score-seconds", type=float, default=90, help="which models are slow (default: 90)")
     made.add_argument("--rounds", type=int, default=21, help="of latency (default: 21)")
     made.add_argument("--runs", type=int, default=3, help="processes that these rounds are spread over (default: 3)")
+    made.add_argument(
+        "--threads", type=counts, default=(1,), help="numbers of threads to time models with, as 1,2 (default: 1)"
+    )
     made.add_argument("--timeout", type=float, default=900, help="seconds for one step of one tool (default: 900)")
-    made.add_argument("--again", action="store_true", help="drop results of other versions, machines or settings")
+    older = made.add_mutually_exclusive_group()
+    older.add_argument("--again", action="store_true", help="drop results of other versions, machines or settings")
+    older.add_argument(
+        "--update",
+        action="store_true",
+        help="keep results of earlier states of zeropoint, with their commit; of what is asked for, its own are "
+        "made again",
+    )
     return made
 
 
@@ -130,8 +144,8 @@ def compare(options: argparse.Namespace) -> int:
     for tool in (TOOLS[name] for name in options.against if not TOOLS[name].is_installed):
         print(f"{tool.title} is not installed; its rows say so (pip install {tool.distribution})", file=sys.stderr)
     measure = Measure(options.part, options.score_seconds, options.limit)
-    settings = Settings(options.samples, measure, options.rounds, options.runs, options.timeout)
-    store = Store(options.output / "rows", origin(asdict(settings)))
+    settings = Settings(options.samples, measure, options.rounds, options.runs, options.timeout, options.threads)
+    store = Store(options.output / "rows", origin(asdict(settings)), options.update)
     if options.again and (dropped := store.drop_others()):
         print(f"dropped {dropped} rows of another origin", file=sys.stderr)
     rivals = {name: _python(options.environments, name) for name in options.against}

@@ -24,7 +24,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Made:
-    """What an order took. Seconds are without imports and without loading samples."""
+    """What an order took. Seconds are those of processors, without imports and without loading samples."""
 
     whole: float
     calibration: float | None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ COLORS = {
     OURS: "#0b6e4f",
     "tf": "#d95f02",
     "aeq": "#4c5fd7",
+    "aeq-fast": "#8fa3ff",
     "lite": "#7d8597",
     "mct": "#b5179e",
     "nncf": "#c9a227",
@@ -38,15 +40,33 @@ STYLE = {
 }
 
 
-def save_plots(folder: Path, rows: Sequence[Row]) -> Mapping[str, str]:
-    """Write the plots; their file names with what they show."""
-    asked: Mapping[str, tuple[str, Callable[[Row], float | None]]] = {
-        "score-size.svg": ("size, of the float model's", lambda row: row.relative_size),
-        "score-latency.svg": ("latency on one thread, of the float model's", lambda row: row.latency.get("1 of float")),
-    }
-    for file, (label, value) in asked.items():
-        _save(folder / file, rows, label, value)
-    return {file: f"score against {label}, a panel for each task" for file, (label, _) in asked.items()}
+@dataclass(frozen=True)
+class Plot:
+    """A file, and what scores are drawn against in it."""
+
+    file: str
+    label: str
+    value: Callable[[Row], float | None]
+
+    @property
+    def text(self) -> str:
+        return f"score against {self.label}, a panel for each task"
+
+
+PLOTS = (
+    Plot("score-size.svg", "size, of the float model's", lambda row: row.relative_size),
+    Plot("score-latency.svg", "latency on one thread, of the float model's", lambda row: row.latency.get("1 of float")),
+)
+
+
+UNDRAWN = ("aeq-fast",)
+"""It differs from the tool above it in how it calibrates; its models are the same or nearly so."""
+
+
+def save_plots(folder: Path, rows: Sequence[Row]) -> None:
+    drawn = [row for row in rows if row.tool not in UNDRAWN]
+    for plot in PLOTS:
+        _save(folder / plot.file, drawn, plot.label, plot.value)
 
 
 def pyplot() -> Any:

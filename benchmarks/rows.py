@@ -7,8 +7,9 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ from zeropoint.files import write_whole
 from zeropoint.parallel import cores
 
 FLOAT = "float"
+NO_MODE = "has no such mode"
+"""The error of rows for what a tool was not made for."""
+DEPENDENT = ("zeropoint", "lite")
+"""Tools whose rows depend on zeropoint's source."""
 SCHEMA = 1
 PACKAGES = ("zeropoint", "ai-edge-litert", "tensorflow", "keras", "ai-edge-quantizer", "numpy")
 
@@ -30,10 +35,27 @@ class Origin:
     versions: Mapping[str, str]
     machine: Mapping[str, str]
     settings: Mapping[str, Any]
+    commit: str = ""
+    """Of zeropoint. States with the same source are the same origin, whatever their commit."""
 
 
 def origin(settings: Mapping[str, Any]) -> Origin:
-    return Origin(versions(), machine(), dict(settings))
+    return Origin(versions(), machine(), json.loads(json.dumps(dict(settings))), commit())
+
+
+def commit() -> str:
+    """The commit of zeropoint's source, with a plus if files differ from it; empty if git does not know."""
+    root = Path(zeropoint.__file__).parent
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(("git", "-C", str(root), *arguments), capture_output=True, text=True, check=False)
+        except OSError:
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    found, changed = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", ".")
+    return "" if found is None else found + ("+" if changed else "")
 
 
 def versions() -> dict[str, str]:
@@ -118,11 +140,13 @@ class Row:
     """By number of threads: seconds; as a ratio to the float model's in the same rounds ("of float"); that ratio in the
     fastest and in the slowest of several runs ("lowest", "highest")."""
     whole: float | None = None
-    """Seconds from a model and samples to the bytes of the quantized model."""
+    """Seconds of processors from a model and samples to the bytes of the quantized model."""
     calibration: float | None = None
     """Seconds of that which went into collecting statistics."""
     peak: int | None = None
     """Bytes that quantization added to the peak memory of its process."""
+    commit: str = ""
+    """Of zeropoint, when the row was made."""
 
     @property
     def name(self) -> str:
@@ -146,41 +170,61 @@ class MixedResults(ZeropointError):
 
 @dataclass(frozen=True)
 class Store:
-    """The rows in a folder, all of one origin."""
+    """The rows in a folder, all of one origin; with `keeps_older`, zeropoint itself may have changed in between."""
 
     folder: Path
     origin: Origin
+    keeps_older: bool = False
 
     def rows(self) -> dict[str, Row]:
         """By name. Raises where a row is of another origin."""
-        found = {}
+        return {row.name: row for row, _ in self._read()}
+
+    def current(self) -> dict[str, Row]:
+        """Those that need not be made again: other tools do not depend on the state of zeropoint's source."""
+        return {row.name: row for row, is_older in self._read() if not (is_older and row.tool in DEPENDENT)}
+
+    def _read(self) -> Iterator[tuple[Row, bool]]:
+        """Each row, and whether zeropoint has changed since."""
         for path in sorted(self.folder.glob("*.json")):
             content = json.loads(path.read_text())
             if content.get("schema") == SCHEMA:
-                self._require_same(path, content["origin"])
-                row = Row(**content["row"])
-                found[row.name] = row
-        return found
+                is_older = self._require_same(path, content["origin"])
+                yield replace(Row(**content["row"]), commit=content["origin"].get("commit", "")), is_older
 
-    def _require_same(self, path: Path, other: Mapping[str, Any]) -> None:
-        mine = json.loads(json.dumps(asdict(self.origin)))
-        for part, values in mine.items():
-            for key, value in values.items():
-                if (stored := other[part].get(key)) != value:
-                    raise MixedResults(
-                        f"{path.name} comes from other {part}: {key} was {stored}, now it is {value}; "
-                        "choose another folder with -o, or drop what is there with --again"
-                    )
+    def _require_same(self, path: Path, other: Mapping[str, Any]) -> bool:
+        """Whether it is of another state of zeropoint. Raises where that is not allowed, or anything else differs."""
+        is_older = False
+        for part, values in asdict(self.origin).items():
+            for key, value in values.items() if isinstance(values, Mapping) else ():
+                stored = other[part].get(key)
+                if stored == value:
+                    continue
+                if self.keeps_older and key == "zeropoint":
+                    is_older = True
+                    continue
+                raise MixedResults(
+                    f"{path.name} comes from other {part}: {key} was {stored}, now it is {value}; "
+                    "choose another folder with -o, or drop what is there with --again"
+                    + (", or keep it with --update" if key == "zeropoint" else "")
+                )
+        return is_older
 
     def drop_others(self) -> int:
         """Remove rows of another origin; how many there were."""
         dropped = 0
         for path in sorted(self.folder.glob("*.json")):
             content = json.loads(path.read_text())
-            if content.get("schema") == SCHEMA and content["origin"] != json.loads(json.dumps(asdict(self.origin))):
+            if content.get("schema") == SCHEMA and not self._is_same(path, content["origin"]):
                 path.unlink()
                 dropped += 1
         return dropped
+
+    def _is_same(self, path: Path, other: Mapping[str, Any]) -> bool:
+        try:
+            return not self._require_same(path, other)
+        except MixedResults:
+            return False
 
     def add(self, row: Row) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -195,3 +239,10 @@ def write_json(path: Path, content: Any) -> None:
 def write_all(path: Path, origin: Origin, rows: Iterable[Row]) -> None:
     """All rows in one file, for those who want to compute with them."""
     write_json(path, {"schema": SCHEMA, **asdict(origin), "rows": [asdict(row) for row in rows]})
+
+
+def read_all(path: Path) -> tuple[Origin, list[Row]]:
+    """What `write_all` wrote."""
+    content = json.loads(path.read_text())
+    known = {one.name for one in fields(Origin)}
+    return Origin(**{name: content[name] for name in known & set(content)}), [Row(**row) for row in content["rows"]]

@@ -37,10 +37,7 @@ class Settings:
     """Of latency, in all runs together."""
     runs: int = 3
     timeout: float = 900.0
-
-    @property
-    def threads(self) -> tuple[int, ...]:
-        return tuple(sorted({1, cores()}))
+    threads: tuple[int, ...] = (1,)
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ def run(
     groups: Sequence[Group], store: Store, settings: Settings, tell: Callable[[Progress], None] = lambda _: None
 ) -> None:
     """Do what is missing in `store`, group by group."""
-    known = store.rows()
+    known = store.current()
     floats = {row.task: row for row in known.values() if row.tool == FLOAT}
     todo = list(_missing(groups, known))
     total, done, start = sum(g.rows for g in todo), 0, time.monotonic()

@@ -113,6 +113,25 @@ def test_results_of_other_settings_do_not_mix(bench, tmp_path, capsys):
     assert all(time > before[name] for name, time in times(tmp_path).items())
 
 
+def test_an_update_makes_only_rows_of_zeropoint_again(bench, tmp_path, monkeypatch, capsys):
+    rival = tools.Tool("Rival", "zeropoint", "zeropoint", tools.zeropoint_job)
+    monkeypatch.setitem(tools.TOOLS, "tf", rival)
+    monkeypatch.setattr(results, "commit", lambda: "aaaaaaa")
+    asked = ("--only", "digits", "--modes", "float16,weights", "--also", "")
+    assert bench(*asked, against="tf") == 0
+    before = times(tmp_path)
+    monkeypatch.setattr(results, "source_digest", lambda: "other")
+    monkeypatch.setattr(results, "commit", lambda: "bbbbbbb")
+    assert bench(*asked, against="tf") == 2
+    assert "--update" in capsys.readouterr().err
+    assert bench(*asked, "--modes", "float16", "--update", against="tf") == 0
+    changed = {name for name, time in times(tmp_path).items() if time > before[name]}
+    assert changed == {"digits.float16.zeropoint.json"}
+    page = (tmp_path / "results" / "README.md").read_text()
+    assert "- zeropoint at commit bbbbbbb, this run: digits in float16" in page
+    assert "- zeropoint at commit aaaaaaa: digits in weights" in page
+
+
 def test_refusals_and_crashes_are_rows(bench, tmp_path):
     assert bench("--only", "no_data", "crashing", "--modes", "int8", "--also", "") == 0
     rows = stored(tmp_path)
