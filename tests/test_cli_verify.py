@@ -153,7 +153,9 @@ def test_benchmark_draws_bars(run, home):
     assert "runtimes do not report times of single ops" in out
     code, out, err = run("benchmark", *models, "--rounds", 2, "--quick", "--json")
     assert (code, err) == (0, "")
-    assert [m["name"] for m in json.loads(out)["models"]] == ["model.tflite", "int8.tflite"]
+    told = json.loads(out)["models"]
+    assert [m["name"] for m in told] == ["model.tflite", "int8.tflite"]
+    assert [m["bytes"] for m in told] == [path.stat().st_size for path in models]
     code, _, err = run("benchmark", *models, "--threads", "many")
     assert code == 2
     assert "--threads many" in err

@@ -101,6 +101,13 @@ def test_close_calls_do_not_count(digits, images):
     assert found.sure <= found.samples
 
 
+def test_equal_outputs_are_exact_in_every_line(digits, images):
+    made = zeropoint.quantize(digits, data=images[:16], effort="quick").model
+    again = zeropoint.quantize(made, data=images[:16])
+    assert "SNR of the outputs exact, measured at" in str(again.verdict)
+    assert any("SNR of the outputs exact, measured at" in note for note in again.notes)
+
+
 def test_a_verdict_says_so_if_float_activations_were_clearly_better():
     net = Net()
     x = net.input(1, 16)

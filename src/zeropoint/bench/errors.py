@@ -60,6 +60,13 @@ def decibels(relative_error: float) -> float:
     return -10 * math.log10(min(max(relative_error, floor), 1 / floor))
 
 
+def snr_text(snr: float | None, unit: str = " dB") -> str:
+    """Format a signal-to-noise ratio; "-" if unknown."""
+    if snr is None:
+        return "-"
+    return "exact" if snr >= EXACT else f"{snr:.1f}{unit}"
+
+
 def from_decibels(snr: float) -> float:
     """Return the relative squared error of an SNR in dB."""
     return float(10 ** (-snr / 10))

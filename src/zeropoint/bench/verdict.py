@@ -17,7 +17,7 @@ from ..dtypes import Array
 from ..errors import call
 from ..graph.model import Model
 from .bench import JUDGED, Bench, Loaded
-from .errors import Compared, ErrorSum, Reference, compared_outputs, decibels, references, where_measured
+from .errors import Compared, ErrorSum, Reference, compared_outputs, decibels, references, snr_text, where_measured
 
 Level = Literal["good", "doubtful", "broken", "unknown"]
 
@@ -65,7 +65,7 @@ class Verdict:
         if self.level == "unknown":
             return f"nothing was measured, as {'no output is in float' if self.samples else 'no samples were given'}"
         which = {True: " that calibration did not use", False: " of the calibration", None: ""}[self.held_back]
-        snr = f"SNR of the outputs {self.snr:.1f} dB, measured at {self.where}"
+        snr = f"SNR of the outputs {snr_text(self.snr)}, measured at {self.where}"
         if self.sure:
             classes = f"the float model's class for {self.agreeing} of {counted(self.sure, 'sample')}{which}"
             return f"{classes}; {snr}{self._beside}"
@@ -75,7 +75,7 @@ class Verdict:
     def _beside(self) -> str:
         if self.dynamic is None:
             return ""
-        reached = f"{self.dynamic.agreeing} of {self.sure}" if self.sure else f"{self.dynamic.snr:.1f} dB"
+        reached = f"{self.dynamic.agreeing} of {self.sure}" if self.sure else snr_text(self.dynamic.snr)
         return f"; the mode dynamic would reach {reached}"
 
     def beside(self, dynamic: Verdict) -> Verdict:

@@ -252,6 +252,7 @@ def benchmark(
     from ..report.progress import progress_bar
     from ..report.targets import where_text
     from ..report.terminal import print_benchmark
+    from ..sources.models import size_of
     from ..targets import check_model, target_named
 
     reports.require(inputs=models)
@@ -267,6 +268,8 @@ def benchmark(
     with progress_bar("timing", options.rounds, "rounds", screen.remarks) as progress:
         wanted = TimingOptions(tuple(dict.fromkeys(counts)), options.rounds, not options.quick, runtime)
         timed = measure(named, wanted, progress)
+    sizes = {name: size_of(path, model) for (name, model), path in zip(named.items(), models, strict=True)}
+    timed = replace(timed, models=tuple(replace(one, bytes=sizes[one.name]) for one in timed.models))
     if target is not None:
         timed = replace(
             timed, notes=(*timed.notes, *(f"{n} on {where_text(check_model(m, target))}" for n, m in named.items()))

@@ -305,7 +305,7 @@ def demo(screen: Screen) -> None:
     printer.line(f"A network of {weights:,} weights for handwritten digits, calibrated on {len(samples)} of them:")
     stats = SampledModel(model, Data(samples, len(samples))).calibrate(Settings(), screen.results)
     models = {"float32": model, **{mode: quantize(model, mode, stats=stats).model for mode in MODES}}
-    timed = benchmark(models, TimingOptions(rounds=DEMO_ROUNDS, inside=False))
+    timed = benchmark(models, TimingOptions(rounds=DEMO_ROUNDS, inside=False, clock="cpu"))
     seconds = {timing.name: timing.latencies[0].fastest for timing in timed.models}
     printer.line(("  mode       size       correct   speed   integer arithmetic", "bold"))
     for mode, made in models.items():

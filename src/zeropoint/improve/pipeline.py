@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from .. import __version__
 from ..affine import QuantParams
 from ..bench.bench import Bench
-from ..bench.errors import OpError, TracedSamples, decibels
+from ..bench.errors import OpError, TracedSamples, decibels, snr_text
 from ..bench.sample_checks import SAMPLE_CAUSES, check_samples
 from ..bench.verdict import UNKNOWN, Verdict, verdict
 from ..calibration import Settings, Stats
@@ -382,7 +382,7 @@ def _searched(search: StepSearch, first: Candidate) -> Result:
     found, bench = search.best(first), search.bench
     best = rounded_for_all_samples(bench, found.candidate, search.effort)
     result = carry_out(best.planned, best.request, encoder=Encoder(best.prepared.integers))
-    notes = [f"{best}; SNR of the outputs {decibels(found.error):.1f} dB, measured at {bench.where}"]
+    notes = [f"{best}; SNR of the outputs {snr_text(decibels(found.error))}, measured at {bench.where}"]
     if best.widening is not None:
         notes.append(best.widening.text(found.gains["mixed precision"]))
     result = replace(result, notes=(*result.notes, *notes, *search.notes), steps=tuple(search.trials))

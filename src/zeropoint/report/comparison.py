@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from ..bench.errors import EXACT
+from ..bench.errors import EXACT, snr_text
 from ..comparison.values import Comparison, Deviation, Diagnosis, Finding, Occupancy, OpRow, Remedy, Score
 from ..display import counted, share_text, size_text
-from .terminal import Printer, snr_text
+from .terminal import Printer
 
 WORST_SNR, GOOD_SNR = 15.0, 30.0
 """Rows below the first limit are red, rows above the second have no colour."""

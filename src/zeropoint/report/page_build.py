@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import __version__
+from ..bench.errors import snr_text
 from ..bench.latency import Benchmark
 from ..calibration.stats import Stats, TensorStats
 from ..comparison.values import Comparison, Diagnosis, Finding, OpRow
@@ -29,7 +30,6 @@ from .page_numbers import PickedNumber, picked_numbers
 from .page_picture import Picture, pictures_of, require_report
 from .page_tensors import ChannelRanges, TensorDetail, expected_errors, tensor_detail, weight_ranges
 from .quantization import step_text, target_lines
-from .terminal import snr_text
 
 DIGITS = 5
 """Significant digits, as many as a picture can show."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ..bench.errors import decibels
+from ..bench.errors import decibels, snr_text
 from ..bench.verdict import Level, Verdict
 from ..display import counted, size_text
 from ..errors import argument
@@ -26,7 +26,7 @@ from ..targets import CPU, INTEGER, TypedOp, check_model
 from .device_tools import tool_lines
 from .inspection import formula, inspect, signed
 from .targets import where_text
-from .terminal import Printer, few_levels_text, snr_text
+from .terminal import Printer, few_levels_text
 
 MOST_REASONS, MOST_REPAIRS = 12, 3
 

@@ -10,7 +10,6 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from ..bench.errors import EXACT
 from ..bench.latency import Benchmark, Timing
 from ..calibration.histogram import Histogram
 from ..calibration.stats import Stats
@@ -85,13 +84,6 @@ def duration_text(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds:.3g} s"
-
-
-def snr_text(snr: float | None, unit: str = " dB") -> str:
-    """Format a signal-to-noise ratio; "-" if unknown."""
-    if snr is None:
-        return "-"
-    return "exact" if snr >= EXACT else f"{snr:.1f}{unit}"
 
 
 def type_text(dtype: str, shape: tuple[int, ...]) -> str:
