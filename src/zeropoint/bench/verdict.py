@@ -6,7 +6,7 @@ enough: by the predicted class, if the model is a classifier, and by the signal-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,6 +16,7 @@ from ..display import counted
 from ..dtypes import Array
 from ..errors import call
 from ..graph.model import Model
+from ..sources.ports import Row
 from .bench import JUDGED, Bench, Loaded
 from .errors import Compared, ErrorSum, Reference, compared_outputs, decibels, references, snr_text, where_measured
 
@@ -116,17 +117,13 @@ UNKNOWN = Verdict("unknown")
 
 def verdict(bench: Bench, made: Model, *, on_all: bool = False) -> Verdict:
     """Return how far `made` agrees with the float model of `bench`, on the samples held back, or `on_all` others."""
-    is_unseen = bool(bench.unseen_rows) and not on_all
-    rows = bench.unseen_rows if is_unseen else bench.rows[: None if on_all else JUDGED]
+    rows, values_of = _judged_on(bench, on_all)
     compared = tuple(compared_outputs(bench.entry.graph, bench.ops)) if rows else ()
     if not compared:
         return replace(UNKNOWN, samples=len(rows))
     classes = [Compared(one.place) for one in compared if one.probabilities == "row"][:1]
     asked = (*compared, *classes)
-    if is_unseen:
-        wanted = bench.unseen_values(asked)
-    else:
-        wanted = bench.held_values(asked) if on_all else bench.float_model(asked).values(rows)
+    wanted = values_of(asked)
     exact = references([values[: len(compared)] for values in wanted])
 
     def agreement(place: int, found: list[Array]) -> _Agreement:
@@ -142,6 +139,16 @@ def verdict(bench: Bench, made: Model, *, on_all: bool = False) -> Verdict:
     level = _level(agreeing / sure, AGREEMENTS) if sure else _level(snr, SNRS)
     where = where_measured(compared, bench.entry.graph)
     return Verdict(level, snr, agreeing, sure, len(rows), bool(bench.unseen_rows), where)
+
+
+def _judged_on(bench: Bench, on_all: bool) -> tuple[Sequence[Row], Callable[[Sequence[Compared]], list[list[Array]]]]:
+    """Return the samples to judge by, and what gives the float model's values for them."""
+    if on_all:
+        return bench.rows, bench.held_values
+    if bench.unseen_rows:
+        return bench.unseen_rows, bench.unseen_values
+    rows = bench.rows[:JUDGED]
+    return rows, lambda asked: bench.float_model(asked).values(rows)
 
 
 def _level(measured: float, limits: tuple[float, float]) -> Level:

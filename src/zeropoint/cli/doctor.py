@@ -13,6 +13,7 @@ from . import shared
 from .command import CheckFailed, Screen, argument, flag, option
 
 if TYPE_CHECKING:
+    from ..comparison.values import Diagnosis
     from ..diagnosis.doctor import DiagnosisResult
 
 
@@ -84,7 +85,6 @@ def doctor(
       zeropoint doctor model.tflite --data eval.py:samples \\
         --metric eval.py:accuracy --save-recipe better.json
     """
-    from ..bench.sample_checks import SAMPLE_CAUSES
     from ..comparison.compare import load_metric
     from ..diagnosis.doctor import diagnose, one_entry, target_of
     from ..diagnosis.evidence import DiagnosisRequest
@@ -121,18 +121,24 @@ def doctor(
             keep_state=samples.state_is_kept,
         )
         result = diagnose(request)
-    diagnosis = result.diagnosis
-    screen.show(diagnosis, options.as_json, print_diagnosis)
+    screen.show(result.diagnosis, options.as_json, print_diagnosis)
     remedy.write(result, reports.overwrite)
     if reports.wanted:
         title, size = (quantized or model).name, size_of(quantized, result.before)
-        known = {"diagnosis": diagnosis, "stats": result.stats, "recipe": rules, "data": options.data}
+        known = {"diagnosis": result.diagnosis, "stats": result.stats, "recipe": rules, "data": options.data}
         known["size_before"] = size_of(model, source.model)
         command = None if quantized is None else shared.trace_command(quantized, options.data, model, options.signature)
         known |= reports.explained(source, result.before, command, screen.remarks)
         reports.write(screen.beside(options.as_json), title, result.before, size, **known)
+    if options.check:
+        _require_healthy(result.diagnosis)
+
+
+def _require_healthy(diagnosis: Diagnosis) -> None:
+    from ..bench.sample_checks import SAMPLE_CAUSES
+
     costly = [f.cause for f in diagnosis.findings if f.gain is not None or f.cause in SAMPLE_CAUSES]
-    if options.check and (costly or not diagnosis.is_close):
+    if costly or not diagnosis.is_close:
         repair = "" if diagnosis.remedy is None else "; --apply OUT writes a better model"
         why = f"accuracy is lost to {', '.join(costly)}" if costly else f"no cause was found for: {diagnosis.verdict}"
         raise CheckFailed(f"{why}{repair}")

@@ -14,6 +14,8 @@ from . import shared
 from .command import Screen, flag, option
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..graph.model import Model
     from ..simulation.trace import SimulationOptions, Trace
     from ..sources.samples import Samples
@@ -70,6 +72,27 @@ class VectorOptions:
     limit: int | None = option(None, "N", "Samples to write; by default the one chosen.", min=1)
     overwrite: bool = flag("Replace files in the folder.")
 
+    def require(self) -> None:
+        """Refuse options that do not go together, and a folder that holds vectors already."""
+        from ..files import refuse_existing
+        from ..simulation.vectors import FORMATS, INDEX
+
+        shared.known("format", self.format, FORMATS)
+        if self.export is None and (self.ops is not None or self.limit is not None):
+            raise InvalidRecipe("--ops and --limit need --export DIR; name a folder")
+        if self.export is not None and self.export.exists():
+            refuse_existing(self.export / INDEX, self.overwrite)
+
+    def write(self, traces: Iterator[Trace], folder: Path, console: Console) -> None:
+        from ..report.terminal import Printer
+        from ..simulation.vectors import FORMATS, export_vectors
+
+        kinds = [] if self.ops is None else [kind.strip() for kind in self.ops.split(",")]
+        format = shared.known("format", self.format, FORMATS)
+        wanted = islice(traces, self.limit or 1)
+        files = export_vectors(wanted, folder, format=format, ops=kinds, overwrite=self.overwrite)
+        Printer(console).entry("Vectors", f"{counted(len(files), 'file')} in {folder}")
+
 
 def trace(
     screen: Screen,
@@ -91,18 +114,9 @@ def trace(
         --format hex --ops CONV_2D --limit 2
     """
     from ..report.simulation import print_explanation, print_trace
-    from ..report.terminal import Printer
-    from ..simulation.vectors import FORMATS, export_vectors
 
-    place, format = options.place(), shared.known("format", vectors.format, FORMATS)
-    if vectors.export is None and (vectors.ops is not None or vectors.limit is not None):
-        raise InvalidRecipe("--ops and --limit need --export DIR; name a folder")
-    if vectors.export is not None:
-        from ..files import refuse_existing
-        from ..simulation.vectors import INDEX
-
-        if vectors.export.exists():
-            refuse_existing(vectors.export / INDEX, vectors.overwrite)
+    place = options.place()
+    vectors.require()
     source = images.sampled(shared.load_model(model, screen), options.data, options.signature)
     traces = _traces(source.model, source.data.samples, options, screen)
     first = next(traces, None)
@@ -110,10 +124,7 @@ def trace(
         raise InvalidSample(f"--sample {options.sample}: {options.data} has fewer samples; they are counted from 0")
     found = None if place is None else first.explain(*place)
     if vectors.export is not None:
-        kinds = [] if vectors.ops is None else [kind.strip() for kind in vectors.ops.split(",")]
-        wanted = islice(chain([first], traces), vectors.limit or 1)
-        files = export_vectors(wanted, vectors.export, format=format, ops=kinds, overwrite=vectors.overwrite)
-        Printer(screen.beside(options.as_json)).entry("Vectors", f"{counted(len(files), 'file')} in {vectors.export}")
+        vectors.write(chain([first], traces), vectors.export, screen.beside(options.as_json))
     if options.as_json:
         screen.json(first.to_json() if found is None else found.to_json())
     elif found is not None:

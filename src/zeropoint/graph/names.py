@@ -44,22 +44,26 @@ Way = Callable[[Tensor], str | None]
 
 def _ways(model: Model, keys: Mapping[Tensor, str], group: list[Tensor]) -> Iterator[Way]:
     """Yield naming functions, best first; each may return nothing for a tensor, or the same name for several."""
-    ends = [
-        (t, name, s.key) for s in reversed(model.signatures) for e in (s.outputs, s.inputs) for name, t in e.items()
-    ]
-    ports, owned = {keys[t]: name for t, name, _ in ends}, {keys[t]: f"{key}/{name}" for t, name, key in ends}
     types = {t: found[0] if (found := _TYPE.search(keys[t])) else "" for t in group}
     bare = {t: keys[t].removesuffix(types[t]) for t in group}
     parts = {t: [part for part in bare[t].split(";") if part] or [""] for t in group}
     scope = _common_scope(list(chain.from_iterable(parts.values())))
     plain = {t: [f"{_plain(part.removeprefix(scope))}{types[t]}" for part in parts[t]] for t in group}
-    for known in (ports, owned):
+    for known in _port_names(model, keys):
         yield lambda t, known=known: f"{known[bare[t]]}{types[t]}" if bare[t] in known else None  # type: ignore[misc]
     yield lambda t: _end(plain[t][0])
     yield lambda t: _tail(plain[t][0])
     yield lambda t: _both_ends(plain[t][0])
     yield lambda t: _tail(plain[t][-1])
     yield lambda t: _both_ends(";".join(plain[t]))
+
+
+def _port_names(model: Model, keys: Mapping[Tensor, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return, by tensor key, the names that signatures give to inputs and outputs, without and with their own name."""
+    ends = [
+        (t, name, s.key) for s in reversed(model.signatures) for e in (s.outputs, s.inputs) for name, t in e.items()
+    ]
+    return {keys[t]: name for t, name, _ in ends}, {keys[t]: f"{key}/{name}" for t, name, key in ends}
 
 
 def _name_all(tensors: list[Tensor], ways: Iterator[Way], shown: dict[Tensor, str]) -> None:

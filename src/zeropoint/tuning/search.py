@@ -187,8 +187,7 @@ class Search:
     def _batch(self, candidates: Sequence[Configuration], executor: Executor) -> list[Trial]:
         """Return trials of candidates, in order; stored ones are not repeated."""
         before, waiting = len(self.trials), [c.label for c in candidates]
-        kept = {} if self._store is None else {c.label: self._store.find(self._key(c), c) for c in candidates}
-        found = {label: trial for label, trial in kept.items() if trial is not None}
+        found = self._stored(candidates)
         left = [c for c in candidates if c.label not in found]
         self._running = [c.label for c in left]
         self._tell()
@@ -207,6 +206,12 @@ class Search:
         rest = [found[label] for label in waiting]
         self._take(self._timed(rest) if self.times else rest)
         return self.trials[before:]
+
+    def _stored(self, candidates: Sequence[Configuration]) -> dict[str, Trial]:
+        if self._store is None:
+            return {}
+        kept = {c.label: self._store.find(self._key(c), c) for c in candidates}
+        return {label: trial for label, trial in kept.items() if trial is not None}
 
     def _take(self, trials: Sequence[Trial]) -> None:
         """Judge trials by the budget, and report them."""
