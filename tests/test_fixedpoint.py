@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeropoint.fixedpoint import INT32_MAX, multiply, multiply_wide, shift_right, to_fixed_point
+from zeropoint.fixedpoint import INT32_MAX, divided, multiply, multiply_wide, shift_right, to_fixed_point
 
 
 def value(multiplier: int, shift: int) -> Fraction:
@@ -87,3 +87,8 @@ def test_multiply_wide_has_sixteen_bits_of_the_multiplier(x, real):
     reduced = min((multiplier + (1 << 15)) >> 16, 0x7FFF)
     exact = x * Fraction(reduced) * Fraction(2) ** (shift - 15)
     assert int(multiply_wide(np.array([x]), multiplier, shift)[0]) == math.floor(exact + Fraction(1, 2))
+
+
+@given(st.integers(-(2**40), 2**40), st.integers(1, 2**30))
+def test_integers_are_divided_towards_zero(x, by):
+    assert int(divided(np.int64(x), by)) == math.trunc(Fraction(x, by))

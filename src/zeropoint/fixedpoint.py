@@ -47,6 +47,11 @@ def shift_right(x: Array, bits: Array | int) -> Array:
     return np.asarray((x >> bits) + ((x & mask) > (mask >> 1) + (x < 0)))
 
 
+def divided(x: Array, by: Array | int) -> Array:
+    """Divide integers as C does, towards zero."""
+    return np.asarray(np.sign(x) * (np.abs(x) // by))
+
+
 def high_product(a: Array, b: Array | int, bits: int = 31) -> Array:
     """Return a * b / 2**bits rounded to nearest, halves up, saturated: SaturatingRoundingDoublingHighMul."""
     product = (a * b + (np.int64(1) << (bits - 1))) >> bits

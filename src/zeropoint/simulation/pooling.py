@@ -9,7 +9,7 @@ import numpy as np
 
 from ..affine import round_half_away
 from ..dtypes import Array, DType
-from ..fixedpoint import multiply, wrapped
+from ..fixedpoint import divided, multiply, wrapped
 from ..ops.layout import pooling_windows, sliding
 from .call import Computed, Interim, KernelCall
 from .rescaling import fixed_points
@@ -32,7 +32,7 @@ def average_of_integers(call: KernelCall) -> Computed:
     x = call.value(0).astype(np.int64)
     total = _windows(call, x).sum(axis=1)
     count = _windows(call, np.ones_like(x)).sum(axis=1)
-    mean = _quotient(total + np.where(total > 0, count // 2, -(count // 2)), count)
+    mean = divided(total + np.where(total > 0, count // 2, -(count // 2)), count)
     shape = call.op.outputs[0].shape
     steps = (Interim("sum", total.reshape(shape)), Interim("elements", count.reshape(shape)))
     return Computed((call.stored(np.clip(mean, *call.bounds())),), steps)
@@ -43,11 +43,6 @@ def max_pool(call: KernelCall) -> Computed:
     least = call.output.dtype.min
     greatest = _windows(call, x - least).max(axis=1) + least
     return Computed((call.stored(np.clip(greatest, *call.bounds())),))
-
-
-def _quotient(a: Array, b: Array | int) -> Array:
-    """Divide integers as C does, towards zero."""
-    return np.asarray(np.sign(a) * (np.abs(a) // b))
 
 
 # Images.
@@ -149,7 +144,7 @@ def bilinear_in_integers(call: KernelCall) -> Computed:
         + x[:, y0][:, :, x1] * (1024 - v) * u
         + x[:, y1][:, :, x1] * v * u
     )
-    mean = _quotient(total + np.where(total > 0, 1 << 19, -(1 << 19)), 1 << 20)
+    mean = divided(total + np.where(total > 0, 1 << 19, -(1 << 19)), 1 << 20)
     return Computed((call.stored(mean),), (Interim("weighted sum", total),))
 
 
@@ -161,8 +156,8 @@ def neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[Ar
     places = np.arange(size) * scale
     if centers:
         places = places + scale // 2 - 512
-    before = np.maximum(_quotient(places, 1024), 0)
-    after = np.minimum(_quotient(places + 1023, 1024), source - 1)
+    before = np.maximum(divided(places, 1024), 0)
+    after = np.minimum(divided(places + 1023, 1024), source - 1)
     return before, after, places - 1024 * before
 
 

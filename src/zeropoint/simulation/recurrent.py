@@ -9,7 +9,7 @@ import numpy as np
 
 from ..affine import QuantParams
 from ..dtypes import Array
-from ..fixedpoint import multiply, shift_right, wrapped
+from ..fixedpoint import divided, multiply, shift_right, wrapped
 from ..graph.model import Op
 from ..ops.recurrent import Gate, LstmSlot
 from . import transcendental
@@ -105,11 +105,6 @@ def _hidden(call: KernelCall) -> QuantParams:
     return call.output if params is None or not call.has(LstmSlot.PROJECTION) else params
 
 
-def _towards_zero(x: Array, by: int) -> Array:
-    """Divide integers as C++ does, towards zero."""
-    return np.asarray(np.sign(x) * (np.abs(x) // by))
-
-
 class _Layer:
     """The state of an LSTM between the steps of a sequence."""
 
@@ -179,14 +174,14 @@ class _Layer:
     def _normalized(self, x: Array, gate: Gate, bias: Array) -> Array:
         """Return (x - mean) / deviation * gain + bias, with ten fractional bits until the bias is added."""
         count, scale = x.shape[-1], float(self.call.scale(gate.normalization))
-        mean = _towards_zero(x.sum(axis=-1, keepdims=True) * 1024, count)
+        mean = divided(x.sum(axis=-1, keepdims=True) * 1024, count)
         squares = (x * x).sum(axis=-1, keepdims=True) * ((1 << 20) // count)
-        variance = _towards_zero(squares - mean * mean, 1 << 20)
+        variance = divided(squares - mean * mean, 1 << 20)
         variance = np.where(variance < 1, max(1, int(np.float32(10000) * np.float32(scale))), variance)
         inverse, shift = transcendental.inverse_root(variance)
         centered = multiply(1024 * x - mean, inverse, shift)
         scaled = wrapped(centered * self.call.value(gate.normalization).astype(np.int64)) + bias
-        rounded = _towards_zero(scaled + np.where(scaled > 0, 512, -512), 1024)
+        rounded = divided(scaled + np.where(scaled > 0, 512, -512), 1024)
         multiplier, left = fixed_points(np.asarray(np.float64(np.float32(scale))))
         return np.clip(multiply(rounded, multiplier, left + 12), LOW, HIGH)
 
