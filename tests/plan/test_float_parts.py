@@ -78,6 +78,26 @@ def test_integer_ops_around_control_flow(types):
     assert all(t.dtype is DType.FLOAT32 for g in made.graphs[1:] for t in (*g.inputs, *g.outputs))
 
 
+def test_floats_that_would_wrap_are_passed_to_branches_as_they_are():
+    """The branches have steps for the few hundreds that are left of 1e9: too small for an integer difference, and more
+    than 2**31 of them in what rounding leaves of a float one."""
+    net = Net()
+    choice, x = net.input(dtype=DType.BOOL, name="choice"), net.input(1, 8)
+    rest = net("SUB", [net("MUL", [x, np.float32(0.5)]), np.float32(1e9)])
+    bodies = []
+    for name, kind in (("then", "ADD"), ("else", "MUL")):
+        body = Net()
+        bodies.append(body.model(body(kind, [body.input(1, 8, name=name), np.arange(1, 9, dtype=np.float32)])).main)
+        bodies[-1].name = name
+    model = net.model(net("IF", [choice, rest], thenSubgraphIndex=bodies[0], elseSubgraphIndex=bodies[1], shape=(1, 8)))
+    model.graphs += bodies
+    samples = [(np.bool_(k % 2), np.float32(2e9 + 256 * np.arange(8))[None]) for k in range(8)]
+    made = zeropoint.quantize(model, "int16x8", data=samples, effort="quick", target="integer").model
+    (call,) = (op for op in made.main.ops if op.kind == "IF")
+    assert call.inputs[1].dtype is DType.FLOAT32
+    assert np.array_equal(outputs_of(made, samples, "optimized")[0], outputs_of(made, samples, "reference")[0])
+
+
 # Ops that stay float.
 
 

@@ -7,8 +7,9 @@ import pytest
 
 import zeropoint
 from zeropoint.dtypes import DType
-from zeropoint.graph import Model
+from zeropoint.graph import Model, Tensor
 
+from .. import build
 from ..nets import Net, outputs_of, worst
 
 
@@ -142,6 +143,48 @@ def test_bounded_functions_in_float_do_not_wrap(kind: str, size: float, mode: st
     for kernels in ("delegate", "optimized", "reference"):
         assert worst(outputs_of(model, samples), outputs_of(made.model, samples, kernels)) <= 0.1
         assert outputs_of(made.model, [(np.full((1, 32), size / 5, np.float32),)], kernels)[0].min() >= 0
+
+
+def recurrent(net: Net, x: Tensor) -> Tensor:
+    """A layer of 4 cells whose input gates are closed for the numbers that were measured."""
+    rng = np.random.default_rng(0)
+    weights = [rng.normal(size=(4, 8)).astype(np.float32) / 3 for _ in range(4)]
+    weights[0] = np.full((4, 8), -9.0, np.float32)
+    states = [build.act(f"state{k}", 1, 4) for k in range(2)]
+    for state in states:
+        state.is_variable = True
+    inputs = [x, *weights, *[np.eye(4, dtype=np.float32)] * 4, None, None, None, *[np.zeros(4, np.float32)] * 4]
+    return net("UNIDIRECTIONAL_SEQUENCE_LSTM", [*inputs, None, None, *states], (1, 3, 4), fusedActivationFunction=4)
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+def test_recurrent_layers_in_float_do_not_wrap(mode: str) -> None:
+    """Their results are up to 1, however small the measured ones were."""
+    net = Net()
+    made = recurrent(net, net("MUL", [net.input(1, 3, 8), np.float32(0.5)]))
+    model = net.model(net("RESHAPE", [made, np.int32([12])], (12,), newShape=(12,)))
+    samples = [(np.linspace(1.6, 2, 24, dtype=np.float32).reshape(1, 3, 8),)] * 2
+    settings = {"effort": "quick", "target": "integer", "keep_float": "UNIDIRECTIONAL_SEQUENCE_LSTM"}
+    result = zeropoint.quantize(model, mode, data=samples, **settings)
+    assert "wraps beyond" in {skipped.op.kind: skipped.reason for skipped in result.skipped}["RESHAPE"]
+    (open_gates,) = outputs_of(result.model, [(np.full((1, 3, 8), 0.02, np.float32),)], "optimized")
+    assert np.abs(open_gates).max() > 1e-3
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+@pytest.mark.parametrize("behind", [(), ("EXP",), ("CUMSUM", "ABS")], ids="-".join)
+def test_errors_that_do_not_cancel_in_float_layers_do_not_wrap(behind: tuple[str, ...], mode: str) -> None:
+    """2 a - 2 a is 0 in float, and a multiple of 2**54 if both are rounded before."""
+    net = Net()
+    rest = net.dense(net("MUL", [net.input(2, 2), np.float32(0.5)]), np.float32([[2, -1], [4, -2]]) * 2.0**54)
+    for kind in behind:
+        rest = net(kind, [rest, np.int32(1)] if kind == "CUMSUM" else [rest])
+    model = net.model(net("RESHAPE", [rest, np.int32([4])], (4,), newShape=(4,)))
+    samples = [(np.float32([[k, 2 * k], [k + 1, 2 * k + 2]]) / 8,) for k in range(1, 8)]
+    settings = {"effort": "quick", "target": "integer", "keep_float": ["FULLY_CONNECTED", *behind[:1]]}
+    result = zeropoint.quantize(model, mode, data=samples, **settings)
+    reasons = {skipped.op.kind: skipped.reason for skipped in result.skipped}
+    assert "wraps beyond" in reasons[(*behind, "RESHAPE")[1] if behind else "RESHAPE"]
 
 
 def test_tables_are_fine_enough_for_all_that_was_measured() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from enum import Enum, IntEnum
 
+import numpy as np
+
 from ..graph.model import Op
 
 LSTM = "UNIDIRECTIONAL_SEQUENCE_LSTM"
@@ -54,6 +56,21 @@ def one_way(op: Op, *, backward: bool) -> Op | None:
     if any(t is not None for t in inputs[SECOND_INPUT:]):
         return None
     return Op(LSTM, [inputs[0], *inputs[first : first + 17], *inputs[states : states + 2]], [], op.options)
+
+
+def largest_output(op: Op) -> float | None:
+    """Return the largest magnitude of what an LSTM with tanh can make; None if it is not known.
+
+    A gate and the tanh of the cell state are at most 1, and a projection adds up such products.
+    """
+    if op.kind not in (LSTM, BOTH_WAYS):
+        return None
+    first = LstmSlot.PROJECTION
+    slots = (first,) if op.kind == LSTM else (first, first + BACKWARD_WEIGHTS - FORWARD_WEIGHTS)
+    projections = [t for k in slots if k < len(op.inputs) and (t := op.inputs[k]) is not None]
+    if any(t.data is None for t in projections) or any(op.inputs[k + 1 : k + 2] not in ([], [None]) for k in slots):
+        return None
+    return max([1.0, *(float(np.abs(t.data).sum(axis=1).max(initial=0.0)) for t in projections if t.data is not None)])
 
 
 def macs_recurrent(op: Op) -> int:

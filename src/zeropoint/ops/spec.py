@@ -183,6 +183,7 @@ class Trait(Flag):
     ADDS = auto()  # element by element
     SUBTRACTS = auto()
     MULTIPLIES = auto()
+    SUMS = auto()  # adds up inputs along axes
     RANKS = auto()  # only the order of its inputs matters, not their distance
     RECURRENT = auto()  # computes step by step, keeping a state
     CASTS = auto()  # converts between types

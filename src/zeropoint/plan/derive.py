@@ -19,7 +19,7 @@ from ..graph.model import Op, Tensor
 from ..graph.query import Use
 from ..ops import Activation, Bias, CellState, Need, OpSpec, Rescale, Trait, Weight, fused_activation
 from ..ops.interpolation import COARSE, interpolation_error
-from .conversions import overflowing_uses
+from .conversions import overflowing_errors, overflowing_uses
 from .plan import Held, Node, Plan, Repair, Skipped
 from .tensor_ranges import TensorRanges
 from .weights import fit_bias
@@ -184,6 +184,12 @@ def unfit_outputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -
             yield Skipped(op, f"its kernel makes numbers up to {end:.3g}, and results go to {greatest:.3g}", "scale")
 
 
+def wrapped_errors(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
+    """Yield ops that read floats with errors so large that LiteRT may wrap them when it quantizes them."""
+    found = {use.op for use in overflowing_errors(plan, ops, ranges)}
+    return (Skipped(op, WRAPS, "scale") for op in plan.schemes if op in found)
+
+
 def coarse_tables(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
     """Yield ops whose int16 kernels interpolate a function between points that are too far apart for their inputs.
 
@@ -239,7 +245,8 @@ def _too_fine(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[_TooFine]:
             is_noise = bool(spec.weight_slots) and not any(_clamps(op))
             yield _TooFine(op, Held(op.outputs[0], dtype), dtype.bits, 1.01 * excess, is_noise)
     for found in overflowing_uses(plan, ops):
-        yield _TooFine(found.use.op, found.use, plan.wanted[found.use].dtype.bits, found.factor, found.is_noise)
+        if found.use.op in plan.schemes:  # otherwise both graphs have agreed on the scale
+            yield _TooFine(found.use.op, found.use, plan.wanted[found.use].dtype.bits, found.factor, found.is_noise)
 
 
 def _excess(op: Op, spec: OpSpec, wanted: Mapping[Use, QuantParams], held: QuantParams) -> float:

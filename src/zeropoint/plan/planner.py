@@ -21,10 +21,10 @@ from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
 from ..targets import OpVerdict, Rewrite
 from .called import bind_constants, computing_graphs, inline_composites
-from .conversions import with_room_in_outputs
+from .conversions import overflows_in_calls, with_room_in_outputs
 from .crossing import NOTHING_CROSSES, Crossing, crossings
 from .decompose import decompose, has_float_part
-from .derive import coarse_tables, unfit_outputs
+from .derive import coarse_tables, unfit_outputs, wrapped_errors
 from .ends import state_notes, wide_states, with_interface, with_one_scale
 from .fit import fit_scales, symmetric_uses
 from .given import clip_constants, default_notes, require_free
@@ -311,7 +311,7 @@ def _plan_graphs(graphs: Sequence[Graph], prepared: Prepared, request: Request, 
         return plans
     again = [_plan_graph(g, prepared, asked[g], ranges, crossing.get(g, NOTHING_CROSSES)) for g in graphs]
     loses_ops = any(len(new.schemes) < len(old.schemes) for new, old in zip(again, plans, strict=True))
-    return plans if loses_ops else again
+    return plans if loses_ops or any(overflows_in_calls(new, request.ops, ranges) for new in again) else again
 
 
 def _matcher(prepared: Prepared, request: Request, ranges: TensorRanges) -> Matcher:
@@ -385,7 +385,8 @@ def _fitted(plan: Plan, request: Request, seen: TensorRanges) -> tuple[Plan, tup
     ops = request.ops
     plan, refused = fit_scales(plan, ops, request.target)
     refused = refused or (*coarse_tables(plan, ops, seen), *unfit_outputs(plan, ops, seen))
-    return plan, refused or tuple({s.op: s for s in rounded_to_poles(plan, ops, seen)}.values())
+    refused = refused or tuple({s.op: s for s in rounded_to_poles(plan, ops, seen)}.values())
+    return plan, refused or tuple(wrapped_errors(plan, ops, seen))
 
 
 def _reasons(wide: Mapping[Op, str], schemes: Mapping[Op, Scheme], matcher: Matcher) -> dict[Op, str]:
