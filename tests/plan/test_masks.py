@@ -82,6 +82,32 @@ def test_a_mask_before_a_softmax_costs_no_resolution(mask, value, mode):
     assert {s.op.kind for s in result.skipped} <= {"GREATER"}
 
 
+def test_rows_that_lie_below_others_are_no_masks():
+    """Softmax compares the values of one row, and all of the second row are far below the first."""
+    net = Net()
+    rows = net("PACK", [net.input(1, 8), np.linspace(-140, -132, 8, dtype=np.float32)[None]], (2, 1, 8), valuesCount=2)
+    model = net.model(net("SOFTMAX", [rows], beta=1.0))
+    quantized(model, samples_for(model), mode="int16x8", bound=0.01, target="integer")
+
+
+@pytest.mark.parametrize(("rows", "center"), [(slice(1), -2000), (slice(4), -1200)], ids=["one", "half"])
+def test_values_far_above_those_of_other_rows_mask_none_of_them(rows, center):
+    """Either they are too few, or those below differ by more than their distance from them."""
+    net = Net()
+    model = net.model(net("SOFTMAX", [net.input(8, 8)], beta=1.0))
+    samples = [(normal(8, 8, seed=k, spread=300) + center,) for k in range(8)]
+    for (values,) in samples:
+        values[rows] = normal(8, seed=1) if rows.stop > 1 else np.where(np.arange(8) == 0, 0, values[rows])
+    quantized(model, samples, mode="int16x8", bound=0.01, target="integer")
+
+
+def test_what_a_softmax_scales_down_is_masked_further_below():
+    net = Net()
+    model = net.model(net("SOFTMAX", [net.input(4, 8)], beta=1e-3))
+    samples = [(np.float32(np.where(np.arange(8) < 4, -3000, 0) + normal(4, 8, seed=k)),) for k in range(8)]
+    quantized(model, samples, mode="int16x8", bound=0.01, target="integer")
+
+
 @pytest.mark.parametrize("value", [-np.inf, LOWEST], ids=str)
 def test_what_is_not_merely_compared_stays_float(value):
     """Clamped to the least of the others, a mask would no longer vanish in a sum of exponentials, or for a caller."""

@@ -230,8 +230,8 @@ def _told_apart(
     spec = ops.get(reader.kind)
     if spec is None or not reader.outputs:
         return RelevantRange()
-    if spec.negligible is not None:
-        return RelevantRange(reach=spec.negligible)
+    if (reach := spec.negligible_in(reader)) is not None:
+        return RelevantRange(reach=reach)
     if spec.tied and sum(isinstance(spec.input_role(k), Activation) for k in range(len(reader.inputs))) == 1:
         # It moves values, so rows may have changed.
         behind = [known.get(t, RelevantRange()) for t in reader.outputs]

@@ -279,6 +279,12 @@ class OpSpec:
             return Weight(None) if role.hybrid else None
         return role if isinstance(role, Weight) else None
 
+    def negligible_in(self, op: Op) -> float | None:
+        """Return `negligible` for the inputs of `op`, which it may multiply by a factor first; None if that hides how
+        far they matter."""
+        factor = float(op.option("beta", 1.0))
+        return None if self.negligible is None or not factor > 0 else self.negligible / factor
+
     def read_activations(self, op: Op) -> Iterator[Tensor]:
         """Yield the operands that are activations of `op`."""
         return (t for k, t in enumerate(op.inputs) if t is not None and isinstance(self.input_role(k), Activation))

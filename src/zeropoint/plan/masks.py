@@ -122,7 +122,7 @@ class _Masks:
 
     def _limit_from_above(self, tensor: Tensor, rise: float) -> None:
         seen = self._seen(tensor)
-        ceiling = math.inf if seen is None else -mask_floor(seen.histogram.mirrored(), rise)
+        ceiling = math.inf if seen is None else -mask_floor(seen.histogram.mirrored(), rise, _row(tensor))
         if seen is not None and ceiling < math.inf:
             if ceiling - seen.low.value <= seen.histogram.width:
                 ceiling = seen.low.value  # one bin holds all unmasked values: next to the mask, they are a single value
@@ -133,7 +133,7 @@ class _Masks:
         """Return how far below the others a value still matters to this reader; None if it always does."""
         spec = self.ops.get(use.op.kind)
         if spec is None or spec.negligible is not None:
-            return None if spec is None else spec.negligible
+            return None if spec is None else spec.negligible_in(use.op)
         beyond = self.reach.get(use.op.outputs[0])
         if beyond is None:
             return None
@@ -165,8 +165,17 @@ class _Masks:
         seen = self._seen(tensor)
         floor = self.floors.get(tensor, -math.inf)
         if seen is not None:
-            floor = max(floor, mask_floor(seen.histogram, reach))
-        return floor if producer is None else self._raised_floor(producer, floor)
+            floor = max(floor, mask_floor(seen.histogram, reach, _row(tensor)))
+        if producer is None:
+            return floor
+        return -math.inf if self._joins_hidden_rows(producer, floor) else self._raised_floor(producer, floor)
+
+    def _joins_hidden_rows(self, producer: Op, floor: float) -> bool:
+        """Whether all values of a joined operand lie below the floor: they would hide each other, and are no masks."""
+        if producer.kind not in self.ops or Trait.VARIADIC not in self.ops[producer.kind].traits:
+            return False
+        known = (self.ranges.bounds(t) for t in self._moved(producer) if self.ranges.knows(t))
+        return any(low < high < floor for low, high in known)
 
     def _raised_floor(self, producer: Op, floor: float) -> float:
         """Return the floor of an op's output, as far as those of its operands determine it more precisely."""
@@ -204,11 +213,21 @@ class _Masks:
             yield from spec.read_activations(op)
 
 
-def mask_floor(histogram: Histogram, distance: float) -> float:
+MASKED_WITHIN = 1.5
+"""Masked values differ by no more than this multiple of their distance from the others: some may be masked twice."""
+
+
+def _row(tensor: Tensor) -> int:
+    """Return the number of elements of which at least one is not masked."""
+    return tensor.shape[-1] if tensor.shape and tensor.shape[-1] > 1 else max(1, tensor.size)
+
+
+def mask_floor(histogram: Histogram, distance: float, row: int) -> float:
     """Return the smallest value that matters if some are masked by a large negative number; -infinity if none are.
 
-    Masked values lie below an empty interval of at least `distance`, several times as long as the range above it, and
-    what lies above is not a mere outlier. Without this, a mask of -10000 would leave a softmax two or three steps.
+    Masked values lie below an empty interval of at least `distance`, several times as long as the range above it. They
+    are close to each other, since a mask moves them all by the same amount, and what lies above is not a mere outlier,
+    but at least one value in each `row`. Without this, a mask of -10000 would leave a softmax two or three steps.
     """
     occupied = np.flatnonzero(histogram.counts)
     if occupied.size < 2:
@@ -218,4 +237,5 @@ def mask_floor(histogram: Histogram, distance: float) -> float:
     floor, below, top = edges[occupied[k + 1]], edges[occupied[k] + 1], edges[occupied[-1] + 1]
     share = histogram.counts[occupied[k + 1] :].sum() / histogram.counts.sum()
     far = floor - below >= max(distance, 4 * (top - floor))
-    return float(floor) if far and share >= 0.005 else -math.inf
+    close = below - edges[occupied[0]] <= MASKED_WITHIN * (floor - below) + 2 * histogram.width
+    return float(floor) if far and close and share >= max(0.005, 1 / row) else -math.inf
