@@ -3,8 +3,8 @@
 `python -m benchmarks.coverage FOLDER [--modes int8,dynamic] [--data FOLDER] [-o coverage.json] [--page coverage.md]`
 
 Samples are random unless `--data` has a file `NAME.npz` for a model `NAME.tflite`. A rerun with the same `-o` does what
-is missing, if versions and settings are the same. Ends with 1 if anything crashed, hung or raised an exception that is
-not one of zeropoint's.
+is missing or failed, if versions and settings are the same. Ends with 1 if anything crashed, hung or raised an
+exception that is not one of zeropoint's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from zeropoint.tflite import load
 
 from .apart import FOLDERS, Failed, apart
 from .modes import DEFAULT_MODES, MODES
-from .page import table
+from .page import pairs, table
 from .rows import origin, write_json
 
 Kind = Literal["runs", "low SNR", "refused", "cannot be judged", "failed"]
@@ -111,7 +111,7 @@ def outcome(path: Path, mode: str, options: argparse.Namespace) -> Outcome:
 
 def outcomes(options: argparse.Namespace, known: Sequence[Outcome]) -> Iterator[tuple[Outcome, bool]]:
     """Each with whether it is new."""
-    kept = {(one.model, one.mode): one for one in known}
+    kept = {(one.model, one.mode): one for one in known if one.kind != "failed"}
     for path in files_in(options.folder):
         for mode in options.modes:
             old = kept.get((path.stem, mode))
@@ -120,7 +120,7 @@ def outcomes(options: argparse.Namespace, known: Sequence[Outcome]) -> Iterator[
 
 def origin_of(options: argparse.Namespace) -> dict[str, Any]:
     """What has to be the same for outcomes to stand beside each other, as JSON has it."""
-    settings = {name: getattr(options, name) for name in ("samples", "target", "low", "timeout")}
+    settings = {name: getattr(options, name) for name in ("samples", "target", "low")}
     found: dict[str, Any] = json.loads(json.dumps(asdict(origin(settings))))
     return found
 
@@ -130,7 +130,7 @@ def stored(path: Path | None, wanted: Mapping[str, Any]) -> list[Outcome]:
     if path is None or not path.exists():
         return []
     content = json.loads(path.read_text())
-    if content["origin"] != wanted:
+    if any(content["origin"][part] != wanted[part] for part in ("versions", "machine", "settings")):
         print(f"{path} is of other versions, another machine or other settings; all is done again", file=sys.stderr)
         return []
     return [Outcome(**one) for one in content["outcomes"]]
@@ -143,15 +143,18 @@ def files_in(folder: Path) -> list[Path]:
     return found
 
 
-def page(found: Sequence[Outcome]) -> Iterator[str]:
-    """Totals by mode, then every model; what did not simply run is told below."""
+def page(found: Sequence[Outcome], origin: Mapping[str, Any]) -> Iterator[str]:
+    """Totals by mode, then every model; what did not simply run is told below, and how it was found."""
     modes = list(dict.fromkeys(one.mode for one in found))
     models = list(dict.fromkeys(one.model for one in found))
     yield "# Models of any origin\n"
+    data = "random samples, unless a model came with some" if origin["with_data"] else "random samples"
     yield (
-        f"{len(models)} models in {len(modes)} modes, by `python -m benchmarks.coverage`. "
+        f"{len(models)} models in {len(modes)} modes at quick effort on {data}, by `python -m benchmarks.coverage`: "
+        "what zeropoint does with models that it was not made for. SNRs on random samples say little about accuracy on "
+        "real ones. "
         + "; ".join(f"**{kind}**: {meaning}" for kind, meaning in KINDS.items())
-        + ".\n"
+        + f"; far is below {origin['settings']['low']:g} dB.\n"
     )
     counts = Counter((one.mode, one.kind) for one in found)
     yield from table(("mode", *KINDS), [(mode, *(str(counts[mode, kind]) for kind in KINDS)) for mode in modes])
@@ -165,6 +168,10 @@ def page(found: Sequence[Outcome]) -> Iterator[str]:
     yield "\n## Refused, not judged, failed\n"
     for (model, kind, note), where in told.items():
         yield f"- {model} ({'all modes' if where == modes else ', '.join(where)}): {kind}: {note}"
+    yield "\n## About this run\n"
+    yield f"- zeropoint at commit {origin['commit']}" if origin["commit"] else "- zeropoint's commit is not known"
+    yield f"- versions: {pairs(origin['versions'])}"
+    yield f"- machine: {pairs(origin['machine'])}"
 
 
 def _cell(one: Outcome) -> str:
@@ -194,10 +201,10 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     found: list[Outcome] = []
+    here = origin_of(options)
     try:
         if unknown := [mode for mode in options.modes if mode not in MODES]:
             raise ZeropointError(f"there is no mode {', '.join(unknown)}; choose from {', '.join(MODES)}")
-        here = origin_of(options)
         for one, is_new in outcomes(options, stored(options.output, here)):
             found.append(one)
             if is_new and options.output is not None:
@@ -209,7 +216,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; what was done is kept", file=sys.stderr)
     if options.page is not None:
-        write_whole(options.page, ["\n".join(page(found)).encode() + b"\n"], overwrite=True)
+        text = "\n".join(page(found, {**here, "with_data": options.data is not None}))
+        write_whole(options.page, [text.encode() + b"\n"], overwrite=True)
     totals = Counter(one.kind for one in found)
     print("; ".join(f"{totals[kind]} {kind}" for kind in KINDS))
     return int(totals["failed"] > 0)

@@ -39,6 +39,7 @@ def test_every_model_has_an_outcome(folder: Path, tmp_path: Path, capsys: pytest
     assert "damaged.tflite" in found["damaged"]["note"]
     assert "| digits |" in page.read_text()
     assert "- damaged (all modes): refused: " in page.read_text()
+    assert "- zeropoint at commit" in page.read_text()
     assert str(folder) not in page.read_text()  # whose machine it was is nobody's business
     assert "2 runs" in capsys.readouterr().out
 
@@ -57,6 +58,15 @@ def test_a_rerun_does_what_is_missing(folder: Path, tmp_path: Path, monkeypatch:
     assert len(done) == len(set(done)) == 6
     coverage.main([*arguments, "int8", "--low", "20"])
     assert len(done) == 9  # other settings: all of it again
+    failed = coverage.Outcome("digits", "int8", "failed", note="took longer than 1 s")
+    monkeypatch.setattr(
+        coverage, "outcome", lambda path, *_: failed if path.stem == "digits" else outcome(path, "int8", 0)
+    )
+    assert coverage.main([*arguments, "int8"]) == 1
+    monkeypatch.setattr(coverage, "outcome", outcome)
+    before = len(done)
+    assert coverage.main([*arguments, "int8", "--timeout", "2000"]) == 0
+    assert done[before:] == [("digits", "int8")]  # what failed may go well with more time
 
 
 def die(*_: object) -> None:
