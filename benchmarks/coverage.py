@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 import zeropoint
-from zeropoint.dtypes import Array
+from zeropoint.dtypes import Array, DType
 from zeropoint.errors import ZeropointError
 from zeropoint.files import write_whole
 from zeropoint.sources.ports import Entry, Port, entries
@@ -37,13 +37,14 @@ KINDS: Mapping[Kind, str] = {
     "runs": "quantized, and it runs",
     "low SNR": "the same, but its outputs are far from the float model's",
     "refused": "an error of zeropoint's says why",
-    "cannot be judged": "it runs, but the float model's outputs are not finite, or not numbers",
+    "cannot be judged": "it is made and runs, but there are no samples, or the float model's outputs are not finite",
     "failed": "a crash, a hang, or an exception that is not zeropoint's",
 }
 LARGEST = 1 << 24
 """Elements of an input that samples are drawn for."""
 SIDE, LENGTH = 32, 2048
 """What dimensions that may vary are drawn as, beyond the first: the sides of an image, or the length of a signal."""
+TEXT = b"what it says in a text"
 INDICES = 2
 """Integer inputs are mostly indices, and below this few tables end."""
 
@@ -60,11 +61,17 @@ class Outcome:
     note: str = ""
 
 
+class NoSamples(ZeropointError):
+    """An input for which none can be drawn."""
+
+
 def draw(port: Port, rng: np.random.Generator) -> Array:
     varying = SIDE if len(port.shape) > 2 else LENGTH
     shape = [size if size >= 0 else varying if place else 1 for place, size in enumerate(port.shape)]
+    if port.dtype is DType.STRING and np.prod(shape) <= LARGEST:
+        return np.full(shape, TEXT, object)
     if port.dtype.storage is None or np.prod(shape) > LARGEST:
-        raise ZeropointError(f"there are no samples for the input {port}; give some with --data")
+        raise NoSamples(f"there are no samples for the input {port}; give some with --data")
     if np.issubdtype(port.dtype.storage, np.floating):
         return rng.random(shape).astype(port.dtype.storage)
     return rng.integers(0, INDICES, shape).astype(port.dtype.storage)
@@ -80,18 +87,27 @@ def samples_of(where: Entry, path: Path, data: Path | None, count: int) -> Any:
 
 def attempt(path: Path, mode: str, data: Path | None, count: int, target: str | None) -> tuple[Kind, Any, Any, str]:
     """Quantize one model and compare it with itself as it was. Runs in a child process."""
+    has_data = MODES[mode].has_data
     try:
         model = load(path)
-        where = {e.graph: e for e in entries(model)}
-        by_key = {e.key or "": samples_of(e, path, data, count) for e in where.values()}
-        (samples, *others), first = by_key.values(), next(iter(where.values()))
-        options = {**MODES[mode].options, "effort": "quick", "target": target if MODES[mode].has_data else None}
-        given = (by_key if others else samples) if MODES[mode].has_data else None
+        by_key: dict[str, Any] = {}
+        try:
+            by_graph = {e.graph: e for e in entries(model)}
+            by_key = {e.key or "": samples_of(e, path, data, count) for e in by_graph.values()}
+        except NoSamples as lack:
+            if has_data:
+                raise
+            reason = str(lack)
+        given = (by_key if len(by_key) > 1 else next(iter(by_key.values()))) if has_data else None
+        options = {**MODES[mode].options, "effort": "quick", "target": target if has_data else None}
         made = zeropoint.quantize(model, data=given, **options)
-        compared = zeropoint.compare(model, made.model, samples, limit=4, signature=first.key)
+        integer = zeropoint.inspect(made.model).integer_share
+        if not by_key:
+            return "cannot be judged", None, integer, reason
+        key, samples = next(iter(by_key.items()))
+        compared = zeropoint.compare(model, made.model, samples, limit=4, signature=key or None)
     except ZeropointError as error:
         return "refused", None, None, FOLDERS.sub("", " ".join(str(error).split()))
-    integer = zeropoint.inspect(made.model).integer_share
     if not all(np.isfinite(one.largest) for one in compared.outputs):
         return "cannot be judged", None, integer, "outputs are not finite"
     return "runs", compared.snr, integer, "; ".join(made.warnings)

@@ -69,6 +69,15 @@ def test_a_rerun_does_what_is_missing(folder: Path, tmp_path: Path, monkeypatch:
     assert done[before:] == [("digits", "int8")]  # what failed may go well with more time
 
 
+def test_modes_without_data_need_no_samples_to_be_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coverage, "LARGEST", 0)
+    model = folder / "digits.tflite"
+    assert coverage.attempt(model, "int8", None, 2, None)[0] == "refused"
+    kind, _, _, note = coverage.attempt(model, "dynamic", None, 2, None)
+    assert kind == "cannot be judged"
+    assert "there are no samples for the input" in note
+
+
 def die(*_: object) -> None:
     os.abort()
 

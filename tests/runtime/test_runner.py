@@ -128,3 +128,15 @@ def test_it_agrees_with_a_session(digits):
     model = load(digits)
     image = np.random.default_rng(0).uniform(0, 1, model.main.inputs[0].shape).astype(np.float32)
     np.testing.assert_array_equal(Runner(model, threads=2).run([image])[0], Session(digits).run([image])[0])
+
+
+def test_a_variable_that_nothing_assigned_is_explained():
+    x, kept, y = (build.act(name, 1, 2) for name in ("x", "kept", "y"))
+    handle = build.act("handle", 1, dtype=DType.RESOURCE)
+    make = build.op("VAR_HANDLE", [], handle, options="VarHandleOptions", sharedName="kept")
+    read = build.op("READ_VARIABLE", [handle], kept)
+    model = Model([build.graph("main", [x], [y], make, read, build.op("ADD", [x, kept], y, options="AddOptions"))])
+    with pytest.raises(
+        RuntimeFailure, match="nothing in the file has assigned: convert the model with its weights frozen"
+    ):
+        Session(model, kernels="reference").run([np.zeros((1, 2), np.float32)])

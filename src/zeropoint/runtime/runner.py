@@ -154,6 +154,10 @@ def _explained() -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         text = "; ".join(lines[:2]) or "no reason given"
+        if "read_variable" in text and "variable != nullptr" in text:
+            text += (
+                "; it reads a variable that nothing in the file has assigned: convert the model with its weights frozen"
+            )
         lacks_ops = "custom op" in text.lower() or "select tensorflow" in text.lower()
         raise (UnsupportedOp if lacks_ops else RuntimeFailure)(f"LiteRT cannot run this model: {text}") from None
 
