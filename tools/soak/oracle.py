@@ -121,6 +121,25 @@ def as_float_constant(tensor: Tensor) -> Tensor:
     return Tensor.constant(tensor.name, dequantize(tensor.data, tensor.params), DType.FLOAT32)
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """The values of all tensors in one run, and how far each op is off in it."""
+
+    values: Mapping[Tensor, Array]
+    distances: Mapping[Op, float]
+
+    def is_alike(self, op: Op, values: Mapping[Tensor, Array]) -> bool:
+        """Whether the op had the same inputs and results in another run."""
+        operands = (t for t in (*op.inputs, *op.outputs) if t is not None)
+        return all(_are_equal(self.values.get(t), values.get(t)) for t in operands)
+
+
+def _are_equal(a: Array | None, b: Array | None) -> bool:
+    if a is None or b is None or a is b:
+        return a is b
+    return a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
 class Opened:
     """The first graph of a quantized model with all its activations to be seen, and its float twins.
 
@@ -155,28 +174,50 @@ class Opened:
 
     def wrong_ops(self, rows: Sequence[Sequence[Array]], kernels: Kernels) -> list[Wrong]:
         """Ops that compute something else than their float twins do, each with its worst result."""
-        return self.judged(self.values(rows, kernels), kernels)
+        return self.judged({kernels: self.values(rows, kernels)})
 
-    def judged(self, runs: Iterable[Mapping[Tensor, Array]], kernels: Kernels) -> list[Wrong]:
+    def judged(self, runs: Mapping[Kernels, Iterable[Mapping[Tensor, Array]]]) -> list[Wrong]:
         """The same, of what these kernels made of all tensors."""
-        worst: dict[Op, float] = {}
-        for found in runs:
-            for op, off in self._distances(found):
-                if kernels == "delegate" and op.inputs[0] in self.constants:
-                    continue  # the delegate unpacks constants as it loads them, and writes nothing where others look
-                worst[op] = max(worst.get(op, 0.0), off)
-        return [Wrong(op, kernels, units) for op, units in worst.items() if units > 0]
+        found = []
+        for row in zip(*runs.values(), strict=True):
+            known: list[_Judged] = []
+            for kernels, values in zip(runs, row, strict=True):
+                known.append(self._judge(values, known))
+                for op, off in known[-1].distances.items():
+                    # The delegate unpacks constants as it loads them, and writes nothing where others look.
+                    if off > 0 and (kernels != "delegate" or op.inputs[0] not in self.constants):
+                        found.append(Wrong(op, kernels, off))
+        worst: dict[tuple[Kernels, Op], Wrong] = {}
+        for wrong in sorted(found, key=lambda w: w.units):
+            worst[wrong.kernels, wrong.op] = wrong
+        return list(worst.values())
 
-    def _distances(self, found: Mapping[Tensor, Array]) -> Iterator[tuple[Op, float]]:
-        """For each op that can be judged how far it is off, 0 where that is within what its kernel may be."""
-        wanted, originals = self.twins.values(found), {t: op for op in self.twins.ops for t in op.outputs}
+    def _judge(self, found: Mapping[Tensor, Array], known: Sequence[_Judged]) -> _Judged:
+        """How far each op is off: as far as with other kernels, if these had the same inputs and results."""
+        distances, new = dict[Op, float](), []
         for op in self.graph.ops:
+            alike = next((one for one in known if one.is_alike(op, found)), None)
+            if alike is None:
+                new.append(op)
+            elif op in alike.distances:
+                distances[op] = alike.distances[op]
+        return _Judged(found, {**distances, **self._distances(found, new)} if new else distances)
+
+    def _distances(self, found: Mapping[Tensor, Array], ops: Sequence[Op]) -> dict[Op, float]:
+        """For each op that can be judged how far it is off, 0 where that is within what its kernel may be."""
+        distances: dict[Op, float] = {}
+        wanted, originals = self.twins.values(found), {t: op for op in self.twins.ops for t in op.outputs}
+        for op in ops:
             for tensor in op.outputs:
                 if tensor in wanted and tensor in found:
                     judged = self._as_seen(originals[tensor], tensor, found, wanted[tensor])
-                    yield op, _distance(originals[tensor], tensor, found, judged)
+                    off = _distance(originals[tensor], tensor, found, judged)
                 elif op.kind in CONVERSIONS and (source := op.inputs[0]) in found and source is not None:
-                    yield op, _conversion_distance(source, tensor, found)
+                    off = _conversion_distance(source, tensor, found)
+                else:
+                    continue
+                distances[op] = max(off, distances.get(op, 0.0))
+        return distances
 
     def _as_seen(self, op: Op, tensor: Tensor, found: Mapping[Tensor, Array], wanted: Array) -> Array:
         """`wanted`, or where a table is interpolated for inputs that were never measured, what is there."""

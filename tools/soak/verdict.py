@@ -115,8 +115,7 @@ def silent_losses(given: Subject, result: Result, effort: str) -> Iterator[str]:
         yield from distant_constants(given.graph.model, result.model)
     opened = Opened(result.model, result.prepared, given.stats)
     runs = {kernels: list(opened.values(given.graph.samples[:RUN], kernels)) for kernels in given.kernels}
-    for kernels, values in runs.items():
-        yield from map(str, opened.judged(values, kernels))
+    yield from map(str, opened.judged(runs))
     if {scheme.activations for scheme in result.plan.schemes.values()} == {DType.INT16}:
         yield from cut_off(given, result)
     # As an application runs it: with all activations in sight, the delegate may compute in another way.

@@ -15,6 +15,7 @@ from ..display import Displayed, counted
 from ..dtypes import Array, DType
 from ..errors import printable
 from ..packing import pack, unpack
+from ..parallel import cached_property
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,17 @@ class Quantization:
 
     def params(self, dtype: DType) -> QuantParams | None:
         """The affine parameters, or None if there are none or they are of another kind."""
+        known = self._params
+        if dtype not in known:
+            known[dtype] = self._as_params(dtype)
+        return known[dtype]
+
+    @cached_property
+    def _params(self) -> dict[DType, QuantParams | None]:
+        """By type. Made once, because every tensor is asked for its parameters many times."""
+        return {}
+
+    def _as_params(self, dtype: DType) -> QuantParams | None:
         if not self.scales or not dtype.is_integer or self.details is not None:
             return None
         zero_points = self.zero_points or (0,)
