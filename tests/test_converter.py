@@ -427,7 +427,7 @@ def test_several_signatures_each_get_their_samples(hold):
         ([{"small": SMALL, "large": LARGE, "huge": LARGE}], "'huge', which is no input"),
         ([[SMALL, LARGE[:, :3]]], "does not fit"),
         (7, "not iterable"),
-        ("samples.npz", "samples are a str"),
+        ("samples.npz", "samples are of type str"),
     ],
 )
 def test_wrong_structures(samples, says):

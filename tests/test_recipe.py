@@ -94,6 +94,13 @@ def test_one_pattern_may_stand_alone():
     assert str(kept[0].plan) == str(kept[1].plan)
 
 
+def test_nothing_to_keep_in_float_may_be_none_and_else_has_to_be_names():
+    made = [zeropoint.quantize(build.float_cnn(), "dynamic", min_elements=0, keep_float=k) for k in (None, (), [])]
+    assert len({zeropoint.to_bytes(one.model) for one in made}) == 1
+    with pytest.raises(InvalidRecipe, match="keep_float= takes names or patterns, not 3"):
+        zeropoint.quantize(build.float_cnn(), "dynamic", keep_float=3)
+
+
 def test_keeping_float_by_a_name_in_capitals():
     net = Net()
     model = net.model(net.dense(net.input(1, 8), normal(4, 8), name="LOGITS"), net("ABS", [net.inputs[0]]))

@@ -53,7 +53,7 @@ def quantize(
     target: Target | str | None = None,
     measure: bool = False,
     record: bool = True,
-    keep_float: Sequence[str] | str = (),
+    keep_float: Sequence[str] | str | None = (),
     allow_unmatched: bool = False,
     sequence: States = False,
     settings: Settings | None = None,

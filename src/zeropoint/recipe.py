@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from .affine import PerBlock, PerTensor
 from .display import Displayed
 from .dtypes import DType, Levels
-from .errors import InvalidRecipe
+from .errors import InvalidRecipe, argument
 from .graph.model import Op
 from .train_bits import TrainBits
 
@@ -210,10 +210,12 @@ class Recipe(Displayed):
     def then(self, *rules: Rule) -> Recipe:
         return dataclasses.replace(self, rules=(*self.rules, *rules))
 
-    def keeping_float(self, patterns: Iterable[str]) -> Recipe:
+    def keeping_float(self, patterns: Iterable[str] | None) -> Recipe:
         """Return a recipe that also keeps ops in float that match one of the patterns; a single string is one
-        pattern."""
-        return self.then(*map(keep_float, (patterns,) if isinstance(patterns, str) else patterns))
+        pattern, None is no pattern."""
+        if patterns is not None and not isinstance(patterns, Iterable):
+            raise InvalidRecipe(f"{argument('keep_float')} takes names or patterns, not {patterns!r}")
+        return self.then(*map(keep_float, (patterns,) if isinstance(patterns, str) else patterns or ()))
 
     @property
     def is_for_training(self) -> bool:

@@ -218,10 +218,10 @@ def test_booleans_are_taken_as_they_are():
 
 HOLDERS: dict[str, tuple[Any, str]] = {
     "a plain array": (IMAGES, "samples are a single array; give an iterable, such as"),
-    "text": ("data.npz", "samples are a str; give a list, a generator"),
-    "bytes": (b"data", "samples are a bytes; give a list"),
-    "a number": (3, "samples are a int, which is not iterable"),
-    "none": (None, "samples are a NoneType, which is not iterable"),
+    "text": ("data.npz", "samples are of type str; give a list, a generator"),
+    "bytes": (b"data", "samples are of type bytes; give a list"),
+    "a number": (3, "samples are of type int, which is not iterable"),
+    "none": (None, "samples are of type NoneType, which is not iterable"),
     "a function that returns nothing": (lambda: None, "not iterable"),
 }
 

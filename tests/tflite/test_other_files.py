@@ -90,7 +90,7 @@ def test_what_a_file_is_comes_from_its_content(kind, tmp_path):
     path.write_bytes(content)
     with pytest.raises(InvalidModel, match=rf"model\.tflite is .*{says}"):
         load(path)
-    with pytest.raises(InvalidModel, match=f"the given bytes is .*{says}"):
+    with pytest.raises(InvalidModel, match=f"the given content is .*{says}"):
         load(content)
 
 

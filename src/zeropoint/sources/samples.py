@@ -72,13 +72,17 @@ def iterate(samples: Samples) -> Iterator[Any]:
     if isinstance(samples, np.ndarray):
         raise InvalidSample("samples are a single array; give an iterable, such as a list with one array for each run")
     if isinstance(samples, str | bytes | Mapping):
-        raise InvalidSample(f"samples are a {type(samples).__name__}; give a list, a generator or a generator function")
+        raise InvalidSample(
+            f"samples are of type {type(samples).__name__}; give a list, a generator or a generator function"
+        )
     source = samples() if callable(samples) and not hasattr(samples, "__getitem__") else samples
     if not hasattr(source, "__iter__") and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
         return (source[k] for k in range(len(source)))  # a loader that only supports indexing
     if not isinstance(source, Iterable):
-        what = "samples are" if source is samples else "the function of the samples returned"
-        raise InvalidSample(f"{what} a {type(source).__name__}, which is not iterable")
+        what = "samples are" if source is samples else "the function of the samples returned a value"
+        raise InvalidSample(
+            f"{what} of type {type(source).__name__}, which is not iterable; give a list or a generator"
+        )
     return iter(source)
 
 

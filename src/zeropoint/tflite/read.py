@@ -30,7 +30,7 @@ T = TypeVar("T")
 def load(source: PathLike | bytes) -> Model:
     """Read a model from a file or from bytes."""
     if isinstance(source, bytes | bytearray | memoryview):
-        return _Reader(_identified(bytes(source), "the given bytes")).model()
+        return _Reader(_identified(bytes(source), "the given content")).model()
     path = Path(source)
     content = _identified(_content(path), str(path))
     try:
