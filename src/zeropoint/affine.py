@@ -274,7 +274,8 @@ def quantize(x: npt.ArrayLike, params: QuantParams, *, narrow: bool = False) -> 
             shift = shifts[own] if isinstance(shifts, np.ndarray) else shifts
             q = real[rows].astype(work, copy=False) / scales[own]
             # Clamping to integer bounds before rounding gives the same result as clamping after it.
-            q = round_half_away(np.clip(q, low - shift, high - shift, out=q))
+            np.maximum(q, low - shift, out=q)  # faster than np.clip on the short vectors of biases
+            q = round_half_away(np.minimum(q, high - shift, out=q))
             if not params.is_symmetric:
                 q += shift
             result[rows] = _saturated(q) if params.dtype.bits == 64 else q

@@ -53,8 +53,8 @@ on these."""
 TRACED = 2
 """Number of samples on which intermediate tensors are compared."""
 
-SHORT = 4e8
-"""Multiply-accumulates below which starting threads takes longer than computing."""
+SHORT = 2e9
+"""Multiply-accumulates below which loading the model once more, for another thread, takes longer than it saves."""
 
 STAYS_LOADED = 1 << 24
 """Maximum bytes of weights and activations of a float model that stays loaded."""
@@ -96,7 +96,7 @@ class Bench:
 
     def judging(self, judged: int) -> Bench:
         """Return a bench with the same samples and statistics that compares models on the first `judged` samples."""
-        _ = self.stats, self.numbered_rows  # measured once for both benches
+        _ = self.stats, self.numbered_rows, self.is_small and self._loaded  # once for both benches
         return self._comparing(judged)
 
     def on(self, rows: Sequence[Row]) -> Bench:

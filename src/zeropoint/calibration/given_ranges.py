@@ -72,6 +72,8 @@ class Ranges(Brief):
 
     def resolved(self, model: Model) -> Ranges:
         """Return the ranges with tensor names as keys, resolving patterns (`block1/*`) and short display names."""
+        if not self.entries:
+            return replace(self, unmatched=())
         names, exact, short = list(tensor_keys(model).values()), self._known_names(model), short_names(model)
         entries: dict[str, Range] = {}
         unmatched = []

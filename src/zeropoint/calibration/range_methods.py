@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -27,8 +27,7 @@ RARE = 1e-10
 """The smallest probability that the entropy method distinguishes from zero."""
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """The integer grid that a range is mapped to."""
 
     bits: int = 8
@@ -65,6 +64,14 @@ def choose_ranges(
     for s, bounds in zip(new, found, strict=True):
         s.ranges[key] = bounds
     return [s.ranges[key] for s in stats]
+
+
+def cached_range(stats: TensorStats, method: Method, grid: Grid, percentile: float = PERCENTILE) -> Bounds:
+    """Return `choose_range`, which is computed once for each tensor."""
+    if method == "minmax":
+        return stats.range
+    known = stats.ranges.get((method, grid, percentile))
+    return choose_ranges([stats], method, grid, percentile)[0] if known is None else known
 
 
 def require_percentile(percentile: float) -> None:

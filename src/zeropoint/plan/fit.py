@@ -45,6 +45,8 @@ def symmetric_uses(schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec], targ
     """Return the uses for which the target demands zero point 0."""
     found = set()
     for op, scheme in schemes.items():
+        if not target.may_demand(op.label, SymmetricOperand):
+            continue
         conditions = target.conditions(TypedOp.of_scheme(op, scheme, ops))
         found |= {Use(op, c.slot) for c in conditions if isinstance(c, SymmetricOperand)}
     return found
@@ -75,14 +77,15 @@ class _ScaledOp:
 
 def _misfits(plan: Plan, ops: Mapping[str, OpSpec], target: Target) -> Iterator[tuple[Node, float]]:
     """Yield nodes whose scale is too small relative to others, with the factor by which it must grow."""
-    kinds = [rule.kinds for rule in target.rules if any(isinstance(c, ScaleRatio) for c in rule.conditions)]
-    free = set(_free_to_grow(plan, ops))
-    for one in _scaled_ops(plan, ops) if kinds else ():
-        if any(not own or one.op.label in own for own in kinds):
-            broken = [c for c in target.conditions(one.op) if c.broken(one.op) is not None]
-            ratios = [c for c in broken if isinstance(c, ScaleRatio)]
-            for condition in ratios if len(ratios) == len(broken) else ():  # otherwise no scale would make it fit
-                yield from _growth(one, condition, free)
+    free: set[Node] | None = None
+    for one in _scaled_ops(plan, ops, target):
+        broken = [c for c in target.conditions(one.op) if c.broken(one.op) is not None]
+        ratios = [c for c in broken if isinstance(c, ScaleRatio)]
+        if not ratios or len(ratios) < len(broken):  # no scale would make it fit
+            continue
+        free = set(_free_to_grow(plan, ops)) if free is None else free
+        for condition in ratios:
+            yield from _growth(one, condition, free)
 
 
 def _free_to_grow(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Node]:
@@ -104,11 +107,16 @@ def _growth(one: _ScaledOp, condition: ScaleRatio, free: Collection[Node]) -> It
         yield from islice(((place, SLACK * factor) for place in places if place in free), 1)
 
 
-def _scaled_ops(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[_ScaledOp]:
+def _scaled_ops(plan: Plan, ops: Mapping[str, OpSpec], target: Target) -> Iterator[_ScaledOp]:
+    """Yield the ops and conversions whose ratios of scales the target may limit."""
     for op, scheme in plan.schemes.items():
+        if not target.may_demand(op.label, ScaleRatio):
+            continue
         assert scheme.activations is not None
         read = {slot: Use(op, slot) for slot in range(len(op.inputs))}
         yield _ScaledOp(typed(plan, op, ops), Held(op.outputs[0], scheme.activations), read)
+    if not target.may_demand("QUANTIZE", ScaleRatio):
+        return
     uses = Uses(plan.graph)
     for use, wanted in plan.wanted.items():
         tensor, stored = use.tensor, plan.stored.get(use.tensor)

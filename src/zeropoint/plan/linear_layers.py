@@ -24,17 +24,16 @@ from .new_ops import NewOps
 def merge_linear_layers(graph: Graph, recipe: Recipe, fixed: Collection[Tensor | None] = ()) -> NewOps:
     """Edit `graph` in place where `recipe` asks for int8. Ops that a rule names, and tensors that are `fixed` because
     they have integers or ranges already, stay as they are."""
-    new = NewOps(graph)
+    new, uses = NewOps(graph), Uses(graph)
     for op in [op for op in graph.ops if _has_constants(op)]:
-        uses = Uses(graph)
         between = Use(op, 0).tensor
         before = uses.producer(between)
         if before is None or not _has_constants(before) or uses.is_output(between) or len(uses.readers(between)) > 1:
             continue
         is_fixed = any(t in fixed for t in (between, before.inputs[1], op.inputs[1]))
         is_free = not is_fixed and all(recipe.leaves_free(each, DType.INT8) for each in (before, op))
-        if is_free and _pays(before, op):
-            _merge(before, op, new)
+        if is_free and _pays(before, op) and _merge(before, op, new):
+            uses = Uses(graph)
     return new
 
 
@@ -51,19 +50,20 @@ def _pays(before: Op, op: Op) -> bool:
     return is_plain and not has_groups and second[0] * first[1] * first[2] * first[3] <= both
 
 
-def _merge(before: Op, op: Op, new: NewOps) -> None:
-    """Have `op` do the work of both."""
+def _merge(before: Op, op: Op, new: NewOps) -> bool:
+    """Have `op` do the work of both, if float32 holds the product; return whether it does."""
     weights = Use(op, 1).tensor
     matrix = Use(op, 1).data[:, 0, 0].astype(np.float64)
     kernel = np.tensordot(matrix, Use(before, 1).data, axes=(1, 0))
     offset = matrix @ _bias(before) + _bias(op)
     if before.options is None or op.options is None or not (_fits_float32(kernel) and _fits_float32(offset)):
-        return
+        return False
     merged = new.constant_from(weights, f"{weights.name}/merged", kernel)
     bias = new.constant_from(_bias_tensor(op) or _bias_tensor(before), f"{op.name}/bias", offset)
     op.inputs = [before.inputs[0], merged, bias]
     op.options = before.options.replace(fusedActivationFunction=op.option("fusedActivationFunction"))
     new.graph.ops.remove(before)
+    return True
 
 
 def _fits_float32(values: Array) -> bool:

@@ -144,6 +144,8 @@ class _Masks:
     def _rise(self, use: Use) -> float | None:
         """Return how far above the others a value still matters to this reader; None if it always does."""
         result = use.op.outputs[0]
+        if result not in self.reach and result not in self.rise:
+            return None
         if self._is_plain(use.op, Trait.SUBTRACTS) and use.slot == 1 and result in self.reach:
             return self._beside_the_other(use, self.reach[result])
         return self.rise.get(result) if len(list(self._moved(use.op))) == 1 else None

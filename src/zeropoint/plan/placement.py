@@ -43,7 +43,8 @@ class Placement:
         if costs is None or not any(self._slow(op) for op in self.schemes):
             return {}, []
         network: Network[object] = Network(INTEGERS, FLOATS)
-        free = [op for op, s in self.schemes.items() if s.activations is DType.INT8 and not self._is_bound(op, recipe)]
+        in_8_bits = (op for op, scheme in self.schemes.items() if scheme.activations is DType.INT8)
+        free = dict.fromkeys(op for op in in_8_bits if not self._is_bound(op, recipe))
         for op in self.schemes:
             network.add(INTEGERS, op, FORBIDDEN if op not in free else round(self._float_cost(op, costs)))
         for op in free:

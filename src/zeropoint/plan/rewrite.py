@@ -67,8 +67,7 @@ class Encoder:
         else:
             spot = (tensor.buffer, form, tensor.shape), key
             if spot not in self._replaced:
-                self._replaced[spot] = replace(tensor)  # others may edit the tensor later
-                _give(self._replaced[spot], data, form)
+                self._replaced[spot] = _given(tensor, data, form)
             held = self._replaced[spot]
         edit.give_buffer(tensor, held.buffer, held.dtype, _own_scales(held.quantization))
 
@@ -77,8 +76,7 @@ class Encoder:
         spot, data = (tensor.buffer, form, tensor.shape), tensor.data
         if spot not in self.known:
             assert data is not None
-            self.known[spot] = replace(tensor)
-            _give(self.known[spot], data, form)
+            self.known[spot] = _given(tensor, data, form)
         return self.known[spot]
 
     def rounded(self, tensor: Tensor, form: QuantParams) -> Array:
@@ -96,12 +94,15 @@ def _own_scales(quantization: Quantization | None) -> Quantization | None:
     return replace(quantization, details=replace(details, scales=replace(details.scales)))
 
 
-def _give(tensor: Tensor, data: Array, form: Form) -> None:
+def _given(tensor: Tensor, data: Array, form: Form) -> Tensor:
+    """Return a copy of a constant that holds `data` in this form; others may edit the tensor later."""
+    made = replace(tensor)
     if isinstance(form, DType):
-        edit.give_buffer(tensor, buffer_of(data, form), form, None)
-        return
-    quantization = _in_blocks(tensor, form) if form.block is not None else Quantization.of(form)
-    edit.give_buffer(tensor, buffer_of(integers(data, form), form.dtype), form.dtype, quantization)
+        edit.give_buffer(made, buffer_of(data, form), form, None)
+    else:
+        quantization = _in_blocks(made, form) if form.block is not None else Quantization.of(form)
+        edit.give_buffer(made, buffer_of(integers(data, form), form.dtype), form.dtype, quantization)
+    return made
 
 
 def _in_blocks(tensor: Tensor, params: QuantParams) -> Quantization:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 import numpy as np
@@ -59,14 +59,21 @@ class Curve:
     made: Mapping[Tensor, Array]
     results: tuple[Tensor, ...]
     reach: Bounds = (0.0, 0.0)
+    _known: dict[object, dict[Tensor, Bounds]] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def limits(self, seen: Mapping[Tensor, Bounds], bits: int, *, symmetric: bool = False) -> dict[Tensor, Bounds]:
         """Return the interval of the tensor that matters, and of the tensors between it and a result that no longer
-        changes.
+        changes. Computed once, as candidates ask for the same repeatedly.
 
         `seen` are the ranges of tensors; `bits` are those of integers that could hold the result, symmetric around zero
         if `symmetric`.
         """
+        key = tuple(seen.items()), bits, symmetric
+        if key not in self._known:
+            self._known[key] = self._limits(seen, bits, symmetric=symmetric)
+        return self._known[key]
+
+    def _limits(self, seen: Mapping[Tensor, Bounds], bits: int, *, symmetric: bool) -> dict[Tensor, Bounds]:
         low, high = seen[self.tensor]
         first, end = np.searchsorted(POINTS, (low, high))
         for result in (t for t in reversed(self.results) if t in seen):
@@ -114,10 +121,11 @@ def flat_ends(values: Array, step: float) -> tuple[int, int]:
 def curves(graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[Curve, ...]:
     """Return the functions of one tensor that the graph computes, the longest one for each tensor."""
     uses, sampled, found = Uses(graph), dict[str, list[Array]](), []
+    order = {op: k for k, op in enumerate(graph.ops)}
     for tensor in graph.tensors:
-        if tensor.data is not None or tensor.dtype is not DType.FLOAT32 or uses.is_output(tensor):
+        if tensor.dtype is not DType.FLOAT32 or tensor.data is not None or uses.is_output(tensor):
             continue
-        part = _Function(graph, uses, ops, tensor)
+        part = _Function(order, uses, ops, tensor)
         if not part.results or all(map(part.is_linear, part.ops)):
             continue
         model = part.model()
@@ -130,14 +138,16 @@ def curves(graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[Curve, ...]:
 
 
 class _Function:
-    """The ops that compute element-wise functions of one tensor and constants, up to the last `results`."""
+    """The ops that compute element-wise functions of one tensor and constants, up to the last `results`.
 
-    def __init__(self, graph: Graph, uses: Uses, ops: Mapping[str, OpSpec], tensor: Tensor) -> None:
+    `order` holds the positions of the graph's ops.
+    """
+
+    def __init__(self, order: Mapping[Op, int], uses: Uses, ops: Mapping[str, OpSpec], tensor: Tensor) -> None:
         self.table, self.uses, self.tensor = ops, uses, tensor
         self.ops: list[Op] = []
         self.results: list[Tensor] = []
         reached, waiting = {tensor}, [use.op for use in uses.readers(tensor)]
-        order = {op: k for k, op in enumerate(graph.ops)}
         while waiting and len(self.ops) < LONGEST:
             op = min(waiting, key=order.__getitem__)
             if not self._extends(op, reached):
@@ -186,20 +196,21 @@ def saturation(
     graph: Graph, schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec], known: Sequence[Curve], ranges: TensorRanges
 ) -> dict[Tensor, Bounds]:
     """Return the interval of each tensor beyond which its values need not be distinguished."""
-    uses, found = Uses(graph), dict[Tensor, Bounds]()
+    uses, found, by_tensor = Uses(graph), dict[Tensor, Bounds](), {curve.tensor: curve for curve in known}
     for tensor in graph.tensors:
         makers = filter(None, (uses.producer(tensor),))
         around = [*makers, *(use.op for use in uses.readers(tensor))]
         held = next((schemes[op] for op in around if op in schemes), None)
         dtype = None if held is None else held.activations
-        if held is None or dtype is None or uses.is_output(tensor) or not ranges.knows(tensor):
+        if held is None or dtype is None or uses.is_output(tensor):
             continue
-        ends = _common_ends([use.op for use in uses.readers(tensor)], schemes, ops, dtype)
+        ends, curve = _common_ends([use.op for use in uses.readers(tensor)], schemes, ops, dtype), by_tensor.get(tensor)
         if ends is not None:
             limits = {tensor: ends}
+        elif curve is not None and ranges.knows(tensor) and _is_read_in_one_form(tensor, uses, schemes):
+            limits = _curve_limits(curve, ranges, held)
         else:
-            is_clipped_for_all = _is_read_in_one_form(tensor, uses, schemes)
-            limits = _curve_limits(tensor, known, ranges, held) if is_clipped_for_all else {}
+            continue
         if limits and _is_tied(around, ops):
             # It may share its range with others, and reach further than its results.
             limits = {tensor: limits[tensor]}
@@ -264,13 +275,11 @@ def _is_read_in_one_form(tensor: Tensor, uses: Uses, schemes: Mapping[Op, Scheme
     return len(readers) < 2 or len({form and (form.activations, form.symmetric) for form in forms}) == 1
 
 
-def _curve_limits(tensor: Tensor, known: Sequence[Curve], ranges: TensorRanges, scheme: Scheme) -> dict[Tensor, Bounds]:
-    """Return where the function of a tensor no longer changes, if the graph computes one, also for its intermediate
-    tensors."""
-    curve = next((c for c in known if c.tensor is tensor), None)
-    if curve is None or scheme.activations is None:
+def _curve_limits(curve: Curve, ranges: TensorRanges, scheme: Scheme) -> dict[Tensor, Bounds]:
+    """Return where the function of a tensor no longer changes, also for its intermediate tensors."""
+    if scheme.activations is None:
         return {}
-    seen = {t: ranges.bounds(t) for t in (tensor, *curve.results) if ranges.knows(t)}
+    seen = {t: ranges.bounds(t) for t in (curve.tensor, *curve.results) if ranges.knows(t)}
     return curve.limits(seen, scheme.activations.bits, symmetric=scheme.symmetric)
 
 

@@ -84,13 +84,14 @@ def fold_pixels(graph: Graph, recipe: Recipe, fixed: Collection[Tensor | None] =
 
     Ops that a rule names, and weights that are `fixed`, stay as they are.
     """
-    new = NewOps(graph)
+    new, uses = NewOps(graph), Uses(graph)
     for op in [op for op in graph.ops if op.kind == "CONV_2D"]:
         is_asked = recipe.leaves_free(op, DType.INT8) and recipe.scheme(op).weights is DType.INT8
         if is_asked and _is_constant(op) and op.inputs[1] not in fixed:
-            pad = _padding_before(op, Uses(graph))
+            pad = _padding_before(op, uses)
             is_free = pad is not None and recipe.leaves_free(pad, DType.INT8) and pad.outputs[0] not in fixed
-            _fold(op, pad if is_free else None, new)
+            if _fold(op, pad if is_free else None, new):
+                uses = Uses(graph)
     return new
 
 
@@ -113,8 +114,8 @@ def _padding_before(op: Op, uses: Uses) -> Op | None:
     return pad if is_read_once and sizes is not None and not sizes[[0, 3]].any() else None
 
 
-def _fold(op: Op, pad: Op | None, new: NewOps) -> None:
-    """Replace a convolution, and the padding before it, if that pays."""
+def _fold(op: Op, pad: Op | None, new: NewOps) -> bool:
+    """Replace a convolution, and the padding before it, if that pays; return whether it does."""
     high, wide = convolution_windows(op)
     image, weights = Use(pad or op, 0).tensor, Use(op, 1).tensor
     top, bottom = high.before, high.after
@@ -124,7 +125,7 @@ def _fold(op: Op, pad: Op | None, new: NewOps) -> None:
         wide = Window(wide.taps, wide.stride, wide.dilation, image.shape[2], wide.outputs, left, right)
     folded = Folded(wide, image.shape[3])
     if op.options is None or not folded.pays:
-        return
+        return False
     _, height, _, channels = image.shape
     size = (height, folded.groups, folded.stride * channels)
     source = _made(new, image, "pixels", size)
@@ -141,6 +142,7 @@ def _fold(op: Op, pad: Op | None, new: NewOps) -> None:
     op.options = op.options.replace(strideW=1)
     if pad is not None:
         new.graph.ops.remove(pad)
+    return True
 
 
 def _made(new: NewOps, image: Tensor, what: str, size: tuple[int, ...]) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..affine import QuantParams
 from ..calibration import Grid, Method, Range, Ranges, Stats, TensorStats, choose_ranges
-from ..calibration.range_methods import PERCENTILE, Bounds
+from ..calibration.range_methods import PERCENTILE, Bounds, cached_range
 from ..dtypes import Array, Levels
 from ..errors import InvalidStats
 from ..graph.model import Model, Tensor
@@ -117,11 +117,11 @@ class TensorRanges:
 
     def choose(self, tensor: Tensor, method: str | None, grid: Grid) -> Bounds:
         """Return the tensor's range by `method` (None: the model's), for this integer grid."""
-        entry, measured = self.entry(tensor), self.measured(tensor)
+        entry = self.entry(tensor)
         if entry is not None:
             low, high = entry.low, entry.high
-        elif measured is not None:
-            ((low, high),) = choose_ranges([measured], self._method(tensor, method), grid, self.percentile)
+        elif (measured := self.measured(tensor)) is not None:
+            low, high = cached_range(measured, self._method(tensor, method), grid, self.percentile)
         else:
             low, high = constant_bounds(tensor)
         least, greatest = self.bounded.get(tensor, (-math.inf, math.inf))

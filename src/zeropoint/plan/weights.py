@@ -109,8 +109,9 @@ def fit_bias(
     if scales.size == 1:
         values = values.max(initial=0.0, keepdims=True)
     is_shifted = weights.dtype.is_packed and made.dtype.bits == 8
-    held = FOUR_BIT_BIAS_LIMIT if is_shifted else BIAS_LIMIT[made.dtype]
-    most = np.minimum(SCALED_DOWN * np.maximum(values / made.scale, 1.0), held)
+    most: float | Array = FOUR_BIT_BIAS_LIMIT if is_shifted else BIAS_LIMIT[made.dtype]
+    if most > SCALED_DOWN:
+        most = np.minimum(SCALED_DOWN * np.maximum(values / made.scale, 1.0), most)
     least = values / (read.scale * np.minimum(most, limit or math.inf))
     is_raised = least > scales
     raised = np.flatnonzero(is_raised).tolist() if is_raised.any() else []

@@ -154,6 +154,17 @@ class Target(Brief):
         """Return what the target demands of `op` to run it fast."""
         return next((rule.conditions for rule in self._about(op) if rule.speed == "fast"), ())
 
+    def may_demand(self, label: str, condition: type[Condition]) -> bool:
+        """Whether a rule about ops of this kind has such a condition."""
+        return condition in self._demanded.get(label, self._demanded[""])
+
+    @cached_property
+    def _demanded(self) -> Mapping[str, frozenset[type]]:
+        """The classes of conditions in the rules for each kind of op; under "" in those for any op."""
+        rules = {"": self._general, **self._by_kind}
+        conditions = {kind: [c for rule in own for c in rule.conditions] for kind, own in rules.items()}
+        return {kind: frozenset(b for c in own for b in type(c).__mro__) for kind, own in conditions.items()}
+
     def _about(self, op: TypedOp) -> Iterator[TargetRule]:
         return (rule for rule in self._by_kind.get(op.label, self._general) if rule.is_about(op))
 
