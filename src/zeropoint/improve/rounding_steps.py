@@ -61,12 +61,9 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
     used = (unseen if len(unseen) >= REFINED[0] else rows)[:most]
     if not used:
         return
-    request, cut = best.request, best.request.limits
     refiner = _refiner(lab, best, used, is_wide=is_wide)
     for_all = replace(refiner, samples=rows[:most]) if len(rows[:most]) > len(used) else None
-    # Ranges were chosen for weights that are rounded to nearest: also try without them.
-    plain = replace(best, request=replace(request, methods={k: m for k, m in request.methods.items() if k in cut}))
-    for candidate in (best, plain) if plain.request != request and lab.effort == "high" else (best,):
+    for candidate in _to_be_rounded(lab, best):
         is_kept = False
         if _may_propose(lab.bench, refiner, candidate, must_gain=is_wide):
             proposed = replace(candidate, refined=refiner.refine(candidate.planned), refits=refiner.refits)
@@ -79,6 +76,13 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
         if is_tried and _may_propose(lab.bench, alone, candidate, must_gain=False):
             again = None if for_all is None else replace(for_all, refits=False)
             yield replace(candidate, refined=alone.refine(candidate.planned), refits=False, refiner=again)
+
+
+def _to_be_rounded(lab: Lab, best: Candidate) -> tuple[Candidate, ...]:
+    """Return the candidate; at high effort also without ranges that were chosen for weights rounded to nearest."""
+    request, cut = best.request, best.request.limits
+    plain = replace(request, methods={key: method for key, method in request.methods.items() if key in cut})
+    return (best, replace(best, request=plain)) if plain != request and lab.effort == "high" else (best,)
 
 
 def _may_propose(bench: Bench, refiner: Refiner, candidate: Candidate, *, must_gain: bool) -> bool:

@@ -72,16 +72,20 @@ def boundaries(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Boundary]:
     uses = Uses(plan.graph)
     is_wide = {op: scheme.activations is DType.INT16 for op, scheme in plan.schemes.items()}
     for tensor in plan.graph.tensors:
-        maker, readers = uses.producer(tensor), [use.op for use in uses.readers(tensor)]
-        if maker is None or not readers or not tensor.shape or uses.is_output(tensor):
-            continue
-        if is_wide.get(maker) is False and all(map(is_wide.get, readers)):
-            found = Boundary(tensor, (maker,), "behind") if fused_activation(maker).name == "NONE" else None
-        else:
-            layers = tuple(op for op in readers if is_wide.get(op) is False)
-            found = Boundary(tensor, layers, "before") if layers and is_wide.get(maker) else None
+        found = None if not tensor.shape or uses.is_output(tensor) else _boundary(tensor, uses, is_wide)
         if found is not None and all(_layout(op, ops) is not None for op in found.layers):
             yield found
+
+
+def _boundary(tensor: Tensor, uses: Uses, is_wide: Mapping[Op, bool]) -> Boundary | None:
+    """Return where 8 and 16 bits meet at a tensor, if they do; ops that are not in `is_wide` compute in float."""
+    maker, readers = uses.producer(tensor), [use.op for use in uses.readers(tensor)]
+    if maker is None or not readers:
+        return None
+    if is_wide.get(maker) is False and all(map(is_wide.get, readers)):
+        return Boundary(tensor, (maker,), "behind") if fused_activation(maker).name == "NONE" else None
+    layers = tuple(op for op in readers if is_wide.get(op) is False)
+    return Boundary(tensor, layers, "before") if layers and is_wide.get(maker) else None
 
 
 def smooth(graph: Graph, found: Boundary, seen: TensorStats | None, ops: Mapping[str, OpSpec]) -> dict[Tensor, Range]:

@@ -16,10 +16,11 @@ from ..bench.errors import decibels
 from ..calibration import Grid, Method, choose_range
 from ..calibration.collect import remeasure
 from ..calibration.range_methods import Bounds
-from ..graph.model import Model
+from ..graph.model import Model, Op
 from ..graph.query import fingerprint
-from ..plan.planner import solved_ranges
-from ..recipe import Effort
+from ..plan.planner import Prepared, solved_ranges
+from ..recipe import Effort, Scheme
+from ..targets import OpVerdict
 from ..tflite.provenance import Provenance, provenance, recorded
 from .candidate import Candidate, Lab, Proposals, Step
 from .cross_layer_equalization import Equalized, equalize
@@ -87,14 +88,17 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     tensors = {**request.stats.tensors, **{keys[t]: found for t, found in measured.items()}}
     stats = replace(request.stats, fingerprint=fingerprint(copy), tensors=tensors)  # no longer those of the given model
     kept = {twin: trained.packed[t] for t, twin in twins.items() if t in trained.packed and twin.buffer is t.buffer}
-    model = recorded(copy, _with_factors(copy, equalized))
-    # Scaling changes nothing that matters to the target.
-    pairs = list(zip(best.prepared.model.graphs, copy.graphs, strict=True))
-    ops = {op: twin for old, new in pairs for op, twin in zip(old.ops, new.ops, strict=True)}
-    verdicts = {(ops[op], scheme): known for (op, scheme), known in best.prepared.verdicts.items() if op in ops}
+    model, verdicts = recorded(copy, _with_factors(copy, equalized)), _known_verdicts(best.prepared, copy)
     prepared = replace(copied, model=model, trained=replace(copied.trained, packed=kept), verdicts=verdicts)
     for method in dict.fromkeys((request.range_method, *TRIED[:1])):
         yield Candidate(prepared, replace(request, stats=stats, method=method), len(equalized))
+
+
+def _known_verdicts(prepared: Prepared, copy: Model) -> dict[tuple[Op, Scheme], OpVerdict]:
+    """Return what the target says about the ops of a copy: scaling channels changes nothing that matters to it."""
+    pairs = zip(prepared.model.graphs, copy.graphs, strict=True)
+    ops = {op: twin for old, new in pairs for op, twin in zip(old.ops, new.ops, strict=True)}
+    return {(ops[op], scheme): known for (op, scheme), known in prepared.verdicts.items() if op in ops}
 
 
 def _with_factors(model: Model, equalized: Sequence[Equalized]) -> Provenance:

@@ -50,6 +50,21 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
     made = {Held(t, s.activations) for op, s in plan.schemes.items() if s.activations for t in op.outputs}
     stored = {n.tensor: p for n, p in params.items() if isinstance(n, Held) and (n in made or n.tensor.is_variable)}
     wanted = {use: p for use, p in params.items() if isinstance(use, Use)} | dict(plan.constants.grids)
+    repairs = _with_biases(plan, stored, wanted, ops)
+    kept = [r for r in plan.repairs if r.code != "bias_overflow"]
+    return replace(
+        plan,
+        stored={**stored, **plan.received, **plan.inputs},
+        wanted=wanted,
+        repairs=tuple(dict.fromkeys(kept + repairs)),
+    )
+
+
+def _with_biases(
+    plan: Plan, stored: Mapping[Tensor, QuantParams], wanted: dict[Use, QuantParams], ops: Mapping[str, OpSpec]
+) -> list[Repair]:
+    """Add the parameters of biases to `wanted`, with coarser weights where they would overflow; return these
+    repairs."""
     repairs = []
     for op in plan.schemes:
         wanted |= {use: _behind_gain(wanted[gain]) for use, gain in normalized_biases(op, ops[op.kind])}
@@ -61,13 +76,7 @@ def derive(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
             wanted[weights], wanted[use], raised = fitted
             if raised:
                 repairs.append(_coarser_weights(use.tensor, raised))
-    kept = [r for r in plan.repairs if r.code != "bias_overflow"]
-    return replace(
-        plan,
-        stored={**stored, **plan.received, **plan.inputs},
-        wanted=wanted,
-        repairs=tuple(dict.fromkeys(kept + repairs)),
-    )
+    return repairs
 
 
 def biases(op: Op, spec: OpSpec) -> Iterator[tuple[Use, Use, Use]]:

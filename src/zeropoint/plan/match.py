@@ -116,10 +116,15 @@ class Matcher:
         held = [t for k, t in enumerate(op.inputs) if t is not None and spec.held(k) is not None]
         if any(t.data is None for t in held) or sum(t.size for t in held) < scheme.min_elements:
             return None
-        if scheme.unpacked or scheme.weights is None:
-            return scheme if scheme.unpacked else None
-        # Few kernels take floats and 4-bit weights, and fewer are fast: 8 bits are still a quarter of float32.
-        wider = sorted((t for t in spec.hybrid if t.bits >= scheme.weights.bits), key=lambda t: t.bits)
+        return scheme if scheme.unpacked else self._fast_on_floats(op, scheme)
+
+    def _fast_on_floats(self, op: Op, scheme: Scheme) -> Scheme | None:
+        """Return the scheme with the narrowest weights that the target runs fast between floats.
+
+        Few kernels take floats and 4-bit weights, and fewer are fast: 8 bits are still a quarter of float32.
+        """
+        asked, known = scheme.weights, self.ops[op.kind].hybrid
+        wider = [] if asked is None else sorted((t for t in known if t.bits >= asked.bits), key=lambda t: t.bits)
         held_in = (scheme.held_in(t) for t in wider)
         return next((one for one in held_in if self.answers.verdict(op, one).speed == "fast"), None)
 

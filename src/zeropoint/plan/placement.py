@@ -8,7 +8,7 @@ the target's table (`Costs`), so that the same model gives the same plan everywh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ..dtypes import DType
@@ -42,9 +42,16 @@ class Placement:
         costs = self.target.costs
         if costs is None or not any(self._slow(op) for op in self.schemes):
             return {}, []
-        network: Network[object] = Network(INTEGERS, FLOATS)
         in_8_bits = (op for op, scheme in self.schemes.items() if scheme.activations is DType.INT8)
         free = dict.fromkeys(op for op in in_8_bits if not self._is_bound(op, recipe))
+        kept = self._network(free, costs, interface).cut()
+        left = [op for op in free if op not in kept or self._is_table(op)]
+        chosen = {op: self._on_floats(op) or FLOAT for op in left}
+        return chosen, [self._told(op) for op, scheme in chosen.items() if scheme is FLOAT]
+
+    def _network(self, free: Collection[Op], costs: Costs, interface: Interface) -> Network[object]:
+        """Return what the `free` ops take in integers and in float, and what conversions take between the two."""
+        network: Network[object] = Network(INTEGERS, FLOATS)
         for op in self.schemes:
             network.add(INTEGERS, op, FORBIDDEN if op not in free else round(self._float_cost(op, costs)))
         for op in free:
@@ -55,10 +62,7 @@ class Placement:
         for tensor in self.graph.tensors:
             if tensor.dtype is DType.FLOAT32 and tensor.data is None:
                 self._connect(network, tensor, interface, round(costs.call + costs.conversion * tensor.size))
-        kept = network.cut()
-        left = [op for op in free if op not in kept or self._is_table(op)]
-        chosen = {op: self._on_floats(op) or FLOAT for op in left}
-        return chosen, [self._told(op) for op, scheme in chosen.items() if scheme is FLOAT]
+        return network
 
     def _connect(self, network: Network[object], tensor: Tensor, interface: Interface, cost: int) -> None:
         """Add the cost of converting a tensor, which is paid once however many ops read it in the other form."""

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from ..affine import QuantParams
 from ..display import Brief, Displayed
@@ -34,6 +34,10 @@ SkipCode = Literal[
     "island",
 ]
 """Why an op stays float, for programs; the wording of messages may change."""
+
+Key = TypeVar("Key")
+NewKey = TypeVar("NewKey")
+Value = TypeVar("Value")
 
 RepairCode = Literal["bias_overflow", "widened", "float16_range", "float16_precision"]
 
@@ -257,29 +261,27 @@ class Plan(Displayed):
             return use(p) if isinstance(p, Use) else tensor(p)
 
         constants = replace(
-            self.constants,
-            keys={use(u): key for u, key in self.constants.keys.items()},
-            grids={use(u): grid for u, grid in self.constants.grids.items()},
+            self.constants, keys=_rekeyed(self.constants.keys, use), grids=_rekeyed(self.constants.grids, use)
         )
         return Plan(
             graph,
             self.index,
-            {op(o): scheme for o, scheme in self.schemes.items()},
+            _rekeyed(self.schemes, op),
             tuple(replace(group, nodes=tuple(map(node, group.nodes))) for group in self.groups),
             constants,
-            {tensor(t): p for t, p in self.stored.items()},
-            {use(u): p for u, p in self.wanted.items()},
-            {tensor(t): p for t, p in self.inputs.items()},
-            {tensor(t): p for t, p in self.outputs.items()},
-            {use(u): p for u, p in self.packed.items()},
+            _rekeyed(self.stored, tensor),
+            _rekeyed(self.wanted, use),
+            _rekeyed(self.inputs, tensor),
+            _rekeyed(self.outputs, tensor),
+            _rekeyed(self.packed, use),
             tuple(replace(s, op=op(s.op)) for s in self.skipped),
             tuple(replace(r, tensor=tensor(r.tensor)) for r in self.repairs),
-            {op(o): scheme for o, scheme in self.dynamic.items()},
+            _rekeyed(self.dynamic, op),
             self.bias_limit,
-            {op(o): verdict for o, verdict in self.verdicts.items()},
-            {op(o): why for o, why in self.wide_ops.items()},
-            {tensor(t): p for t, p in self.received.items()},
-            {place(p): origin for p, origin in self.origins.items()},
+            _rekeyed(self.verdicts, op),
+            _rekeyed(self.wide_ops, op),
+            _rekeyed(self.received, tensor),
+            _rekeyed(self.origins, place),
         )
 
     def __str__(self) -> str:
@@ -348,3 +350,7 @@ class Planned(Brief):
         called = called_graphs(self.model)
         plans = (plan if plan.graph in called else plan.with_float_ends() for plan in self.plans)
         return replace(self, plans=tuple(plans))
+
+
+def _rekeyed(known: Mapping[Key, Value], key: Callable[[Key], NewKey]) -> dict[NewKey, Value]:
+    return {key(old): value for old, value in known.items()}

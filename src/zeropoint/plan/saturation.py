@@ -198,13 +198,13 @@ def saturation(
     """Return the interval of each tensor beyond which its values need not be distinguished."""
     uses, found, by_tensor = Uses(graph), dict[Tensor, Bounds](), {curve.tensor: curve for curve in known}
     for tensor in graph.tensors:
-        makers = filter(None, (uses.producer(tensor),))
-        around = [*makers, *(use.op for use in uses.readers(tensor))]
+        readers = [use.op for use in uses.readers(tensor)]
+        around = [*filter(None, (uses.producer(tensor),)), *readers]
         held = next((schemes[op] for op in around if op in schemes), None)
         dtype = None if held is None else held.activations
         if held is None or dtype is None or uses.is_output(tensor):
             continue
-        ends, curve = _common_ends([use.op for use in uses.readers(tensor)], schemes, ops, dtype), by_tensor.get(tensor)
+        ends, curve = _common_ends(readers, schemes, ops, dtype), by_tensor.get(tensor)
         if ends is not None:
             limits = {tensor: ends}
         elif curve is not None and ranges.knows(tensor) and _is_read_in_one_form(tensor, uses, schemes):
@@ -214,8 +214,14 @@ def saturation(
         if limits and _is_tied(around, ops):
             # It may share its range with others, and reach further than its results.
             limits = {tensor: limits[tensor]}
-        found |= {t: within_reach(b, ranges.bounds(t), dtype.bits) for t, b in limits.items() if ranges.knows(t)}
+        found |= _reachable(limits, ranges, dtype)
     return _with_moved_values(found, graph, schemes, ops)
+
+
+def _reachable(limits: Mapping[Tensor, Bounds], ranges: TensorRanges, dtype: DType) -> dict[Tensor, Bounds]:
+    """Return the limits of tensors whose ranges are known, as wide as kernels need them."""
+    known = {tensor: bounds for tensor, bounds in limits.items() if ranges.knows(tensor)}
+    return {tensor: within_reach(bounds, ranges.bounds(tensor), dtype.bits) for tensor, bounds in known.items()}
 
 
 def _is_tied(around: Sequence[Op], ops: Mapping[str, OpSpec]) -> bool:

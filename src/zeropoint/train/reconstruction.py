@@ -124,13 +124,16 @@ def _block(graph: Graph, start: int, stop: int, ops: Mapping[str, OpSpec]) -> Bl
     inputs = dict.fromkeys(t for op in own for t in op.inputs if t is not None and t not in made and not t.is_constant)
     later = {t for op in graph.ops[stop:] for t in op.inputs}
     ends = dict.fromkeys(t for op in own for t in op.outputs if t in later)
-    for output in graph.outputs:
-        producer = uses.producer(output)
-        spec = None if producer is None else ops.get(producer.kind)
-        before = producer.inputs[0] if producer is not None and spec is not None and spec.probabilities else output
-        if before is not None and before in made:
-            ends[before] = None
+    ends |= dict.fromkeys(t for output in graph.outputs if (t := _before_probabilities(output, uses, ops)) in made)
     return Block(tuple(own), (*inputs,), tuple(t for t in ends if t.dtype is DType.FLOAT32))
+
+
+def _before_probabilities(output: Tensor, uses: Uses, ops: Mapping[str, OpSpec]) -> Tensor:
+    """Return what probabilities are computed from; other outputs themselves."""
+    producer = uses.producer(output)
+    spec = None if producer is None else ops.get(producer.kind)
+    source = None if producer is None or spec is None or not spec.probabilities else producer.inputs[0]
+    return output if source is None else source
 
 
 @dataclass(frozen=True)
