@@ -187,6 +187,20 @@ def test_errors_that_do_not_cancel_in_float_layers_do_not_wrap(behind: tuple[str
     assert "wraps beyond" in reasons[(*behind, "RESHAPE")[1] if behind else "RESHAPE"]
 
 
+@pytest.mark.parametrize(("mode", "ends"), [("int8", "int8"), ("int16x8", "int16")])
+def test_errors_that_do_not_cancel_do_not_wrap_in_outputs(mode: str, ends: str) -> None:
+    """A caller who asks for integers gets steps that are large enough, or else the least integer for the largest
+    number."""
+    net = Net()
+    exact = net("MUL", [net.input(2, 2), np.float32(0.5)])
+    model = net.model(net.dense(exact, np.float32([[2, -1], [4, -2]]) * 2.0**54))
+    samples = [(np.float32([[k, 2 * k], [k + 1, 2 * k + 2]]) / 8,) for k in range(1, 8)]
+    settings = {"effort": "quick", "target": "integer", "keep_float": "FULLY_CONNECTED", "output_type": ends}
+    made = zeropoint.quantize(model, mode, data=samples, **settings).model
+    first, second = (outputs_of(made, samples, kernels)[0] for kernels in ("optimized", "delegate"))
+    assert np.array_equal(first, second)
+
+
 def test_tables_are_fine_enough_for_all_that_was_measured() -> None:
     """Of x * gelu(x), cut off at 1, only inputs up to 1.1 count; but the kernel of GELU gets all of them, in the scale
     that x has beside 100: the points of its table are 0.4 apart, and the last one is cut off."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -59,10 +60,14 @@ def overflows_in_calls(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRang
     return any(use.op not in plan.schemes for use in found)
 
 
-def with_room_in_outputs(plan: Plan, ops: Mapping[str, OpSpec]) -> Plan:
+def with_room_in_outputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Plan:
     """Return `plan` with output scales for which no float overflows that a caller gets as an integer."""
-    magnitudes, outputs = Magnitudes(plan, ops), dict(plan.outputs)
-    for tensor, params in plan.outputs.items():
-        least = 0.0 if tensor in plan.stored else SLACK * magnitudes.of(tensor).reach / WRAPS
-        outputs[tensor] = replace(params, scales=(max(least, params.scale),))
+    floats = {tensor: params for tensor, params in plan.outputs.items() if tensor not in plan.stored}
+    if not floats:
+        return plan
+    magnitudes, errors, outputs = Magnitudes(plan, ops), Errors(plan, ops, ranges), dict(plan.outputs)
+    for tensor, params in floats.items():
+        largest = max(SLACK * magnitudes.of(tensor).reach, SPREAD * errors.of(tensor))
+        if math.isfinite(largest):
+            outputs[tensor] = replace(params, scales=(max(largest / WRAPS, params.scale),))
     return replace(plan, outputs=outputs)

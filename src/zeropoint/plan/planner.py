@@ -372,7 +372,7 @@ def _plan_graph(
     order = {op: k for k, op in enumerate(graph.ops)}
     skipped.sort(key=lambda s: order[s.op])
     ends = wide_states(plan, request.interface, states, ops)
-    plan = with_room_in_outputs(with_interface(plan, request.interface, ranges, ends), ops)
+    plan = with_room_in_outputs(with_interface(plan, request.interface, ranges, ends), ops, seen)
     plan = with_one_scale(plan, states)
     skipped = [s for s in skipped if s.op not in crossing.calls]
     outputs = {**plan.outputs, **crossing.outputs}
