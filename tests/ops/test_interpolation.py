@@ -57,3 +57,18 @@ def test_an_op_stays_float_where_int16_would_be_no_better_than_int8(low, integer
     assert (result.skipped == ()) == integer
     if not integer:
         assert "too far apart" in result.skipped[0].reason
+
+
+def test_the_prediction_holds_for_rounded_inputs_in_places_of_the_table():
+    """-1 beside 250: the table is read half an integer from where it was sampled, and -1 is rounded."""
+    x, y = (build.act(name, 3, dtype=DType.INT16) for name in "xy")
+    model = build.one_op("GELU", [x], y, options=OPTIONS["GELU"])
+    function = OPS["GELU"].interpolated(model.main.ops[0])
+    read = QuantParams.from_range(0, 250.81146, DType.INT16, symmetric=True)
+    made = QuantParams.from_range(float(function(np.array(-1.0))), 0, DType.INT16, symmetric=True)
+    x.quantization, y.quantization = Quantization.of(read), Quantization.of(made)
+    integers = np.int16(np.rint(-1 / read.scale) + np.arange(-1, 2))
+    (found,) = Session(model, kernels="optimized").run([integers])
+    off = np.abs(found - np.clip(function(dequantize(integers, read).astype(np.float64)) / made.scale, -32768, 32767))
+    assert off[1] > COARSE
+    assert interpolation_error(function, (-1.0, -1.0), read, made) >= off[1]

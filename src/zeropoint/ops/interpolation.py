@@ -71,14 +71,16 @@ def table_of(function: Function, read: QuantParams, made: QuantParams) -> Array:
 
 
 def interpolation_error(function: Function, seen: tuple[float, float], read: QuantParams, made: QuantParams) -> float:
-    """Return the largest error of the kernel, in steps of its output, for inputs in the range `seen`.
+    """Return the largest error of the kernel, in steps of its output, for inputs in the range `seen`, rounded.
 
-    The points are evenly spaced over the whole input range. Each is shifted by half of the interpolation error at the
-    midpoint of its segment, and clamped to the output's integers: so the segments at both ends of its range may be
-    bent.
+    The function is sampled evenly over the whole input range, from the first integer to the last. Each point is shifted
+    by half of the interpolation error at the midpoint of its segment, and clamped to the output's integers: so the
+    segments at both ends of its range may be bent. The table is read as if its points were 128 integers apart, which is
+    a little more than they are.
     """
-    ends = np.linspace(*read.range(), 2 * SEGMENTS + 1)
-    inputs = np.linspace(*seen, PLACES)
+    ends, units = np.linspace(*read.range(), 2 * SEGMENTS + 1), np.arange(SEGMENTS + 1) * (2**16 // SEGMENTS)
+    places = read.scale * (units + read.dtype.min - read.zero_point)
+    inputs = np.clip(np.linspace(seen[0] - read.scale, seen[1] + read.scale, PLACES), *read.range())
     with np.errstate(all="ignore"):
         values, wanted = (np.asarray(function(x)) / made.scale for x in (ends, inputs))
         points, middles = values[::2], values[1::2]
@@ -86,8 +88,8 @@ def interpolation_error(function: Function, seen: tuple[float, float], read: Qua
         table = np.clip(np.rint(points - shifts), made.dtype.min, made.dtype.max)
         table[~(np.abs(points - shifts) < OVERFLOWS)] = np.nan
         held = np.clip(wanted, made.dtype.min, made.dtype.max)
-        off = np.abs(np.interp(inputs, ends[::2], table) - held)
+        off = np.abs(np.interp(inputs, places, table) - held)
         # The slope of a segment is stored in 16 bits, and wraps.
         steep = np.abs(np.diff(table)) > made.dtype.max
-        off[steep[np.clip(np.searchsorted(ends[::2], inputs) - 1, 0, SEGMENTS - 1)]] = np.inf
+        off[steep[np.clip(np.searchsorted(places, inputs) - 1, 0, SEGMENTS - 1)]] = np.inf
     return float(np.nan_to_num(off, nan=np.inf, posinf=np.inf).max())
