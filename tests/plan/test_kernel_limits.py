@@ -187,6 +187,19 @@ def test_errors_that_do_not_cancel_in_float_layers_do_not_wrap(behind: tuple[str
     assert "wraps beyond" in reasons[(*behind, "RESHAPE")[1] if behind else "RESHAPE"]
 
 
+def test_magnitudes_beyond_all_floats_are_no_error() -> None:
+    """Squares of what rounding may leave of a difference, five times: 1e25 to the power of 32."""
+    net = Net()
+    rest = net("RELU", [net.input(1, 8)])
+    for _ in range(5):
+        rest = net("SQUARED_DIFFERENCE", [rest, rest])
+    model = net.model(net("ABS", [rest]))
+    samples = [(np.geomspace(1e20, 1e25, 8, dtype=np.float32)[None],)] * 2
+    settings = {"effort": "quick", "target": "integer", "keep_float": "SQUARED_DIFFERENCE"}
+    made = zeropoint.quantize(model, "int16x8", data=samples, **settings).model
+    assert not outputs_of(made, samples)[0].any()
+
+
 @pytest.mark.parametrize(("mode", "ends"), [("int8", "int8"), ("int16x8", "int16")])
 def test_errors_that_do_not_cancel_do_not_wrap_in_outputs(mode: str, ends: str) -> None:
     """A caller who asks for integers gets steps that are large enough, or else the least integer for the largest

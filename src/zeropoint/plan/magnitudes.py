@@ -152,7 +152,7 @@ def _bound(op: Op, spec: OpSpec) -> Rule | None:
         furthest = max(abs(end) for ends in spec.saturates.values() for end in ends)
         return lambda read: min(max(read), furthest)
     if spec.rescale is Rescale.SQUARE:
-        return lambda read: sum(read) ** 2
+        return lambda read: sum(read) * sum(read)  # infinite where ** would raise
     if spec.traits & (Trait.ADDS | Trait.SUBTRACTS):
         return sum
     if Trait.MULTIPLIES in spec.traits:
@@ -185,6 +185,6 @@ def _function(op: Op, spec: OpSpec) -> Function | None:
 
 def _changed(function: Function, ends: tuple[float, float], error: float) -> float:
     """Return how much a monotonic function changes with its input."""
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         off = function(np.array([ends[0] - error, ends[1] + error])) - function(np.array(ends))
-    return float(np.abs(off).max())
+    return float(np.nan_to_num(np.abs(off), nan=math.inf).max())
