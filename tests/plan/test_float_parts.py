@@ -116,6 +116,18 @@ def test_a_custom_op_stays_float_between_conversions():
     assert "custom op" in skipped.reason
 
 
+def test_float_ops_between_integers_need_no_ranges():
+    """How large the inputs of a float EXP are is known only where it was measured or given."""
+    net = Net()
+    hidden = net.dense(net.input(1, 8), normal(4, 8), name="before")
+    grown = net("EXP", [net("ABS", [hidden], name="size")], name="grown")
+    model = net.model(net.dense(grown, normal(4, 4), name="after"))
+    entries = {name: zeropoint.calibration.Range(-4.0, 4.0, "test") for name in ("x0", "before", "grown", "after")}
+    keep = {"keep_float": ["ABS", "EXP"], "target": "integer"}
+    result = zeropoint.quantize(model, ranges=zeropoint.calibration.Ranges(entries), **keep)
+    assert kinds(result.model) == [*steps("FULLY_CONNECTED"), "ABS", "EXP", *steps("FULLY_CONNECTED")]
+
+
 def test_a_float_island_has_conversions_at_its_borders_only():
     net = Net()
     x = net.dense(net.input(1, 8), normal(8, 8))

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..affine import dequantize
+from ..dtypes import Array
 from ..graph.model import Op, Tensor
 from ..graph.query import Use
 from ..ops import Activation, OpSpec, Rescale, Trait, fused_activation
@@ -99,7 +101,8 @@ class Errors:
         flowing = [t for t in read if t.data is None]
         if (gain := _gain(op, spec)) is not None:
             return gain * self._change(math.prod, flowing)
-        if (function := _function(op, spec)) is not None and len(flowing) == 1:
+        function = _function(op, spec) if len(flowing) == 1 and self._ranges.knows(flowing[0]) else None
+        if function is not None:
             return _changed(function, self._ranges.bounds(flowing[0]), self.of(flowing[0]))
         return self._relative(op, spec)
 
@@ -132,7 +135,14 @@ def _float_ops(plan: Plan, ops: Mapping[str, OpSpec]) -> list[Op]:
 
 
 def _largest(constant: Tensor) -> float:
-    return 0.0 if constant.data is None else float(np.abs(constant.data).max(initial=0.0))
+    values = _values(constant)
+    return 0.0 if values is None else float(np.abs(values).max(initial=0.0))
+
+
+def _values(constant: Tensor) -> Array | None:
+    """Return the real numbers that a constant stands for."""
+    data, params = constant.data, constant.params
+    return data if data is None or params is None else dequantize(data, params)
 
 
 def _end(op: Op) -> float:
@@ -169,10 +179,11 @@ def _gain(op: Op, spec: OpSpec) -> float | None:
     if spec.layout is None:
         return None
     weights, role = Use(op, spec.layout.weights).tensor, spec.held(spec.layout.weights)
-    if weights.data is None:
+    values = _values(weights)
+    if values is None:
         return math.sqrt(max((1, *weights.shape, *Use(op, spec.layout.data).tensor.shape)))
-    axis = None if role is None else role.axis_of(op, weights.data.ndim)
-    rows = np.moveaxis(weights.data, axis or 0, 0)
+    axis = None if role is None else role.axis_of(op, values.ndim)
+    rows = np.moveaxis(values, axis or 0, 0)
     rows = rows.reshape(max(1, len(rows)), -1)
     return math.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64).max(initial=0.0))
 
