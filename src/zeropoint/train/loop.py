@@ -24,6 +24,10 @@ Progress = Callable[[int, float], None]
 EMA_DECAY = 0.99
 """Decay per step of the moving average of states."""
 
+EMA_EVERY = 5
+"""Steps between states that are averaged: reading all variables takes time. An odd number, because a weight that jumps
+to and fro with every step would otherwise always be seen on the same side."""
+
 PARTS = 8
 """The standard error of a gain is estimated from its spread over at least this many parts of the held-back samples, if
 there are as many. A smaller gain does not count."""
@@ -83,10 +87,12 @@ class WeightEma:
 
     state: list[Array]
     count: int = 0
+    every: int = 1
 
     def add(self, state: Sequence[Array]) -> None:
+        """Add a state, `every` steps after the last one."""
         self.count += 1
-        share = max(1 - EMA_DECAY, 1 / (self.count + 1))
+        share = max(1 - EMA_DECAY**self.every, 1 / (self.count + 1))
         self.state = [
             mean + np.asarray(share * (value - mean), mean.dtype) if mean.dtype.kind == "f" else value
             for mean, value in zip(self.state, state, strict=True)
@@ -172,11 +178,13 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         """Evaluate the loss before training, or restore an earlier run; return the epoch to begin with."""
         self.initial = self.present = self._state()
         self.first = self._first_check()
-        self.average = WeightEma(self.initial)
+        every = min(EMA_EVERY, self.schedule.every)
+        self.average = WeightEma(self.initial, every=every)
         self.done = Progressed(0, [(0, self.first.value)], 0, self.first, self.initial)
         found = None if self.checkpoint is None else self.checkpoint.read(self.distiller)
         if found is not None:
-            self.done, self.average = found.progressed, WeightEma(found.average, found.progressed.step)
+            self.done = found.progressed
+            self.average = WeightEma(found.average, self.done.step // every, every)
             self.present = self._state()
         return self.done.step // self.schedule.every
 
@@ -205,18 +213,19 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
         del batch
-        loss, model = float((logs or {})["loss"]), self.model  # with JAX, accessing the model syncs its variables
+        loss = float((logs or {})["loss"])
         self.done.step += 1
         if not math.isfinite(loss):
             self.stopped = f"the loss became {loss} at step {self.done.step}, so training ended there"
-            model.stop_training = True
+            self.model.stop_training = True
             return
-        self.present = self._state()
-        self.average.add(self.present)
+        if self.done.step % self.average.every == 0:
+            self._sync()
+            self.average.add(self._state())
         if self.progress is not None:
             self.progress(self.done.step, loss)
         if self.done.step >= self.schedule.steps:
-            model.stop_training = True
+            self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Evaluate the current state on held-back samples, and pass the result to the other callbacks as `val_loss` and
@@ -224,7 +233,8 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         del epoch
         if self.stopped:
             return
-        model = self.model
+        model = self.model  # with JAX, accessing the model syncs its variables
+        self.present = self._state()
         found = self._check(self.present)
         if logs is not None:
             logs.update({f"val_{name}": value for name, value in found.logs.items()})
@@ -239,9 +249,9 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
 
     def compare_present(self) -> None:
         """After an interruption, also evaluate what was trained since the last check."""
-        if hasattr(self.distiller, "jax_state_sync"):  # JAX keeps the variables elsewhere during training
-            self.distiller.jax_state_sync()
+        self._sync()
         if self.done.step > self.done.history[-1][0] and not self.stopped:
+            self.present = self._state()
             try:
                 self._compare(self._check(self.present))
             except KeyboardInterrupt:
@@ -308,6 +318,10 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
 
     def _checks_since_best(self) -> int:
         return sum(step > self.done.best_step for step, _ in self.done.history)
+
+    def _sync(self) -> None:
+        if hasattr(self.distiller, "jax_state_sync"):  # JAX keeps the variables elsewhere during training
+            self.distiller.jax_state_sync()
 
     def _state(self) -> list[Array]:
         return [array_of(variable) for variable in self.distiller.student.weights]

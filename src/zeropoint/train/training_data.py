@@ -102,8 +102,8 @@ class Augmentation:
             return array
         if array.ndim != 4:
             raise InvalidRecipe(f"only images can be mirrored or shifted, not arrays of {array.ndim} dimensions")
-        array = _mirrored(array, rng) if self.mirror else array
-        return shifted(array, self.shift, rng) if self.shift else array
+        is_turned = rng.random((array.shape[0], 1)) < 0.5 if self.mirror else None
+        return shifted(array, self.shift, rng, is_turned)
 
 
 def unmixed(count: int, share: float) -> int:
@@ -115,24 +115,26 @@ def mixed(inputs: Sequence[Array], share: float, rng: np.random.Generator) -> tu
     """Mix the last samples with another one: part * x + (1 - part) * other, part uniform in 0..1."""
     if any(array.dtype.kind != "f" for array in inputs):
         raise InvalidRecipe("samples with integer inputs, such as tokens, cannot be mixed; omit mix")
-    count = inputs[0].shape[0]
-    part = np.where(np.arange(count) < unmixed(count, share), 1.0, rng.random(count)).astype(np.float32)
-    others = rng.permutation(count)
-    parts = (part.reshape(-1, *(1,) * (array.ndim - 1)) for array in inputs)
-    return tuple(array * own + array[others] * (1 - own) for array, own in zip(inputs, parts, strict=True))
+    count, first = inputs[0].shape[0], unmixed(inputs[0].shape[0], share)
+    part = np.asarray(rng.random(count), np.float32)[first:]
+    others = rng.permutation(count)[first:]
+
+    def with_others(array: Array) -> Array:
+        own = part.reshape(-1, *(1,) * (array.ndim - 1))
+        return np.concatenate([array[:first], array[first:] * own + array[others] * (1 - own)])
+
+    return tuple(map(with_others, inputs))
 
 
-def _mirrored(images: Array, rng: np.random.Generator) -> Array:
-    turned = rng.random((images.shape[0], 1, 1, 1)) < 0.5
-    return np.where(turned, images[:, :, ::-1], images)
-
-
-def shifted(images: Array, most: int, rng: np.random.Generator) -> Array:
-    """Return each image moved by up to `most` pixels down and across, with its border repeated."""
+def shifted(images: Array, most: int, rng: np.random.Generator, is_turned: Array | None = None) -> Array:
+    """Return each image moved by up to `most` pixels down and across, with its border repeated; those of `is_turned`
+    are flipped left to right before that."""
     count, height, width, _ = images.shape
-    down, across = rng.integers(-most, most + 1, (2, count, 1))
+    down, across = rng.integers(-most, most + 1, (2, count, 1)) if most else np.zeros((2, count, 1), np.intp)
     rows = np.clip(np.arange(height) + down, 0, height - 1)
     columns = np.clip(np.arange(width) + across, 0, width - 1)
+    if is_turned is not None:
+        columns = np.where(is_turned, width - 1 - columns, columns)
     return np.asarray(images[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]])
 
 
