@@ -275,8 +275,38 @@ def symmetric_steps(x: Any, scale: Any, levels: QuantLevels, slope: Any = None) 
     """
     most = float(levels.steps // 2)
     k = ops.clip(x / scale, -most, most)
-    # Halves away from zero, as for stored weights: a single weight that differs is visible in 16 bits.
-    return straight_through(k, ops.sign(k) * ops.floor(ops.abs(k) + 0.5)) if slope is None else soft_round(k, slope)
+    return straight_through_rounding(k) if slope is None else soft_round(k, slope)
+
+
+def straight_through_rounding(k: Any) -> Any:
+    """Return k rounded, with a straight-through gradient.
+
+    Halves are rounded away from zero, as for stored weights: a single weight that differs is visible in 16 bits.
+    """
+    return straight_through(k, ops.sign(k) * ops.floor(ops.abs(k) + 0.5))
+
+
+def clip_with_return(x: Any, scale: Any, most: float) -> Any:
+    """Return x / scale clipped to ±`most`. Beyond that, x still gets a gradient that leads back inside.
+
+    If it got none there, a weight that training moved too far would keep its level forever: with few levels a growing
+    share of the weights would stop learning. The scale only gets the gradient of values inside.
+
+    This is not for scales that are learned by LSQ. Jumps of weights from level to level act as noise, against which
+    smaller scales help; but with a smaller scale, weights jump more often, and so on. Weights that are stuck outside
+    stop that.
+    """
+
+    @ops.custom_gradient  # type: ignore[untyped-decorator]  # Keras has no types
+    def returning(k: Any) -> Any:
+        def gradient(*upstream: Any, **named: Any) -> Any:
+            above = named["upstream"] if named else upstream[0]
+            leads_back = ops.logical_and(ops.abs(k) > most, above * k > 0)
+            return ops.where(leads_back, above, ops.zeros_like(above))
+
+        return ops.zeros_like(k), gradient
+
+    return ops.clip(x / scale, -most, most) + returning(x / ops.stop_gradient(scale))
 
 
 def soft_round(k: Any, slope: Any) -> Any:

@@ -107,7 +107,8 @@ def _continued(blueprint: Blueprint, trained: FakeQuantGraph, step: int) -> Plan
     for constant in trained.constants:
         if constant.variable.trainable:
             key = f"{plan.key(constant.uses[0])}:stage"
-            values[key] = constant.value
+            quantizer = trained.quantizers.get(constant.uses[0])
+            values[key] = constant.value if quantizer is None else quantizer.effective(constant.value)
             keys.update(dict.fromkeys(constant.uses, key))
     few = [bits < group.params.dtype.bits for bits, group in zip(group_bits(blueprint), plan.groups, strict=True)]
     groups = tuple(

@@ -13,7 +13,16 @@ from ..dtypes import Array, DType, Levels
 from ..plan.weights import live_scales, weight_params
 from ..train_bits import TrainBits
 from .backend import AddWeight, array_of, new_variable
-from .fake_quant import QuantLevels, QuantSettings, straight_through, symmetric_scale, symmetric_steps
+from .fake_quant import (
+    QuantLevels,
+    QuantSettings,
+    clip_with_return,
+    soft_round,
+    straight_through,
+    straight_through_rounding,
+    symmetric_scale,
+    symmetric_steps,
+)
 
 NARROW = 8
 """Below this many bits the scales of weights are learned by default: clipping peaks pays."""
@@ -22,8 +31,15 @@ THRESHOLD = 0.7
 """The initial threshold of ternary weights, relative to their mean magnitude: near the optimum for normal as well as
 uniform distributions (Li et al., Ternary Weight Networks)."""
 
+THRESHOLD_RATE = 2.0**-4
+"""The rate at which thresholds of ternary weights are learned, relative to that of scales: a lower threshold makes
+weights jump more often, see `clip_with_return`."""
+
 REACH = 4.0
-"""Binary weights beyond this multiple of the initial mean magnitude get no gradient: they stay what they are."""
+"""Binary weights beyond this multiple of the initial mean magnitude only get gradients that lead back to it."""
+
+VANISHING = 2.0**-8
+"""The scale of a channel without weights, relative to the smallest of the others, if there is no level zero."""
 
 
 class WeightQuantizer:
@@ -31,6 +47,9 @@ class WeightQuantizer:
 
     Scales either cover the current largest weight, or are learned (LSQ): as the initial ones times exp(exponents).
     """
+
+    has_zero = True
+    """Whether zero is one of the levels."""
 
     def __init__(
         self, start: QuantParams, data: Array, settings: QuantSettings, bits: int | None, add: LearnedScales
@@ -68,9 +87,17 @@ class WeightQuantizer:
             scales = self.first.reshape(-1) * np.exp(array_of(self.exponents)).reshape(-1)
         else:
             scales = peaks.astype(np.float64) / (self.levels.steps // 2)
-        scales = live_scales(scales, peaks)
+        if self.has_zero:
+            scales = live_scales(scales, peaks)
         stored = tuple(map(float, np.asarray(scales, np.float32)))
         return replace(self.start, scales=stored, zero_points=(0,) * len(stored))
+
+    def effective(self, weights: Array) -> Array:
+        """Return the weights at the size that they have behind their scales, to continue with in other bits.
+
+        With LSQ that is their own size: levels follow the scale. Elsewhere the scale is a factor of its own.
+        """
+        return weights
 
     def deployed(self, weights: Array, params: QuantParams) -> Array:
         """Return the weights clipped to the grid, beyond which the stored type may reach."""
@@ -96,7 +123,14 @@ def _learned(first: Array, exponents: Any) -> Any:
     return ops.multiply(ops.convert_to_tensor(first), ops.exp(ops.convert_to_tensor(exponents)))
 
 
-class TernaryQuantizer(WeightQuantizer):
+class _OwnScale(WeightQuantizer):
+    """Levels whose scale does not move the borders between them."""
+
+    def effective(self, weights: Array) -> Array:
+        return np.asarray(weights * np.exp(array_of(self.exponents)), np.float32)
+
+
+class TernaryQuantizer(_OwnScale):
     """-1, 0 or 1 times a scale. The threshold between them is learned along with the scale; both start from the
     weights.
 
@@ -121,16 +155,86 @@ class TernaryQuantizer(WeightQuantizer):
 
     def steps(self, weights: Any, scale: Any, slope: Any = None) -> Any:
         del scale
-        return symmetric_steps(weights, 2.0 * _learned(self.first_threshold, self.threshold), self.levels, slope)
+        step = 2.0 * _learned(self.first_threshold, self.threshold * THRESHOLD_RATE)
+        if slope is not None:
+            return symmetric_steps(weights, step, self.levels, slope)
+        return straight_through_rounding(clip_with_return(weights, step, 1.0))
 
     def deployed(self, weights: Array, params: QuantParams) -> Array:
         scales, _ = params.along(weights.ndim)
-        step = 2.0 * self.first_threshold * np.exp(array_of(self.threshold))
+        step = 2.0 * self.first_threshold * np.exp(array_of(self.threshold) * THRESHOLD_RATE)
         return (np.clip(round_half_away(weights / step), -1, 1) * scales).astype(np.float32)
 
 
-class BinaryQuantizer(WeightQuantizer):
+class MidriseQuantizer(_OwnScale):
+    """-3, -1, 1 or 3 times a scale, which is learned: all four levels of 2 bits, with zero between two of them.
+
+    Compared with -1, 0, 1, the mean squared error of normally distributed weights is lower by a third.
+
+        q = clip(floor(w / (2 first)) + 1/2, -3/2, 3/2),   whole = 2 q,   real = whole scale
+
+    The borders between levels stay those of the initial scale `first`: weights move relative to them. If they followed
+    the scale (LSQ), training at the rate that 2 bits need would diverge, see `clip_with_return`. The straight-through
+    gradient reaches to the outer ends of the outermost cells, w = ±4 first.
+    """
+
+    has_zero = False
+
+    def __init__(
+        self, start: QuantParams, data: Array, settings: QuantSettings, bits: int | None, add: LearnedScales
+    ) -> None:
+        del settings, bits
+        self.start, self.bits, self.learned = replace(start, narrowed=3), 2, True
+        self.levels = QuantLevels(3, narrow=True)
+        scales = _without_zero(_midrise_scales(_rows(data, start.axis)))
+        self.first, self.exponents = add.variable("scale", scales, start.axis, data.ndim)
+
+    def steps(self, weights: Any, scale: Any, slope: Any = None) -> Any:
+        del scale
+        cell = 2.0 * ops.convert_to_tensor(self.first)
+        if slope is not None:
+            k = ops.clip(weights / cell, -2.0, 2.0)
+            return 2.0 * ops.clip(soft_round(k - 0.5, slope) + 0.5, -1.5, 1.5)
+        k = clip_with_return(weights, cell, 2.0)
+        return 2.0 * straight_through(k, ops.clip(ops.floor(k) + 0.5, -1.5, 1.5))
+
+    def deployed(self, weights: Array, params: QuantParams) -> Array:
+        scales, _ = params.along(weights.ndim)
+        whole = 2.0 * np.clip(np.floor(weights / (2.0 * self.first)) + 0.5, -1.5, 1.5)
+        return (whole * scales).astype(np.float32)
+
+
+MIDRISE_TRIED, MIDRISE_ROUNDS = np.linspace(0.3, 0.8, 11), 4
+"""Scales to start from, relative to the root mean square of a channel's weights, and rounds of Lloyd's algorithm. For
+normally distributed weights 0.498 is best."""
+
+
+def _midrise_scales(rows: Array) -> Array:
+    """Return the scale of each row of magnitudes with the least squared error at levels of 1 and 3 scales."""
+    sizes = np.sqrt(np.mean(np.square(rows), axis=1))
+    best: Array = np.zeros_like(sizes)
+    least = np.full_like(sizes, np.inf)
+    for tried in MIDRISE_TRIED:
+        scales = np.maximum(sizes * tried, SMALLEST_SCALE)
+        for _ in range(MIDRISE_ROUNDS):
+            whole = np.where(rows < 2.0 * scales[:, None], 1.0, 3.0)
+            scales = np.maximum((rows * whole).sum(axis=1) / np.square(whole).sum(axis=1), SMALLEST_SCALE)
+        whole = np.where(rows < 2.0 * scales[:, None], 1.0, 3.0)
+        errors = np.square(rows - whole * scales[:, None]).sum(axis=1)
+        best, least = np.where(errors < least, scales, best), np.minimum(errors, least)
+    return best
+
+
+def _without_zero(scales: Array) -> Array:
+    """Return scales for levels without a zero: those of channels without weights vanish against the others."""
+    alive = scales > SMALLEST_SCALE * 2.0**20
+    return np.where(alive, scales, VANISHING * scales[alive].min() if alive.any() else 2.0**-7)
+
+
+class BinaryQuantizer(_OwnScale):
     """-1 or 1 times a scale, which starts as the mean magnitude of the weights and is learned."""
+
+    has_zero = False
 
     def __init__(
         self, start: QuantParams, data: Array, settings: QuantSettings, bits: int | None, add: LearnedScales
@@ -138,15 +242,13 @@ class BinaryQuantizer(WeightQuantizer):
         del settings, bits
         self.start, self.bits, self.learned = start, 1, True
         self.levels = QuantLevels(2, narrow=True)
-        means = _rows(data, start.axis).mean(axis=1)
-        means = np.where(means > SMALLEST_SCALE * 2.0**20, means, 2.0**-7)
-        self.first, self.exponents = add.variable("scale", means, start.axis, data.ndim)
-        self.reach = REACH * self.first
+        scales = _without_zero(_rows(data, start.axis).mean(axis=1))
+        self.first, self.exponents = add.variable("scale", scales, start.axis, data.ndim)
 
     def steps(self, weights: Any, scale: Any, slope: Any = None) -> Any:
         del scale, slope
-        k = ops.clip(weights / ops.convert_to_tensor(self.reach), -1.0, 1.0)
-        return straight_through(k * REACH, ops.where(weights >= 0, 1.0, -1.0))
+        k = clip_with_return(weights, ops.convert_to_tensor(self.first), REACH)
+        return straight_through(k, ops.where(weights >= 0, 1.0, -1.0))
 
     def deployed(self, weights: Array, params: QuantParams) -> Array:
         scales, _ = params.along(weights.ndim)
@@ -164,8 +266,15 @@ def quantizer_for(
 ) -> WeightQuantizer:
     """Return the quantizer for training at one use; without bits of its own, that of the plan's levels."""
     if settings.weight_bits is not None:
-        return WeightQuantizer(start, data, settings, min(settings.weight_bits, start.levels.bits), add)
+        trained = TrainBits(min(settings.weight_bits, start.levels.bits))
     if trained is None:
         return WeightQuantizer(start, data, settings, None, add)
-    kind = TernaryQuantizer if trained.ternary else BinaryQuantizer if trained.is_binary else WeightQuantizer
-    return kind(start, data, settings, trained.weights, add)
+    return _kind(trained, start)(start, data, settings, trained.weights, add)
+
+
+def _kind(trained: TrainBits, start: QuantParams) -> type[WeightQuantizer]:
+    if trained.ternary:
+        return TernaryQuantizer
+    if trained.is_binary:
+        return BinaryQuantizer
+    return MidriseQuantizer if trained.weights == 2 and start.dtype.bits > 2 else WeightQuantizer
