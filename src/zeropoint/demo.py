@@ -10,6 +10,7 @@ import numpy as np
 from .bench.errors import real
 from .dtypes import Array
 from .graph.model import Model
+from .ops import OPS
 from .plan.prepare import prepare
 from .recipe import Recipe
 from .runtime import Session
@@ -24,7 +25,7 @@ def digits_model() -> bytes:
 def lenet_model() -> Model:
     """Return the larger network in float32; the package stores its weights in float16 to save space."""
     model = load(files("zeropoint").joinpath("data/lenet.tflite").read_bytes())
-    prepare(model, Recipe(()))
+    prepare(model, Recipe(()), OPS)
     return model
 
 

@@ -115,7 +115,7 @@ def quantize(
     rules = resolve_recipe(mode, recipe, weights).keeping_float(keep_float)
     interface = interface_of(input_type, output_type)
     made_for = resolve_target(target, rules, interface, strict)
-    given = (ranges or Ranges({})).resolved(source)
+    given = (ranges or Ranges({})).resolved(source, ops)
     request = Request(rules, stats, given, range, interface, strict, effort, ops, target=made_for)
     request = replace(
         request, measure=measure, allow_unmatched=allow_unmatched, percentile=percentile, record=record, seed=seed

@@ -56,7 +56,7 @@ def rescale(model: ModelSource, ranges: Ranges, *, ops: Mapping[str, OpSpec] = O
         The rescaled model, and every tensor that changed, with the reason.
     """
     copy = copy_model(load(model))
-    given, keys = ranges.resolved(copy).entries, tensor_keys(copy)
+    given, keys = ranges.resolved(copy, ops).entries, tensor_keys(copy)
     before = {t: t.params for graph in copy.graphs for t in graph.tensors}
     reasons: dict[Tensor, str] = {}
     for graph in copy.graphs:

@@ -97,10 +97,10 @@ def test_patterns_for_kinds_or_names_become_two_rules():
 
 def test_arithmetic_with_more_bits_is_added_up():
     model = conv_net()
-    assert wide_share(model) == 1
-    assert wide_share(plainly(model, images())) == 0
-    assert wide_share(plainly(model, images(), mode="int16x8")) == 1
-    part = wide_share(plainly(model, images(), keep_float=["b"]))
+    assert wide_share(model, OPS) == 1
+    assert wide_share(plainly(model, images()), OPS) == 0
+    assert wide_share(plainly(model, images(), mode="int16x8"), OPS) == 1
+    part = wide_share(plainly(model, images(), keep_float=["b"]), OPS)
     assert 0.3 < part < 0.7
 
 

@@ -144,7 +144,7 @@ def test_equalization_changes_no_output() -> None:
     samples = inputs(model)
     stats = calibrate(model, samples)
     evened = copy_model(model)
-    assert {one.link.tensor.name for one in equalize(evened, stats)} == {"a", "b"}
+    assert {one.link.tensor.name for one in equalize(evened, stats, OPS)} == {"a", "b"}
     one, other = Session(model), Session(evened)
     for x in samples:
         np.testing.assert_allclose(other.run([x])[0], one.run([x])[0], rtol=1e-4, atol=1e-3)
@@ -155,7 +155,7 @@ def test_equalization_changes_no_output() -> None:
 def test_a_tensor_with_another_use_is_not_equalized() -> None:
     model = chain()
     model.main.outputs.append(model.main.tensor("a"))
-    assert {one.link.tensor.name for one in equalize(copy_model(model), calibrate(model, inputs(model)))} == {"b"}
+    assert {one.link.tensor.name for one in equalize(copy_model(model), calibrate(model, inputs(model)), OPS)} == {"b"}
 
 
 def attention(spread: float = 40.0) -> Model:
@@ -191,7 +191,7 @@ def test_equalization_goes_through_attention_and_from_a_layer_norm() -> None:
     model = attention()
     samples = inputs(model)
     evened = copy_model(model)
-    assert {one.link.tensor.name for one in equalize(evened, calibrate(model, samples))} == {"shifted", "v"}
+    assert {one.link.tensor.name for one in equalize(evened, calibrate(model, samples), OPS)} == {"shifted", "v"}
     one, other = Session(model), Session(evened)
     for x in samples:
         np.testing.assert_allclose(other.run([x])[0], one.run([x])[0], rtol=1e-4, atol=1e-4)
@@ -204,7 +204,7 @@ def test_equalization_goes_through_attention_and_from_a_layer_norm() -> None:
 def test_a_layer_norm_that_something_else_reads_is_left_alone() -> None:
     model = attention()
     model.main.outputs.append(model.main.tensor("shifted"))
-    assert {one.link.tensor.name for one in equalize(copy_model(model), calibrate(model, inputs(model)))} == {"v"}
+    assert {one.link.tensor.name for one in equalize(copy_model(model), calibrate(model, inputs(model)), OPS)} == {"v"}
 
 
 def with_an_outlier() -> tuple[Model, list[Array]]:

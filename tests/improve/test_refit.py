@@ -98,7 +98,7 @@ def test_channels_below_a_clip_are_evened_out_and_the_function_stays() -> None:
     model = clipped()
     stats: Stats = calibrate(model, samples())
     evened = copy_model(model)
-    assert {one.link.tensor.name for one in equalize(evened, stats)} == {"y"}
+    assert {one.link.tensor.name for one in equalize(evened, stats, OPS)} == {"y"}
     np.testing.assert_allclose(outputs(evened), outputs(model), rtol=1e-5, atol=1e-6)
     peaks = calibrate(evened, samples()).tensors["y"].channels
     assert peaks is not None

@@ -9,6 +9,7 @@ import zeropoint
 from tests.build import act, branches, const, graph, op
 from zeropoint.graph import Model
 from zeropoint.graph.edit import copy_model
+from zeropoint.ops import OPS
 from zeropoint.plan.prepare import prepare
 from zeropoint.recipe import preset
 from zeropoint.runtime import Session
@@ -35,7 +36,7 @@ def test_recast_ops_compute_the_same_unless_a_rule_keeps_them(build, kind: str, 
     rng = np.random.default_rng(0)
     samples = [rng.normal(size=model.main.inputs[0].shape).astype(np.float32) for _ in range(24)]
     folded = copy_model(model)
-    prepare(folded, preset("int8"))
+    prepare(folded, preset("int8"), OPS)
     assert [o.kind for o in folded.main.ops] == [instead]
     for x in samples:
         np.testing.assert_allclose(Session(folded).run([x])[0], Session(model).run([x])[0], rtol=1e-6, atol=1e-6)
@@ -63,5 +64,5 @@ def test_pools_of_one_are_taken_out(kind: str, mode: str, is_output: bool) -> No
 def test_graphs_that_ops_call_stay_as_they_are() -> None:
     model = branches()
     copy = copy_model(model)
-    prepare(copy, preset("int8"))
+    prepare(copy, preset("int8"), OPS)
     assert [str(g) for g in copy.graphs[1:]] == [str(g) for g in model.graphs[1:]]

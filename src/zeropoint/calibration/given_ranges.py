@@ -19,10 +19,12 @@ from ..files import PathLike, reading
 from ..graph.model import Model
 from ..graph.names import short_names
 from ..graph.query import tensor_keys
+from ..ops import OPS
 from ..tflite import load
 from .encodings import Encoding, encodings_in
 from .onnx_scales import read_qdq
 from .skeleton import Place, Skeleton, find_places, skeleton_of
+from .task import OpTable
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,11 @@ class Ranges(Brief):
     def is_empty(self) -> bool:
         return not self.entries and self.default is None
 
-    def resolved(self, model: Model) -> Ranges:
-        """Return the ranges with tensor names as keys, resolving patterns (`block1/*`) and short display names."""
+    def resolved(self, model: Model, ops: OpTable = OPS) -> Ranges:
+        """Return the ranges with tensor names as keys, resolving patterns (`block1/*`) and short display names.
+
+        What another tool named differently is found by the weights it is computed with; `ops` tells which those are.
+        """
         if not self.entries:
             return replace(self, unmatched=())
         names, exact, short = list(tensor_keys(model).values()), self._known_names(model), short_names(model)
@@ -85,7 +90,7 @@ class Ranges(Brief):
                 unmatched.append(key)
         if unmatched and not self.foreign:
             raise InvalidStats(f"ranges are given for {_listed(unmatched)}, which the model does not have")
-        placed = self._placed(model, unmatched)
+        placed = self._placed(model, unmatched, ops)
         for name, place in ((name, place) for name, places in placed.items() for place in places):
             given = self.entries[name]
             origin = f"{given.origin}: '{name}', found by {place.found_by}"
@@ -101,11 +106,11 @@ class Ranges(Brief):
             exact |= {part: name for name in names for part in _parts(name) if parts[part] == 1}
         return exact | {name: name for name in names}
 
-    def _placed(self, model: Model, unmatched: Sequence[str]) -> Mapping[str, Sequence[Place]]:
+    def _placed(self, model: Model, unmatched: Sequence[str], ops: OpTable) -> Mapping[str, Sequence[Place]]:
         """Locate tensors with other names in the model by what they compute."""
         if not unmatched or self.skeleton is None:
             return {}
-        return find_places(self.skeleton, skeleton_of(model), unmatched)
+        return find_places(self.skeleton, skeleton_of(model, ops), unmatched)
 
     def require(self, model: Model) -> None:
         """Raise if a name does not exist in the model."""
@@ -142,12 +147,13 @@ def _signature_names(model: Model) -> dict[str, str]:
     return {name: keys[tensor] for name, tensor in reversed(ends)}
 
 
-def ranges_from_json(path: PathLike) -> Ranges:
+def ranges_from_json(path: PathLike, ops: OpTable = OPS) -> Ranges:
     """Read ranges: `{tensor name: {"min": ..., "max": ...}}` or `{"scale": ..., "zero_point": ..., "type": "int8"}`.
 
     Names may be patterns, or a signature's names of inputs and outputs. For weights, "min" and "max" may be lists with
     one number per channel. Also reads AIMET encodings (both versions), the scales of an ONNX model with QuantizeLinear
-    and DequantizeLinear, and those of a quantized `.tflite`, such as litert-torch produces from PT2E.
+    and DequantizeLinear, and those of a quantized `.tflite`, such as litert-torch produces from PT2E;
+    `ops` is the op table for that, if not the package's own.
     """
     suffix, origin = Path(path).suffix.lower(), Path(path).name
     if suffix == ".onnx":
@@ -157,7 +163,7 @@ def ranges_from_json(path: PathLike) -> Ranges:
         entries |= {name: _encoded_weights(each, origin) for name, each in found.weights.items()}
         return Ranges(entries, foreign=True, skeleton=found.skeleton)
     if suffix == ".tflite":
-        return _ranges_of_model(load(path), origin)
+        return _ranges_of_model(load(path), origin, ops)
     with reading(path, "JSON", InvalidStats):
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(content, dict):
@@ -169,7 +175,7 @@ def ranges_from_json(path: PathLike) -> Ranges:
     return Ranges({name: replace(each, origin=origin) for name, each in given.items()})
 
 
-def _ranges_of_model(model: Model, origin: str) -> Ranges:
+def _ranges_of_model(model: Model, origin: str, ops: OpTable) -> Ranges:
     """Return the scales of a quantized model, except those of biases."""
     entries: dict[str, Range] = {}
     for tensor, key in tensor_keys(model).items():
@@ -184,7 +190,7 @@ def _ranges_of_model(model: Model, origin: str) -> Ranges:
             entries[key] = Range(-max(peaks), max(peaks), origin, channels=channels)
     if not entries:
         raise InvalidStats(f"{origin} is not quantized; give a quantized model, or one with the ranges as JSON")
-    return Ranges(entries, foreign=True, skeleton=skeleton_of(model))
+    return Ranges(entries, foreign=True, skeleton=skeleton_of(model, ops))
 
 
 def ranges_from(content: Mapping[str, Any], origin: str) -> Ranges:

@@ -17,7 +17,8 @@ from ..affine import dequantize
 from ..dtypes import Array, DType
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import Uses, tensor_keys
-from ..ops import OPS, fused_activation
+from ..ops import fused_activation
+from .task import OpTable
 
 MOVES = frozenset(
     ["TRANSPOSE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "PAD", "PADV2", "MIRROR_PAD", "QUANTIZE", "DEQUANTIZE"]
@@ -116,12 +117,12 @@ def _in_order(nodes: Sequence[Node]) -> Iterator[Node]:
             yield node
 
 
-def skeleton_of(model: Model) -> Skeleton:
+def skeleton_of(model: Model, ops: OpTable) -> Skeleton:
     """Return the skeleton of the model's first graph."""
     keys, graph, uses = tensor_keys(model), model.main, Uses(model.main)
     nodes, values = [], dict[str, Array]()
     for op in graph.ops:
-        weights = _weights(op, uses)
+        weights = _weights(op, uses, ops)
         if weights is not None:
             values[keys[weights]] = _real(weights)
         reads = tuple(keys[t] for t in op.inputs if t is not None and _holds_numbers(t) and _constant(t, uses) is None)
@@ -131,8 +132,8 @@ def skeleton_of(model: Model) -> Skeleton:
     return Skeleton([keys[t] for t in graph.inputs], nodes, values)
 
 
-def _weights(op: Op, uses: Uses) -> Tensor | None:
-    spec = OPS.get(op.kind)
+def _weights(op: Op, uses: Uses, ops: OpTable) -> Tensor | None:
+    spec = ops.get(op.kind)
     held = [] if spec is None else [op.inputs[k] for k in spec.weight_slots if k < len(op.inputs)]
     constants = (_constant(t, uses) for t in held)
     return next((t for t in constants if t is not None), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -13,6 +13,7 @@ from ..dtypes import Array
 from ..errors import InvalidRecipe, InvalidSample, MissingExtra, RuntimeFailure, UnsupportedOp
 from ..graph.model import Model, Op, Tensor
 from ..json_values import json_values
+from ..ops import OPS, OpSpec
 from ..ops.execution import execution_of
 from ..runtime import Runner
 from ..runtime.tflm import measure_arena
@@ -89,6 +90,7 @@ def compare_kernels(
     *,
     signature: str | None = None,
     limit: int | None = None,
+    ops: Mapping[str, OpSpec] = OPS,
 ) -> KernelComparison:
     """Run a quantized model in several runtimes, and compare every integer with the first runtime's.
 
@@ -96,7 +98,7 @@ def compare_kernels(
     """
     if len(set(kernels)) < 2:
         raise InvalidRecipe(f"give at least two different sets of kernels, of {', '.join(KERNEL_SETS)}")
-    options = SimulationOptions(kernels[0], signature, float_rest=True)
+    options = SimulationOptions(kernels[0], signature, float_rest=True, ops=ops)
     comparer: _KernelComparer | None = None
     for trace in islice(simulate_all(model, samples, options), limit):
         comparer = comparer or _KernelComparer(trace, kernels)
@@ -111,7 +113,7 @@ class _KernelComparer:
 
     def __init__(self, trace: Trace, kernels: Sequence[KernelSet]) -> None:
         graph = trace.entry.graph
-        self.names, self.ops = trace.names, [op for op in graph.ops if op.outputs and _is_compared(op)]
+        self.names, self.ops = trace.names, [op for op in graph.ops if op.outputs and _is_compared(op, trace.ops)]
         exposed = [*dict.fromkeys([*(op.outputs[0] for op in self.ops), *graph.outputs])]
         self.outputs = graph.outputs
         self.samples = 0
@@ -142,7 +144,7 @@ class _KernelComparer:
         if not off.any() and (name, op) not in self.found:
             return
         rules = self.rules[name][op]
-        own = None if op in known.elsewhere or kernel_of(op, rules) is None else self._own(known, op, rules)
+        own = None if op in known.elsewhere or kernel_of(op, rules, known.ops) is None else self._own(known, op, rules)
         position = known.entry.graph.ops.index(op)
         start = OpDifference(name, position, op.label, self.names[tensor], 0, 0, 0.0, own)
         before = self.found.get((name, op), start)
@@ -196,9 +198,9 @@ def _joined(rows: Sequence[OutputDifference]) -> OutputDifference:
     )
 
 
-def _is_compared(op: Op) -> bool:
+def _is_compared(op: Op, ops: Mapping[str, OpSpec]) -> bool:
     tensor = op.outputs[0]
-    has_integers = tensor.dtype.is_integer or execution_of(op) == "hybrid"
+    has_integers = tensor.dtype.is_integer or execution_of(op, ops) == "hybrid"
     return has_integers and tensor.dtype.storage is not None and tensor.size > 0
 
 

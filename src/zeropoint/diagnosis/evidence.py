@@ -149,7 +149,7 @@ class FixTrials:
         return self.errors[key]
 
 
-def wide_share(model: Model, ops: Mapping[str, OpSpec] = OPS) -> float:
+def wide_share(model: Model, ops: Mapping[str, OpSpec]) -> float:
     """Return the share of multiply-accumulates that use more than 8 bits."""
     macs = {op: macs_of(op, ops) for op in entry(model).graph.ops}
     wide = (op for op in macs if execution_of(op, ops) != "integer" or any(t.dtype.bits > 8 for t in op.outputs[:1]))

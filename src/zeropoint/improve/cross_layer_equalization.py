@@ -26,7 +26,7 @@ from ..dtypes import Array, DType
 from ..graph.edit import duplicate_constant, set_constant
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses, tensor_keys
-from ..ops import OPS, OpSpec, Trait, fused_activation
+from ..ops import OpSpec, Trait, fused_activation
 from ..ops.layout import Layout, MatrixProduct
 from ..plan.weights import bias_use
 
@@ -100,7 +100,7 @@ def _condensed(channels: Array) -> Array:
 
 
 def equalize(
-    model: Model, stats: Stats, keys: Mapping[Tensor, str] | None = None, ops: Mapping[str, OpSpec] = OPS
+    model: Model, stats: Stats, ops: Mapping[str, OpSpec], keys: Mapping[Tensor, str] | None = None
 ) -> list[Equalized]:
     """Edit `model` in place; return what was scaled, which has to be measured again.
 

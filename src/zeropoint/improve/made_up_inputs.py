@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..bench.errors import decibels
 from ..dtypes import Array, DType
 from ..errors import ZeropointError
 from ..graph.model import Model, Tensor
+from ..ops import OpSpec
 from ..sources.ports import Row, entries
 
 SAMPLES = 3
@@ -53,7 +54,7 @@ def waves(rng: Random, shape: tuple[int, ...]) -> Array:
 KINDS: tuple[Kind, ...] = (noise, positive, waves)
 
 
-def never_further_off(model: Model, made: Model, other: Model) -> bool:
+def never_further_off(model: Model, made: Model, other: Model, ops: Mapping[str, OpSpec]) -> bool:
     """Whether `made` is at least as close to the float model as `other` on all kinds of inputs.
 
     Also false if that cannot be determined: for inputs that are not numeric, for example, or with several signatures.
@@ -62,7 +63,7 @@ def never_further_off(model: Model, made: Model, other: Model) -> bool:
     tensors = [t for graph in graphs for t in graph.inputs]
     if len(graphs) > 1 or not tensors or any(t.dtype is not DType.FLOAT32 or not t.shape for t in tensors):
         return False
-    bench = Bench(model, ())
+    bench = Bench(model, (), ops=ops)
     with contextlib.suppress(ZeropointError):  # the model does not run with its recorded shapes
         return all(_is_as_close(bench.on(_rows(tensors, kind)), made, other) for kind in KINDS)
     return False

@@ -24,6 +24,7 @@ from ..files import PathLike
 from ..graph.edit import with_written_ranges
 from ..graph.model import Model, Op
 from ..graph.query import Use, constants, tensor_keys
+from ..ops import OPS, OpSpec
 from ..ops.check import check_runnable
 from ..parallel import cached_property
 from ..plan.fit import placed
@@ -56,7 +57,8 @@ class Result(Displayed):
     """The quantized model with the plans it was made by, one for each graph that was changed.
 
     `prepared` is the float model that the plans are for, `stats` what its ranges come from, `unmatched` the names of
-    given ranges that it has no tensors for. `verdict` says whether the model agrees with the float one.
+    given ranges that it has no tensors for. `verdict` says whether the model agrees with the float one. `ops` is the
+    op table it was made with.
     """
 
     model: Model
@@ -71,11 +73,12 @@ class Result(Displayed):
     target: Target = INTEGER
     tool: ToolReport | None = None
     unmatched: tuple[str, ...] = ()
+    ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS, repr=False)
 
     @property
     def check(self) -> Check:
         """Where every op of the model runs on the target."""
-        return check_model(self.model, self.target)
+        return check_model(self.model, self.target, self.ops)
 
     @cached_property
     def worst(self) -> tuple[OpError, ...]:
@@ -160,7 +163,7 @@ def _run_unmeasured(model: Model, request: Request) -> Result:
     if not only_weights or not changes_weights:
         return corrected
     nearest = run(model, replace(request, effort="quick"))
-    if never_further_off(model, corrected.model, nearest.model):
+    if never_further_off(model, corrected.model, nearest.model, request.ops):
         return corrected
     note = f"nearest rounding: cancelling errors did not help on all generated inputs; {argument('data')} would decide"
     return replace(nearest, notes=(*nearest.notes, note))
@@ -209,7 +212,7 @@ def carry_out(planned: Planned, request: Request, *, trained: bool = False, enco
     require_runnable(made)
     notes = (*planned.notes, *_other_weights(planned.plans, request))
     result = Result(made, planned.plans, tuple(warnings), notes, prepared=planned.model, stats=request.stats)
-    return replace(result, target=request.target, unmatched=request.ranges.unmatched)
+    return replace(result, target=request.target, unmatched=request.ranges.unmatched, ops=request.ops)
 
 
 def _told(model: Model, request: Request, trained: bool) -> Model:

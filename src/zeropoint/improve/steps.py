@@ -80,7 +80,7 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
         return
     copied, twins = best.prepared.copied()
     copy, keys = copied.model, copied.keys
-    equalized = equalize(copy, request.stats, keys, request.ops)
+    equalized = equalize(copy, request.stats, request.ops, keys)
     if not equalized:
         return
     settings, changed = replace(lab.bench.settings, limit=None), (t for one in equalized for t in one.link.scaled)

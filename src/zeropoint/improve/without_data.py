@@ -51,7 +51,7 @@ def _on_likely_inputs(candidate: Candidate, layers: Sequence[NarrowLayer]) -> tu
     rows, is_known = likely_rows(model, ops, count, seed=1)
     if count < JUDGED[0] or not rows:
         return _by_weight_errors(candidate, layers)
-    bench, notes = Bench(model, ()).on(rows), list[str]()
+    bench, notes = Bench(model, (), ops=ops).on(rows), list[str]()
     refiner = None
     if is_known and _is_dense(layers, ops) and REFINED * len(layers) * macs <= REFINING_MACS:
         refiner = _refiner(candidate, likely_rows(model, ops, REFINED)[0])

@@ -18,7 +18,7 @@ from ..calibration.range_methods import Bounds
 from ..dtypes import DType
 from ..graph.edit import drop_unused, recast, replace_op
 from ..graph.model import Graph, Model, Op, Tensor
-from ..ops import OPS, REWRITTEN, OpSpec, fused_activation
+from ..ops import REWRITTEN, OpSpec, fused_activation
 from ..ops.interpolation import constant_exponent
 from ..ops.layout import SAME, VALID
 from ..ops.recurrent import BOTH_WAYS, LSTM, LstmSlot, one_way
@@ -284,7 +284,7 @@ def _is_open(tensor: Tensor) -> bool:
     return any(d < 0 for d in tensor.shape_signature or tensor.shape)
 
 
-def has_float_part(model: Model, ops: Mapping[str, OpSpec] = OPS) -> bool:
+def has_float_part(model: Model, ops: Mapping[str, OpSpec]) -> bool:
     """Whether some op that could compute in integers still computes in float."""
     for graph in model.graphs:
         for op in graph.ops:

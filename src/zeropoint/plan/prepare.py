@@ -13,7 +13,7 @@ from ..graph.edit import absorb, drop_unused, fold_into_constant, recast, remove
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..graph.sparse import fold_densify
-from ..ops import CONVERSIONS, FUSED_ACTIVATIONS, OPS, Bias, OpSpec, Trait
+from ..ops import CONVERSIONS, FUSED_ACTIVATIONS, Bias, OpSpec, Trait
 from ..ops.execution import execution_of
 from ..ops.layout import VALID
 from ..recipe import Recipe
@@ -23,7 +23,7 @@ from .plan import Packed
 from .qdq import Trained, take_trained
 
 
-def prepare(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec] = OPS) -> Trained:
+def prepare(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec]) -> Trained:
     """Edit `model` in place; return what training left in it, and how its constants were stored.
 
     Ops to which `recipe` gives different schemes are not fused.

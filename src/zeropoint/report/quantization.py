@@ -158,11 +158,11 @@ def target_lines(result: Result) -> Iterator[str]:
     if target.name == CPU.name:
         left = [s.op for plan in result.plans for s in plan.skipped if s.code == "target"]
         left += [op for plan in result.plans for op in plan.dynamic]
-        slow = sum(CPU.verdict(TypedOp.of_scheme(op, INT8)).speed == "slow" for op in left)
+        slow = sum(CPU.verdict(TypedOp.of_scheme(op, INT8, result.ops)).speed == "slow" for op in left)
         if left:
             more = f"{len(left)} more {'op' if len(left) == 1 else 'ops'}"
             yield f"{argument('target', 'integer')} would compute {more} in integers, {slow} of them on plain kernels"
-    elif target.name == INTEGER.name and (slow := len(check_model(result.model, CPU).having("slow"))):
+    elif target.name == INTEGER.name and (slow := len(check_model(result.model, CPU, result.ops).having("slow"))):
         better = argument("target", "cpu")
         runs = "1 of its ops runs" if slow == 1 else f"{slow} of its ops run"
         yield f"on phones and desktops {runs} on plain kernels; {better} leaves such ops float"

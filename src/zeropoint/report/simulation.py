@@ -22,7 +22,7 @@ SHOWN_PRODUCTS = 12
 def print_trace(trace: Trace, console: Console) -> None:
     """Print every op, with the integers in its first output."""
     printer, rows = Printer(console), list(trace.integers())
-    on_floats = [op for op in trace.entry.graph.ops if execution_of(op) == "hybrid"]
+    on_floats = [op for op in trace.entry.graph.ops if execution_of(op, trace.ops) == "hybrid"]
     if on_floats:
         shown = printer.fit(trace.names[on_floats[0].outputs[0]], 60)
         rounding = "1 layer rounds" if len(on_floats) == 1 else f"{len(on_floats)} layers round"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,8 @@ from ..affine import QuantParams, round_half_away
 from ..dtypes import Array
 from ..errors import InvalidModel
 from ..graph.model import Op, Tensor
-from ..ops.spec import fused_activation
+from ..ops import OpSpec, fused_activation
+from ..ops.layout import Layout
 
 if TYPE_CHECKING:
     from .rules import Rules
@@ -39,11 +40,28 @@ class Computed:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """An op with the values of its inputs (None for absent ones), and the rules of the kernels that run it."""
+    """An op with the values of its inputs (None for absent ones), the rules of the kernels that run it, and the op
+    table."""
 
     op: Op
     values: tuple[Array | None, ...]
     rules: Rules
+    ops: Mapping[str, OpSpec]
+
+    @property
+    def spec(self) -> OpSpec | None:
+        return self.ops.get(self.op.kind)
+
+    @property
+    def layout(self) -> Layout:
+        """How the layer's weights are laid out."""
+        layout = None if self.spec is None else self.spec.layout
+        assert layout is not None
+        return layout
+
+    @property
+    def bias_slot(self) -> int | None:
+        return None if self.spec is None else self.spec.bias_slot
 
     def has(self, slot: int) -> bool:
         return slot < len(self.values) and self.values[slot] is not None

@@ -11,6 +11,7 @@ from ..dtypes import Array
 from ..errors import InvalidModel
 from ..graph.model import Graph, Op
 from ..graph.query import reachable_graphs
+from ..ops import OpSpec
 from ..ops.execution import execution_of
 
 
@@ -75,18 +76,18 @@ VARIABLES: Mapping[str, Control] = {"ASSIGN_VARIABLE": assign, "READ_VARIABLE": 
 CONTROL = {**CALLERS, **VARIABLES}
 
 
-def is_followed(op: Op) -> bool:
+def is_followed(op: Op, ops: Mapping[str, OpSpec]) -> bool:
     """Whether the calling op is simulated here: loops and branches without integers or variables are left to LiteRT."""
     if op.kind not in CALLERS:
         return op.kind in VARIABLES
     inside = (inner for graph in op.graphs() for called in (graph, *reachable_graphs(graph)) for inner in called.ops)
-    return any(inner.kind in VARIABLES or execution_of(inner) in ("integer", "hybrid") for inner in inside)
+    return any(inner.kind in VARIABLES or execution_of(inner, ops) in ("integer", "hybrid") for inner in inside)
 
 
-def followed_graphs(graph: Graph) -> list[Graph]:
+def followed_graphs(graph: Graph, ops: Mapping[str, OpSpec]) -> list[Graph]:
     """Return the graph and all graphs that are simulated because it calls them."""
     found = [graph]
     for caller in found:  # the list grows during the loop
-        called = (g for op in caller.ops if is_followed(op) for g in op.graphs())
+        called = (g for op in caller.ops if is_followed(op, ops) for g in op.graphs())
         found += dict.fromkeys(g for g in called if g not in found)
     return found

@@ -16,11 +16,11 @@ from ..affine import round_half_away
 from ..dtypes import Array, DType
 from ..fixedpoint import wrapped
 from ..graph.model import BlockScales, Op, Tensor
-from ..ops import OPS
+from ..ops import OpSpec
 from ..ops.layout import convolution_windows
 from ..ops.spec import fused_activation
 from .call import Computed, Interim, KernelCall
-from .weighted import layout_of, product
+from .weighted import product
 
 F32 = np.float32
 LOW, HIGH = -128, 127
@@ -218,10 +218,11 @@ IMAGES = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV"})
 MATRICES, DENSE = "BATCH_MATMUL", "FULLY_CONNECTED"
 
 
-def has_layer(op: Op, arithmetic: DynamicRange) -> bool:
+def has_layer(op: Op, arithmetic: DynamicRange, spec: OpSpec | None) -> bool:
     """Whether this dynamic-range layer is simulated: not with zero points of weights, nor with a fused activation that
     does more than clamp the output."""
-    weights, function = op.inputs[layout_of(op).weights], fused_activation(op)
+    layout, function = None if spec is None else spec.layout, fused_activation(op)
+    weights = None if layout is None else op.inputs[layout.weights]
     if weights is None or not (function.bounds is not None or function.name == "NONE"):
         return False
     if weights.params is None:
@@ -233,7 +234,7 @@ def has_layer(op: Op, arithmetic: DynamicRange) -> bool:
 
 def hybrid(call: KernelCall) -> Computed:
     """Simulate CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV, FULLY_CONNECTED and BATCH_MATMUL on float data."""
-    if call.tensor(layout_of(call.op).weights).params is None:
+    if call.tensor(call.layout.weights).params is None:
         return _blockwise(call)
     sums = _sums(call)
     values = _arithmetic(call).scaled[call.op.kind](sums)
@@ -287,7 +288,7 @@ def _arithmetic(call: KernelCall) -> DynamicRange:
 
 def rounded_rows(call: KernelCall) -> RoundedRows:
     """Return the layer's data quantized to 8 bits, in the shape of the data; each row has its own scale."""
-    layout, op = layout_of(call.op), call.op
+    layout, op = call.layout, call.op
     x, weights = call.value(layout.data).astype(F32), call.value(layout.weights)
     if op.kind in IMAGES:
         has_scales = op.kind != "CONV_2D" or len(set(call.params(layout.weights).scales)) > 1
@@ -309,7 +310,7 @@ def _is_pointwise(op: Op) -> bool:
 
 
 def _sums(call: KernelCall) -> Sums:
-    op, layout, rows = call.op, layout_of(call.op), rounded_rows(call)
+    op, layout, rows = call.op, call.layout, rounded_rows(call)
     weights, outputs = call.value(layout.weights).astype(np.int64), op.outputs[0]
     if op.kind == MATRICES:
         data, matrix = rows.centered, np.swapaxes(weights, -1, -2) if op.option("adjY") else weights
@@ -318,7 +319,7 @@ def _sums(call: KernelCall) -> Sums:
         data, matrix = layout.patches(op, rows.centered, rows.integers.size + outputs.size), layout.matrix(op, weights)
         matrix = matrix.swapaxes(1, 2)
         totals = product(data, matrix).transpose(1, 0, 2)
-    slot = OPS[op.kind].bias_slot
+    slot = call.bias_slot
     bias = call.value(slot).astype(F32) if slot is not None and call.has(slot) else np.zeros(1, F32)
     scales = rows.scales, rows.zero_points, call.scale(layout.weights).astype(F32)
     return Sums(wrapped(totals.reshape(outputs.shape)), *scales, bias, data, matrix, weights.shape[-1])

@@ -15,7 +15,7 @@ from ..errors import InvalidModel
 from ..graph.model import Tensor
 from ..graph.query import Uses
 from ..json_values import json_values
-from ..ops import CONVERSIONS, OPS, Activation
+from ..ops import CONVERSIONS, Activation
 from ..ops.execution import execution_of
 from ..ops.layout import pooling_windows, sliding
 from ..parallel import cached_property
@@ -24,7 +24,6 @@ from .call import Computed, KernelCall
 from .control import is_followed
 from .dynamic_range import RoundedRows, rounded_rows
 from .movement import MOVING
-from .weighted import layout_of
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -117,7 +116,7 @@ def explain_tensor(
         note = "a constant" if tensor.is_constant else "an input of the model"
     elif op in trace.elsewhere:
         note = "computed by LiteRT: this op has no integer arithmetic to show"
-    elif is_followed(op):
+    elif is_followed(op, trace.ops):
         note = "computed by the graphs that this op calls, or read from a variable"
     else:
         source = _Source(trace.call(op), trace.names, op.outputs.index(tensor))
@@ -160,7 +159,7 @@ class _Source:
 
     def __init__(self, call: KernelCall, names: dict[Tensor, str], slot: int) -> None:
         self.call, self.names, self.slot = call, names, slot
-        spec = OPS.get(call.op.kind)
+        spec = call.spec
         self.has_products = spec is not None and spec.layout is not None and call.op.kind != "BATCH_MATMUL"
 
     @cached_property
@@ -173,10 +172,10 @@ class _Source:
     def windows(self) -> tuple[Array, Array, RoundedRows | None]:
         """The positions of the data [groups, positions, k] and of the weights [groups, outputs, k] that a layer
         reads, and the quantized rows if the layer quantizes its data itself."""
-        op, layout = self.call.op, layout_of(self.call.op)
+        op, layout = self.call.op, self.call.layout
         data, weights = _places(self.call.value(layout.data)), _places(self.call.value(layout.weights))
         patches = layout.patches(op, data, data.size + op.outputs[0].size)
-        rounded = rounded_rows(self.call) if execution_of(op) == "hybrid" else None
+        rounded = rounded_rows(self.call) if execution_of(op, self.call.ops) == "hybrid" else None
         return patches, layout.matrix(op, weights), rounded
 
     def parts(self, index: tuple[int, ...]) -> dict[str, Any]:
@@ -192,7 +191,7 @@ class _Source:
         return parts
 
     def _products(self, index: tuple[int, ...]) -> Iterator[Product]:
-        call, layout = self.call, layout_of(self.call.op)
+        call, layout = self.call, self.call.layout
         patches, matrix, rounded = self.windows
         position, channel = _position(call, index)
         group, row = divmod(channel, matrix.shape[1])
@@ -219,7 +218,7 @@ def _places(values: Array) -> Array:
 
 def _elements(call: KernelCall, names: dict[Tensor, str], slot: int, index: tuple[int, ...]) -> Iterator[Element]:
     """Yield the elements read by ops that move values, work element-wise, or work on windows."""
-    spec, shape = OPS.get(call.op.kind), call.op.outputs[slot].shape
+    spec, shape = call.spec, call.op.outputs[slot].shape
     is_pointwise = call.op.kind in CONVERSIONS or (spec is not None and spec.is_pointwise)
     for k in _data_slots(call):
         places = _places(call.value(k))
@@ -237,7 +236,7 @@ def _elements(call: KernelCall, names: dict[Tensor, str], slot: int, index: tupl
 
 def _data_slots(call: KernelCall) -> list[int]:
     """Return the inputs whose values reach the output, as opposed to indices and shapes."""
-    spec = OPS.get(call.op.kind)
+    spec = call.spec
     given = [k for k in range(len(call.values)) if call.has(k)]
     return given[:1] if spec is None else [k for k in given if isinstance(spec.input_role(k), Activation)]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ..graph.model import Op
-from ..ops import CONVERSIONS
+from ..ops import CONVERSIONS, OpSpec
 from ..ops.execution import execution_of
 from ..ops.recurrent import LSTM
 from . import conversion, dynamic_range, dynamic_recurrent, elementwise, functions, normalization, pooling, recurrent
@@ -72,26 +72,27 @@ KERNELS: Mapping[str, Kernel] = {
 }
 
 
-HYBRID_KERNELS: Mapping[str, tuple[Kernel, Callable[[Op, DynamicRange], bool]]] = {
+HYBRID_KERNELS: Mapping[str, tuple[Kernel, Callable[[Op, DynamicRange, OpSpec | None], bool]]] = {
     **dict.fromkeys(dynamic_range.LITERT, (dynamic_range.hybrid, dynamic_range.has_layer)),
-    "BIDIRECTIONAL_SEQUENCE_LSTM": (dynamic_recurrent.both_ways, lambda op, _: dynamic_recurrent.has_both_ways(op)),
+    "BIDIRECTIONAL_SEQUENCE_LSTM": (dynamic_recurrent.both_ways, lambda op, *_: dynamic_recurrent.has_both_ways(op)),
     "EMBEDDING_LOOKUP": (dynamic_range.embedding_lookup, lambda *_: True),
     "SVDF": (dynamic_recurrent.svdf, lambda *_: True),
-    LSTM: (dynamic_recurrent.lstm, lambda op, _: dynamic_recurrent.has_lstm(op)),
+    LSTM: (dynamic_recurrent.lstm, lambda op, *_: dynamic_recurrent.has_lstm(op)),
 }
 """For float data with integer weights: the function that simulates the op, and whether it supports this instance."""
 
 
-def kernel_of(op: Op, rules: Rules) -> Kernel | None:
+def kernel_of(op: Op, rules: Rules, ops: Mapping[str, OpSpec]) -> Kernel | None:
     """Return the function that simulates this op; None if there is none."""
     if op.kind in CONVERSIONS:
         return KERNELS[op.kind]
-    if execution_of(op) == "hybrid":
+    execution = execution_of(op, ops)
+    if execution == "hybrid":
         if rules.dynamic is None or op.kind not in HYBRID_KERNELS:
             return None
         kernel, is_known = HYBRID_KERNELS[op.kind]
-        return kernel if is_known(op, rules.dynamic) else None
+        return kernel if is_known(op, rules.dynamic, ops.get(op.kind)) else None
     if op.kind in MOVING:
         return moved
     is_plain = op.kind != LSTM or recurrent.is_plain(op)
-    return KERNELS.get(op.kind) if execution_of(op) == "integer" and is_plain else None
+    return KERNELS.get(op.kind) if execution == "integer" and is_plain else None

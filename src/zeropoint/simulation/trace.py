@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.names import short_names
 from ..graph.query import tensor_keys, unique_names
 from ..json_values import json_values
+from ..ops import OPS, OpSpec
 from ..ops.execution import execution_of
 from ..runtime import Runner, Runtime, Session
 from ..sources.models import ModelSource, load
@@ -63,6 +64,7 @@ class Trace:
     values: dict[Tensor, Array]
     rules: Mapping[Op, Rules]
     elsewhere: frozenset[Op]
+    ops: Mapping[str, OpSpec]
     float_model: Model | None = None
 
     def __getitem__(self, name: str) -> Array:
@@ -107,7 +109,7 @@ class Trace:
     def call(self, op: Op) -> KernelCall:
         """Return an op with the values that it read."""
         inputs = tuple(None if t is None else self.value(t) for t in op.inputs)
-        return KernelCall(op, inputs, self.rules[op])
+        return KernelCall(op, inputs, self.rules[op], self.ops)
 
     def integers(self) -> Iterator[OpIntegers]:
         """Yield statistics of the first output of each op that produces integers."""
@@ -139,13 +141,14 @@ class Trace:
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """Which kernels to simulate; which signature; whether LiteRT computes integer ops without a simulation; and the
-    float model that explanations compare with."""
+    """Which kernels to simulate; which signature; whether LiteRT computes integer ops without a simulation; the float
+    model that explanations compare with; and the op table."""
 
     kernels: KernelSet = "reference"
     signature: str | None = None
     float_rest: bool = False
     float_model: Model | None = None
+    ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS)
 
     def __post_init__(self) -> None:
         if self.kernels not in KERNEL_SETS:
@@ -160,6 +163,7 @@ def simulate(
     signature: str | None = None,
     float_rest: bool = False,
     float_model: ModelSource | None = None,
+    ops: Mapping[str, OpSpec] = OPS,
 ) -> Trace:
     """Simulate a quantized model on one sample in NumPy integers: bit for bit what the runtime computes.
 
@@ -173,12 +177,14 @@ def simulate(
         signature: The signature to run, if the model has several.
         float_rest: Let LiteRT compute integer ops that cannot be simulated, instead of raising.
         float_model: The float model that the model was quantized from; explanations then also show its values.
+        ops: The op table, if not the package's own.
 
     Returns:
         A trace with the integers of every tensor; `trace.explain(tensor, index)` shows how a number was computed.
     """
     original = None if float_model is None else load(float_model)
-    found = next(simulate_all(load(model), [sample], SimulationOptions(kernels, signature, float_rest, original)), None)
+    options = SimulationOptions(kernels, signature, float_rest, original, ops)
+    found = next(simulate_all(load(model), [sample], options), None)
     if found is None:
         raise InvalidSample("the sample is an empty batch; give one row of data")
     return found
@@ -200,14 +206,16 @@ class Simulator:
 
     def __init__(self, model: Model, where: Entry, options: SimulationOptions) -> None:
         self.model, self.entry, self.options = model, where, options
-        self.graph_of = {op: graph for graph in followed_graphs(where.graph) for op in graph.ops}
-        executions = {op: execution_of(op) for op in self.graph_of if not is_followed(op)}
+        self.graph_of = {op: graph for graph in followed_graphs(where.graph, options.ops) for op in graph.ops}
+        alone = [op for op in self.graph_of if not is_followed(op, options.ops)]
+        executions = {op: execution_of(op, options.ops) for op in alone}
         if not {"integer", "hybrid"}.intersection(executions.values()):
             raise InvalidModel("no op of this model computes with integers; quantize it first (zeropoint quantize)")
         outside = {op for op, how in executions.items() if how in ("float", "other") and op.kind not in MOVING}
         graphs = dict.fromkeys(self.graph_of.values())
         self.rules = {op: rules for g in graphs for op, rules in rules_for(model, g, options.kernels).items()}
-        missing = [op for op in executions if op not in outside and kernel_of(op, self.rules[op]) is None]
+        inside = [op for op in executions if op not in outside]
+        missing = [op for op in inside if kernel_of(op, self.rules[op], options.ops) is None]
         if missing and not options.float_rest:
             kinds = ", ".join(dict.fromkeys(f"{op.label} ({executions[op]})" for op in missing))
             raise UnsupportedOp(
@@ -219,7 +227,7 @@ class Simulator:
 
     def run(self, row: Row) -> Trace:
         """Simulate one sample."""
-        known = self.rules, self.elsewhere, self.options.float_model
+        known = self.rules, self.elsewhere, self.options.ops, self.options.float_model
         trace = Trace(self.model, self.entry, self.options.kernels, row, {}, *known)
         _Sample(self, trace).call(self.entry.graph, row)
         return trace
@@ -253,14 +261,14 @@ class _Sample:
     def _made(self, op: Op) -> Sequence[Array]:
         if op in self.simulator.elsewhere:
             return self.simulator.in_litert(op, self.values)
-        if is_followed(op):
+        if is_followed(op, self.trace.ops):
             return CONTROL[op.kind](self, op, [self.trace.value(t) for t in op.inputs if t is not None])
         return compute(self.trace.call(op)).outputs
 
 
 def compute(call: KernelCall) -> Computed:
     """Return what the kernels described by the call's rules compute."""
-    kernel = kernel_of(call.op, call.rules)
+    kernel = kernel_of(call.op, call.rules, call.ops)
     assert kernel is not None
     return kernel(call)
 

@@ -143,7 +143,7 @@ def _tensor(trace: Trace, tensor: Tensor, number: int, format: str) -> dict[str,
 
 def _op(trace: Trace, op: Op, numbers: dict[Tensor, int]) -> dict[str, Any]:
     is_simulated = op not in trace.elsewhere
-    steps = compute(trace.call(op)).steps if is_simulated and not is_followed(op) else ()
+    steps = compute(trace.call(op)).steps if is_simulated and not is_followed(op, trace.ops) else ()
     fixed = [step for step in steps if step.values.ndim <= 1 and step.name.startswith(FIXED)]
     constants = {step.name: json_values(step.values.tolist()) for step in fixed}
     options = {} if op.options is None else {k: v for k, v in op.options.values.items() if not hasattr(v, "ops")}

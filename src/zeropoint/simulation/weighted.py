@@ -8,8 +8,6 @@ import numpy as np
 
 from ..dtypes import Array, DType
 from ..graph.model import Op
-from ..ops import OPS
-from ..ops.layout import Layout
 from .call import Computed, Interim, KernelCall
 from .rescaling import Rescaling, Scales
 
@@ -29,23 +27,17 @@ def product(left: Array, right: Array) -> Array:
     return np.asarray(np.matmul(left, right))
 
 
-def layout_of(op: Op) -> Layout:
-    layout = OPS[op.kind].layout
-    assert layout is not None
-    return layout
-
-
 def weighted(call: KernelCall) -> Computed:
     """Simulate CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV and FULLY_CONNECTED.
 
     output = zero point + rescale(sum over k of (x[k] - zero point) * (w[k] - zero point) + bias)
     """
-    op, layout = call.op, layout_of(call.op)
+    op, layout = call.op, call.layout
     x, weights = call.centered(layout.data), call.centered(layout.weights)
     patches = layout.patches(op, x, x.size + op.outputs[0].size)
     sums = product(patches, layout.matrix(op, weights).swapaxes(1, 2))  # [groups, positions, outputs of a group]
     sums = sums.transpose(1, 0, 2).reshape(op.outputs[0].shape)
-    slot = OPS[op.kind].bias_slot
+    slot = call.bias_slot
     bias = call.value(slot).astype(np.int64) if slot is not None and call.has(slot) else np.int64(0)
     rescale = rescaling(call, slot)
     scales = Scales(call.scale(layout.data), call.scale(layout.weights), call.output_scale)

@@ -77,7 +77,7 @@ class TypedOp:
         return cls(op, tuple(read), tuple(map(Operand.of, op.outputs)), ops.get(op.kind))
 
     @classmethod
-    def of_scheme(cls, op: Op, scheme: Scheme, ops: Mapping[str, OpSpec] = OPS) -> TypedOp:
+    def of_scheme(cls, op: Op, scheme: Scheme, ops: Mapping[str, OpSpec]) -> TypedOp:
         """Return a float op as `scheme` asks for it, before parameters are chosen."""
         spec = ops.get(op.kind)
         flow = scheme.activations or DType.FLOAT32
@@ -93,7 +93,7 @@ class TypedOp:
 
     @classmethod
     def of_plan(
-        cls, op: Op, read: Callable[[Use], Form], made: Callable[[Tensor], Form], ops: Mapping[str, OpSpec] = OPS
+        cls, op: Op, read: Callable[[Use], Form], made: Callable[[Tensor], Form], ops: Mapping[str, OpSpec]
     ) -> TypedOp:
         """Return a float op whose float operands will have these forms."""
         inputs = [

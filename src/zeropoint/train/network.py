@@ -212,7 +212,7 @@ def trainable(
                 "uint8 cannot be trained; train int8, or quantize a trained float model in the mode uint8"
             )
         made_for = without_dynamic_layers(resolve_target(target, rules, Interface(), strict=True))
-        given = (ranges or Ranges({})).resolved(source)
+        given = (ranges or Ranges({})).resolved(source, ops)
         request = Request(rules, stats, given, ops=ops, target=made_for)
         request = with_matched_rules(source, request)
         planned = plan_model(source, request)

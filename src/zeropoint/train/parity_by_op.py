@@ -13,7 +13,7 @@ from ..dtypes import Array, DType
 from ..errors import InvalidSample
 from ..graph.model import Op, Tensor
 from ..improve.pipeline import Result
-from ..ops import CONVERSIONS
+from ..ops import CONVERSIONS, OpSpec
 from ..ops.execution import execution_of
 from ..simulation.call import KernelCall
 from ..simulation.kernels import kernel_of
@@ -53,7 +53,7 @@ def op_parity(
     for row in chosen:
         forward = ForwardPass(trained.graph, trained.step, training=False)
         forward.outputs(list(row))
-        for op, gap in _gaps(graph.ops, ready, _Known(forward, partner)):
+        for op, gap in _gaps(graph.ops, ready, _Known(forward, partner, trained.blueprint.specs)):
             gaps.setdefault(op, []).append(gap)
     return tuple(OpParity(op.label, Parity.of(op.outputs[0].name, np.concatenate(gap))) for op, gap in gaps.items())
 
@@ -61,8 +61,8 @@ def op_parity(
 class _Known:
     """What tensors of the deployed model hold, according to the trained graph, or to what kernels compute from that."""
 
-    def __init__(self, forward: ForwardPass, partner: Mapping[Tensor, Tensor]) -> None:
-        self.forward, self.partner = forward, partner
+    def __init__(self, forward: ForwardPass, partner: Mapping[Tensor, Tensor], ops: Mapping[str, OpSpec]) -> None:
+        self.forward, self.partner, self.ops = forward, partner, ops
         self.made: dict[Tensor, Array] = {}
 
     def trained(self, tensor: Tensor) -> Array | None:
@@ -98,10 +98,10 @@ def _gaps(ops: list[Op], rules: Mapping[Op, Rules], known: _Known) -> Iterator[t
     for op in ops:
         inputs = [None if t is None else known.read(t) for t in op.inputs]
         is_known = all(value is not None or t is None for value, t in zip(inputs, op.inputs, strict=True))
-        if not is_known or not op.outputs or kernel_of(op, rules[op]) is None:
+        if not is_known or not op.outputs or kernel_of(op, rules[op], known.ops) is None:
             continue
-        result, made = op.outputs[0], compute(KernelCall(op, tuple(inputs), rules[op])).outputs
+        result, made = op.outputs[0], compute(KernelCall(op, tuple(inputs), rules[op], known.ops)).outputs
         known.made.update(zip(op.outputs, made, strict=True))
         found = known.trained(result)
-        if execution_of(op) == "integer" and found is not None and op.kind not in CONVERSIONS:
+        if execution_of(op, known.ops) == "integer" and found is not None and op.kind not in CONVERSIONS:
             yield op, np.abs(made[0].astype(np.int64) - found.astype(np.int64)).reshape(-1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from ..calibration import Settings
 from ..errors import ZeropointError
 from ..graph.model import Model
 from ..improve.pipeline import Result, accepted, ask_target, judged_for, quantize_with
+from ..ops import OPS, OpSpec
 from ..plan.request import Request
 from ..recipe import FLOAT, Effort, Recipe
 from ..recipe_files import plain_rules, recipe_content
@@ -65,14 +66,18 @@ class Workpiece:
     target: str
     settings: Settings
     time_limit: float | None = None
+    ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS, repr=False)
 
     @cached_property
     def loaded(self) -> Model:
         return load(self.model)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without cached measurements: other processes compute them again."""
-        return {own.name: getattr(self, own.name) for own in fields(self)}
+        """Return the state without cached measurements: other processes compute them again, with their own op table."""
+        return {own.name: getattr(self, own.name) for own in fields(self) if own.name != "ops"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, ops=OPS)
 
     @cached_property
     def _benches(self) -> dict[int, Bench]:
@@ -84,13 +89,16 @@ class Workpiece:
         known = self._benches
         if judged not in known:
             others = [bench for count, bench in known.items() if count and judged]
-            new = Bench(self.loaded, list(self.calibration), self.settings, judged=judged, holds_back=judged > 0)
-            known[judged] = others[0].judging(judged) if others else new
+            known[judged] = others[0].judging(judged) if others else self._new_bench(judged)
         return known[judged]
+
+    def _new_bench(self, judged: int) -> Bench:
+        samples, holds_back = list(self.calibration), judged > 0
+        return Bench(self.loaded, samples, self.settings, judged=judged, holds_back=holds_back, ops=self.ops)
 
     def bench(self, rows: Sequence[Row]) -> Bench:
         """Return the model with rows to run it on."""
-        return Bench(self.loaded, (), self.settings).on(rows)
+        return Bench(self.loaded, (), self.settings, ops=self.ops).on(rows)
 
     def isolation(self) -> contextlib.AbstractContextManager[None]:
         return within(self.time_limit)
@@ -113,7 +121,7 @@ class Workpiece:
         return Outcome(content, outputs, made.tool, time.perf_counter() - start)
 
     def _quantized(self, candidate: Configuration) -> Result:
-        request = Request(candidate.recipe, effort=candidate.effort, target=target_named(self.target))
+        request = Request(candidate.recipe, effort=candidate.effort, ops=self.ops, target=target_named(self.target))
         request = accepted(self.loaded, request)
         return ask_target(quantize_with(self.calibrated(judged_for(request)), request))
 
@@ -131,6 +139,7 @@ class Workpiece:
             effort=candidate.effort,
             target=self.target,
             progress=_silent,
+            ops=self.ops,
         )
         if done.training.interrupted:  # a model trained for half of the steps could not be reproduced
             raise KeyboardInterrupt

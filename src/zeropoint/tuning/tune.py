@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from ..errors import InvalidRecipe, InvalidSample, argument, shortening_names
 from ..files import PathLike
 from ..graph.model import Model
 from ..graph.names import short_names
-from ..ops import OPS
+from ..ops import OPS, OpSpec
 from ..ops.check import check_runnable
 from ..runtime import time_limit, trusting
 from ..runtime.device_tools import require_told
@@ -88,6 +88,7 @@ def tune(
     settings: Settings | None = None,
     search: SearchSettings | None = None,
     progress: Progress | None = None,
+    ops: Mapping[str, OpSpec] = OPS,
     trusted: bool = True,
 ) -> Tuned:
     """Find the smallest or fastest version of a float model within a budget.
@@ -109,6 +110,7 @@ def tune(
         settings: Settings of the calibration.
         search: How long to search, and where.
         progress: Called as the search proceeds.
+        ops: The op table, if not the package's own; only without `workers`, `on` and `store` in `search`.
         trusted: If false, the model runs in a child process, so that a damaged or hostile file cannot crash or hang
             this one.
 
@@ -123,15 +125,17 @@ def tune(
         require_told(made_for, "ram")
     if budget.max_cycles is not None:
         require_told(made_for, "cycles")
+    if ops is not OPS and (search.workers > 1 or search.on is not None or search.store is not None):
+        raise InvalidRecipe("trials with a custom op table can be neither stored nor sent to other processes")
     if search.allow_training:
         start_keras()
     where = entry(loaded)
     labels = read_labels(Path(labels)) if isinstance(labels, str | os.PathLike) else labels
     scoring = None if evaluation is None else samples_from(evaluation, where)
     with trusting(trusted), shortening_names(short_names(loaded)):
-        task = _Task(loaded, settings or Settings(), made_for.name)
+        task = _Task(loaded, settings or Settings(), made_for.name, ops)
         workpiece, scored = task.shared(samples_from(data, where), scoring, labels)
-        chosen = chosen_metric(metric, labels is not None, _has_classes(loaded), lower_is_better)
+        chosen = chosen_metric(metric, labels is not None, _has_classes(loaded, ops), lower_is_better)
         if chosen is SNR and budget.max_drop is not None:
             raise InvalidRecipe(
                 "the SNR of the float model against itself is infinite, so no drop can be measured; set a minimum "
@@ -146,8 +150,8 @@ def _target(asked: Target | str | None) -> Target:
     return CPU if asked is None else target_named(asked)
 
 
-def _has_classes(model: Model) -> bool:
-    return any(c.probabilities == "row" for c in compared_outputs(entry(model).graph, OPS))
+def _has_classes(model: Model, ops: Mapping[str, OpSpec]) -> bool:
+    return any(c.probabilities == "row" for c in compared_outputs(entry(model).graph, ops))
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,7 @@ class _Task:
     model: Model
     settings: Settings
     target: str
+    ops: Mapping[str, OpSpec]
 
     def shared(self, data: Samples, evaluation: Samples | None, labels: Any) -> tuple[Workpiece, EvaluationSet]:
         """Return what trials need, still without rows, and the evaluation samples."""
@@ -174,7 +179,7 @@ class _Task:
             labels = None if labels is None else labels[used:]
         if not calibration:
             raise InvalidSample("no samples were given to calibrate on")
-        limited = Workpiece(to_bytes(self.model), calibration, (), self.target, settings, time_limit())
+        limited = Workpiece(to_bytes(self.model), calibration, (), self.target, settings, time_limit(), self.ops)
         return limited, evaluation_set(found, labels)
 
 
