@@ -24,6 +24,7 @@ from zeropoint.streams import quiet_stderr
 from zeropoint.tflite import load, save
 
 from . import build
+from .calibration.test_state import streaming_net
 from .test_cli import refused
 
 
@@ -83,6 +84,19 @@ def test_what_samples_are_for_without_ranges_is_said(quantize, home):
     assert "This mode has no ranges of activations" in out
     out, _ = quantize("--mode", "float16", "--data", home / "data.npz", output="half.tflite")
     assert "the samples: the verdict is about them" in out
+
+
+def test_that_samples_were_one_sequence_is_said_once(run, tmp_path):
+    model, samples = streaming_net()
+    save(model, tmp_path / "model.tflite")
+    np.save(tmp_path / "data.npy", np.concatenate(samples))
+    line = ("quantize", tmp_path / "model.tflite", "--data", tmp_path / "data.npy", "-o", tmp_path / "out.tflite")
+    code, out, _ = run(*line)
+    assert code == 0
+    assert out.count("the samples were run as one sequence") == 1
+    code, out, _ = run(*line, "--overwrite", "--json")
+    assert code == 0
+    assert out.count("the samples were run as one sequence") == 1
 
 
 def test_percentiles_and_decays_are_options(quantize, home, run):

@@ -175,6 +175,13 @@ def test_rows_of_a_table_have_scales_of_their_own() -> None:
     assert (np.abs(got - wanted).max(axis=1) <= 0.51 / 127 * np.abs(wanted).max(axis=1)).all()
 
 
+def test_a_rule_for_lookups_holds_to_the_end() -> None:
+    """Turned into another kind of op, it would no longer match."""
+    result = zeropoint.quantize(lookup(7), recipe=Recipe((Rule(FLOAT), Rule(DYNAMIC, ops="GATHER"))))
+    assert not result.warnings
+    assert not constants(result.model.main, DType.FLOAT32)
+
+
 def test_a_table_read_in_another_way_is_converted_behind() -> None:
     model = lookup(2, 3)
     result = zeropoint.quantize(model, "dynamic")

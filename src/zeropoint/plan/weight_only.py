@@ -31,11 +31,13 @@ HALF_LOSS = 2.0**-8
 def gathers_to_lookups(model: Model, recipe: Recipe) -> None:
     """Replace GATHER of constant rows by EMBEDDING_LOOKUP, which takes integers with a scale for each row.
 
-    GATHER returns the integers it finds, so its table can have only one scale, and a conversion has to follow.
+    GATHER returns the integers it finds, so its table can have only one scale, and a conversion has to follow. It stays
+    if a rule asks for this kind of op: that would not match any more.
     """
     for graph in model.graphs:
         for op in graph.ops:
-            if op.kind == "GATHER" and recipe.scheme(op).label == "dynamic" and _picks_rows(op):
+            is_lookup = op.kind == "GATHER" and recipe.scheme(op).label == "dynamic" and _picks_rows(op)
+            if is_lookup and recipe.rule(op) == recipe.rule(replace(op, kind="EMBEDDING_LOOKUP")):
                 recast(graph, op, "EMBEDDING_LOOKUP", [Use(op, 1).tensor, Use(op, 0).tensor], None)
 
 

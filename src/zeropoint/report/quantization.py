@@ -73,7 +73,9 @@ def result_json(result: Result, saved: SavedAs) -> dict[str, Any]:
 
 
 def _sample_notes(result: Result) -> tuple[str, ...]:
-    return () if result.stats is None else result.stats.notes
+    """Return what calibration says about the samples, unless the result says the same."""
+    told = {*result.notes, *result.warnings}
+    return () if result.stats is None else tuple(note for note in result.stats.notes if note not in told)
 
 
 def print_result(result: Result, saved: SavedAs, console: Console) -> None:

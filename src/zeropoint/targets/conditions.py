@@ -306,8 +306,7 @@ class Values(Condition):
         return f"{self.name}s have to be {self.least:g}{'' if self.most == self.least else ' or more'}"
 
     def broken(self, op: TypedOp) -> str | None:
-        operand = op.input(self.slot)
-        data = None if operand is None else operand.data
+        data = op.constant(self.slot)
         if data is None or not data.size or (data.min() >= self.least and data.max() <= self.most):
             return None
         return f"has the {self.name} {next(v for v in data.ravel() if not self.least <= v <= self.most):g}"
@@ -338,8 +337,7 @@ class ZeroOperand(Condition):
         return f"do its {self.name} in a separate op before it"
 
     def broken(self, op: TypedOp) -> str | None:
-        operand = op.input(self.slot)
-        values = None if operand is None else operand.data
+        values = op.constant(self.slot)
         return None if values is not None and not values.any() else f"has a {self.name}"
 
 

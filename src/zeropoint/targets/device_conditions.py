@@ -68,8 +68,7 @@ class BiasBelow(Condition):
     remedy = "make the weights of that channel coarser"
 
     def broken(self, op: TypedOp) -> str | None:
-        bias = op.input(self.slot)
-        values = None if bias is None else bias.data
+        bias, values = op.input(self.slot), op.constant(self.slot)
         if bias is None or values is None or not values.size:
             return None
         if values.dtype.kind == "f":  # planned: real values and parameters, not integers yet
@@ -148,8 +147,7 @@ class AlongAxes(Condition):
     remedy = "transpose its input"
 
     def broken(self, op: TypedOp) -> str | None:
-        source, axes = op.input(0), op.input(self.slot)
-        values = None if axes is None else axes.data
+        source, values = op.input(0), op.constant(self.slot)
         if source is None or values is None:
             return None
         rank = len(source.shape)

@@ -34,8 +34,7 @@ class UnitStrides(Condition):
     remedy = "slice without steps"
 
     def broken(self, op: TypedOp) -> str | None:
-        strides = op.input(3)
-        values = None if strides is None else strides.data
+        values = op.constant(3)
         return None if values is not None and (values == 1).all() else "slices in steps"
 
 

@@ -42,8 +42,7 @@ class MeanFits(Condition):
     remedy = "average in two steps, or transpose"
 
     def broken(self, op: TypedOp) -> str | None:
-        source, axes = op.input(0), op.input(1)
-        values = None if axes is None else axes.data
+        source, values = op.input(0), op.constant(1)
         if source is None or values is None:
             return None
         rank = len(source.shape)
@@ -61,8 +60,7 @@ class ForwardSlices(Condition):
     remedy = "slice without steps"
 
     def broken(self, op: TypedOp) -> str | None:
-        strides, source = op.input(3), op.input(0)
-        values = None if strides is None else strides.data
+        source, values = op.input(0), op.constant(3)
         if values is None or source is None:
             return None
         if (values < 0).any():
@@ -80,8 +78,7 @@ class LastAxisUpTo(Condition):
     remedy = "transpose its input"
 
     def broken(self, op: TypedOp) -> str | None:
-        source, axes = op.input(0), op.input(1)
-        values = None if axes is None else axes.data
+        source, values = op.input(0), op.constant(1)
         if source is None or values is None:
             return None
         rank = len(source.shape)

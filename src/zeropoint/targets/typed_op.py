@@ -146,6 +146,11 @@ class TypedOp:
     def input(self, slot: int) -> Operand | None:
         return self.inputs[slot] if slot < len(self.inputs) else None
 
+    def constant(self, slot: int) -> Array | None:
+        """Return the values of the input at `slot`, if it is constant."""
+        operand = self.input(slot)
+        return None if operand is None else operand.data
+
     @property
     def fused(self) -> str:
         """The fused activation function: NONE, RELU, ..."""
