@@ -20,7 +20,7 @@ from zeropoint.improve.float_islands import MOST_WORK, FloatShare, Harms, find_i
 from zeropoint.improve.island_steps import FoundIsland, with_smallest_weights
 from zeropoint.improve.pipeline import quantize_on, run
 from zeropoint.improve.steps import clipped_outliers
-from zeropoint.plan.planner import prepare_model
+from zeropoint.plan.prepared import prepare_model
 from zeropoint.plan.request import Island, Request
 from zeropoint.recipe import DYNAMIC, FLOAT, FLOAT16, WEIGHTS, preset
 from zeropoint.recipe_files import recipe_from

@@ -18,7 +18,8 @@ from zeropoint.improve.gptq import refitted
 from zeropoint.improve.layer_inputs import Pair
 from zeropoint.improve.range_choice import RangeTrials, affordable_samples
 from zeropoint.ops import OPS
-from zeropoint.plan.planner import plan_model, prepare_model, solved_ranges
+from zeropoint.plan.planner import plan_model, solved_ranges
+from zeropoint.plan.prepared import prepare_model
 from zeropoint.plan.request import Request
 from zeropoint.recipe import preset
 from zeropoint.runtime import Session

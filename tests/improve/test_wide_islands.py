@@ -15,7 +15,8 @@ from zeropoint.graph.query import Uses
 from zeropoint.improve.integer_norms import rewrite_norms
 from zeropoint.improve.pipeline import quantize_on
 from zeropoint.improve.smoothquant import SIDES, boundaries, smoothed
-from zeropoint.plan.planner import plan_model, prepare_model
+from zeropoint.plan.planner import plan_model
+from zeropoint.plan.prepared import prepare_model
 from zeropoint.plan.request import Island, Request
 from zeropoint.recipe import INT16X8, preset
 from zeropoint.targets import CPU, INTEGER

@@ -17,7 +17,7 @@ from zeropoint.graph.edit import copy_model
 from zeropoint.ops import REWRITTEN
 from zeropoint.plan.called import COMPOSITE
 from zeropoint.plan.decompose import DECOMPOSED, TRANSPOSED_WITH_BIAS
-from zeropoint.plan.planner import prepare_model
+from zeropoint.plan.prepared import prepare_model
 from zeropoint.plan.request import Request
 from zeropoint.recipe import preset
 from zeropoint.runtime import Session

@@ -17,8 +17,9 @@ from ..dtypes import Array
 from ..errors import call
 from ..graph.model import Model
 from ..sources.ports import Row
-from .bench import JUDGED, Bench, Loaded
+from .bench import JUDGED, Bench
 from .errors import Compared, ErrorSum, Reference, compared_outputs, decibels, references, snr_text, where_measured
+from .loaded import Loaded
 
 Level = Literal["good", "doubtful", "broken", "unknown"]
 

@@ -199,7 +199,7 @@ def quantize(
         --keep-float SOFTMAX
     """
     from ..improve.pipeline import run_without_data
-    from ..plan.planner import require_float_part, with_matched_rules
+    from ..plan.prepared import require_float_part, with_matched_rules
     from ..report.quantization import SavedAs, print_plans, print_verdict
     from ..sources.models import size_of
 

@@ -29,7 +29,7 @@ from ..improve.steps import TRIED
 from ..ops import OPS, OpSpec, Weight
 from ..ops.execution import execution_of, macs_of
 from ..parallel import cached_property
-from ..plan.planner import Prepared, prepare_model
+from ..plan.prepared import Prepared, prepare_model
 from ..plan.request import RangeChoice, Request
 from ..recipe import PRESETS, Effort, Recipe, Rule, preset
 from ..recipe_files import plain_rules

@@ -18,7 +18,8 @@ from ..graph.model import Buffer, Tensor
 from ..graph.query import Use
 from ..plan.derive import derive
 from ..plan.plan import Form, Plan, Planned, form_type
-from ..plan.planner import Prepared, plan_model, ranges_of
+from ..plan.planner import plan_model
+from ..plan.prepared import Prepared, ranges_of
 from ..plan.request import Request
 from ..plan.rewrite import Encoder, rounded
 from ..plan.tensor_ranges import TensorRanges

@@ -13,7 +13,7 @@ from ..display import counted
 from ..graph.model import Model, Op
 from ..parallel import cached_property
 from ..plan.plan import Planned
-from ..plan.planner import Prepared
+from ..plan.prepared import Prepared
 from ..plan.request import Island, Request
 from ..plan.rewrite import Encoder, build
 from ..recipe import Effort

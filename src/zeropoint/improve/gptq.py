@@ -21,8 +21,8 @@ from itertools import pairwise
 import numpy as np
 
 from ..affine import QuantParams, round_half_away
-from ..bench.bench import PARTS
 from ..bench.errors import real
+from ..bench.loaded import PARTS
 from ..calibration.collect import Progress
 from ..dtypes import Array
 from ..graph.edit import copy_model

@@ -23,7 +23,7 @@ from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
 from ..ops import fused_activation
 from ..plan.new_ops import NewOps
-from ..plan.planner import Prepared, ranges_of
+from ..plan.prepared import Prepared, ranges_of
 from ..plan.request import Request
 from ..sources.ports import entry_graphs
 from ..tflite.schema import default_options

@@ -8,7 +8,8 @@ from dataclasses import replace
 from ..bench.latency import TimingOptions, benchmark, sample_for
 from ..errors import InvalidRecipe, ZeropointError, argument
 from ..graph.model import Model
-from ..plan.planner import plan_model, prepare_model
+from ..plan.planner import plan_model
+from ..plan.prepared import prepare_model
 from ..plan.request import Interface, Request
 from ..plan.rewrite import build
 from ..recipe import Recipe, Rule

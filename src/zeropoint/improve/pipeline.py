@@ -30,7 +30,7 @@ from ..parallel import cached_property
 from ..plan.fit import placed
 from ..plan.match import TargetAnswers
 from ..plan.plan import Form, Plan, Planned, Repair, Skipped
-from ..plan.planner import prepare_model, require_float_part, with_matched_rules
+from ..plan.prepared import prepare_model, require_float_part, with_matched_rules
 from ..plan.request import FALLBACK, Interface, Request
 from ..plan.rewrite import Encoder, build
 from ..plan.saved import save_plan

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..affine import QuantParams
-from ..bench.bench import Bench, Loaded
+from ..bench.bench import Bench
 from ..bench.errors import JudgedError
+from ..bench.loaded import Loaded
 from ..calibration import Method
 from ..calibration.collect import Progress
 from ..dtypes import DType

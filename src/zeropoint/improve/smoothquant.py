@@ -24,7 +24,7 @@ from ..graph.query import Use, Uses
 from ..ops import OpSpec, fused_activation
 from ..ops.layout import Layout
 from ..plan.plan import Plan
-from ..plan.planner import Prepared
+from ..plan.prepared import Prepared
 from ..plan.request import Island, Request
 from ..plan.weights import bias_use
 from ..recipe import INT16X8

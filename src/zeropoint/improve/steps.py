@@ -18,7 +18,8 @@ from ..calibration.collect import remeasure
 from ..calibration.range_methods import Bounds
 from ..graph.model import Model, Op
 from ..graph.query import fingerprint
-from ..plan.planner import Prepared, solved_ranges
+from ..plan.planner import solved_ranges
+from ..plan.prepared import Prepared
 from ..recipe import Effort, Scheme
 from ..targets import OpVerdict
 from ..tflite.provenance import Provenance, provenance, recorded

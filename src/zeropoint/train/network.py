@@ -17,8 +17,8 @@ from ..graph.query import Uses
 from ..improve.pipeline import plan as plan_model
 from ..ops import OPS, OpSpec, Probabilities
 from ..plan.plan import Plan, Planned
-from ..plan.planner import with_matched_rules
 from ..plan.prepare import prepare
+from ..plan.prepared import with_matched_rules
 from ..plan.request import Interface, Request, WeightOptions, resolve_recipe, resolve_target
 from ..recipe import FLOAT, Recipe, Rule
 from ..sources.data import DataSource, samples_from

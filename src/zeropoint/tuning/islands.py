@@ -10,7 +10,8 @@ from ..bench.bench import Bench
 from ..calibration import Stats
 from ..graph.model import Op
 from ..ops.execution import macs_of
-from ..plan.planner import plan_model, prepare_model
+from ..plan.planner import plan_model
+from ..plan.prepared import prepare_model
 from ..plan.request import Request
 from ..plan.rewrite import build
 from ..recipe import INT8, Recipe, Rule, Scheme

@@ -27,7 +27,8 @@ from ..improve.pipeline import accepted, judged_for, quantize_with
 from ..ops import KernelSpec
 from ..ops.execution import macs_of
 from ..plan.plan import Constants, Packed, Plan, Planned, form_type
-from ..plan.planner import plan_model, prepare_model
+from ..plan.planner import plan_model
+from ..plan.prepared import prepare_model
 from ..plan.request import Request
 from ..plan.rewrite import build
 from ..recipe import FLOAT16, Recipe, Rule, Scheme

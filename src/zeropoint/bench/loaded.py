@@ -1,0 +1,127 @@
+"""A version of a model, loaded for comparison with the float model on the samples of a bench."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, TypeVar
+
+from ..dtypes import Array
+from ..graph.model import Model, Tensor
+from ..graph.query import activation_bytes
+from ..ops.execution import macs_of
+from ..parallel import in_parallel, side_by_side
+from ..runtime.runner import Runner
+from ..sources.ports import Row, entry
+from .alignment import input_order
+from .errors import Compared, ErrorSum, encoded, real, total_powers
+
+if TYPE_CHECKING:
+    from .bench import Bench
+
+SHORT = 2e9
+"""Multiply-accumulates below which loading the model once more, for another thread, takes longer than it saves."""
+
+PARTS = 2
+"""Number of parts the samples are split into, independent of the number of cores, so that sums are reproducible."""
+
+NumberedRow = tuple[int, Row]
+Found = TypeVar("Found")
+
+
+class Loaded:
+    """A version of the model, loaded for comparison with the float model.
+
+    Its inputs may be integers, in another order, or more than those of the float model. A file from elsewhere must be
+    checked first.
+    """
+
+    def __init__(self, bench: Bench, model: Model, compared: Sequence[Compared] | None = None) -> None:
+        where = entry(model)
+        self._bench, self._compared = bench, tuple(bench.compared if compared is None else compared)
+        self._inputs = where.graph.inputs
+        self._order = input_order(bench.entry, where)
+        self._tensors: list[Tensor] = [c.tensor(where.graph) for c in self._compared]
+        runner = Runner.exposing(model, where.graph, self._tensors, checked=True)
+        self._runners = [runner.keeping_state(bench.in_sequence)]
+        self._macs = sum(macs_of(op, bench.ops) for op in where.graph.ops)
+        self._has_room = side_by_side(activation_bytes(bench.entry.graph)) > 1
+
+    def asking(self, compared: Sequence[Compared]) -> Loaded:
+        """Return the same version, computing only some of its values."""
+        other = copy(self)
+        other._tensors = [self._tensors[self._compared.index(one)] for one in compared]
+        other._compared = tuple(compared)
+        return other
+
+    def values(self, given: Sequence[Row]) -> list[list[Array]]:
+        """Return the compared values of each sample."""
+        return self.each(given, lambda _, values: values)
+
+    def each(self, given: Sequence[Row], job: Callable[[int, list[Array]], Found]) -> list[Found]:
+        """Return the results of `job` for each sample, called with its position and its compared values."""
+
+        def part(runner: Runner, own: Sequence[NumberedRow]) -> list[Found]:
+            return [job(place, values) for place, values in self._runs(runner, own)]
+
+        return [found for one in self._in_parts(part, list(enumerate(given))) for found in one]
+
+    def errors(
+        self, places: Sequence[int], extra: Sequence[Array] = (), most: float = math.inf
+    ) -> list[list[ErrorSum]]:
+        """Return the error of each compared value, by sample at these places; `extra` is fed to additional inputs.
+
+        Runs stop as soon as the relative error is certain to exceed `most`.
+        """
+        bench, wanted_places = self._bench, frozenset(places)
+        end = max(places, default=-1) + 1
+        exact = bench.references(end)  # computed before several threads need it
+        powers = total_powers([exact[place] for place in places])
+
+        def part(runner: Runner, own: Sequence[NumberedRow]) -> list[list[ErrorSum]]:
+            found, left = [], most * len(powers)
+            for place, values in self._runs(runner, own, extra):
+                if place not in wanted_places:
+                    continue
+                sums = [ErrorSum() for _ in self._compared]
+                for total, wanted, value in zip(sums, exact[place], values, strict=True):
+                    wanted.compare(value, total)
+                found.append(sums)
+                left -= sum(one.error / power for one, power in zip(sums, powers, strict=True))
+                if left < 0:
+                    break
+            return found
+
+        rows, run = (
+            bench.rows,
+            range(end) if bench.in_sequence else places,
+        )  # a sequence has to be run from its start
+        return [sums for found in self._in_parts(part, [(k, rows[k]) for k in run]) for sums in found]
+
+    def _in_parts(
+        self, job: Callable[[Runner, Sequence[NumberedRow]], Found], given: Sequence[NumberedRow]
+    ) -> list[Found]:
+        """Return the results of `job` on parts of the samples, each with its own runner if memory allows; a sequence is
+        not split."""
+        parts = [given]
+        if len(given) * self._macs >= SHORT and not self._bench.in_sequence:
+            half = -(-len(given) // PARTS)
+            parts = [given[k : k + half] for k in range(0, len(given), half)]
+        if not self._has_room:
+            return [job(self._runners[0], part) for part in parts]
+        if len(parts) > len(self._runners):
+            self._runners += [self._runners[0].another() for _ in parts[len(self._runners) :]]
+        return in_parallel(lambda k: job(self._runners[k], parts[k]), range(len(parts)))
+
+    def _runs(
+        self, runner: Runner, own: Sequence[NumberedRow], extra: Sequence[Array] = ()
+    ) -> Iterator[tuple[int, list[Array]]]:
+        """Yield the position of each sample, with its compared values."""
+        runner.restart()
+        for place, row in own:
+            ordered = (*(row[k] for k in self._order), *extra)
+            runner.begin()
+            runner.invoke([encoded(values, tensor) for values, tensor in zip(ordered, self._inputs, strict=True)])
+            found = zip(self._compared, self._tensors, runner.read(self._tensors), strict=True)
+            yield place, [compared.judged(real(values, tensor)) for compared, tensor, values in found]
