@@ -1,5 +1,6 @@
 """`quantize` with data at standard effort, against an earlier state of this source: processor time in all and after
-calibration, and peak memory beside that of a process which imports as much and runs the float model once.
+calibration, and peak memory beside that of a process which imports as much and runs the float model once, and of one
+that imports NumPy and LiteRT alone: no source can take less than these.
 
 `git worktree add --detach OLD COMMIT; python -m benchmarks.history OLD/src [--zoo ../shared/zoo] [--only TASK ...]`
 """
@@ -27,6 +28,13 @@ from .zoo import load_zoo
 MEASURED = ("kws_dscnn", "resnet8_cifar10", "vww_mobilenetv1")
 CALLERS = ("zeropoint.bench.bench", "zeropoint.quantize.search")
 """Modules that have `calibrate` called within `quantize`: of now, and of the first states of this source."""
+
+
+BARE = (
+    "import numpy, ai_edge_litert.interpreter; status = open('/proc/self/status').read(); "
+    "print(int(status.split('VmHWM:')[1].split()[0]) << 10)"
+)
+"""Prints the peak of a process that only imports what quantizing and running a model needs."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +127,9 @@ def compare(old: Job, new: Job, rounds: int) -> None:
     peaks = [(job.run("memory", 1), job.run("memory", 0)) for job in (old, new)]
     above = [most - floor for most, floor in peaks]
     rows.append(("peak memory", *(f"{most / 1e6:.0f} MB" for most, _ in peaks), f"{peaks[1][0] / peaks[0][0]:.2f}", ""))
+    bare = int(subprocess.run([sys.executable, "-c", BARE], capture_output=True, check=True, text=True).stdout)
+    for what, least in (("samples and the float model's run", peaks[1][1]), ("NumPy and LiteRT", bare)):
+        rows.append((f"of which {what} alone", "", f"{least / 1e6:.0f} MB", f"{least / peaks[0][0]:.2f} of before", ""))
     rows.append(
         ("above the float model's run", *(f"{a / 1e6:.0f} MB" for a in above), f"{above[1] / above[0]:.2f}", "")
     )
