@@ -89,8 +89,9 @@ def unexplained_float_ops(result: Result) -> set[str]:
 
 
 def is_copy(op: Op) -> bool:
-    """Whether `plan.in_place` put it there: such an op computes nothing."""
-    return op.kind == "CONCATENATION" and len(op.inputs) == 1 and op.name.endswith("/copy")
+    """Whether `plan.in_place` or `plan.shared_transposes` put it there: such an op computes nothing new."""
+    is_copy = op.kind == "TRANSPOSE" or (op.kind == "CONCATENATION" and len(op.inputs) == 1)
+    return is_copy and op.name.endswith("/copy")
 
 
 def entry_graphs(model: Model) -> list[Graph]:

@@ -23,6 +23,7 @@ from .in_place import copy_overwritten
 from .lstm import lstm_intermediates
 from .match import reads_only_shape
 from .plan import Form, Plan, Planned, form_type
+from .shared_transposes import part_shared_transposes
 
 
 def held_bytes(elements: int, form: Form) -> int:
@@ -121,6 +122,7 @@ def build(planned: Planned, ops: Mapping[str, OpSpec], encoder: Encoder | None =
             rewrite(plan.on(made.graphs[plan.index]), ops, encoder)
     for graph in made.graphs:
         copy_overwritten(graph, ops)
+        part_shared_transposes(graph)
     made.metadata = restated(planned.model, made)
     return made
 
