@@ -193,7 +193,7 @@ def test_layers_are_not_measured_for_trials_that_will_not_be_made(digits, limit,
     known = len([t for t in smallest.trials if not t.candidate.path])
     given = limit if "seconds" in limit else {"trials": known}
     tuned = found(digits, search=SearchSettings(store=store, **given))
-    assert any(line.startswith("stopped: ") for line in tuned.lines)
+    assert any(line.startswith("stopped after ") for line in tuned.lines)
 
 
 def test_time_and_trials_are_limits(digits):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import __version__
+from ..display import counted
 from ..errors import InvalidRecipe, printable
 from ..parallel import cached_property
 from ..targets import target_named
@@ -125,8 +126,8 @@ class Search:
             taken = list(proposed)[:room]
             found = self._batch(taken, executor)
             if not room or len(taken) < len(proposed):
-                over = f"{limits.seconds:g} seconds are over" if late else f"{limits.trials} trials are made"
-                self.say(f"stopped: {over}")
+                spent = f"{limits.seconds:g} seconds" if late else counted(limits.trials, "trial")
+                self.say(f"stopped after {spent}")
                 return
             try:
                 proposed = tree.send(found)
