@@ -190,6 +190,20 @@ def test_layers_of_an_island_hold_8_bits_where_no_fast_kernel_takes_fewer():
     assert [t.dtype for t in conv.inputs[:2]] == [DType.FLOAT32, DType.INT8]
 
 
+def test_tables_of_an_island_hold_8_bits_although_no_kernel_takes_them_beside_floats():
+    """The word vectors of a transformer were float32 then: its int8 file was half as large again as needed."""
+    net = Net()
+    indices = net.input(4, dtype=DType.INT32)
+    rows = net("GATHER", [normal(64, 32), indices], shape=(4, 32), name="rows")
+    model = net.model(net.dense(rows, normal(8, 32), name="out"))
+    samples = [(np.array([k, 9, 63, 2 * k], np.int32),) for k in range(8)]
+    request = Request(preset("int8"), calibrate(model, samples), target=CPU)
+    result = run(model, replace(request, islands={"rows": Island(DYNAMIC, "to see")}))
+    gather = next(op for op in result.model.main.ops if op.kind == "GATHER")
+    unpack = next(op for op in result.model.main.ops if gather.inputs[0] in op.outputs)
+    assert (unpack.kind, unpack.inputs[0].dtype, gather.outputs[0].dtype) == ("DEQUANTIZE", DType.INT8, DType.FLOAT32)
+
+
 @pytest.mark.parametrize(("lost", "tried"), [(1.0, [DYNAMIC]), (5.0, [DYNAMIC, WEIGHTS])])
 def test_larger_weights_are_only_tried_if_small_ones_lose_much_of_the_gain(lost, tried):
     model = fragile_model()

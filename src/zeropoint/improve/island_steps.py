@@ -88,9 +88,10 @@ def with_smallest_weights(
 ) -> tuple[Candidate, float]:
     """Return the candidate whose island has weights as small as they can be without losing much of the gain, and its
     gain in dB over `before`; it need not be more than `enough`."""
-    has_layers = any(macs_of(op, best.request.ops) for op in island.ops)
+    ops = best.request.ops
+    has_weights = any(macs_of(op, ops) or _holds_weights(op, ops) for op in island.ops)
     tried: list[tuple[Candidate, float]] = []
-    for scheme in ISLANDS if has_layers else (FLOAT,):
+    for scheme in ISLANDS if has_weights else (FLOAT,):
         candidate = best.with_islands(island.ops, Island(scheme, island.why))
         gain = decibels(samples.error(candidate.model())) - before
         tried.append((candidate, gain))
@@ -202,10 +203,12 @@ def _work(candidate: Candidate) -> dict[Op, int]:
     """
     plan, ops = candidate.planned.plans[0], candidate.request.ops
     work = {op: macs_of(op, ops) for op in plan.graph.ops if op in plan.schemes}
-    tables = {op for op in work if not work[op] and any(_holds_weights(op, k, ops) for k in range(len(op.inputs)))}
+    tables = {op for op in work if not work[op] and _holds_weights(op, ops)}
     return {op: 0 if op.inputs[0] in op.inputs[1:] else macs for op, macs in work.items() if op not in tables}
 
 
-def _holds_weights(op: Op, slot: int, ops: Mapping[str, OpSpec]) -> bool:
-    tensor = op.inputs[slot]
-    return tensor is not None and tensor.data is not None and ops[op.kind].held(slot) is not None
+def _holds_weights(op: Op, ops: Mapping[str, OpSpec]) -> bool:
+    """Whether it reads a constant that can be stored in fewer bits: the weights of a layer, or a table of vectors."""
+    spec = ops.get(op.kind)
+    held = () if spec is None else (t for k, t in enumerate(op.inputs) if spec.held(k) is not None)
+    return any(t is not None and t.data is not None for t in held)

@@ -105,8 +105,9 @@ class Matcher:
         return self.answers.with_kernel(op, asked) if scheme.activations is not asked.activations else None
 
     def island_weights(self, op: Op) -> Scheme | None:
-        """Return how a layer of a float island stores its weights, if not in float32: dequantized before use, or as
-        integers for a kernel that quantizes the activations at run time, if the target runs that fast."""
+        """Return how an op of a float island stores its weights, if not in float32: dequantized before use, or as
+        integers for a kernel that quantizes the activations at run time, if there is one and the target runs it
+        fast."""
         island, spec = self.island(op), self.ops.get(op.kind)
         if island is None or spec is None or island.scheme.activations is not None or island.scheme.weights is None:
             return None
@@ -116,7 +117,9 @@ class Matcher:
         held = [t for k, t in enumerate(op.inputs) if t is not None and spec.held(k) is not None]
         if any(t.data is None for t in held) or sum(t.size for t in held) < scheme.min_elements:
             return None
-        return scheme if scheme.unpacked else self._fast_on_floats(op, scheme)
+        if scheme.unpacked or not spec.hybrid:  # such as GATHER, whose table would be four times as large in float
+            return replace(scheme, unpacked=True)
+        return self._fast_on_floats(op, scheme)
 
     def _fast_on_floats(self, op: Op, scheme: Scheme) -> Scheme | None:
         """Return the scheme with the narrowest weights that the target runs fast between floats.
