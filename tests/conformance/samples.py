@@ -411,6 +411,7 @@ SAMPLES: tuple[Sample, ...] = (
     sample("BATCH_MATMUL", "left_transposed", x(2, 4, 3), x(2, 4, 5), adjX=True),
     sample("BATCH_MATMUL", "right_transposed", x(2, 3, 4), x(2, 5, 4), adjY=True),
     sample("BATCH_MATMUL", "broadcast", x(2, 3, 3, 4), x(1, 3, 4, 5)),
+    sample("BATCH_MATMUL", "broadcast_transposed", x(2, 3, 5, 4), x(2, 1, 6, 4), adjY=True),
     sample("BATCH_MATMUL", "constant", x(2, 3, 4), w(2, 4, 5)),
     sample("BATCH_MATMUL", "constant_transposed", x(2, 3, 4), w(5, 4, low=0), adjY=True),
     sample("BATCH_MATMUL", "constant_first", w(2, 3, 4), x(2, 4, 5)),

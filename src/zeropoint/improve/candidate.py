@@ -34,10 +34,11 @@ def no_progress(what: str, parts: int) -> Progress:  # noqa: ARG001 - one signat
 class Candidate:
     """One way to quantize: a float model that computes the same as the original, and a request with its ranges.
 
-    `equalized` counts tensors whose channels were scaled, `smoothed` those that a 16-bit product scales; `refined` is a
-    plan with weights that compensate for each other's rounding, or that were `learned` in this many blocks; it `refits`
-    if they are fitted to what the layers before produce. `refiner` would round them for all samples, if only some were
-    used. `widening` says which have 8 bits although fewer are requested.
+    `equalized` counts tensors whose channels were scaled, `smoothed` those that a 16-bit product scales, `gated` layers
+    whose weights a gate multiplies. `refined` is a plan with weights that compensate for each other's rounding, or that
+    were `learned` in this many blocks; it `refits` if they are fitted to what the layers before produce. `refiner`
+    would round them for all samples, if only some were used. `widening` says which have 8 bits although fewer are
+    requested.
     """
 
     prepared: Prepared
@@ -49,6 +50,7 @@ class Candidate:
     learned: int = 0
     refits: bool = True
     refiner: Refiner | None = None
+    gated: int = 0
 
     @cached_property
     def planned(self) -> Planned:
@@ -85,6 +87,7 @@ class Candidate:
         text += f", {counted(left, 'op')} left float" if left else ""
         text += f", {counted(wide, 'op')} with 16 bits" if wide else ""
         text += f", {counted(self.smoothed, 'tensor')} smoothed" if self.smoothed else ""
+        text += f", gates in the weights of {counted(self.gated, 'layer')}" if self.gated else ""
         return text if self.refined is None else f"{text}, {self._refining}"
 
     @property

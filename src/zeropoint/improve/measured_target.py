@@ -14,7 +14,9 @@ from ..plan.request import Interface, Request
 from ..plan.rewrite import build
 from ..recipe import Recipe, Rule
 from ..runtime import Runner
+from ..targets import Rewrite
 from ..tflite import to_bytes
+from .gated_weights import with_gated_weights
 
 ROUNDS = 15
 FLOAT = "float"
@@ -37,7 +39,9 @@ def ways(request: Request) -> Iterator[tuple[str, Request]]:
         ),
     }
     for name, own in others.items():
-        yield name, replace(request, target=replace(target, costs=own))
+        # Where functions and products before layers are float, gates cost little there.
+        made_for = target.without(Rewrite.GATED_WEIGHTS) if own is not None and own.float_depthwise else target
+        yield name, replace(request, target=replace(made_for, costs=own))
     if request.recipe.has_integer_ops and request.interface == Interface():
         for name, unpacked in (("dynamic layers", False), ("float on integer weights", True)):
             yield name, replace(request, recipe=_in_float(request.recipe, unpacked=unpacked), method="auto")
@@ -82,7 +86,10 @@ def _built(model: Model, request: Request, *, is_first: bool) -> Model | None:
     """Return the model of one placement, run once, because a model that fails cannot be timed. None if it leaves
     everything unchanged, which only the first may."""
     quick = replace(request, effort="quick", method="minmax" if request.method == "auto" else request.method)
-    planned = plan_model(prepare_model(model, quick), quick)
+    prepared = prepare_model(model, quick)
+    planned = plan_model(prepared, quick)
+    if request.effort != "quick" and (gated := with_gated_weights(prepared, planned, quick)) is not None:
+        planned = plan_model(gated.prepared, quick)
     if not is_first and not any(plan.does_anything for plan in planned.plans):
         return None
     made = build(planned, request.ops)

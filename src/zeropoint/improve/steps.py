@@ -26,6 +26,7 @@ from ..tflite.provenance import Provenance, provenance, recorded
 from .candidate import Candidate, Lab, Proposals, Step
 from .cross_layer_equalization import Equalized, equalize
 from .dynamic_layers import layers_on_floats
+from .gated_weights import with_gated_weights
 from .island_steps import float_islands, wide_islands
 from .range_choice import RangeTrials, affordable_samples
 from .rounding_steps import compensated_rounding, mixed_precision, reconstruction
@@ -100,6 +101,25 @@ def _known_verdicts(prepared: Prepared, copy: Model) -> dict[tuple[Op, Scheme], 
     pairs = zip(prepared.model.graphs, copy.graphs, strict=True)
     ops = {op: twin for old, new in pairs for op, twin in zip(old.ops, new.ops, strict=True)}
     return {(ops[op], scheme): known for (op, scheme), known in prepared.verdicts.items() if op in ops}
+
+
+def gates_in_weights(lab: Lab, best: Candidate) -> Proposals:
+    """Propose gates that multiply weights instead of pixels, for targets that are faster that way.
+
+    Computed weights share one scale, and what they add up to has no bias to correct, so samples decide. Weights that
+    were fitted to make up for other errors stay as they are.
+    """
+    request = best.request
+    gated = None if best.refined is not None else with_gated_weights(best.prepared, best.planned, request)
+    if gated is None or request.stats is None:
+        return
+    settings = replace(lab.bench.settings, limit=None)
+    model, rows = gated.prepared.model, lab.bench.rows[:MEASURED_AGAIN]
+    measured = remeasure(model, gated.added, rows, settings, request.ops)
+    prepared = replace(gated.prepared, keys={**gated.prepared.keys, **{t: t.name for t in measured}})
+    tensors = {**request.stats.tensors, **{t.name: found for t, found in measured.items()}}
+    stats = replace(request.stats, fingerprint=fingerprint(model), tensors=tensors)
+    yield replace(best, prepared=prepared, request=replace(request, stats=stats), gated=gated.layers)
 
 
 def _with_factors(model: Model, equalized: Sequence[Equalized]) -> Provenance:
@@ -207,6 +227,7 @@ STEPS: Sequence[Step] = (
     Step("16-bit islands and SmoothQuant", ("standard",), wide_islands, ranges=False, activations=True),
     Step("dynamic layers", ("standard",), layers_on_floats, ranges=False),
     Step("compensated rounding", BOTH, compensated_rounding, ranges=False, presumed=True),
+    Step("gates in weights", ("standard",), gates_in_weights, ranges=False, presumed=True),
     Step("mixed precision", BOTH, mixed_precision, ranges=False, presumed=True),
     Step("reconstruction", ("max",), reconstruction, ranges=False),
 )

@@ -124,6 +124,14 @@ class Prepared:
         known = {t: self.keys.get(r, r.name) if isinstance(r, Tensor) else t.name for t, r in made.items()}
         return replace(self, keys={**self.keys, **known}, trained=replace(self.trained, implied=implied))
 
+    def with_constants(self, made: Mapping[Tensor, Tensor]) -> Prepared:
+        """Return the model with constants that edits have made of others, stored like these."""
+        packed = dict(self.trained.packed)
+        for new, old in made.items():
+            if old in packed:
+                packed[new] = packed[old]
+        return replace(self, trained=replace(self.trained, packed=packed))
+
     def curves(self, graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[Curve, ...]:
         """Return the functions of one tensor that a graph computes."""
         if graph not in self.functions:
@@ -189,10 +197,9 @@ def _with_rewritten_layers(
     fixed |= {t for t, key in prepared.keys.items() if key in known}
     for graph in computing_graphs(prepared.model):
         new = edit(graph, request.recipe, fixed)
-        packed = {**packed, **{made: packed[old] for made, old in new.constants.items() if old in packed}}
         drop_unused(graph)
-        prepared = prepared.with_new(new.made)
-    return replace(prepared, trained=replace(prepared.trained, packed=packed))
+        prepared = prepared.with_new(new.made).with_constants(new.constants)
+    return prepared
 
 
 def require_float_part(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec]) -> None:

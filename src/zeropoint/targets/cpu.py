@@ -119,6 +119,7 @@ CPU = Target(
         Rewrite.LINEAR_LAYERS,
         Rewrite.PIXEL_SHUFFLE,
         Rewrite.SPACE_TO_DEPTH,
+        Rewrite.GATED_WEIGHTS,
     ),
     costs=Costs(),
 )

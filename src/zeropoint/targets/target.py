@@ -32,6 +32,7 @@ class Rewrite(Enum):
     PIXEL_SHUFFLE = "transposed convolutions of few channels without overlap become CONV_2D and DEPTH_TO_SPACE"
     LINEAR_LAYERS = "convolutions without an activation between them become one where that has fewer multiplications"
     SPACE_TO_DEPTH = "strided convolutions of few channels read as many neighbouring pixels as their stride as one"
+    GATED_WEIGHTS = "gates before 1x1 convolutions multiply weights instead of pixels where there are fewer weights"
     LONG_LSTM = "LSTM layers list all 24 inputs, including absent ones"
 
 
@@ -128,6 +129,10 @@ class Target(Brief):
     rewrites: tuple[Rewrite, ...] = ()
     costs: Costs | None = None
     tool: Literal["tflm", "vela"] | None = None
+
+    def without(self, rewrite: Rewrite) -> Target:
+        """Return the target without one of its rewrites."""
+        return replace(self, rewrites=tuple(r for r in self.rewrites if r is not rewrite))
 
     def verdict(self, op: TypedOp) -> OpVerdict:
         """Return where `op` runs."""

@@ -25,7 +25,7 @@ from ..sources.models import ModelSource, load
 from ..targets import Target
 from .deployment import export
 from .fake_quant import QuantSettings
-from .fake_quant_graph import Blueprint, without_dynamic_layers
+from .fake_quant_graph import Blueprint, trainable_target
 from .loop import Progress, TrainingLoop, TrainingSummary
 from .losses import binary_divergence, check_labels, divergence, label_loss, probabilities, relative_error
 from .low_bits import Stages, at_stage, low_bit_recipe, stages_of, with_narrow_ranges
@@ -152,7 +152,7 @@ def distill(
     source = fixed_for(source, held.rows)
     made_for = resolve_target(target, rules, interface_of(input_type, output_type), strict)
     request = Request(
-        rules, effort=effort or _usual_effort(rules), ops=ops, target=without_dynamic_layers(made_for), strict=strict
+        rules, effort=effort or _usual_effort(rules), ops=ops, target=trainable_target(made_for), strict=strict
     )
     calibration = Settings(allow_nonfinite=allow_nonfinite)
     start = quantize_on(source, replace(request, allow_unmatched=allow_unmatched), list(held.rows), calibration)

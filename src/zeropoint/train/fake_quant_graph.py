@@ -24,7 +24,7 @@ from ..plan.request import Request
 from ..simulation.rescaling import Rescaling
 from ..simulation.rules import OPTIMIZED, XNNPACK, Rules
 from ..simulation.weighted import rescaling_of
-from ..targets import CPU, Operand, Target, TypedOp
+from ..targets import CPU, Operand, Rewrite, Target, TypedOp
 from ..train_bits import TrainBits
 from . import fake_quant
 from .activation_ranges import ActivationRanges
@@ -35,9 +35,11 @@ from .weight_quantizers import LearnedScales, WeightQuantizer, quantizer_for
 from .weights import TrainableConstant, constants_of
 
 
-def without_dynamic_layers(target: Target) -> Target:
-    """Return the target without dynamic-range layers, which have no ranges that could be trained."""
-    return target if target.costs is None else replace(target, costs=replace(target.costs, dynamic=False))
+def trainable_target(target: Target) -> Target:
+    """Return the target without dynamic-range layers, which have no ranges that could be trained, and without gates in
+    weights: what is trained are the weights of layers."""
+    costs = None if target.costs is None else replace(target.costs, dynamic=False)
+    return replace(target.without(Rewrite.GATED_WEIGHTS), costs=costs)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from ..sources.samples import Notes, iterate, rows
 from ..targets import Target
 from .backend import array_of, variable_name
 from .fake_quant import QuantSettings
-from .fake_quant_graph import Blueprint, FakeQuantGraph, trained_ops, without_dynamic_layers
+from .fake_quant_graph import Blueprint, FakeQuantGraph, trainable_target, trained_ops
 from .forward_pass import ForwardPass
 from .open_shapes import fixed_for, leaves_sizes_open
 from .saving import blueprint_content, blueprint_from
@@ -211,7 +211,7 @@ def trainable(
             raise InvalidRecipe(
                 "uint8 cannot be trained; train int8, or quantize a trained float model in the mode uint8"
             )
-        made_for = without_dynamic_layers(resolve_target(target, rules, Interface(), strict=True))
+        made_for = trainable_target(resolve_target(target, rules, Interface(), strict=True))
         given = (ranges or Ranges({})).resolved(source, ops)
         request = Request(rules, stats, given, ops=ops, target=made_for)
         request = with_matched_rules(source, request)

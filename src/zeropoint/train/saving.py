@@ -22,7 +22,7 @@ from ..targets import TARGETS
 from ..tflite import load, to_bytes
 from ..train_bits import TrainBits
 from .fake_quant import QuantSettings
-from .fake_quant_graph import Blueprint, without_dynamic_layers
+from .fake_quant_graph import Blueprint, trainable_target
 
 
 def blueprint_content(blueprint: Blueprint) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def blueprint_from(content: Mapping[str, Any]) -> Blueprint:
     """Build a blueprint from what `blueprint_content` returned."""
     try:
         model = load(zlib.decompress(base64.b64decode(content["tflite"])))
-        target = without_dynamic_layers(TARGETS[content["target"]])
+        target = trainable_target(TARGETS[content["target"]])
         request = Request(recipe_from(content["recipe"]), effort=content["effort"], target=target)
         graph = entry(model).graph
         if content["quantize"]:
