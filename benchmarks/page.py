@@ -21,6 +21,9 @@ from .plots import PLOTS, UNDRAWN, save_plots
 from .rows import DEPENDENT, FLOAT, NO_MODE, Origin, Row, read_all, write_all
 from .tools import OURS, TOOLS
 
+GUIDE = "[benchmarks.md](../benchmarks.md)"
+"""How to read and repeat the results, as a link from our own page of them."""
+
 
 def title(row: Row) -> str:
     name = TOOLS[row.tool].title if row.tool in TOOLS else row.tool
@@ -68,7 +71,7 @@ def write_page(folder: Path, origin: Origin, rows: Sequence[Row]) -> Path:
     write_all(folder / "results.json", origin, rows)
     page = folder / "README.md"
     is_ours = (folder.resolve().parent / "benchmarks.md").exists()  # the page of our own documentation, not a user's
-    guide = "[benchmarks.md](../benchmarks.md)" if is_ours else "zeropoint's docs/benchmarks.md"
+    guide = GUIDE if is_ours else "zeropoint's docs/benchmarks.md"
     write_whole(page, [page_text(origin, rows, guide).encode()], overwrite=True)
     return page
 
