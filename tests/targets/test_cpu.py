@@ -25,7 +25,7 @@ from ..conformance.cases import CASES, Case, quantized
 from ..conformance.samples import HYBRID_SAMPLES, SAMPLES, Held, Sample, ints, sample, w, x
 from ..nets import Net, normal
 
-FLOAT32, INT8, UINT8, INT16 = DType.FLOAT32, DType.INT8, DType.UINT8, DType.INT16
+FLOAT32, INT8, UINT8, INT16, INT32 = DType.FLOAT32, DType.INT8, DType.UINT8, DType.INT16, DType.INT32
 WINDOW = {"filterWidth": 2, "filterHeight": 2}
 
 # Each on one side of a condition that no sample of the op table is about.
@@ -77,6 +77,13 @@ def product(zero_point: int, constant: bool) -> Model:
     return one_op("BATCH_MATMUL", read, held("y", scale(10), 2, 3, 5), options="BatchMatMulOptions")
 
 
+def computed_layer(params: QuantParams | None, bias: DType) -> Model:
+    """A dense layer whose weights are an input."""
+    read = [held("a", params, 4, 6), held("w", params, 8, 6)]
+    offset = const("b", np.zeros(8, bias.storage), bias, None if params is None else scale(1, dtype=bias))
+    return one_op("FULLY_CONNECTED", [*read, offset], held("y", params, 4, 8), options="FullyConnectedOptions")
+
+
 def borders() -> Iterator[tuple[str, Model]]:
     """Models of one op whose parameters lie at the edge of what the table says."""
     for kind in ("ADD", "SUB"):
@@ -99,6 +106,8 @@ def borders() -> Iterator[tuple[str, Model]]:
     for zero_point in (0, 1):
         for constant in (False, True):
             yield f"BATCH_MATMUL-{zero_point}-{constant}", product(zero_point, constant)
+    for params, bias in ((scale(1), INT32), (None, FLOAT32)):
+        yield f"FULLY_CONNECTED-computed-{bias.label}", computed_layer(params, bias)
     for y in (1, 2):
         read = [held("a", scale(1), 4, 6), held("b", scale(y), 4, 6)]
         yield f"CONCATENATION-1-{y}", one_op("CONCATENATION", read, held("y", scale(y), 4, 12),

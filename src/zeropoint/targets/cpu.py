@@ -51,8 +51,8 @@ XNNPACK: tuple[TargetRule, ...] = (
     TargetRule(("CONV_2D", "DEPTHWISE_CONV_2D"), INT8, CONSTANT_LAYER, weights=INT8),
     TargetRule(("DEPTHWISE_CONV_2D",), FLOAT, CONSTANT_LAYER, weights=FLOAT),
     TargetRule(("TRANSPOSE_CONV",), EITHER, (ConstantOperand(1),), weights=FLOAT + INT8),
-    TargetRule(("FULLY_CONNECTED",), EITHER, weights=FLOAT + INT8),
-    TargetRule(("FULLY_CONNECTED",), EITHER, (DimensionMultiple(1, -1, 2),), weights=NARROW),
+    TargetRule(("FULLY_CONNECTED",), EITHER, (ConstantOperand(1),), weights=FLOAT + INT8),
+    TargetRule(("FULLY_CONNECTED",), EITHER, (ConstantOperand(1), DimensionMultiple(1, -1, 2)), weights=NARROW),
     TargetRule(("BATCH_MATMUL",), FLOAT, (Rank(2, 6),), weights=FLOAT + INT8),
     TargetRule(("BATCH_MATMUL",), INT8, (Rank(2, 6), SymmetricOperand(1))),
     # Arithmetic.
