@@ -266,3 +266,14 @@ def test_what_is_timed_is_what_is_made(effort: str, monkeypatch: pytest.MonkeyPa
 def test_training_has_layers_with_weights():
     assert Rewrite.GATED_WEIGHTS in CPU.rewrites
     assert Rewrite.GATED_WEIGHTS not in trainable_target(CPU).rewrites
+
+
+def test_tensors_without_their_bias_are_compared_with_none():
+    """Values of the float model would not fit the layers that took the bias over."""
+    model = network()
+    data = samples_for(model, 24)
+    made = zeropoint.quantize(model, data=data).model
+    assert "BATCH_MATMUL" in kinds(made)
+    compared = zeropoint.compare(model, zeropoint.load(zeropoint.to_bytes(made)), data)
+    assert all(not op.name.endswith("/unbiased") for op in compared.ops)
+    assert min(op.own.snr for op in compared.ops if op.own is not None) > 20

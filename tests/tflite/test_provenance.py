@@ -119,3 +119,14 @@ def test_tensors_without_names_of_their_own_make_the_record_incomplete():
 
 def test_a_model_of_which_nothing_was_quantized_says_nothing():
     assert provenance(zeropoint.quantize(build.branches(), "dynamic").model) is None
+
+
+def test_tensors_without_a_counterpart_are_listed():
+    model = conv_net()
+    known = Provenance("1").without_counterparts(["a", "b"]).without_counterparts(["c"])
+    again = provenance(load(to_bytes(recorded(model, known))))
+    assert [again.has_counterpart(name) for name in "abcd"] == [False, False, False, True]
+    assert again == known
+    damaged = json.dumps({"version": "1", "unlike": ["x"]}).encode()
+    model.metadata = [(NAME, Buffer(np.frombuffer(damaged, np.uint8)))]
+    assert provenance(model) is None

@@ -17,6 +17,7 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import CONVERSIONS
 from ..sources.ports import Entry, entry
+from ..tflite.provenance import provenance
 
 SUFFIX = re.compile(
     r"([/_.](?:u?int(?:8|16|32)|float(?:16|32)|quantized|dequantized?|requantized|quant|dequant)|#\d+|_\d+)$",
@@ -44,12 +45,13 @@ def align_models(model: Model, quantized: Model, signature: str | None = None) -
     ends = entry(model, signature), entry(quantized, signature if quantized.signatures else None)
     wanted, made = (end.graph for end in ends)
     partner = dict(_inputs(*ends)) | dict(_outputs(wanted, made))
-    taken = set(partner.values())
+    taken, known = set(partner.values()), provenance(quantized)
+    unlike = set() if known is None else {t for t in made.tensors if not known.has_counterpart(t.name)}
     for tensor, original in _by_name(wanted, made):
-        if tensor not in partner and original not in taken:
+        if tensor not in partner and tensor not in unlike and original not in taken:
             partner[tensor] = original
             taken.add(original)
-    partner |= dict(_by_place(wanted, made, partner))
+    partner |= {t: original for t, original in _by_place(wanted, made, partner) if t not in unlike}
     partner |= dict(_through_conversions(made, partner))
     return Alignment(made, wanted, partner)
 

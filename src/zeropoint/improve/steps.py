@@ -116,7 +116,9 @@ def gates_in_weights(lab: Lab, best: Candidate) -> Proposals:
     settings = replace(lab.bench.settings, limit=None)
     model, rows = gated.prepared.model, lab.bench.rows[:MEASURED_AGAIN]
     measured = remeasure(model, gated.added, rows, settings, request.ops)
-    prepared = replace(gated.prepared, keys={**gated.prepared.keys, **{t: t.name for t in measured}})
+    known = (provenance(model) or Provenance()).without_counterparts(t.name for t in gated.added)
+    keys = {**gated.prepared.keys, **{t: t.name for t in measured}}
+    prepared = replace(gated.prepared, model=recorded(model, known), keys=keys)
     tensors = {**request.stats.tensors, **{t.name: found for t, found in measured.items()}}
     stats = replace(request.stats, fingerprint=fingerprint(model), tensors=tensors)
     yield replace(best, prepared=prepared, request=replace(request, stats=stats), gated=gated.layers)

@@ -3,7 +3,7 @@
 The entry "zeropoint" holds JSON, a zero byte, and numbers as little-endian float16. The JSON has the version, the
 settings, and under "equalized" a list of [name, shape, start]: the CRC-32 of a tensor's name, and where its factors
 begin among the numbers. The tensor's values are those of the float model times these factors, which broadcast to its
-shape.
+shape. "unlike" lists checksums of tensors that hold something else than any tensor of the float model.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,7 +34,7 @@ WORDS = {"target": "for {}", "range": "range {}", "effort": "effort {}"}
 @dataclass(frozen=True)
 class Provenance:
     """How a model was made: the `settings` as plain values, and equalization `factors` by checksum of the tensor's
-    name.
+    name. `unlike` are such checksums of tensors without a counterpart in the float model.
 
     The factors are incomplete (`is_complete` is false) if some tensors have no unique name.
     """
@@ -43,6 +43,15 @@ class Provenance:
     settings: Mapping[str, Any] = field(default_factory=dict)
     factors: Mapping[int, Array] = field(default_factory=dict)
     is_complete: bool = True
+    unlike: frozenset[int] = frozenset()
+
+    def has_counterpart(self, name: str) -> bool:
+        """Whether a tensor may hold the values of one of the float model."""
+        return _checksum(name) not in self.unlike
+
+    def without_counterparts(self, names: Iterable[str]) -> Provenance:
+        """Return a copy in which these tensors are unlike those of the float model, too."""
+        return replace(self, unlike=self.unlike.union(map(_checksum, names)))
 
     def factors_of(self, name: str) -> Array | None:
         """Return the factors that a tensor's values were multiplied by; None if they are the float model's."""
@@ -79,10 +88,11 @@ def provenance(model: Model) -> Provenance | None:
     try:
         content = json.loads(text)
         version, rows, lacks = content.pop("version"), content.pop("equalized", []), content.pop("incomplete", False)
+        unlike = frozenset(map(int, content.pop("unlike", [])))
         factors = {int(name): _factors(numbers, tuple(map(int, shape)), int(start)) for name, shape, start in rows}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None  # written by another tool, or damaged: no reason to refuse the model
-    return Provenance(str(version), content, factors, not lacks)
+    return Provenance(str(version), content, factors, not lacks, unlike)
 
 
 def _factors(numbers: bytes, shape: tuple[int, ...], start: int) -> Array:
@@ -115,4 +125,6 @@ def _content(made: Provenance) -> bytes:
     content = {"version": made.version, **settings, **({"equalized": rows} if rows else {})}
     if not made.is_complete:
         content["incomplete"] = True
+    if made.unlike:
+        content["unlike"] = sorted(made.unlike)
     return json.dumps(content, separators=(",", ":")).encode() + (b"\0" + numbers if rows else b"")
