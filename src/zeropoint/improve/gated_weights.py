@@ -59,10 +59,11 @@ def with_gated_weights(prepared: Prepared, planned: Planned, request: Request) -
     """
     trained = prepared.trained
     is_fixed = request.ranges.entries or trained.ranges.entries or trained.constants or trained.uses
-    if is_fixed or Rewrite.GATED_WEIGHTS not in request.target.rewrites:
+    first, *_ = planned.plans
+    if is_fixed or Rewrite.GATED_WEIGHTS not in request.target.rewrites or not _has_gates(first.graph):
         return None
     copied, _ = prepared.copied()
-    (first, *_), (graph, *_) = planned.plans, entry_graphs(copied.model)
+    graph, *_ = entry_graphs(copied.model)
 
     def is_free(op: Op) -> bool:
         scheme, spec = first.schemes.get(op), request.ops.get(op.kind)
@@ -79,6 +80,12 @@ def with_gated_weights(prepared: Prepared, planned: Planned, request: Request) -
     return Gated(made, tuple(new.made), edit.layers) if edit.layers else None
 
 
+def _has_gates(graph: Graph) -> bool:
+    """Whether a product is read by a convolution."""
+    products = {op.outputs[0] for op in graph.ops if op.kind == "MUL"}
+    return any(op.kind == "CONV_2D" and op.inputs[0] in products for op in graph.ops)
+
+
 @dataclass
 class GatedWeights:
     """Edits a graph in place, touching only ops that are `free` to be replaced. `layers` counts what was replaced."""
@@ -91,16 +98,15 @@ class GatedWeights:
 
     def rewrite(self) -> NewOps:
         """Replace gates and layers where fewer elements pass through ops afterwards; return what was added."""
-        new = NewOps(self.graph)
+        new, uses = NewOps(self.graph), Uses(self.graph)
         for op in [op for op in self.graph.ops if op.kind == "CONV_2D"]:
-            uses = Uses(self.graph)
             gated = _gated(op, uses)
             if gated is None or not gated.has_even_weights or not all(map(self.free, (op, gated.product))):
                 continue
             path = gated.path(uses, self.free)
             if gated.pays(needs_sum=path is None):
                 self._replace(gated, path, new)
-                self.layers += 1
+                self.layers, uses = self.layers + 1, Uses(self.graph)
         for tensor, offset in self._offsets.items():
             if offset.any():
                 _substitute(self.graph, tensor, new.like(tensor, "unbiased", tensor))
