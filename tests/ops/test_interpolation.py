@@ -72,3 +72,18 @@ def test_the_prediction_holds_for_rounded_inputs_in_places_of_the_table():
     off = np.abs(found - np.clip(function(dequantize(integers, read).astype(np.float64)) / made.scale, -32768, 32767))
     assert off[1] > COARSE
     assert interpolation_error(function, (-1.0, -1.0), read, made) >= off[1]
+
+
+def test_the_prediction_holds_where_points_of_the_table_are_clamped():
+    """The largest result of RSQRT is the largest integer, and the point before it is cut off: an error of 401 units at
+    one integer of 32,000."""
+    x, y = (build.act(name, 32238, dtype=DType.INT16) for name in "xy")
+    model = build.one_op("RSQRT", [x], y)
+    function = OPS["RSQRT"].interpolated(model.main.ops[0])
+    read, made = QuantParams((0.000193804,), (0,), DType.INT16), QuantParams((9.52846e-05,), (0,), DType.INT16)
+    x.quantization, y.quantization = Quantization.of(read), Quantization.of(made)
+    integers = np.arange(530, 32768, dtype=np.int16)
+    (found,) = Session(model, kernels="optimized").run([integers])
+    off = np.abs(found - np.clip(function(dequantize(integers, read).astype(np.float64)) / made.scale, -32768, 32767))
+    seen = float(529.32 * read.scale), float(32767 * read.scale)
+    assert interpolation_error(function, seen, read, made) >= off.max() > COARSE

@@ -16,8 +16,9 @@ FunctionOf = Callable[[Op], Function]
 """Returns the function that an op computes, which may depend on its options."""
 
 SEGMENTS = 512
-PLACES = 4097
-"""The number of points at which the function is evaluated."""
+PLACES, AT_ENDS = 4097, 512
+"""The number of points at which the function is evaluated, and that of integers at each end of the inputs: where points
+of the table are clamped, the error has a peak of few integers."""
 
 OVERFLOWS = 2.0**31
 """Larger values overflow while the table is built, with undefined results."""
@@ -80,7 +81,12 @@ def interpolation_error(function: Function, seen: tuple[float, float], read: Qua
     """
     ends, units = np.linspace(*read.range(), 2 * SEGMENTS + 1), np.arange(SEGMENTS + 1) * (2**16 // SEGMENTS)
     places = read.scale * (units + read.dtype.min - read.zero_point)
-    inputs = np.clip(np.linspace(seen[0] - read.scale, seen[1] + read.scale, PLACES), *read.range())
+    low, high = seen[0] - read.scale, seen[1] + read.scale
+    steps = read.scale * np.arange(AT_ENDS)
+    evenly = np.linspace(low, high, PLACES)
+    inputs = np.clip(
+        np.concatenate([evenly, np.minimum(low + steps, high), np.maximum(high - steps, low)]), *read.range()
+    )
     with np.errstate(all="ignore"):
         values, wanted = (np.asarray(function(x)) / made.scale for x in (ends, inputs))
         points, middles = values[::2], values[1::2]
