@@ -14,7 +14,7 @@ compute from the float model's. Biases then match the float layer's mean outputs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -25,21 +25,19 @@ from ..bench.errors import real
 from ..bench.loaded import PARTS
 from ..calibration.collect import Progress
 from ..dtypes import Array
-from ..graph.edit import copy_model
-from ..graph.model import Graph, Model, Op
+from ..graph.model import Model, Op
 from ..graph.query import Use, Uses, activation_bytes, called_graphs
-from ..ops import OpSpec
-from ..ops.layout import Layout
-from ..parallel import cached_property, in_parallel, side_by_side
+from ..parallel import in_parallel, side_by_side
 from ..plan.derive import settle
 from ..plan.plan import Plan, Planned
 from ..plan.request import Request
-from ..plan.rewrite import Encoder, rewrite
 from ..plan.weights import bias_use, weighted_scales, with_scales
 from ..recipe import reaches
 from ..sources.ports import Row
+from .clamped_fit import Affine, ClampedFit, ClampedOutputs
 from .coordinate_descent import best_scales, descended
 from .layer_inputs import ColumnBlocks, Frontier, Moments, Pair, Stretch
+from .refined_layers import CarriedOut, RefinedLayer
 
 DAMPINGS = (0.01, 0.1, 1.0)
 """Shares of the mean diagonal that are tried as damping, until the moments can be inverted."""
@@ -53,6 +51,9 @@ MADE_UP_DAMPING = 0.1
 
 DESCENTS = 2
 """Passes of coordinate descent over low-bit integers, and then over their scales, after that."""
+
+CLAMPED_DESCENTS = 4
+"""The same, where a clamp behind the layer is taken into account: its residuals are taken anew before each."""
 
 FACTORED = 96
 """Number of inputs whose moments are inverted directly."""
@@ -80,13 +81,14 @@ REFIT_DAMPINGS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Shares of the mean diagonal that are tried; more of it keeps the weights closer to what they were."""
 
 
-def refitted(weights: Array, whole: Pair, halves: Sequence[Pair]) -> Array:
-    """Return weights that compute from the actual inputs what `weights` compute from the intended inputs.
+def refitted(weights: Array, whole: Pair, halves: Sequence[Pair]) -> tuple[Array, float | None]:
+    """Return weights that compute from the actual inputs what `weights` compute from the intended inputs, and the
+    damping with which they do; None if they stay as they are.
 
     How far they may move is determined by fitting to each half of the data and validating on the other.
     """
     if len(halves) != 2:
-        return weights
+        return weights, None
     one, other = halves
     # Single precision will do to choose, as it is about changes: they are small beside what stays the same.
     missing = [half.missing(weights).astype(np.float32) for half in halves]
@@ -99,7 +101,9 @@ def refitted(weights: Array, whole: Pair, halves: Sequence[Pair]) -> Array:
         return other.error(changes[0], missing[1]) + one.error(changes[1], missing[0])
 
     best, least = _lowest(REFIT_DAMPINGS, error)
-    return weights if least >= 0 else weights + whole.change(whole.missing(weights), best).transpose(0, 2, 1)
+    if least >= 0:
+        return weights, None
+    return weights + whole.change(whole.missing(weights), best).transpose(0, 2, 1), best
 
 
 def _lowest(values: Sequence[float], error: Callable[[float], float]) -> tuple[float, float]:
@@ -189,70 +193,11 @@ def _sweep(weights: Array, factor: Array, steps: Array, limit: int) -> Array:
 
 
 @dataclass(frozen=True)
-class RefinedLayer:
-    """An op with its own weights, their planned parameters, and its bias."""
+class Observed:
+    """The moments of a layer's inputs for each part of the data, and its outputs behind a clamp, if these matter."""
 
-    op: Op
-    layout: Layout
-    form: QuantParams
-    bias: Use | None
-
-    @property
-    def weights(self) -> Use:
-        return Use(self.op, self.layout.weights)
-
-    @property
-    def source(self) -> Use:
-        return Use(self.op, self.layout.data)
-
-    @cached_property
-    def blocks(self) -> ColumnBlocks:
-        return ColumnBlocks(self.layout.matrix(self.op, self.weights.data).shape[2])
-
-    @property
-    def positions(self) -> int:
-        """The number of vectors in each run."""
-        return self.layout.macs(self.op) // max(1, self.weights.tensor.size)
-
-    def vectors(self, values: Array, most: int) -> Array:
-        """Return at most `most` input vectors that the weights are multiplied by, in blocks."""
-        return self.blocks.split(self.layout.patches(self.op, values, most))
-
-
-@dataclass(frozen=True)
-class CarriedOut:
-    """The model that a plan for the graph `source` gives, and what each op of that became in `graph`."""
-
-    source: Graph
-    model: Model
-    graph: Graph
-    twins: Mapping[Op, Op]
-
-    @classmethod
-    def of(cls, model: Model, plan: Plan, ops: Mapping[str, OpSpec]) -> CarriedOut:
-        """Build the planned model; `model` is not changed."""
-        copied = copy_model(model)
-        graph = copied.graphs[plan.index]
-        twins = dict(zip(plan.graph.ops, graph.ops, strict=True))
-        rewrite(plan.with_float_ends().with_float_calls().on(graph), ops)
-        return cls(plan.graph, copied, graph, twins)
-
-    @cached_property
-    def _uses(self) -> Uses:
-        return Uses(self.graph)
-
-    def exchange(self, plan: Plan, layer: RefinedLayer) -> bool:
-        """Replace the layer's constants by those of `plan`; False if that requires more than other values."""
-        places = []
-        for use in (layer.weights, *([] if layer.bias is None else [layer.bias])):
-            tensor, form = self.twins[use.op].inputs[use.slot], plan.form(use)
-            is_plain = isinstance(form, QuantParams) and form.block is None and use not in plan.packed
-            if tensor is None or form is None or not is_plain or len(self._uses.readers(tensor)) != 1:
-                return False
-            places.append((tensor, form, plan.constants.at(use), plan.key(use)))
-        for place in places:
-            Encoder().encode(*place)
-        return True
+    halves: Sequence[Moments]
+    clamped: ClampedOutputs | None = None
 
 
 @dataclass(frozen=True)
@@ -261,7 +206,8 @@ class Refiner:
 
     A layer's moments are taken from about this many `vectors`; more for layers with more inputs. If it `refits`,
     weights are fitted to what the quantized layers before produce. If the samples are `made_up`, biases stay unchanged:
-    the means are not known.
+    the means are not known. If it `heeds_clamps`, layers are fitted to what is left of their outputs behind a fused
+    activation that only clamps, which takes several times as long.
     """
 
     model: Model
@@ -272,6 +218,7 @@ class Refiner:
     in_sequence: bool = False
     refits: bool = True
     made_up: bool = False
+    heeds_clamps: bool = False
 
     def refine(self, planned: Planned) -> Planned:
         called = called_graphs(planned.model)  # the samples are not its inputs
@@ -295,7 +242,7 @@ class Refiner:
         runs = [Frontier(plan.graph, self.samples, self.in_sequence) for _ in range(2)]
         made = CarriedOut.of(self.model, plan, self.request.ops)
         for done, layer in enumerate(layers, 1):
-            refined = self._refined(plan, layer, self._moments_of(made, layer, runs))
+            refined = self._refined(plan, layer, self._observed(made, layer, runs))
             if refined is not plan and not made.exchange(refined, layer):
                 made = CarriedOut.of(self.model, refined, self.request.ops)
             plan = refined
@@ -320,31 +267,29 @@ class Refiner:
             if is_asked and not is_given and len(uses.readers(weights)) == 1:
                 yield RefinedLayer(op, layout, form, bias_use(op, spec))
 
-    def _refined(self, plan: Plan, layer: RefinedLayer, halves: Sequence[Moments]) -> Plan:
-        moments, has_bias = Moments.mean(halves), layer.bias is not None
+    def _refined(self, plan: Plan, layer: RefinedLayer, observed: Observed) -> Plan:
+        moments, has_bias = Moments.mean(observed.halves), layer.bias is not None
         if self.made_up:
             moments = moments.without_means(damped(moments.second, MADE_UP_DAMPING))
         whole, blocks = moments.pair(has_bias), layer.blocks
-        weights = layer.layout.matrix(layer.op, layer.weights.data.astype(np.float64))
+        weights, damping = layer.exact.weights, None
         target, has_enough = blocks.split(weights), moments.vectors >= ENOUGH * blocks.width
         if self.refits and has_enough:
-            target = refitted(target, whole, [half.pair(has_bias) for half in halves])
-        power = blocks.join(np.diagonal(whole.second, axis1=1, axis2=2)[:, None])[:, 0]
-        form = _scaled(layer, blocks.join(target), power)
-        steps = _steps(form, weights)
-        rounded = compensated(target, whole.second, _in_blocks(steps, blocks), form.levels.max)
-        if _has_few_levels(form, weights) and has_enough:
-            certain = damped(whole.second, DAMPINGS[0])
-            for _ in range(DESCENTS):
-                rounded = descended(target, rounded, certain, _in_blocks(steps, blocks), form.levels.max)
-                form = with_scales(form, best_scales(target, rounded, certain, steps[:, :, 0]).reshape(-1))
-                steps = _steps(form, weights)
-        made = blocks.join(rounded) * steps
+            target, damping = refitted(target, whole, [half.pair(has_bias) for half in observed.halves])
+        fit = None
+        if observed.clamped is not None and damping is not None:
+            wanted = layer.exact.biases + np.einsum("goi,gi->go", weights, moments.float_first - moments.first)
+            start = Affine(weights, wanted).with_weights(target, moments.first)
+            fit = ClampedFit(observed.clamped, start, whole, damping)
+            target = fit.target
+        form, rounded = _rounded(layer, target, whole, fit, has_enough=has_enough)
+        made = blocks.join(rounded) * _steps(form, weights)
         new = {layer.weights: layer.layout.from_matrix(layer.op, made).astype(np.float32)}
         if layer.bias is not None:
             first, wanted = (blocks.join(part[:, None])[:, 0] for part in (moments.first, moments.float_first))
             shift = np.einsum("goi,gi->go", weights, wanted) - np.einsum("goi,gi->go", made, first)
-            new[layer.bias] = layer.bias.data.reshape(-1) + shift.reshape(-1).astype(np.float32)
+            biases = layer.exact.biases + shift if fit is None else fit.biases(made)
+            new[layer.bias] = biases.reshape(-1).astype(np.float32)
         return self._with(plan, layer, form, new)
 
     def _with(self, plan: Plan, layer: RefinedLayer, form: QuantParams, new: dict[Use, Array]) -> Plan:
@@ -360,9 +305,8 @@ class Refiner:
         is_taken = not refused and made.groups == plan.groups and made.wanted[layer.weights] == form
         return made if is_taken else plan
 
-    def _moments_of(self, made: CarriedOut, layer: RefinedLayer, runs: Sequence[Frontier]) -> list[Moments]:
-        """Return the moments of the layer's input for each part of the data: as quantized so far, and in the float
-        model."""
+    def _observed(self, made: CarriedOut, layer: RefinedLayer, runs: Sequence[Frontier]) -> Observed:
+        """Return what the layer reads, as quantized so far and in the float model."""
         quantized, original = runs
         op, slot = layer.op, layer.source.slot
         stretches = (
@@ -371,19 +315,49 @@ class Refiner:
         )
         least = 0 if layer.blocks.count > 1 else self.vectors  # moments of wide layers are slow enough
         most = max(1, -(-max(least, ENOUGH * layer.blocks.width) // len(self.samples)))  # from each sample
+        clamp = layer.clamp if self.heeds_clamps and self.refits else None
+        kept: dict[int, tuple[Array, Array]] = {}
+
+        def pair(number: int, own: Array, exact: Array) -> tuple[Array, Array]:
+            found = layer.vectors(own, most), layer.vectors(exact, most)
+            if clamp is not None:
+                kept[number] = found[0], np.clip(layer.exact.outputs(found[1]), *clamp)
+            return found
 
         def observed(numbers: Sequence[int], run: tuple[Stretch, Stretch]) -> Moments:
             x, f = run
-            values = ((real(x.run(number), x.source), f.run(number)) for number in numbers)
-            pairs = ((layer.vectors(own, most), layer.vectors(exact, most)) for own, exact in values)
+            pairs = (pair(number, real(x.run(number), x.source), f.run(number)) for number in numbers)
             return Moments.of(pairs, crossed=self.refits)
 
         every, count = range(len(self.samples)), min(PARTS, len(self.samples))
         parts = _halves(every, count) if self.in_sequence else [every[k::PARTS] for k in range(count)]
         if self.in_sequence or side_by_side(activation_bytes(made.source)) == 1:
-            return [observed(part, stretches) for part in parts]
-        others = [stretches, *((stretches[0].another(), stretches[1].another()) for _ in range(1, count))]
-        return in_parallel(lambda k: observed(parts[k], others[k]), range(count))
+            halves = [observed(part, stretches) for part in parts]
+        else:
+            others = [stretches, *((stretches[0].another(), stretches[1].another()) for _ in range(1, count))]
+            halves = in_parallel(lambda k: observed(parts[k], others[k]), range(count))
+        in_order = [kept[number] for number in every] if clamp is not None else []
+        return Observed(halves, None if clamp is None else ClampedOutputs.joined(in_order, clamp))
+
+
+def _rounded(
+    layer: RefinedLayer, target: Array, whole: Pair, fit: ClampedFit | None, *, has_enough: bool
+) -> tuple[QuantParams, Array]:
+    """Return the parameters of the weights, and the integers, in blocks."""
+    weights, blocks = layer.exact.weights, layer.blocks
+    power = blocks.join(np.diagonal(whole.second, axis1=1, axis2=2)[:, None])[:, 0]
+    form = _scaled(layer, blocks.join(target), power)
+    steps = _steps(form, weights)
+    rounded = compensated(target, whole.second, _in_blocks(steps, blocks), form.levels.max)
+    if not _has_few_levels(form, weights) or not has_enough:
+        return form, rounded
+    certain = damped(whole.second, DAMPINGS[0])
+    for _ in range(DESCENTS if fit is None else CLAMPED_DESCENTS):
+        goal = target if fit is None else fit.goal(rounded * steps, certain)
+        rounded = descended(goal, rounded, certain, _in_blocks(steps, blocks), form.levels.max)
+        form = with_scales(form, best_scales(goal, rounded, certain, steps[:, :, 0]).reshape(-1))
+        steps = _steps(form, weights)
+    return form, rounded
 
 
 def _halves(samples: Sequence[int], parts: int) -> list[Sequence[int]]:

@@ -14,6 +14,7 @@ from operator import add
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..dtypes import Array
 from ..graph.model import Graph, Model, Op, Tensor
@@ -81,11 +82,15 @@ class Pair:
 
         Because the change is solved for, damping pulls towards the current weights, not towards zero.
         """
+        return np.asarray(np.linalg.solve(self.damped(damping, missing.dtype), missing))
+
+    def damped(self, damping: float, dtype: DTypeLike = np.float64) -> Array:
+        """Return E[x x'] with this share of its mean diagonal added."""
         inputs = self.second.shape[1]
         level = np.trace(self.second, axis1=1, axis2=2) / inputs
-        damped, spots = self.second.astype(missing.dtype), np.arange(inputs)
+        damped, spots = self.second.astype(dtype), np.arange(inputs)
         damped[:, spots, spots] += (damping * np.where(level > 0, level, 1.0))[:, None]
-        return np.asarray(np.linalg.solve(damped, missing))
+        return damped
 
     def error(self, change: Array, missing: Array) -> float:
         """Return by how much E[(w . f - (w + d) . x)**2] is larger than without the change."""

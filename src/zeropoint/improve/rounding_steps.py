@@ -48,6 +48,7 @@ def _refiner(lab: Lab, best: Candidate, used: Sequence[Row], *, is_wide: bool) -
     asked = request if request.effort == "quick" else replace(request, effort="high" if is_wide else lab.effort)
     vectors = MENDING_VECTORS if is_wide else VECTORS[lab.effort]
     refiner = Refiner(best.prepared.model, asked, used, lab.stage, vectors, lab.bench.in_sequence)
+    refiner = replace(refiner, heeds_clamps=reaches(lab.effort, "high"))
     return replace(refiner, refits=refiner.may_refit(best.planned))
 
 
@@ -210,6 +211,7 @@ def reconstruction(lab: Lab, best: Candidate) -> Proposals:
     request = best.request if best.request.effort == "quick" else replace(best.request, effort="max")
     split, plain = learning_split(lab.bench), replace(best, refined=None)
     refiner = Refiner(best.prepared.model, request, split.learned, no_progress, VECTORS["high"], refits=best.refits)
+    refiner = replace(refiner, heeds_clamps=True)
     found = train_blocks.Reconstruction(refiner, split.checked, lab.stage, request.seed).of(plain.planned)
     if found.changed:
         yield replace(best, refined=found.planned, learned=found.changed)

@@ -20,7 +20,8 @@ from ..dtypes import Array, DType
 from ..errors import ZeropointError
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
-from ..improve.gptq import CarriedOut, Refiner
+from ..improve.gptq import Refiner
+from ..improve.refined_layers import CarriedOut
 from ..ops import OpSpec
 from ..ops.execution import macs_of
 from ..plan.derive import settle
