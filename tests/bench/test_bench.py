@@ -7,7 +7,7 @@ import pytest
 
 import zeropoint
 from zeropoint.bench import bench as bench_module
-from zeropoint.bench.bench import Bench
+from zeropoint.bench.bench import Bench, spread
 from zeropoint.bench.errors import JudgedError, channel_scales
 from zeropoint.bench.sample_checks import SampleEvidence
 from zeropoint.bench.verdict import verdict
@@ -63,6 +63,40 @@ def test_outputs_are_real_numbers():
     assert len(found) == len(bench.float_outputs) == 6
     for exact, own in zip(bench.float_outputs, found, strict=True):
         np.testing.assert_allclose(own[0], exact[0], atol=0.2)
+
+
+@pytest.mark.parametrize("count", [1, 7, 56, 175, 256])
+def test_every_beginning_of_the_order_is_spread_over_all_samples(count):
+    order = spread(count)
+    assert sorted(order) == list(range(count))
+    for taken in range(8, count, 8):
+        edges = [-1, *sorted(order[:taken]), count]
+        assert max(np.diff(edges)) <= 3 * count / taken + 1
+
+
+def test_samples_sorted_by_kind_are_judged_and_fitted_on_all_kinds():
+    data = [(np.full((1, 8, 8, 3), k // 16, np.float32),) for k in range(64)]  # four kinds, one after the other
+    bench = Bench(conv_net(), data, judged=20, holds_back=True, fits=True)
+    kinds = [int(row[0].flat[0]) for row in bench.rows]
+    assert {kind: kinds[:20].count(kind) for kind in range(4)} == pytest.approx(dict.fromkeys(range(4), 5), abs=1)
+    assert set(kinds[20:]) == set(range(4))
+
+
+@pytest.mark.parametrize(("effort", "held"), [("standard", 20), ("high", 30)])
+def test_more_samples_are_kept_if_weights_are_fitted_to_them(effort, held, monkeypatch):
+    made: list[Bench] = []
+
+    class Watched(Bench):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            made.append(self)
+
+    monkeypatch.setattr("zeropoint.bench.bench.activation_bytes", lambda _: 0)
+    monkeypatch.setattr("zeropoint.bench.bench.LEAST_KEPT_BYTES", 20 * images(1)[0][0].nbytes)
+    monkeypatch.setattr("zeropoint.bench.bench.LEAST_FITTED_BYTES", 30 * images(1)[0][0].nbytes)
+    monkeypatch.setattr("zeropoint.improve.pipeline.Bench", Watched)
+    zeropoint.quantize(conv_net(), "int8", data=images(40), effort=effort)
+    assert [len(bench.rows) for bench in made] == [held]
 
 
 @pytest.mark.parametrize(("effort", "held"), [("quick", 24), ("standard", 40)])

@@ -30,8 +30,9 @@ from .errors import (
 )
 from .loaded import Loaded, NumberedRow
 
-KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES = 256, 1 << 28, 1 << 26
-"""Limits on the data kept in memory to be run again; between them, as much as the activations of one run."""
+KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES, LEAST_FITTED_BYTES = 256, 1 << 28, 1 << 26, 1 << 27
+"""Limits on the data kept in memory to be run again; between them, as much as the activations of one run. More if
+weights are to be fitted to them: 200 images of 224 x 224 instead of 111."""
 
 JUDGED, FIRST_LOOKS = 24, (8, 24)
 """Number of samples on which models are compared, and the numbers on which they are compared first."""
@@ -50,13 +51,16 @@ TRACED = 2
 STAYS_LOADED = 1 << 24
 """Maximum bytes of weights and activations of a float model that stays loaded."""
 
+GOLDEN = (5**0.5 - 1) / 2
+
 
 class Bench:
     """Runs a float model, and other versions of it, on samples.
 
     `samples` may be anything that calibration accepts, and are read once; the first of them are kept in memory, at most
-    `kept`, and only a few if none are `judged`. If it `holds_back` samples, some take no part in calibration. For
-    models with several signatures, only statistics are available.
+    `kept`, and only a few if none are `judged`. If it `holds_back` samples, some take no part in calibration. If it
+    `fits` weights to samples, more are kept, and those that judge them are spread over all. For models with several
+    signatures, only statistics are available.
     """
 
     def __init__(
@@ -68,12 +72,13 @@ class Bench:
         judged: int = JUDGED,
         holds_back: bool = False,
         kept: int = KEPT_SAMPLES,
+        fits: bool = False,
         ops: Mapping[str, OpSpec] = OPS,
         progress: Progress | None = None,
     ) -> None:
         self.model, self.ops, self.settings = model, ops, settings or Settings()
         self._samples, self._judged, self._progress = samples, judged, progress
-        self._holds_back, self._kept = holds_back, kept
+        self._holds_back, self._kept, self._fits = holds_back, kept, fits
         self._held: list[Any] = []
         self._unseen: list[Any] = []
         self._wanted: list[list[Array]] = []
@@ -114,7 +119,8 @@ class Bench:
 
     def _holding(self, samples: Any) -> Iterator[Any]:
         """Yield the samples for calibration, and keep those that will be run again."""
-        room = min(KEPT_BYTES, max(LEAST_KEPT_BYTES, activation_bytes(self.entry.graph)))
+        least = LEAST_FITTED_BYTES if self._fits else LEAST_KEPT_BYTES
+        room = min(KEPT_BYTES, max(least, activation_bytes(self.entry.graph)))
         count, holds_back = 0, self._holds_back and not self.in_sequence
         most = self._kept if self._judged else JUDGED
         for count, sample in enumerate(iterate(samples), 1):
@@ -142,12 +148,15 @@ class Bench:
 
     @cached_property
     def numbered_rows(self) -> list[NumberedRow]:
-        """The samples in memory as inputs of single runs, each with its sample number."""
+        """The samples in memory as inputs of single runs, each with its sample number. If weights are
+        fitted to them, and there are so many that some are held back, in an order in which the first few stand for all:
+        files are often sorted by class."""
         if not self.is_single:
             return []
         _ = self.stats  # reads the samples
         most = min(self._kept, self.settings.limit or self._kept)
-        return list(islice(rows(self._held, self.entry, Notes()), most))
+        found = list(islice(rows(self._held, self.entry, Notes()), most))
+        return [found[k] for k in spread(len(found))] if self._fits and self._unseen else found
 
     @property
     def rows(self) -> list[Row]:
@@ -316,6 +325,12 @@ class Judged:
             if its.beats(own, WORSE) or own.beats(its, CLEARLY):
                 return own.value < its.value
         return self._on(self._looks[-1]).beats(other._on(self._looks[-1]))
+
+
+def spread(count: int) -> list[int]:
+    """Return the numbers below `count` in an order of which every beginning is spread evenly over all of them: by the
+    fractional parts of their multiples of the golden ratio."""
+    return sorted(range(count), key=lambda k: k * GOLDEN % 1.0)
 
 
 def _size(sample: Any) -> int:

@@ -291,7 +291,16 @@ def quantize_on(
     request = accepted(model, request)
     TargetAnswers(request.target, request.ops).require_obeyed(request.recipe, model)
     judged = judged_for(request)
-    bench = Bench(model, data, settings, judged=judged, holds_back=judged > 0, ops=request.ops, progress=progress)
+    bench = Bench(
+        model,
+        data,
+        settings,
+        judged=judged,
+        holds_back=judged > 0,
+        fits=reaches(request.recipe.highest_effort(request.effort), "high"),
+        ops=request.ops,
+        progress=progress,
+    )
     result = ask_target(quantize_with(bench, request, stage))
     findings = check_samples(bench)
     warnings = (*map(str, findings), *_left_without_samples(model, request, data), *result.warnings)
