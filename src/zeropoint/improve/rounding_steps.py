@@ -30,7 +30,8 @@ MENDING_VECTORS, MENDING_MACS, FEWEST_MENDING = 512, 2e10, 16
 """Limits for 8-bit weights at standard effort, which are refined to make up for quantized activations. That needs fewer
 vectors. Models that need more work are skipped; so are fewer samples, because the weights would overfit them."""
 
-WIDENED = 4, 16
+FEWEST_WIDENED = 4
+MOST_WIDENED: Mapping[Effort, int] = {"standard": 16, "high": 64}
 WIDENING_MACS: Mapping[Effort, float] = {"standard": 1e11, "high": 1e12}
 """The minimum and maximum number of samples for measuring what few bits cost each layer, and the work allowed."""
 
@@ -168,8 +169,8 @@ def _harms(lab: Lab, best: Candidate, layers: Sequence[NarrowLayer]) -> tuple[di
     """Return the error that each layer adds when it alone has few bits, and the error with 8 bits everywhere."""
     ops = best.request.ops
     work = len(layers) * sum(macs_of(op, ops) for op in best.prepared.model.main.ops)
-    samples = int(min(WIDENING_MACS[lab.effort] // max(1, work), WIDENED[1]))
-    if samples < WIDENED[0]:
+    samples = int(min(WIDENING_MACS[lab.effort] // max(1, work), MOST_WIDENED[lab.effort]))
+    if samples < FEWEST_WIDENED:
         return weight_errors(layers, best.planned, ops), 0.0
     bench, report = lab.bench.judging(samples), lab.stage("measuring what few bits cost", len(layers))
     return measured_harms(layers, lambda wide: bench.error(best.widened(wide).model()), report)
