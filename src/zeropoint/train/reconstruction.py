@@ -9,6 +9,7 @@ This module finds the blocks and runs the samples; `block_training`, which impor
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -34,7 +35,7 @@ from . import require_keras
 FEWEST_LAYERS, MOST_LAYERS = 2, 8
 """The minimum and maximum number of layers in a block. Between them, it ends where the fewest tensors leave it."""
 
-MOST_BYTES = 1 << 29
+MOST_BYTES = 1 << 28
 """Memory limit for the inputs and outputs of a block over all samples."""
 
 MOST_MACS = 4e12
@@ -190,6 +191,8 @@ class Reconstruction:
         data = self._data(planned, plan, block, self.learned_from)
         checked = self._data(planned, plan, block, lambda most: self.checked[:most])
         learned = training.run(data, checked, *self._schedule(plan.graph))
+        del training, data, checked
+        gc.collect()  # what Keras has traced refers to itself, and would stay until later blocks have added theirs
         if learned is None:
             return plan
         values = {**plan.constants.values, **{plan.key(use): value for use, value in learned.values.items()}}
