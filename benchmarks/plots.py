@@ -110,9 +110,9 @@ def _panel(panel: Any, rows: Sequence[Row], value: Callable[[Row], float | None]
     panel.set_ylim(floor - margin, best + margin)
     if base is not None:
         panel.axhline(base, color=COLORS[FLOAT], linewidth=0.8, linestyle="--")
-    # Ours last, so that it is on top; a score on part of the samples moves by as much as the float model's does.
+    # Ours by default last, so that it is on top. A score on part of the samples moves as the float model's does.
     low = 0
-    for row in sorted(rows, key=lambda row: row.tool == OURS):
+    for row in sorted(rows, key=lambda row: (row.tool == OURS, row.variant is None)):
         x = 1.0 if row.tool == FLOAT else value(row)
         if row.score is None or x is None:
             continue
