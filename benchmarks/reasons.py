@@ -50,10 +50,10 @@ REASONS: tuple[Reason, ...] = (
     ),
     # Sizes.
     Reason(
-        'Weights of fewer than 1,024 elements stay in float, which is faster; the rows marked "all" quantize these as '
-        "well, and are smaller than the other tool's.",
+        "Weights of fewer than 1,024 elements stay in float, which is faster; with `min_elements=0` (rows marked "
+        '"all") files are smaller than the other tool\'s.',
         "size",
-        "dynamic",
+        "dynamic weights",
         tools="aeq",
     ),
     Reason(
