@@ -70,6 +70,20 @@ def test_numbers_that_cancel_are_judged_as_finely_as_float32_holds_them(kernels)
     assert wrong_ops(model, [(numbers, numbers)], kernels) == []
 
 
+def test_products_of_matrices_that_cancel_are_judged_as_finely_as_float32_holds_them():
+    """1475 - 1475 in float32 has steps of 1/8192, and the integers have more than 700,000 steps between 0 and 1."""
+    shapes, scales = ((1, 2, 2), (1, 2, 10), (1, 2, 10)), (0.045024373, 3.0518509e-05, 1.3878598e-06)
+    x, y, z = (
+        build.act(name, *shape, dtype=DType.INT16, params=QuantParams((scale,), (0,), DType.INT16))
+        for name, shape, scale in zip("xyz", shapes, scales, strict=True)
+    )
+    model = build.one_op("BATCH_MATMUL", [x, y], z, options="BatchMatMulOptions")
+    model.main.ops[0].version = 3
+    factors = np.float32([[[32767, -32766], [-32766, 32767]]]) * np.float32(scales[0])
+    numbers = np.random.default_rng(0).uniform(-1, 1, (1, 1, 10)).astype(np.float32).repeat(2, axis=1)
+    assert wrong_ops(model, [(factors, numbers)], "optimized") == []
+
+
 def test_a_table_is_judged_by_the_function_that_it_stands_for():
     net = Net()
     model = net.model(net("SIN", [net.input(1, 64)]))

@@ -277,9 +277,15 @@ def fixed_point_error(op: Op, wanted: Array) -> Array | float:
 def float_error(op: Op, found: Mapping[Tensor, Array]) -> Array | float:
     """What the float op is off by: sums in which large numbers cancel are no finer than float32 holds these.
 
-    |error of a - b| <= (|a| + |b|) / 2**24; for a layer |error| <= (max |x| * sum |w| + |bias|) / 2**23.
+    |error of a - b| <= (|a| + |b|) / 2**24; for a layer |error| <= (max |x| * sum |w| + |bias|) / 2**23; for a product
+    of matrices |error| <= |a| |b| / 2**23.
     """
     spec = OPS[op.kind]
+    if spec.layout is not None and not spec.weight_slots:
+        sizes = [np.abs(real(found[t], t).astype(np.float64)) for t in op.inputs if t is not None]
+        turned = [op.option("adjX", False), op.option("adjY", False)]
+        a, b = (np.swapaxes(v, -1, -2) if turn else v for v, turn in zip(sizes, turned, strict=True))
+        return np.asarray(a @ b) / 2.0**23
     if spec.rescale is Rescale.SUM:
         return np.asarray(sum(np.abs(real(found[t], t)) for t in op.inputs if t is not None)) / 2.0**24
     if spec.layout is None or spec.bias_slot is None:
