@@ -138,6 +138,12 @@ def test_what_is_no_channel_is_judged_by_its_power(shape):
     assert channel_scales([(normal(*shape) * spread).astype(np.float32)]) is None
 
 
+def test_uninitialized_outputs_are_no_reason_to_fail():
+    """LiteRT's delegate leaves the output of some pools as it found it: any bits, signalling NaNs among them."""
+    values = np.full((1, 5, 5, 3), 0x7F800001, np.uint32).view(np.float32)
+    assert channel_scales([values]) is None
+
+
 def test_channels_of_one_kind_are_judged_together():
     assert channel_scales([normal(1, 20, 3)]) is None
 

@@ -257,7 +257,9 @@ def channel_axis(shape: tuple[int, ...]) -> int | None:
 
 def channels_last(values: Array, axis: int) -> Array:
     """Return the values as [rows, channels]."""
-    return np.moveaxis(np.asarray(values, np.float64), axis, -1).reshape(-1, values.shape[axis])
+    with np.errstate(invalid="ignore"):  # what LiteRT leaves uninitialized may be a signalling NaN
+        real = np.asarray(values, np.float64)
+    return np.moveaxis(real, axis, -1).reshape(-1, values.shape[axis])
 
 
 def total_powers(samples: Sequence[Sequence[Reference]]) -> list[float]:
