@@ -114,10 +114,10 @@ def _commits(results: Results, current: str) -> Iterator[str]:
     for row in results.rows:
         if row.tool in DEPENDENT and row.commit:
             found = modes.setdefault(row.commit, {}).setdefault(row.task, [])
-            found += [row.mode] * (row.mode not in found)
+            found.append(row.mode if row.variant is None else f"{row.mode} ({row.variant})")
     for commit in sorted(modes, key=lambda name: name != current):
         tasks = modes[commit].items()
-        told = (f"{task} in {', '.join(m for m in MODES if m in found)}" for task, found in tasks)
+        told = (f"{task} in {', '.join(found)}" for task, found in tasks)
         where = "all rows" if len(modes) == 1 else "; ".join(told)
         yield f"zeropoint at commit {commit}{', this run' * (commit == current and len(modes) > 1)}: {where}"
 
