@@ -8,7 +8,7 @@ import pytest
 import zeropoint
 from zeropoint.bench import bench as bench_module
 from zeropoint.bench.bench import Bench, spread
-from zeropoint.bench.errors import JudgedError, channel_scales
+from zeropoint.bench.errors import JudgedError, channel_scales, dot
 from zeropoint.bench.sample_checks import SampleEvidence
 from zeropoint.bench.verdict import verdict
 from zeropoint.calibration import Settings
@@ -142,6 +142,7 @@ def test_uninitialized_outputs_are_no_reason_to_fail():
     """LiteRT's delegate leaves the output of some pools as it found it: any bits, signalling NaNs among them."""
     values = np.full((1, 5, 5, 3), 0x7F800001, np.uint32).view(np.float32)
     assert channel_scales([values]) is None
+    assert np.isnan(dot(values.ravel(), values.ravel()))
 
 
 def test_channels_of_one_kind_are_judged_together():

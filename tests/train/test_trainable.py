@@ -259,7 +259,7 @@ def test_sixteen_bits_and_two(model, stats, images):
     weights = [
         t for t in export(net).model.main.tensors if t.data is not None and t.params and t.params.axis is not None
     ]
-    assert {int(v) for t in weights if t.dtype.bits == 8 for v in np.unique(t.data)} == {-1, 0, 1}
+    assert {int(v) for t in weights if t.dtype.bits == 8 for v in np.unique(t.data)} == {-3, -1, 1, 3}
 
 
 def test_inputs_go_by_place_or_by_name():

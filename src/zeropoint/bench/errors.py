@@ -91,11 +91,17 @@ def as_floats(values: Array) -> Array:
     return numbers if numbers.dtype.kind == "f" else numbers.astype(np.float64)
 
 
+def as_doubles(values: Array) -> Array:
+    """Return the values in double precision. What LiteRT leaves uninitialized may be a signalling NaN: no warning."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(values, np.float64)
+
+
 def dot(a: Array, b: Array) -> float:
     """Return the sum of products. Single precision is four times as fast and accurate enough, unless it overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         quick = float(np.dot(a, b))
-    return quick if math.isfinite(quick) else float(np.dot(a.astype(np.float64), b.astype(np.float64)))
+    return quick if math.isfinite(quick) else float(np.dot(as_doubles(a), as_doubles(b)))
 
 
 @dataclass
@@ -257,9 +263,7 @@ def channel_axis(shape: tuple[int, ...]) -> int | None:
 
 def channels_last(values: Array, axis: int) -> Array:
     """Return the values as [rows, channels]."""
-    with np.errstate(invalid="ignore"):  # what LiteRT leaves uninitialized may be a signalling NaN
-        real = np.asarray(values, np.float64)
-    return np.moveaxis(real, axis, -1).reshape(-1, values.shape[axis])
+    return np.moveaxis(as_doubles(values), axis, -1).reshape(-1, values.shape[axis])
 
 
 def total_powers(samples: Sequence[Sequence[Reference]]) -> list[float]:

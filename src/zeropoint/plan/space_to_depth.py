@@ -101,7 +101,8 @@ def _is_constant(op: Op) -> bool:
     if image is None or weights is None or any(t and t.data is None for t in (weights, *biases)):
         return False
     is_open = any(-1 in (t.shape_signature or ())[1:] for t in (image, op.outputs[0]))
-    return not is_open and len(image.shape) == 4 and weights.shape[3] == image.shape[3]
+    is_image = all(len(t.shape) == 4 for t in (image, weights, op.outputs[0]))
+    return not is_open and is_image and weights.shape[3] == image.shape[3]
 
 
 def _padding_before(op: Op, uses: Uses) -> Op | None:
