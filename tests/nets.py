@@ -43,6 +43,7 @@ OPTIONS = {
     "LOG": "",
     "MINIMUM": "MaximumMinimumOptions",
     "RSQRT": "",
+    "SQRT": "",
     "RELU_0_TO_1": "",
     "BATCH_MATMUL": "BatchMatMulOptions",
     "UNIDIRECTIONAL_SEQUENCE_LSTM": "UnidirectionalSequenceLSTMOptions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -84,7 +85,7 @@ def unexplained_float_ops(result: Result) -> set[str]:
             is_float = any(t is not None and t.dtype is DType.FLOAT32 for t in (*op.inputs, *op.outputs))
             if is_arithmetic(op, OPS) and is_float and not is_copy(op):
                 # An output's name goes to the form that callers see.
-                found.add(op.name.removesuffix(f"/{op.outputs[0].dtype.label}"))
+                found.add(re.sub(rf"/{op.outputs[0].dtype.label}(#\d+)?$", "", op.name))
     return (said ^ found) - dynamic
 
 

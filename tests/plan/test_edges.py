@@ -309,3 +309,16 @@ def test_given_ranges_win_over_measured_ones_they_are_tied_to():
     result = zeropoint.quantize(model, data=samples_for(model, spread=3.0), ranges=given, target="integer")
     held = next(op for op in result.model.main.ops if op.kind == "CONCATENATION").outputs[0]
     assert held.params.scale == pytest.approx(0.5 / 255)
+
+
+def test_a_constant_beside_a_probability_is_rounded_and_not_cut_off():
+    """The range of a sigmoid's integers ends at 0.99609, and 0.99832 is more than half a step beyond."""
+    net = Net()
+    x = net.input(1, 16)
+    above = net("GREATER", [x, np.float32(0.25)], (1, 16))
+    above.dtype = DType.BOOL
+    chosen = net("SELECT_V2", [above, net("LOGISTIC", [x]), np.float32([0.9983218])], (1, 16))
+    model = net.model(net("ABS", [chosen]))
+    made = zeropoint.quantize(model, data=samples_for(model), effort="quick", target="integer").model
+    (held,) = (t for op in made.main.ops if op.kind == "SELECT_V2" for t in op.inputs if t.is_constant)
+    assert abs(dequantize(held.data, held.params).item() - 0.9983218) <= 0.501 * held.params.scale

@@ -72,3 +72,16 @@ def test_a_kernel_that_takes_zeros_for_infinity_reads_none_that_rounding_made() 
     assert "RSQRT" in {skipped.op.kind for skipped in made.skipped}
     for kernels in ("delegate", "optimized", "reference"):
         assert worst(outputs_of(model, data), outputs_of(made.model, data, kernels)) < 0.01
+
+
+def test_a_divisor_that_is_the_root_of_what_rounding_brings_to_zero_stays_float() -> None:
+    """The least of these roots has six steps; but the number it is the root of has a seventh of one, and becomes 0."""
+    net = Net()
+    x, y = net.input(*SHAPE), net.input(*SHAPE)
+    root = net("ABS", [net("SQRT", [net("ABS", [y], SHAPE)], SHAPE)], SHAPE)
+    model = net.model(net("DIV", [x, net("ADD", [root, np.float32([0.1])], SHAPE)], SHAPE))
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=SHAPE).astype(np.float32), np.geomspace(7e7, 1.2e11, 64, dtype=np.float32)[None])] * 4
+    made = zeropoint.quantize(model, "int8", data=data, effort="quick", target="integer").model
+    for kernels in ("delegate", "optimized", "reference"):
+        assert all(np.isfinite(v).all() for v in outputs_of(made, data, kernels))

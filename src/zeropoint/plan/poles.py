@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,28 +29,28 @@ PASSES_ERRORS_ON = Trait.TIED | Trait.HOMOGENEOUS | Trait.ADDS | Trait.SUBTRACTS
 def rounded_to_poles(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
     """Yield ops that have to stay float: rounding may turn their integers into zeros, from which they, or others,
     compute infinity."""
-    uses = Uses(plan.graph)
-    for use in _poles(plan, ops):
+    poles = list(_poles(plan, ops))
+    if not poles:
+        return
+    uses, steps = Uses(plan.graph), _Steps.of(plan, ops, ranges)
+    for use in poles:
         if use.op not in plan.schemes:
-            yield from _makers_of_zeros(use, uses, plan, ops, ranges)
+            yield from _makers_of_zeros(use, uses, ops, steps)
             continue
-        step = max(plan.wanted[use].scale, _coarsest_step(use.tensor, uses, plan, ops))
         is_off = ops[use.op.kind].table is not None or _reaches_too_far(use.op, plan, ranges)
-        if is_off and _has_zeros(step, ranges.bounds(use.tensor)):
+        if is_off and steps.has_zeros(use.tensor, plan.wanted[use].scale):
             yield Skipped(use.op, f"rounding '{use.tensor.name}' could give it a zero", "scale")
 
 
-def _makers_of_zeros(
-    use: Use, uses: Uses, plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges
-) -> Iterator[Skipped]:
+def _makers_of_zeros(use: Use, uses: Uses, ops: Mapping[str, OpSpec], steps: _Steps) -> Iterator[Skipped]:
     """Yield integer ops that produce the input of a float op, and those before them that could turn it into zero."""
-    waiting = [use.tensor]
+    plan, ranges, waiting = steps.plan, steps.ranges, [use.tensor]
     for read in waiting:  # which grows meanwhile
         maker, stored = uses.producer(read), plan.stored.get(read)
         if maker is None:
             continue
         if maker in plan.schemes and stored is not None:
-            if _has_zeros(_coarsest_step(read, uses, plan, ops), ranges.bounds(read)):
+            if steps.has_zeros(read):
                 told = f"{use.op.label} '{use.op.name}' is float, and rounding '{read.name}' could give it a zero"
                 yield Skipped(maker, told, "scale")
         elif maker.kind in ops and ops[maker.kind].traits & ZERO_TO_ZERO:
@@ -79,16 +81,40 @@ def _reaches_too_far(op: Op, plan: Plan, ranges: TensorRanges) -> bool:
     return greatest - least > WIDE * (max(high, 0.0) - min(low, 0.0))
 
 
-def _coarsest_step(tensor: Tensor, uses: Uses, plan: Plan, ops: Mapping[str, OpSpec]) -> float:
-    """Return the coarsest step of the integers that the values passed through: finer ones do not restore what is
-    lost."""
-    steps, waiting = [], [tensor]
-    for made in waiting:  # which grows meanwhile
-        maker, stored = uses.producer(made), plan.stored.get(made)
-        steps += [] if stored is None else [stored.scale]
-        if maker is not None and maker in plan.schemes and ops[maker.kind].traits & PASSES_ERRORS_ON:
-            waiting += (t for t in ops[maker.kind].read_activations(maker) if t.data is None and t not in waiting)
-    return max(steps, default=0.0)
+@dataclass(frozen=True)
+class _Steps:
+    """The coarsest step of the integers that the values of each tensor passed through: finer ones do not restore what
+    is lost. Infinity if rounding may have turned an input into zero of which a root or a product was made."""
+
+    plan: Plan
+    ranges: TensorRanges
+    passed_on: dict[Tensor, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> _Steps:
+        steps = cls(plan, ranges)
+        for op in (op for op in plan.graph.ops if op in plan.schemes):
+            spec = ops[op.kind]
+            sources = [t for t in spec.read_activations(op) if t.data is None]
+            if spec.traits & PASSES_ERRORS_ON:
+                passed = max(map(steps.coarsest, sources), default=0.0)
+            else:
+                is_lost = spec.traits & ZERO_TO_ZERO and any(map(steps._is_rounded_to_zero, sources))
+                passed = math.inf if is_lost else 0.0
+            steps.passed_on.update((t, passed) for t in op.outputs if passed)
+        return steps
+
+    def coarsest(self, tensor: Tensor) -> float:
+        stored = self.plan.stored.get(tensor)
+        return max(self.passed_on.get(tensor, 0.0), 0.0 if stored is None else stored.scale)
+
+    def has_zeros(self, tensor: Tensor, least: float = 0.0) -> bool:
+        """Whether rounding, in steps of at least this size, may turn values of the tensor into zeros."""
+        return _has_zeros(max(least, self.coarsest(tensor)), self.ranges.bounds(tensor))
+
+    def _is_rounded_to_zero(self, tensor: Tensor) -> bool:
+        is_known = self.ranges.knows(tensor) and _excludes_zero(self.ranges.bounds(tensor))
+        return is_known and self.has_zeros(tensor)
 
 
 def _has_zeros(step: float, bounds: Bounds) -> bool:

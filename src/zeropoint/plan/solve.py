@@ -22,7 +22,7 @@ from ..graph.query import Use
 from ..ops import Activation, CellState, Need, OpSpec, OutputState
 from ..recipe import Scheme
 from .plan import Group, Held, Node
-from .tensor_ranges import TensorRanges
+from .tensor_ranges import TensorRanges, constant_bounds
 from .weights import spare_bits, state_params
 
 FEWEST_STEPS = 16
@@ -280,6 +280,9 @@ class Solver:
             return False
         low, high = self._bounds(other)
         least, greatest = pin.range()
+        constants = [constant_bounds(n.tensor)[1] for n in other.nodes if n.tensor.data is not None]
+        if max(constants, default=0.0) > greatest + pin.scale / 2:
+            return False
         # A probability of 1 is a whole step beyond the integer range of probabilities, which is intended.
         slack = pin.scale if greatest > 0 and self._is_of_kernel(pin) else pin.scale / 2
         return least - pin.scale / 2 <= min(low, 0.0) and max(high, 0.0) <= greatest + slack
