@@ -326,6 +326,13 @@ def test_the_search_finds_what_equalization_gains() -> None:
     assert output_power(best.model, samples, model) < 0.7 * output_power(quick.model, samples, model)
 
 
+@pytest.mark.parametrize("effort", ["standard", "high"])
+def test_channels_of_a_model_that_is_close_enough_are_scaled_from_high_effort_on(effort: str, monkeypatch) -> None:
+    monkeypatch.setattr("zeropoint.improve.steps.CLOSE_ENOUGH", -100.0)
+    made = zeropoint.quantize(chain(300.0), data=inputs(chain(300.0), 30), effort=effort)
+    assert any("equaliz" in step.what for step in made.steps) == (effort == "high")
+
+
 def test_tensors_that_a_target_added_keep_their_ranges_when_others_are_equalized() -> None:
     """XNNPACK has no RELU_0_TO_1, so one becomes two ops for `cpu`; no sample told the range between them."""
     model = chain(300.0)
