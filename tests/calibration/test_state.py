@@ -12,7 +12,7 @@ import zeropoint
 from zeropoint.bench.bench import JUDGED
 from zeropoint.calibration import Range, Ranges, Settings, calibrate
 from zeropoint.calibration.collect import in_sequence_note, never_used, unknown_states
-from zeropoint.calibration.inner_tensors import lstm_cell_states, replays
+from zeropoint.calibration.recurrent_states import Replay, lstm_cell_states, replays
 from zeropoint.calibration.task import CalibrationTask
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import speaking_of_options
@@ -179,6 +179,18 @@ def test_replayed_cell_states_are_those_of_the_runtime(case):
     np.testing.assert_allclose(last_h, h, atol=1e-5)
     np.testing.assert_allclose(last_h, y[-1] if case.get("time_major") else y[:, -1], atol=1e-5)
     assert len(states) == 3
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("time_major", [False, True])
+def test_runs_of_any_lengths_are_replayed_as_if_each_were_alone(time_major, backward):
+    (op,) = lstm(time_major=time_major).main.ops
+    runs = [normal(2, length, op.inputs[0].shape[-1], seed=k) for k, length in enumerate((3, 3, 5, 3))]
+    runs = [np.swapaxes(x, 0, 1) for x in runs] if time_major else runs
+    found = Replay(op, op.inputs[0], "c", backward=backward).states_of_runs(runs, in_sequence=False)
+    for x, states in zip(runs, found, strict=True):
+        alone = Replay(op, op.inputs[0], "c", backward=backward).states(x)
+        np.testing.assert_allclose(states, alone, atol=1e-6)
 
 
 @pytest.mark.parametrize("histograms", [True, False])

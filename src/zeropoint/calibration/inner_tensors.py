@@ -1,11 +1,8 @@
-"""Measures tensors that a run of a graph does not expose: those inside control flow, and the cell states of LSTMs.
+"""Measures tensors inside the graphs that a graph calls.
 
 A called graph cannot get more outputs, because the calling op fixes their number; and what an interpreter still holds
 of it after a run may belong to a branch that was not taken, or to memory that has been reused. So each called graph is
 loaded by itself and run again on the op's inputs: the branch that was taken, every iteration of a loop.
-
-The LSTM kernel keeps its cell state from step to step without exposing it, so the recurrence is recomputed here from
-the op's recorded input.
 """
 
 from __future__ import annotations
@@ -13,16 +10,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from ..affine import dequantize
-from ..dtypes import Array, DType
+from ..dtypes import Array
 from ..errors import RuntimeFailure
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import reachable_graphs
-from ..ops.recurrent import BOTH_WAYS, LSTM, Gate, LstmSlot, one_way
 from ..runtime import Runner, time_limit
 from .instrumented_graph import InstrumentedGraph, MeasureMode, instrument
 from .task import CalibrationTask, OpTable, measured_tensors
@@ -112,132 +106,3 @@ def _value(tensor: Tensor, values: Mapping[Tensor, Array]) -> Array:
     if tensor in values:
         return values[tensor]
     return np.zeros(tensor.shape, tensor.dtype.storage) if tensor.data is None else tensor.data
-
-
-# Cell states of LSTMs.
-
-
-LstmState = tuple[Array, Array]
-"""Output and cell state of every sequence in the batch."""
-
-
-@dataclass
-class Replay:
-    """Recomputes the cell states of one op from the values of `source`, to be recorded under `key`."""
-
-    op: Op
-    source: Tensor
-    key: str
-    last: LstmState | None = None
-    backward: bool = False
-
-    def states(self, x: Array) -> Array:
-        """Return the cell state after every step, continuing from where the last call stopped."""
-        given = np.flip(x, 0 if self.op.option("timeMajor") else 1) if self.backward else x
-        states, self.last = lstm_cell_states(self.op, given, self.last)
-        return states
-
-
-@dataclass
-class FeatureReplay(Replay):
-    """Recomputes the state of SVDF: the products of each step's input with the feature weights."""
-
-    def states(self, x: Array) -> Array:
-        weights = _data(self.op, 1)
-        assert weights is not None
-        return np.asarray(x.reshape(-1, x.shape[-1]) @ weights.T)
-
-
-def replays(task: CalibrationTask) -> list[Replay]:
-    found: list[Replay] = []
-    for op in task.graph.ops:
-        if op.kind == "SVDF":
-            source, state, replayed = op.inputs[0], op.inputs[4], _with_float_constants(op, (0, 4))
-            if source is not None and state is not None and replayed is not None:
-                found.append(FeatureReplay(replayed, source, task.keys[state]))
-        for layer, backward in _lstms(op):
-            source, cell = layer.inputs[LstmSlot.INPUT], layer.inputs[LstmSlot.CELL_STATE]
-            replayed = _with_float_constants(layer, (LstmSlot.INPUT, LstmSlot.OUTPUT_STATE, LstmSlot.CELL_STATE))
-            if source is not None and cell is not None and replayed is not None:
-                found.append(Replay(replayed, source, task.keys[cell], backward=backward))
-    return found
-
-
-def _lstms(op: Op) -> Iterator[tuple[Op, bool]]:
-    """Yield the LSTMs that an op consists of, and whether each runs backwards."""
-    if op.kind == LSTM and len(op.inputs) > LstmSlot.CELL_STATE:
-        yield op, False
-    elif op.kind == BOTH_WAYS:
-        ways = ((one_way(op, backward=backward), backward) for backward in (False, True))
-        yield from ((way, backward) for way, backward in ways if way is not None)
-
-
-def _with_float_constants(op: Op, flowing: Sequence[int]) -> Op | None:
-    """Return the op with its weights, which may be integers, as floats; None if they are not constants."""
-    inputs = list(op.inputs)
-    for slot, tensor in enumerate(op.inputs):
-        if tensor is None or slot in flowing:
-            continue
-        params = tensor.params
-        if tensor.data is not None and params is not None and params.axis is None:
-            inputs[slot] = Tensor.constant(tensor.name, dequantize(tensor.data, params), DType.FLOAT32)
-        elif tensor.data is None or tensor.dtype is not DType.FLOAT32:
-            return None
-    return dataclasses.replace(op, inputs=inputs)
-
-
-def lstm_cell_states(op: Op, x: Array, start: LstmState | None = None) -> tuple[Array, LstmState]:
-    """Return c_t = f * c_{t-1} + i * tanh(g) for every step t, and the state after the last.
-
-        i, f, o = sigmoid(W x_t + R h_{t-1} + P c + b) and g = tanh(...); with coupled gates i = 1 - f;
-        h_t = o * tanh(c_t), projected if the op has a projection.
-
-    Layer normalization, if any, is applied to the sums first.
-    """
-    steps = x if op.option("timeMajor") else np.swapaxes(x, 0, 1)
-    batch = steps.shape[1]
-    forget_recurrent = _data(op, Gate.FORGET.recurrent_weights)
-    assert forget_recurrent is not None
-    cells, outputs = forget_recurrent.shape
-    h, c = start or (np.zeros((batch, outputs), np.float32), np.zeros((batch, cells), np.float32))
-    coupled = op.inputs[Gate.INPUT.weights] is None
-    clip, projection_clip = float(op.option("cellClip", 0.0)), float(op.option("projClip", 0.0))
-    projection, projection_bias = _data(op, LstmSlot.PROJECTION), _data(op, LstmSlot.PROJECTION_BIAS)
-    states = []
-    for step in steps:
-        forget = _sigmoid(_gate(op, Gate.FORGET, step, h, c))
-        enter = 1 - forget if coupled else _sigmoid(_gate(op, Gate.INPUT, step, h, c))
-        c = forget * c + enter * np.tanh(_gate(op, Gate.CELL, step, h, c))
-        if clip > 0:
-            c = np.clip(c, -clip, clip)
-        h = _sigmoid(_gate(op, Gate.OUTPUT, step, h, c)) * np.tanh(c)
-        if projection is not None:
-            h = h @ projection.T + (0 if projection_bias is None else projection_bias)
-            h = np.clip(h, -projection_clip, projection_clip) if projection_clip > 0 else h
-        states.append(c)
-    return np.stack(states), (h, c)
-
-
-def _gate(op: Op, gate: Gate, step: Array, h: Array, c: Array) -> Array:
-    """Return the input of a gate's activation."""
-    weights, recurrent, bias = _data(op, gate.weights), _data(op, gate.recurrent_weights), _data(op, gate.bias)
-    peephole = None if gate.peephole is None else _data(op, gate.peephole)
-    norm = _data(op, gate.normalization)
-    assert weights is not None
-    assert recurrent is not None
-    total: Array = step @ weights.T + h @ recurrent.T
-    if peephole is not None:
-        total = total + peephole * c
-    if norm is not None:
-        centered = total - total.mean(axis=1, keepdims=True)
-        total = norm * centered / np.sqrt((centered**2).mean(axis=1, keepdims=True) + 1e-8)
-    return total if bias is None else total + bias
-
-
-def _data(op: Op, slot: int) -> Array | None:
-    tensor: Tensor | None = op.inputs[slot] if slot < len(op.inputs) else None
-    return None if tensor is None else tensor.data
-
-
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(0.5 * (np.tanh(0.5 * x) + 1))

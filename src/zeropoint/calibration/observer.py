@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -14,8 +15,9 @@ from ..parallel import cached_property
 from ..runtime.runner import Runner
 from ..sources.ports import Row
 from .histogram import Histogram
-from .inner_tensors import CalledGraphs, passed_tensors, replays
+from .inner_tensors import CalledGraphs, passed_tensors
 from .instrumented_graph import InstrumentedGraph, MeasureMode, instrument
+from .recurrent_states import replays
 from .sampling import sampling_stride
 from .stats import Channels, Extreme, MovingAverage, TensorStats, finite_channels, stats_of
 from .task import CalibrationTask, count_unexpected
@@ -31,6 +33,7 @@ class Observer:
         """Load the graph. `like` is an observer of the same task and mode, whose copy of the model can be shared."""
         self.task, self.mode = task, mode
         self._replays = replays(task)
+        self._replayed_runs: list[tuple[int, list[Array]]] = []  # the inputs of each replay, with the sample's number
         self._called = CalledGraphs(task)
         exposed = [*passed_tensors(task.graph, task.ops), *(replay.source for replay in self._replays)]
         self.graph: InstrumentedGraph = instrument(task, mode, exposed) if like is None else like.graph
@@ -80,7 +83,8 @@ class Observer:
                 except RuntimeFailure:
                     self._failed.add(shapes)
                     self._runner.reload()
-            found += [self._from_outside(number, row) for number, row in batch]
+            found += [own for number, row in batch for own in self._from_outside(number, row)]
+        found += self._replayed()
         if self.graph.probes and reduced:
             found.append(self._summary(reduced, reductions[: len(reduced)], samples[: len(reduced)]))
         return found
@@ -122,16 +126,14 @@ class Observer:
         if not self.task.in_sequence:
             self._runner.restart()
             self._called.restart()
-            for replay in self._replays:
-                replay.last = None
         together = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
         self._runner.invoke(rows[0] if self.graph.batch == 1 else [*together])
 
-    def _from_outside(self, number: int, row: Row) -> Mapping[str, TensorStats]:
+    def _from_outside(self, number: int, row: Row) -> list[Mapping[str, TensorStats]]:
         """Return the statistics of one run, with all tensors read outside the graph."""
         try:
             self.fallback._start([row])
-            return self.fallback._read(number)
+            return [self.fallback._read(number), *self.fallback._replayed()]
         except RuntimeFailure as error:
             raise RuntimeFailure(f"sample {number}: {error}") from None
 
@@ -213,22 +215,32 @@ class Observer:
             )
 
     def _read(self, number: int) -> Mapping[str, TensorStats]:
-        """Return statistics of what the graph does not reduce: dynamic shapes, states of recurrent layers, control
-        flow."""
+        """Return statistics of what the graph does not reduce: dynamic shapes, control flow. What the states of
+        recurrent layers follow from is remembered for `_replayed`."""
         found: dict[str, TensorStats] = {}
         exposed = self.graph.exposed
-
-        def observe(key: str, values: Array, by_channel: bool) -> None:
-            seen = stats_of(values, number, by_channel=by_channel, decay=self.task.settings.decay)
-            if seen is None or seen.nonfinite:
-                self._refuse_unexpected(key, values, number)
-            if seen is not None:
-                found[key] = found[key].alongside(seen) if key in found else seen
-
         values = dict(zip(exposed, self._runner.read(exposed), strict=True))
         for probe in self.graph.read:
-            observe(probe.key, values[probe.tensor], probe.keep_channels)
-        for replay in self._replays:
-            observe(replay.key, replay.states(values[replay.source]), False)
-        self._called.measure(self.task.graph, values, observe)
+            self._observe(found, number, probe.key, values[probe.tensor], probe.keep_channels)
+        self._called.measure(self.task.graph, values, partial(self._observe, found, number))
+        if self._replays:
+            self._replayed_runs.append((number, [values[replay.source] for replay in self._replays]))
         return found
+
+    def _replayed(self) -> list[Mapping[str, TensorStats]]:
+        """Return statistics of the states of recurrent layers, by run since the last call."""
+        runs, self._replayed_runs = self._replayed_runs, []
+        found: list[dict[str, TensorStats]] = [{} for _ in runs]
+        for k, replay in enumerate(self._replays):
+            states = replay.states_of_runs([sources[k] for _, sources in runs], self.task.in_sequence)
+            for own, (number, _), values in zip(found, runs, states, strict=True):
+                self._observe(own, number, replay.key, values, False)
+        return [*found]
+
+    def _observe(self, found: dict[str, TensorStats], number: int, key: str, values: Array, by_channel: bool) -> None:
+        """Add the statistics of a tensor's values to what was `found` in the same run."""
+        seen = stats_of(values, number, by_channel=by_channel, decay=self.task.settings.decay)
+        if seen is None or seen.nonfinite:
+            self._refuse_unexpected(key, values, number)
+        if seen is not None:
+            found[key] = found[key].alongside(seen) if key in found else seen
