@@ -98,6 +98,27 @@ def test_floats_that_would_wrap_are_passed_to_branches_as_they_are():
     assert np.array_equal(outputs_of(made, samples, "optimized")[0], outputs_of(made, samples, "reference")[0])
 
 
+def test_integers_that_would_wrap_are_passed_to_branches_as_floats():
+    """One scale holds a tenth and the million that is chosen instead, if ever. The branches have steps for the tenth:
+    too small for QUANTIZE to rescale a million to them."""
+    net = Net()
+    choice, x = net.input(dtype=DType.BOOL, name="choice"), net.input(1, 8)
+    either = net("SELECT_V2", [net.input(1, 8, dtype=DType.BOOL), x, np.float32([-1e6])], (1, 8))
+    bodies = []
+    for name, kind in (("then", "ADD"), ("else", "MUL")):
+        body = Net()
+        bodies.append(body.model(body(kind, [body.input(1, 8, name=name), np.arange(1, 9, dtype=np.float32)])).main)
+        bodies[-1].name = name
+    called = net("IF", [choice, either], thenSubgraphIndex=bodies[0], elseSubgraphIndex=bodies[1], shape=(1, 8))
+    model = net.model(called)
+    model.graphs += bodies
+    near = [(np.bool_(k % 2), np.float32(0.1 * normal(1, 8, seed=k)), np.ones((1, 8), bool)) for k in range(8)]
+    made = zeropoint.quantize(model, "int16x8", data=near, effort="quick", target="integer").model
+    far = [(np.bool_(0), x, ~use) for _, x, use in near]  # multiplied
+    for kernels in ("delegate", "optimized", "reference"):
+        assert (outputs_of(made, far, kernels)[0] < 0).all()
+
+
 # Ops that stay float.
 
 

@@ -85,3 +85,30 @@ def test_a_divisor_that_is_the_root_of_what_rounding_brings_to_zero_stays_float(
     made = zeropoint.quantize(model, "int8", data=data, effort="quick", target="integer").model
     for kernels in ("delegate", "optimized", "reference"):
         assert all(np.isfinite(v).all() for v in outputs_of(made, data, kernels))
+
+
+def test_a_divisor_that_weights_of_four_bits_move_to_zero_stays_float() -> None:
+    """The least of these sums has two steps of its own; but rounded weights move it by more."""
+    rng = np.random.default_rng(0)
+    weights, net = rng.normal(size=(64, 16)).astype(np.float32), Net()
+    data = [(rng.normal(size=SHAPE).astype(np.float32), np.float32(3 * rng.normal(size=(1, 16)))) for _ in range(2)]
+    least = np.min([y @ weights.T for _, y in data], axis=(0, 1))
+    x, y = net.input(*SHAPE), net.input(1, 16)
+    sums = net("FULLY_CONNECTED", [y, weights, np.float32(1.5 - least)], SHAPE)
+    model = net.model(net("DIV", [x, net("ADD", [net("ABS", [sums], SHAPE), np.float32([0.1])], SHAPE)], SHAPE))
+    made = zeropoint.quantize(model, "int8", data=data, effort="quick", target="integer", weight_bits=4)
+    assert "could give it a zero" in {skipped.op.kind: skipped.reason for skipped in made.skipped}["ADD"]
+    for kernels in ("delegate", "optimized", "reference"):
+        assert all(np.isfinite(v).all() for v in outputs_of(made.model, data, kernels))
+
+
+def test_a_divisor_that_is_the_mean_of_coarser_integers_stays_float() -> None:
+    """Numbers around a thousand, in steps of eight thousand, become 0 before their mean gets steps of its own."""
+    net = Net()
+    x = net.input(*SHAPE)
+    top = net("SLICE", [x, np.int32([0, 62]), np.int32([1, 2])], (1, 2))
+    mean = net("MEAN", [top, np.int32([1])], (1, 1), keepDims=True)
+    model = net.model(net("DIV", [top, net("ADD", [net("ABS", [mean], (1, 1)), np.float32([0.1])], (1, 1))], (1, 2)))
+    data = [(np.r_[np.linspace(-1e6, 1e6, 62), np.linspace(1e3, 2e3, 2)].astype(np.float32)[None],)] * 4
+    made = zeropoint.quantize(model, "int8", data=data, effort="quick", target="integer")
+    assert any("could give it a zero" in skipped.reason for skipped in made.skipped)

@@ -1,4 +1,4 @@
-"""Limits on floats that are quantized: LiteRT's optimized QUANTIZE wraps beyond 2**31 units (LiteRT 2.3)."""
+"""Limits on numbers that are quantized, or rescaled: LiteRT's QUANTIZE wraps beyond 2**31 units (LiteRT 2.3)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from .plan import Plan
 from .tensor_ranges import TensorRanges
 
 WRAPS = 2.0**31
+WRAPS_RESCALED = 2.0**30
+"""The same for integers, which the kernel first multiplies by a power of two: up to twice the ratio of the scales."""
+
 SLACK = 1.01
 SPREAD = 16.0
 """The largest error of a tensor is within this multiple of its estimate."""
@@ -21,9 +24,9 @@ SPREAD = 16.0
 
 @dataclass(frozen=True)
 class Overflow:
-    """A use where floats are quantized with too small a scale, and the factor by which it must grow.
+    """A use where floats, or coarser integers, get too small a scale, and the factor by which it must grow.
 
-    `is_noise` says whether the range that was measured is below what rounding alone makes of the floats.
+    `is_noise` says whether the range that was measured is below what rounding alone makes of the numbers.
     """
 
     use: Use
@@ -32,25 +35,25 @@ class Overflow:
 
 
 def overflowing_uses(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Overflow]:
-    """Yield uses where floats are quantized with too small a scale."""
+    """Yield uses where floats, or integers with a much larger scale, are quantized with too small a scale."""
     magnitudes = Magnitudes(plan, ops)
-    for use, params in _quantized(plan):
+    for use, params in _converted(plan):
         found = magnitudes.of(use.tensor)
-        factor = found.reach / (params.scale * WRAPS)
+        factor = found.reach / (params.scale * (WRAPS_RESCALED if use.tensor in plan.stored else WRAPS))
         if factor >= 1:
             yield Overflow(use, SLACK * factor, max(map(abs, params.range())) <= found.noise)
 
 
 def overflowing_errors(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Use]:
     """Yield uses where floats are quantized with a scale that is too small for their errors."""
-    errors = Errors(plan, ops, ranges)
-    return (use for use, params in _quantized(plan) if SPREAD * errors.of(use.tensor) >= params.scale * WRAPS)
+    errors, quantized = Errors(plan, ops, ranges), (u for u in _converted(plan) if u[0].tensor not in plan.stored)
+    return (use for use, params in quantized if SPREAD * errors.of(use.tensor) >= params.scale * WRAPS)
 
 
-def _quantized(plan: Plan) -> Iterator[tuple[Use, QuantParams]]:
-    """Yield where floats are quantized."""
+def _converted(plan: Plan) -> Iterator[tuple[Use, QuantParams]]:
+    """Yield where numbers are quantized, or converted to other integers."""
     for use, params in plan.wanted.items():
-        if use.tensor.data is None and use.tensor not in plan.stored:
+        if use.tensor.data is None and plan.stored.get(use.tensor) != params:
             yield use, params
 
 

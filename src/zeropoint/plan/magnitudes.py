@@ -22,8 +22,8 @@ from ..ops.recurrent import largest_output
 from .plan import Plan
 from .tensor_ranges import TensorRanges
 
-FINEST = 2.0**-8
-"""The error of integers relative to their range: weights have 8 bits, however many the integers themselves have."""
+MOST_BITS = 8
+"""Of weights: integers are off by at least 2**-8 of their range, however many bits they have themselves."""
 
 COMBINES = Trait.ADDS | Trait.SUBTRACTS | Trait.MULTIPLIES
 
@@ -72,6 +72,8 @@ class Errors:
 
     def __init__(self, plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> None:
         self._plan, self._ranges = plan, ranges
+        bits = (scheme.levels.bits for scheme in plan.schemes.values() if scheme.levels is not None)
+        self._finest = 2.0 ** -min([MOST_BITS, *bits])
         self._made: dict[Tensor, float] = {}
         for op in _float_ops(plan, ops):
             if any(self.of(t) for t in ops[op.kind].read_activations(op)):
@@ -83,7 +85,7 @@ class Errors:
             return 0.0
         stored = self._plan.stored.get(tensor)
         if stored is not None:
-            return max(stored.scale, FINEST * max(map(abs, stored.range())))
+            return max(stored.scale, self._finest * max(map(abs, stored.range())))
         return self._made.get(tensor, 0.0)
 
     def _size(self, tensor: Tensor) -> float:
@@ -99,7 +101,7 @@ class Errors:
         if rule is not None:
             return min(max(map(self.of, read)), 2 * rule([math.inf for _ in read]))
         flowing = [t for t in read if t.data is None]
-        if (gain := _gain(op, spec)) is not None:
+        if (gain := gain_of(op, spec)) is not None:
             return gain * self._change(math.prod, flowing)
         function = _function(op, spec) if len(flowing) == 1 and self._ranges.knows(flowing[0]) else None
         if function is not None:
@@ -170,7 +172,7 @@ def _bound(op: Op, spec: OpSpec) -> Rule | None:
     return max if spec.traits & (Trait.TIED | Trait.HOMOGENEOUS | Trait.NO_LARGER) else None
 
 
-def _gain(op: Op, spec: OpSpec) -> float | None:
+def gain_of(op: Op, spec: OpSpec) -> float | None:
     """Return by how much a sum of products exceeds its factors if these are independent: sqrt(sum of w**2) for a layer,
     sqrt(n) for a sum or a product of matrices. None for other ops."""
     if Trait.SUMS in spec.traits:

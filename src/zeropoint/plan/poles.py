@@ -12,6 +12,7 @@ from ..calibration.range_methods import Bounds
 from ..graph.model import Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import Activation, OpSpec, Trait
+from .magnitudes import gain_of
 from .plan import Plan, Skipped
 from .tensor_ranges import TensorRanges
 
@@ -93,16 +94,41 @@ class _Steps:
     @classmethod
     def of(cls, plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> _Steps:
         steps = cls(plan, ranges)
-        for op in (op for op in plan.graph.ops if op in plan.schemes):
-            spec = ops[op.kind]
-            sources = [t for t in spec.read_activations(op) if t.data is None]
-            if spec.traits & PASSES_ERRORS_ON:
-                passed = max(map(steps.coarsest, sources), default=0.0)
-            else:
-                is_lost = spec.traits & ZERO_TO_ZERO and any(map(steps._is_rounded_to_zero, sources))
-                passed = math.inf if is_lost else 0.0
+        for op in (op for op in plan.graph.ops if op.kind in ops):
+            passed = steps._passed(op, ops[op.kind])
             steps.passed_on.update((t, passed) for t in op.outputs if passed)
         return steps
+
+    def _passed(self, op: Op, spec: OpSpec) -> float:
+        """Return the step that the op's results have because its inputs and weights have theirs."""
+        sources = [t for t in spec.read_activations(op) if t.data is None]
+        coarsest = max(map(self.coarsest, sources), default=0.0)
+        if spec.traits & PASSES_ERRORS_ON or spec.saturates:
+            return coarsest
+        if Trait.NO_LARGER in spec.traits:  # a mean
+            return coarsest / math.sqrt(max(1.0, Use(op, 0).tensor.size / max(1, op.outputs[0].size)))
+        if (gain := gain_of(op, spec)) is not None:
+            return _product(gain, coarsest) + self._of_weights(op, spec)
+        if spec.traits & ZERO_TO_ZERO and any(map(self._is_rounded_to_zero, sources)):
+            return math.inf
+        if Trait.MULTIPLIES in spec.traits:
+            read = list(spec.read_activations(op))
+            return max(_product(self.coarsest(a), self._size(b)) for a, b in (read, read[::-1]))
+        return 0.0
+
+    def _size(self, tensor: Tensor) -> float:
+        """Return the largest measured magnitude."""
+        return max(map(abs, self.ranges.bounds(tensor))) if self.ranges.knows(tensor) else 0.0
+
+    def _of_weights(self, op: Op, spec: OpSpec) -> float:
+        """Return the step that rounded weights give the result of a layer: that of a weight, times the inputs of a sum
+        if these are as large as they get."""
+        for slot in spec.weight_slots:
+            weights, grid = Use(op, slot).tensor, self.plan.constants.grids.get(Use(op, slot))
+            if grid is not None and spec.layout is not None and weights.data is not None:
+                count = weights.size / max(1, len(grid.scales))
+                return math.sqrt(count) * max(grid.scales) * self._size(Use(op, spec.layout.data).tensor)
+        return 0.0
 
     def coarsest(self, tensor: Tensor) -> float:
         stored = self.plan.stored.get(tensor)
@@ -115,6 +141,10 @@ class _Steps:
     def _is_rounded_to_zero(self, tensor: Tensor) -> bool:
         is_known = self.ranges.knows(tensor) and _excludes_zero(self.ranges.bounds(tensor))
         return is_known and self.has_zeros(tensor)
+
+
+def _product(a: float, b: float) -> float:
+    return a * b if a and b else 0.0  # also if the other is infinite
 
 
 def _has_zeros(step: float, bounds: Bounds) -> bool:
