@@ -19,6 +19,7 @@ from ..ops.layout import VALID
 from ..recipe import Recipe
 from ..sources.ports import entry_graphs
 from ..tflite.schema import default_options
+from .inferred_shapes import infer_sizes
 from .plan import Packed
 from .qdq import Trained, take_trained
 
@@ -40,6 +41,7 @@ def prepare(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec]) -> Trained:
                 unpacked.take_weights(graph, op, spec)
         _fuse_activations(graph, recipe, ops)
         _drop_pools_of_one(graph)
+        infer_sizes(graph)
         for op in graph.ops:
             if recipe.scheme(op).activations is not None:
                 _quotient_to_product(graph, op)
