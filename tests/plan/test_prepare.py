@@ -59,6 +59,11 @@ def test_pools_of_one_are_taken_out(kind: str, mode: str, is_output: bool) -> No
     assert kind not in {op.kind for op in made.model.main.ops}
     assert [t.name for t in made.model.main.outputs] == [t.name for t in model.main.outputs]
     assert worst(outputs_of(model, samples, "reference"), outputs_of(made.model, samples)) <= 0.02
+    if mode == "int8":  # calibrated and judged by what the float model means, not by what the delegate makes of it
+        assert made.verdict is not None
+        assert made.verdict.snr is not None
+        assert made.verdict.snr > 25
+        assert zeropoint.compare(model, made.model, samples).snr > 25
 
 
 def test_graphs_that_ops_call_stay_as_they_are() -> None:

@@ -12,7 +12,7 @@ from ..graph.model import Model, Tensor
 from ..graph.query import activation_bytes
 from ..ops.execution import macs_of
 from ..parallel import in_parallel, side_by_side
-from ..runtime.runner import Runner
+from ..runtime.runner import Runner, right_kernels
 from ..sources.ports import Row, entry
 from .alignment import input_order
 from .errors import Compared, ErrorSum, encoded, real, total_powers
@@ -43,7 +43,8 @@ class Loaded:
         self._inputs = where.graph.inputs
         self._order = input_order(bench.entry, where)
         self._tensors: list[Tensor] = [c.tensor(where.graph) for c in self._compared]
-        runner = Runner.exposing(model, where.graph, self._tensors, checked=True)
+        kernels = right_kernels(model) if model is bench.model else "delegate"
+        runner = Runner.exposing(model, where.graph, self._tensors, kernels=kernels, checked=True)
         self._runners = [runner.keeping_state(bench.in_sequence)]
         self._macs = sum(macs_of(op, bench.ops) for op in where.graph.ops)
         self._has_room = side_by_side(activation_bytes(bench.entry.graph)) > 1

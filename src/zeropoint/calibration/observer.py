@@ -12,7 +12,7 @@ from ..dtypes import Array
 from ..errors import InvalidSample, RuntimeFailure, argument
 from ..graph.model import Tensor
 from ..parallel import cached_property
-from ..runtime.runner import Runner
+from ..runtime.runner import Runner, right_kernels
 from ..sources.ports import Row
 from .histogram import Histogram
 from .inner_tensors import CalledGraphs, passed_tensors
@@ -40,7 +40,7 @@ class Observer:
         alone = self.graph.batch == 1  # otherwise a run has another shape than the file says
         threads = task.settings.threads // task.interpreters
         self._runner: Runner = (
-            Runner(self.graph.model, strict=alone, threads=threads, checked=True)
+            Runner(self.graph.model, kernels=right_kernels(task.model), strict=alone, threads=threads, checked=True)
             if like is None
             else like._runner.another()
         )

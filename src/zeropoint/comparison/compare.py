@@ -22,6 +22,7 @@ from ..ops import OPS, OpSpec
 from ..ops.check import check_runnable
 from ..ops.execution import execution_of, macs_of
 from ..runtime import Runner, Runtime, trusting
+from ..runtime.runner import right_kernels
 from ..sources.data import DataSource, function_in, samples_from
 from ..sources.models import ModelSource, load
 from ..sources.ports import Entry, Row, entry
@@ -219,7 +220,7 @@ class _Comparer:
         self.outputs = self._output_sums()
         ends = [[*graph.outputs, *(c.tensor(graph) for c in self.compared)] for graph in (self.exact, self.quantized)]
         self.runners = (
-            Runner.exposing(wanted, self.exact, [*ends[0], *inner], strict=False),
+            Runner.exposing(wanted, self.exact, [*ends[0], *inner], kernels=right_kernels(wanted), strict=False),
             Runner.exposing(made, self.quantized, [*ends[1], *self.sums], kernels=kernels, strict=False),
         )
         measured = [op for op in self.quantized.ops if any(t in self.sums for t in op.outputs)]

@@ -14,6 +14,7 @@ from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..graph.sparse import fold_densify
 from ..ops import CONVERSIONS, FUSED_ACTIVATIONS, Bias, OpSpec, Trait
+from ..ops.delegate_faults import identity_pools
 from ..ops.execution import execution_of
 from ..ops.layout import VALID
 from ..recipe import Recipe
@@ -71,19 +72,13 @@ def _fuse_activations(graph: Graph, recipe: Recipe, ops: Mapping[str, OpSpec]) -
 
 
 def _drop_pools_of_one(graph: Graph) -> None:
-    """Remove pooling that is the identity: windows of 1x1 with stride 1, without an activation.
-
-    After an op with a fused activation, LiteRT's delegate drops the convolution before them, or returns uninitialized
-    memory (ai-edge-litert 2.3). What the graph returns keeps its name: a RESHAPE copies it.
-    """
-    for op in [op for op in graph.ops if op.kind in ("MAX_POOL_2D", "AVERAGE_POOL_2D")]:
-        sizes = [op.option(name) for name in ("filterWidth", "filterHeight", "strideW", "strideH")]
+    """Remove pooling that is the identity, which LiteRT's delegate gets wrong. What the graph returns keeps its name: a
+    RESHAPE copies it."""
+    for op in identity_pools(graph):
         source, result = op.inputs[0], op.outputs[0]
-        if sizes != [1] * 4 or op.option("fusedActivationFunction") != 0 or source is None:
-            continue
         if result not in graph.outputs:
             remove_op(graph, op)
-        elif -1 not in (shape := result.shape_signature or result.shape):
+        elif source is not None and -1 not in (shape := result.shape_signature or result.shape):
             wanted = Tensor.constant(f"{op.name}/shape", np.array(shape, np.int32), DType.INT32)
             recast(graph, op, "RESHAPE", [source, wanted], default_options("ReshapeOptions", newShape=shape))
 

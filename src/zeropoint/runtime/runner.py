@@ -15,6 +15,7 @@ from ..graph.edit import copy_model, cut_model
 from ..graph.model import Graph, Model, Tensor
 from ..graph.query import activation_bytes
 from ..ops.check import check_runnable
+from ..ops.delegate_faults import has_delegate_faults
 from ..parallel import cores, threads_of_each
 from ..tflite import load
 from ..tflite.write import chunks
@@ -194,6 +195,11 @@ def _run_on_zeros(session: Session, shapes: list[tuple[int, ...]]) -> list[tuple
         session.resize(shapes)
     session.invoke([np.zeros(shape, d["dtype"]) for shape, d in zip(shapes, session.inputs, strict=True)])
     return shapes
+
+
+def right_kernels(model: Model) -> Kernels:
+    """Return the kernels that compute a float model as it is meant: LiteRT's delegate, unless it is known to err."""
+    return "optimized" if has_delegate_faults(model) else "delegate"
 
 
 def loadable(model: Model, *, checked: bool = False) -> bytes:
