@@ -214,6 +214,20 @@ def test_errors_that_do_not_cancel_do_not_wrap_in_outputs(mode: str, ends: str) 
     assert np.array_equal(first, second)
 
 
+def test_quotients_of_divisors_that_rounding_makes_small_do_not_wrap() -> None:
+    """Of ten thousand beside 3e11, int16 leaves 0. The 0.1 that is added in float keeps quotients finite; but they are
+    more than 2**31 of the steps that they had when they were measured."""
+    net = Net()
+    x, y = net.input(1, 64), net.input(1, 64)
+    divisor = net("ADD", [net("ABS", [y]), np.float32([0.1])])
+    model = net.model(net("RESHAPE", [net("DIV", [x, divisor]), np.int32([64])], (64,), newShape=(64,)))
+    data = [(np.full((1, 64), 3e5, np.float32), np.geomspace(1e4, 3e11, 64, dtype=np.float32)[None])] * 2
+    made = zeropoint.quantize(model, "int16x8", data=data, effort="quick", target="integer")
+    assert "wraps beyond" in {skipped.op.kind: skipped.reason for skipped in made.skipped}["RESHAPE"]
+    for kernels in ("delegate", "optimized", "reference"):
+        assert outputs_of(made.model, data, kernels)[0].min() >= 0
+
+
 def test_tables_are_fine_enough_for_all_that_was_measured() -> None:
     """Of x * gelu(x), cut off at 1, only inputs up to 1.1 count; but the kernel of GELU gets all of them, in the scale
     that x has beside 100: the points of its table are 0.4 apart, and the last one is cut off."""

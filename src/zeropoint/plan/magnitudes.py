@@ -25,6 +25,7 @@ from .tensor_ranges import TensorRanges
 MOST_BITS = 8
 """Of weights: integers are off by at least 2**-8 of their range, however many bits they have themselves."""
 
+PASSES_STEPS_ON = Trait.TIED | Trait.HOMOGENEOUS | Trait.NO_LARGER | Trait.ADDS | Trait.SUBTRACTS
 COMBINES = Trait.ADDS | Trait.SUBTRACTS | Trait.MULTIPLIES
 
 Rule = Callable[[Sequence[float]], float]
@@ -75,10 +76,14 @@ class Errors:
         bits = (scheme.levels.bits for scheme in plan.schemes.values() if scheme.levels is not None)
         self._finest = 2.0 ** -min([MOST_BITS, *bits])
         self._made: dict[Tensor, float] = {}
+        self._least: dict[Tensor, float] = {}
+        self._step: dict[Tensor, float] = {}
         for op in _float_ops(plan, ops):
-            if any(self.of(t) for t in ops[op.kind].read_activations(op)):
-                error = min(self._result(op, ops[op.kind]), 2 * _end(op))
-                self._made |= dict.fromkeys(ops[op.kind].made_activations(op), error)
+            spec = ops[op.kind]
+            if any(self.of(t) for t in spec.read_activations(op)):
+                error = min(self._result(op, spec), 2 * _end(op))
+                self._made |= dict.fromkeys(spec.made_activations(op), error)
+            self._follow(op, spec)
 
     def of(self, tensor: Tensor) -> float:
         if tensor.data is not None:
@@ -87,6 +92,17 @@ class Errors:
         if stored is not None:
             return max(stored.scale, self._finest * max(map(abs, stored.range())))
         return self._made.get(tensor, 0.0)
+
+    def _follow(self, op: Op, spec: OpSpec) -> None:
+        """Note the step of the integers that floats were before, and what keeps them from zero: a number that was
+        added."""
+        read = list(spec.read_activations(op))
+        if spec.traits & PASSES_STEPS_ON:
+            self._step |= dict.fromkeys(spec.made_activations(op), max(map(self._step_of, read), default=0.0))
+        if spec.traits & (Trait.ADDS | Trait.TIED):
+            least = map(self._least_of, read)
+            found = sum(least) if Trait.ADDS in spec.traits else min(least, default=0.0)
+            self._least |= dict.fromkeys(spec.made_activations(op), found)
 
     def _size(self, tensor: Tensor) -> float:
         """Return the largest measured magnitude."""
@@ -121,15 +137,46 @@ class Errors:
     def _relative(self, op: Op, spec: OpSpec) -> float:
         """Return the error of other functions: relative to the result, as large as those of the inputs.
 
-        That errors do not move a divisor to zero is the concern of `poles`.
+        That errors do not move a divisor to zero is the concern of `poles`; but they may bring it as close as what is
+        added to it.
         """
         total = 0.0
         for slot, tensor in enumerate(op.inputs):
             role = spec.input_role(slot)
             if tensor is not None and isinstance(role, Activation) and (size := self._size(tensor)) > 0:
                 share = self.of(tensor) / size
+                if role.pole and share > 0 and 2 * self._step_of(tensor) >= self._nearest(tensor):
+                    return self._near_pole(op, spec, self._least_of(tensor))
                 total += min(1.0, share) if role.pole else max(share, share * share)
         return total * self._size(op.outputs[0])
+
+    def _nearest(self, tensor: Tensor) -> float:
+        """Return how close to zero measured values come."""
+        low, high = self._ranges.bounds(tensor)
+        return max(low, -high, 0.0)
+
+    def _step_of(self, tensor: Tensor) -> float:
+        stored = self._plan.stored.get(tensor)
+        return self._step.get(tensor, 0.0) if stored is None else stored.scale
+
+    def _least_of(self, tensor: Tensor) -> float:
+        """Return a number that rounding brings no value of the tensor below: where nothing else is known, 0 if none was
+        negative when it was measured."""
+        if tensor.data is not None:
+            values = _values(tensor)
+            return -math.inf if values is None else float(values.min(initial=math.inf))
+        is_positive = self._ranges.knows(tensor) and self._ranges.bounds(tensor)[0] >= 0
+        return self._least.get(tensor, 0.0 if is_positive else -math.inf)
+
+    def _near_pole(self, op: Op, spec: OpSpec, least: float) -> float:
+        """Return the largest result where a divisor, or the argument of a root or logarithm, is as small as this."""
+        if least <= 0:
+            return math.inf
+        source = spec.interpolated or spec.table
+        function = None if source is None else source(op)
+        if function is not None:
+            return float(np.abs(function(np.array([least]))).max())
+        return (self._size(Use(op, 0).tensor) + self.of(Use(op, 0).tensor)) / least
 
 
 def _float_ops(plan: Plan, ops: Mapping[str, OpSpec]) -> list[Op]:
