@@ -69,7 +69,7 @@ class Case:
 
 IMAGES = Schedule(314, 32, held_back=0.06, mirror=True)  # two passes over the images that are not held back
 LONG = replace(IMAGES, steps=1500, shift=2, mix=0.5)
-LONGER = replace(LONG, steps=2000)
+LONGER = replace(LONG, steps=3000)
 SOUNDS = Schedule(600, 50, held_back=0.1, mix=0.5)
 
 CASES = (
@@ -82,7 +82,7 @@ CASES = (
         goal_score=0.868,
     ),
     Case("resnet8, w2a8", RESNET8, LONG, BLOCKS, train_bits="w2a8", goal_score=0.84),
-    Case("resnet8, ternary", RESNET8, LONGER, BLOCKS, train_bits="ternary", goal_score=0.84),
+    Case("resnet8, ternary", RESNET8, LONG, BLOCKS, train_bits="ternary", goal_score=0.84),
     Case("resnet8, binary", RESNET8, LONGER, BLOCKS, train_bits="binary", goal_score=0.80),
     Case("kws, w2a8", KWS, replace(SOUNDS, steps=2500, mix=0.7), WITH_LABELS, train_bits="w2a8", goal_score=0.905),
     Case("kws, w4a4", KWS, replace(SOUNDS, learning_rate=3e-3), WITH_LABELS, train_bits="w4a4", goal_score=0.915),

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from .errors import InvalidRecipe
 
+FEWEST_BITS = 2
+"""Weights of up to this many bits have to be learned anew: at first, rounding leaves hardly anything of a network."""
+
 _TEXT = re.compile(r"(?:w([1-8])|(ternary)|(binary))(?:a([1-8]))?")
 
 

@@ -151,6 +151,51 @@ def test_weights_that_went_too_far_can_come_back(kind):
     assert list(np.sign(gradient[0])) == [1, 0, 0, -1, 1]
 
 
+@pytest.mark.parametrize("kind", [TernaryQuantizer, BinaryQuantizer, MidriseQuantizer])
+def test_levels_take_the_place_of_weights_bit_by_bit(kind):
+    """At first the weights are as they were, then a mean of that and of their levels, in the end only the latter."""
+    data = normal(4, 50, spread=1.0)
+    start = QuantParams((0.1,) * 4, (0,) * 4, DType.INT8, zeropoint.affine.PerAxis(0))
+    quantizer = kind(start, data, QuantSettings(), 2, LearnedScales(Variable().add_weight, "w"))
+    scale, weights = array_of(quantizer.scale(data)), ops.convert_to_tensor(data)
+    none, half, full = (array_of(quantizer.steps(weights, scale, softness)) * scale for softness in (1.0, 0.5, 0.0))
+    np.testing.assert_allclose(none, data, atol=1e-6)
+    np.testing.assert_allclose(half, (none + full) / 2, atol=1e-6)
+    np.testing.assert_array_equal(full, array_of(quantizer.steps(weights, scale)) * scale)
+
+
+def test_wide_weights_are_never_soft():
+    """The first and last layers keep 8 bits: they must be able to follow the others until the end."""
+    data = normal(4, 50, spread=1.0)
+    start = QuantParams((0.1,) * 4, (0,) * 4, DType.INT8, zeropoint.affine.PerAxis(0))
+    quantizer = WeightQuantizer(start, data, QuantSettings(), None, LearnedScales(Variable().add_weight, "w"))
+    _, (gradient,) = value_and_gradients(
+        lambda w: quantizer.steps(w, quantizer.scale(w), 0.0), [data], np.ones_like(data)
+    )
+    assert (gradient > 0).all()
+
+
+@pytest.mark.parametrize(("bits", "share", "faster"), [("binary", 5, 4), ("w4a8", 8, 1)])
+def test_biases_and_ranges_keep_up_with_weights_of_few_bits(bits, share, faster):
+    """With 1 or 2 bits, activations change as much as weights, so what belongs to them learns faster."""
+    model = small_net()
+    samples = samples_for(model, 24)
+    done = distill(model, samples, train_bits=bits, schedule=Schedule(10, 8, checks=2))
+    assert done.trained.blueprint.settings.settle == share
+    usual = trainable(model, "int8", zeropoint.calibrate(model, samples))
+    few, many = (
+        [
+            float(c.unit) / net.blueprint.plan.stored[c.uses[0].op.outputs[0]].scale
+            for c in net.graph.constants
+            if c.tensor.data.ndim == 1 and c.uses[0].op.kind == "CONV_2D"
+        ]
+        for net in (done.trained, usual)
+    )
+    assert len(few) == 2
+    np.testing.assert_allclose(few, np.array(many) * faster, rtol=0.5)  # powers of two near the wanted unit
+    assert done.trained.graph.ranges.slowness == {4: 0.25, 1: 2.0**-5}[faster]
+
+
 def test_the_first_and_last_layers_are_left_in_8_bits():
     model = small_net()
     first, last = outermost_layers(model.main, OPS)

@@ -23,6 +23,9 @@ SLOWNESS = 2.0**-5
 """Learning rate of ranges relative to that of weights: they are nearly right from the start, and every activation
 depends on them."""
 
+SLOWNESS_OF_CHANGING = 2.0**-2
+"""The same if the weights change so much that activations do as well."""
+
 SLOWNESS_OF_FEW = 2.0**-1
 """The same for ranges with few levels: training has to find where the highest should be."""
 
@@ -46,7 +49,7 @@ class GroupVectors:
     scales: Array
 
     @classmethod
-    def of(cls, groups: Sequence[Group], bits: Sequence[int]) -> GroupVectors:
+    def of(cls, groups: Sequence[Group], bits: Sequence[int], slowness: float) -> GroupVectors:
         ends = np.array([g.params.range() for g in groups], np.float32).reshape(-1, 2).T
         few = np.array([b < g.params.dtype.bits for b, g in zip(bits, groups, strict=True)], bool)
         limits = np.clip(np.array([g.limits for g in groups], np.float64), -3e38, 3e38).reshape(-1, 2).T
@@ -55,7 +58,7 @@ class GroupVectors:
             ends,
             limits.astype(np.float32),
             # powers of two: multiples are exact
-            np.exp2(np.round(np.log2(size * np.where(few, SLOWNESS_OF_FEW, SLOWNESS)))).astype(np.float32),
+            np.exp2(np.round(np.log2(size * np.where(few, SLOWNESS_OF_FEW, slowness)))).astype(np.float32),
             np.array([2.0**b - 1 for b in bits], np.float32),
             np.array([g.symmetric and not g.fixed for g in groups], bool),
             np.array([not g.fixed for g in groups], bool),
@@ -72,10 +75,17 @@ class ActivationRanges:
     """The variables of the ranges, their values at the current step, and their update."""
 
     def __init__(
-        self, groups: Sequence[Group], bits: Sequence[int], settings: QuantSettings, add_weight: AddWeight
+        self,
+        groups: Sequence[Group],
+        bits: Sequence[int],
+        settings: QuantSettings,
+        add_weight: AddWeight,
+        *,
+        fast: bool = False,
     ) -> None:
         self.groups, self.bits, self.settings = tuple(groups), tuple(bits), settings
-        self.known = GroupVectors.of(groups, bits)
+        self.slowness = SLOWNESS_OF_CHANGING if fast else SLOWNESS
+        self.known = GroupVectors.of(groups, bits, self.slowness)
         self.learned = settings.ranges == "learned"
         # Lows and highs that are used once frozen, and that hold averages and last values.
         self.tracked = new_variable(add_weight, "range_ends", self.known.ends)
@@ -120,7 +130,7 @@ class ActivationRanges:
         peak = ops.maximum(high, -low)
         below = (known.steps + 1.0) / ops.maximum(known.steps - 1.0, 1.0)  # 128 / 127 in 8 bits
         low, high = ops.where(known.symmetric, -peak * below, low), ops.where(known.symmetric, peak, high)
-        high = ops.maximum(high, low + known.unit * ops.where(known.few, NARROWEST_OF_FEW, NARROWEST / SLOWNESS))
+        high = ops.maximum(high, low + known.unit * ops.where(known.few, NARROWEST_OF_FEW, NARROWEST / self.slowness))
         return ops.where(known.movable, low, known.ends[0]), ops.where(known.movable, high, known.ends[1])
 
     def nudged(self, step: Any) -> list[NudgedRange]:

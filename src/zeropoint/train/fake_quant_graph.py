@@ -25,14 +25,14 @@ from ..simulation.rescaling import Rescaling
 from ..simulation.rules import OPTIMIZED, XNNPACK, Rules
 from ..simulation.weighted import rescaling_of
 from ..targets import CPU, Operand, Rewrite, Target, TypedOp
-from ..train_bits import TrainBits
+from ..train_bits import FEWEST_BITS, TrainBits
 from . import fake_quant
 from .activation_ranges import ActivationRanges
 from .backend import LayerOf, variable_name
 from .compute import COMPUTE, Call, compute, with_samples_in_front
 from .static_values import known_integers, loop_graphs, loop_rounds
 from .weight_quantizers import LearnedScales, WeightQuantizer, quantizer_for
-from .weights import TrainableConstant, constants_of
+from .weights import TrainableConstant, Units, constants_of
 
 
 def trainable_target(target: Target) -> Target:
@@ -60,6 +60,12 @@ class Blueprint:
         scheme = self.plan.schemes.get(op)
         trained = None if scheme is None else scheme.trained
         return None if trained is None else trained.at_least(self.stage)
+
+    @property
+    def changes_activations(self) -> bool:
+        """Whether some weights are trained in so few bits that biases and ranges have as far to go as they do."""
+        trained = [bits.weights for op in self.plan.schemes if (bits := self.bits(op)) is not None]
+        return min((self.settings.weight_bits or 8, *trained)) <= FEWEST_BITS
 
     @property
     def specs(self) -> Mapping[str, OpSpec]:
@@ -91,14 +97,14 @@ class FakeQuantGraph:
 
     @classmethod
     def of(cls, blueprint: Blueprint, layer_of: LayerOf) -> FakeQuantGraph:
-        plan, specs = blueprint.plan, blueprint.specs
+        plan, specs, changing = blueprint.plan, blueprint.specs, blueprint.changes_activations
         needed = needed_ops(plan, blueprint.outputs)
         require_known(needed)
         require_whole_sequences(plan.graph)
         free = free_tensors(plan.graph.inputs, needed, specs)
         statics = known_integers(needed, specs, free)
         sample_axis = None if free else with_sample_axis(plan.graph.inputs, needed, statics, specs)
-        constants = constants_of(plan, needed, specs, blueprint.freeze, layer_of)
+        constants = constants_of(Units(plan, specs, changing), needed, blueprint.freeze, layer_of)
         return cls(
             blueprint,
             needed,
@@ -108,7 +114,7 @@ class FakeQuantGraph:
             {use: constant for constant in constants for use in constant.uses},
             _quantizers(blueprint, constants, layer_of),
             {node: k for k, group in enumerate(plan.groups) for node in group.nodes},
-            ActivationRanges(plan.groups, group_bits(blueprint), blueprint.settings, layer_of(None)),
+            ActivationRanges(plan.groups, group_bits(blueprint), blueprint.settings, layer_of(None), fast=changing),
             {op: _rules(typed(plan, op, specs)) for op in needed if op in plan.schemes},
             sample_axis,
             {op: Loop.of(op, blueprint, statics, layer_of) for op in needed if op.kind in LOOPS},

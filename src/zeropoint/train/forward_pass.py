@@ -31,9 +31,6 @@ from .kernels.rescaling import TrainedScales, half_away, rescale
 PARTS_PER_RANGE = 4
 """Ends of ranges move slowly: the first of this many parts of a batch suffices for their gradient, in less time."""
 
-LAST_SLOPE = 0.02
-"""The final share of the risers in each step of soft rounding: almost nothing."""
-
 
 @dataclass
 class Value:
@@ -276,19 +273,19 @@ class ForwardPass:
         if use not in self.weights:
             quantizer, current = self.graph.quantizers[use], self.graph.by_use[use].current
             scale = quantizer.scale(current)
-            whole = quantizer.steps(current, scale, self._slope)
+            whole = quantizer.steps(current, scale, self._softness)
             value = Value(whole=whole, scale=scale, dtype=quantizer.start.dtype)
             self.weights[use] = self._after_delay(self.graph.by_use[use].in_float, value)
         return self.weights[use]
 
     @cached_property
-    def _slope(self) -> Any:
-        """How softly weights are rounded at this step; None for plain rounding."""
+    def _softness(self) -> Any:
+        """How softly weights are rounded at this step, from 1, not at all, to 0; None for plain rounding."""
         settle = self.graph.blueprint.settings.settle
         if not settle or not self.training:
             return None
         done = ops.minimum(ops.cast(ops.convert_to_tensor(self.step), "float32") / settle, 1.0)
-        return LAST_SLOPE + (1.0 - LAST_SLOPE) * 0.5 * (1.0 + ops.cos(math.pi * done))
+        return 0.5 * (1.0 + ops.cos(math.pi * done))
 
     def _bias(self, use: Use, role: Bias, current: Any) -> Value:
         """Return a multiple of input scale * weight scale, the unit in which products are accumulated."""

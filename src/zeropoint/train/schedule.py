@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from ..errors import InvalidRecipe
+from ..train_bits import FEWEST_BITS
 
 RATE, RATE_OF_FEW_BITS, RATE_OF_FEWEST_BITS = 3e-4, 1e-3, 1e-2
 """Learning rates relative to the magnitude of the weights: 8-bit weights are nearly right from the start, 4-bit ones
@@ -16,6 +17,9 @@ have further to go, and with fewer bits a weight must move by its own magnitude 
 
 SETTLED = 0.8
 """The share of the steps after which every weight has settled on an integer."""
+
+BLENDED = 0.5
+"""The share of the steps after which weights of 1 and 2 bits are rounded completely."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,11 @@ class Schedule:
     def settling(self, bits: int) -> int:
         """Return over how many steps weights of this many bits settle; 0 if they are rounded from the first step on.
 
-        With 8 bits there is hardly anything to compensate; with fewer than 4, weights have far to go, and those that
-        settle early are in the way.
+        With 8 bits there is hardly anything to compensate. With 3, weights have far to go, and those that settle early
+        are in the way. With fewer, rounded weights take the place of the others bit by bit, and none of them settles.
         """
+        if bits <= FEWEST_BITS:
+            return round(BLENDED * self.steps)
         return round(SETTLED * self.steps) if 4 <= bits < 8 else 0
 
     @property

@@ -17,12 +17,14 @@ from .fake_quant import (
     QuantLevels,
     QuantSettings,
     clip_with_return,
-    soft_round,
     straight_through,
     straight_through_rounding,
     symmetric_scale,
     symmetric_steps,
 )
+
+LAST_SLOPE = 0.02
+"""The final share of the risers in each step of soft rounding: almost nothing."""
 
 NARROW = 8
 """Below this many bits the scales of weights are learned by default: clipping peaks pays."""
@@ -74,8 +76,10 @@ class WeightQuantizer:
         others = ops.min(ops.where(alive, scale, 3e38))
         return ops.where(alive, scale, ops.where(others < 3e38, others, 2.0**-7))
 
-    def steps(self, weights: Any, scale: Any, slope: Any = None) -> Any:
-        """Return the weights in whole steps of `scale`; see `symmetric_steps` for the slope."""
+    def steps(self, weights: Any, scale: Any, softness: Any = None) -> Any:
+        """Return the weights in whole steps of `scale`; narrow ones with a `softness` of up to 1 only partly rounded."""
+        is_soft = softness is not None and self.bits < NARROW
+        slope = LAST_SLOPE + (1.0 - LAST_SLOPE) * softness if is_soft else None
         return symmetric_steps(weights, scale, self.levels, slope)
 
     def params(self, weights: Array) -> QuantParams:
@@ -126,6 +130,16 @@ def _learned(first: Array, exponents: Any) -> Any:
 class _OwnScale(WeightQuantizer):
     """Levels whose scale does not move the borders between them."""
 
+    def _blended(self, weights: Any, whole: Any, softness: Any) -> Any:
+        """Return a mean of weights as they are, of which `softness` is the share, and of rounded ones, in steps.
+
+        Rounded to two or three levels all at once, a network loses what it has learned; this way it adapts while the
+        levels come in.
+        """
+        if softness is None:
+            return whole
+        return whole + softness * (weights / ops.convert_to_tensor(self.first) - whole)
+
     def effective(self, weights: Array) -> Array:
         return np.asarray(weights * np.exp(array_of(self.exponents)), np.float32)
 
@@ -153,12 +167,10 @@ class TernaryQuantizer(_OwnScale):
         self.first, self.exponents = add.variable("scale", scales, start.axis, data.ndim)
         self.first_threshold, self.threshold = add.variable("threshold", threshold, start.axis, data.ndim)
 
-    def steps(self, weights: Any, scale: Any, slope: Any = None) -> Any:
+    def steps(self, weights: Any, scale: Any, softness: Any = None) -> Any:
         del scale
         step = 2.0 * _learned(self.first_threshold, self.threshold * THRESHOLD_RATE)
-        if slope is not None:
-            return symmetric_steps(weights, step, self.levels, slope)
-        return straight_through_rounding(clip_with_return(weights, step, 1.0))
+        return self._blended(weights, straight_through_rounding(clip_with_return(weights, step, 1.0)), softness)
 
     def deployed(self, weights: Array, params: QuantParams) -> Array:
         scales, _ = params.along(weights.ndim)
@@ -189,14 +201,10 @@ class MidriseQuantizer(_OwnScale):
         scales = _without_zero(_midrise_scales(_rows(data, start.axis)))
         self.first, self.exponents = add.variable("scale", scales, start.axis, data.ndim)
 
-    def steps(self, weights: Any, scale: Any, slope: Any = None) -> Any:
+    def steps(self, weights: Any, scale: Any, softness: Any = None) -> Any:
         del scale
-        cell = 2.0 * ops.convert_to_tensor(self.first)
-        if slope is not None:
-            k = ops.clip(weights / cell, -2.0, 2.0)
-            return 2.0 * ops.clip(soft_round(k - 0.5, slope) + 0.5, -1.5, 1.5)
-        k = clip_with_return(weights, cell, 2.0)
-        return 2.0 * straight_through(k, ops.clip(ops.floor(k) + 0.5, -1.5, 1.5))
+        k = clip_with_return(weights, 2.0 * ops.convert_to_tensor(self.first), 2.0)
+        return self._blended(weights, 2.0 * straight_through(k, ops.clip(ops.floor(k) + 0.5, -1.5, 1.5)), softness)
 
     def deployed(self, weights: Array, params: QuantParams) -> Array:
         scales, _ = params.along(weights.ndim)
@@ -245,10 +253,10 @@ class BinaryQuantizer(_OwnScale):
         scales = _without_zero(_rows(data, start.axis).mean(axis=1))
         self.first, self.exponents = add.variable("scale", scales, start.axis, data.ndim)
 
-    def steps(self, weights: Any, scale: Any, slope: Any = None) -> Any:
-        del scale, slope
+    def steps(self, weights: Any, scale: Any, softness: Any = None) -> Any:
+        del scale
         k = clip_with_return(weights, ops.convert_to_tensor(self.first), REACH)
-        return straight_through(k, ops.where(weights >= 0, 1.0, -1.0))
+        return self._blended(weights, straight_through(k, ops.where(weights >= 0, 1.0, -1.0)), softness)
 
     def deployed(self, weights: Array, params: QuantParams) -> Array:
         scales, _ = params.along(weights.ndim)

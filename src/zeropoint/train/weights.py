@@ -21,8 +21,8 @@ from .backend import LayerOf, array_of, new_variable, variable_name
 LEAST_SIZE = 2.0**-10
 """Channels whose weights are smaller than this share of the others' hardly contribute; they get the others' unit."""
 
-BIAS_STEPS = 8
-"""The unit of a bias, in steps of the output."""
+BIAS_STEPS, FAST_BIAS_STEPS = 8, 32
+"""The unit of a bias, in steps of the output; the latter if the outputs themselves change a lot."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,38 @@ class TrainableConstant:
         return ops.multiply(ops.convert_to_tensor(self.variable), ops.convert_to_tensor(self.unit))
 
 
+@dataclass(frozen=True)
+class Units:
+    """The units of a plan's constants; with `fast`, those of biases are larger, so that they learn faster."""
+
+    plan: Plan
+    specs: Mapping[str, OpSpec]
+    fast: bool = False
+
+    def of(self, value: Array, use: Use) -> Array:
+        """Return powers of two near the magnitude of the values: of each channel's weights; of a bias, relative to the
+        output's range."""
+        role = self.specs[use.op.kind].input_role(use.slot)
+        size = float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) if value.size else 0.0
+        if isinstance(role, Weight) and role.axis is not None:
+            others = tuple(k for k in range(value.ndim) if k != role.axis)
+            sizes = np.sqrt(np.mean(np.square(value, dtype=np.float64), axis=others, keepdims=True))
+            return _power_of_two(np.where(sizes > size * LEAST_SIZE, sizes, size))
+        held = self.plan.stored.get(use.op.outputs[0])
+        if isinstance(role, Bias) and held is not None:
+            return _power_of_two(np.array(held.scale * (FAST_BIAS_STEPS if self.fast else BIAS_STEPS)))
+        return _power_of_two(np.array(size))
+
+
 def constants_of(
-    plan: Plan, needed: Sequence[Op], specs: Mapping[str, OpSpec], freeze: Sequence[str], layer_of: LayerOf
+    units: Units, needed: Sequence[Op], freeze: Sequence[str], layer_of: LayerOf
 ) -> tuple[TrainableConstant, ...]:
     """Return variables for the float constants that `needed` ops read: weights and biases can be trained, others
     cannot.
 
     If the plan has other values than the constant's, training starts from these.
     """
+    plan, specs = units.plan, units.specs
     readers: dict[tuple[Tensor, str | None], list[Use]] = {}
     for op in needed:
         for slot, tensor in enumerate(op.inputs):
@@ -75,27 +99,12 @@ def constants_of(
     for (tensor, _), uses in readers.items():
         value = np.asarray(plan.constants.at(uses[0]))
         trained = any(_is_trained(use, specs) for use in uses) and not _is_frozen(tensor, uses, freeze)
-        unit = _unit(value, uses[0], plan, specs) if trained else np.ones((), np.float32)
+        unit = units.of(value, uses[0]) if trained else np.ones((), np.float32)
         add_weight, name = layer_of(uses[0].op), variable_name(tensor.name)
         variable = new_variable(add_weight, name, value / unit, trainable=trained)
         correction = value - np.asarray(tensor.data).reshape(value.shape) if uses[0] in plan.constants.keys else None
         made.append(TrainableConstant(tensor, tuple(uses), variable, unit, correction))
     return tuple(made)
-
-
-def _unit(value: Array, use: Use, plan: Plan, specs: Mapping[str, OpSpec]) -> Array:
-    """Return powers of two near the magnitude of the values: of each channel's weights; of a bias, relative to the
-    output's range."""
-    role = specs[use.op.kind].input_role(use.slot)
-    size = float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) if value.size else 0.0
-    if isinstance(role, Weight) and role.axis is not None:
-        others = tuple(k for k in range(value.ndim) if k != role.axis)
-        sizes = np.sqrt(np.mean(np.square(value, dtype=np.float64), axis=others, keepdims=True))
-        return _power_of_two(np.where(sizes > size * LEAST_SIZE, sizes, size))
-    held = plan.stored.get(use.op.outputs[0])
-    if isinstance(role, Bias) and held is not None:
-        return _power_of_two(np.array(held.scale * BIAS_STEPS))
-    return _power_of_two(np.array(size))
 
 
 def _power_of_two(sizes: Array) -> Array:
