@@ -77,7 +77,7 @@ class WeightQuantizer:
         return ops.where(alive, scale, ops.where(others < 3e38, others, 2.0**-7))
 
     def steps(self, weights: Any, scale: Any, softness: Any = None) -> Any:
-        """Return the weights in whole steps of `scale`; narrow ones with a `softness` of up to 1 only partly rounded."""
+        """Return the weights in whole steps of `scale`; narrow ones only partly rounded, with a `softness` up to 1."""
         is_soft = softness is not None and self.bits < NARROW
         slope = LAST_SLOPE + (1.0 - LAST_SLOPE) * softness if is_soft else None
         return symmetric_steps(weights, scale, self.levels, slope)
