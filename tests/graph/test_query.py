@@ -1,6 +1,8 @@
-"""Fingerprints: equal models have equal ones, and any change of anything shows."""
+"""Fingerprints: equal models have equal ones, and any change of anything shows. Memory of activations."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from zeropoint.dtypes import DType
 from zeropoint.graph import Model, Tensor
 from zeropoint.graph.edit import copy_model, set_constant
-from zeropoint.graph.query import ROW, fingerprint
+from zeropoint.graph.query import ROW, activation_bytes, fingerprint, live_bytes
 from zeropoint.tflite import load, to_bytes
 
 from .. import build
@@ -66,3 +68,22 @@ def test_the_order_of_its_rows_shows(rows):
     data[:whole] = data[:whole].reshape(3, -1)[list(rows)].ravel()
     set_constant(constant(model), data, DType.FLOAT32)
     assert fingerprint(model) != before
+
+
+@pytest.mark.parametrize("read_late", [False, True])
+def test_activations_live_until_the_last_op_that_reads_them(read_late):
+    tensors = [build.act(f"t{k}", 10) for k in range(6)]
+    ops = [build.op("ABS", [a], b) for a, b in pairwise(tensors)]
+    if read_late:
+        ops[-1] = build.op("ADD", [tensors[4], tensors[0]], tensors[5], options="AddOptions")
+    chain = build.graph("main", tensors[:1], tensors[5:], *ops)
+    assert activation_bytes(chain) == 6 * 40
+    assert live_bytes(chain) == (3 if read_late else 2) * 40
+    chain.outputs = tensors[1:]
+    assert live_bytes(chain) == 6 * 40 - (0 if read_late else 40)
+
+
+@pytest.mark.parametrize("make", build.MODELS.values(), ids=build.MODELS.keys())
+def test_no_run_needs_more_memory_than_all_activations_take(make):
+    for graph in make().graphs:
+        assert live_bytes(graph) <= activation_bytes(graph)

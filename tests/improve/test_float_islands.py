@@ -82,6 +82,38 @@ def test_half_of_the_work_may_be_left_float_if_the_model_is_of_no_use_otherwise(
     assert 0 in search({0: 0.3}, work, share=FloatShare(rescue=0.5))
 
 
+def test_parts_that_hold_too_much_work_are_not_measured():
+    work = {k: 1000 if k < 5 else 1 for k in range(40)}
+    harms = Harms.of(OPS)
+    assert search({0: 0.1, 20: 0.1}, work, harms=harms)[0] == 20
+    assert len(harms.measured) == 8
+
+
+def test_what_cannot_save_the_model_within_the_usual_share_is_not_run():
+    """Of four equal culprits one stretch fits into the share, and one alone brings too little."""
+    tried = []
+
+    def snr(left):
+        tried.append(left)
+        return -10 * math.log10(1e-6 + sum(0.1 for k in (2, 12, 22, 32) if OPS[k] not in left))
+
+    found = find_island(dict.fromkeys(OPS, 1), snr, snr(()), lambda _: None, FloatShare(0.13, 0.6))
+    assert {OPS[k] for k in (2, 12, 22, 32)} <= set(found)
+    assert len(tried[1 + 8]) == 20  # after the stretches, all four at once
+
+
+def test_stretches_may_be_measured_in_another_way():
+    measured = []
+
+    def harm(part):
+        measured.append(part)
+        return 0.3 if OPS[7] in part else 1e-4
+
+    harms = Harms.of(OPS, harm)
+    assert 7 in search({**dict.fromkeys(range(40), 1e-4), 7: 0.3}, harms=harms)
+    assert measured == list(harms.stretches)
+
+
 def test_a_stretch_that_costs_no_work_is_not_tried_part_by_part():
     tried = []
 

@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import replace
 from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ..calibration import Settings, Stats, calibrate
 from ..calibration.collect import Progress
@@ -53,6 +54,9 @@ STAYS_LOADED = 1 << 24
 
 GOLDEN = (5**0.5 - 1) / 2
 
+KnownErrors = dict[int, dict[int, list[ErrorSum]]]
+"""The errors of a version's outputs, by sample, for each number of samples that scales of channels follow from."""
+
 
 class Bench:
     """Runs a float model, and other versions of it, on samples.
@@ -83,6 +87,7 @@ class Bench:
         self._unseen: list[Any] = []
         self._wanted: list[list[Array]] = []
         self._references: list[list[Reference]] = []
+        self._known: WeakKeyDictionary[Model, KnownErrors] = WeakKeyDictionary()
 
     def judging(self, judged: int) -> Bench:
         """Return a bench with the same samples and statistics that compares models on the first `judged` samples."""
@@ -94,7 +99,7 @@ class Bench:
         other = self._comparing(len(rows))
         other.__dict__.pop("_held_values", None)
         other.__dict__["numbered_rows"] = list(enumerate(rows))
-        other._wanted = []
+        other._wanted, other._known = [], WeakKeyDictionary()
         return other
 
     def _comparing(self, judged: int) -> Bench:
@@ -276,8 +281,15 @@ class Bench:
 
     def errors(self, model: Model, places: Sequence[int]) -> list[list[ErrorSum]]:
         """Return the error of each output of another version, by sample at these places among those that judge."""
-        _ = self.references(len(self.judged_rows))  # before the other version is loaded: that needs half the memory
-        return Loaded(self, model).errors(places)
+        known = self.known_errors(model)
+        if missing := [place for place in places if place not in known]:
+            _ = self.references(len(self.judged_rows))  # before the other version is loaded: that needs half the memory
+            known.update(zip(missing, Loaded(self, model).errors(missing), strict=True))
+        return [known[place] for place in places]
+
+    def known_errors(self, model: Model) -> dict[int, list[ErrorSum]]:
+        """Return the errors of another version that were measured with the same scales of channels, by place."""
+        return self._known.setdefault(model, {}).setdefault(self.looks[0], {})
 
     def judged(self, model: Model, at_once: bool = False) -> Judged:
         """Return the error of another version, on as many samples as comparisons need, or on all of them `at_once`."""
@@ -297,26 +309,27 @@ class Judged:
     def __init__(self, bench: Bench, model: Model, looks: Sequence[int]) -> None:
         self._bench, self._model, self._looks = bench, model, looks
         self._loaded: Loaded | None = None
-        self._errors: list[list[ErrorSum]] = []
+        self._errors, self._count = bench.known_errors(model), 0
         self._on(looks[0])
 
     def _on(self, count: int) -> JudgedError:
         """Return the error on the first `count` samples."""
-        if (known := len(self._errors)) < count:
+        self._count = max(self._count, count)
+        if missing := [place for place in range(count) if place not in self._errors]:
             loaded = self._loaded or Loaded(self._bench, self._model)
-            self._errors += loaded.errors(range(known, count))
+            self._errors.update(zip(missing, loaded.errors(missing), strict=True))
             self._loaded = loaded if self._bench.is_small else None
-        return JudgedError.of(self._errors[:count])
+        return JudgedError.of([self._errors[place] for place in range(count)])
 
     @property
     def value(self) -> float:
         """The relative squared error on the samples run so far."""
-        return self._on(len(self._errors)).value
+        return self._on(self._count).value
 
     @property
     def on_enough(self) -> float:
         """The relative squared error on at least `JUDGED` samples, if there are so many."""
-        return self._on(max(len(self._errors), min(JUDGED, self._looks[-1]))).value
+        return self._on(max(self._count, min(JUDGED, self._looks[-1]))).value
 
     def beats(self, other: Judged) -> bool:
         """Whether this error is smaller than `other` by more than chance; the first samples may decide it."""

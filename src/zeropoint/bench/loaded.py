@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..dtypes import Array
 from ..graph.model import Model, Tensor
-from ..graph.query import activation_bytes
+from ..graph.query import live_bytes
 from ..ops.execution import macs_of
 from ..parallel import in_parallel, side_by_side
 from ..runtime.runner import Runner, right_kernels
@@ -47,7 +47,7 @@ class Loaded:
         runner = Runner.exposing(model, where.graph, self._tensors, kernels=kernels, checked=True)
         self._runners = [runner.keeping_state(bench.in_sequence)]
         self._macs = sum(macs_of(op, bench.ops) for op in where.graph.ops)
-        self._has_room = side_by_side(activation_bytes(bench.entry.graph)) > 1
+        self._has_room = side_by_side(live_bytes(bench.entry.graph)) > 1
 
     def asking(self, compared: Sequence[Compared]) -> Loaded:
         """Return the same version, computing only some of its values."""

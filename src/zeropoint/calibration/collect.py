@@ -162,8 +162,8 @@ def _all_measured(observer: Observer, chunks: Iterable[Chunk], place: Threads | 
     """Yield the statistics of each chunk, in order."""
     if isinstance(place, RemoteObservers):
         return _in_order(partial(place.submit, observer.mode), chunks, 2 * place.cluster.cores)
-    task = observer.task
-    ahead = task.settings.threads if task.interpreters == task.settings.threads else task.interpreters - 1
+    threads, interpreters = observer.task.settings.threads, observer.interpreters
+    ahead = threads if interpreters == threads else interpreters - 1
     return _in_order(partial(place.submit, _Observers(observer).measure), chunks, ahead)
 
 

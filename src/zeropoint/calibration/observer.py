@@ -38,7 +38,8 @@ class Observer:
         exposed = [*passed_tensors(task.graph, task.ops), *(replay.source for replay in self._replays)]
         self.graph: InstrumentedGraph = instrument(task, mode, exposed) if like is None else like.graph
         alone = self.graph.batch == 1  # otherwise a run has another shape than the file says
-        threads = task.settings.threads // task.interpreters
+        self.interpreters: int = task.interpreters(self.graph.model.main) if like is None else like.interpreters
+        threads = task.settings.threads // self.interpreters
         self._runner: Runner = (
             Runner(self.graph.model, kernels=right_kernels(task.model), strict=alone, threads=threads, checked=True)
             if like is None

@@ -10,7 +10,7 @@ import numpy as np
 from ..dtypes import Array, DType
 from ..errors import InvalidRecipe
 from ..graph.model import Graph, Model, Tensor
-from ..graph.query import activation_bytes, tensor_keys
+from ..graph.query import live_bytes, tensor_keys
 from ..ops import REWRITTEN, UNPACKING, OpSpec
 from ..ops.states import has_state, is_streaming
 from ..parallel import cached_property, cores, side_by_side
@@ -85,10 +85,9 @@ class CalibrationTask:
     def in_sequence(self) -> bool:
         return self.settings.in_sequence(self.graph)
 
-    @cached_property
-    def interpreters(self) -> int:
-        """The number of interpreters that run in parallel."""
-        return 1 if self.in_sequence else min(self.settings.threads, side_by_side(activation_bytes(self.graph)))
+    def interpreters(self, measured: Graph) -> int:
+        """Return the number of interpreters that run the graph in parallel, as it is `measured`."""
+        return 1 if self.in_sequence else min(self.settings.threads, side_by_side(live_bytes(measured)))
 
     @cached_property
     def infinities(self) -> Mapping[str, Signs]:

@@ -239,12 +239,13 @@ def copy_model(model: Model) -> Model:
         twin.tensors = listed(original.tensors)
         twin.inputs, twin.outputs = listed(original.inputs), listed(original.outputs)
         for tensor in twin.tensors:
-            tensor.quantization = _with_scales(tensor.quantization, tensors)
+            if tensor.quantization is not None:
+                tensor.quantization = _with_scales(tensor.quantization, tensors)
         twin.ops = [_shallow(op) for op in original.ops]
         for op in twin.ops:
             op.inputs, op.outputs = listed(op.inputs), listed(op.outputs)
             op.intermediates = listed(op.intermediates)
-            if op.options is not None and any(op.graphs()):
+            if len(graphs) > 1 and op.options is not None and any(op.graphs()):
                 op.options = op.options.replace(**{k: _exchanged(v, graphs) for k, v in op.options.values.items()})
     return replace(
         model,
@@ -258,7 +259,7 @@ def copy_model(model: Model) -> Model:
 def _shallow(original: Part) -> Part:
     """Return a copy that shares all fields. `copy.copy` is made for any object and takes several times as long."""
     twin = object.__new__(type(original))
-    twin.__dict__.update(original.__dict__)
+    twin.__dict__ = original.__dict__.copy()
     return twin
 
 

@@ -46,8 +46,10 @@ class Uses:
             for tensor in op.outputs:
                 self._producer.setdefault(tensor, op)
             for slot, source in enumerate(op.inputs):
-                if source is not None:
-                    self._readers.setdefault(source, []).append(Use(op, slot))
+                if source in self._readers:
+                    self._readers[source].append(Use(op, slot))
+                elif source is not None:
+                    self._readers[source] = [Use(op, slot)]
 
     def producer(self, tensor: Tensor) -> Op | None:
         return self._producer.get(tensor)
@@ -80,7 +82,26 @@ def reachable_graphs(graph: Graph, without: str = "") -> list[Graph]:
 
 def activation_bytes(graph: Graph) -> int:
     """Return the total size of all activations of one run, with the shapes stored in the file."""
-    return sum(t.size * t.dtype.bits // 8 for t in graph.tensors if not t.is_constant)
+    return sum(map(_activation_size, graph.tensors))
+
+
+def live_bytes(graph: Graph) -> int:
+    """Return the most that activations take at any time of a run, if each is dropped after the last op that reads
+    it."""
+    last = {t: k for k, op in enumerate(graph.ops) for t in op.inputs if t is not None}
+    last |= dict.fromkeys(graph.outputs, len(graph.ops))
+    held = sum(_activation_size(t) for t in graph.inputs)
+    most = held
+    for k, op in enumerate(graph.ops):
+        held += sum(_activation_size(t) for t in op.outputs)
+        most = max(most, held)
+        ended = {t for t in (*op.inputs, *op.outputs) if t is not None and last.get(t, k) == k}
+        held -= sum(_activation_size(t) for t in ended)
+    return most
+
+
+def _activation_size(tensor: Tensor) -> int:
+    return 0 if tensor.is_constant else tensor.size * tensor.dtype.bits // 8
 
 
 def constants(graph: Graph) -> Iterator[Tensor]:

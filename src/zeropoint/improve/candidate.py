@@ -62,11 +62,23 @@ class Candidate:
         Ops of the first graph that are `left_float` are removed from the plan as it is: planning their neighbours again
         takes longer than running it.
         """
+        if not left_float:
+            return self._model
         planned = self.planned.with_float_ends()
-        if left_float:
-            first, *others = planned.plans
-            planned = replace(planned, plans=(first.without(left_float), *others))
-        return build(planned, self.request.ops, Encoder(self.prepared.integers))
+        first, *others = planned.plans
+        planned = replace(planned, plans=(first.without(left_float), *others))
+        return build(planned, self.request.ops, self.encoder)
+
+    @cached_property
+    def _model(self) -> Model:
+        """Kept, so that a bench recognizes what it has measured."""
+        return build(self.planned.with_float_ends(), self.request.ops, self.encoder)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """Has the integers of constants that versions of this candidate, or others of the same model, were built
+        with."""
+        return Encoder(self.prepared.integers)
 
     def __str__(self) -> str:
         if not self.request.recipe.has_integer_ops:

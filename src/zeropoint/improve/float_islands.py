@@ -4,9 +4,9 @@ The first layers of a detector, or the gates of a recurrent cell, can cost more 
 find them, the graph is cut into stretches, and each is quantized by itself while all others stay float. Errors of
 different stretches nearly add up, so those that cost most are known after one run of each; leaving one stretch float
 at a time would show little as long as another one does harm as well. The worst are left float together, as many as it
-takes, and then shortened as long as that costs little. What the sum of errors rules out clearly is not run. Where the
-harm is done all over the graph by ops that hardly compute anything, such as sums and gates, these are left float and
-only the layers compute in integers.
+takes, and then shortened as long as that costs little. What the sum of errors rules out clearly is not run, nor is what
+holds more work than may be left float. Where the harm is done all over the graph by ops that hardly compute anything,
+such as sums and gates, these are left float and only the layers compute in integers.
 """
 
 from __future__ import annotations
@@ -65,15 +65,17 @@ class FloatShare:
 @dataclass(frozen=True)
 class Harms:
     """The stretches of a graph, and the harm done by those parts that were measured: the relative squared error of the
-    outputs if nothing else is quantized. It stays the same when other parts are left float."""
+    outputs if nothing else is quantized. It stays the same when other parts are left float. `measure` gives that of a
+    part, if there is a faster way to it than to leave all others float."""
 
     stretches: tuple[Ops, ...]
+    measure: Callable[[Ops], float] | None = None
     measured: dict[Ops, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, ops: Ops) -> Harms:
+    def of(cls, ops: Ops, measure: Callable[[Ops], float] | None = None) -> Harms:
         size = max(SHORTEST, -(-len(ops) // STRETCHES))
-        return cls(tuple(ops[k : k + size] for k in range(0, len(ops), size)))
+        return cls(tuple(ops[k : k + size] for k in range(0, len(ops), size)), measure)
 
     def left_in(self, work: Mapping[Op, int]) -> list[Ops]:
         """The stretches of those ops that are not float yet; what is left of one may be too short to stand alone."""
@@ -122,8 +124,11 @@ class _IslandSearch:
 
     def island(self, share: FloatShare) -> Ops:
         """The worst stretches together, shortened as far as that costs little."""
-        chosen = self._culprits(share.most)
-        if share.rescue > share.most and self._snr(self._joined(chosen)) < max(POOR, self.before + GAIN):
+        chosen, may_rescue = list[Ops](), share.rescue > share.most
+        useful = max(POOR, self.before + GAIN)
+        if not may_rescue or self._may_reach(useful, share.most):
+            chosen = self._culprits(share.most)
+        if may_rescue and (not chosen or self._snr(self._joined(chosen)) < useful):
             chosen = self._culprits(share.rescue)
         whole = self.gain(self._joined(chosen))
         if whole <= 0:
@@ -156,17 +161,36 @@ class _IslandSearch:
                     break
         return chosen
 
+    def _may_reach(self, least: float, most: float) -> bool:
+        """Whether the sum of errors leaves open that the culprits with `most` of the work bring `least` dB: as if the
+        smallest piece of a stretch that does not fit did all of its harm."""
+        harm = {part: self._harm(part) for part in self.harms.left_in(self.work)}
+        left = sum(harm.values())
+        for part in sorted(harm, key=harm.__getitem__, reverse=True)[:MOST_STRETCHES]:
+            whole, smallest = self._share(part), self._smallest_share(part)
+            if smallest <= most:
+                left, most = left - harm[part], most - (whole if whole <= most else smallest)
+        return left <= ADDITIVE * from_decibels(least)
+
+    def _smallest_share(self, part: Ops, halvings: int = HALVINGS) -> float:
+        """The share of the work of the smallest piece that halving leads to."""
+        half = len(part) // 2
+        if not halvings or half < SHORTEST:
+            return self._share(part)
+        return min(self._smallest_share(piece, halvings - 1) for piece in (part[:half], part[half:]))
+
     def _fitting(self, part: Ops, chosen: Sequence[Ops], most: float) -> Ops:
         """The part of a stretch that does most of the harm in it and leaves the work below `most`, by halving it."""
-        for _ in range(HALVINGS):
-            if self._share(self._joined([*chosen, part])) <= most:
+        room = most - self._share(self._joined(chosen))
+        for halvings in range(HALVINGS, 0, -1):
+            if self._share(part) <= room:
                 return part
             half = len(part) // 2
-            if half < SHORTEST:
+            if half < SHORTEST or self._smallest_share(part, halvings) > room:
                 return ()
             is_first = 2 * self._harm(part[:half]) >= self._harm(part)
             part = part[:half] if is_first else part[half:]
-        return part if self._share(self._joined([*chosen, part])) <= most else ()
+        return part if self._share(part) <= room else ()
 
     def _shortened(self, chosen: list[Ops], place: int, least: float) -> list[Ops]:
         """With one of the stretches left out or halved, as long as the others and what is left of it gain `least`."""
@@ -197,7 +221,10 @@ class _IslandSearch:
     def _harm(self, part: Ops) -> float:
         """Relative squared error of the outputs if nothing but `part` is quantized."""
         known = self.harms.measured
-        if part not in known:
+        if part not in known and self.harms.measure is not None:
+            known[part] = self.harms.measure(part)
+            self.report(min(len(known) + len(self.measured), MOST_RUNS))
+        elif part not in known:
             own = set(part)
             known[part] = from_decibels(self._snr(tuple(op for op in self.work if op not in own)))
         return known[part]

@@ -68,7 +68,7 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
         return
     few = lab.bench.judging(_island_samples(best))
     is_large = few.judged_count < samples.judged_count
-    harms, reached = Harms.of(_movable(best)), decibels(samples.error(best.model()))
+    harms, reached = _harms(best, few, is_large), decibels(samples.error(best.model()))
     for found in range(MOST_ISLANDS):
         if reached >= enough:
             return
@@ -99,6 +99,18 @@ def with_smallest_weights(
             break  # as good as with float weights
     most = max(gain for _, gain in tried)
     return next(pair for pair in tried if pair[1] >= min(RETAINED * most, enough - before))
+
+
+def _harms(candidate: Candidate, few: Bench, is_large: bool) -> Harms:
+    """Return the stretches of the model. What each costs by itself is measured on one sample if the model is large and
+    samples do not depend on each other: that only decides what is tried on more."""
+    movable, one = _movable(candidate), few.judging(1)
+
+    def harm(part: tuple[Op, ...]) -> float:
+        own = set(part)
+        return one.error(candidate.model(left_float=[op for op in movable if op not in own]))
+
+    return Harms.of(movable, harm if is_large and not few.in_sequence else None)
 
 
 def _movable(best: Candidate) -> tuple[Op, ...]:

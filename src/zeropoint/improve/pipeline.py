@@ -131,13 +131,12 @@ def plan(model: Model, request: Request) -> Planned:
 def run(model: Model, request: Request) -> Result:
     """Quantize `model`, which is not changed."""
     candidate = Candidate(prepare_model(model, request), request)
-    encoder = Encoder(candidate.prepared.integers)
     layers = [] if request.effort == "quick" else narrow_layers(candidate.planned, request.recipe)
     widening = worth_widening(weight_errors(layers, candidate.planned, request.ops))
     if widening is None:
-        return carry_out(candidate.planned, request, encoder=encoder)
+        return carry_out(candidate.planned, request, encoder=candidate.encoder)
     candidate = candidate.widened(widening)
-    result = carry_out(candidate.planned, candidate.request, encoder=encoder)
+    result = carry_out(candidate.planned, candidate.request, encoder=candidate.encoder)
     return replace(result, notes=(*result.notes, widening.text()))
 
 
@@ -156,7 +155,7 @@ def _run_unmeasured(model: Model, request: Request) -> Result:
     only_weights = not request.recipe.has_integer_ops and request.stats is None and request.effort != "quick"
     if only_weights and request.recipe.least_bits < 8:
         candidate, notes = with_chosen_bits(Candidate(prepare_model(model, request), request))
-        result = carry_out(candidate.planned, candidate.request, encoder=Encoder(candidate.prepared.integers))
+        result = carry_out(candidate.planned, candidate.request, encoder=candidate.encoder)
         return replace(result, notes=(*result.notes, *notes))
     corrected = run(model, request)
     changes_weights = any(plan.constants.values for plan in corrected.plans)
@@ -393,7 +392,7 @@ def _searched(search: StepSearch, first: Candidate) -> Result:
     """Search, then build only the best candidate with its own inputs and outputs, and try it in LiteRT."""
     found, bench = search.best(first), search.bench
     best = rounded_for_all_samples(bench, found.candidate, search.effort)
-    result = carry_out(best.planned, best.request, encoder=Encoder(best.prepared.integers))
+    result = carry_out(best.planned, best.request, encoder=best.encoder)
     notes = [f"{best}; SNR of the outputs {snr_text(decibels(found.error))}, measured at {bench.where}"]
     if best.widening is not None:
         notes.append(best.widening.text(found.gains["mixed precision"]))

@@ -26,6 +26,8 @@ def transposes_read_twice(graph: Graph) -> list[tuple[Op, list[Use]]]:
     The delegate makes a TRANSPOSE part of the BATCH_MATMUL that alone reads it. If that reads it twice, the result is
     wrong unless the last two axes are swapped and no others.
     """
+    if not any(op.kind == "BATCH_MATMUL" and op.inputs[0] is op.inputs[1] for op in graph.ops):
+        return []
     uses, found = Uses(graph), []
     for op in graph.ops:
         if op.kind != "TRANSPOSE" or op.outputs[0].dtype is not DType.FLOAT32 or uses.is_output(op.outputs[0]):

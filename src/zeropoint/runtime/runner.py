@@ -13,7 +13,7 @@ from ..dtypes import Array, DType
 from ..errors import RuntimeFailure, UnsupportedOp
 from ..graph.edit import copy_model, cut_model
 from ..graph.model import Graph, Model, Tensor
-from ..graph.query import activation_bytes
+from ..graph.query import live_bytes
 from ..ops.check import check_runnable
 from ..ops.delegate_faults import has_delegate_faults
 from ..parallel import cores, threads_of_each
@@ -263,7 +263,7 @@ class Runner:
     ) -> Runner:
         """Return a runner that computes only `tensors` of `graph`. Rows still hold all of the graph's inputs."""
         cut, needed = cut_model(model, graph, list(dict.fromkeys(tensors)))
-        threads = threads_of_each(activation_bytes(graph))
+        threads = threads_of_each(live_bytes(cut.main))
         runner = cls(cut, kernels=kernels, threads=threads, strict=strict, checked=checked)
         runner._slots = tuple(k for k, t in enumerate(graph.inputs) if t in needed)
         return runner
