@@ -164,7 +164,7 @@ class Errors:
         negative when it was measured."""
         if tensor.data is not None:
             values = _values(tensor)
-            return -math.inf if values is None else float(values.min(initial=math.inf))
+            return -math.inf if values is None else float(values.min()) if values.size else math.inf
         is_positive = self._ranges.knows(tensor) and self._ranges.bounds(tensor)[0] >= 0
         return self._least.get(tensor, 0.0 if is_positive else -math.inf)
 
