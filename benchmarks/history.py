@@ -26,8 +26,8 @@ from .measure import peak, print_table
 from .zoo import load_zoo
 
 MEASURED = ("kws_dscnn", "resnet8_cifar10", "vww_mobilenetv1")
-CALLERS = ("zeropoint.bench.bench", "zeropoint.quantize.search")
-"""Modules that have `calibrate` called within `quantize`: of now, and of the first states of this source."""
+CALLED = {"zeropoint.bench.bench": "collect_stats", "zeropoint.quantize.search": "calibrate"}
+"""What `quantize` calls to calibrate, by module: now, and in the first states of this source."""
 
 
 BARE = (
@@ -73,12 +73,12 @@ class Job:
 def times(path: str, samples: list[Any], rounds: int) -> list[tuple[float, float]]:
     """By round, seconds of `quantize` and of the calibration in it; one more round comes before."""
     spent = 0.0
-    for name in CALLERS:
+    for name, called in CALLED.items():
         try:
             module: Any = importlib.import_module(name)
         except ImportError:
             continue
-        calibrate: Callable[..., Any] = module.calibrate
+        calibrate: Callable[..., Any] = getattr(module, called)
 
         def timed(*given: Any, calibrate: Callable[..., Any] = calibrate, **named: Any) -> Any:
             nonlocal spent
@@ -87,7 +87,7 @@ def times(path: str, samples: list[Any], rounds: int) -> list[tuple[float, float
             spent += time.process_time() - start if not spent else 0.0  # later ones are part of the search
             return found
 
-        module.calibrate = timed
+        setattr(module, called, timed)
     found = []
     for _ in range(rounds + 1):
         spent, start = 0.0, time.process_time()

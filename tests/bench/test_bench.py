@@ -12,7 +12,9 @@ from zeropoint.bench.errors import JudgedError, channel_scales, dot
 from zeropoint.bench.sample_checks import SampleEvidence
 from zeropoint.bench.verdict import verdict
 from zeropoint.calibration import Settings
+from zeropoint.calibration.collect import collect_stats
 from zeropoint.graph.edit import copy_model
+from zeropoint.runtime import Runner, Session
 
 from ..diagnosis.faults import conv_net, images, plainly, saved
 from ..nets import Net, normal
@@ -23,15 +25,34 @@ def test_samples_are_calibrated_once_for_all_views(monkeypatch):
 
     def counting(*args, **options):
         calls.append(args)
-        return zeropoint.calibrate(*args, **options)
+        return collect_stats(*args, **options)
 
-    monkeypatch.setattr(bench_module, "calibrate", counting)
+    monkeypatch.setattr(bench_module, "collect_stats", counting)
     bench = Bench(conv_net(), (sample for sample in images(12)), Settings(10))
     other = bench.judging(4)
     assert other.stats is bench.stats
     assert len(bench.rows) == 10
     assert len(other.judged_rows) == 4
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("per_sample", [1, 3])
+@pytest.mark.parametrize("count", [20, 70])
+@pytest.mark.parametrize("room", [9, 1000])
+def test_outputs_that_calibration_has_seen_are_those_of_the_float_model(per_sample, count, room, monkeypatch):
+    """Whether samples are held back or not, are more than fit into memory, or are several runs each."""
+    model, data = conv_net(), images(count * per_sample)
+    samples = [np.concatenate([x for (x,) in data[k : k + per_sample]]) for k in range(0, len(data), per_sample)]
+    monkeypatch.setattr(bench_module, "activation_bytes", lambda _: 0)
+    monkeypatch.setattr(bench_module, "LEAST_KEPT_BYTES", room * samples[0].nbytes)
+    bench, given = Bench(model, samples, holds_back=True), []
+    runs = Runner.invoke
+    monkeypatch.setattr(Runner, "invoke", lambda self, row: (given.append(row), runs(self, row))[1])
+    _ = bench.stats
+    before, wanted = len(given), bench.wanted(len(bench.judged_rows))
+    assert (len(given) == before) == (per_sample == 1 and (count, room) != (20, 9))
+    for row, values in zip(bench.judged_rows, wanted, strict=True):
+        np.testing.assert_allclose(values[0], Session(model).run(row)[0], atol=1e-5)
 
 
 def test_integer_ends_and_left_out_samples_make_no_difference():

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from zeropoint.calibration import Settings, Stats, calibrate
+from zeropoint.calibration.collect import collect_stats
 from zeropoint.cli.examine import is_stats
 from zeropoint.cli.sampled import SampledModel
 from zeropoint.report.progress import progress_bar
@@ -223,9 +224,9 @@ def test_a_sketch_is_high_where_the_values_are():
 def test_progress_ends_at_the_number_of_runs(count, limit, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "zeropoint.bench.bench.calibrate",
-        lambda model, samples, settings, *, progress, ops: calibrate(
-            model, samples, settings, progress=lambda done: (seen.append(done), progress(done)), ops=ops
+        "zeropoint.bench.bench.collect_stats",
+        lambda *given, progress, **named: collect_stats(
+            *given, progress=lambda done: (seen.append(done), progress(done)), **named
         ),
     )
     source = SampledModel(build.float_cnn(), Data(list(IMAGES[:, None]), count))

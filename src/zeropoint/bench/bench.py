@@ -9,14 +9,16 @@ from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..calibration import Settings, Stats, calibrate
-from ..calibration.collect import Progress
+from ..calibration import Settings, Stats
+from ..calibration.collect import Progress, collect_stats
+from ..calibration.task import RunRecorder
 from ..dtypes import Array
 from ..graph.model import Model
 from ..graph.query import activation_bytes
 from ..ops import OPS, OpSpec
 from ..parallel import cached_property
 from ..runtime import time_limit
+from ..sources.data import samples_by_signature
 from ..sources.ports import Entry, Row, entries, entry
 from ..sources.samples import NotedSamples, Notes, Samples, iterate, rows
 from .errors import (
@@ -88,6 +90,8 @@ class Bench:
         self._wanted: list[list[Array]] = []
         self._references: list[list[Reference]] = []
         self._known: WeakKeyDictionary[Model, KnownErrors] = WeakKeyDictionary()
+        self._recorder: RunRecorder | None = None
+        self._held_in_order = 0
 
     def judging(self, judged: int) -> Bench:
         """Return a bench with the same samples and statistics that compares models on the first `judged` samples."""
@@ -99,7 +103,7 @@ class Bench:
         other = self._comparing(len(rows))
         other.__dict__.pop("_held_values", None)
         other.__dict__["numbered_rows"] = list(enumerate(rows))
-        other._wanted, other._known = [], WeakKeyDictionary()
+        other._wanted, other._known, other._recorder = [], WeakKeyDictionary(), None
         return other
 
     def _comparing(self, judged: int) -> Bench:
@@ -112,8 +116,12 @@ class Bench:
     @cached_property
     def stats(self) -> Stats:
         """The statistics of every tensor on all samples except those held back."""
-        samples = self._holding(self._samples) if self.is_single else self._samples
-        found = calibrate(self.model, samples, self.settings, progress=self._progress, ops=self.ops)
+        samples = samples_by_signature(self._holding(self._samples) if self.is_single else self._samples, self.model)
+        if self.is_single and self._judged:
+            self._recorder = RunRecorder(JUDGED, lambda graph: [one.tensor(graph) for one in self._all_outputs])
+        found = collect_stats(
+            self.model, samples, self.settings, progress=self._progress, ops=self.ops, recorder=self._recorder
+        )
         own = self._samples.notes.lines if isinstance(self._samples, NotedSamples) else ()
         return replace(found, notes=tuple(dict.fromkeys((*own, *found.notes))))
 
@@ -136,9 +144,11 @@ class Bench:
                 continue
             if len(self._held) < most and room >= 0:
                 self._held.append(sample)
+                self._held_in_order += 1  # calibration gives them the same numbers
             yield sample
         if count < FEWEST_IN_ALL:
             late, self._unseen = self._unseen, []
+            self._held_in_order += len(late) if self._held_in_order == count - len(late) else 0
             self._held += late
             yield from late
 
@@ -225,8 +235,20 @@ class Bench:
         known = self._wanted
         if len(known) < count:
             start = 0 if self.in_sequence else len(known)
-            known[start:] = self.float_model(self.compared).values(self.rows[start:count])
+            found = {k: own for k in range(start, count) if (own := self._recorded(k)) is not None}
+            if missing := [k for k in range(start, count) if k not in found]:
+                values = self.float_model(self.compared).values([self.rows[k] for k in missing])
+                found.update(zip(missing, values, strict=True))
+            known[start:] = [found[k] for k in range(start, count)]
         return known[:count]
+
+    def _recorded(self, place: int) -> list[Array] | None:
+        """Return the float model's values of `compared` for the sample at `place`, if calibration has recorded them."""
+        number = self.numbered_rows[place][0]
+        values = None if self._recorder is None else self._recorder.values(number)
+        if values is None or number >= self._held_in_order:
+            return None
+        return [one.judged(values[self._all_outputs.index(one)]) for one in self.compared]
 
     def references(self, count: int) -> list[list[Reference]]:
         """Return the float model's values of `compared`, prepared for comparison, by sample."""

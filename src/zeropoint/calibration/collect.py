@@ -33,7 +33,7 @@ from .inner_tensors import unmeasurable_calls
 from .instrumented_graph import MeasureMode, takes_batches
 from .observer import Chunk, Observer
 from .stats import Stats, TensorStats, merge_tensors
-from .task import CalibrationTask, OpTable, Settings
+from .task import CalibrationTask, OpTable, RunRecorder, Settings
 
 Progress = Callable[[int], None]
 """Called with the number of runs done so far."""
@@ -71,12 +71,27 @@ def calibrate(
     Returns:
         Statistics by tensor, which can be saved, merged and passed to `quantize(stats=...)`.
     """
-    loaded, settings, notes = load(model), settings or Settings(), Notes()
-    progress = progress or notebook_line("calibrating, samples:")
-    check_runnable(loaded)
-    require_float(loaded, ops)
+    loaded = load(model)
     held = sequence_of(loaded, samples, sequence) if sequence else samples_by_signature(samples, loaded)
-    given: list[tuple[str | None, Samples]] = [*held.items()] if isinstance(held, Mapping) else [(None, held)]
+    with trusting(trusted):
+        return collect_stats(loaded, held, settings or Settings(), progress=progress, ops=ops)
+
+
+def collect_stats(
+    model: Model,
+    samples: Samples | Mapping[str, Samples],
+    settings: Settings,
+    *,
+    progress: Progress | None = None,
+    ops: OpTable = OPS,
+    recorder: RunRecorder | None = None,
+) -> Stats:
+    """Collect statistics on samples, by signature if there are several; `recorder` keeps some values of the first
+    runs."""
+    notes, progress = Notes(), progress or notebook_line("calibrating, samples:")
+    check_runnable(model)
+    require_float(model, ops)
+    given: list[tuple[str | None, Samples]] = [*samples.items()] if isinstance(samples, Mapping) else [(None, samples)]
     if not given:
         raise InvalidSample("no samples were given")
     done, stats = 0, Stats("", 0, {})
@@ -87,12 +102,12 @@ def calibrate(
         if progress is not None:
             progress(done)
 
-    dense = with_dense_constants(loaded)
-    with trusting(trusted), Threads(settings.threads) as pool, _cluster(settings.on, ops) as cluster:
-        mark = pool.submit(fingerprint, loaded)
+    dense = with_dense_constants(model)
+    with Threads(settings.threads) as pool, _cluster(settings.on, ops) as cluster:
+        mark = pool.submit(fingerprint, model)
         for key, source in given:
             where = entry(dense, key)
-            task = CalibrationTask(dense, where.graph, settings, ops)
+            task = CalibrationTask(dense, where.graph, settings, ops, recorder=recorder)
             place = pool if cluster is None or task.in_sequence else RemoteObservers(cluster, dense, key, settings)
             stats = stats.merge(_calibrate_graph(task, rows(source, where, notes), place, notes, advance))
     return dataclasses.replace(stats, fingerprint=mark.result(), notes=tuple(notes.lines))

@@ -101,8 +101,13 @@ def instrument(task: CalibrationTask, mode: MeasureMode, exposed: Sequence[Tenso
     picked = _insert_picks(graph, picks) if picks else None
     sampled = [p for p in probes if histograms and p not in picks]
     shown = tuple(dict.fromkeys((*(p.tensor for p in read), *exposed)))
-    outputs = (*(t for t in (reductions, picked) if t is not None), *(p.tensor for p in sampled), *shown)
-    graph.outputs = list(dict.fromkeys(outputs))
+    outputs = (
+        *(t for t in (reductions, picked) if t is not None),
+        *(p.tensor for p in sampled),
+        *shown,
+        *task.recorded,
+    )
+    graph.outputs = list(dict.fromkeys((*outputs, *task.recorded)))
     elements = max(1, sum(t.size for t in measured_tensors(task.graph, task.ops)))
     together = batch_size(elements)
     return InstrumentedGraph(

@@ -79,6 +79,7 @@ class Observer:
                     own = slice(len(reduced), len(reduced) + len(batch))
                     self._run([row for _, row in batch], reductions[own], samples[own])
                     found.append(self._read(batch[-1][0]))
+                    self._record([number for number, _ in batch])
                     reduced += batch
                     continue
                 except RuntimeFailure:
@@ -116,6 +117,15 @@ class Observer:
             samples[:, : picked.shape[1]] = picked
         for probe, stride in zip(self.graph.sampled, self._strides, strict=True):
             samples[:, self._samples[probe]] = self._view(probe.tensor, count)[:, ::stride]
+
+    def _record(self, numbers: Sequence[int]) -> None:
+        """Keep the values that others will need of the last run, which had these samples."""
+        recorder, tensors = self.task.recorder, self.task.recorded
+        if recorder is None or not tensors or numbers[0] >= recorder.most:
+            return
+        views = list(self._runner.views(tensors))
+        if all(view.size == len(numbers) * t.size for view, t in zip(views, tensors, strict=True)):
+            recorder.keep(numbers, views)
 
     def _view(self, tensor: Tensor, rows: int) -> Array:
         (values,) = self._runner.views([tensor])

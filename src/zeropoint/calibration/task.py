@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -62,6 +62,28 @@ class Settings:
         return has_state(graph) and (is_streaming(graph) if self.keep_state is None else self.keep_state)
 
 
+@dataclass
+class RunRecorder:
+    """Keeps the values of some tensors of a graph in the first `most` runs of calibration, so that those who need them
+    later do not run the model again. Runs on other machines, or with unexpected shapes, are not recorded."""
+
+    most: int
+    tensors: Callable[[Graph], Sequence[Tensor]]
+    _runs: dict[int, list[Array] | None] = field(default_factory=dict)
+
+    def keep(self, numbers: Sequence[int], values: Sequence[Array]) -> None:
+        """Keep the values of a run of samples with these numbers, which are rows along the first axis if there are
+        several."""
+        for k, number in enumerate(numbers):
+            own = [array if len(numbers) == 1 else array[k : k + 1] for array in values]
+            # A sample of several runs has no values of its own.
+            self._runs[number] = None if number in self._runs else [array.copy() for array in own]
+
+    def values(self, number: int) -> list[Array] | None:
+        """Return the values of a sample, in the order of the tensors; None if they were not recorded."""
+        return self._runs.get(number)
+
+
 @dataclass(frozen=True)
 class CalibrationTask:
     """A graph of a model to measure, and how: all of its tensors, or `only` some."""
@@ -71,6 +93,7 @@ class CalibrationTask:
     settings: Settings
     ops: OpTable
     only: frozenset[Tensor] | None = None
+    recorder: RunRecorder | None = None
 
     @cached_property
     def keys(self) -> Mapping[Tensor, str]:
@@ -84,6 +107,13 @@ class CalibrationTask:
     @cached_property
     def in_sequence(self) -> bool:
         return self.settings.in_sequence(self.graph)
+
+    @cached_property
+    def recorded(self) -> list[Tensor]:
+        """The tensors whose values are recorded; none if one of them is not computed."""
+        tensors = [] if self.recorder is None or self.in_sequence else list(self.recorder.tensors(self.graph))
+        made = {t for op in self.graph.ops for t in op.outputs}
+        return tensors if made.issuperset(tensors) else []
 
     def interpreters(self, measured: Graph) -> int:
         """Return the number of interpreters that run the graph in parallel, as it is `measured`."""
