@@ -122,6 +122,18 @@ def test_integers_that_would_wrap_are_passed_to_branches_as_floats():
 # Ops that stay float.
 
 
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+def test_integers_that_are_computed_stay_what_they_are(mode):
+    net = Net()
+    x, place = net.input(1, 8), net.input(1, dtype=DType.INT32)
+    next_place = net("ADD", [place, np.int32([1])], (1,))
+    next_place.dtype = DType.INT32
+    model = net.model(net("GATHER", [net("ABS", [x]), next_place], (1, 1), axis=1))
+    data = [(normal(1, 8, seed=k), np.int32([k])) for k in range(7)]
+    made = zeropoint.quantize(model, mode, data=data, effort="quick", target="integer").model
+    assert worst(outputs_of(model, data), outputs_of(made, data)) < 0.02
+
+
 def test_a_custom_op_stays_float_between_conversions():
     """LiteRT cannot run it, so the ranges are given."""
     net = Net()

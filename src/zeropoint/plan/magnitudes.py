@@ -83,7 +83,7 @@ class Errors:
             if any(self.of(t) for t in spec.read_activations(op)):
                 error = min(self._result(op, spec), 2 * _end(op))
                 self._made |= dict.fromkeys(spec.made_activations(op), error)
-            self._follow(op, spec)
+                self._follow(op, spec)
 
     def of(self, tensor: Tensor) -> float:
         if tensor.data is not None:
@@ -164,7 +164,7 @@ class Errors:
         negative when it was measured."""
         if tensor.data is not None:
             values = _values(tensor)
-            return -math.inf if values is None else float(values.min()) if values.size else math.inf
+            return float(values.min()) if values is not None and values.size else -math.inf
         is_positive = self._ranges.knows(tensor) and self._ranges.bounds(tensor)[0] >= 0
         return self._least.get(tensor, 0.0 if is_positive else -math.inf)
 
