@@ -215,6 +215,8 @@ def test_samples_are_left_to_fit_weights_to(monkeypatch):
     assert [judged(count) for count in (40, 100, 200)] == [24, 40, 64]
     monkeypatch.setattr(search_module, "JUDGING_MACS", 30 * 32)
     assert [judged(200, effort) for effort in ("standard", "high")] == [30, 64]
+    monkeypatch.setattr(search_module, "JUDGING_MACS", 32)
+    assert [judged(200, effort) for effort in ("standard", "high")] == [16, 64]
 
 
 def test_without_held_back_samples_those_that_judge_decide(monkeypatch):

@@ -14,9 +14,10 @@ from ..calibration.collect import Progress, collect_stats
 from ..calibration.task import RunRecorder
 from ..dtypes import Array
 from ..graph.model import Model
-from ..graph.query import activation_bytes
+from ..graph.query import activation_bytes, live_bytes
 from ..ops import OPS, OpSpec
-from ..parallel import cached_property
+from ..ops.execution import macs_of
+from ..parallel import cached_property, side_by_side
 from ..runtime import time_limit
 from ..sources.data import samples_by_signature
 from ..sources.ports import Entry, Row, entries, entry
@@ -272,6 +273,16 @@ class Bench:
         graphs = self.model.graphs
         weights = sum(t.buffer.raw.nbytes for graph in graphs for t in graph.tensors if t.buffer is not None)
         return weights + activation_bytes(self.entry.graph) <= STAYS_LOADED
+
+    @cached_property
+    def has_room(self) -> bool:
+        """Whether there is memory for several interpreters that run in parallel."""
+        return side_by_side(live_bytes(self.entry.graph)) > 1
+
+    @cached_property
+    def macs(self) -> int:
+        """The multiply-accumulates of a run."""
+        return sum(macs_of(op, self.ops) for op in self.entry.graph.ops)
 
     @cached_property
     def _all_outputs(self) -> tuple[Compared, ...]:

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..dtypes import Array
 from ..graph.model import Model, Tensor
-from ..graph.query import live_bytes
-from ..ops.execution import macs_of
-from ..parallel import in_parallel, side_by_side
+from ..parallel import in_parallel
 from ..runtime.runner import Runner, right_kernels
 from ..sources.ports import Row, entry
 from .alignment import input_order
@@ -46,8 +44,6 @@ class Loaded:
         kernels = right_kernels(model) if model is bench.model else "delegate"
         runner = Runner.exposing(model, where.graph, self._tensors, kernels=kernels, checked=True)
         self._runners = [runner.keeping_state(bench.in_sequence)]
-        self._macs = sum(macs_of(op, bench.ops) for op in where.graph.ops)
-        self._has_room = side_by_side(live_bytes(bench.entry.graph)) > 1
 
     def asking(self, compared: Sequence[Compared]) -> Loaded:
         """Return the same version, computing only some of its values."""
@@ -106,10 +102,10 @@ class Loaded:
         """Return the results of `job` on parts of the samples, each with its own runner if memory allows; a sequence is
         not split."""
         parts = [given]
-        if len(given) * self._macs >= SHORT and not self._bench.in_sequence:
+        if len(given) * self._bench.macs >= SHORT and not self._bench.in_sequence:
             half = -(-len(given) // PARTS)
             parts = [given[k : k + half] for k in range(0, len(given), half)]
-        if not self._has_room:
+        if not self._bench.has_room:
             return [job(self._runners[0], part) for part in parts]
         if len(parts) > len(self._runners):
             self._runners += [self._runners[0].another() for _ in parts[len(self._runners) :]]

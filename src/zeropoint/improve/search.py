@@ -13,16 +13,15 @@ from dataclasses import dataclass, field, replace
 
 from ..bench.bench import JUDGED, Bench, Judged
 from ..bench.errors import decibels
-from ..ops.execution import macs_of
 from ..recipe import EFFORTS, Effort, reaches
 from .candidate import Candidate, Lab, ProposalOutcome, Proposals, Stage, Step, no_progress
 from .rounding_steps import learning_split
 from .steps import STEPS
 
 MOST_JUDGED, JUDGED_SHARE = 64, 0.4
-JUDGING_MACS = 2e9
-"""Models are compared on this many samples, or this share of them, as weights are fitted to the others; at standard
-effort on fewer if the model is large: so many that it takes this work, though not fewer than `JUDGED`."""
+FEWEST_JUDGED, JUDGING_MACS = 16, 2e9
+"""Models are compared on up to this many samples, this share of them, as weights are fitted to the others, or `JUDGED`;
+at standard effort on fewer, but not fewer than this, if the model is large and that takes more work."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,10 @@ class Found:
 
 def judged_samples(bench: Bench, effort: Effort) -> int:
     """Return the number of samples on which models are compared."""
-    most: float = MOST_JUDGED
+    most = max(JUDGED, min(MOST_JUDGED, JUDGED_SHARE * len(bench.rows)))
     if not reaches(effort, "high"):
-        macs = sum(macs_of(op, bench.ops) for op in bench.entry.graph.ops)
-        most = min(most, JUDGING_MACS // max(1, macs))
-    return int(max(JUDGED, min(most, JUDGED_SHARE * len(bench.rows))))
+        most = min(most, max(FEWEST_JUDGED, JUDGING_MACS // max(1, bench.macs)))
+    return int(most)
 
 
 @dataclass

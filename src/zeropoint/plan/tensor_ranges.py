@@ -42,6 +42,7 @@ class TensorRanges:
     masked: frozenset[Tensor] = frozenset()
     unbounded: frozenset[Tensor] = frozenset()
     percentile: float = PERCENTILE
+    _whole: dict[Tensor, Bounds] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def limited(self, bounds: Mapping[Tensor, Bounds]) -> TensorRanges:
         """Return the ranges with tensors also limited to these intervals."""
@@ -69,7 +70,9 @@ class TensorRanges:
 
     def bounds(self, tensor: Tensor) -> Bounds:
         """Return the full observed or given range."""
-        return self.choose(tensor, "minmax", Grid())
+        if tensor not in self._whole:
+            self._whole[tensor] = self.choose(tensor, "minmax", Grid())
+        return self._whole[tensor]
 
     def means(self, tensor: Tensor) -> Array | None:
         """Return the mean of each slice along the last axis, if it was measured."""

@@ -263,7 +263,7 @@ class Runner:
     ) -> Runner:
         """Return a runner that computes only `tensors` of `graph`. Rows still hold all of the graph's inputs."""
         cut, needed = cut_model(model, graph, list(dict.fromkeys(tensors)))
-        threads = threads_of_each(live_bytes(cut.main))
+        threads = 1 if cores() == 1 else threads_of_each(live_bytes(cut.main))
         runner = cls(cut, kernels=kernels, threads=threads, strict=strict, checked=checked)
         runner._slots = tuple(k for k, t in enumerate(graph.inputs) if t in needed)
         return runner
