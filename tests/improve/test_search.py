@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
@@ -69,8 +69,7 @@ class Samples:
     rows: tuple[int, ...] = ()
     judged_rows: tuple[int, ...] = ()
     in_sequence: bool = False
-    ops: Mapping[str, object] = field(default_factory=dict)
-    entry: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(graph=SimpleNamespace(ops=[])))
+    macs: int = 0
 
     def judged(self, version: Version, at_once: bool = False) -> Measured:  # noqa: ARG002 - as a bench has it
         error = version.unseen if self.is_unseen else version.judged
