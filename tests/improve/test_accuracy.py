@@ -22,9 +22,10 @@ from zeropoint.graph.edit import copy_model
 from zeropoint.graph.query import Use
 from zeropoint.improve.candidate import no_progress
 from zeropoint.improve.cross_layer_equalization import equalize
-from zeropoint.improve.gptq import Refiner, compensated, output_error
+from zeropoint.improve.gptq import compensated, output_error
 from zeropoint.improve.pipeline import plan as plan_model
 from zeropoint.improve.pipeline import run
+from zeropoint.improve.refiner import Refiner
 from zeropoint.ops import OPS
 from zeropoint.plan.request import Request
 from zeropoint.plan.rewrite import rounded

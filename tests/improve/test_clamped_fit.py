@@ -12,8 +12,8 @@ from zeropoint.graph.query import Use
 from zeropoint.improve import clamped_fit
 from zeropoint.improve.candidate import no_progress
 from zeropoint.improve.clamped_fit import Affine, ClampedFit, ClampedOutputs
-from zeropoint.improve.gptq import Refiner
 from zeropoint.improve.layer_inputs import Pair
+from zeropoint.improve.refiner import Refiner
 from zeropoint.plan.planner import plan_model
 from zeropoint.plan.prepared import prepare_model
 from zeropoint.plan.request import Request

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import zeropoint
-from zeropoint.improve.gptq import FACTORED, REFIT_DAMPINGS, Refiner, _inverse_factor, _lowest
+from zeropoint.improve.gptq import FACTORED, REFIT_DAMPINGS, _inverse_factor, _lowest
+from zeropoint.improve.refiner import Refiner
 
 from ..nets import Net, normal
 

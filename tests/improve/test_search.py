@@ -13,7 +13,7 @@ from zeropoint.bench.bench import Bench
 from zeropoint.bench.errors import ErrorSum, JudgedError
 from zeropoint.improve import search as search_module
 from zeropoint.improve.candidate import Step
-from zeropoint.improve.gptq import Refiner
+from zeropoint.improve.refiner import Refiner
 from zeropoint.improve.rounding_steps import learning_split, rounded_for_all_samples
 from zeropoint.improve.search import StepSearch, Trials, judged_samples
 from zeropoint.recipe import Effort

@@ -14,7 +14,7 @@ import zeropoint
 from zeropoint.bench.bench import Bench
 from zeropoint.errors import MissingExtra
 from zeropoint.improve.candidate import no_progress
-from zeropoint.improve.gptq import Refiner
+from zeropoint.improve.refiner import Refiner
 from zeropoint.ops import OPS
 from zeropoint.plan.request import Request
 from zeropoint.plan.rewrite import build

@@ -18,8 +18,8 @@ from ..plan.request import Island, Request
 from ..plan.rewrite import Encoder, build
 from ..recipe import Effort
 from .bias_correction import plan_and_correct
-from .gptq import Refiner
 from .mixed_precision import Widening
+from .refiner import Refiner
 
 Stage = Callable[[str, int], Progress]
 """(description, number of parts) -> a function that reports progress on each."""

@@ -14,46 +14,29 @@ compute from the float model's. Biases then match the float layer's mean outputs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ..affine import QuantParams, round_half_away
-from ..bench.errors import real
-from ..bench.loaded import PARTS
-from ..calibration.collect import Progress
 from ..dtypes import Array
-from ..graph.model import Model, Op
-from ..graph.query import Use, Uses, activation_bytes, called_graphs
-from ..parallel import in_parallel, side_by_side
-from ..plan.derive import settle
-from ..plan.plan import Plan, Planned
-from ..plan.request import Request
-from ..plan.weights import bias_use, weighted_scales, with_scales
-from ..recipe import reaches
-from ..sources.ports import Row
-from .clamped_fit import Affine, ClampedFit, ClampedOutputs
+from ..plan.weights import weighted_scales, with_scales
+from .clamped_fit import ClampedFit
 from .coordinate_descent import best_scales, descended
-from .layer_inputs import ColumnBlocks, Frontier, Moments, Pair, Stretch
-from .refined_layers import CarriedOut, RefinedLayer
+from .layer_inputs import ColumnBlocks, Pair
+from .refined_layers import RefinedLayer
 
-DAMPINGS = (0.01, 0.1, 1.0)
+DAMPINGS = (0.03, 0.1, 1.0)
 """Shares of the mean diagonal that are tried as damping, until the moments can be inverted."""
-
-ENOUGH = 4
-"""Vectors for each input of a layer that its weights are refined for, if there are so many. With fewer, they are only
-rounded: refitting and coordinate descent would fit them to these vectors and to no others."""
-
-MADE_UP_DAMPING = 0.1
-"""The same share for synthetic inputs: they are less alike than real ones."""
 
 DESCENTS = 2
 """Passes of coordinate descent over low-bit integers, and then over their scales, after that."""
 
 CLAMPED_DESCENTS = 4
 """The same, where a clamp behind the layer is taken into account: its residuals are taken anew before each."""
+
+SCALE_STARTS = (1.0, 0.9, 1.1)
+"""Multiples of the scales with the least error for rounding to nearest, from which low-bit integers are searched."""
 
 FACTORED = 96
 """Number of inputs whose moments are inverted directly."""
@@ -65,14 +48,20 @@ BLOCK = 128
 def compensated(weights: Array, moments: Array, steps: Array, limit: int) -> Array:
     """Return integers up to `limit` for `weights` [groups, rows, inputs], given E[x x'] [groups, inputs, inputs].
 
-    `steps` are the scales of the weights, broadcast against them: one for each row, or for each weight.
+    `steps` are the scales of the weights, broadcast against them: one for each row, or for each weight. Weights of
+    strong inputs are rounded first, while there are many others to compensate for their errors.
     """
     steps = np.broadcast_to(steps.astype(np.float64), (*weights.shape[:2], steps.shape[2]))
     nearest = np.clip(round_half_away(weights / steps), -limit, limit)
-    factor = inverse_factor(moments)
+    order = np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")[:, None]
+    ordered = np.take_along_axis(np.take_along_axis(moments, order.transpose(0, 2, 1), axis=1), order, axis=2)
+    factor = inverse_factor(ordered)
     if factor is None:
         return nearest
-    rounded = _sweep(weights.astype(np.float64), factor, steps, limit)
+    widths = steps if steps.shape[2] == 1 else np.take_along_axis(steps, order, axis=2)
+    swept = _sweep(np.take_along_axis(weights, order, axis=2).astype(np.float64), factor, widths, limit)
+    rounded = np.empty_like(swept)
+    np.put_along_axis(rounded, np.broadcast_to(order, swept.shape), swept, axis=2)
     better = output_error(rounded * steps - weights, moments) < output_error(nearest * steps - weights, moments)
     return np.where(better[:, :, None], rounded, nearest)
 
@@ -189,181 +178,56 @@ def _sweep(weights: Array, factor: Array, steps: Array, limit: int) -> Array:
     return rounded
 
 
-# Layer after layer.
+# The weights of a layer.
 
 
-@dataclass(frozen=True)
-class Observed:
-    """The moments of a layer's inputs for each part of the data, and its outputs behind a clamp, if these matter."""
-
-    halves: Sequence[Moments]
-    clamped: ClampedOutputs | None = None
-
-
-@dataclass(frozen=True)
-class Refiner:
-    """Refines the plans of a prepared model on some samples, which may be one sequence.
-
-    A layer's moments are taken from about this many `vectors`; more for layers with more inputs. If it `refits`,
-    weights are fitted to what the quantized layers before produce. If the samples are `made_up`, biases stay unchanged:
-    the means are not known. If it `heeds_clamps`, layers are fitted to what is left of their outputs behind a fused
-    activation that only clamps, which takes several times as long.
-    """
-
-    model: Model
-    request: Request
-    samples: Sequence[Row]
-    stage: Callable[[str, int], Progress]
-    vectors: int
-    in_sequence: bool = False
-    refits: bool = True
-    made_up: bool = False
-    heeds_clamps: bool = False
-
-    def refine(self, planned: Planned) -> Planned:
-        called = called_graphs(planned.model)  # the samples are not its inputs
-        plans = (plan if plan.graph in called else self.refined_plan(plan) for plan in planned.plans)
-        return replace(planned, plans=tuple(plans))
-
-    def may_refit(self, planned: Planned) -> bool:
-        """Whether any layer may have enough vectors to refit its weights; true if input sizes are dynamic, since it is
-        then unknown."""
-        if any(-1 in (t.shape_signature or t.shape) for plan in planned.plans for t in plan.graph.inputs):
-            return True
-        layers = (layer for plan in planned.plans for layer in self._layers(plan))
-        return any(layer.positions * len(self.samples) >= ENOUGH * layer.blocks.width for layer in layers)
-
-    def refined_plan(self, plan: Plan, ops: Collection[Op] | None = None) -> Plan:
-        """Return the plan with the weights of all layers refined, or of those among `ops`."""
-        layers = [layer for layer in self._layers(plan) if ops is None or layer.op in ops]
-        if not layers:
-            return plan
-        report = self.stage("compensating", len(layers))
-        runs = [Frontier(plan.graph, self.samples, self.in_sequence) for _ in range(2)]
-        made = CarriedOut.of(self.model, plan, self.request.ops)
-        for done, layer in enumerate(layers, 1):
-            refined = self._refined(plan, layer, self._observed(made, layer, runs))
-            if refined is not plan and not made.exchange(refined, layer):
-                made = CarriedOut.of(self.model, refined, self.request.ops)
-            plan = refined
-            report(done)
-        return plan
-
-    def _layers(self, plan: Plan) -> Iterator[RefinedLayer]:
-        """Yield the layers that can be refined, in order of execution: with integer weights that no other op reads."""
-        uses = Uses(plan.graph)
-        for op in plan.graph.ops:
-            spec = self.request.ops.get(op.kind)
-            layout = None if spec is None else spec.layout
-            if spec is None or layout is None or not layout.applies_to(op):
-                continue
-            use = Use(op, layout.weights)
-            form, weights = plan.form(use), op.inputs[use.slot]
-            if not isinstance(form, QuantParams) or not form.is_symmetric or weights is None or weights.data is None:
-                continue
-            effort = self.request.recipe.effort(op, self.request.effort)
-            is_asked = reaches(effort, "high") or (effort == "standard" and form.levels.bits < 8)
-            is_given = weights.name in self.request.ranges.entries
-            if is_asked and not is_given and len(uses.readers(weights)) == 1:
-                yield RefinedLayer(op, layout, form, bias_use(op, spec))
-
-    def _refined(self, plan: Plan, layer: RefinedLayer, observed: Observed) -> Plan:
-        moments, has_bias = Moments.mean(observed.halves), layer.bias is not None
-        if self.made_up:
-            moments = moments.without_means(damped(moments.second, MADE_UP_DAMPING))
-        whole, blocks = moments.pair(has_bias), layer.blocks
-        weights, damping = layer.exact.weights, None
-        target, has_enough = blocks.split(weights), moments.vectors >= ENOUGH * blocks.width
-        if self.refits and has_enough:
-            target, damping = refitted(target, whole, [half.pair(has_bias) for half in observed.halves])
-        fit = None
-        if observed.clamped is not None and damping is not None:
-            wanted = layer.exact.biases + np.einsum("goi,gi->go", weights, moments.float_first - moments.first)
-            start = Affine(weights, wanted).with_weights(target, moments.first)
-            fit = ClampedFit(observed.clamped, start, whole, damping)
-            target = fit.target
-        form, rounded = _rounded(layer, target, whole, fit, has_enough=has_enough)
-        made = blocks.join(rounded) * _steps(form, weights)
-        new = {layer.weights: layer.layout.from_matrix(layer.op, made).astype(np.float32)}
-        if layer.bias is not None:
-            first, wanted = (blocks.join(part[:, None])[:, 0] for part in (moments.first, moments.float_first))
-            shift = np.einsum("goi,gi->go", weights, wanted) - np.einsum("goi,gi->go", made, first)
-            biases = layer.exact.biases + shift if fit is None else fit.biases(made)
-            new[layer.bias] = biases.reshape(-1).astype(np.float32)
-        return self._with(plan, layer, form, new)
-
-    def _with(self, plan: Plan, layer: RefinedLayer, form: QuantParams, new: dict[Use, Array]) -> Plan:
-        values = {**plan.constants.values, **{plan.key(use): value for use, value in new.items()}}
-        keys = {**plan.constants.keys, **{use: plan.key(use) for use in new}}
-        constants = replace(plan.constants, values=values, keys=keys)
-        if layer.weights in plan.packed:
-            packed = replace(plan.packed[layer.weights], form=form)
-            return replace(plan, constants=constants, packed={**plan.packed, layer.weights: packed})
-        constants = replace(constants, grids={**constants.grids, layer.weights: form})
-        made, refused = settle(replace(plan, constants=constants), self.request.ops)
-        # If the bias dictates this layer's scales, or the kernel does not accept them, it stays unchanged.
-        is_taken = not refused and made.groups == plan.groups and made.wanted[layer.weights] == form
-        return made if is_taken else plan
-
-    def _observed(self, made: CarriedOut, layer: RefinedLayer, runs: Sequence[Frontier]) -> Observed:
-        """Return what the layer reads, as quantized so far and in the float model."""
-        quantized, original = runs
-        op, slot = layer.op, layer.source.slot
-        stretches = (
-            quantized.until(made.model, made.graph, made.twins[op], slot),
-            original.until(self.model, made.source, op, slot),
-        )
-        least = 0 if layer.blocks.count > 1 else self.vectors  # moments of wide layers are slow enough
-        most = max(1, -(-max(least, ENOUGH * layer.blocks.width) // len(self.samples)))  # from each sample
-        clamp = layer.clamp if self.heeds_clamps and self.refits else None
-        kept: dict[int, tuple[Array, Array]] = {}
-
-        def pair(number: int, own: Array, exact: Array) -> tuple[Array, Array]:
-            found = layer.vectors(own, most), layer.vectors(exact, most)
-            if clamp is not None:
-                kept[number] = found[0], np.clip(layer.exact.outputs(found[1]), *clamp)
-            return found
-
-        def observed(numbers: Sequence[int], run: tuple[Stretch, Stretch]) -> Moments:
-            x, f = run
-            pairs = (pair(number, real(x.run(number), x.source), f.run(number)) for number in numbers)
-            return Moments.of(pairs, crossed=self.refits)
-
-        every, count = range(len(self.samples)), min(PARTS, len(self.samples))
-        parts = _halves(every, count) if self.in_sequence else [every[k::PARTS] for k in range(count)]
-        if self.in_sequence or side_by_side(activation_bytes(made.source)) == 1:
-            halves = [observed(part, stretches) for part in parts]
-        else:
-            others = [stretches, *((stretches[0].another(), stretches[1].another()) for _ in range(1, count))]
-            halves = in_parallel(lambda k: observed(parts[k], others[k]), range(count))
-        in_order = [kept[number] for number in every] if clamp is not None else []
-        return Observed(halves, None if clamp is None else ClampedOutputs.joined(in_order, clamp))
-
-
-def _rounded(
+def rounded_layer(
     layer: RefinedLayer, target: Array, whole: Pair, fit: ClampedFit | None, *, has_enough: bool
 ) -> tuple[QuantParams, Array]:
     """Return the parameters of the weights, and the integers, in blocks."""
     weights, blocks = layer.exact.weights, layer.blocks
     power = blocks.join(np.diagonal(whole.second, axis1=1, axis2=2)[:, None])[:, 0]
     form = _scaled(layer, blocks.join(target), power)
-    steps = _steps(form, weights)
-    rounded = compensated(target, whole.second, _in_blocks(steps, blocks), form.levels.max)
+    steps, limit = weight_steps(form, weights), form.levels.max
     if not _has_few_levels(form, weights) or not has_enough:
-        return form, rounded
+        return form, compensated(target, whole.second, _in_blocks(steps, blocks), limit)
     certain = damped(whole.second, DAMPINGS[0])
+    free = layer.has_free_scale
+    rounded, scales = _best_start(target, certain, steps[:, :, 0], free, limit)
+    form = with_scales(form, scales.reshape(-1))
+    steps = weight_steps(form, weights)
     for _ in range(DESCENTS if fit is None else CLAMPED_DESCENTS):
         goal = target if fit is None else fit.goal(rounded * steps, certain)
-        rounded = descended(goal, rounded, certain, _in_blocks(steps, blocks), form.levels.max)
-        form = with_scales(form, best_scales(goal, rounded, certain, steps[:, :, 0]).reshape(-1))
-        steps = _steps(form, weights)
+        rounded = descended(goal, rounded, certain, _in_blocks(steps, blocks), limit)
+        scales = np.where(free, best_scales(goal, rounded, certain, steps[:, :, 0]), steps[:, :, 0])
+        form = with_scales(form, scales.reshape(-1))
+        steps = weight_steps(form, weights)
     return form, rounded
 
 
-def _halves(samples: Sequence[int], parts: int) -> list[Sequence[int]]:
-    """Return the samples in order, split into `parts`."""
-    ends = [k * len(samples) // parts for k in range(parts + 1)]
-    return [samples[start:end] for start, end in pairwise(ends)]
+def _best_start(target: Array, moments: Array, scales: Array, free: Array, limit: int) -> tuple[Array, Array]:
+    """Return the integers of each row, and its scale, with the least error of several that start from different scales:
+    coordinate descent ends at a local minimum. Scales that are not `free` stay as they are.
+
+    If there are fewer groups of scales, consecutive groups of weights are parts of the same rows.
+    """
+    parts = target.shape[0] // scales.shape[0]
+
+    def of_weights(values: Array) -> Array:
+        return np.repeat(values, parts, axis=0)[:, :, None]
+
+    least, found, best = np.full(scales.shape, np.inf), np.zeros_like(target), scales
+    for start in SCALE_STARTS:
+        own = np.where(free, start * scales, scales)
+        rounded = compensated(target, moments, of_weights(own), limit)
+        rounded = descended(target, rounded, moments, of_weights(own), limit)
+        own = np.where(free, best_scales(target, rounded, moments, own), own)
+        errors = output_error(rounded * of_weights(own) - target, moments)
+        error = errors.reshape(-1, parts, scales.shape[1]).sum(axis=1)
+        better = error < least
+        least, best = np.where(better, error, least), np.where(better, own, best)
+        found = np.where(of_weights(better), rounded, found)
+    return found, best
 
 
 def _scaled(layer: RefinedLayer, weights: Array, power: Array) -> QuantParams:
@@ -373,7 +237,8 @@ def _scaled(layer: RefinedLayer, weights: Array, power: Array) -> QuantParams:
     if not _has_few_levels(form, weights):
         return form
     found = [weighted_scales(weights[g], power[g], form.levels, peaks[g]) for g in range(weights.shape[0])]
-    return with_scales(form, np.where(peaks.reshape(-1) > 0, np.concatenate(found), np.array(form.scales)))
+    is_chosen = layer.has_free_scale & (peaks > 0)
+    return with_scales(form, np.where(is_chosen.reshape(-1), np.concatenate(found), np.array(form.scales)))
 
 
 def _has_few_levels(form: QuantParams, weights: Array) -> bool:
@@ -385,7 +250,7 @@ def _in_blocks(steps: Array, blocks: ColumnBlocks) -> Array:
     return np.repeat(steps, blocks.count, axis=0) if steps.shape[2] == 1 else blocks.split(steps, fill=1.0)
 
 
-def _steps(form: QuantParams, weights: Array) -> Array:
+def weight_steps(form: QuantParams, weights: Array) -> Array:
     """Return the scale of each weight, to be broadcast against [groups, outputs, inputs]."""
     scales = np.array(form.scales)
     if form.block is not None:

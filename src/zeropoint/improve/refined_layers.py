@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,18 +17,24 @@ from ..ops.layout import Layout
 from ..parallel import cached_property
 from ..plan.plan import Plan
 from ..plan.rewrite import Encoder, rewrite
+from ..plan.weights import with_scales
 from .clamped_fit import Affine
 from .layer_inputs import ColumnBlocks
+
+ROOM = 1.02
+"""How much coarser than its bias needs a scale becomes: the bias changes a little when weights are rounded again."""
 
 
 @dataclass(frozen=True)
 class RefinedLayer:
-    """An op with its own weights, their planned parameters, and its bias."""
+    """An op with its own weights, their planned parameters, and its bias. Rows of weights in `dictated` keep the scales
+    of these parameters: finer ones could not represent their biases."""
 
     op: Op
     layout: Layout
     form: QuantParams
     bias: Use | None
+    dictated: frozenset[int] = frozenset()
 
     @property
     def weights(self) -> Use:
@@ -47,12 +53,29 @@ class RefinedLayer:
         """The bounds of a fused activation that only clamps, if there is a bias, which the clamp depends on."""
         return None if self.bias is None or self.blocks.count > 1 else fused_activation(self.op).bounds
 
+    @property
+    def has_free_scale(self) -> Array:
+        """Whether the scale of each row [groups, rows] may be chosen."""
+        free = np.ones(self.exact.biases.size, bool)
+        free[sorted(self.dictated)] = False
+        return free.reshape(self.exact.biases.shape)
+
     @cached_property
     def exact(self) -> Affine:
         """The float weights and biases; biases of zero if there are none."""
         weights = self.layout.matrix(self.op, self.weights.data.astype(np.float64))
         biases = np.zeros(weights.shape[:2]) if self.bias is None else self.bias.data.reshape(weights.shape[:2])
         return Affine(weights, biases.astype(np.float64))
+
+    def with_scales_of(self, given: QuantParams) -> RefinedLayer | None:
+        """Return the layer with the coarser scales that some biases need, and a little more; None if they are not
+        coarser."""
+        own, needed = np.array(self.form.scales), np.array(given.scales)
+        raised = needed > own if own.shape == needed.shape else np.zeros(own.shape, bool)
+        if not raised.any() or np.any(needed < own):
+            return None
+        form = with_scales(self.form, np.where(raised, ROOM * needed, own))
+        return replace(self, form=form, dictated=self.dictated.union(np.flatnonzero(raised).tolist()))
 
     @property
     def positions(self) -> int:

@@ -14,8 +14,8 @@ from ..recipe import Effort, reaches
 from ..sources.ports import Row
 from .candidate import Candidate, Lab, Proposals, no_progress
 from .float_islands import GOOD_ENOUGH
-from .gptq import Refiner
 from .mixed_precision import NarrowLayer, measured_harms, narrow_layers, weight_errors, worth_widening
+from .refiner import Refiner
 
 REFINED = 32, 256
 REFINING_MACS: Mapping[Effort, float] = {"standard": 4e10, "high": 7e11}

@@ -13,9 +13,9 @@ from ..ops.execution import macs_of
 from ..ops.layout import Convolution
 from ..sources.ports import Row
 from .candidate import Candidate, no_progress
-from .gptq import Refiner
 from .likely_inputs import likely_rows
 from .mixed_precision import DB_PER_BIT, NarrowLayer, measured_harms, narrow_layers, weight_errors, worth_widening
+from .refiner import Refiner
 
 REFINED, REFINING_MACS = 1024, 1e11
 """Number of likely inputs for which weights are rounded, and the work that their runs may take; with fewer, weights are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ from ..graph.query import Use
 from ..ops import OpSpec
 from .magnitudes import Errors, Magnitudes
 from .plan import Plan
-from .tensor_ranges import UNBOUNDED, TensorRanges
+from .tensor_ranges import TensorRanges
 
 WRAPS = 2.0**31
 WRAPS_RESCALED = 2.0**30
@@ -40,8 +41,7 @@ def overflowing_uses(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Overflow
         found = magnitudes.of(use.tensor)
         factor = found.reach / (params.scale * (WRAPS_RESCALED if use.tensor in plan.stored else WRAPS))
         if factor >= 1:
-            is_noise = max(map(abs, params.range())) <= found.noise and found.reach < UNBOUNDED
-            yield Overflow(use, SLACK * factor, is_noise)
+            yield Overflow(use, SLACK * factor, max(map(abs, params.range())) <= found.noise)
 
 
 def overflowing_errors(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Use]:
@@ -71,6 +71,6 @@ def with_room_in_outputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRa
     magnitudes, errors, outputs = Magnitudes(plan, ops), Errors(plan, ops, ranges), dict(plan.outputs)
     for tensor, params in floats.items():
         largest = max(SLACK * magnitudes.of(tensor).reach, SPREAD * errors.of(tensor))
-        if largest < UNBOUNDED:  # there is no scale for more
+        if math.isfinite(largest):
             outputs[tensor] = replace(params, scales=(max(largest / WRAPS, params.scale),))
     return replace(plan, outputs=outputs)

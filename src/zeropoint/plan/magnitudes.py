@@ -247,4 +247,4 @@ def _changed(function: Function, ends: tuple[float, float], error: float) -> flo
     """Return how much a monotonic function changes with its input."""
     with np.errstate(all="ignore"):
         off = function(np.array([ends[0] - error, ends[1] + error])) - function(np.array(ends))
-    return float(np.nan_to_num(np.abs(off), nan=math.inf, posinf=math.inf).max())
+    return float(np.nan_to_num(np.abs(off), nan=math.inf).max())

@@ -21,8 +21,8 @@ from ..dtypes import Array, DType
 from ..errors import ZeropointError
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
-from ..improve.gptq import Refiner
 from ..improve.refined_layers import CarriedOut
+from ..improve.refiner import Refiner
 from ..ops import OpSpec
 from ..ops.execution import macs_of
 from ..plan.derive import settle

@@ -1,0 +1,97 @@
+"""The scales of low-bit weights: searched from several starts, and coarser where a bias needs it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeropoint import calibrate
+from zeropoint.graph.query import Use
+from zeropoint.improve import gptq
+from zeropoint.improve.candidate import no_progress
+from zeropoint.improve.gptq import compensated, output_error
+from zeropoint.improve.refiner import Refiner
+from zeropoint.plan.planner import plan_model
+from zeropoint.plan.prepared import prepare_model
+from zeropoint.plan.request import Request
+from zeropoint.plan.rewrite import Encoder, build
+from zeropoint.recipe import preset
+from zeropoint.runtime import Session
+
+from ..nets import Net, normal
+from .test_coordinate_descent import layer
+
+
+@given(st.integers(1, 2), st.integers(2, 40), st.integers(0, 9))
+def test_the_order_of_the_inputs_makes_no_difference(groups, inputs, seed):
+    weights, moments = layer(groups, 3, inputs, seed)
+    steps = np.abs(weights).max(axis=2, keepdims=True) / 7
+    order = np.random.default_rng(seed).permutation(inputs)
+    found = compensated(weights, moments, steps, 7)
+    other = compensated(weights[:, :, order], moments[:, order][:, :, order], steps, 7)
+    np.testing.assert_array_equal(found[:, :, order], other)
+
+
+def test_strong_inputs_are_rounded_first():
+    """Their errors are the costly ones, and many others are left to make up for them."""
+    rng = np.random.default_rng(0)
+    mixed = rng.normal(size=(32, 64)) @ np.diag(np.geomspace(0.1, 10, 64))  # all inputs follow from 32 numbers
+    moments = (mixed.T @ mixed / 32)[None]
+    weights = rng.normal(size=(1, 50, 64))
+    steps = np.full((1, 50, 1), 0.5)
+    found = compensated(weights, moments, steps, 7)
+    factor = gptq.inverse_factor(moments)
+    as_they_come = gptq._sweep(weights.copy(), factor, np.broadcast_to(steps, (1, 50, 1)), 7)
+    errors = [output_error(q * steps - weights, moments).sum() for q in (found, as_they_come)]
+    assert errors[0] < 0.8 * errors[1]
+
+
+@given(st.integers(1, 2), st.integers(1, 2), st.integers(3, 30), st.integers(1, 7), st.integers(0, 9))
+def test_several_starts_are_no_worse_than_one(groups, parts, inputs, limit, seed):
+    weights, moments = layer(groups * parts, 3, inputs, seed)
+    scales = np.abs(weights).max(axis=2).reshape(groups, parts, 3).max(axis=1) / limit
+    free = np.ones(scales.shape, bool)
+
+    def errors(starts):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(gptq, "SCALE_STARTS", starts)
+            found, best = gptq._best_start(weights, moments, scales, free, limit)
+        made = found * np.repeat(best, parts, axis=0)[:, :, None]
+        return output_error(made - weights, moments).reshape(groups, parts, 3).sum(axis=1)
+
+    assert (errors((1.0, 0.9, 1.1)) <= errors((1.0,))).all()
+
+
+def test_scales_that_are_not_free_stay():
+    weights, moments = layer(1, 4, 12)
+    scales, free = np.full((1, 4), 0.4), np.array([[True, False, True, False]])
+    _, found = gptq._best_start(weights, moments, scales, free, 7)
+    assert ((found == scales) == ~free).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_one_channel_whose_bias_needs_a_coarser_scale_does_not_keep_a_layer_from_being_refined(bits):
+    """Training often leaves channels of almost zero with a bias: at their own fine scale, that would not fit."""
+    rng = np.random.default_rng(bits)
+    weights = rng.normal(size=(8, 3, 3, 4)).astype(np.float32)
+    weights[2], weights[5] = 1e-24 * weights[2], 1e-7 * weights[5]
+    net = Net()
+    x = net.input(1, 8, 8, 4)
+    y = net.conv(x, weights, rng.normal(size=8).astype(np.float32) + 2)
+    model = net.model(net.conv(y, normal(4, 1, 1, 8)))
+    samples = [(rng.normal(size=(1, 8, 8, 4)).astype(np.float32),) for _ in range(16)]
+    request = Request(preset("int8", bits), calibrate(model, samples), method="minmax", effort="high")
+    planned = plan_model(prepare_model(model, request), request)
+    refined = Refiner(planned.model, request, samples, no_progress, vectors=2048).refine(planned)
+    first = planned.plans[0].graph.ops[0]
+    before, after = (p.plans[0].constants.at(Use(first, 1)) for p in (planned, refined))
+    assert not np.array_equal(before, after)
+    wanted = [Session(model).run(row)[0] for row in samples]
+
+    def error(made):
+        found = (Session(build(made.with_float_ends(), request.ops, Encoder())).run(row)[0] for row in samples)
+        return float(sum(np.square(one - other).sum() for one, other in zip(found, wanted, strict=True)))
+
+    assert error(refined) < error(planned)
