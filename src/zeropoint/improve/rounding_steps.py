@@ -65,16 +65,16 @@ def compensated_rounding(lab: Lab, best: Candidate) -> Proposals:
         return
     refiner = _refiner(lab, best, used, is_wide=is_wide)
     for_all = replace(refiner, samples=rows[:most]) if len(rows[:most]) > len(used) else None
+    is_kept = best.widening is not None and best.refits  # of the candidate that was widened
     for candidate in _to_be_rounded(lab, best):
-        is_kept = False
         if _may_propose(lab.bench, refiner, candidate, must_gain=is_wide):
             proposed = replace(candidate, refined=refiner.refine(candidate.planned), refits=refiner.refits)
             proposed = replace(proposed, refiner=for_all)
-            is_kept = (yield proposed).best is proposed
+            is_kept |= (yield proposed).best is proposed
         # The samples may be too few to fit weights to errors of earlier layers, so also try rounding alone, unless
-        # fitting helped and work is scarce. With 8 bits, rounding alone brings little.
+        # fitting helped. With 8 bits, rounding alone brings little.
         alone = replace(refiner, refits=False)
-        is_tried = refiner.refits and not is_wide and (not is_kept or len(used) < most)
+        is_tried = refiner.refits and not is_wide and not is_kept
         if is_tried and _may_propose(lab.bench, alone, candidate, must_gain=False):
             again = None if for_all is None else replace(for_all, refits=False)
             yield replace(candidate, refined=alone.refine(candidate.planned), refits=False, refiner=again)
