@@ -391,7 +391,7 @@ def _searches(request: Request) -> bool:
 def _searched(search: StepSearch, first: Candidate) -> Result:
     """Search, then build only the best candidate with its own inputs and outputs, and try it in LiteRT."""
     found, bench = search.best(first), search.bench
-    best = rounded_for_all_samples(bench, found.candidate, search.effort)
+    best = found.finished or rounded_for_all_samples(bench, found.candidate, search.effort)
     result = carry_out(best.planned, best.request, encoder=best.encoder)
     notes = [f"{best}; SNR of the outputs {snr_text(decibels(found.error))}, measured at {bench.where}"]
     if best.widening is not None:

@@ -15,7 +15,7 @@ from ..bench.bench import JUDGED, Bench, Judged
 from ..bench.errors import decibels
 from ..recipe import EFFORTS, Effort, reaches
 from .candidate import Candidate, Lab, ProposalOutcome, Proposals, Stage, Step, no_progress
-from .rounding_steps import learning_split
+from .rounding_steps import learning_split, rounded_for_all_samples
 from .steps import STEPS
 
 MOST_JUDGED, JUDGED_SHARE = 64, 0.4
@@ -36,11 +36,13 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Found:
-    """A candidate, its error if measured, and how many dB of SNR each step gained on the way to it."""
+    """A candidate, its error if measured, and how many dB of SNR each step gained on the way to it; the candidate with
+    weights rounded for all samples, if that was done already."""
 
     candidate: Candidate
     judged: Judged | None = None
     gains: dict[str, float] = field(default_factory=dict)
+    finished: Candidate | None = None
 
     @property
     def error(self) -> float:
@@ -93,19 +95,25 @@ class StepSearch:
             is_better = found.judged is not None and found.judged.beats(known)
         else:  # both efforts round the same weights, each in its own way: neither has to prove more than the other
             is_better = judge.error(found.candidate.model()) < judge.error(below.candidate.model())
-        return found if is_better and self._holds_on_unseen(effort, below, found) else below
+        return self._better_on_unseen(effort, below, found) if is_better else below
 
-    def _holds_on_unseen(self, effort: Effort, below: Found, found: Found) -> bool:
-        """Return whether held-back samples, if any, do not find what `effort` found worse than what the one below did;
-        a note says so if they do."""
+    def _better_on_unseen(self, effort: Effort, below: Found, found: Found) -> Found:
+        """Return what `effort` found, unless held-back samples, if any, find it worse than what the one below did; a
+        note says so if they do."""
         if not self.bench.unseen_rows:
-            return True
+            return found
+        if effort == "high":  # compare what each would return in the end
+            finished = rounded_for_all_samples(self.bench, below.candidate, "standard")
+            found = replace(found, finished=rounded_for_all_samples(self.bench, found.candidate, effort))
+        else:
+            finished = below.candidate
         others = self.bench.on(self.bench.unseen_rows)
-        before, after = (others.error(one.candidate.model()) for one in (below, found))
+        before, after = (others.error(one.model()) for one in (finished, found.finished or found.candidate))
         if before < after:
             lost = decibels(before) - decibels(after)
             self.notes.append(f"{effort} effort gave nothing: {lost:.1f} dB less on held-back samples")
-        return before >= after
+            return below
+        return found
 
     def _judge(self, effort: Effort) -> Bench:
         """Return the bench for judging. What max effort learns is judged by all samples that it does not learn from:
