@@ -1,6 +1,6 @@
-"""`quantize` with data at standard effort, against an earlier state of this source: processor time in all and after
-calibration, and peak memory beside that of a process which imports as much and runs the float model once, and of one
-that imports NumPy and LiteRT alone: no source can take less than these.
+"""`quantize` with data at standard effort, against an earlier state of this source: processor time in all, after
+calibration and within LiteRT, and peak memory beside that of a process which imports as much and runs the float model
+once, and of one that imports NumPy and LiteRT alone: no source can take less than these.
 
 `git worktree add --detach OLD COMMIT; python -m benchmarks.history OLD/src [--zoo ../shared/zoo] [--only TASK ...]`
 """
@@ -39,10 +39,11 @@ BARE = (
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of the processor for one `quantize`, and for the calibration in it."""
+    """Seconds of the processor for one `quantize`, for the calibration in it, and for loading and running models."""
 
     total: float
     calibration: float
+    runs: float
 
     @property
     def after(self) -> float:
@@ -70,9 +71,30 @@ class Job:
         return json.loads(done.stdout.splitlines()[-1])
 
 
-def times(path: str, samples: list[Any], rounds: int) -> list[tuple[float, float]]:
-    """By round, seconds of `quantize` and of the calibration in it; one more round comes before."""
-    spent = 0.0
+class Stopwatch:
+    """The processor's seconds that LiteRT takes to load and to run models, in all threads of this process."""
+
+    def __init__(self) -> None:
+        from ai_edge_litert.interpreter import Interpreter
+
+        self.seconds = 0.0
+        for name in ("__init__", "allocate_tensors", "invoke"):
+            setattr(Interpreter, name, self._timing(getattr(Interpreter, name)))
+
+    def _timing(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*given: Any, **named: Any) -> Any:
+            start = time.thread_time()
+            try:
+                return method(*given, **named)
+            finally:
+                self.seconds += time.thread_time() - start
+
+        return timed
+
+
+def times(path: str, samples: list[Any], rounds: int) -> list[tuple[float, float, float]]:
+    """By round, seconds of `quantize`, of the calibration in it, and within LiteRT; one more round comes before."""
+    spent, watch = 0.0, Stopwatch()
     for name, called in CALLED.items():
         try:
             module: Any = importlib.import_module(name)
@@ -90,9 +112,9 @@ def times(path: str, samples: list[Any], rounds: int) -> list[tuple[float, float
         setattr(module, called, timed)
     found = []
     for _ in range(rounds + 1):
-        spent, start = 0.0, time.process_time()
+        spent, watch.seconds, start = 0.0, 0.0, time.process_time()
         zeropoint.quantize(path, data=samples)
-        found.append((time.process_time() - start, spent))
+        found.append((time.process_time() - start, spent, watch.seconds))
     return found[1:]
 
 
@@ -116,14 +138,21 @@ def compare(old: Job, new: Job, rounds: int) -> None:
     spent: dict[Job, list[Spent]] = {old: [], new: []}
     for k in range(rounds):
         for job in (old, new) if k % 2 == 0 else (new, old):
-            spent[job] += [Spent(*pair) for pair in job.run("times", 2)]
+            spent[job] += [Spent(*seconds) for seconds in job.run("times", 2)]
     print(f"{new.task}, {new.samples} samples, {rounds} turns\n")
     rows = []
-    for what in ("total", "after", "calibration"):
+    labels = {"total": "in all", "after": "after calibration", "calibration": "calibration", "runs": "within LiteRT"}
+    for what, label in labels.items():
         seconds = {job: [getattr(one, what) for one in spent[job]] for job in spent}
         least, usual = ([f(seconds[job]) for job in (old, new)] for f in (min, statistics.median))
-        label = f"processor time, {'after calibration' if what == 'after' else what}"
-        rows.append((label, *(f"{s:.3f} s" for s in least), f"{least[1] / least[0]:.2f}", f"{usual[1] / usual[0]:.2f}"))
+        rows.append(
+            (
+                f"processor time, {label}",
+                *(f"{s:.3f} s" for s in least),
+                f"{least[1] / least[0]:.2f}",
+                f"{usual[1] / usual[0]:.2f}",
+            )
+        )
     peaks = [(job.run("memory", 1), job.run("memory", 0)) for job in (old, new)]
     above = [most - floor for most, floor in peaks]
     rows.append(("peak memory", *(f"{most / 1e6:.0f} MB" for most, _ in peaks), f"{peaks[1][0] / peaks[0][0]:.2f}", ""))
