@@ -92,4 +92,20 @@ def test_the_weights_of_merged_layers_are_not_those_of_one():
     samples = [(np.random.default_rng(k).normal(size=(1, 4, 4, 8)).astype(np.float32),) for k in range(4)]
     made = zeropoint.quantize(model, "int8", data=samples, effort="quick").model
     assert [op.kind for op in made.main.ops].count("CONV_2D") == 1
-    assert list(distant_constants(model, made)) == []
+    assert list(distant_constants(RandomGraph(model, samples), made)) == []
+
+
+def test_a_constant_may_end_where_a_softmax_no_longer_sees_it():
+    """Of -763 beside numbers around 1, a softmax makes 0, as it does of -21; of -5 it makes a few thousandths."""
+    for far, most, said in ((-763.0, 900.0, 0), (-5.0, 9.0, 1)):
+        net = Net()
+        lower = np.float32([most / 3, far, most / 2, most])
+        model = net.model(net("SOFTMAX", [net("MINIMUM", [net("ABS", [net.input(4, 4)]), lower])], beta=1.0))
+        model.main.ops[1].inputs[1].name = "c0"
+        samples = [(np.random.default_rng(k).normal(size=(4, 4)).astype(np.float32),) for k in range(4)]
+        given = Ranges({model.main.ops[1].outputs[0].name: Range(-2.0, most, "here")}) if said else None
+        made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer", ranges=given).model
+        constant = next(t for t in made.main.tensors if t.name == "c0")
+        assert constant.params is not None
+        assert constant.params.range()[0] > far + constant.params.scale
+        assert len(list(distant_constants(RandomGraph(model, samples), made))) == said

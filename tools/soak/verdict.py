@@ -18,6 +18,8 @@ from zeropoint.calibration import Settings, Stats
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import RuntimeFailure, UnsupportedOp, ZeropointError
 from zeropoint.graph import Model, Tensor
+from zeropoint.graph.edit import copy_model
+from zeropoint.graph.model import buffer_of
 from zeropoint.improve.pipeline import Result
 from zeropoint.runtime import Kernels, Runner
 
@@ -112,7 +114,7 @@ def silent_losses(given: Subject, result: Result, effort: str) -> Iterator[str]:
     if result.plan.schemes:
         yield from broken_laws(result)
     if effort == "quick":  # rounding is to the nearest, and weights are those of the file
-        yield from distant_constants(given.graph.model, result.model)
+        yield from distant_constants(given.graph, result.model)
     opened = Opened(result.model, result.prepared, given.stats)
     runs = {kernels: list(opened.values(given.graph.samples[:RUN], kernels)) for kernels in given.kernels}
     yield from map(str, opened.judged(runs))
@@ -190,17 +192,34 @@ def false_claims(result: Result, wanted: list[list[Array]], found: list[list[Arr
         yield f"the outputs have an SNR of {reached:.1f} dB, and {said[0]:.1f} dB is claimed"
 
 
-def distant_constants(model: Model, made: Model) -> Iterator[str]:
+def distant_constants(graph: RandomGraph, made: Model) -> Iterator[str]:
     """Constants that are further from those of the file than rounding to their own unit explains."""
-    exact = {t.name: t.data for t in model.main.tensors if t.data is not None and t.dtype is DType.FLOAT32}
+    exact = {t.name: t for t in graph.model.main.tensors if t.data is not None and t.dtype is DType.FLOAT32}
     for tensor in made.main.tensors:
         source = exact.get(tensor.name.partition("/")[0])
-        if tensor.data is None or source is None or source.shape != tensor.shape:
+        if tensor.data is None or source is None or source.data is None or source.shape != tensor.shape:
             continue
         if any(word in tensor.name for word in COMPUTED):
             continue
-        if _lost(source.astype(np.float64), tensor):
+        if _lost(source.data.astype(np.float64), tensor) and not _is_cut_off_only(graph, source, tensor):
             yield f"'{tensor.name}' ({tensor.dtype.label}) differs from the file's by more than rounding"
+
+
+def _is_cut_off_only(graph: RandomGraph, source: Tensor, tensor: Tensor) -> bool:
+    """Whether a constant is the file's up to where its integers end, and what lies beyond makes no difference to the
+    float model: a number far below the others that a softmax reads, for example."""
+    if source.data is None or tensor.params is None or len(tensor.params.scales) > 1:
+        return False
+    cut = np.clip(source.data, *tensor.params.range())
+    if _lost(cut.astype(np.float64), tensor):
+        return False
+    model = copy_model(graph.model)
+    twin = model.main.tensors[graph.model.main.tensors.index(source)]
+    twin.buffer = buffer_of(cut, DType.FLOAT32)
+    wanted, found = (outputs(one, graph.samples, "optimized") for one in (graph.model, model))
+    pairs = [pair for rows in zip(wanted, found, strict=True) for pair in zip(*rows, strict=True)]
+    same = all(np.array_equal(a, b) for a, b in pairs if a.dtype != np.float32)
+    return same and all(decibels(error) > FLOATS_AGREE for error in relative_errors(wanted, found).values())
 
 
 def _lost(source: Array, tensor: Tensor) -> bool:
