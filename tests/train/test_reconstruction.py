@@ -18,6 +18,7 @@ from zeropoint.improve.refiner import Refiner
 from zeropoint.ops import OPS
 from zeropoint.plan.request import Request
 from zeropoint.plan.rewrite import build
+from zeropoint.recipe import preset
 from zeropoint.recipe_files import recipe_from
 from zeropoint.train import block_training, reconstruction
 from zeropoint.train.backend import array_of
@@ -120,6 +121,20 @@ def test_learning_starts_from_nearest_rounding_and_gets_better():
     others = Bench(start.prepared, samples_for(chain(), 120)[80:], judged=40)
     before, after = (others.error(build(replace(start.planned, plans=(p,)), OPS)) for p in (plan, made))
     assert after < before
+
+
+def test_blocks_with_large_activations_learn_from_smaller_batches(monkeypatch):
+    """So that the memory of a step is bounded; no smaller than a few samples."""
+    model = chain(4)
+    refiner = Refiner(model, Request(preset("int8")), [], no_progress, vectors=64)
+    search, block = Reconstruction(refiner, [], no_progress), whole_of(model.main, OPS)
+    activations = 4 * 6 * 6 * 8
+
+    def batch(samples):
+        monkeypatch.setattr(reconstruction, "STEP_BYTES", int(samples * reconstruction.COPIES * 4 * activations))
+        return search._schedule(model.main, block)[1]
+
+    assert [batch(samples) for samples in (1000, 32, 17.5, 4, 1)] == [32, 32, 17, 4, 4]
 
 
 def test_mixtures_lie_between_samples_and_only_real_numbers_are_mixed():

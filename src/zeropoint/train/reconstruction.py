@@ -35,8 +35,12 @@ from . import require_keras
 FEWEST_LAYERS, MOST_LAYERS = 2, 8
 """The minimum and maximum number of layers in a block. Between them, it ends where the fewest tensors leave it."""
 
-MOST_BYTES = 1 << 28
+MOST_BYTES = 1 << 27
 """Memory limit for the inputs and outputs of a block over all samples."""
+
+STEP_BYTES, COPIES, SMALLEST_BATCH = 1 << 28, 12, 4
+"""Memory limit for one training step, about how many copies of each activation it holds until the gradients are
+computed, and the batch size below which the limit does not count."""
 
 MOST_MACS = 4e12
 """Multiply-accumulates for learning all blocks, including backward passes, and the same again for the whole graph."""
@@ -190,7 +194,7 @@ class Reconstruction:
             return plan
         data = self._data(planned, plan, block, self.learned_from)
         checked = self._data(planned, plan, block, lambda most: self.checked[:most])
-        learned = training.run(data, checked, *self._schedule(plan.graph))
+        learned = training.run(data, checked, *self._schedule(plan.graph, block))
         del training, data, checked
         gc.collect()  # what Keras has traced refers to itself, and would stay until later blocks have added theirs
         if learned is None:
@@ -211,12 +215,14 @@ class Reconstruction:
         if len(rows) > 1 and all(value.dtype.kind == "f" for value in rows[0]):
             yield from (_mixture(rows, rng) for _ in range(min(MIXTURES * len(rows), most - len(rows))))
 
-    def _schedule(self, graph: Graph) -> tuple[int, int]:
-        """Return the number of training steps for each block, and the batch size."""
+    def _schedule(self, graph: Graph, block: Block) -> tuple[int, int]:
+        """Return the number of training steps for a block, and the batch size."""
         each = 3 * max(1, sum(macs_of(op, self.request.ops) for op in graph.ops))
         fewest, most = STEPS
         batch = next((b for b in BATCHES if b * fewest * each <= MOST_MACS), BATCHES[-1])
-        return int(np.clip(MOST_MACS / (each * batch), fewest, most)), batch
+        steps = int(np.clip(MOST_MACS / (each * batch), fewest, most))
+        held = COPIES * 4 * sum(t.size for op in block.ops for t in op.outputs)
+        return steps, min(batch, max(SMALLEST_BATCH, STEP_BYTES // max(1, held)))
 
     def _data(
         self, planned: Planned, plan: Plan, block: Block, first_rows: Callable[[int], Iterable[Row]]
