@@ -13,6 +13,7 @@ import zeropoint
 from zeropoint.bench import bench as bench_module
 from zeropoint.bench.alignment import align_models
 from zeropoint.bench.bench import Bench
+from zeropoint.calibration.collect import collect_stats
 from zeropoint.comparison.compare import compare_models
 from zeropoint.diagnosis.causes import CAUSES
 from zeropoint.diagnosis.doctor import diagnose
@@ -63,9 +64,9 @@ def test_each_data_set_is_calibrated_once(monkeypatch):
 
     def counting(*args, **options):
         calls.append(args)
-        return zeropoint.calibrate(*args, **options)
+        return collect_stats(*args, **options)
 
-    monkeypatch.setattr(bench_module, "calibrate", counting)
+    monkeypatch.setattr(bench_module, "collect_stats", counting)
     for patient, data_sets in ((drowned_concat_input(), 1), (outlier_sample(), 2)):
         calls.clear()
         request = DiagnosisRequest(patient.model, patient.data, patient.quantized, patient.calibration, seconds=60)

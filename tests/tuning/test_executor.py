@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from zeropoint.bench import bench as bench_module
-from zeropoint.calibration import Settings, calibrate
+from zeropoint.calibration import Settings
+from zeropoint.calibration.collect import collect_stats
 from zeropoint.demo import digits as digits_data
 from zeropoint.demo import digits_model
 from zeropoint.errors import InvalidRecipe, MissingExtra
@@ -92,7 +93,7 @@ def test_samples_are_measured_once_for_all_trials(monkeypatch):
     """Trials that hold the same samples back share statistics; each makes the same bytes as by itself."""
     asked = []
     monkeypatch.setattr(
-        bench_module, "calibrate", lambda *given, **named: asked.append(1) or calibrate(*given, **named)
+        bench_module, "collect_stats", lambda *given, **named: asked.append(1) or collect_stats(*given, **named)
     )
     shared = workpiece()
     candidates = [*CANDIDATES[:2], replace(CANDIDATES[0], label="int8, high effort", effort="high")]
