@@ -37,7 +37,7 @@ class QuantSettings:
         freeze_after: The step after which ranges are fixed.
         settle: The number of steps over which weights are rounded increasingly sharply; with 0 they are rounded from
             the first step on, with straight-through gradients; None lets `distill` choose: four fifths of its steps for
-            4 to 7 bits, half of them for 1 and 2.
+            4 to 7 bits, a quarter of them for 1 and 2.
         weight_bits: The bits that weights are trained in, if fewer than their type has.
         gradient_bits: The bits that gradients of layers' outputs are stochastically rounded to (DoReFa).
     """

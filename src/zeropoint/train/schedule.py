@@ -11,14 +11,14 @@ import keras
 from ..errors import InvalidRecipe
 from ..train_bits import FEWEST_BITS
 
-RATE, RATE_OF_FEW_BITS, RATE_OF_FEWEST_BITS = 3e-4, 1e-3, 1e-2
+RATE, RATE_OF_FEW_BITS, RATE_OF_FEWEST_BITS = 3e-4, 1e-3, 6e-3
 """Learning rates relative to the magnitude of the weights: 8-bit weights are nearly right from the start, 4-bit ones
 have further to go, and with fewer bits a weight must move by its own magnitude before its level changes."""
 
 SETTLED = 0.8
 """The share of the steps after which every weight has settled on an integer."""
 
-BLENDED = 0.5
+BLENDED = 0.25
 """The share of the steps after which weights of 1 and 2 bits are rounded completely."""
 
 
