@@ -8,7 +8,7 @@ import pytest
 import zeropoint
 from zeropoint.graph import Model
 
-from ..nets import Net, outputs_of, worst
+from ..nets import Net, normal, outputs_of, worst
 
 SHAPE = (1, 64)
 
@@ -112,3 +112,18 @@ def test_a_divisor_that_is_the_mean_of_coarser_integers_stays_float() -> None:
     data = [(np.r_[np.linspace(-1e6, 1e6, 62), np.linspace(1e3, 2e3, 2)].astype(np.float32)[None],)] * 4
     made = zeropoint.quantize(model, "int8", data=data, effort="quick", target="integer")
     assert any("could give it a zero" in skipped.reason for skipped in made.skipped)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_divisor_that_a_constant_keeps_from_zero_is_an_integer(sign: int) -> None:
+    """Its steps come from numbers a thousand times as large, but it is a clamp that ends it."""
+    net = Net()
+    x, y = net.input(*SHAPE), net.input(*SHAPE)
+    same = net.dense(y, np.eye(SHAPE[1], dtype=np.float32))
+    clamped = net("MAXIMUM" if sign > 0 else "MINIMUM", [same, np.float32([2.0 * sign])])
+    clamped = net("MINIMUM" if sign > 0 else "MAXIMUM", [clamped, np.float32([8.0 * sign])])
+    model = net.model(net("RSQRT", [clamped]) if sign > 0 else net("DIV", [x, clamped]), net("ABS", [y]))
+    data = [(normal(*SHAPE, seed=k), 1000 * normal(*SHAPE, seed=k + 9)) for k in range(4)]
+    made = zeropoint.quantize(model, "int8", data=data, effort="quick", target="integer")
+    assert not any("could give it a zero" in skipped.reason for skipped in made.skipped)
+    assert all(np.isfinite(v).all() for v in outputs_of(made.model, data))

@@ -180,6 +180,8 @@ class Trait(Flag):
     HAS_POLES = auto()  # maps some finite numbers to NaN or infinity
     KEEPS_ZERO = auto()  # f(0) = 0, as for all tied, homogeneous and multiplying ops
     NO_LARGER = auto()  # no result is farther from zero than all inputs, by more than 1
+    GREATEST = auto()  # no result is below any of its inputs
+    LEAST = auto()  # no result is above any of its inputs
     ADDS = auto()  # element by element
     SUBTRACTS = auto()
     MULTIPLIES = auto()

@@ -101,6 +101,8 @@ class _Steps:
 
     def _passed(self, op: Op, spec: OpSpec) -> float:
         """Return the step that the op's results have because its inputs and weights have theirs."""
+        if _is_held_off_zero(op, spec):
+            return 0.0
         sources = [t for t in spec.read_activations(op) if t.data is None]
         coarsest = max(map(self.coarsest, sources), default=0.0)
         if spec.traits & PASSES_ERRORS_ON or spec.saturates:
@@ -141,6 +143,15 @@ class _Steps:
     def _is_rounded_to_zero(self, tensor: Tensor) -> bool:
         is_known = self.ranges.knows(tensor) and _excludes_zero(self.ranges.bounds(tensor))
         return is_known and self.has_zeros(tensor)
+
+
+def _is_held_off_zero(op: Op, spec: OpSpec) -> bool:
+    """Whether a constant keeps all results on one side of zero, however far off the other operand is."""
+    limits = [t.data for t in spec.read_activations(op) if t.data is not None and t.data.size]
+    return any(
+        (Trait.GREATEST in spec.traits and limit.min() > 0) or (Trait.LEAST in spec.traits and limit.max() < 0)
+        for limit in limits
+    )
 
 
 def _product(a: float, b: float) -> float:
