@@ -335,3 +335,20 @@ def test_a_range_grows_once_for_all_that_demand_it() -> None:
     assert all(params.scale < 1e24 for params in made.plan.stored.values())
     for kernels in ("delegate", "optimized", "reference"):
         assert not any(found.any() for found in outputs_of(made.model, samples, kernels)), kernels
+
+
+@pytest.mark.parametrize("ratio", [254.5, 255.1, 255.6])
+def test_products_of_matrices_that_cancel_do_not_crash_the_delegate(ratio: float) -> None:
+    """What is left of numbers around 1000 is so small that a step of theirs is 255 of its own."""
+    net = Net()
+    x = net.input(1, 64, 2)
+    model = net.model(net("BATCH_MATMUL", [x, np.float32([[[1.0], [-1.0]]])], (1, 64, 1)), net("ABS", [x]))
+    large = np.linspace(-1000, 1000, 64, dtype=np.float32)
+    rest = np.float32(2000 / 127 / ratio / 2) * np.where(np.arange(64) % 2, 1, -1)
+    data = [(np.stack([large, (large - rest).astype(np.float32)], axis=-1)[None],)] * 2
+    made = zeropoint.quantize(model, "int8", data=data, effort="quick", target="integer").model
+    product = next(op for op in made.main.ops if op.kind == "BATCH_MATMUL")
+    if product.outputs[0].params is not None:
+        factors = [tensor.params.scale for tensor in product.inputs]
+        assert factors[0] * factors[1] / product.outputs[0].params.scale < 255
+    assert all(np.isfinite(values).all() for values in outputs_of(made, data))

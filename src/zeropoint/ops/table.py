@@ -73,6 +73,8 @@ ANY_SCALE: Options = {INT16: {"potScaleInt16": False}}
 ADDED = {INT8: 64.0}
 # The kernels of MEAN in the delegate and in LiteRT (optimized) subtract zero points in float32: too coarse beyond 2**18.
 AVERAGED = {INT8: 2.0**15}
+# Beyond 255, the delegate's int8 kernel for a constant matrix crashes.
+MULTIPLIED = {INT8: 254.0, INT16: 1.0}
 # From here on, the kernels of MUL shift products left beyond 32 bits.
 WRAPS = {INT8: 2.0**15, INT16: 1.0}
 
@@ -133,7 +135,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("FULLY_CONNECTED", (ACT, Weight(axis=0), Bias((0, 1))), DENSE_KERNELS, FUSES, layout=DENSE,
            batch=only(0), rescale=PRODUCT),
     OpSpec("BATCH_MATMUL", (ACT, Activation(symmetric_constant=True, constant=Weight(axis=-1, swapped="adjY"))), MATRIX_KERNELS,
-           layout=MATRIX_PRODUCT, batch=batch.matrix_product, rescale=PRODUCT, max_rescale={INT16: 1.0}),
+           layout=MATRIX_PRODUCT, batch=batch.matrix_product, rescale=PRODUCT, max_rescale=MULTIPLIED),
     # Recurrent: the input; weights of the gates i, f, c, o on it and on the state; peepholes; biases; projection; states;
     # layer normalization gains.
     OpSpec(LSTM, (ACT, *(MATRIX,) * 8, *(COEFFICIENTS,) * 3, *(Bias((0, 1 + k), gain=20 + k) for k in range(4)),
