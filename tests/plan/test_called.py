@@ -324,3 +324,20 @@ def test_what_a_loop_changes_stays_carried() -> None:
     result = zeropoint.quantize(model, data=samples, target="integer", effort="quick")
     assert [len(g.inputs) for g in result.model.graphs] == [1, 3, 3]
     assert decibels(model, result.model, samples) > 25
+
+
+def test_a_graph_that_an_op_calls_may_have_fewer_outputs_than_the_one_that_calls_it() -> None:
+    """While calibrating, the outputs of the calling graph are kept, and of no other."""
+    model = branches()
+    model.signatures = model.signatures[:1]
+    (y,) = model.main.outputs
+    further = [act(f"further{k}", 2) for k in range(2)]
+    model.main.tensors += further
+    model.main.ops += [op(kind, [y], further[k], options=None) for k, kind in enumerate(("RELU", "TANH"))]
+    model.main.outputs += further
+    rng = np.random.default_rng(0)
+    samples = [(np.bool_(k % 2), rng.normal(size=2).astype(np.float32)) for k in range(16)]
+    made = zeropoint.quantize(model, "int8", data=samples, target="integer")
+    for row in samples:
+        for wanted, got in zip(Session(model).run(row), Session(made.model).run(row), strict=True):
+            np.testing.assert_allclose(got, wanted, atol=0.15)

@@ -64,7 +64,8 @@ class CalledGraphs:
         self._loaded: dict[Graph, tuple[InstrumentedGraph, Runner]] = {}
         for callee in dict.fromkeys(g for op in calls(task.graph, task.ops) for g in _callees(op)):
             exposed = [*callee.outputs, *passed_tensors(callee, task.ops)]
-            instrumented = instrument(dataclasses.replace(task, graph=callee), MeasureMode.EXPOSED, exposed)
+            own = dataclasses.replace(task, graph=callee, recorder=None)  # that records the outputs of the task's graph
+            instrumented = instrument(own, MeasureMode.EXPOSED, exposed)
             # The values passed to it may have other shapes than the file says, or the file may say none.
             self._loaded[callee] = instrumented, Runner(instrumented.model, strict=False)
 
