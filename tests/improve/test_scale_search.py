@@ -42,7 +42,7 @@ def test_strong_inputs_are_rounded_first():
     weights = rng.normal(size=(1, 50, 64))
     steps = np.full((1, 50, 1), 0.5)
     found = compensated(weights, moments, steps, 7)
-    factor = gptq.inverse_factor(moments)
+    factor = gptq.inverse_factor(moments, gptq.FEW_BITS_DAMPING)
     as_they_come = gptq._sweep(weights.copy(), factor, np.broadcast_to(steps, (1, 50, 1)), 7)
     errors = [output_error(q * steps - weights, moments).sum() for q in (found, as_they_come)]
     assert errors[0] < 0.8 * errors[1]

@@ -26,8 +26,12 @@ from .coordinate_descent import best_scales, descended
 from .layer_inputs import ColumnBlocks, Pair
 from .refined_layers import RefinedLayer
 
-DAMPINGS = (0.03, 0.1, 1.0)
-"""Shares of the mean diagonal that are tried as damping, until the moments can be inverted."""
+DAMPINGS, FEW_BITS_DAMPING = (0.01, 0.1, 1.0), 0.03
+"""Shares of the mean diagonal that are tried as damping, until the moments can be inverted; the first of them for
+weights of fewer than 8 bits."""
+
+LARGEST = 127
+"""The largest integer of 8-bit weights."""
 
 DESCENTS = 2
 """Passes of coordinate descent over low-bit integers, and then over their scales, after that."""
@@ -48,14 +52,17 @@ BLOCK = 128
 def compensated(weights: Array, moments: Array, steps: Array, limit: int) -> Array:
     """Return integers up to `limit` for `weights` [groups, rows, inputs], given E[x x'] [groups, inputs, inputs].
 
-    `steps` are the scales of the weights, broadcast against them: one for each row, or for each weight. Weights of
-    strong inputs are rounded first, while there are many others to compensate for their errors.
+    `steps` are the scales of the weights, broadcast against them: one for each row, or for each weight. Few-bit
+    weights of strong inputs are rounded first, while there are many others to compensate for their errors. With 8 bits
+    this was worse (selfie_segmentation: 18.1 instead of 20.0 dB on samples that weights were not fitted to).
     """
     steps = np.broadcast_to(steps.astype(np.float64), (*weights.shape[:2], steps.shape[2]))
     nearest = np.clip(round_half_away(weights / steps), -limit, limit)
-    order = np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")[:, None]
+    has_few_bits = limit < LARGEST
+    strengths = np.diagonal(moments, axis1=1, axis2=2) * has_few_bits
+    order = np.argsort(-strengths, axis=1, kind="stable")[:, None]
     ordered = np.take_along_axis(np.take_along_axis(moments, order.transpose(0, 2, 1), axis=1), order, axis=2)
-    factor = inverse_factor(ordered)
+    factor = inverse_factor(ordered, FEW_BITS_DAMPING if has_few_bits else DAMPINGS[0])
     if factor is None:
         return nearest
     widths = steps if steps.shape[2] == 1 else np.take_along_axis(steps, order, axis=2)
@@ -114,15 +121,16 @@ def output_error(difference: Array, moments: Array) -> Array:
     return np.asarray(np.einsum("gri,gri->gr", difference @ moments, difference))
 
 
-def inverse_factor(moments: Array) -> Array | None:
-    """Return upper Cholesky factors of the inverses of the damped moments; None if no damping makes them invertible.
+def inverse_factor(moments: Array, damping: float) -> Array | None:
+    """Return upper Cholesky factors of the inverses of the damped moments; None if no damping makes them invertible,
+    from `damping` on.
 
     Inputs that are always zero get a moment of their own, uncorrelated with all others: their weights are rounded to
     nearest.
     """
     if not np.diagonal(moments, axis1=1, axis2=2).any():
         return None
-    for share in DAMPINGS:
+    for share in (damping, *DAMPINGS[1:]):
         certain = damped(moments, share)
         try:
             return _inverse_factor(certain)
@@ -191,7 +199,7 @@ def rounded_layer(
     steps, limit = weight_steps(form, weights), form.levels.max
     if not _has_few_levels(form, weights) or not has_enough:
         return form, compensated(target, whole.second, _in_blocks(steps, blocks), limit)
-    certain = damped(whole.second, DAMPINGS[0])
+    certain = damped(whole.second, FEW_BITS_DAMPING)
     free = layer.has_free_scale
     rounded, scales = _best_start(target, certain, steps[:, :, 0], free, limit)
     form = with_scales(form, scales.reshape(-1))
