@@ -78,9 +78,9 @@ REASONS: tuple[Reason, ...] = (
         "mobilenetv1_025_224",
     ),
     Reason(
-        "Both are slower than float, because LiteRT's delegate takes no 16-bit activations. zeropoint gives dense layers "
-        "a bias that makes up for rounding, and LiteRT's 16-bit kernel takes 2.6 times as long with one; at quick effort "
-        "there is none.",
+        "Both are slower than float, because LiteRT's delegate takes no 16-bit activations. zeropoint gives dense "
+        "layers a bias that makes up for rounding, and LiteRT's 16-bit kernel takes 2.6 times as long with one; at "
+        "quick effort there is none.",
         "latency",
         "int16x8",
         "dtln_1",
