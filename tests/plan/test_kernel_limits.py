@@ -8,6 +8,7 @@ import pytest
 import zeropoint
 from zeropoint.dtypes import DType
 from zeropoint.graph import Model, Tensor
+from zeropoint.recipe import INT16X8, Rule, preset
 
 from .. import build
 from ..nets import Net, outputs_of, worst
@@ -297,6 +298,33 @@ def test_probabilities_that_a_step_decides_stay_float(size: float) -> None:
     made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer")
     assert [s.code for s in made.skipped] == ["scale"]
     assert worst(outputs_of(model, samples), outputs_of(made.model, samples)) <= 0.01
+
+
+@pytest.mark.parametrize(("length", "spread", "stays"), [(160, 20, False), (512, 4, False), (512, 20, True)])
+def test_long_rows_of_softmax_stay_float_in_16_bits_if_numbers_are_far_below(
+    length: int, spread: float, stays: bool
+) -> None:
+    """The kernel's table ends at e**-10, which 511 numbers turn into 3 % of the whole."""
+    net = Net()
+    model = net.model(net("SOFTMAX", [net.input(1, length)], beta=1.0))
+    row = np.full((1, length), -spread, np.float32)
+    row[0, 3] = 0
+    samples = [(row,), (row[:, ::-1],)]
+    made = zeropoint.quantize(model, "int16x8", data=samples, effort="quick", target="integer")
+    assert [s.op.kind for s in made.skipped] == ["SOFTMAX"] * stays
+    for kernels in ("delegate", "optimized", "reference"):
+        assert worst(outputs_of(model, samples), outputs_of(made.model, samples, kernels)) <= 0.01
+
+
+def test_long_rows_of_softmax_are_imprecise_only_where_that_was_asked_for_and_said() -> None:
+    net = Net()
+    model = net.model(net("SOFTMAX", [net.input(1, 512)], beta=1.0))
+    samples = [(np.linspace(-20, 0, 512, dtype=np.float32)[None],)]
+    named = preset("int16x8").then(Rule(INT16X8, ops="SOFTMAX"))
+    for recipe, strict in ((preset("int16x8"), True), (named, False)):
+        made = zeropoint.quantize(model, recipe=recipe, data=samples, effort="quick", strict=strict)
+        assert made.skipped == ()
+        assert any("SOFTMAX" in note and "imprecise" in note for note in made.notes)
 
 
 def test_means_of_far_finer_numbers_are_the_same_in_all_kernels() -> None:

@@ -152,6 +152,10 @@ class Need(Enum):
     NO_PROJECTED_PEEPHOLES = "its integer kernel computes peepholes wrongly where there is a projection (LiteRT 2.3)"
     FAR_FROM_POLE = "its int16 kernel interpolates between 256 points above zero, and the input goes below the fourth"
     SUM_FITS = "its int16 kernel sums in 32 bits, which this many elements overflow"
+    SHORT_ROWS = (
+        "its int16 kernel makes about 2/32768 of every number that is far below the greatest in its row, which adds up "
+        "to more than 1 % in rows this long"
+    )
 
 
 @dataclass(frozen=True)
@@ -199,11 +203,12 @@ class KernelSpec:
     `types` are those of activations, `weights` the weight types for each of them, `hybrid` the weight types with float
     activations, `blockwise` those of them that may have a scale for each block, except in LiteRT's reference kernel of
     dense layers. `versions` maps a type to the lowest op version that has it (1 if absent); `options` are option values
-    that an activation type needs, float32 standing for hybrid kernels. `intermediates` are tensors in which an integer
-    kernel keeps values: "gate" for the sums of each gate before its layer normalization, "hidden" for the output before
-    its projection. `note` says why a type is not claimed although LiteRT has a kernel for it. `table` is the
-    element-wise function of an op without a kernel: its results are then gathered from a table of 256 entries.
-    `in_place` are the inputs whose memory LiteRT may reuse for the first output, outside its delegate.
+    that an activation type needs, float32 standing for hybrid kernels. Without what it `needs`, a kernel fails; without
+    what it `prefers`, it is imprecise, so that the op stays float where floats are an option. `intermediates` are
+    tensors in which an integer kernel keeps values: "gate" for the sums of each gate before its layer normalization,
+    "hidden" for the output before its projection. `note` says why a type is not claimed although LiteRT has a kernel
+    for it. `table` is the element-wise function of an op without a kernel: its results are then gathered from a table
+    of 256 entries. `in_place` are the inputs whose memory LiteRT may reuse for the first output, outside its delegate.
     """
 
     types: tuple[DType, ...] = ()
@@ -213,6 +218,7 @@ class KernelSpec:
     versions: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[DType, Mapping[str, object]] = field(default_factory=dict)
     needs: tuple[Need, ...] = ()
+    prefers: tuple[Need, ...] = ()
     intermediates: tuple[str, ...] = ()
     note: str = ""
     table: Callable[[Op], Function | None] | None = None

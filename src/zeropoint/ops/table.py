@@ -121,6 +121,7 @@ LSTM_KERNELS = KernelSpec((INT8,), {INT8: (INT8,)}, hybrid=(INT8,), versions={"h
 BOTH_WAYS_KERNELS = KernelSpec(hybrid=(INT8,), versions={"hybrid": 3}, options=ASYMMETRIC_INPUTS)
 SVDF_KERNELS = KernelSpec((INT8,), {INT8: (INT8,)}, hybrid=(INT8,), versions={"int8": 3, "hybrid": 4},
                           options=ASYMMETRIC_INPUTS, needs=(*CONSTANT, Need.RELU))
+SOFTMAX_KERNELS = KernelSpec(BOTH, versions={"int8": 2, "int16": 3}, prefers=(Need.SHORT_ROWS,), in_place=(0,))
 POWERS = KernelSpec((INT8,), needs=(Need.CONSTANT_EXPONENT,), table=power_of)
 LOOKUP_KERNELS = KernelSpec(BOTH, hybrid=(INT8, INT4, INT2), blockwise=(INT4,), versions={"hybrid": 4, "int2": 5})
 
@@ -189,7 +190,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("CAST", ONE, KernelSpec(note="it makes floats of other numbers, or others of floats"), Trait.CASTS,
            batch=pointwise),
     # Normalizations.
-    OpSpec("SOFTMAX", ONE, since(2, 3, in_place=(0,)), batch=along(batch.last_axis), fixed=UNIT, negligible=20.0, probabilities="row",
+    OpSpec("SOFTMAX", ONE, SOFTMAX_KERNELS, batch=along(batch.last_axis), fixed=UNIT, negligible=20.0, probabilities="row",
            input_scales=EXPONENTIALS),
     OpSpec("LOG_SOFTMAX", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(16 / 256, 127)}, probabilities="row",
            input_scales=LOGARITHMS),

@@ -75,6 +75,7 @@ class Matcher:
     answers: TargetAnswers
     ranges: TensorRanges
     islands: Mapping[str, Island] = field(default_factory=dict)
+    prefers_precision: bool = True  # floats are an option where integers are imprecise
 
     @property
     def ops(self) -> Mapping[str, OpSpec]:
@@ -98,6 +99,12 @@ class Matcher:
 
     def island(self, op: Op) -> Island | None:
         return self.islands.get(self.ranges.keys.get(op.outputs[0], "")) if op.outputs else None
+
+    def is_bound(self, op: Op) -> bool:
+        """Whether integers were requested explicitly, or parameters are given or trained."""
+        rule = self.recipe.rule(op)
+        is_named = rule is not None and not rule.is_general
+        return is_named or any(self.ranges.params(tensor) is not None for tensor in op.outputs)
 
     def narrowed(self, op: Op, scheme: Scheme) -> Scheme | None:
         """Return what the recipe asks for, if `scheme` is that of a 16-bit island."""
@@ -177,7 +184,8 @@ class Matcher:
             yield "fused", f"integer kernels ignore its fused {fused.name}"
         yield from (("type", reason) for reason in _other_types(op, spec))
         use = KernelUse(op, spec, kind, self.ranges)
-        yield from (("need", need.value) for need in spec.kernels.needs if not NEEDS[need](use))
+        preferred = spec.kernels.prefers if self.prefers_precision and not self.is_bound(op) else ()
+        yield from (("need", need.value) for need in (*spec.kernels.needs, *preferred) if not NEEDS[need](use))
         for tensor in flowing_tensors(op, spec):
             if not self.ranges.knows(tensor):
                 yield "range", f"the range of '{tensor.name}' is not known"

@@ -20,6 +20,7 @@ from .ends import state_notes, wide_states, with_interface, with_one_scale
 from .fit import fit_scales, symmetric_uses
 from .given import default_notes, require_free
 from .match import Matcher, TargetAnswers, require_ranges
+from .needs import imprecise_notes
 from .origins import unused_notes, with_origins
 from .placement import Placement
 from .plan import Constants, Plan, Planned, Skipped
@@ -57,6 +58,7 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
     notes = (*reuse_notes(prepared.trained.packed, made), *request.ranges.notes(), *default_notes(made, ranges))
     notes = (*notes, *unused_notes(made, request.ranges, prepared.keys))
     notes = (*notes, *swamped_notes(made, request.ops, ranges), *state_notes(made, request.interface, request.ops))
+    notes = (*notes, *imprecise_notes(made, request.ops, ranges))
     planned = Planned(model, tuple(p for p in made if p.graph in whole or p.does_anything or p.skipped), notes)
     if request.strict:
         refuse_float(planned)
@@ -79,7 +81,8 @@ def _plan_graphs(graphs: Sequence[Graph], prepared: Prepared, request: Request, 
 
 def _matcher(prepared: Prepared, request: Request, ranges: TensorRanges) -> Matcher:
     answers = TargetAnswers(request.target, request.ops, prepared.verdicts)
-    return Matcher(request.recipe, answers, ranges, request.islands)
+    has_floats = not request.strict and request.target.tool is None
+    return Matcher(request.recipe, answers, ranges, request.islands, has_floats)
 
 
 def _match(graph: Graph, request: Request, matcher: Matcher, last: Matched | None) -> Matched:

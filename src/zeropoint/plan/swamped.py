@@ -128,18 +128,11 @@ def split_swamped(
     if request.interface.output is DType.FLOAT32:
         for found in swamped_inputs(plan, request.ops, ranges):
             movers = _movers_behind(found, plan, uses, request.ops, ranges)
-            if not any(_is_bound(op, request, ranges) for op in movers):
+            if not any(matcher.is_bound(op) for op in movers):
                 apart = dict.fromkeys(movers, found.reason) | apart
     if request.target.costs is not None and not request.strict:
         return tuple(Skipped(op, reason, "scale") for op, reason in apart.items()), {}
     return (), {op: why for op, why in apart.items() if op not in tried and matcher.wide(op) is not None}
-
-
-def _is_bound(op: Op, request: Request, ranges: TensorRanges) -> bool:
-    """Whether integers were requested explicitly, or parameters are given or trained."""
-    rule = request.recipe.rule(op)
-    is_named = rule is not None and not rule.is_general
-    return is_named or any(ranges.params(tensor) is not None for tensor in op.outputs)
 
 
 def _movers_behind(
