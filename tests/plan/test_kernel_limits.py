@@ -327,6 +327,31 @@ def test_long_rows_of_softmax_are_imprecise_only_where_that_was_asked_for_and_sa
         assert any("SOFTMAX" in note and "imprecise" in note for note in made.notes)
 
 
+@pytest.mark.parametrize("inputs", [512, 2048])
+def test_dense_layers_without_a_bias_do_not_overflow_in_16_bits(inputs: int) -> None:
+    """LiteRT's optimized kernel sums in 32 bits unless there is a bias, of zeros if need be."""
+    net = Net()
+    model = net.model(net("FULLY_CONNECTED", [net.input(1, inputs), np.ones((4, inputs), np.float32)], (1, 4)))
+    samples = [(np.full((1, inputs), value, np.float32),) for value in (-1, 1, 0.5)]
+    made = zeropoint.quantize(model, "int16x8", data=samples, effort="quick", target="integer")
+    assert made.skipped == ()
+    for kernels in ("delegate", "optimized", "reference"):
+        assert worst(outputs_of(model, samples), outputs_of(made.model, samples, kernels)) <= 0.001
+
+
+@pytest.mark.parametrize(("spread", "stays"), [(0.0, True), (1.0, False)])
+def test_sums_of_very_many_products_stay_float_if_they_overflow(spread: float, stays: bool) -> None:
+    """Products of 8-bit numbers that all have one sign: 255 * 127 times 80,000 is more than 2**31."""
+    net, rng = Net(), np.random.default_rng(0)
+    weights = 1 - spread * 2 * rng.integers(0, 2, (2, 80_000))
+    model = net.model(net("FULLY_CONNECTED", [net.input(1, 80_000), weights.astype(np.float32)], (1, 2)))
+    samples = [(rng.uniform(0.9, 1, (1, 80_000)).astype(np.float32),), (np.zeros((1, 80_000), np.float32),)]
+    made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer")
+    assert [s.code for s in made.skipped] == ["scale"] * stays
+    for kernels in ("delegate", "optimized", "reference"):
+        assert worst(outputs_of(model, samples), outputs_of(made.model, samples, kernels)) <= 0.05
+
+
 def test_means_of_far_finer_numbers_are_the_same_in_all_kernels() -> None:
     """Beside 8e5 numbers below 1 are 0, and so is their mean. In steps of 0.001 it is not, where float32 takes a zero
     point away that is millions of such steps."""

@@ -209,6 +209,8 @@ class KernelSpec:
     "hidden" for the output before its projection. `note` says why a type is not claimed although LiteRT has a kernel
     for it. `table` is the element-wise function of an op without a kernel: its results are then gathered from a table
     of 256 entries. `in_place` are the inputs whose memory LiteRT may reuse for the first output, outside its delegate.
+    `sums_32` are the types of activations other than 8-bit ones that are summed in 32 bits, although not if there is a
+    bias.
     """
 
     types: tuple[DType, ...] = ()
@@ -223,6 +225,7 @@ class KernelSpec:
     note: str = ""
     table: Callable[[Op], Function | None] | None = None
     in_place: tuple[int, ...] = ()
+    sums_32: tuple[DType, ...] = ()
 
 
 @dataclass(frozen=True)

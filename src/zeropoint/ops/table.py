@@ -113,7 +113,7 @@ TRANSPOSED_KERNELS = KernelSpec(BOTH, INT8_WEIGHTS, hybrid=(INT8,), needs=CONSTA
                                 versions={"int8": 3, "int16": 3, "hybrid": 3})
 DENSE_KERNELS = KernelSpec(BOTH, NARROW_WEIGHTS, hybrid=(INT8, INT4, INT2), blockwise=(INT4,), needs=CONSTANT,
                            versions={"int8": 4, "int16": 7, "hybrid": 12, "int4": 10, "int2": 14},
-                           options=ASYMMETRIC_INPUTS)
+                           options=ASYMMETRIC_INPUTS, sums_32=(INT16,))
 MATRIX_KERNELS = KernelSpec(BOTH, hybrid=(INT8,), versions={"int8": 2, "int16": 3, "hybrid": 4}, options=ASYMMETRIC_INPUTS)
 LSTM_KERNELS = KernelSpec((INT8,), {INT8: (INT8,)}, hybrid=(INT8,), versions={"hybrid": 3}, options=ASYMMETRIC_INPUTS,
                           needs=(Need.HAS_STATES, Need.NO_PROJECTION_BIAS, Need.NO_PROJECTED_PEEPHOLES, Need.CONSTANT_WEIGHTS),

@@ -31,6 +31,10 @@ PRODUCTS_BELOW = 2.0**15
 ENDS_BELOW = 2.0**30
 """Kernels store the bounds of a fused activation, such as the 6 of ReLU6, as 32-bit integers."""
 
+SUMS_BELOW = 2.0**31
+LARGEST_PRODUCT = 255 * 127
+"""Of an 8-bit activation, less its zero point, and an 8-bit weight."""
+
 FEWEST_STEPS = 16
 """An op stays float if its output would have fewer steps than this for the measured range."""
 
@@ -197,6 +201,23 @@ def wrapped_errors(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) 
     """Yield ops that read floats with errors so large that LiteRT may wrap them when it quantizes them."""
     found = {use.op for use in overflowing_errors(plan, ops, ranges)}
     return (Skipped(op, WRAPS, "scale") for op in plan.schemes if op in found)
+
+
+def overflowing_sums(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:
+    """Yield layers with so many weights per output that sums of their 8-bit products may exceed 32 bits."""
+    for op, scheme in plan.schemes.items():
+        layout = ops[op.kind].layout
+        tensor = None if layout is None or scheme.activations is not DType.INT8 else op.inputs[layout.weights]
+        if layout is None or tensor is None or tensor.data is None:
+            continue
+        terms = tensor.size // max(1, op.outputs[0].shape[-1])
+        if terms * LARGEST_PRODUCT < SUMS_BELOW or not ranges.knows(op.outputs[0]):
+            continue
+        read, weights = plan.wanted[Use(op, layout.data)], plan.wanted[Use(op, layout.weights)]
+        possible = np.abs(layout.matrix(op, tensor.data)).sum(axis=-1).ravel() * (read.dtype.max - read.dtype.min)
+        seen = max(map(abs, ranges.bounds(op.outputs[0]))) / read.scale
+        if np.any(np.minimum(possible, seen) / np.asarray(weights.scales) >= SUMS_BELOW):
+            yield Skipped(op, f"its kernel sums {terms:,} products in 32 bits, which may overflow", "scale")
 
 
 def coarse_tables(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:

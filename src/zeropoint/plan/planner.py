@@ -15,7 +15,7 @@ from ..recipe import Scheme
 from .called import computing_graphs
 from .conversions import overflows_in_calls, with_room_in_outputs
 from .crossing import NOTHING_CROSSES, Crossing, crossings
-from .derive import coarse_tables, unfit_outputs, wrapped_errors
+from .derive import coarse_tables, overflowing_sums, unfit_outputs, wrapped_errors
 from .ends import state_notes, wide_states, with_interface, with_one_scale
 from .fit import fit_scales, symmetric_uses
 from .given import default_notes, require_free
@@ -151,6 +151,7 @@ def _fitted(plan: Plan, request: Request, seen: TensorRanges) -> tuple[Plan, tup
     ops = request.ops
     plan, refused = fit_scales(plan, ops, request.target)
     refused = refused or (*coarse_tables(plan, ops, seen), *unfit_outputs(plan, ops, seen))
+    refused = refused or tuple(overflowing_sums(plan, ops, seen))
     refused = refused or tuple({s.op: s for s in rounded_to_poles(plan, ops, seen)}.values())
     return plan, refused or tuple(wrapped_errors(plan, ops, seen))
 

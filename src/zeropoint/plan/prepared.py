@@ -39,6 +39,9 @@ from .tensor_ranges import TensorRanges, fused_bounds
 from .weight_only import gathers_to_lookups
 from .weights import bias_use, weight_params
 
+MOST_TERMS = 2**31 // (2**15 * 2**7)
+"""How many products of 16-bit activations and 8-bit weights can be summed in 32 bits."""
+
 
 @dataclass(frozen=True)
 class Matched:
@@ -156,9 +159,9 @@ def prepare_model(model: Model, request: Request) -> Prepared:
         fuse_clamps(copy, request.target)
         gathers_to_lookups(copy, request.recipe)
         clip_constants(copy, request, keys)
-        if request.stats is not None:
-            for graph in entry_graphs(copy):
-                _give_biases(graph, request)
+        measured = () if request.stats is None else entry_graphs(copy)
+        for graph in copy.graphs:
+            _give_biases(graph, request, graph in measured)
     implied = implied_ranges(copy, request.ops, keys, request.ranges.entries)
     trained = replace(trained, implied=implied.merge(trained.implied))
     return _decomposed(Prepared(copy, keys, trained).with_new(made), request)
@@ -234,17 +237,18 @@ def with_matched_rules(model: Model, request: Request) -> Request:
     return request
 
 
-def _give_biases(graph: Graph, request: Request) -> None:
-    """Add a bias of zeros to layers without one, so that there is something to correct."""
+def _give_biases(graph: Graph, request: Request, is_measured: bool) -> None:
+    """Add a bias of zeros to layers without one: if statistics tell how to correct it, or if the kernel then sums
+    products in 64 bits, and 32 may overflow."""
     for op in graph.ops:
         spec, scheme = request.ops.get(op.kind), request.recipe.scheme(op)
         rounds = scheme.weights is not None and scheme.weights.is_integer
-        if spec is None or not rounds or request.recipe.effort(op, request.effort) == "quick":
+        slot, weights = None if spec is None else spec.bias_slot, op.inputs[1] if len(op.inputs) > 1 else None
+        if spec is None or slot is None or not rounds or weights is None or weights.data is None:
             continue
-        slot, weights = spec.bias_slot, op.inputs[1] if len(op.inputs) > 1 else None
-        if slot is None or weights is None or weights.data is None or not op.outputs[0].shape:
-            continue
-        if bias_use(op, spec) is None:
+        is_corrected = is_measured and request.recipe.effort(op, request.effort) != "quick"
+        overflows = scheme.activations in spec.kernels.sums_32 and weights.shape[-1] > MOST_TERMS
+        if op.outputs[0].shape and bias_use(op, spec) is None and (is_corrected or overflows):
             zeros = np.zeros(op.outputs[0].shape[-1], np.float32)
             add_constant_input(graph, op, slot, Tensor.constant(f"{op.name}/bias", zeros, DType.FLOAT32))
 
