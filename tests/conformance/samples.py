@@ -544,6 +544,7 @@ LOOSE: Mapping[tuple[str, DType], Loose] = {
     ("GELU", INT16): Loose(3, TABLE),
     ("TANH", INT16): Loose(3, "interpolated between 256 entries of a table"),
     ("SOFTMAX", INT16): Loose(3, TABLE),
+    ("LOG_SOFTMAX", INT8): Loose(6, "the reference kernel makes the least integer of logarithms just above it"),
     ("LOG", INT16): Loose(13, f"{TABLE}, where it is steep"),
     ("EXP", INT16): Loose(90, f"{TABLE}; the one after the greatest input lies beyond the output's range"),
     ("RSQRT", INT16): Loose(300, f"{TABLE}; the one before the least input lies beyond the output's range"),

@@ -279,7 +279,7 @@ def test_tensors_without_names_keep_their_ranges(name):
 def test_near_a_pole_int16_kernels_are_not_used(kind: str, low: float, stays: bool) -> None:
     """They interpolate between results at 256 points above zero: where the function is steep that is far off."""
     net = Net()
-    model = net.model(net(kind, [net("ADD", [net.input(1, 64), np.float32(low)])]))
+    model = net.model(net(kind, [net("ADD", [net("ABS", [net.input(1, 64)]), np.float32(low)])]))
     rng = np.random.default_rng(0)
     samples = [(rng.uniform(0, 1, (1, 64)) ** 6).astype(np.float32) for _ in range(16)]
     result = zeropoint.quantize(model, "int16x8", data=samples, target="integer")

@@ -327,6 +327,21 @@ def test_long_rows_of_softmax_are_imprecise_only_where_that_was_asked_for_and_sa
         assert any("SOFTMAX" in note and "imprecise" in note for note in made.notes)
 
 
+@pytest.mark.parametrize("kind", ["SQRT", "RSQRT"])
+@pytest.mark.parametrize("squares", [False, True])
+def test_roots_stay_float_in_16_bits_unless_nothing_negative_can_come(kind: str, squares: bool) -> None:
+    """LiteRT ends the run at a negative number, which samples need not show."""
+    net = Net()
+    x = net.input(1, 16)
+    positive = net("MEAN", [net("MUL", [x, x]), np.int32([1])], (1, 1), keepDims=True) if squares else x
+    model = net.model(net(kind, [net("ADD", [positive, np.float32(1)])]))
+    samples = [(np.linspace(k, k + 1, 16, dtype=np.float32)[None],) for k in range(4)]
+    made = zeropoint.quantize(model, "int16x8", data=samples, effort="quick", target="integer")
+    assert [s.code for s in made.skipped] == ["need"] * (not squares)
+    for kernels in ("delegate", "optimized", "reference"):
+        outputs_of(made.model, [(np.full((1, 16), -4, np.float32),)], kernels)
+
+
 @pytest.mark.parametrize("inputs", [512, 2048])
 def test_dense_layers_without_a_bias_do_not_overflow_in_16_bits(inputs: int) -> None:
     """LiteRT's optimized kernel sums in 32 bits unless there is a bias, of zeros if need be."""

@@ -139,7 +139,7 @@ An output scale that fine is useless: its steps are fractions of one step of the
 class Need(Enum):
     """What an integer kernel demands of its operands beyond their types; the text says what goes wrong otherwise."""
 
-    NONNEGATIVE = "its integer kernel fails on negative values, and the input goes below zero"
+    NONNEGATIVE = "its integer kernel fails on negative values, and the input goes below zero, or might"
     CONSTANT_DIVISOR = (
         "its integer kernel garbles small numbers; only a divisor far from zero, best a constant, makes it a product"
     )
@@ -183,6 +183,8 @@ class Trait(Flag):
     HOMOGENEOUS = auto()  # f(s * x) = s * f(x) for every s > 0, channel by channel along the last axis
     HAS_POLES = auto()  # maps some finite numbers to NaN or infinity
     KEEPS_ZERO = auto()  # f(0) = 0, as for all tied, homogeneous and multiplying ops
+    NEVER_NEGATIVE = auto()  # no result is below zero
+    KEEPS_SIGN = auto()  # nor are results of inputs that are not, as for all that are tied, add or sum
     NO_LARGER = auto()  # no result is farther from zero than all inputs, by more than 1
     GREATEST = auto()  # no result is below any of its inputs
     LEAST = auto()  # no result is above any of its inputs

@@ -21,6 +21,7 @@ from ..ops import Activation, Bias, CellState, Need, OpSpec, Rescale, Trait, Wei
 from ..ops.interpolation import COARSE, interpolation_error
 from .conversions import overflowing_errors, overflowing_uses
 from .plan import Held, Node, Plan, Repair, Skipped
+from .signs import never_negative
 from .tensor_ranges import TensorRanges
 from .weights import fit_bias
 
@@ -142,10 +143,8 @@ def _refusals(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Skipped]:
     for op, scheme in plan.schemes.items():
         spec = ops[op.kind]
         assert scheme.activations is not None
-        if Need.NONNEGATIVE in spec.kernels.needs and scheme.activations is DType.INT8:
-            used = plan.wanted.get(Use(op, 0))
-            if used is not None and used.zero_point != DType.INT8.min:
-                yield Skipped(op, Need.NONNEGATIVE.value, "need")
+        if Need.NONNEGATIVE in spec.kernels.needs and _may_be_negative(Use(op, 0), plan, ops):
+            yield Skipped(op, Need.NONNEGATIVE.value, "need")
         reason = next(_wrong_scales(op, spec, scheme.activations, plan), None)
         if reason is not None:
             yield Skipped(op, reason, "scale")
@@ -177,6 +176,16 @@ def _wrong_factors(op: Op, spec: OpSpec, dtype: DType, plan: Plan) -> Iterator[s
 
 def _root(op: Op, plan: Plan) -> float:
     return math.sqrt(plan.wanted[Use(op, 0)].scale) * plan.stored[op.outputs[0]].scale
+
+
+def _may_be_negative(use: Use, plan: Plan, ops: Mapping[str, OpSpec]) -> bool:
+    """Whether there are integers for numbers below zero, which the graph does not rule out. What it is given is up to
+    its callers."""
+    params = plan.wanted.get(use)
+    if params is None or params.zero_point == params.dtype.min:
+        return False
+    may_be_fed = use.tensor in plan.graph.inputs and params.dtype is DType.INT16
+    return not may_be_fed and use.tensor not in never_negative(plan.graph, ops)
 
 
 def unfit_outputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:

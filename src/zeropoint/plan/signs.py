@@ -1,0 +1,32 @@
+"""Tensors that are never negative, whatever the model is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..graph.model import Graph, Op, Tensor
+from ..ops import OpSpec, Trait, fused_activation
+
+KEEPS_SIGN = Trait.KEEPS_SIGN | Trait.TIED | Trait.ADDS | Trait.SUMS
+
+
+def never_negative(graph: Graph, ops: Mapping[str, OpSpec]) -> set[Tensor]:
+    """Return the results of ops, also of their integer kernels, that follow from the graph to be zero or above."""
+    found = set[Tensor]()
+    for op in graph.ops:
+        if op.kind in ops and _makes_none_below_zero(op, ops[op.kind], found):
+            found.update(op.outputs)
+    return found
+
+
+def _makes_none_below_zero(op: Op, spec: OpSpec, found: set[Tensor]) -> bool:
+    bounds = fused_activation(op).bounds
+    if Trait.NEVER_NEGATIVE in spec.traits or (bounds is not None and bounds[0] >= 0):
+        return True
+    read = list(spec.read_activations(op))
+    known = [t in found or (t.data is not None and t.data.size > 0 and bool(t.data.min() >= 0)) for t in read]
+    if Trait.GREATEST in spec.traits:
+        return any(known)
+    if Trait.MULTIPLIES in spec.traits:
+        return all(known) or read[0] is read[1]
+    return bool(spec.traits & KEEPS_SIGN) and bool(known) and all(known)
