@@ -11,7 +11,7 @@ from zeropoint.dtypes import DType
 from zeropoint.graph import Model, Tensor
 
 from .. import build
-from ..nets import Net, kinds, normal, outputs_of, quantized, samples_for
+from ..nets import Net, kinds, normal, outputs_of, quantized, samples_for, worst
 
 IMAGE = (1, 6, 6, 4)
 LOWEST = np.finfo(np.float32).min
@@ -135,3 +135,31 @@ def test_values_that_stand_for_infinity_stay_float():
     result = quantized(model)
     assert {s.op.kind for s in result.skipped} == {"ADD", "MUL"}
     assert all("stand for infinity" in s.reason for s in result.skipped)
+
+
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+@pytest.mark.parametrize(("kind", "end"), [("MINIMUM", 1e12), ("MAXIMUM", -1e12)])
+def test_a_far_end_of_what_is_clamped_does_not_widen_its_range(kind: str, end: float, mode: str) -> None:
+    """Keras limits 1 / x in this way when it normalizes a vector: both operands have one scale."""
+    net = Net()
+    model = net.model(net(kind, [net.input(1, 16), np.float32(end)]))
+    samples = [(np.random.default_rng(k).uniform(-1, 1, (1, 16)).astype(np.float32),) for k in range(4)]
+    made = zeropoint.quantize(model, mode, data=samples, effort="quick", target="integer")
+    assert made.skipped == ()
+    for kernels in ("delegate", "optimized", "reference"):
+        assert worst(outputs_of(model, samples), outputs_of(made.model, samples, kernels)) <= 0.01
+
+
+@pytest.mark.parametrize("target", ["cpu", "integer"])
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+def test_normalized_vectors_keep_their_precision(mode: str, target: str) -> None:
+    """x * min(1 / sqrt(sum(x**2)), 1e12), as Keras computes it: whatever is float takes no room for the 1e12."""
+    net = Net()
+    x = net.dense(net.input(1, 16), normal(16, 16))
+    total = net("SUM", [net("MUL", [x, x]), np.int32([1])], (1, 1), keepDims=True)
+    bounded = net("MINIMUM", [net("RSQRT", [total]), np.float32(1e12)])
+    model = net.model(net.dense(net("MUL", [x, bounded], (1, 16)), normal(8, 16, seed=1)))
+    samples = samples_for(model, 16)
+    made = zeropoint.quantize(model, mode, data=samples, target=target)
+    for kernels in ("delegate", "optimized", "reference"):
+        assert worst(outputs_of(model, samples), outputs_of(made.model, samples, kernels)) <= 0.05

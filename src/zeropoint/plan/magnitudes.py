@@ -216,7 +216,19 @@ def _bound(op: Op, spec: OpSpec) -> Rule | None:
         return sum
     if Trait.MULTIPLIES in spec.traits:
         return math.prod
+    if spec.traits & (Trait.LEAST | Trait.GREATEST):
+        counts = [not _only_reduces(t, spec) for t in spec.read_activations(op)]
+        return lambda read: max((m for m, does in zip(read, counts, strict=True) if does), default=0.0)
     return max if spec.traits & (Trait.TIED | Trait.HOMOGENEOUS | Trait.NO_LARGER) else None
+
+
+def _only_reduces(operand: Tensor, spec: OpSpec) -> bool:
+    """Whether an operand of MINIMUM or MAXIMUM makes no result larger than the other operand is: a constant that is not
+    below zero, or not above it."""
+    values = _values(operand)
+    if values is None or not values.size:
+        return False
+    return bool(values.min() >= 0 if Trait.LEAST in spec.traits else values.max() <= 0)
 
 
 def gain_of(op: Op, spec: OpSpec) -> float | None:

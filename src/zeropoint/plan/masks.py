@@ -28,6 +28,7 @@ def limit_to_what_counts(model: Model, ranges: TensorRanges, ops: Mapping[str, O
         masks = _Masks(graph, Uses(graph), ops, ranges)
         masks.follow_infinities()
         masks.limit()
+        masks.limit_ends()
         ranges = masks.ranges
     return ranges
 
@@ -97,6 +98,20 @@ class _Masks:
                 self._limit_from_above(tensor, self.rise[tensor])
             if tensor in self.reach:
                 self._limit_from_below(tensor, self.reach[tensor])
+
+    def limit_ends(self) -> None:
+        """Clamp constants that only keep results from going far above, or below, where they ever are: the 1e12 of
+        MINIMUM(1 / x, 1e12)."""
+        for tensor in (t for t in self.graph.tensors if t.dtype is DType.FLOAT32 and t.data is not None):
+            readers = [] if self.uses.is_output(tensor) else [use.op for use in self.uses.readers(tensor)]
+            traits = [self.ops[op.kind].traits if op.kind in self.ops else Trait.NONE for op in readers]
+            if not readers or not all(op.outputs and self.ranges.knows(op.outputs[0]) for op in readers):
+                continue
+            made = [self.ranges.bounds(op.outputs[0]) for op in readers]
+            if all(Trait.LEAST in t for t in traits):
+                self.ranges = self.ranges.limited({tensor: (-math.inf, max(high for _, high in made))})
+            elif all(Trait.GREATEST in t for t in traits):
+                self.ranges = self.ranges.limited({tensor: (min(low for low, _ in made), math.inf)})
 
     def _ask_readers(self, tensor: Tensor) -> None:
         """Determine how far below and above the others a value matters to any reader of the tensor, if there is a
