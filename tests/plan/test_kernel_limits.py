@@ -371,9 +371,10 @@ def test_means_of_far_finer_numbers_are_the_same_in_all_kernels() -> None:
     """Beside 8e5 numbers below 1 are 0, and so is their mean. In steps of 0.001 it is not, where float32 takes a zero
     point away that is millions of such steps."""
     net = Net()
-    least = net("MINIMUM", [net.input(1, 4, 4, 2), np.float32([8e5])])
+    least = net("MINIMUM", [net.input(1, 4, 4, 2), net.input(1, 1, 1, 1)], (1, 4, 4, 2))
     model = net.model(net("MEAN", [least, np.int32([1, 2])], (1, 1, 1, 2), keepDims=True))
-    samples = [(np.random.default_rng(0).uniform(-0.4, 0.4, (1, 4, 4, 2)).astype(np.float32),) for _ in range(4)]
+    small = np.random.default_rng(0).uniform(-0.4, 0.4, (1, 4, 4, 2)).astype(np.float32)
+    samples = [(small, np.full((1, 1, 1, 1), 8e5, np.float32))] * 4
     made = zeropoint.quantize(model, "int8", data=samples, effort="quick", target="integer")
     for kernels in ("delegate", "optimized", "reference"):
         assert not outputs_of(made.model, samples, kernels)[0].any(), kernels

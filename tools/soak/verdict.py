@@ -206,13 +206,14 @@ def distant_constants(graph: RandomGraph, made: Model) -> Iterator[str]:
 
 
 def _is_cut_off_only(graph: RandomGraph, source: Tensor, tensor: Tensor) -> bool:
-    """Whether a constant is the file's up to where its integers end, and what lies beyond makes no difference to the
-    float model: a number far below the others that a softmax reads, for example."""
+    """Whether a constant is the file's up to where its integers end, and what lies more than a step beyond makes no
+    difference to the float model: a number far below the others that a softmax reads, for example."""
     if source.data is None or tensor.params is None or len(tensor.params.scales) > 1:
         return False
-    cut = np.clip(source.data, *tensor.params.range())
-    if _lost(cut.astype(np.float64), tensor):
+    (low, high), step = tensor.params.range(), tensor.params.scale
+    if _lost(np.clip(source.data, low, high).astype(np.float64), tensor):
         return False
+    cut = np.clip(source.data, low - step, high + step)
     model = copy_model(graph.model)
     twin = model.main.tensors[graph.model.main.tensors.index(source)]
     twin.buffer = buffer_of(cut, DType.FLOAT32)

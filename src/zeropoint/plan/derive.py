@@ -217,13 +217,14 @@ def overflowing_sums(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges
     for op, scheme in plan.schemes.items():
         layout = ops[op.kind].layout
         tensor = None if layout is None or scheme.activations is not DType.INT8 else op.inputs[layout.weights]
-        if layout is None or tensor is None or tensor.data is None:
+        if layout is None or tensor is None or tensor.data is None or tensor.size * LARGEST_PRODUCT < SUMS_BELOW:
             continue
-        terms = tensor.size // max(1, op.outputs[0].shape[-1])
+        matrix = layout.matrix(op, tensor.data)
+        terms = matrix.shape[-1]
         if terms * LARGEST_PRODUCT < SUMS_BELOW or not ranges.knows(op.outputs[0]):
             continue
         read, weights = plan.wanted[Use(op, layout.data)], plan.wanted[Use(op, layout.weights)]
-        possible = np.abs(layout.matrix(op, tensor.data)).sum(axis=-1).ravel() * (read.dtype.max - read.dtype.min)
+        possible = np.abs(matrix).sum(axis=-1).ravel() * (read.dtype.max - read.dtype.min)
         seen = max(map(abs, ranges.bounds(op.outputs[0]))) / read.scale
         if np.any(np.minimum(possible, seen) / np.asarray(weights.scales) >= SUMS_BELOW):
             yield Skipped(op, f"its kernel sums {terms:,} products in 32 bits, which may overflow", "scale")
