@@ -8,10 +8,10 @@ import pytest
 import zeropoint
 from zeropoint.dtypes import DType
 from zeropoint.graph import Model, Tensor
-from zeropoint.recipe import INT16X8, Rule, preset
+from zeropoint.recipe import FLOAT, INT16X8, Rule, preset
 
 from .. import build
-from ..nets import Net, outputs_of, worst
+from ..nets import Net, normal, outputs_of, worst
 
 
 def graph(kind: str, size: float) -> Model:
@@ -421,3 +421,17 @@ def test_products_of_matrices_that_cancel_do_not_crash_the_delegate(ratio: float
         factors = [tensor.params.scale for tensor in product.inputs]
         assert factors[0] * factors[1] / product.outputs[0].params.scale < 255
     assert all(np.isfinite(values).all() for values in outputs_of(made, data))
+
+
+def test_outputs_whose_error_no_scale_has_room_for_can_be_written() -> None:
+    """Rounding moves numbers of thousands by a hundred and more, of which an exponential makes 1e80."""
+    net = Net()
+    x = net.dense(net.input(1, 16), normal(16, 16, spread=2e3))
+    model = net.model(net("EXP", [net("MINIMUM", [x, np.float32(4)])]), net("ABS", [x]))
+    samples = [(np.random.default_rng(k).normal(size=(1, 16)).astype(np.float32),) for k in range(8)]
+    recipe = preset("int8").then(Rule(FLOAT, ops="EXP"))
+    made = zeropoint.quantize(model, recipe=recipe, data=samples, effort="quick", output_type="int8")
+    params = made.model.main.outputs[0].params
+    assert params is not None
+    assert params.scale < 1
+    assert np.isfinite(outputs_of(made.model, samples)[0]).all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -17,6 +16,7 @@ WRAPS = 2.0**31
 WRAPS_RESCALED = 2.0**30
 """The same for integers, which the kernel first multiplies by a power of two: up to twice the ratio of the scales."""
 
+LARGEST_FLOAT = 2.0**127
 SLACK = 1.01
 SPREAD = 16.0
 """The largest error of a tensor is within this multiple of its estimate."""
@@ -71,6 +71,6 @@ def with_room_in_outputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRa
     magnitudes, errors, outputs = Magnitudes(plan, ops), Errors(plan, ops, ranges), dict(plan.outputs)
     for tensor, params in floats.items():
         largest = max(SLACK * magnitudes.of(tensor).reach, SPREAD * errors.of(tensor))
-        if math.isfinite(largest):
+        if largest < LARGEST_FLOAT:  # beyond it there is no scale that helps
             outputs[tensor] = replace(params, scales=(max(largest / WRAPS, params.scale),))
     return replace(plan, outputs=outputs)
