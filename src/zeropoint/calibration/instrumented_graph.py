@@ -25,6 +25,7 @@ from ..graph.query import reachable_graphs
 from ..ops import Trait, fused_activation
 from ..ops.batching import free_tensors
 from ..ops.layout import VALID
+from ..runtime.unit_steps import with_unit_steps
 from ..tflite.schema import default_options
 from .sampling import Pick, Positions
 from .task import CalibrationTask, OpTable, measured_tensors, weighted_activations
@@ -91,7 +92,9 @@ class InstrumentedGraph:
 
 def instrument(task: CalibrationTask, mode: MeasureMode, exposed: Sequence[Tensor] = ()) -> InstrumentedGraph:
     """Return a model that runs a copy of the task's graph that measures its float tensors, or only exposes them."""
-    graph = dataclasses.replace(task.graph, tensors=list(task.graph.tensors), ops=list(task.graph.ops))
+    # A batch would change shapes, and what is only exposed may have any.
+    source = with_unit_steps(task.graph) if mode is MeasureMode.SINGLE else task.graph
+    graph = dataclasses.replace(source, tensors=list(source.tensors), ops=list(source.ops))
     probes, read = _probes(task, mode)
     histograms = task.settings.histograms
     reductions, lows = _insert_reductions(graph, probes, mode, task) if probes else (None, np.zeros(0, np.intp))

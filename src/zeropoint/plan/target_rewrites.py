@@ -15,11 +15,11 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import FUSED_ACTIVATIONS, OpSpec
 from ..ops.recurrent import LSTM, Gate
 from ..runtime import Runner
+from ..runtime.unit_steps import slice_without_steps
 from ..sources.ports import entry_graphs
 from ..targets import Rewrite, Target, TypedOp
 from ..targets.conditions import InputCount
 from ..tflite.schema import default_options
-from .unit_steps import slice_without_steps
 
 N1_TO_1 = next(code for code, f in enumerate(FUSED_ACTIVATIONS) if f.name == "RELU_N1_TO_1")
 

@@ -22,6 +22,7 @@ from ..tflite.write import chunks
 from .child import ChildInterpreter, time_limit
 from .interpreter import Clock, Kernels, open_interpreter, timed
 from .tflm import MicroSession
+from .unit_steps import with_unit_steps
 
 Runtime = Literal["delegate", "optimized", "reference", "tflm"]
 """LiteRT with one of its sets of kernels, or TensorFlow Lite Micro."""
@@ -261,8 +262,13 @@ class Runner:
         strict: bool = True,
         checked: bool = False,
     ) -> Runner:
-        """Return a runner that computes only `tensors` of `graph`. Rows still hold all of the graph's inputs."""
+        """Return a runner that computes only `tensors` of `graph`. Rows still hold all of the graph's inputs.
+
+        For the delegate, and if shapes cannot change, slices get unit strides, as it takes no others.
+        """
         cut, needed = cut_model(model, graph, list(dict.fromkeys(tensors)))
+        if strict and kernels == "delegate":
+            cut.graphs[0] = with_unit_steps(cut.main)
         threads = 1 if cores() == 1 else threads_of_each(live_bytes(cut.main))
         runner = cls(cut, kernels=kernels, threads=threads, strict=strict, checked=checked)
         runner._slots = tuple(k for k, t in enumerate(graph.inputs) if t in needed)

@@ -1,19 +1,24 @@
 """Replaces strided slices by slices without strides: x[b::s] is one column of x reshaped to rows of s elements.
 
 Delegates only take slices with unit strides, and LiteRT's own kernel for others copies element by element. Such slices
-subsample images at the start of detectors ("focus"), where transformers merge patches, and on shortcuts of networks.
+subsample images at the start of detectors ("focus"), where transformers merge patches, and on shortcuts of networks. In
+the first layers of a detector they take a quarter of a run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import prod
 
+import numpy as np
+
 from ..dtypes import DType
+from ..graph.edit import unused_name
 from ..graph.model import Graph, Op, Record, Tensor
 from ..tflite.schema import default_options
-from .new_ops import NewOps
+
+STRIDED = "STRIDED_SLICE"
 
 OTHER_AXES = ("ellipsisMask", "newAxisMask", "shrinkAxisMask", "offset")
 """Options of STRIDED_SLICE that change the axes of the result, or the meaning of ends."""
@@ -35,11 +40,12 @@ class _Cut:
 
 @dataclass
 class _Chain:
-    """Ops that replace `op`, in sequence; `held` is the output of the last one."""
+    """Ops that replace `op` in `graph`, in sequence; `held` is the output of the last one, `made` are those of all."""
 
+    graph: Graph
     op: Op
     held: Tensor
-    new: NewOps
+    made: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.is_open = _has_open_batch(self.held)
@@ -54,24 +60,57 @@ class _Chain:
         ends = [begin + size for begin, size in zip(begins, shape, strict=True)]
         masks = {"beginMask": 1, "endMask": 1} if self.is_open else {}  # the whole batch, whatever its size
         options = default_options("StridedSliceOptions", **masks)
-        self._add("STRIDED_SLICE", shape, options, begins, ends, [1] * len(shape))
+        self._add(STRIDED, shape, options, begins, ends, [1] * len(shape))
 
     def _add(self, kind: str, shape: Sequence[int], options: Record, *constants: Sequence[int]) -> None:
-        source, result = self.held, self.op.outputs[0]
-        self.held = self.new.tensor(result, "sliced", tuple(shape), source)
+        source, name = self.held, unused_name(self.graph, f"{self.op.outputs[0].name}/sliced")
+        self.held = Tensor(name, tuple(shape), DType.FLOAT32)
         self.held.shape_signature = self.sizes(shape) if self.is_open else None
-        numbers = [self.new.integers(f"{self.held.name}/sizes", values) for values in constants]
-        self.new.insert(self.op, kind, [source, *numbers], self.held, options)
+        self.graph.tensors.append(self.held)
+        self.made.append(self.held)
+        numbers = [self.integers(f"{name}/sizes", values) for values in constants]
+        self.graph.ops.insert(self.graph.ops.index(self.op), Op(kind, [source, *numbers], [self.held], options))
+
+    def integers(self, name: str, values: Sequence[int]) -> Tensor:
+        """Return a constant that holds a shape or indices."""
+        made = Tensor.constant(unused_name(self.graph, name), np.asarray(values, np.int32), DType.INT32)
+        self.graph.tensors.append(made)
+        return made
+
+
+def with_unit_steps(graph: Graph) -> Graph:
+    """Return a copy without strides in slices of floats whose shapes follow from the file; others stay as they are."""
+    if not any(op.kind == STRIDED for op in graph.ops):
+        return graph
+    made, known = replace(graph, tensors=list(graph.tensors), ops=list(graph.ops)), _of_known_shape(graph)
+    for place, op in reversed(list(enumerate(graph.ops))):
+        if op.kind == STRIDED and op.inputs[0] in known:
+            made.ops[place] = twin = replace(op)
+            slice_without_steps(made, twin)
+    return made
+
+
+def _of_known_shape(graph: Graph) -> set[Tensor | None]:
+    """Return the tensors that have the shapes in the file whatever the sample: no values can influence them."""
+    if any(-1 in (t.shape_signature or ()) for t in graph.inputs):
+        return set()
+    known: set[Tensor | None] = {t for t in graph.inputs if t.dtype is DType.FLOAT32}
+    for op in graph.ops:
+        flowing = [t for t in op.inputs if t is not None and not t.is_constant]
+        is_plain = op.kind != "CUSTOM" and not any(op.graphs())
+        if is_plain and known.issuperset(flowing) and all(t.dtype is DType.FLOAT32 for t in op.outputs):
+            known.update(op.outputs)
+    return known
 
 
 def slice_without_steps(graph: Graph, op: Op) -> dict[Tensor, Tensor]:
-    """Replace a STRIDED_SLICE with strides, if that computes the same; return new tensors, each with one of the same
-    range."""
+    """Edit `graph` in place: replace a STRIDED_SLICE with strides, if that computes the same; return new tensors, each
+    with one of the same range."""
     source, result = op.inputs[0], op.outputs[0]
     cuts = [] if source is None or not _keeps_axes(op, source) else list(_cuts(op, source))
     if source is None or not _can_be_written(cuts, source):
         return {}
-    chain, shape = _Chain(op, source, NewOps(graph)), list(source.shape)
+    chain, shape = _Chain(graph, op, source), list(source.shape)
     if not all(cut.is_whole for cut in cuts if cut.step == 1):
         shape = [cut.count if cut.step == 1 else cut.size for cut in cuts]
         chain.cut([cut.begin if cut.step == 1 else 0 for cut in cuts], shape)
@@ -81,9 +120,9 @@ def slice_without_steps(graph: Graph, op: Op) -> dict[Tensor, Tensor]:
             chain.reshape((outer, cut.size // cut.step, cut.step * inner))
             chain.cut((0, row, column * inner), (outer, cut.count, inner))
             shape[axis] = cut.count
-    shaped = chain.new.integers(f"{result.name}/shape", chain.sizes(result.shape))
+    shaped = chain.integers(f"{result.name}/shape", chain.sizes(result.shape))
     op.kind, op.version, op.options, op.inputs = "RESHAPE", 1, default_options("ReshapeOptions"), [chain.held, shaped]
-    return dict.fromkeys(chain.new.made, source)
+    return dict.fromkeys(chain.made, source)
 
 
 def _keeps_axes(op: Op, source: Tensor) -> bool:

@@ -7,12 +7,16 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 import zeropoint
+from zeropoint.calibration import Settings
+from zeropoint.calibration.instrumented_graph import MeasureMode, instrument
+from zeropoint.calibration.task import CalibrationTask
 from zeropoint.dtypes import DType
-from zeropoint.graph import Model, Op, problems
+from zeropoint.graph import Graph, Model, Op, problems
 from zeropoint.graph.edit import copy_model
 from zeropoint.ops import OPS
 from zeropoint.plan.target_rewrites import fit_to_target
-from zeropoint.runtime import Session
+from zeropoint.runtime import Runner, Session
+from zeropoint.runtime.unit_steps import with_unit_steps
 from zeropoint.targets import CPU, INTEGER
 from zeropoint.tflite import load, to_bytes
 
@@ -126,3 +130,42 @@ def test_a_batch_may_have_any_size(cut, is_float):
         interpreter.invoke()
         found = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
         np.testing.assert_allclose(found, batch[cut], atol=0 if is_float else 0.51 * 2 / 255)
+
+
+def has_steps(graph: Graph) -> bool:
+    return any(max(steps_of(op)) > 1 for op in graph.ops if op.kind == "STRIDED_SLICE")
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_runs_for_our_own_use_have_no_steps_either(cut):
+    model = taken(cut)
+    runner = Runner.exposing(model, model.main, model.main.outputs)
+    assert not has_steps(runner.model.main)
+    assert runner.session.delegated() == set(range(len(runner.model.main.ops)))
+    (row,) = drawn(1)
+    np.testing.assert_array_equal(runner.run(row)[0], row[0][cut])
+    assert [op.kind for op in model.main.ops] == ["STRIDED_SLICE"]  # the model itself stays as it is
+    assert has_steps(model.main)
+
+
+def test_nor_has_calibration():
+    model = taken(CUTS[1])
+    task = CalibrationTask(model, model.main, Settings(), OPS)
+    assert not has_steps(instrument(task, MeasureMode.SINGLE).model.main)
+    assert has_steps(instrument(task, MeasureMode.BATCHED).model.main)  # whose runs have other shapes
+    data = drawn()
+    seen = zeropoint.calibrate(model, data).tensors["y"]
+    slices = np.stack([row[0][CUTS[1]] for row in data])
+    assert (seen.low.value, seen.high.value, seen.count) == (slices.min(), slices.max(), slices.size)
+
+
+def test_shapes_that_are_not_known_are_left_alone():
+    """Those of a graph with an open input, and those that follow from computed numbers."""
+    assert has_steps(with_unit_steps(opened(taken(CUTS[0]), 0).main))
+    model = taken(CUTS[0])
+    (op,), (x,), (y,) = model.main.ops, model.main.inputs, model.main.outputs
+    sizes, same = build.act("sizes", 4), build.act("same", *SHAPE)
+    sizes.dtype = DType.INT32
+    op.inputs[0] = same
+    reshape = build.op("RESHAPE", [x, sizes], same, options="ReshapeOptions")
+    assert has_steps(with_unit_steps(build.graph("main", [x, sizes], [y], reshape, op)))
