@@ -93,6 +93,7 @@ class Bench:
         self._known: WeakKeyDictionary[Model, KnownErrors] = WeakKeyDictionary()
         self._recorder: RunRecorder | None = None
         self._held_in_order = 0
+        self.resumes = False
 
     def judging(self, judged: int) -> Bench:
         """Return a bench with the same samples and statistics that compares models on the first `judged` samples."""
@@ -105,6 +106,16 @@ class Bench:
         other.__dict__.pop("_held_values", None)
         other.__dict__["numbered_rows"] = list(enumerate(rows))
         other._wanted, other._known, other._recorder = [], WeakKeyDictionary(), None
+        return other
+
+    def resuming(self, rows: Sequence[Row]) -> Bench:
+        """Return a bench for versions of the model that begin at a later op; `rows` are their inputs for each sample
+        that judges, in order."""
+        _ = self.references(len(self.judged_rows))
+        other = copy(self)
+        numbers = [number for number, _ in self.numbered_rows]
+        other.__dict__["numbered_rows"] = list(zip(numbers, rows, strict=False))
+        other._known, other.resumes = WeakKeyDictionary(), True
         return other
 
     def _comparing(self, judged: int) -> Bench:

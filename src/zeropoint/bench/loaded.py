@@ -39,7 +39,7 @@ class Loaded:
         where = entry(model)
         self._bench, self._compared = bench, tuple(bench.compared if compared is None else compared)
         self._inputs = where.graph.inputs
-        self._order = input_order(bench.entry, where)
+        self._order = range(len(self._inputs)) if bench.resumes else input_order(bench.entry, where)
         self._tensors: list[Tensor] = [c.tensor(where.graph) for c in self._compared]
         kernels = right_kernels(model) if model is bench.model else "delegate"
         runner = Runner.exposing(model, where.graph, self._tensors, kernels=kernels, checked=True)

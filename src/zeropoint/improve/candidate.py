@@ -10,8 +10,9 @@ from typing import NamedTuple
 from ..bench.bench import Bench
 from ..calibration.collect import Progress
 from ..display import counted
-from ..graph.model import Model, Op
+from ..graph.model import Model, Op, Tensor
 from ..parallel import cached_property
+from ..plan.parts import part_of
 from ..plan.plan import Planned
 from ..plan.prepared import Prepared
 from ..plan.request import Island, Request
@@ -64,10 +65,20 @@ class Candidate:
         """
         if not left_float:
             return self._model
+        return build(self._leaving(left_float), self.request.ops, self.encoder)
+
+    def part(
+        self, ops: Sequence[Op], inputs: Sequence[Tensor], outputs: Sequence[Tensor], left_float: Collection[Op]
+    ) -> Model:
+        """Return a model of some ops of the first graph, which compute `outputs` from `inputs`; see `model`."""
+        planned = part_of(self._leaving(left_float), ops, inputs, outputs)
+        return build(planned, self.request.ops, self.encoder)
+
+    def _leaving(self, left_float: Collection[Op]) -> Planned:
+        """Return the plan with float inputs and outputs, and with these ops in float."""
         planned = self.planned.with_float_ends()
         first, *others = planned.plans
-        planned = replace(planned, plans=(first.without(left_float), *others))
-        return build(planned, self.request.ops, self.encoder)
+        return replace(planned, plans=(first.without(left_float), *others))
 
     @cached_property
     def _model(self) -> Model:

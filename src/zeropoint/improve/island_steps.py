@@ -31,6 +31,7 @@ from .float_islands import (
     find_island,
 )
 from .integer_norms import with_integer_norms
+from .resumed_runs import ResumedRuns
 from .smoothquant import SIDES, Side, smoothed
 
 ISLAND_SAMPLES, MOST_ISLANDS = 8, 2
@@ -104,13 +105,18 @@ def with_smallest_weights(
 def _harms(candidate: Candidate, few: Bench, is_large: bool) -> Harms:
     """Return the stretches of the model. What each costs by itself is measured on one sample if the model is large and
     samples do not depend on each other: that only decides what is tried on more."""
-    movable, one = _movable(candidate), few.judging(1)
+    movable = _movable(candidate)
+    harms = Harms.of(movable)
+    if not is_large or few.in_sequence:
+        return harms
+    starts = [stretch[place] for stretch in harms.stretches for place in {0, len(stretch) // 2}]
+    runs = ResumedRuns(candidate, few.judging(1), starts, before=movable)
 
     def harm(part: tuple[Op, ...]) -> float:
         own = set(part)
-        return one.error(candidate.model(left_float=[op for op in movable if op not in own]))
+        return runs.error([op for op in movable if op not in own], part[0])
 
-    return Harms.of(movable, harm if is_large and not few.in_sequence else None)
+    return replace(harms, measure=harm)
 
 
 def _movable(best: Candidate) -> tuple[Op, ...]:
@@ -124,15 +130,17 @@ def _searched_island(lab: Lab, best: Candidate, few: Bench, harms: Harms, *, pla
 
     Leaving ops float changes where their neighbours run. That is planned for each part that is tried, or ignored.
     """
+    plan, movable = best.planned.plans[0], _movable(best)
+    runs = ResumedRuns(best, few, movable[:1])
 
     @cache
     def snr(left: tuple[Op, ...]) -> float:
-        model = best.with_islands(left, Island(FLOAT)).model() if plans_each else best.model(left_float=left)
-        return decibels(few.error(model))
+        if plans_each or not left:
+            return decibels(few.error(best.with_islands(left, Island(FLOAT)).model() if left else best.model()))
+        return decibels(runs.error(left, left[0]))
 
-    plan = best.planned.plans[0]
     every = {op: macs_of(op, best.request.ops) for op in plan.graph.ops}
-    work = {op: every[op] for op in _movable(best)}
+    work = {op: every[op] for op in movable}
     in_integers = plan.schemes.keys() | {op for op, scheme in plan.dynamic.items() if not scheme.unpacked}
     spent = sum(macs for op, macs in every.items() if op not in in_integers)
     report = lab.stage("looking for ops to leave float", MOST_RUNS)
