@@ -111,7 +111,52 @@ def test_stretches_may_be_measured_in_another_way():
 
     harms = Harms.of(OPS, harm)
     assert 7 in search({**dict.fromkeys(range(40), 1e-4), 7: 0.3}, harms=harms)
-    assert measured == list(harms.stretches)
+    assert measured[:8] == list(harms.stretches)
+    assert all(set(part) < set(harms.stretches[1]) for part in measured[8:])  # the culprit's own
+
+
+def test_halves_that_do_too_much_harm_are_measured_and_not_run():
+    """Both halves of each stretch are needed: measured by itself, the second shows that."""
+    harm = {0: 0.1, 4: 0.1, 20: 0.1, 24: 0.1}
+
+    def measure(part):
+        return sum(harm.get(OPS.index(op), 0.0) for op in part)
+
+    kept = [0, 1, 2, 3, 4, 20, 21, 22, 23, 24]
+    harms, before = Harms.of(OPS, measure), runs_of_a_search(harm, Harms.of(OPS))
+    assert runs_of_a_search(harm, harms) <= before - 8 - 2  # nor are the stretches themselves
+    assert search(harm, harms=Harms.of(OPS, measure)) == search(harm) == kept
+
+
+def test_ops_that_compute_nothing_are_taken_at_once_if_they_bring_more_than_the_whole_island():
+    layers = dict.fromkeys(range(0, 40, 4), 100)
+    work = {OPS[k]: layers.get(k, 0) for k in range(40)}
+    tried = []
+
+    def snr(left):
+        tried.append(left)
+        return -10 * math.log10(1e-3 + sum(0.01 for k in range(40) if k not in layers and OPS[k] not in left))
+
+    others = tuple(op for op in OPS if not work[op])
+    assert find_island(work, snr, snr(()), lambda _: None, FloatShare(0.5)) == others
+    assert len(tried) - tried.index(others) <= 2  # nothing was shortened
+
+
+def test_ops_that_compute_nothing_are_not_tried_again_if_they_did_too_little_harm():
+    """The second search has a culprit left beside which those ops matter no more than before."""
+    work = {op: 100 if k % 4 == 0 else 0 for k, op in enumerate(OPS)}
+    harm = {**{k: 1e-4 for k in range(40) if k % 4}, 0: 0.3, 20: 0.05}
+    others, harms = tuple(op for op in OPS if not work[op]), Harms.of(OPS)
+    for left, is_tried in ((), True), (OPS[:5], False):
+        tried = set()
+
+        def snr(more, left=left, tried=tried):
+            tried.add(more)
+            return -10 * math.log10(1e-6 + sum(e for k, e in harm.items() if OPS[k] not in {*more, *left}))
+
+        own = {op: macs for op, macs in work.items() if op not in left}
+        assert find_island(own, snr, snr(()), lambda _: None, harms=harms)
+        assert (tuple(op for op in others if op not in left) in tried) == is_tried
 
 
 def test_a_stretch_that_costs_no_work_is_not_tried_part_by_part():

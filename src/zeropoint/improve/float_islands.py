@@ -48,6 +48,9 @@ WORTH_SHORTENING = 0.01
 ADDITIVE = 1.3
 """Factor within which the error of several stretches is the sum of their own."""
 
+UNLIKELY = 4.0
+"""Ratio of the harm of a stretch to what may be added from which on half of it is likely to do too much."""
+
 MOST_RUNS = 3 * STRETCHES
 """About how many models a search runs, for progress."""
 
@@ -66,11 +69,13 @@ class FloatShare:
 class Harms:
     """The stretches of a graph, and the harm done by those parts that were measured: the relative squared error of the
     outputs if nothing else is quantized. It stays the same when other parts are left float. `measure` gives that of a
-    part, if there is a faster way to it than to leave all others float."""
+    part, if there is a faster way to it than to leave all others float. `of_others` is what ops that hardly compute
+    anything add to the error."""
 
     stretches: tuple[Ops, ...]
     measure: Callable[[Ops], float] | None = None
     measured: dict[Ops, float] = field(default_factory=dict)
+    of_others: dict[Ops, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ops: Ops, measure: Callable[[Ops], float] | None = None) -> Harms:
@@ -104,8 +109,10 @@ def find_island(
     earlier search in the same graph measured.
     """
     search = _IslandSearch(work, snr_without, before, report, harms or Harms.of(tuple(work)))
-    island = search.island(share)
-    others = tuple(op for op in work if not work[op])
+    chosen, others = search.culprits(share), search.others()
+    if others and search.gain(others) >= max(GAIN, search.gain(search.joined(chosen)) / RETAINED):
+        return others  # even beside the whole island
+    island = search.shortened(chosen)
     found = [part for part in (island, others) if part and search.gain(part) >= GAIN]
     # The island, unless the others bring more than can be made up for.
     return max(found, key=lambda part: (search.gain(part) > search.gain(island) / RETAINED, part is island), default=())
@@ -122,20 +129,35 @@ class _IslandSearch:
     harms: Harms
     measured: dict[Ops, float] = field(default_factory=dict)
 
-    def island(self, share: FloatShare) -> Ops:
-        """The worst stretches together, shortened as far as that costs little."""
+    def culprits(self, share: FloatShare) -> list[Ops]:
+        """The worst stretches, the one that does most harm first."""
         chosen, may_rescue = list[Ops](), share.rescue > share.most
         useful = max(POOR, self.before + GAIN)
         if not may_rescue or self._may_reach(useful, share.most):
             chosen = self._culprits(share.most)
-        if may_rescue and (not chosen or self._snr(self._joined(chosen)) < useful):
+        if may_rescue and (not chosen or self._snr(self.joined(chosen)) < useful):
             chosen = self._culprits(share.rescue)
-        whole = self.gain(self._joined(chosen))
+        return chosen
+
+    def shortened(self, chosen: list[Ops]) -> Ops:
+        """These stretches together, shortened as far as that costs little; none if they bring nothing."""
+        whole = self.gain(self.joined(chosen))
         if whole <= 0:
             return ()
         for place in range(len(chosen) - 1, -1, -1):  # those that do the least harm first
             chosen = self._shortened(chosen, place, RETAINED * whole)
-        return self._joined(chosen)
+        return self.joined(chosen)
+
+    def others(self) -> Ops:
+        """The ops that hardly compute anything; none if an earlier search shows that leaving them float brings too
+        little."""
+        part, error = tuple(op for op in self.work if not self.work[op]), from_decibels(self.before)
+        harms = [harm for known, harm in self.harms.of_others.items() if part and set(known).issuperset(part)]
+        if error - ADDITIVE * min(harms, default=error) > from_decibels(self.before + GAIN):
+            return ()
+        if part:
+            self.harms.of_others[part] = error - from_decibels(self._snr(part))
+        return part
 
     def _share(self, part: Iterable[Op]) -> float:
         """The share of the work that a part holds."""
@@ -157,7 +179,7 @@ class _IslandSearch:
                 chosen.append(fitting)
                 left -= harm[part]
                 may_do = left <= ADDITIVE * from_decibels(GOOD_ENOUGH)
-                if may_do and self._snr(self._joined(chosen)) >= GOOD_ENOUGH:
+                if may_do and self._snr(self.joined(chosen)) >= GOOD_ENOUGH:
                     break
         return chosen
 
@@ -181,7 +203,7 @@ class _IslandSearch:
 
     def _fitting(self, part: Ops, chosen: Sequence[Ops], most: float) -> Ops:
         """The part of a stretch that does most of the harm in it and leaves the work below `most`, by halving it."""
-        room = most - self._share(self._joined(chosen))
+        room = most - self._share(self.joined(chosen))
         for halvings in range(HALVINGS, 0, -1):
             if self._share(part) <= room:
                 return part
@@ -199,7 +221,7 @@ class _IslandSearch:
             return [*chosen[:place], *([part] if part else []), *chosen[place + 1 :]]
 
         def error_with(part: Ops) -> float:
-            return from_decibels(self._snr(self._joined(with_part(part))))
+            return from_decibels(self._snr(self.joined(with_part(part))))
 
         part, most = chosen[place], from_decibels(self.before + least)
         error, harm = error_with(part), self.harms.measured.get(part, 0.0)
@@ -208,14 +230,18 @@ class _IslandSearch:
         if len(chosen) > 1 and error + harm <= ADDITIVE * most and error_with(()) <= most:
             return with_part(())
         while len(part) > SHORTEST and self._share(part) >= WORTH_SHORTENING:
-            half = len(part) // 2
-            of_second = error_with(part[:half]) - error
-            if error + of_second <= most:
-                part, error, harm = part[:half], error + of_second, harm - of_second
-            elif error + harm - of_second <= ADDITIVE * most and (found := error_with(part[half:])) <= most:
-                part, error, harm = part[half:], found, of_second
-            else:
+            first, second = part[: len(part) // 2], part[len(part) // 2 :]
+            # Measuring the harm of a half by itself is faster than trying without it, if that will hardly do.
+            is_unlikely = self.harms.measure is not None and harm > UNLIKELY * (most - error)
+            of_second = self._harm(second) if is_unlikely else 0.0
+            if error + of_second <= ADDITIVE * most:
+                of_second = error_with(first) - error
+                if error + of_second <= most:
+                    part, error, harm = first, error + of_second, harm - of_second
+                    continue
+            if error + harm - of_second > ADDITIVE * most or (found := error_with(second)) > most:
                 break
+            part, error, harm = second, found, of_second
         return with_part(part)
 
     def _harm(self, part: Ops) -> float:
@@ -229,7 +255,7 @@ class _IslandSearch:
             known[part] = from_decibels(self._snr(tuple(op for op in self.work if op not in own)))
         return known[part]
 
-    def _joined(self, parts: Iterable[Ops]) -> Ops:
+    def joined(self, parts: Iterable[Ops]) -> Ops:
         """The ops of several parts, in the order of the graph."""
         own = {op for part in parts for op in part}
         return tuple(op for op in self.work if op in own)
