@@ -12,8 +12,9 @@ import pytest
 from zeropoint.affine import QuantParams
 from zeropoint.bench.bench import Bench
 from zeropoint.calibration import Range, Ranges, calibrate
-from zeropoint.dtypes import DType
-from zeropoint.graph import Op
+from zeropoint.dtypes import Array, DType
+from zeropoint.graph import Op, Tensor
+from zeropoint.improve import island_steps
 from zeropoint.improve import steps as steps_module
 from zeropoint.improve.candidate import Candidate, Lab, ProposalOutcome
 from zeropoint.improve.float_islands import MOST_WORK, FloatShare, Harms, find_island
@@ -229,6 +230,41 @@ def test_the_outputs_come_closer_and_the_summary_says_by_which_ops():
     step = next(s for s in result.steps if s.what == "float islands")
     assert step.kept
     assert f"{len(left)} ops left float" in result.notes[-1]
+
+
+def near_identity(seed: int) -> Array:
+    return np.eye(4, dtype=np.float32).reshape(4, 1, 1, 4) + 0.1 * normal(4, 1, 1, 4, seed=seed)
+
+
+def swamped(net: Net, x: Tensor, size: float) -> Tensor:
+    """Between two layers, what varies is small beside what does not."""
+    offset, back = np.full(4, size, np.float32), near_identity(91)
+    return net.conv(net.conv(x, near_identity(90), offset, activation=1), back, -(back.reshape(4, 4) @ offset))
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_two_islands_of_a_large_model_are_planned_at_once(monkeypatch, is_kept):
+    """The second does less than a twentieth of the harm. If both are not kept together, the first is tried alone."""
+    monkeypatch.setattr(island_steps, "ISLAND_MACS", 1.0)
+    net = Net()
+    x = swamped(net, net.input(1, 8, 8, 4), 800)
+    for k in range(12):
+        x = net("RELU", [net.conv(x, near_identity(k))])
+    model = net.model(swamped(net, x, 110))
+    bench = Bench(model, samples_for(model))
+    request = Request(preset("int8"), bench.stats, target=CPU, method="mse")
+    best = Candidate(prepare_model(model, request), request)
+    proposals = island_steps.float_islands(Lab(bench, "standard", error=bench.error(best.model())), best)
+    both = next(proposals)
+    layers = [op.name for op in best.prepared.model.main.ops if op.kind == "CONV_2D"]
+    assert {*layers[:2], *layers[-2:]} <= both.request.islands.keys()
+    first = None
+    with suppress(StopIteration):
+        first = proposals.send(ProposalOutcome(both if is_kept else best, 0.1))
+    assert (first is None) == is_kept
+    if first is not None:
+        assert {*layers[:2]} <= first.request.islands.keys()
+        assert not {*layers[-2:]} & first.request.islands.keys()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from ..graph.model import Op
 from ..ops import OpSpec
 from ..ops.execution import macs_of
 from ..ops.states import returned_states
+from ..plan.plan import Plan
+from ..plan.planner import dynamic_ops
 from ..plan.request import Island
 from ..recipe import DYNAMIC, FLOAT, FLOAT16, INT16X8, WEIGHTS
 from .candidate import Candidate, Lab, Proposals
@@ -78,6 +80,10 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
             island = _searched_island(lab, best, few, harms, plans_each=True)
         if not island.ops:
             return
+        if is_large and not found and (both := _with_another(lab, best, few, harms, island)) is not None:
+            chosen, gain = with_smallest_weights(best, both, samples, reached, enough)
+            if gain >= GAIN and _is_dynamic(chosen, both) and (yield chosen).best is chosen:
+                return
         chosen, gain = with_smallest_weights(best, island, samples, reached, enough)
         if gain < GAIN or (best := (yield chosen).best) is not chosen:
             return
@@ -125,28 +131,56 @@ def _movable(best: Candidate) -> tuple[Op, ...]:
     return tuple(op for op in plan.graph.ops if op in plan.schemes and not _has_given_scale(op, best))
 
 
-def _searched_island(lab: Lab, best: Candidate, few: Bench, harms: Harms, *, plans_each: bool) -> FoundIsland:
-    """Return the ops to leave float.
+def _searched_island(
+    lab: Lab, best: Candidate, few: Bench, harms: Harms, *, plans_each: bool = False, beside: FoundIsland | None = None
+) -> FoundIsland:
+    """Return the ops to leave float, `beside` those of an island that is not planned yet.
 
     Leaving ops float changes where their neighbours run. That is planned for each part that is tried, or ignored.
     """
-    plan, movable = best.planned.plans[0], _movable(best)
-    runs = ResumedRuns(best, few, movable[:1])
+    left = () if beside is None else beside.ops
+    plan, movable = best.planned.plans[0], tuple(op for op in _movable(best) if op not in left)
+    runs = ResumedRuns(best, few, movable[:1], before=left)
 
     @cache
-    def snr(left: tuple[Op, ...]) -> float:
-        if plans_each or not left:
-            return decibels(few.error(best.with_islands(left, Island(FLOAT)).model() if left else best.model()))
-        return decibels(runs.error(left, left[0]))
+    def snr(part: tuple[Op, ...]) -> float:
+        if beside is not None and not part:
+            return beside.after
+        if plans_each or not part:
+            return decibels(few.error(best.with_islands(part, Island(FLOAT)).model() if part else best.model()))
+        return decibels(runs.error((*left, *part), part[0]))
 
     every = {op: macs_of(op, best.request.ops) for op in plan.graph.ops}
     work = {op: every[op] for op in movable}
-    in_integers = plan.schemes.keys() | {op for op, scheme in plan.dynamic.items() if not scheme.unpacked}
+    in_integers = {*movable, *plan.schemes} - {*left} | _hybrid_ops(plan, best, left)
     spent = sum(macs for op, macs in every.items() if op not in in_integers)
     report = lab.stage("looking for ops to leave float", MOST_RUNS)
     shares = ((share * sum(every.values()) - spent) / max(1, sum(work.values())) for share in (MOST_WORK, RESCUE_WORK))
     island = find_island(work, snr, snr(()), report, FloatShare(*shares), harms) if work else ()
     return FoundIsland(island, snr(()), snr(island))
+
+
+def _hybrid_ops(plan: Plan, best: Candidate, left: Sequence[Op]) -> set[Op]:
+    """Return the ops that compute with floats and integer weights, or would if they were `left` float."""
+    found = {op for op, scheme in plan.dynamic.items() if not scheme.unpacked}
+    return found | dynamic_ops(plan.graph, best.prepared, best.with_islands(left, Island(DYNAMIC)).request)
+
+
+def _with_another(lab: Lab, best: Candidate, few: Bench, harms: Harms, island: FoundIsland) -> FoundIsland | None:
+    """Return the island together with a second one, None if there is none or the first suffices. So the first need not
+    be planned and judged by itself."""
+    if island.after >= _good_enough(best):
+        return None
+    more = _searched_island(lab, best, few, harms, beside=island)
+    ops = {*island.ops, *more.ops}
+    return FoundIsland(tuple(op for op in _movable(best) if op in ops), island.before, more.after) if more.ops else None
+
+
+def _is_dynamic(candidate: Candidate, island: FoundIsland) -> bool:
+    """Whether the weights of this island, if it has any, are integers for kernels that take them: the share of work
+    that it may hold presumes that."""
+    keys, held = candidate.prepared.keys, candidate.request.islands
+    return all(held[keys[op.outputs[0]]].scheme in (DYNAMIC, FLOAT) for op in island.ops)
 
 
 def _has_given_scale(op: Op, candidate: Candidate) -> bool:

@@ -85,6 +85,13 @@ def _matcher(prepared: Prepared, request: Request, ranges: TensorRanges) -> Matc
     return Matcher(request.recipe, answers, ranges, request.islands, has_floats)
 
 
+def dynamic_ops(graph: Graph, prepared: Prepared, request: Request) -> set[Op]:
+    """Return the ops of float islands whose kernels take integer weights."""
+    matcher = _matcher(prepared, request, ranges_of(prepared, request))
+    schemes = ((op, matcher.island_weights(op)) for op in graph.ops)
+    return {op for op, scheme in schemes if scheme is not None and not scheme.unpacked}
+
+
 def _match(graph: Graph, request: Request, matcher: Matcher, last: Matched | None) -> Matched:
     before = schemes, skipped = matcher.match(graph)
     if last is not None and last.before == before and last.is_for(request):
