@@ -20,7 +20,7 @@ from enum import Enum
 import numpy as np
 
 from ..dtypes import Array, DType
-from ..graph.model import Graph, Model, Op, Tensor
+from ..graph.model import Graph, Model, Op, Record, Tensor
 from ..graph.query import reachable_graphs
 from ..ops import Trait, fused_activation
 from ..ops.batching import free_tensors
@@ -33,7 +33,7 @@ from .task import CalibrationTask, OpTable, measured_tensors, weighted_activatio
 BATCH, BATCH_ELEMENTS = 16, 1 << 20
 """Limits of one run, in samples and in elements of all their tensors, so that the values stay in the cache."""
 
-FEWEST, MOST, CHUNK_ELEMENTS = 8, 48, 1 << 25
+FEWEST, MOST, CHUNK_ELEMENTS = 16, 48, 1 << 25
 """Samples, or elements of all their tensors, that one thread measures at a time: handing samples over and merging their
 statistics takes time, too."""
 
@@ -186,24 +186,82 @@ def _insert_reductions(
 ) -> tuple[Tensor, Array]:
     """Add the reductions in place; return the tensor that holds them all, and the channels whose minima it has."""
     insertions = _Insertions(graph)
+    reductions = _Reductions(insertions, task.ops, leading=1 if mode is MeasureMode.BATCHED else 0)
     parts: list[Tensor] = []
     lows = [np.zeros(0, np.intp)]
-    kept = 1 if mode is MeasureMode.BATCHED else 0  # leading axes
-    for kind, reduction in _REDUCTIONS.items():
+    for kind in _REDUCTIONS:
         for probe in probes:
             if not task.settings.histograms and not _matters(kind, insertions.producer.get(probe.tensor), task.ops):
                 continue
             if kind == "low":
                 lows.append(probe.start + np.arange(probe.channels))
-            rank = len(probe.tensor.shape)
-            if rank == kept + 1:
-                parts.append(probe.tensor)  # each channel has only one value
-                continue
-            axes = insertions.constant(f"axes{rank}", np.arange(kept, rank - 1, dtype=np.int32))
-            result = insertions.tensor(kind, (1,) * kept + (probe.channels,))
-            options = default_options("ReducerOptions", keepDims=False)
-            parts.append(insertions.add(probe.tensor, Op(reduction, [probe.tensor, axes], [result], options)))
+            parts += reductions.of(kind, probe.tensor)
     return insertions.join("reductions", parts), np.concatenate(lows)
+
+
+class _Reductions:
+    """Adds reductions of tensors over all axes but the last and the `leading` ones, in order of execution.
+
+    Reading all elements takes far longer than what follows from the reductions of an op's inputs: those of joined or
+    padded tensors, and the extremes of a function that rises.
+    """
+
+    def __init__(self, insertions: _Insertions, ops: OpTable, leading: int) -> None:
+        self._insertions, self._ops, self._leading = insertions, ops, leading
+        self._known: dict[tuple[str, Tensor | None], list[Tensor]] = {}
+
+    def of(self, kind: str, tensor: Tensor) -> list[Tensor]:
+        """Return the tensors that hold the reduction, each for some consecutive channels."""
+        is_reduced = len(tensor.shape) == self._leading + 1  # each channel has only one value
+        found = [tensor] if is_reduced else self._derived(kind, tensor) or [self._reduced(kind, tensor)]
+        self._known[kind, tensor] = found
+        return found
+
+    def _reduced(self, kind: str, tensor: Tensor) -> Tensor:
+        rank, options = len(tensor.shape), default_options("ReducerOptions", keepDims=False)
+        axes = self._insertions.constant(f"axes{rank}", np.arange(self._leading, rank - 1, dtype=np.int32))
+        shape = (1,) * self._leading + tensor.shape[-1:]
+        return self._made(tensor, shape, _REDUCTIONS[kind], [tensor, axes], options)
+
+    def _derived(self, kind: str, tensor: Tensor) -> list[Tensor]:
+        """Return the reduction if it follows from those of the inputs; nothing if it does not."""
+        op = self._insertions.producer.get(tensor)
+        spec = None if op is None else self._ops.get(op.kind)
+        if op is None or spec is None:
+            return []
+        if op.kind == "CONCATENATION" and _joins_channels(op):
+            found = [self._known.get((kind, t)) for t in op.inputs]
+            return [part for parts in found if parts is not None for part in parts] if None not in found else []
+        parts = self._known.get((kind, op.inputs[0]), [])
+        if op.kind == "PAD" and _adds_zeros(op, self._leading):
+            return parts if kind == "total" else [self._beside_zero(kind, tensor, part) for part in parts]
+        if Trait.RISES in spec.traits and kind != "total":
+            return [self._made(tensor, part.shape, op.kind, [part], op.options) for part in parts]
+        return []
+
+    def _beside_zero(self, kind: str, tensor: Tensor, part: Tensor) -> Tensor:
+        zero = self._insertions.constant("zero", np.zeros(1, np.float32))
+        further = "MAXIMUM" if kind == "high" else "MINIMUM"
+        return self._made(tensor, part.shape, further, [part, zero], default_options("MaximumMinimumOptions"))
+
+    def _made(
+        self, tensor: Tensor, shape: tuple[int, ...], kind: str, inputs: list[Tensor], options: Record | None
+    ) -> Tensor:
+        """Return the output of an op that follows the producer of `tensor`."""
+        result = self._insertions.tensor(kind.lower(), shape)
+        return self._insertions.add(tensor, Op(kind, [*inputs], [result], options))
+
+
+def _joins_channels(op: Op) -> bool:
+    """Whether a concatenation puts channels side by side, and changes nothing else."""
+    last = len(op.outputs[0].shape) - 1
+    return op.option("axis") in (-1, last) and fused_activation(op).bounds is None
+
+
+def _adds_zeros(op: Op, leading: int) -> bool:
+    """Whether a PAD adds zeros to every channel, and neither channels nor samples."""
+    sizes = None if op.inputs[1] is None else op.inputs[1].data
+    return sizes is not None and bool(sizes.any()) and not sizes[:leading].any() and not sizes[-1].any()
 
 
 def _matters(kind: str, source: Op | None, ops: OpTable) -> bool:

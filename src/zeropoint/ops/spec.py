@@ -196,6 +196,7 @@ class Trait(Flag):
     RECURRENT = auto()  # computes step by step, keeping a state
     CASTS = auto()  # converts between types
     VIEW = auto()  # its output has the bytes of its input, in another shape
+    RISES = auto()  # its only input element by element, and f(x) <= f(y) for x < y
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ BOTH = (INT8, INT16)
 PRODUCT, RATIO, SUM, SQUARE, ROOT = Rescale.PRODUCT, Rescale.RATIO, Rescale.SUM, Rescale.SQUARE, Rescale.ROOT
 VARIADIC, TIED, AVERAGES, FUSES = Trait.VARIADIC, Trait.TIED, Trait.AVERAGES, Trait.FUSES
 HOMOGENEOUS, HAS_POLES, RANKS, RECURRENT = Trait.HOMOGENEOUS, Trait.HAS_POLES, Trait.RANKS, Trait.RECURRENT
-KEEPS_ZERO, NO_LARGER, VIEW = Trait.KEEPS_ZERO, Trait.NO_LARGER, Trait.VIEW
+KEEPS_ZERO, NO_LARGER, VIEW, RISES = Trait.KEEPS_ZERO, Trait.NO_LARGER, Trait.VIEW, Trait.RISES
 
 ACT, INDEX, MATRIX, COEFFICIENTS = Activation(), spec.Untouched(), Weight(axis=None), spec.Coefficients()
 GAINS = spec.Coefficients(hybrid=False)
@@ -162,19 +162,19 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("POW", (POLE, spec.FloatConstant()), POWERS, HAS_POLES, batch=broadcasts),
     OpSpec("ATAN2", TWO, batch=broadcasts),
     # Functions of one value.
-    OpSpec("RELU", ONE, since(2, 3), HOMOGENEOUS | Trait.NEVER_NEGATIVE, batch=pointwise, rescale=RATIO, saturates=ends(0, math.inf)),
-    OpSpec("RELU6", ONE, since(2, 3), Trait.NEVER_NEGATIVE, batch=pointwise, rescale=RATIO, saturates=ends(0, 6)),
-    OpSpec("RELU_N1_TO_1", ONE, since(1), batch=pointwise, rescale=RATIO, saturates=ends(-1, 1)),
-    OpSpec("RELU_0_TO_1", ONE, since(1), Trait.NEVER_NEGATIVE, batch=pointwise, rescale=RATIO, saturates=ends(0, 1)),
+    OpSpec("RELU", ONE, since(2, 3), HOMOGENEOUS | Trait.NEVER_NEGATIVE | RISES, batch=pointwise, rescale=RATIO, saturates=ends(0, math.inf)),
+    OpSpec("RELU6", ONE, since(2, 3), Trait.NEVER_NEGATIVE | RISES, batch=pointwise, rescale=RATIO, saturates=ends(0, 6)),
+    OpSpec("RELU_N1_TO_1", ONE, since(1), RISES, batch=pointwise, rescale=RATIO, saturates=ends(-1, 1)),
+    OpSpec("RELU_0_TO_1", ONE, since(1), Trait.NEVER_NEGATIVE | RISES, batch=pointwise, rescale=RATIO, saturates=ends(0, 1)),
     OpSpec("LEAKY_RELU", ONE, since(2, 2), HOMOGENEOUS, batch=pointwise, rescale=RATIO),
     OpSpec("PRELU", (ACT, MATRIX), KernelSpec(BOTH, INT8_WEIGHTS, needs=CONSTANT), HOMOGENEOUS, batch=only(0), rescale=RATIO),
     OpSpec("ELU", ONE, since(1), batch=pointwise, saturates=ends(-8, math.inf)),
     OpSpec("GELU", ONE, since(2, 2), batch=pointwise, saturates=ends(-6, math.inf), interpolated=gelu),
     OpSpec("HARD_SWISH", ONE, since(1), batch=pointwise, rescale=RATIO, max_rescale={INT8: 128.0},
            saturates=ends(-3, math.inf), input_scales={INT8: (0.0, 2.0**16)}),
-    OpSpec("LOGISTIC", ONE, since(2, 3), Trait.NEVER_NEGATIVE, batch=pointwise, fixed=UNIT, saturates=SIGMOID_ENDS, probabilities="each",
+    OpSpec("LOGISTIC", ONE, since(2, 3), Trait.NEVER_NEGATIVE | RISES, batch=pointwise, fixed=UNIT, saturates=SIGMOID_ENDS, probabilities="each",
            input_scales=SIGMOID),
-    OpSpec("TANH", ONE, since(2, 3), batch=pointwise, fixed=SIGNED_UNIT, saturates=TANH_ENDS, input_scales=HYPERBOLIC),
+    OpSpec("TANH", ONE, since(2, 3), RISES, batch=pointwise, fixed=SIGNED_UNIT, saturates=TANH_ENDS, input_scales=HYPERBOLIC),
     OpSpec("ABS", ONE, since(2, 3), HOMOGENEOUS | Trait.NEVER_NEGATIVE, batch=pointwise, rescale=RATIO),
     OpSpec("RSQRT", (POLE,), since(2, 3, Need.NONNEGATIVE, Need.FAR_FROM_POLE), HAS_POLES | Trait.NEVER_NEGATIVE, batch=pointwise,
            rescale=ROOT, interpolated=always(reciprocal_root)),
