@@ -136,8 +136,10 @@ class Tensor:
     @property
     def data(self) -> Array | None:
         """The constant in the tensor's shape: a view of the file, or an unpacked copy for int4 and int2."""
+        if self.buffer is None or self.sparsity is not None:
+            return None
         storage = self.dtype.storage
-        if self.buffer is None or storage is None or self.sparsity is not None:
+        if storage is None:
             return None
         if self.dtype.is_packed:
             return unpack(self.buffer.raw, self.dtype, self.size).reshape(self.shape)

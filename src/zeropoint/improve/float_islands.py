@@ -109,8 +109,11 @@ def find_island(
     earlier search in the same graph measured.
     """
     search = _IslandSearch(work, snr_without, before, report, harms or Harms.of(tuple(work)))
-    chosen, others = search.culprits(share), search.others()
-    if others and search.gain(others) >= max(GAIN, search.gain(search.joined(chosen)) / RETAINED):
+    chosen = search.culprits(share)
+    whole = search.gain(search.joined(chosen))
+    # Shortening retains enough of the whole island's gain that others have to bring more than that, if it is enough.
+    others = search.others(whole if RETAINED * whole >= GAIN else GAIN)
+    if others and search.gain(others) >= max(GAIN, whole / RETAINED):
         return others  # even beside the whole island
     island = search.shortened(chosen)
     found = [part for part in (island, others) if part and search.gain(part) >= GAIN]
@@ -148,12 +151,12 @@ class _IslandSearch:
             chosen = self._shortened(chosen, place, RETAINED * whole)
         return self.joined(chosen)
 
-    def others(self) -> Ops:
-        """The ops that hardly compute anything; none if an earlier search shows that leaving them float brings too
-        little."""
+    def others(self, least: float) -> Ops:
+        """The ops that hardly compute anything; none if an earlier search shows that leaving them float brings less
+        than `least` dB."""
         part, error = tuple(op for op in self.work if not self.work[op]), from_decibels(self.before)
         harms = [harm for known, harm in self.harms.of_others.items() if part and set(known).issuperset(part)]
-        if error - ADDITIVE * min(harms, default=error) > from_decibels(self.before + GAIN):
+        if error - ADDITIVE * min(harms, default=error) > from_decibels(self.before + least):
             return ()
         if part:
             self.harms.of_others[part] = error - from_decibels(self._snr(part))

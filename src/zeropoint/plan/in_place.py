@@ -12,6 +12,7 @@ would not help: the delegate runs what it takes as early as it can.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -28,6 +29,8 @@ SMALLEST = 5
 def copy_overwritten(graph: Graph, ops: Mapping[str, OpSpec]) -> None:
     """Edit the graph in place: an input that an op would overwrite although others may read it later is copied for that
     op."""
+    if not _has_shared_views(graph, ops):
+        return
     memory = _Memory(graph, ops)
     for op in list(graph.ops):
         for use in memory.taken(op):
@@ -35,6 +38,16 @@ def copy_overwritten(graph: Graph, ops: Mapping[str, OpSpec]) -> None:
                 _copy(graph, use, ops)
             else:
                 memory.share(use.tensor, op.outputs[0])
+
+
+def _has_shared_views(graph: Graph, ops: Mapping[str, OpSpec]) -> bool:
+    """Whether others read what some op makes a view of. Otherwise tensors that share memory are read one after the
+    other."""
+    kinds = {kind for kind in {op.kind for op in graph.ops} if kind in ops and Trait.VIEW in ops[kind].traits}
+    viewed = {op.inputs[0] for op in graph.ops if op.kind in kinds}.difference(graph.inputs)
+    readers = Counter(t for op in graph.ops for t in op.inputs if t in viewed)
+    readers.update(t for t in graph.outputs if t in viewed)
+    return any(count > 1 for tensor, count in readers.items() if tensor is not None and not tensor.is_constant)
 
 
 class _Memory:
