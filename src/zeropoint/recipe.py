@@ -134,6 +134,8 @@ class Rule:
     either: str | None = None
 
     def matches(self, op: Op) -> bool:
+        if self.is_general:
+            return True
         names = [t.name for t in op.outputs]
         # Converters join the names of fused ops with semicolons; users may know any one of them.
         parts = [part for name in names for part in (name, *name.split(";"))]

@@ -185,11 +185,10 @@ class Reference:
 
     def compare(self, found: Array, total: ErrorSum) -> None:
         """Add the error of another version's values to `total`."""
-        wanted, own = self._scaled(self.values), self._scaled(found)
         if self.power is None:
-            total.add(wanted, own)
+            total.add(self._scaled(self.values), self._scaled(found))
             return
-        gap = own - wanted
+        gap = self._scaled(found - self.values)
         total.error += dot(gap, gap)
         total.power += self.power
 
