@@ -118,6 +118,17 @@ class Bench:
         other._known, other.resumes = WeakKeyDictionary(), True
         return other
 
+    def in_given_order(self) -> Bench:
+        """Return a bench with the samples in memory in the order in which they were given, which compares models on the
+        first of them: as if no weights were fitted."""
+        if not self._fits or not self._unseen:
+            return self
+        in_order = sorted(self.numbered_rows, key=lambda numbered: numbered[0])
+        other = self.on([])
+        other.__dict__["numbered_rows"] = in_order
+        other._judged, other._recorder = self._judged, self._recorder
+        return other
+
     def _comparing(self, judged: int) -> Bench:
         other = copy(self)
         other._judged, other._references = judged, []

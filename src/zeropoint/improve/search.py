@@ -102,11 +102,9 @@ class StepSearch:
         note says so if they do."""
         if not self.bench.unseen_rows:
             return found
-        if effort == "high":  # compare what each would return in the end
-            finished = rounded_for_all_samples(self.bench, below.candidate, "standard")
-            found = replace(found, finished=rounded_for_all_samples(self.bench, found.candidate, effort))
-        else:
-            finished = below.candidate
+        # Compare what each would return in the end.
+        finished = below.finished or rounded_for_all_samples(self.bench, below.candidate, _effort_below(effort))
+        found = replace(found, finished=rounded_for_all_samples(self.bench, found.candidate, effort))
         others = self.bench.on(self.bench.unseen_rows)
         before, after = (others.error(one.model()) for one in (finished, found.finished or found.candidate))
         if before < after:
@@ -120,8 +118,10 @@ class StepSearch:
         those held back are too few to tell a gain of a decibel from chance."""
         if effort == "max":
             return self.bench.on([*self.bench.unseen_rows, *learning_split(self.bench).checked])
-        count = judged_samples(self.bench, effort)
-        return self.bench if count == self.bench.judged_count else self.bench.judging(count)
+        # What standard effort finds on the way is what it would return by itself.
+        bench = self.bench.in_given_order() if effort == "standard" else self.bench
+        count = judged_samples(bench, effort)
+        return bench if count == bench.judged_count else bench.judging(count)
 
     def _stepped(self, effort: Effort, steps: Sequence[Step], judge: Bench, found: Found) -> Found:
         """Return what all steps of one effort find, one after the other."""
@@ -163,6 +163,10 @@ class StepSearch:
         fewer = lab.bench.judged_count != self.bench.judged_count
         samples = f"on {lab.bench.judged_count} samples" if fewer else ""
         return ", ".join(part for part in (step.name, effort, bits, samples) if part)
+
+
+def _effort_below(effort: Effort) -> Effort:
+    return EFFORTS[EFFORTS.index(effort) - 1]
 
 
 @dataclass
