@@ -42,6 +42,16 @@ def test_equal_layers_stay_as_they_are() -> None:
     assert worth_widening({}) is None
 
 
+def test_layers_are_widened_together_if_only_all_of_them_are_worth_their_bytes() -> None:
+    """The first of several equal layers brings little as long as the others are left."""
+    several, large = [narrow(28) for _ in range(8)], narrow(896)
+    harms = {large: 0.0, **dict.fromkeys(several, 1 / 8)}
+    found = worth_widening(harms, rest=1e-3)
+    assert found is not None
+    assert set(found.layers) == set(several)
+    assert worth_widening(harms, rest=1.0) is None
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_no_more_is_added_than_the_limit(seed: int) -> None:
     rng = np.random.default_rng(seed)

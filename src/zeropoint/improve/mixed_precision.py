@@ -1,8 +1,9 @@
 """Mixed precision: if few bits are requested, the layers that lose most get 8 bits.
 
-The cost of a layer is measured with it alone in few bits and all others in 8: such errors are small, so they add up. A
-layer is widened if that gains more per byte than one more bit for all layers would. Without data, the cost is measured
-on likely inputs (`without_data`); if there are none, the relative error of a layer's weights is used instead.
+The cost of a layer is measured with it alone in few bits and all others in 8: such errors are small, so they add up.
+Layers are widened in the order of what they cost per byte, as many as together gain most beyond what one more bit for
+all layers would gain for as many bytes. Without data, the cost is measured on likely inputs (`without_data`); if there
+are none, the relative error of a layer's weights is used instead.
 """
 
 from __future__ import annotations
@@ -104,17 +105,21 @@ def worth_widening(
 ) -> Widening | None:
     """Return the layers to widen to 8 bits, given the squared error that each adds to the `rest`; None if there are
     none."""
-    size, grown, chosen = sum(layer.size for layer in harms), 0, []
-    error = rest + sum(harms.values())
+    size, grown, price, chosen = sum(layer.size for layer in harms), 0, 0.0, list[NarrowLayer]()
+    before = error = rest + sum(harms.values())
+    best, most = 0, 0.0
     for layer in sorted(harms, key=lambda layer: -harms[layer] / max(1, layer.growth)):
-        mended = harms[layer] * (1 - 4.0 ** (layer.form.levels.bits - DType.INT8.bits))
-        gain = decibels(error - mended) - decibels(error)
-        least = db_per_bit * layer.form.dtype.bits * layer.growth / size
-        if gain > least and grown + layer.growth <= MOST_GROWTH * size:
-            chosen.append(layer)
-            grown += layer.growth
-            error -= mended
-    return Widening((*chosen,), len(harms)) if chosen else None
+        if grown + layer.growth > MOST_GROWTH * size:
+            continue
+        chosen.append(layer)
+        grown += layer.growth
+        price += db_per_bit * layer.form.dtype.bits * layer.growth / size
+        error -= harms[layer] * (1 - 4.0 ** (layer.form.levels.bits - DType.INT8.bits))
+        # The less error is left, the more decibels the next layer brings: what counts is the gain of all of them.
+        gain = decibels(error) - decibels(before) - price
+        if gain > most:
+            best, most = len(chosen), gain
+    return Widening((*chosen[:best],), len(harms)) if best else None
 
 
 def weight_errors(
