@@ -137,13 +137,25 @@ def test_another_op_table_is_distilled_by(model, images):
 def test_images_are_shifted_with_their_border_repeated():
     rng = np.random.default_rng(0)
     images = np.arange(2 * 5 * 6 * 1, dtype=np.float32).reshape(2, 5, 6, 1)
-    moved = shifted(images, 2, rng)
+    moved = shifted(images, (2, 2), rng)
     down, across = np.random.default_rng(0).integers(-2, 3, (2, 2, 1))[:, :, 0]
     for k in range(2):
         rows, columns = np.clip(np.arange(5) + down[k], 0, 4), np.clip(np.arange(6) + across[k], 0, 5)
         np.testing.assert_array_equal(moved[k], images[k][rows][:, columns])
     with pytest.raises(InvalidRecipe, match="zero or more pixels"):
         Schedule(shift=-1)
+
+
+def test_images_can_be_shifted_in_one_direction_alone():
+    images = np.arange(20 * 5 * 6, dtype=np.float32).reshape(20, 5, 6, 1)
+    moved = shifted(images, (2, 0), np.random.default_rng(0))
+    allowed = [np.clip(np.arange(5) + down, 0, 4) for down in range(-2, 3)]
+    found = [[(new == old[rows]).all() for rows in allowed] for new, old in zip(moved, images, strict=True)]
+    assert (np.sum(found, axis=1) == 1).all()  # each is one of them
+    assert np.any(found, axis=0).all()  # and all occur
+    assert Schedule(shift=3).shifts == (3, 3)
+    with pytest.raises(InvalidRecipe, match="zero or more pixels"):
+        Schedule(shift=(2, -1))
 
 
 def test_only_images_are_shifted():
@@ -229,13 +241,17 @@ def files(model, images, tmp_path):
 def test_the_command_writes_a_trained_model(run, files):
     out = files / "out.tflite"
     command = ("train", files / "digits.tflite", "--data", files / "samples.npy", "-o", out, "--weight-bits", 4)
-    code, printed, errors = run(*command, "--steps", 4, "--batch", 16, "--shift", 1, "--input-type", "uint8")
+    code, printed, errors = run(*command, "--steps", 4, "--batch", 16, "--shift", "1,0", "--input-type", "uint8")
     assert code == 0, errors
     assert "held-back samples" in printed
     assert zeropoint.load(out).main.inputs[0].dtype is zeropoint.DType.UINT8
     code, _, errors = run(*command)
     assert code == 2
     assert "exists" in errors
+    for wrong in ("-1", "1,2,3", "some"):
+        code, _, errors = run(*command, "--overwrite", f"--shift={wrong}")
+        assert code == 2
+        assert "pixels" in errors
 
 
 def test_the_command_takes_labels(run, files):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRecipe
 from . import shared
@@ -23,12 +24,25 @@ class ScheduleOptions:
     batch: int = option(32, "N", "Batch size.")
     learning_rate: float | None = option(None, "RATE", "Relative to the magnitude of the weights (default: by bits).")
     mirror: bool = flag("Images: flip half of them left to right.")
-    shift: int = option(0, "PIXELS", "Images: shift each by up to this many pixels.", min=0)
+    shift: str = option("0", "PIXELS", "Images: shift each by up to this many pixels; 5,0 shifts down and up only.")
     mix: float = option(
         0.0, "SHARE", "Mix this share of the samples with others (mixup); their labels do not count.", min=0, max=1
     )
     seed: int = option(0, "N", "Random seed of the order of the samples.", min=0)
     patience: int | None = option(None, "N", "Stop after this many of 20 checks without improvement.", min=1)
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """The arguments of `train.Schedule`."""
+        return {**vars(self), "shift": shifts_in(self.shift)}
+
+
+def shifts_in(text: str) -> tuple[int, int]:
+    """Parse the largest shifts down and across, or one number for both."""
+    numbers = text.split(",")
+    if len(numbers) not in (1, 2) or not all(one.strip().isdecimal() for one in numbers):
+        raise InvalidRecipe(f"--shift needs a number of pixels, or one down and one across such as 5,0; not {text!r}")
+    return int(numbers[0]), int(numbers[-1])
 
 
 @dataclass(frozen=True)
@@ -129,7 +143,7 @@ def train(
             strict=options.strict,
             allow_unmatched=options.allow_unmatched,
             limit=options.limit,
-            schedule=Schedule(**vars(schedule)),
+            schedule=Schedule(**schedule.fields),
             settings=settings,
             goal=Goal(
                 tuple(goal.inner or ()),

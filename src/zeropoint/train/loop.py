@@ -118,7 +118,7 @@ class TrainingLoop:
         self._compile()
         kept, held = self.data.split(schedule.held_back)
         size = schedule.batch if distiller.student.takes_any_batch else 1
-        vary = Augmentation(schedule.mirror, schedule.shift, schedule.mix)
+        vary = Augmentation(schedule.mirror, schedule.shifts, schedule.mix)
         batches = RandomBatches(self.data, kept, size, schedule.seed, vary)
         distiller.labelled = unmixed(batches.size, schedule.mix) if schedule.mix else None
         if self.data.labels is not None and distiller.labelled == 0:

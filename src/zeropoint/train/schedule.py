@@ -35,7 +35,8 @@ class Schedule:
         restarts: How often the cosine is restarted.
         patience: Stop after this many checks without improvement.
         mirror: Flip half of the images of a batch left to right.
-        shift: Shift each image by up to this many pixels, repeating the border.
+        shift: Shift each image by up to this many pixels, repeating the border; (5, 0) for up to five down or up and
+            none across, as for sounds whose rows are points in time.
         mix: The share of samples that are mixed with another one (mixup). Only the teacher provides a target for a
             mixture; labels count for the other samples.
         optimizer: A Keras optimizer to use instead of Adam.
@@ -48,14 +49,14 @@ class Schedule:
     checks: int = 20
     seed: int = 0
     mirror: bool = False
-    shift: int = 0
+    shift: int | tuple[int, int] = 0
     mix: float = 0.0
     patience: int | None = None
     restarts: int = 0
     optimizer: Any = None
 
     def __post_init__(self) -> None:
-        if self.shift < 0:
+        if min(self.shifts) < 0:
             raise InvalidRecipe(f"images must be shifted by zero or more pixels, not {self.shift}")
         if not 0 <= self.mix <= 1:
             raise InvalidRecipe(f"the share of mixed samples must be between 0 and 1, not {self.mix}")
@@ -93,6 +94,11 @@ class Schedule:
         if bits <= FEWEST_BITS:
             return round(BLENDED * self.steps)
         return round(SETTLED * self.steps) if 4 <= bits < 8 else 0
+
+    @property
+    def shifts(self) -> tuple[int, int]:
+        """The largest shifts down and across."""
+        return (self.shift, self.shift) if isinstance(self.shift, int) else self.shift
 
     @property
     def every(self) -> int:

@@ -85,12 +85,12 @@ def _labelled(sample: Any, where: Any, number: int) -> list[tuple[Row, Array]]:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes of images: `mirror` flips half of a batch left to right; `shift` moves each by up to this many
-    pixels; `mix` is the share of samples that are mixed with another one, for which only the teacher provides a target
-    (mixup)."""
+    """Random changes of images: `mirror` flips half of a batch left to right; `shift` moves each by up to so many
+    pixels down and across; `mix` is the share of samples that are mixed with another one, for which only the teacher
+    provides a target (mixup)."""
 
     mirror: bool = False
-    shift: int = 0
+    shift: tuple[int, int] = (0, 0)
     mix: float = 0.0
 
     def __call__(self, inputs: Sequence[Array], rng: np.random.Generator) -> tuple[Array, ...]:
@@ -98,7 +98,7 @@ class Augmentation:
         return mixed(varied, self.mix, rng) if self.mix else varied
 
     def _moved(self, array: Array, rng: np.random.Generator) -> Array:
-        if not self.mirror and not self.shift:
+        if not self.mirror and not any(self.shift):
             return array
         if array.ndim != 4:
             raise InvalidRecipe(f"only images can be mirrored or shifted, not arrays of {array.ndim} dimensions")
@@ -126,11 +126,11 @@ def mixed(inputs: Sequence[Array], share: float, rng: np.random.Generator) -> tu
     return tuple(map(with_others, inputs))
 
 
-def shifted(images: Array, most: int, rng: np.random.Generator, is_turned: Array | None = None) -> Array:
+def shifted(images: Array, most: tuple[int, int], rng: np.random.Generator, is_turned: Array | None = None) -> Array:
     """Return each image moved by up to `most` pixels down and across, with its border repeated; those of `is_turned`
     are flipped left to right before that."""
     count, height, width, _ = images.shape
-    down, across = rng.integers(-most, most + 1, (2, count, 1)) if most else np.zeros((2, count, 1), np.intp)
+    down, across = (rng.integers(-one, one + 1, (count, 1)) if one else np.zeros((count, 1), np.intp) for one in most)
     rows = np.clip(np.arange(height) + down, 0, height - 1)
     columns = np.clip(np.arange(width) + across, 0, width - 1)
     if is_turned is not None:
