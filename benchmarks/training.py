@@ -148,6 +148,7 @@ def _run(case: Case, task: Any, samples: list[Any], plain: list[Any], seed: int)
     return {
         "seed": seed,
         "score": task.evaluate(zeropoint.to_bytes(done.result.model)),
+        "start": None if case.train_bits else task.evaluate(zeropoint.to_bytes(done.start.model)),
         "seconds": seconds,
         "training": str(done.training),
         "parity": str(agreement),

@@ -69,6 +69,15 @@ def test_training_never_ends_worse_than_it_began(model, images):
     assert zeropoint.to_bytes(made) == zeropoint.to_bytes(wanted)
 
 
+def test_what_training_started_from_is_kept_beside_the_result(model, images):
+    samples = [x[None] for x in images["calibration"]]
+    found = distill(model, samples, weight_bits=4, schedule=Schedule(1, 32, 1e-9))
+    assert found.training.best_step == 0
+    constants = [[t.data for t in made.model.main.tensors if t.is_constant] for made in (found.result, found.start)]
+    for trained, before in zip(*constants, strict=True):
+        np.testing.assert_array_equal(trained, before)
+
+
 def test_an_interruption_keeps_the_best_so_far(model, images):
     def progress(step: int, loss: float) -> None:
         if step == 3:

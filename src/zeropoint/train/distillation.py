@@ -61,11 +61,12 @@ class Goal:
 
 @dataclass(frozen=True, repr=False)
 class Distilled(Brief):
-    """The trained model, how training went, and the trained graph itself."""
+    """The trained model, how training went, the trained graph itself, and the quantized model that it started from."""
 
     result: Result
     training: TrainingSummary
     trained: Trainable
+    start: Result
 
     def save(self, path: PathLike, *, overwrite: bool = False) -> int:
         return self.result.save(path, overwrite=overwrite)
@@ -172,7 +173,7 @@ def distill(
     summaries = list(_trained(loop, blueprint, stages))
     student, training = loop.distiller.student, summaries[-1]
     result = export(student, input_type=input_type, output_type=output_type)
-    return Distilled(replace(result, notes=(*result.notes, *_told(stages, summaries))), training, student)
+    return Distilled(replace(result, notes=(*result.notes, *_told(stages, summaries))), training, student, start)
 
 
 def _require_nothing_else(mode: str | None, recipe: Recipe | PathLike | None, weight_bits: int) -> None:
