@@ -81,12 +81,16 @@ def test_the_shift_accounts_for_padding(name: str) -> None:
     model.main.tensors += [t for t in only.inputs[1:] if t is not None]
     (result,) = Session(model).run([x])
     wanted = result.reshape(-1, result.shape[-1]).mean(axis=0)
-    np.testing.assert_allclose(OPS[only.kind].layout.mean_shift(only, error, means), wanted, rtol=1e-4, atol=1e-3)
+    layout = OPS[only.kind].layout
+    np.testing.assert_allclose(layout.mean_shift(only, error, means), wanted, rtol=1e-4, atol=1e-3)
+    products = layout.matrix(only, layout.mean_inputs(only, means) * error)
+    np.testing.assert_allclose(products.sum(axis=-1).reshape(-1), wanted, rtol=1e-4, atol=1e-3)
 
 
 def test_where_the_mean_of_the_input_is_not_by_channel_there_is_no_shift() -> None:
     (only,) = layer("FULLY_CONNECTED").main.ops
     assert OPS[only.kind].layout.mean_shift(only, only.inputs[1].data, np.ones(5)) is None
+    assert OPS[only.kind].layout.mean_inputs(only, np.ones(5)) is None
 
 
 def on_any_height(*, declared: bool) -> Model:

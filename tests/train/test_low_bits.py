@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -227,6 +228,34 @@ def test_few_levels_are_exported_and_agree(bits):
     for op in result.model.main.ops:
         if op.kind == "CONV_2D":
             assert op.outputs[0].params.zero_point == 127 - (2**asked.activations - 1)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras, when it saves
+@pytest.mark.parametrize("bits", ["binary", "w2a8"])
+def test_biases_keep_the_means_of_outputs_where_they_are(bits, tmp_path):
+    """Rounding to few levels shifts means unless the means of the inputs are known; they are saved with the graph."""
+    model = small_net()
+    samples = samples_for(model, 24)
+    inner = model.main.ops[1].outputs[0].name
+    recipe = low_bit_recipe(model, TrainBits.parse(bits), OPS)
+    net = trainable(model, None, zeropoint.calibrate(model, samples), recipe=recipe, outputs=[inner])
+    x = np.concatenate([row[0] for row in samples])
+    wanted = array_of(trainable(model, outputs=[inner], quantize=False)(x)).mean(axis=(0, 1, 2))
+    without = type(net)(replace(net.blueprint, means={}))
+    known, unknown = (np.abs(array_of(one(x)).mean(axis=(0, 1, 2)) - wanted).mean() for one in (net, without))
+    assert known < 0.5 * unknown
+    net.save(tmp_path / "net.keras")
+    np.testing.assert_array_equal(array_of(keras.models.load_model(tmp_path / "net.keras")(x)), array_of(net(x)))
+
+
+def test_only_a_trained_bias_of_one_layer_makes_up_for_rounding():
+    model = small_net()
+    stats = zeropoint.calibrate(model, samples_for(model, 8))
+    recipe = low_bit_recipe(model, TrainBits.parse("ternary"), OPS)
+    for freeze, wanted in (((), [1]), (("CONV_2D",), [])):
+        net = trainable(model, None, stats, recipe=recipe, freeze=freeze)
+        layers = net.blueprint.plan.graph.ops
+        assert [layers.index(use.op) for use in net.graph.mean_shifts] == wanted
 
 
 def test_stages_go_from_more_bits_to_fewer(tmp_path):

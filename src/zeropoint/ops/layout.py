@@ -152,15 +152,27 @@ class Layout:
 
         shift = change . E[patch]. None if the means do not fit the weights.
         """
-        matrix, coverage = self.matrix(op, change), self._coverage(op)
-        groups, _, length = matrix.shape
+        matrix = self.matrix(op, change)
+        patch = self._mean_patch(op, matrix.shape, means)
+        return None if patch is None else np.asarray(np.einsum("gok,gk->go", matrix, patch).reshape(-1))
+
+    def mean_inputs(self, op: Op, means: Array) -> Array | None:
+        """Return the mean of what each weight is multiplied by, in the shape of the weights, given the means of the
+        input channels: `mean_shift` is the sum of these times a change of the weights. None if the means do not fit."""
+        shape = self.matrix(op, np.empty(_operand(op, self.weights).shape, np.bool_)).shape
+        patch = self._mean_patch(op, shape, means)
+        return None if patch is None else self.from_matrix(op, np.broadcast_to(patch[:, None], shape))
+
+    def _mean_patch(self, op: Op, shape: Sequence[int], means: Array) -> Array | None:
+        """Return E[patch] as [groups, inputs of one output], for a matrix of `shape`; padding counts as zero."""
+        groups, _, length = shape
+        coverage = self._coverage(op)
         channels = groups * length // coverage.size
         if channels % means.size:
             return None
         # A dense layer on an image reads its channels repeatedly.
         expected = np.tile(means.astype(np.float64), channels // means.size).reshape(groups, 1, -1)
-        patch = (coverage[:, None] * expected).reshape(groups, length)
-        return np.asarray(np.einsum("gok,gk->go", matrix, patch).reshape(-1))
+        return np.asarray((coverage[:, None] * expected).reshape(groups, length))
 
     def is_depthwise(self, op: Op) -> bool:
         """Whether each output channel reads only one of several input channels, so that nothing is summed over

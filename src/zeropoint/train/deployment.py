@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from keras import ops
 
 from ..bench.errors import real
 from ..dtypes import Array
@@ -23,6 +24,7 @@ from ..sources.ports import entry
 from ..sources.samples import Notes, Samples, rows
 from .backend import array_of
 from .fake_quant_graph import FakeQuantGraph
+from .forward_pass import ForwardPass
 from .network import Trainable
 
 FLOAT_UNIT = 1 / 256
@@ -54,8 +56,11 @@ def _learned(graph: FakeQuantGraph, step: int) -> Plan:
     plan = graph.blueprint.plan
     learned = zip(plan.groups, graph.ranges.deployed(step), strict=True)
     values, keys, grids = dict(plan.constants.values), dict(plan.constants.keys), dict(plan.constants.grids)
+    rounded = ForwardPass(graph, step, training=False)
     for constant in graph.constants:
         value = constant.value
+        if constant.uses[0] in graph.mean_shifts:
+            value = array_of(rounded.keep_means(constant.uses[0], ops.convert_to_tensor(value)))
         for use in constant.uses:
             if use in graph.quantizers:
                 grids[use] = graph.quantizers[use].params(value)

@@ -29,6 +29,7 @@ from .fake_quant_graph import Blueprint, trainable_target
 from .loop import Progress, TrainingLoop, TrainingSummary
 from .losses import binary_divergence, check_labels, divergence, label_loss, probabilities, relative_error
 from .low_bits import Stages, at_stage, low_bit_recipe, stages_of, with_narrow_ranges
+from .mean_shift import channel_means
 from .network import Trainable, entry_plan, logits_of
 from .open_shapes import fixed_for
 from .schedule import Schedule
@@ -162,6 +163,7 @@ def distill(
     if settings.settle is None:
         settings = replace(settings, settle=schedule.settling(_weight_bits(planned, settings)))
     blueprint = Blueprint(planned, entry_plan(planned), request, (), settings, tuple(freeze))
+    blueprint = replace(blueprint, means=channel_means(start.stats))
     blueprint = with_narrow_ranges(blueprint, start.stats)
     progress = progress or notebook_line("training, step and loss:")
     if resume is not None and len(stages) > 1:

@@ -11,7 +11,7 @@ from keras import ops
 from ..dtypes import Array
 from ..errors import UnsupportedOp
 from ..graph.model import Graph, Op, Tensor
-from ..graph.query import Use
+from ..graph.query import Use, tensor_keys
 from ..improve.squant import nonnegative_tensors
 from ..ops import OpSpec
 from ..ops.batching import Free, free_tensors
@@ -30,6 +30,7 @@ from . import fake_quant
 from .activation_ranges import ActivationRanges
 from .backend import LayerOf, variable_name
 from .compute import COMPUTE, Call, compute, with_samples_in_front
+from .mean_shift import InputMeans, MeanShift, mean_shifts
 from .static_values import known_integers, loop_graphs, loop_rounds
 from .weight_quantizers import LearnedScales, WeightQuantizer, quantizer_for
 from .weights import TrainableConstant, Units, constants_of
@@ -44,7 +45,8 @@ def trainable_target(target: Target) -> Target:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What to build. `outputs` are the tensors to compute; `quantize` is False for a plan that quantizes nothing."""
+    """What to build. `outputs` are the tensors to compute; `quantize` is False for a plan that quantizes nothing.
+    `means` are those of the channels of tensors, by their keys."""
 
     planned: Planned
     plan: Plan
@@ -54,6 +56,7 @@ class Blueprint:
     freeze: tuple[str, ...] = ()
     quantize: bool = True
     stage: TrainBits | None = None
+    means: Mapping[str, Array] = field(default_factory=dict)
 
     def bits(self, op: Op) -> TrainBits | None:
         """Return the bits that `op` is trained in; in an intermediate `stage`, at least as many as that has."""
@@ -62,7 +65,7 @@ class Blueprint:
         return None if trained is None else trained.at_least(self.stage)
 
     @property
-    def changes_activations(self) -> bool:
+    def has_few_levels(self) -> bool:
         """Whether some weights are trained in so few bits that biases and ranges have as far to go as they do."""
         trained = [bits.weights for op in self.plan.schemes if (bits := self.bits(op)) is not None]
         return min((self.settings.weight_bits or 8, *trained)) <= FEWEST_BITS
@@ -77,9 +80,9 @@ class FakeQuantGraph:
     """The ops to compute, in order, and the variables that they read.
 
     `statics` are integers that do not depend on the inputs; `by_use` has the float constants, `quantizers` those of
-    weights; `groups` has the index of each place's group in the plan, which is also that of its range. `rules` are
-    those of the kernels that will compute each op: XNNPACK's or LiteRT's own. With a `sample_axis`, every tensor that
-    depends on the inputs has an additional leading axis. `loops` are unrolled.
+    weights, `mean_shifts` what biases make up for; `groups` has the index of each place's group in the plan, which is
+    also that of its range. `rules` are those of the kernels that will compute each op: XNNPACK's or LiteRT's own. With
+    a `sample_axis`, every tensor that depends on the inputs has an additional leading axis. `loops` are unrolled.
     """
 
     blueprint: Blueprint
@@ -89,6 +92,7 @@ class FakeQuantGraph:
     constants: tuple[TrainableConstant, ...]
     by_use: Mapping[Use, TrainableConstant]
     quantizers: Mapping[Use, WeightQuantizer]
+    mean_shifts: Mapping[Use, MeanShift]
     groups: Mapping[Node, int]
     ranges: ActivationRanges
     rules: Mapping[Op, Rules]
@@ -97,7 +101,7 @@ class FakeQuantGraph:
 
     @classmethod
     def of(cls, blueprint: Blueprint, layer_of: LayerOf) -> FakeQuantGraph:
-        plan, specs, changing = blueprint.plan, blueprint.specs, blueprint.changes_activations
+        plan, specs, changing = blueprint.plan, blueprint.specs, blueprint.has_few_levels
         needed = needed_ops(plan, blueprint.outputs)
         require_known(needed)
         require_whole_sequences(plan.graph)
@@ -105,6 +109,8 @@ class FakeQuantGraph:
         statics = known_integers(needed, specs, free)
         sample_axis = None if free else with_sample_axis(plan.graph.inputs, needed, statics, specs)
         constants = constants_of(Units(plan, specs, changing), needed, blueprint.freeze, layer_of)
+        quantizers = _quantizers(blueprint, constants, layer_of)
+        means = InputMeans(blueprint.means, tensor_keys(blueprint.planned.model), specs)
         return cls(
             blueprint,
             needed,
@@ -112,7 +118,8 @@ class FakeQuantGraph:
             statics,
             constants,
             {use: constant for constant in constants for use in constant.uses},
-            _quantizers(blueprint, constants, layer_of),
+            quantizers,
+            mean_shifts(constants, quantizers, means),
             {node: k for k, group in enumerate(plan.groups) for node in group.nodes},
             ActivationRanges(plan.groups, group_bits(blueprint), blueprint.settings, layer_of(None), fast=changing),
             {op: _rules(typed(plan, op, specs)) for op in needed if op in plan.schemes},

@@ -293,11 +293,21 @@ class ForwardPass:
         group = self.graph.groups.get(data)
         if group is None or weights not in self.graph.quantizers:
             return Value(current)
+        current = self.keep_means(use, current)
         products = ops.reshape(self._weights(weights).scale, (-1,)) * self.grids[group].scale
         k = current / products
         rounded = half_away(ops.cast(current, self._wide) / ops.cast(products, self._wide))
         whole = Value(whole=fake_quant.straight_through(k, ops.cast(rounded, "float32")), scale=products)
         return self._after_delay(self.graph.by_use[use].in_float, whole)
+
+    def keep_means(self, use: Use, bias: Any) -> Any:
+        """Return a bias that makes up for the shift of the means by rounded weights, if it is to do so."""
+        shift = self.graph.mean_shifts.get(use)
+        if shift is None:
+            return bias
+        quantizer, weights = self.graph.quantizers[shift.weights], self._weights(shift.weights)
+        exact = quantizer.effective(self.graph.by_use[shift.weights].current)
+        return bias - ops.reshape(shift(exact, weights.real, self._wide), bias.shape)
 
     def _stored(self, tensor: Tensor, value: Any, rounding: fake_quant.Rounding = fake_quant.HALF_TO_EVEN) -> Value:
         """Return a tensor's value as it is stored: on its grid, if it has one."""

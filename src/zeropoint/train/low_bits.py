@@ -19,6 +19,7 @@ from ..recipe import INT8, Recipe, Rule
 from ..recipe_files import recipe_from
 from ..sources.ports import entry
 from ..train_bits import TrainBits
+from .backend import array_of
 from .fake_quant_graph import Blueprint, FakeQuantGraph, group_bits
 
 Stages = tuple[TrainBits, ...]
@@ -108,7 +109,7 @@ def _continued(blueprint: Blueprint, trained: FakeQuantGraph, step: int) -> Plan
         if constant.variable.trainable:
             key = f"{plan.key(constant.uses[0])}:stage"
             quantizer = trained.quantizers.get(constant.uses[0])
-            values[key] = constant.value if quantizer is None else quantizer.effective(constant.value)
+            values[key] = constant.value if quantizer is None else array_of(quantizer.effective(constant.value))
             keys.update(dict.fromkeys(constant.uses, key))
     few = [bits < group.params.dtype.bits for bits, group in zip(group_bits(blueprint), plan.groups, strict=True)]
     groups = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -30,6 +31,7 @@ from .backend import array_of, variable_name
 from .fake_quant import QuantSettings
 from .fake_quant_graph import Blueprint, FakeQuantGraph, trainable_target, trained_ops
 from .forward_pass import ForwardPass
+from .mean_shift import channel_means
 from .open_shapes import fixed_for, leaves_sizes_open
 from .saving import blueprint_content, blueprint_from
 from .weights import unmatched
@@ -225,7 +227,8 @@ def trainable(
     if logits:
         ends = [logits_of(tensor, uses, ops)[0] for tensor in ends]
     settings = settings or QuantSettings()
-    return Trainable(Blueprint(planned, plan, request, tuple(ends), settings, tuple(freeze), quantize))
+    blueprint = Blueprint(planned, plan, request, tuple(ends), settings, tuple(freeze), quantize)
+    return Trainable(replace(blueprint, means=channel_means(stats)))
 
 
 def float_plan(model: Model, request: Request) -> Planned:

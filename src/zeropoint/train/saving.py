@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from ..errors import InvalidModel, InvalidRecipe
 from ..ops import OPS
 from ..plan.plan import Plan, Planned
@@ -47,6 +49,7 @@ def blueprint_content(blueprint: Blueprint) -> dict[str, Any]:
         "freeze": list(blueprint.freeze),
         "quantize": blueprint.quantize,
         "stage": None if blueprint.stage is None else str(blueprint.stage),
+        "means": {key: means.tolist() for key, means in blueprint.means.items()} if blueprint.has_few_levels else {},
     }
 
 
@@ -67,6 +70,7 @@ def blueprint_from(content: Mapping[str, Any]) -> Blueprint:
         settings = QuantSettings(**content["settings"])
         stage = None if content["stage"] is None else TrainBits.parse(content["stage"])
         freeze, quantize = tuple(content["freeze"]), content["quantize"]
-        return Blueprint(planned, plan, request, outputs, settings, freeze, quantize, stage)
+        means = {key: np.array(values, np.float64) for key, values in content.get("means", {}).items()}
+        return Blueprint(planned, plan, request, outputs, settings, freeze, quantize, stage, means)
     except (KeyError, ValueError, TypeError, IndexError, StopIteration, zlib.error) as error:
         raise InvalidModel(f"this is not a saved graph of zeropoint ({type(error).__name__}: {error})") from None

@@ -53,6 +53,9 @@ class WeightQuantizer:
     has_zero = True
     """Whether zero is one of the levels."""
 
+    has_own_scale = False
+    """Whether the scale is a factor behind the levels, which does not move the borders between them."""
+
     def __init__(
         self, start: QuantParams, data: Array, settings: QuantSettings, bits: int | None, add: LearnedScales
     ) -> None:
@@ -96,7 +99,7 @@ class WeightQuantizer:
         stored = tuple(map(float, np.asarray(scales, np.float32)))
         return replace(self.start, scales=stored, zero_points=(0,) * len(stored))
 
-    def effective(self, weights: Array) -> Array:
+    def effective(self, weights: Any) -> Any:
         """Return the weights at the size that they have behind their scales, to continue with in other bits.
 
         With LSQ that is their own size: levels follow the scale. Elsewhere the scale is a factor of its own.
@@ -130,6 +133,8 @@ def _learned(first: Array, exponents: Any) -> Any:
 class _OwnScale(WeightQuantizer):
     """Levels whose scale does not move the borders between them."""
 
+    has_own_scale = True
+
     def _blended(self, weights: Any, whole: Any, softness: Any) -> Any:
         """Return a mean of weights as they are, of which `softness` is the share, and of rounded ones, in steps.
 
@@ -140,8 +145,8 @@ class _OwnScale(WeightQuantizer):
             return whole
         return whole + softness * (weights / ops.convert_to_tensor(self.first) - whole)
 
-    def effective(self, weights: Array) -> Array:
-        return np.asarray(weights * np.exp(array_of(self.exponents)), np.float32)
+    def effective(self, weights: Any) -> Any:
+        return weights * ops.exp(ops.convert_to_tensor(self.exponents))
 
 
 class TernaryQuantizer(_OwnScale):
