@@ -266,7 +266,10 @@ def test_the_command_writes_a_trained_model(run, files):
 def test_the_command_takes_labels(run, files):
     out = files / "out.tflite"
     options = ("--data", f"{files / 'data.py'}:pairs", "-o", out, "--steps", 3, "--batch", 16)
-    code, _, errors = run("train", files / "digits.tflite", *options, "--loss", "sparse_categorical_crossentropy")
+    inner = ("--inner", "CONV_2D", "--inner-weight", 3)
+    code, _, errors = run(
+        "train", files / "digits.tflite", *options, *inner, "--loss", "sparse_categorical_crossentropy"
+    )
     assert code == 0, errors
     assert out.is_file()
     code, _, errors = run("train", files / "digits.tflite", *options, "--overwrite", "--loss", "nonesuch")

@@ -53,6 +53,7 @@ class GoalOptions:
     metric: str | None = option(None, "METRIC", "A Keras metric on labels that selects the best state: accuracy.")
     teacher: float = option(0.5, "SHARE", "With labels: weight of distillation from the float model.")
     inner: list[str] | None = option(None, "PATTERN", "Also match the outputs of these ops (repeatable).")
+    inner_weight: float = option(1.0, "WEIGHT", "Weight of these outputs in the loss, all together.", min=0)
     freeze: list[str] | None = option(None, "PATTERN", "Do not train weights of these ops (repeatable).")
 
 
@@ -147,6 +148,7 @@ def train(
             settings=settings,
             goal=Goal(
                 tuple(goal.inner or ()),
+                goal.inner_weight,
                 loss=goal.loss,
                 teacher=goal.teacher,
                 metrics=() if goal.metric is None else (goal.metric,),
