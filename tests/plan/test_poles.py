@@ -8,7 +8,7 @@ import pytest
 import zeropoint
 from zeropoint.graph import Model
 
-from ..nets import Net, normal, outputs_of, worst
+from ..nets import Net, normal, outputs_of, samples_for, worst
 
 SHAPE = (1, 64)
 
@@ -127,3 +127,13 @@ def test_a_divisor_that_a_constant_keeps_from_zero_is_an_integer(sign: int) -> N
     made = zeropoint.quantize(model, "int8", data=data, effort="quick", target="integer")
     assert not any("could give it a zero" in skipped.reason for skipped in made.skipped)
     assert all(np.isfinite(v).all() for v in outputs_of(made.model, data))
+
+
+def test_what_a_maximum_keeps_from_zero_leaves_the_rest_in_integers() -> None:
+    """log(max(|x|, 1e-5)), as audio is prepared: it ends at -11.5, however far off x is."""
+    net = Net()
+    energy = net("ABS", [net.dense(net.input(1, 16), normal(16, 16))])
+    logarithm = net("LOG", [net("MAXIMUM", [energy, np.float32(1e-5)])])
+    model = net.model(net.dense(logarithm, normal(8, 16, seed=1), name="after"))
+    made = zeropoint.quantize(model, "int8", data=samples_for(model, 16), effort="quick", target="cpu")
+    assert not any(s.op.kind == "FULLY_CONNECTED" for s in made.skipped), made.skipped

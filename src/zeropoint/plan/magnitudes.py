@@ -95,13 +95,14 @@ class Errors:
 
     def _follow(self, op: Op, spec: OpSpec) -> None:
         """Note the step of the integers that floats were before, and what keeps them from zero: a number that was
-        added."""
+        added, or a maximum with one."""
         read = list(spec.read_activations(op))
         if spec.traits & PASSES_STEPS_ON:
             self._step |= dict.fromkeys(spec.made_activations(op), max(map(self._step_of, read), default=0.0))
         if spec.traits & (Trait.ADDS | Trait.TIED):
-            least = map(self._least_of, read)
-            found = sum(least) if Trait.ADDS in spec.traits else min(least, default=0.0)
+            least = [self._least_of(t) for t in read] or [0.0]
+            combine = sum if Trait.ADDS in spec.traits else max if Trait.GREATEST in spec.traits else min
+            found = combine(least)
             self._least |= dict.fromkeys(spec.made_activations(op), found)
 
     def _size(self, tensor: Tensor) -> float:
