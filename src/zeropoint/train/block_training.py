@@ -2,9 +2,10 @@
 
 Rounding is learned as in AdaRound: during training, a weight lies anywhere between two neighbouring integers. It starts
 near the float weight, on the side that compensated rounding chose. The step between the two integers becomes steeper
-over time (`soft_round`), until every weight has settled on one of them: clear cases settle first, and the others offset
-their errors. Hard rounding with straight-through gradients does not learn in so few steps, because weights near the
-middle flip back and forth.
+over time (`soft_round`), so that weights settle on one of them: clear cases first, and the others offset their errors.
+Those whose optimum is between two integers probably do not: they follow the step, however steep, and are rounded only
+in the end, which often costs more than was learned (docs/accuracy.md has figures). Hard rounding with straight-through
+gradients does not learn in so few steps, because weights near the middle flip back and forth.
 
 Weight scales, biases and activation ranges are learned at the same time, as in quantization-aware training. In each
 step, a random half of the activations is not rounded (QDrop), so that the result does not depend on single roundings.
@@ -55,7 +56,7 @@ FIRST_SLOPE, LAST_SLOPE = 0.3, 0.02
 would mean float weights, which lose the compensation when there are few bits."""
 
 SETTLED = 0.8
-"""The share of the training steps after which every weight has settled on an integer."""
+"""The share of the training steps after which the step between two integers does not become steeper."""
 
 CHECKS = 4
 """How often the error is checked after the weights have settled."""
