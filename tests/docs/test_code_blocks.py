@@ -56,6 +56,7 @@ BRINGS = {
     "compare.md": ("model_int8.tflite", "eval.npz", "eval.py"),
     "front-doors.md": ("model.keras", "model.h5", "saved_model"),
     "integers.md": ("model_int8.tflite",),
+    "low-bits.md": ("data.py",),
     "training.md": ("eval.py",),
 }
 """Files that a page needs besides a model, samples and photos."""
