@@ -69,7 +69,7 @@ def test_ops_that_cannot_run_alone_are_left_out():
 def test_models_can_be_timed_on_a_sample_where_random_numbers_fail(input_type: str) -> None:
     """LiteRT's integer RSQRT refuses numbers below zero, which no sample gives."""
     net = Net()
-    model = net.model(net("RSQRT", [net("SUB", [net.input(1, 8), np.full(8, -0.5, np.float32)])]))
+    model = net.model(net("RSQRT", [net.input(1, 8)]))
     rows = [np.random.default_rng(k).uniform(1, 3, (1, 8)).astype(np.float32) for k in range(20)]
     made = zeropoint.quantize(model, "int16x8", data=rows, target="integer", input_type=input_type)
     options = TimingOptions(rounds=1, inside=False)

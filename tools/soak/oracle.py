@@ -278,9 +278,13 @@ def float_error(op: Op, found: Mapping[Tensor, Array]) -> Array | float:
     """What the float op is off by: sums in which large numbers cancel are no finer than float32 holds these.
 
     |error of a - b| <= (|a| + |b|) / 2**24; for a layer |error| <= (max |x| * sum |w| + |bias|) / 2**23; for a product
-    of matrices |error| <= |a| |b| / 2**23.
+    of matrices |error| <= |a| |b| / 2**23; for a sum of n numbers |error| <= n max |x| / 2**24, and 1/n of that for
+    their mean.
     """
     spec = OPS[op.kind]
+    if spec.traits & (Trait.KEEPS_SIGN | Trait.SUMS) and (source := op.inputs[0]) is not None:
+        terms = 1 if Trait.KEEPS_SIGN in spec.traits else source.size / max(1, op.outputs[0].size)
+        return terms * float(np.abs(real(found[source], source)).max(initial=0.0)) / 2.0**24
     if spec.layout is not None and not spec.weight_slots:
         sizes = [np.abs(real(found[t], t).astype(np.float64)) for t in op.inputs if t is not None]
         turned = [op.option("adjX", False), op.option("adjY", False)]

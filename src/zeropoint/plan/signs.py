@@ -27,6 +27,8 @@ def _makes_none_below_zero(op: Op, spec: OpSpec, found: set[Tensor]) -> bool:
     known = [t in found or (t.data is not None and t.data.size > 0 and bool(t.data.min() >= 0)) for t in read]
     if Trait.GREATEST in spec.traits:
         return any(known)
-    if Trait.MULTIPLIES in spec.traits:
-        return all(known) or read[0] is read[1]
+    is_squared = len(read) == 2 and read[0] is read[1]
+    if Trait.MULTIPLIES in spec.traits or (spec.layout is not None and not spec.weight_slots):
+        is_squared &= Trait.MULTIPLIES in spec.traits or op.outputs[0].shape[-2:] == (1, 1)  # a row times itself
+        return all(known) or is_squared
     return bool(spec.traits & KEEPS_SIGN) and bool(known) and all(known)
