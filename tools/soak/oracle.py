@@ -282,8 +282,8 @@ def float_error(op: Op, found: Mapping[Tensor, Array]) -> Array | float:
     their mean.
     """
     spec = OPS[op.kind]
-    if spec.traits & (Trait.KEEPS_SIGN | Trait.SUMS) and (source := op.inputs[0]) is not None:
-        terms = 1 if Trait.KEEPS_SIGN in spec.traits else source.size / max(1, op.outputs[0].size)
+    if op.kind in ("MEAN", "SUM") and (source := op.inputs[0]) is not None:
+        terms = 1 if op.kind == "MEAN" else source.size / max(1, op.outputs[0].size)
         return terms * float(np.abs(real(found[source], source)).max(initial=0.0)) / 2.0**24
     if spec.layout is not None and not spec.weight_slots:
         sizes = [np.abs(real(found[t], t).astype(np.float64)) for t in op.inputs if t is not None]

@@ -28,6 +28,7 @@ PRODUCT, RATIO, SUM, SQUARE, ROOT = Rescale.PRODUCT, Rescale.RATIO, Rescale.SUM,
 VARIADIC, TIED, AVERAGES, FUSES = Trait.VARIADIC, Trait.TIED, Trait.AVERAGES, Trait.FUSES
 HOMOGENEOUS, HAS_POLES, RANKS, RECURRENT = Trait.HOMOGENEOUS, Trait.HAS_POLES, Trait.RANKS, Trait.RECURRENT
 KEEPS_ZERO, NO_LARGER, VIEW, RISES = Trait.KEEPS_ZERO, Trait.NO_LARGER, Trait.VIEW, Trait.RISES
+NEVER_NEGATIVE = Trait.NEVER_NEGATIVE
 
 ACT, INDEX, MATRIX, COEFFICIENTS = Activation(), spec.Untouched(), Weight(axis=None), spec.Coefficients()
 GAINS = spec.Coefficients(hybrid=False)
@@ -154,7 +155,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("SUB", TWO, since(2, 5, options=ANY_SCALE, in_place=(0, 1)), FUSES | Trait.SUBTRACTS, batch=broadcasts, rescale=SUM),
     OpSpec("MUL", TWO, since(2, 4, in_place=(0, 1)), FUSES | Trait.MULTIPLIES, batch=broadcasts, rescale=PRODUCT, max_rescale=WRAPS),
     OpSpec("DIV", (ACT, POLE), since(1, 1, Need.CONSTANT_DIVISOR, in_place=(0, 1)), HAS_POLES | KEEPS_ZERO, batch=broadcasts),
-    OpSpec("SQUARED_DIFFERENCE", TWO, since(2), Trait.NEVER_NEGATIVE, batch=broadcasts, rescale=SQUARE),
+    OpSpec("SQUARED_DIFFERENCE", TWO, since(2), NEVER_NEGATIVE, batch=broadcasts, rescale=SQUARE),
     OpSpec("MAXIMUM", TWO, since(2, 4), TIED | Trait.GREATEST, batch=broadcasts),
     OpSpec("MINIMUM", TWO, since(2, 4), TIED | Trait.LEAST, batch=broadcasts),
     OpSpec("FLOOR_DIV", (ACT, POLE), traits=HAS_POLES, batch=broadcasts),
@@ -162,27 +163,27 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("POW", (POLE, spec.FloatConstant()), POWERS, HAS_POLES, batch=broadcasts),
     OpSpec("ATAN2", TWO, batch=broadcasts),
     # Functions of one value.
-    OpSpec("RELU", ONE, since(2, 3), HOMOGENEOUS | Trait.NEVER_NEGATIVE | RISES, batch=pointwise, rescale=RATIO, saturates=ends(0, math.inf)),
-    OpSpec("RELU6", ONE, since(2, 3), Trait.NEVER_NEGATIVE | RISES, batch=pointwise, rescale=RATIO, saturates=ends(0, 6)),
+    OpSpec("RELU", ONE, since(2, 3), HOMOGENEOUS | NEVER_NEGATIVE | RISES, batch=pointwise, rescale=RATIO, saturates=ends(0, math.inf)),
+    OpSpec("RELU6", ONE, since(2, 3), NEVER_NEGATIVE | RISES, batch=pointwise, rescale=RATIO, saturates=ends(0, 6)),
     OpSpec("RELU_N1_TO_1", ONE, since(1), RISES, batch=pointwise, rescale=RATIO, saturates=ends(-1, 1)),
-    OpSpec("RELU_0_TO_1", ONE, since(1), Trait.NEVER_NEGATIVE | RISES, batch=pointwise, rescale=RATIO, saturates=ends(0, 1)),
+    OpSpec("RELU_0_TO_1", ONE, since(1), NEVER_NEGATIVE | RISES, batch=pointwise, rescale=RATIO, saturates=ends(0, 1)),
     OpSpec("LEAKY_RELU", ONE, since(2, 2), HOMOGENEOUS, batch=pointwise, rescale=RATIO),
     OpSpec("PRELU", (ACT, MATRIX), KernelSpec(BOTH, INT8_WEIGHTS, needs=CONSTANT), HOMOGENEOUS, batch=only(0), rescale=RATIO),
     OpSpec("ELU", ONE, since(1), batch=pointwise, saturates=ends(-8, math.inf)),
     OpSpec("GELU", ONE, since(2, 2), batch=pointwise, saturates=ends(-6, math.inf), interpolated=gelu),
     OpSpec("HARD_SWISH", ONE, since(1), batch=pointwise, rescale=RATIO, max_rescale={INT8: 128.0},
            saturates=ends(-3, math.inf), input_scales={INT8: (0.0, 2.0**16)}),
-    OpSpec("LOGISTIC", ONE, since(2, 3), Trait.NEVER_NEGATIVE | RISES, batch=pointwise, fixed=UNIT, saturates=SIGMOID_ENDS, probabilities="each",
+    OpSpec("LOGISTIC", ONE, since(2, 3), NEVER_NEGATIVE | RISES, batch=pointwise, fixed=UNIT, saturates=SIGMOID_ENDS, probabilities="each",
            input_scales=SIGMOID),
     OpSpec("TANH", ONE, since(2, 3), RISES, batch=pointwise, fixed=SIGNED_UNIT, saturates=TANH_ENDS, input_scales=HYPERBOLIC),
-    OpSpec("ABS", ONE, since(2, 3), HOMOGENEOUS | Trait.NEVER_NEGATIVE, batch=pointwise, rescale=RATIO),
-    OpSpec("RSQRT", (POLE,), since(2, 3, Need.NONNEGATIVE, Need.FAR_FROM_POLE), HAS_POLES | Trait.NEVER_NEGATIVE, batch=pointwise,
+    OpSpec("ABS", ONE, since(2, 3), HOMOGENEOUS | NEVER_NEGATIVE, batch=pointwise, rescale=RATIO),
+    OpSpec("RSQRT", (POLE,), since(2, 3, Need.NONNEGATIVE, Need.FAR_FROM_POLE), HAS_POLES | NEVER_NEGATIVE, batch=pointwise,
            rescale=ROOT, interpolated=always(reciprocal_root)),
-    OpSpec("SQRT", ONE, since(2, 2, Need.NONNEGATIVE), HAS_POLES | KEEPS_ZERO | Trait.NEVER_NEGATIVE, batch=pointwise),
-    OpSpec("EXP", ONE, since(2, 2), Trait.NEVER_NEGATIVE, batch=pointwise, interpolated=always(np.exp)),
+    OpSpec("SQRT", ONE, since(2, 2, Need.NONNEGATIVE), HAS_POLES | KEEPS_ZERO | NEVER_NEGATIVE, batch=pointwise),
+    OpSpec("EXP", ONE, since(2, 2), NEVER_NEGATIVE, batch=pointwise, interpolated=always(np.exp)),
     OpSpec("LOG", (POLE,), since(2, 2, Need.FAR_FROM_POLE), HAS_POLES, batch=pointwise, interpolated=always(np.log)),
     OpSpec("NEG", ONE, traits=KEEPS_ZERO | NO_LARGER, batch=pointwise),
-    OpSpec("SQUARE", ONE, traits=KEEPS_ZERO | Trait.NEVER_NEGATIVE, batch=pointwise),
+    OpSpec("SQUARE", ONE, traits=KEEPS_ZERO | NEVER_NEGATIVE, batch=pointwise),
     OpSpec("SIN", ONE, KernelSpec((INT8,), table=always(np.sin)), batch=pointwise, input_scales=ANGLES),
     OpSpec("COS", ONE, KernelSpec((INT8,), table=always(np.cos)), batch=pointwise, input_scales=ANGLES),
     OpSpec("SIGN", ONE, KernelSpec(note=JUMPS), batch=pointwise),
@@ -190,7 +191,7 @@ ROWS: tuple[OpSpec, ...] = (
     OpSpec("CAST", ONE, KernelSpec(note="it makes floats of other numbers, or others of floats"), Trait.CASTS,
            batch=pointwise),
     # Normalizations.
-    OpSpec("SOFTMAX", ONE, SOFTMAX_KERNELS, Trait.NEVER_NEGATIVE, batch=along(batch.last_axis), fixed=UNIT, negligible=20.0, probabilities="row",
+    OpSpec("SOFTMAX", ONE, SOFTMAX_KERNELS, NEVER_NEGATIVE, batch=along(batch.last_axis), fixed=UNIT, negligible=20.0, probabilities="row",
            input_scales=EXPONENTIALS),
     OpSpec("LOG_SOFTMAX", ONE, since(2), batch=along(batch.last_axis), fixed={INT8: Fixed(16 / 256, 127)}, probabilities="row",
            input_scales=LOGARITHMS),

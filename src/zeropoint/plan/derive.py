@@ -140,11 +140,10 @@ def settle(plan: Plan, ops: Mapping[str, OpSpec]) -> tuple[Plan, tuple[Skipped, 
 def _refusals(plan: Plan, ops: Mapping[str, OpSpec]) -> Iterator[Skipped]:
     """Yield ops whose operands have parameters with which the kernel could fail at run time, or compute something
     else."""
+    yield from (Skipped(op, Need.NONNEGATIVE.value, "need") for op in _given_negatives(plan, ops))
     for op, scheme in plan.schemes.items():
         spec = ops[op.kind]
         assert scheme.activations is not None
-        if Need.NONNEGATIVE in spec.kernels.needs and _may_be_negative(Use(op, 0), plan, ops):
-            yield Skipped(op, Need.NONNEGATIVE.value, "need")
         reason = next(_wrong_scales(op, spec, scheme.activations, plan), None)
         if reason is not None:
             yield Skipped(op, reason, "scale")
@@ -178,14 +177,16 @@ def _root(op: Op, plan: Plan) -> float:
     return math.sqrt(plan.wanted[Use(op, 0)].scale) * plan.stored[op.outputs[0]].scale
 
 
-def _may_be_negative(use: Use, plan: Plan, ops: Mapping[str, OpSpec]) -> bool:
-    """Whether there are integers for numbers below zero, which the graph does not rule out. What it is given is up to
-    its callers."""
-    params = plan.wanted.get(use)
-    if params is None or params.zero_point == params.dtype.min:
-        return False
-    may_be_fed = use.tensor in plan.graph.inputs and params.dtype is DType.INT16
-    return not may_be_fed and use.tensor not in never_negative(plan.graph, ops)
+def _given_negatives(plan: Plan, ops: Mapping[str, OpSpec]) -> list[Op]:
+    """Return ops that fail on negative numbers and have integers for them, which the graph does not rule out. What the
+    graph is given in 16 bits is up to its callers."""
+    found = []
+    for op in (op for op in plan.schemes if Need.NONNEGATIVE in ops[op.kind].kernels.needs):
+        params, is_input = plan.wanted.get(Use(op, 0)), Use(op, 0).tensor in plan.graph.inputs
+        if params is not None and params.zero_point != params.dtype.min:
+            found += [] if is_input and params.dtype is DType.INT16 else [op]
+    never = never_negative(plan.graph, ops) if found else set()
+    return [op for op in found if Use(op, 0).tensor not in never]
 
 
 def unfit_outputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> Iterator[Skipped]:

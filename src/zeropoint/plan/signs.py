@@ -27,8 +27,9 @@ def _makes_none_below_zero(op: Op, spec: OpSpec, found: set[Tensor]) -> bool:
     known = [t in found or (t.data is not None and t.data.size > 0 and bool(t.data.min() >= 0)) for t in read]
     if Trait.GREATEST in spec.traits:
         return any(known)
-    is_squared = len(read) == 2 and read[0] is read[1]
-    if Trait.MULTIPLIES in spec.traits or (spec.layout is not None and not spec.weight_slots):
-        is_squared &= Trait.MULTIPLIES in spec.traits or op.outputs[0].shape[-2:] == (1, 1)  # a row times itself
-        return all(known) or is_squared
+    is_square = len(read) == 2 and read[0] is read[1]
+    if Trait.MULTIPLIES in spec.traits:
+        return is_square or all(known)
+    if spec.layout is not None and not spec.weight_slots:  # of matrices: a row times itself has one result
+        return (is_square and op.outputs[0].shape[-2:] == (1, 1)) or all(known)
     return bool(spec.traits & KEEPS_SIGN) and bool(known) and all(known)
