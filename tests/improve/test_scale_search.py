@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +13,8 @@ from zeropoint import calibrate
 from zeropoint.graph.query import Use
 from zeropoint.improve import gptq
 from zeropoint.improve.candidate import no_progress
-from zeropoint.improve.gptq import compensated, output_error
+from zeropoint.improve.gptq import RoundingData, compensated, output_error
+from zeropoint.improve.layer_inputs import Pair
 from zeropoint.improve.refiner import Refiner
 from zeropoint.plan.planner import plan_model
 from zeropoint.plan.prepared import prepare_model
@@ -46,6 +49,31 @@ def test_strong_inputs_are_rounded_first():
     as_they_come = gptq._sweep(weights.copy(), factor, np.broadcast_to(steps, (1, 50, 1)), 7)
     errors = [output_error(q * steps - weights, moments).sum() for q in (found, as_they_come)]
     assert errors[0] < 0.8 * errors[1]
+
+
+def test_moments_of_few_vectors_are_damped_until_others_confirm_them():
+    """Rounding for a few vectors alone is worse for others than rounding that does not trust them entirely."""
+    rng = np.random.default_rng(0)
+    spread = rng.normal(size=(64, 64)) * np.geomspace(3, 0.3, 64)  # inputs depend on each other
+    weights, steps = rng.normal(size=(1, 60, 64)), np.full((1, 60, 1), 0.4)
+
+    def moments(count):
+        x = rng.normal(size=(count, 64)) @ spread.T
+        return (x.T @ x / count)[None]
+
+    def known(count):
+        halves = [moments(count), moments(count)]
+        pairs = [Pair(half, half) for half in (sum(halves) / 2, *halves)]
+        return RoundingData(pairs[0], pairs[1:], has_enough=False)
+
+    few, many, others = known(8), known(4096), moments(4096)
+    damping = few.damping(weights, steps, 7)
+    assert damping > many.damping(weights, steps, 7) == gptq.FEW_BITS_DAMPING
+    rounded = [compensated(weights, m, steps, 7) for m in (few.whole.second, gptq.damped(few.whole.second, damping))]
+    errors = [output_error(q * steps - weights, others).sum() for q in rounded]
+    assert errors[1] < 0.9 * errors[0]
+    assert replace(few, has_enough=True).damping(weights, steps, 7) == gptq.FEW_BITS_DAMPING
+    assert replace(few, halves=[]).damping(weights, steps, 7) is None
 
 
 @given(st.integers(1, 2), st.integers(1, 2), st.integers(3, 30), st.integers(1, 7), st.integers(0, 9))

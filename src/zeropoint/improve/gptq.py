@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,6 +42,10 @@ CLAMPED_DESCENTS = 4
 
 SCALE_STARTS = (1.0, 0.9, 1.1)
 """Multiples of the scales with the least error for rounding to nearest, from which low-bit integers are searched."""
+
+ROUNDING_DAMPINGS, WHOLE_DAMPING = (0.03, 0.1, 0.3, 1.0, 3.0), 1 / 3
+"""Shares of the mean diagonal that are tried as damping on halves of the samples if a layer has few input vectors, and
+how much of that the moments of all samples need: they are more certain."""
 
 FACTORED = 96
 """Number of inputs whose moments are inverted directly."""
@@ -189,17 +194,49 @@ def _sweep(weights: Array, factor: Array, steps: Array, limit: int) -> Array:
 # The weights of a layer.
 
 
+@dataclass(frozen=True)
+class RoundingData:
+    """What is known of a layer's inputs: their moments; those of both halves of the samples, if there are samples; and
+    whether there are enough vectors to trust the moments."""
+
+    whole: Pair
+    halves: Sequence[Pair]
+    has_enough: bool
+
+    def damping(self, target: Array, steps: Array, limit: int) -> float | None:
+        """Return how much to damp the moments for weights of few bits; None if nothing tells.
+
+        Moments of few vectors say more about these than about others: a dense layer behind a global average has one
+        vector for each sample. So with few vectors, weights are rounded for each half of the samples and judged by the
+        other half. All samples together need less damping than half of them.
+        """
+        if self.has_enough:
+            return FEW_BITS_DAMPING
+        if len(self.halves) != 2:
+            return None
+        one, other = (half.second for half in self.halves)
+
+        def error(damping: float) -> float:
+            pairs = ((damped(one, damping), other), (damped(other, damping), one))
+            made = ((compensated(target, own, steps, limit) * steps - target, judge) for own, judge in pairs)
+            return sum(float(output_error(*difference).sum()) for difference in made)
+
+        return max(FEW_BITS_DAMPING, WHOLE_DAMPING * _lowest(ROUNDING_DAMPINGS, error)[0])
+
+
 def rounded_layer(
-    layer: RefinedLayer, target: Array, whole: Pair, fit: ClampedFit | None, *, has_enough: bool
+    layer: RefinedLayer, target: Array, known: RoundingData, fit: ClampedFit | None
 ) -> tuple[QuantParams, Array]:
     """Return the parameters of the weights, and the integers, in blocks."""
-    weights, blocks = layer.exact.weights, layer.blocks
+    weights, blocks, whole = layer.exact.weights, layer.blocks, known.whole
     power = blocks.join(np.diagonal(whole.second, axis1=1, axis2=2)[:, None])[:, 0]
     form = _scaled(layer, blocks.join(target), power)
     steps, limit = weight_steps(form, weights), form.levels.max
-    if not _has_few_levels(form, weights) or not has_enough:
+    has_few_levels = _has_few_levels(form, weights)
+    damping = known.damping(target, _in_blocks(steps, blocks), limit) if has_few_levels else None
+    if damping is None:
         return form, compensated(target, whole.second, _in_blocks(steps, blocks), limit)
-    certain = damped(whole.second, FEW_BITS_DAMPING)
+    certain = damped(whole.second, damping)
     free = layer.has_free_scale
     rounded, scales = _best_start(target, certain, steps[:, :, 0], free, limit)
     form = with_scales(form, scales.reshape(-1))

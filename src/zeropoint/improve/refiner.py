@@ -23,7 +23,7 @@ from ..plan.weights import bias_use
 from ..recipe import reaches
 from ..sources.ports import Row
 from .clamped_fit import Affine, ClampedFit, ClampedOutputs
-from .gptq import damped, refitted, rounded_layer, weight_steps
+from .gptq import RoundingData, damped, refitted, rounded_layer, weight_steps
 from .layer_inputs import Frontier, Moments, Stretch
 from .refined_layers import CarriedOut, RefinedLayer
 
@@ -120,8 +120,9 @@ class Refiner:
         whole, blocks = moments.pair(has_bias), layer.blocks
         weights, damping = layer.exact.weights, None
         target, has_enough = blocks.split(weights), moments.vectors >= ENOUGH * blocks.width
+        halves = [] if self.made_up else [half.pair(has_bias) for half in observed.halves]
         if self.refits and has_enough:
-            target, damping = refitted(target, whole, [half.pair(has_bias) for half in observed.halves])
+            target, damping = refitted(target, whole, halves)
         fit = None
         if observed.clamped is not None and damping is not None:
             wanted = layer.exact.biases + np.einsum("goi,gi->go", weights, moments.float_first - moments.first)
@@ -129,7 +130,7 @@ class Refiner:
             fit = ClampedFit(observed.clamped, start, whole, damping)
             target = fit.target
         for _ in range(ATTEMPTS):
-            form, rounded = rounded_layer(layer, target, whole, fit, has_enough=has_enough)
+            form, rounded = rounded_layer(layer, target, RoundingData(whole, halves, has_enough), fit)
             made = blocks.join(rounded) * weight_steps(form, weights)
             new = {layer.weights: layer.layout.from_matrix(layer.op, made).astype(np.float32)}
             if layer.bias is not None:
