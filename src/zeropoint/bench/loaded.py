@@ -56,11 +56,22 @@ class Loaded:
         """Return the compared values of each sample."""
         return self.each(given, lambda _, values: values)
 
-    def each(self, given: Sequence[Row], job: Callable[[int, list[Array]], Found]) -> list[Found]:
-        """Return the results of `job` for each sample, called with its position and its compared values."""
+    def each(
+        self,
+        given: Sequence[Row],
+        job: Callable[[int, list[Array]], Found],
+        stops: Callable[[Sequence[Found]], bool] = lambda _: False,
+    ) -> list[Found]:
+        """Return the results of `job` for each sample, called with its position and its compared values. Runs of a part
+        of the samples end where its results so far say that it `stops`."""
 
         def part(runner: Runner, own: Sequence[NumberedRow]) -> list[Found]:
-            return [job(place, values) for place, values in self._runs(runner, own)]
+            found: list[Found] = []
+            for place, values in self._runs(runner, own):
+                found.append(job(place, values))
+                if stops(found):
+                    break
+            return found
 
         return [found for one in self._in_parts(part, list(enumerate(given))) for found in one]
 
