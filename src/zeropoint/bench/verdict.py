@@ -168,7 +168,7 @@ def verdict(bench: Bench, made: Model, *, on_all: bool = False, least: float = -
     def is_hopeless(runs: Sequence[_Agreement]) -> bool:
         return sum(own.error / power for run in runs for own, power in zip(run.errors, powers, strict=True)) > most
 
-    runs = Loaded(bench, made, asked).each(rows, agreement, is_hopeless)
+    runs = Loaded(bench, made, asked).each(rows, agreement, is_hopeless if least > -EXACT else None)
     if len(runs) < len(rows):
         return replace(UNKNOWN, samples=len(rows))
     totals = [sum(sums, ErrorSum()) for sums in zip(*(run.errors for run in runs), strict=True)]
