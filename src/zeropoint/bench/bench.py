@@ -17,7 +17,7 @@ from ..graph.model import Model
 from ..graph.query import activation_bytes, live_bytes
 from ..ops import OPS, OpSpec
 from ..ops.execution import macs_of
-from ..parallel import cached_property, side_by_side
+from ..parallel import cached_property, cores, side_by_side
 from ..runtime import time_limit
 from ..sources.data import samples_by_signature
 from ..sources.ports import Entry, Row, entries, entry
@@ -301,7 +301,7 @@ class Bench:
     @cached_property
     def has_room(self) -> bool:
         """Whether there is memory for several interpreters that run in parallel."""
-        return side_by_side(live_bytes(self.entry.graph)) > 1
+        return cores() > 1 and side_by_side(live_bytes(self.entry.graph)) > 1
 
     @cached_property
     def macs(self) -> int:

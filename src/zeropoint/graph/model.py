@@ -142,6 +142,11 @@ class Tensor:
         return self.dtype.is_integer and stored is not None and bool(stored.scales or stored.details)
 
     @property
+    def has_data(self) -> bool:
+        """Whether `data` is not None, which takes longer to make."""
+        return self.buffer is not None and self.sparsity is None and self.dtype.storage is not None
+
+    @property
     def data(self) -> Array | None:
         """The constant in the tensor's shape: a view of the file, or an unpacked copy for int4 and int2."""
         if self.buffer is None or self.sparsity is not None:

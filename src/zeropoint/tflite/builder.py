@@ -8,10 +8,10 @@ vectors and tables are written once.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from operator import itemgetter
 
 from ..dtypes import Array
 
@@ -27,7 +27,7 @@ OFFSET = "o"
 class _TableLayout:
     """Positions of a table's fields relative to its beginning, and the vtable that encodes them."""
 
-    order: tuple[int, ...]
+    taken: Callable[[Sequence[int | None]], Sequence[int]]  # the values of the fields that it has, in its order
     pack: struct.Struct
     pointers: tuple[tuple[int, int], ...]  # position in the packed values, position in the table
     vtable: bytes
@@ -63,7 +63,8 @@ class TableKind:
         slots = [places.get(slot, 0) for slot in range(max(places, default=-1) + 1)]
         vtable = struct.pack(f"<{2 + len(slots)}H", 4 + 2 * len(slots), position, *slots)
         pack = struct.Struct(f"<i{''.join(formats[k] for k in order)}{-position % 4}x")
-        return _TableLayout(order, pack, tuple(pointers), vtable)
+        taken = itemgetter(*order) if len(order) > 1 else lambda values: [values[k] for k in order]
+        return _TableLayout(taken, pack, tuple(pointers), vtable)
 
 
 @cache
@@ -149,7 +150,7 @@ class Builder:
         place = self._size + layout.pack.size
         padding = -place % 4
         place += padding
-        values: list[Any] = [vtable - place, *[given[k] for k in layout.order]]
+        values = [vtable - place, *layout.taken(given)]
         for at, position in layout.pointers:
             values[at] = place - position - values[at]
         content = layout.pack.pack(*values)
