@@ -34,7 +34,8 @@ def built(content: list[object]) -> tuple[Builder, list[Field]]:
         if isinstance(value, tuple):
             fields.append((slot, *value))
         else:
-            place = builder.text(value) if isinstance(value, bytes) else builder.numbers(value)
+            is_text = isinstance(value, bytes)
+            place = builder.text(value.decode("utf-8", "surrogateescape")) if is_text else builder.numbers(value)
             fields.append((slot, OFFSET, place))
     return builder, fields
 

@@ -17,7 +17,7 @@ from ..graph.model import Model
 from ..graph.query import activation_bytes, live_bytes
 from ..ops import OPS, OpSpec
 from ..ops.execution import macs_of
-from ..parallel import cached_property, side_by_side
+from ..parallel import cached_property, cores, side_by_side
 from ..runtime import time_limit
 from ..sources.data import samples_by_signature
 from ..sources.ports import Entry, Row, entries, entry
@@ -91,6 +91,7 @@ class Bench:
         self._wanted: list[list[Array]] = []
         self._references: list[list[Reference]] = []
         self._known: WeakKeyDictionary[Model, KnownErrors] = WeakKeyDictionary()
+        self._latest: WeakKeyDictionary[Model, Loaded] = WeakKeyDictionary()  # one at most, of all copies of this bench
         self._recorder: RunRecorder | None = None
         self._held_in_order = 0
         self.resumes = False
@@ -291,15 +292,16 @@ class Bench:
 
     @cached_property
     def is_small(self) -> bool:
-        """Whether the model is small enough for several versions of it to stay loaded."""
+        """Whether the model is small enough for several versions of it to stay loaded. LiteRT keeps as much memory for
+        activations as they take at any one time."""
         graphs = self.model.graphs
         weights = sum(t.buffer.raw.nbytes for graph in graphs for t in graph.tensors if t.buffer is not None)
-        return weights + activation_bytes(self.entry.graph) <= STAYS_LOADED
+        return weights + live_bytes(self.entry.graph) <= STAYS_LOADED
 
     @cached_property
     def has_room(self) -> bool:
         """Whether there is memory for several interpreters that run in parallel."""
-        return side_by_side(live_bytes(self.entry.graph)) > 1
+        return cores() > 1 and side_by_side(live_bytes(self.entry.graph)) > 1
 
     @cached_property
     def macs(self) -> int:
@@ -339,8 +341,19 @@ class Bench:
         known = self.known_errors(model)
         if missing := [place for place in places if place not in known]:
             _ = self.references(len(self.judged_rows))  # before the other version is loaded: that needs half the memory
-            known.update(zip(missing, Loaded(self, model).errors(missing), strict=True))
+            known.update(zip(missing, self.loaded(model).errors(missing), strict=True))
         return [known[place] for place in places]
+
+    def loaded(self, model: Model) -> Loaded:
+        """Return another version, loaded for comparison. The last one of a small model stays loaded until the next."""
+        latest = self._latest
+        if latest.get(model) is None:
+            latest.clear()
+            latest[model] = Loaded(self, model)
+        found = latest[model]
+        if not self.is_small:
+            latest.clear()
+        return found.on(self)
 
     def known_errors(self, model: Model) -> dict[int, list[ErrorSum]]:
         """Return the errors of another version that were measured with the same scales of channels, by place."""
@@ -371,7 +384,7 @@ class Judged:
         """Return the error on the first `count` samples."""
         self._count = max(self._count, count)
         if missing := [place for place in range(count) if place not in self._errors]:
-            loaded = self._loaded or Loaded(self._bench, self._model)
+            loaded = self._loaded or self._bench.loaded(self._model)
             self._errors.update(zip(missing, loaded.errors(missing), strict=True))
             self._loaded = loaded if self._bench.is_small else None
         return JudgedError.of([self._errors[place] for place in range(count)])

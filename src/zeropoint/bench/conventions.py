@@ -12,6 +12,7 @@ from ..dtypes import Array, DType
 from ..errors import argument, spelled
 from ..graph.edit import copy_model
 from ..graph.model import Tensor
+from ..graph.query import tensor_keys
 from ..ops import Trait
 from ..runtime.runner import Runner
 from ..sources.ports import Port, Row, entry
@@ -116,6 +117,8 @@ class Response:
         model = copy_model(bench.model)
         graph = entry(model).graph
         op = graph.ops[place]
+        key = tensor_keys(bench.model)[bench.entry.graph.ops[place].outputs[0]]
+        self._measured = None if op.option("fusedActivationFunction") else bench.stats.tensors.get(key)
         if op.options is not None and "fusedActivationFunction" in op.options.values:
             op.options = op.options.replace(fusedActivationFunction=0)
         self._runner = Runner.exposing(model, graph, [op.outputs[0]], checked=True)
@@ -135,23 +138,38 @@ class Response:
                 return cls(bench, place)
         return None
 
+    def calibrated_ratio(self, row: Row) -> float | None:
+        """Return the ratio for the samples of the calibration, from a histogram of its outputs; None if there is none.
+        `row` is any sample."""
+        seen = self._measured
+        if seen is None or seen.channels is None or not seen.histogram.total:
+            return None
+        square = float(seen.histogram.centers() ** 2 @ seen.histogram.counts) / seen.histogram.total
+        return _relative(square - float((seen.channels.mean**2).mean()), self._bias_power(row))
+
+    def _bias_power(self, row: Row) -> float:
+        bias = median(self._channels(tuple(np.zeros_like(a) for a in row)))
+        return float((bias**2).mean())
+
     def ratio(self, rows: Sequence[Row]) -> float:
         """Return the standard deviation of its outputs over samples and positions relative to its bias, both as RMS
         over channels.
 
         About 1 for trained networks; infinite if it has no bias.
         """
-        bias = median(self._channels(tuple(np.zeros_like(a) for a in rows[0])))
-        power = float((bias**2).mean())
-        means, square = np.zeros(bias.size), 0.0
+        power = self._bias_power(rows[0])
+        means, square = np.zeros(1), 0.0
         for row in rows:
             values = self._channels(row)
             # Products of vectors are several times as fast as sums along an axis, and exact enough.
-            means += np.ones(len(values), np.float32) @ values / (len(values) * len(rows))
+            means = means + np.ones(len(values), np.float32) @ values / (len(values) * len(rows))
             square += dot(values.reshape(-1), values.reshape(-1)) / (values.size * len(rows))
-        variance = square - float((means**2).mean())
-        return float(np.sqrt(max(variance, 0.0) / power)) if power > 0 else np.inf
+        return _relative(square - float((means**2).mean()), power)
 
     def _channels(self, row: Row) -> Array:
         (values,) = self._runner.run(row)
         return values.reshape(-1, values.shape[-1])
+
+
+def _relative(variance: float, power: float) -> float:
+    return float(np.sqrt(max(variance, 0.0) / power)) if power > 0 else np.inf

@@ -188,8 +188,11 @@ class Reference:
         if self.power is None:
             total.add(self._scaled(self.values), self._scaled(found))
             return
-        gap = self._scaled(found - self.values)
-        total.error += dot(gap, gap)
+        gap = np.asarray(found - self.values)
+        if self.scale is not None:
+            gap = np.multiply(gap, self.scale, out=gap if gap.dtype == self.scale.dtype else None)
+        flat = gap.reshape(-1)
+        total.error += dot(flat, flat)
         total.power += self.power
 
 

@@ -52,17 +52,36 @@ class Loaded:
         other._compared = tuple(compared)
         return other
 
+    def on(self, bench: Bench) -> Loaded:
+        """Return the same version for another bench that compares the same outputs."""
+        other = copy(self)
+        other._bench = bench
+        return other
+
     def values(self, given: Sequence[Row]) -> list[list[Array]]:
         """Return the compared values of each sample."""
         return self.each(given, lambda _, values: values)
 
-    def each(self, given: Sequence[Row], job: Callable[[int, list[Array]], Found]) -> list[Found]:
-        """Return the results of `job` for each sample, called with its position and its compared values."""
+    def each(
+        self,
+        given: Sequence[Row],
+        job: Callable[[int, list[Array]], Found],
+        stops: Callable[[Sequence[Found]], bool] | None = None,
+    ) -> list[Found]:
+        """Return the results of `job` for each sample, called with its position and its compared values. If told what
+        `stops` it, samples are run one after the other, until what was found so far does."""
 
         def part(runner: Runner, own: Sequence[NumberedRow]) -> list[Found]:
-            return [job(place, values) for place, values in self._runs(runner, own)]
+            found: list[Found] = []
+            for place, values in self._runs(runner, own):
+                found.append(job(place, values))
+                if stops is not None and stops(found):
+                    break
+            return found
 
-        return [found for one in self._in_parts(part, list(enumerate(given))) for found in one]
+        rows = list(enumerate(given))
+        parts = self._in_parts(part, rows) if stops is None else [part(self._runners[0], rows)]
+        return [found for one in parts for found in one]
 
     def errors(
         self, places: Sequence[int], extra: Sequence[Array] = (), most: float = math.inf

@@ -49,6 +49,9 @@ LARGE, SMALL, FITTING = 40.0, 0.04, (0.1, 10.0)
 """The first layer's response to the samples relative to its bias: for values too large, too small, and right. Training
 brings both to the same order of magnitude, especially with batch normalization."""
 
+CLEARLY = 4.0
+"""Factor within these limits from which what calibration has measured decides, without another run of the layer."""
+
 KEPT_VARIATION, GAINED_VARIATION = 0.1, 1.5
 """How much the outputs must still vary between samples scaled down, and how much more between samples scaled up."""
 
@@ -274,6 +277,9 @@ def _by_response(evidence: SampleEvidence, given: Convention) -> Seen | None:
     if evidence.response is None:
         return None
     looked_at = evidence.looked_at
+    known = evidence.response.calibrated_ratio(looked_at[0])
+    if known is not None and CLEARLY * SMALL < known < LARGE / CLEARLY:
+        return None
     ratio = evidence.response.ratio(looked_at)
     if not (ratio > LARGE or ratio < SMALL):
         return None

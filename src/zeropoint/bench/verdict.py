@@ -18,7 +18,19 @@ from ..errors import call
 from ..graph.model import Model
 from ..sources.ports import Row
 from .bench import JUDGED, Bench
-from .errors import Compared, ErrorSum, Reference, compared_outputs, decibels, references, snr_text, where_measured
+from .errors import (
+    EXACT,
+    Compared,
+    ErrorSum,
+    Reference,
+    compared_outputs,
+    decibels,
+    from_decibels,
+    references,
+    snr_text,
+    total_powers,
+    where_measured,
+)
 from .loaded import Loaded
 
 Level = Literal["good", "doubtful", "broken", "unknown"]
@@ -39,6 +51,9 @@ beside what they vary by: at 20 dB they are wrong by a tenth of their size, at 3
 NOISE, FEW = 3.0, 2
 """Below that, it is mentioned if it is better by more than this many dB, or by more than this many samples with the
 float model's class."""
+
+ROUNDING = 1e-6
+"""How far sums of errors may be off because their terms were added in another order."""
 
 FEWEST = 4
 """Minimum number of samples for a judgement by class."""
@@ -85,12 +100,20 @@ class Verdict:
         if self.sure:
             is_better = dynamic.agreeing - self.agreeing > FEW
         else:
-            is_better = (dynamic.snr or 0.0) > (self.snr or 0.0) + NOISE
+            is_better = dynamic.snr is not None and dynamic.snr > self.clearly_better
         return replace(self, dynamic=dynamic) if is_better else self
 
     @property
+    def clearly_better(self) -> float:
+        """The SNR in dB that is better than this one by more than chance."""
+        return (self.snr or 0.0) + NOISE
+
+    @property
     def is_close(self) -> bool:
-        """Whether the outputs are so close to the float model's that no other mode has to be looked at."""
+        """Whether the outputs are so close to the float model's that no other mode has to be looked at: none could have
+        its class for clearly more samples, or the SNR is high."""
+        if self.sure and self.agreeing + FEW >= self.sure:
+            return True
         return self.snr is None or self.snr >= (CLEAR if self.sure else PRECISE)
 
     def on_wrong_samples(self) -> Verdict:
@@ -116,8 +139,17 @@ class Verdict:
 UNKNOWN = Verdict("unknown")
 
 
-def verdict(bench: Bench, made: Model, *, on_all: bool = False) -> Verdict:
-    """Return how far `made` agrees with the float model of `bench`, on the samples held back, or `on_all` others."""
+def verdict_beside(found: Verdict, bench: Bench, dynamic: Model) -> Verdict:
+    """Return the verdict with what the mode dynamic reaches on the same samples, if that is clearly better. If the SNR
+    decides, it is only run until that is certain not to be the case."""
+    return found.beside(verdict(bench, dynamic, least=-EXACT if found.sure else found.clearly_better))
+
+
+def verdict(bench: Bench, made: Model, *, on_all: bool = False, least: float = -EXACT) -> Verdict:
+    """Return how far `made` agrees with the float model of `bench`, on the samples held back, or `on_all` others.
+
+    Runs stop as soon as the SNR is certain to be below `least`, and the verdict is then unknown.
+    """
     rows, values_of = _judged_on(bench, on_all)
     compared = tuple(compared_outputs(bench.entry.graph, bench.ops)) if rows else ()
     if not compared:
@@ -131,7 +163,14 @@ def verdict(bench: Bench, made: Model, *, on_all: bool = False) -> Verdict:
         chosen = [(wanted[place][-1], found[-1])] if classes else []
         return _Agreement.of(exact[place], found[: len(compared)], *chosen)
 
-    runs = Loaded(bench, made, asked).each(rows, agreement)
+    powers, most = total_powers(exact), (1 + ROUNDING) * from_decibels(least) * len(compared)
+
+    def is_hopeless(runs: Sequence[_Agreement]) -> bool:
+        return sum(own.error / power for run in runs for own, power in zip(run.errors, powers, strict=True)) > most
+
+    runs = Loaded(bench, made, asked).each(rows, agreement, is_hopeless if least > -EXACT else None)
+    if len(runs) < len(rows):
+        return replace(UNKNOWN, samples=len(rows))
     totals = [sum(sums, ErrorSum()) for sums in zip(*(run.errors for run in runs), strict=True)]
     snr = decibels(float(np.mean([total.relative for total in totals])))
     sure, agreeing = sum(run.sure for run in runs), sum(run.agreeing for run in runs)

@@ -101,7 +101,7 @@ def instrument(task: CalibrationTask, mode: MeasureMode, exposed: Sequence[Tenso
     # Picking multiplies neighbouring elements by zero, so infinities would turn into NaN.
     pickable = [p for p in probes if histograms and p.key not in task.infinities]
     picks = {p: pick for p in pickable if (pick := Pick.of(p.tensor)) is not None}
-    picked = _insert_picks(graph, picks) if picks else None
+    picked = _insert_picks(graph, picks, task.ops) if picks else None
     sampled = [p for p in probes if histograms and p not in picks]
     shown = tuple(dict.fromkeys((*(p.tensor for p in read), *exposed)))
     outputs = (
@@ -277,23 +277,53 @@ def _matters(kind: str, source: Op | None, ops: OpTable) -> bool:
     return True
 
 
-def _insert_picks(graph: Graph, picks: Mapping[Probe, Pick]) -> Tensor:
+def _insert_picks(graph: Graph, picks: Mapping[Probe, Pick], ops: OpTable) -> Tensor:
     """Add the ops that pick elements in place; return the tensor that holds them."""
     insertions = _Insertions(graph)
-    return insertions.join("picked", [_pick(insertions, probe.tensor, pick) for probe, pick in picks.items()])
+    rows = _PickedRows(insertions, ops)
+    return insertions.join("picked", [rows.of(probe.tensor, pick) for probe, pick in picks.items()])
 
 
-def _pick(insertions: _Insertions, tensor: Tensor, pick: Pick) -> Tensor:
-    """Return the tensor of elements picked from `tensor`, with a row for each sample."""
-    picked = tensor
-    if any(side.stride > 1 for side in pick.sides):
-        picked = insertions.add(tensor, _copy(insertions, tensor, *pick.sides))
-    if len(picked.shape) == 2 and picked.shape[0] == 1:
-        return picked
-    shape = insertions.constant(f"shape/{pick.size}", np.array([-1, pick.size], np.int32))
-    row = insertions.tensor("row", (1, pick.size))
-    options = default_options("ReshapeOptions", newShape=(-1, pick.size))
-    return insertions.add(tensor, Op("RESHAPE", [picked, shape], [row], options))
+class _PickedRows:
+    """Adds ops that pick elements of tensors, in order of execution.
+
+    What an op that works element by element makes of elements picked from its inputs is what would be picked from its
+    output: that takes one op on few elements.
+    """
+
+    def __init__(self, insertions: _Insertions, ops: OpTable) -> None:
+        self._insertions, self._ops = insertions, ops
+        self._known: dict[Tensor | None, tuple[Pick, Tensor]] = {}
+
+    def of(self, tensor: Tensor, pick: Pick) -> Tensor:
+        """Return the tensor of elements picked from `tensor`, with a row for each sample."""
+        found = self._derived(tensor, pick) or self._copied(tensor, pick)
+        self._known[tensor] = pick, found
+        return found
+
+    def _derived(self, tensor: Tensor, pick: Pick) -> Tensor | None:
+        """Return what follows from the elements picked from the inputs of the op that makes `tensor`, if it does."""
+        op = self._insertions.producer.get(tensor)
+        spec = None if op is None else self._ops.get(op.kind)
+        if op is None or spec is None or not spec.is_pointwise or not pick.copies or len(op.outputs) > 1:
+            return None
+        known = [self._known.get(t) for t in op.inputs if t is not None and t.shape == tensor.shape]
+        rows = [own[1] for own in known if own is not None and own[0] == pick]
+        if len(rows) < len(op.inputs):
+            return None
+        made = dataclasses.replace(op, inputs=[*rows], outputs=[self._insertions.tensor("row", (1, pick.size))])
+        return self._insertions.add(tensor, made)
+
+    def _copied(self, tensor: Tensor, pick: Pick) -> Tensor:
+        picked = tensor
+        if pick.copies:
+            picked = self._insertions.add(tensor, _copy(self._insertions, tensor, *pick.sides))
+        if len(picked.shape) == 2 and picked.shape[0] == 1:
+            return picked
+        shape = self._insertions.constant(f"shape/{pick.size}", np.array([-1, pick.size], np.int32))
+        row = self._insertions.tensor("row", (1, pick.size))
+        options = default_options("ReshapeOptions", newShape=(-1, pick.size))
+        return self._insertions.add(tensor, Op("RESHAPE", [picked, shape], [row], options))
 
 
 def _copy(insertions: _Insertions, tensor: Tensor, rows: Positions, columns: Positions) -> Op:

@@ -52,6 +52,11 @@ class Pick:
         """The number of elements per sample."""
         return math.prod(side.count for side in self.sides) * self.channels
 
+    @property
+    def copies(self) -> bool:
+        """Whether some positions are left out, so that the others have to be copied."""
+        return any(side.stride > 1 for side in self.sides)
+
     @classmethod
     def of(cls, tensor: Tensor) -> Pick | None:
         """Return what to pick from a tensor; None if it has to be sampled outside the graph."""

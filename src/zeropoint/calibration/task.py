@@ -117,7 +117,8 @@ class CalibrationTask:
 
     def interpreters(self, measured: Graph) -> int:
         """Return the number of interpreters that run the graph in parallel, as it is `measured`."""
-        return 1 if self.in_sequence else min(self.settings.threads, side_by_side(live_bytes(measured)))
+        most = 1 if self.in_sequence else self.settings.threads
+        return most if most == 1 else min(most, side_by_side(live_bytes(measured)))
 
     @cached_property
     def infinities(self) -> Mapping[str, Signs]:

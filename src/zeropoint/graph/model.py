@@ -37,6 +37,14 @@ class Record:
     def replace(self, **changes: Any) -> Record:
         return Record(self.type, {**self.values, **changes})
 
+    @cached_property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The graphs that it refers to. Found once, because copies of an op share its options."""
+        others = [value for value in self.values.values() if not isinstance(value, int)]  # most are numbers
+        found = [value for value in others if isinstance(value, Graph)]
+        within = [v for value in others if isinstance(value, tuple) for v in value if isinstance(v, Graph)]
+        return (*found, *within)
+
 
 @dataclass(eq=False)
 class Buffer:
@@ -134,6 +142,11 @@ class Tensor:
         return self.dtype.is_integer and stored is not None and bool(stored.scales or stored.details)
 
     @property
+    def has_data(self) -> bool:
+        """Whether `data` is not None, which takes longer to make."""
+        return self.buffer is not None and self.sparsity is None and self.dtype.storage is not None
+
+    @property
     def data(self) -> Array | None:
         """The constant in the tensor's shape: a view of the file, or an unpacked copy for int4 and int2."""
         if self.buffer is None or self.sparsity is not None:
@@ -204,13 +217,9 @@ class Op:
                 yield tensor
                 yield from attached(tensor)
 
-    def graphs(self) -> list[Graph]:
+    def graphs(self) -> tuple[Graph, ...]:
         """The graphs that the op calls."""
-        if self.options is None:
-            return []
-        others = [value for value in self.options.values.values() if not isinstance(value, int)]  # most are numbers
-        found = [value for value in others if isinstance(value, Graph)]
-        return found + [v for value in others if isinstance(value, tuple) for v in value if isinstance(v, Graph)]
+        return () if self.options is None else self.options.graphs
 
     def __repr__(self) -> str:
         return f"<{printable(self.label)} {self.name!r}>"

@@ -15,7 +15,7 @@ from ..affine import QuantParams
 from ..bench.bench import Bench
 from ..bench.errors import OpError, TracedSamples, decibels, snr_text
 from ..bench.sample_checks import SAMPLE_CAUSES, check_samples
-from ..bench.verdict import UNKNOWN, Verdict, verdict
+from ..bench.verdict import UNKNOWN, Verdict, verdict, verdict_beside
 from ..calibration import Settings, Stats
 from ..calibration.collect import Progress, in_sequence_note, never_used, unknown_states
 from ..display import Displayed, counted
@@ -331,7 +331,7 @@ def _beside_dynamic(found: Verdict, bench: Bench, request: Request) -> Verdict:
     if not request.recipe.has_integer_ops or found.is_close or not has_weights:
         return found
     dynamic = Request(preset("dynamic"), effort="quick", ops=request.ops, target=CPU)
-    return found.beside(verdict(bench, build(plan(bench.model, dynamic), request.ops)))
+    return verdict_beside(found, bench, build(plan(bench.model, dynamic), request.ops))
 
 
 def _left_without_samples(model: Model, request: Request, data: Samples | Mapping[str, Samples]) -> Iterator[str]:

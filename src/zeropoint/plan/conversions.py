@@ -53,7 +53,7 @@ def overflowing_errors(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRang
 def _converted(plan: Plan) -> Iterator[tuple[Use, QuantParams]]:
     """Yield where numbers are quantized, or converted to other integers."""
     for use, params in plan.wanted.items():
-        if use.tensor.data is None and plan.stored.get(use.tensor) != params:
+        if not use.tensor.has_data and plan.stored.get(use.tensor) != params:
             yield use, params
 
 

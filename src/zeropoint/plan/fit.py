@@ -120,7 +120,7 @@ def _scaled_ops(plan: Plan, ops: Mapping[str, OpSpec], target: Target) -> Iterat
     uses = Uses(plan.graph)
     for use, wanted in plan.wanted.items():
         tensor, stored = use.tensor, plan.stored.get(use.tensor)
-        if tensor.data is None and stored is not None and stored != wanted:
+        if stored is not None and stored != wanted and not tensor.has_data:
             operands = (Operand.of(tensor, stored),), (Operand.of(tensor, wanted),)
             conversion = TypedOp(Op("QUANTIZE", [tensor], [tensor]), *operands, ops.get("QUANTIZE"))
             # Other readers would lose precision with a larger scale; this one needs no more.

@@ -31,8 +31,9 @@ def copy_overwritten(graph: Graph, ops: Mapping[str, OpSpec]) -> None:
     op."""
     if not _has_shared_views(graph, ops):
         return
-    memory = _Memory(graph, ops)
-    for op in list(graph.ops):
+    memory, kinds = _Memory(graph, ops), {op.kind for op in graph.ops}
+    overwriting = {kind for kind in kinds if kind in ops and ops[kind].kernels.in_place}
+    for op in [op for op in graph.ops if op.kind in overwriting]:
         for use in memory.taken(op):
             if memory.is_read_by_others(use):
                 _copy(graph, use, ops)
@@ -56,6 +57,7 @@ class _Memory:
     def __init__(self, graph: Graph, ops: Mapping[str, OpSpec]) -> None:
         self._uses, self._ops = Uses(graph), ops
         self._kept = {t for t in graph.tensors if t.is_variable or t.is_constant}.union(graph.inputs)
+        self._views = {kind for kind, spec in ops.items() if Trait.VIEW in spec.traits}
         self._first: dict[Tensor, Tensor] = {}
         self._sharing: dict[Tensor, list[Tensor]] = {}
 
@@ -68,8 +70,9 @@ class _Memory:
             source = op.inputs[slot] if slot < len(op.inputs) else None
             if source is None or source in self._kept or not source.shape:  # scalars are too small
                 continue
-            if Trait.VIEW in spec.traits or self._can_be_overwritten(source, op.outputs[0]):
-                if Trait.VIEW in spec.traits or self._readers(self._first.get(source, source)) == 1:
+            is_view = op.kind in self._views
+            if is_view or self._can_be_overwritten(source, op.outputs[0]):
+                if is_view or self._readers(self._first.get(source, source)) == 1:
                     yield Use(op, slot)
                 if not _is_open(source) and not _is_open(op.outputs[0]):
                     return
@@ -91,7 +94,7 @@ class _Memory:
 
     def is_read_by_others(self, use: Use) -> bool:
         """Whether `use` changes values that others read, and not certainly before it."""
-        if Trait.VIEW in self._ops[use.op.kind].traits:
+        if use.op.kind in self._views:
             return False
         sharing = self._sharing.get(self._first.get(use.tensor, use.tensor), [])
         others = {reader.op for t in sharing for reader in self._uses.readers(t)}

@@ -88,7 +88,7 @@ class _Masks:
     def limit(self) -> None:
         """Clamp values that lie further below the rest than their readers distinguish."""
         made = [t for op in self.graph.ops for t in op.outputs]
-        given = [t for t in self.graph.tensors if t.dtype is DType.FLOAT32 and t.data is not None]
+        given = [t for t in self.graph.tensors if t.dtype is DType.FLOAT32 and t.has_data]
         for tensor in (*reversed(made), *self.graph.inputs, *given):
             self._ask_readers(tensor)
         for tensor in (*given, *self.graph.inputs, *made):
@@ -102,7 +102,7 @@ class _Masks:
     def limit_ends(self) -> None:
         """Clamp constants that only keep results from going far above, or below, where they ever are: the 1e12 of
         MINIMUM(1 / x, 1e12)."""
-        for tensor in (t for t in self.graph.tensors if t.dtype is DType.FLOAT32 and t.data is not None):
+        for tensor in (t for t in self.graph.tensors if t.dtype is DType.FLOAT32 and t.has_data):
             readers = [] if self.uses.is_output(tensor) else [use.op for use in self.uses.readers(tensor)]
             traits = [self.ops[op.kind].traits if op.kind in self.ops else Trait.NONE for op in readers]
             if not readers or not all(op.outputs and self.ranges.knows(op.outputs[0]) for op in readers):

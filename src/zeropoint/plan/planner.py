@@ -193,11 +193,11 @@ def _weight_grids(
         spec, levels = ops[op.kind], scheme.levels
         assert levels is not None
         for slot, tensor in enumerate(op.inputs):
-            role = spec.input_role(slot)
-            if tensor is None or tensor.data is None:
+            if tensor is None or not tensor.has_data:
                 continue
+            role = spec.input_role(slot)
             if isinstance(role, Weight):
-                axis = scale_axis(op, role, tensor.data.ndim, scheme)
+                axis = scale_axis(op, role, len(tensor.shape), scheme)
                 grids[Use(op, slot)] = ranges.weights(tensor, axis, levels) or prepared.grid(tensor, axis, levels)
             elif isinstance(role, Coefficients):
                 grids[Use(op, slot)] = prepared.grid(tensor, None, DType.INT16.levels)

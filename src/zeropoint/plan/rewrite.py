@@ -135,7 +135,7 @@ def rewrite(plan: Plan, ops: Mapping[str, OpSpec], encoder: Encoder | None = Non
     for tensor in list(graph.tensors):
         if tensor.dtype is not DType.FLOAT32 or tensor not in changing:
             continue
-        if tensor.data is not None:
+        if tensor.has_data:
             _rewrite_constant(tensor, plan, uses, encoder)
         else:
             _rewrite_activation(tensor, plan, uses, ops)
@@ -157,7 +157,8 @@ def _rewrite_constant(tensor: Tensor, plan: Plan, uses: Uses, encoder: Encoder) 
         variants.setdefault((plan.form(use), plan.constants.keys.get(use)), []).append(use)
     unchanged = variants.pop((None, None), [])
     stays = uses.is_output(tensor) or bool(unchanged)
-    original = replace(tensor)
+    is_copied = stays or len(variants) > 1 or tensor in plan.outputs
+    original = replace(tensor) if is_copied else tensor
     for (form, key), readers in variants.items():
         target = edit.duplicate_constant(graph, original, readers, _label(form)) if stays else tensor
         stays = True  # the first form replaces the constant itself, others get copies

@@ -55,7 +55,7 @@ class TensorRanges:
         return replace(self, bounded={**self.bounded, tensor: bounds}, masked=self.masked | {tensor})
 
     def knows(self, tensor: Tensor) -> bool:
-        return tensor.data is not None or self.entry(tensor) is not None or self.measured(tensor) is not None
+        return tensor.has_data or self.entry(tensor) is not None or self.measured(tensor) is not None
 
     def is_unbounded(self, tensor: Tensor) -> bool:
         """Whether values matter that no integer can represent."""
@@ -81,7 +81,7 @@ class TensorRanges:
 
     def params(self, tensor: Tensor) -> QuantParams | None:
         """Return parameters that were given explicitly, or trained."""
-        if tensor.data is not None:
+        if tensor.has_data:
             grid = self.trained.constants.get(tensor)
             return grid if grid is not None and len(grid.scales) == 1 else None
         entry = self.entry(tensor)
@@ -105,7 +105,7 @@ class TensorRanges:
         key = self.keys.get(tensor, "")
         if key in self.given.entries:
             return self.given.entries[key]
-        if tensor.data is not None or self.measured(tensor) is not None:
+        if tensor.has_data or self.measured(tensor) is not None:
             return None
         return self.trained.implied.entries.get(key, self.given.default)
 

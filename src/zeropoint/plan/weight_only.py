@@ -252,7 +252,7 @@ def _is_taken(params: QuantParams, axis: int | None, block: int | None) -> bool:
 
 def _float_constants(op: Op) -> Iterator[Use]:
     for slot, tensor in enumerate(op.inputs):
-        if tensor is not None and tensor.dtype is DType.FLOAT32 and tensor.data is not None and tensor.size:
+        if tensor is not None and tensor.dtype is DType.FLOAT32 and tensor.has_data and tensor.size:
             yield Use(op, slot)
 
 

@@ -11,6 +11,7 @@ from ..dtypes import DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..streams import without_lines
 from ..tflite import load, to_bytes
+from ..tflite.read import custom_codes
 
 Kernels = Literal["delegate", "optimized", "reference"]
 RESOLVERS = {"delegate": "AUTO", "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "reference": "BUILTIN_REF"}
@@ -34,7 +35,7 @@ def open_interpreter(content: bytes, kernels: Kernels, threads: int) -> Any:
         resolver = OpResolverType[RESOLVERS[kernels]]
         return interpreter_class()(model_content=part, num_threads=threads, experimental_op_resolver_type=resolver)
 
-    if b"Flex" in content:
+    if any(code.startswith("Flex") for code in custom_codes(content)):  # looking through all bytes takes longer
         from ..sources.flex import PiecewiseInterpreter, has_flex_ops
 
         model = load(content)

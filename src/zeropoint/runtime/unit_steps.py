@@ -80,7 +80,7 @@ class _Chain:
 
 def with_unit_steps(graph: Graph) -> Graph:
     """Return a copy without strides in slices of floats whose shapes follow from the file; others stay as they are."""
-    if not any(op.kind == STRIDED for op in graph.ops):
+    if not any(op.kind == STRIDED and _has_steps(op) for op in graph.ops):
         return graph
     made, known = replace(graph, tensors=list(graph.tensors), ops=list(graph.ops)), _of_known_shape(graph)
     for place, op in reversed(list(enumerate(graph.ops))):
@@ -88,6 +88,12 @@ def with_unit_steps(graph: Graph) -> Graph:
             made.ops[place] = twin = replace(op)
             slice_without_steps(made, twin)
     return made
+
+
+def _has_steps(op: Op) -> bool:
+    """Whether a slice may take other than consecutive elements."""
+    steps = None if len(op.inputs) < 4 or op.inputs[3] is None else op.inputs[3].data
+    return steps is None or bool((steps != 1).any())
 
 
 def _of_known_shape(graph: Graph) -> set[Tensor | None]:

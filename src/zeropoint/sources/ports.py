@@ -84,7 +84,9 @@ def entry_graphs(model: Model) -> list[Graph]:
 
 
 def _ports(graph: Graph, named: dict[str, Tensor]) -> tuple[Port, ...]:
-    unique = unique_names(graph)
     aliases = {tensor: name for name, tensor in named.items()}
+    names = [t.name for t in graph.tensors]
+    is_plain = all(t.name and names.count(t.name) == 1 for t in graph.inputs)  # naming all tensors takes longer
+    unique = {t: t.name for t in graph.inputs} if is_plain else unique_names(graph)
     choices = ((t, (aliases.get(t), unique[t], t.name)) for t in graph.inputs)
     return tuple(Port(t, tuple(dict.fromkeys(n for n in names if n))) for t, names in choices)

@@ -8,10 +8,10 @@ vectors and tables are written once.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from operator import itemgetter
 
 from ..dtypes import Array
 
@@ -23,11 +23,11 @@ OFFSET = "o"
 """The format of a field that refers to something; its value is a position."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _TableLayout:
     """Positions of a table's fields relative to its beginning, and the vtable that encodes them."""
 
-    order: tuple[int, ...]
+    taken: Callable[[Sequence[int | None]], Sequence[int]]  # the values of the fields that it has, in its order
     pack: struct.Struct
     pointers: tuple[tuple[int, int], ...]  # position in the packed values, position in the table
     vtable: bytes
@@ -44,9 +44,10 @@ class TableKind:
     def layout(self, values: Sequence[int | None]) -> _TableLayout:
         """Return the layout of a table with these values; fields without one are omitted."""
         given = tuple([value is not None for value in values])
-        if given not in self._layouts:
-            self._layouts[given] = self._lay_out([k for k, is_given in enumerate(given) if is_given])
-        return self._layouts[given]
+        found = self._layouts.get(given)
+        if found is None:
+            found = self._layouts[given] = self._lay_out([k for k, is_given in enumerate(given) if is_given])
+        return found
 
     def _lay_out(self, given: list[int]) -> _TableLayout:
         """Lay out larger fields first, so that no field needs padding."""
@@ -62,7 +63,8 @@ class TableKind:
         slots = [places.get(slot, 0) for slot in range(max(places, default=-1) + 1)]
         vtable = struct.pack(f"<{2 + len(slots)}H", 4 + 2 * len(slots), position, *slots)
         pack = struct.Struct(f"<i{''.join(formats[k] for k in order)}{-position % 4}x")
-        return _TableLayout(order, pack, tuple(pointers), vtable)
+        taken = itemgetter(*order) if len(order) > 1 else lambda values: [values[k] for k in order]
+        return _TableLayout(taken, pack, tuple(pointers), vtable)
 
 
 @cache
@@ -70,7 +72,20 @@ def _vector(kind: str, count: int) -> struct.Struct:
     return struct.Struct(f"<I{count}{kind}")
 
 
+_INTEGERS = tuple(_vector("i", count) for count in range(9))
+"""Most vectors are shapes, and the inputs or outputs of an op."""
+
 _SIZES = {"f": 4, "q": 8}
+
+KEPT_TEXTS = 1 << 14
+"""Number of names of which the bytes are kept: candidate versions of a model repeat most of them."""
+
+
+@lru_cache(KEPT_TEXTS)
+def _text(text: str) -> bytes:
+    """Return a string as a file holds it: its length, its bytes, and a zero."""
+    content = text.encode("utf-8", "surrogateescape")
+    return struct.pack("<I", len(content)) + content + b"\0"
 
 
 class Builder:
@@ -79,7 +94,8 @@ class Builder:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
-        self._known: dict[tuple[int, bytes], int] = {}
+        self._known: dict[int, dict[bytes, int]] = {2: {}, 4: {}, 8: {}, ALIGNMENT: {}}  # by alignment
+        self._vtables: dict[_TableLayout, int] = {}
 
     def _put(self, content: bytes, alignment: int, skipped: int = 0) -> int:
         """Write `content` so that the byte `skipped` bytes after its beginning is aligned."""
@@ -89,9 +105,10 @@ class Builder:
         return self._size
 
     def _put_once(self, content: bytes, alignment: int, skipped: int = 0) -> int:
-        place = self._known.get((alignment, content))
+        known = self._known[alignment]
+        place = known.get(content)
         if place is None:
-            place = self._known[alignment, content] = self._put(content, alignment, skipped)
+            place = known[content] = self._put(content, alignment, skipped)
         return place
 
     def numbers(self, values: Array) -> int:
@@ -107,10 +124,14 @@ class Builder:
         """Write a vector of 32-bit integers. Most are so short that creating an array would take longer than writing
         it.
         """
-        return self._put_once(_vector("i", len(values)).pack(len(values), *values), 4, skipped=4)
+        count = len(values)
+        pack = _INTEGERS[count] if count < len(_INTEGERS) else _vector("i", count)
+        content = pack.pack(count, *values)
+        return self._known[4].get(content) or self._put_once(content, 4, skipped=4)
 
-    def text(self, content: bytes) -> int:
-        return self._put_once(struct.pack("<I", len(content)) + content + b"\0", 4)
+    def text(self, text: str) -> int:
+        content = _text(text)
+        return self._known[4].get(content) or self._put_once(content, 4)
 
     def tables(self, places: Sequence[int]) -> int:
         """Write a vector of tables."""
@@ -123,13 +144,19 @@ class Builder:
     def table(self, kind: TableKind, *given: int | None) -> int:
         """Write a table with these values of the kind's fields, in their order; None for an omitted field."""
         layout = kind.layout(given)
-        vtable = self._put_once(layout.vtable, 2)
+        vtable = self._vtables.get(layout)
+        if vtable is None:
+            vtable = self._vtables[layout] = self._put_once(layout.vtable, 2)
         place = self._size + layout.pack.size
-        place += -place % 4
-        values: list[Any] = [vtable - place, *[given[k] for k in layout.order]]
+        padding = -place % 4
+        place += padding
+        values = [vtable - place, *layout.taken(given)]
         for at, position in layout.pointers:
             values[at] = place - position - values[at]
-        return self._put(layout.pack.pack(*values), 4)
+        content = layout.pack.pack(*values)
+        self._parts.append(content + bytes(padding) if padding else content)
+        self._size = place
+        return place
 
     def generated(self, content: bytes) -> int:
         """Write a table that the schema's generated code has packed, as a flatbuffer of its own."""

@@ -39,6 +39,12 @@ def load(source: PathLike | bytes) -> Model:
         raise InvalidModel(f"{path} is not a valid .tflite model: {error}") from None
 
 
+def custom_codes(content: bytes) -> list[str]:
+    """Return the names of the custom ops that a model's content refers to, without reading anything else."""
+    codes = (_op_code(table) for table in File(content).root().tables(1) or ())
+    return [code for _, _, code in codes if code is not None]
+
+
 def _content(path: Path) -> memoryview:
     with reading(path, "a .tflite model", InvalidModel):
         if path.is_dir():

@@ -285,4 +285,4 @@ class _Writer:
         return None if values is None else self.builder.numbers(np.array(values, dtype))
 
     def _text(self, text: str | None) -> int | None:
-        return None if text is None else self.builder.text(text.encode("utf-8", "surrogateescape"))
+        return None if text is None else self.builder.text(text)
