@@ -79,7 +79,8 @@ CASES = (
     Case(
         "resnet8, 4-bit weights, no labels",
         RESNET8,
-        replace(IMAGES, steps=500, shift=2),
+        replace(IMAGES, steps=2500, shift=2, mix=0.5, checks=10),
+        Goal(inner=("ADD",)),
         weight_bits=4,
         goal_score=0.868,
     ),

@@ -1,15 +1,18 @@
 """A block of a plan as a Keras model that learns roundings, scales and biases.
 
-Rounding is learned as in AdaRound: during training, a weight lies anywhere between two neighbouring integers. It starts
-near the float weight, on the side that compensated rounding chose. The step between the two integers becomes steeper
-over time (`soft_round`), so that weights settle on one of them: clear cases first, and the others offset their errors.
-Those whose optimum is between two integers probably do not: they follow the step, however steep, and are rounded only
-in the end, which often costs more than was learned (docs/accuracy.md has figures). Hard rounding with straight-through
-gradients does not learn in so few steps, because weights near the middle flip back and forth.
+Rounding is learned as in AdaRound: during training, a weight lies between two neighbouring integers, at the share h of
+the way from the lower to the upper one. It starts at the float weight, or on the side that compensated rounding chose.
+A regularizer, 1 - |2h - 1|**beta, draws it to one of the two integers, and with a falling beta from further and further
+away: clear cases settle first, and the others make up for their errors.
+
+Biases follow the weights, so that the means of a layer's outputs stay where they are: on the way from one integer to
+another, a weight would otherwise shift its channel in all samples.
 
 Weight scales, biases and activation ranges are learned at the same time, as in quantization-aware training. In each
 step, a random half of the activations is not rounded (QDrop), so that the result does not depend on single roundings.
-The state that is best on separate samples is kept.
+The inputs of a block are always those that the quantized blocks before it produce: with a mixture of these and of the
+float model's, roundings would unlearn to make up for the errors of earlier blocks. The state that is best on separate
+samples is kept.
 """
 
 from __future__ import annotations
@@ -27,39 +30,43 @@ from ..affine import QuantParams
 from ..dtypes import Array
 from ..errors import UnsupportedOp
 from ..graph.model import Op
-from ..graph.query import Use
-from ..ops import Bias
+from ..graph.query import Use, tensor_keys
+from ..ops import Bias, Weight
 from ..plan.plan import Plan, Planned
 from ..plan.request import Request
+from ..plan.weights import bias_use
 from .backend import array_of, new_variable
-from .fake_quant import QuantSettings, Rounding, soft_round
+from .fake_quant import QuantSettings, Rounding
 from .fake_quant_graph import Blueprint, FakeQuantGraph
 from .forward_pass import ForwardPass, Value
 from .losses import relative_error
-from .reconstruction import BlockData
+from .mean_shift import InputMeans
+from .reconstruction import BlockData, learned_uses
 from .weight_quantizers import WeightQuantizer
 from .weights import TrainableConstant
 
 DROPPED = 0.5
 """The share of activations that a training step does not round."""
 
-RATE = 1e-3
-"""The learning rate: of roundings in quantization steps; of scales, ranges and biases relative to their size. A higher
-rate undoes the compensation that roundings start from before it finds anything better."""
+RATE, ROUNDING_RATE = 1e-3, 3e-2
+"""The learning rates: of scales, ranges and biases relative to their size; of the logits of roundings."""
 
 LEAST_LEAD = 0.05
 """The minimum distance of a weight from the middle at the start, in quantization steps. It keeps the roundings of the
 plan, which compensate each other."""
 
-FIRST_SLOPE, LAST_SLOPE = 0.3, 0.02
-"""The width of the transition between two integers at the start and at the end, in quantization steps. A width of 1
-would mean float weights, which lose the compensation when there are few bits."""
+STRETCH = 0.1
+"""The share h = sigmoid(logit) is stretched by this much beyond 0 and 1 and then clipped, so that it reaches both."""
 
-SETTLED = 0.8
-"""The share of the training steps after which the step between two integers does not become steeper."""
+FREE, FIRST_POWER, LAST_POWER = 0.2, 20.0, 2.0
+"""The share of the training steps without regularizer, and its exponent beta after that and in the end."""
 
-CHECKS = 4
-"""How often the error is checked after the weights have settled."""
+PENALTY = 4.0
+"""The weight of the regularizer of each rounding, relative to the error before training: where it is not flat, it
+outweighs what a single weight may change."""
+
+LAST_STEPS, CHECKS = 0.1, 4
+"""The share of the training steps in which the error is checked, and how often."""
 
 
 @dataclass(frozen=True)
@@ -72,29 +79,57 @@ class LearnedBlock:
 
 
 class LearnedRounding:
-    """The choice between the two neighbouring integers of each weight."""
+    """The choice between the two neighbouring integers of each weight; and how far it moves the means of the outputs.
+
+    `inputs` are the means of what each weight is multiplied by, if known, and `axis` is that of the output channels.
+    """
+
+    inputs: Array | None = None
+    axis = 0
 
     def __init__(self, constant: TrainableConstant, quantizer: WeightQuantizer, held: Array, add_weight: Any) -> None:
-        self.constant, self.quantizer = constant, quantizer
+        self.constant, self.quantizer, self.held = constant, quantizer, held
         scale, most = quantizer.first, quantizer.levels.steps // 2
         exact, now = (np.clip(w / scale, -most, most) for w in (np.asarray(constant.tensor.data), held))
         now = np.round(now)
         self.lower = np.clip(np.where(exact < now, now - 1, now), -most, most - 1).astype(np.float32)
-        up, share = now > self.lower, np.clip(exact - self.lower, 0, 1)
+        up, share = now > self.lower, np.clip(exact - self.lower, 0.01, 0.99)
         share = np.where(up, np.maximum(share, 0.5 + LEAST_LEAD), np.minimum(share, 0.5 - LEAST_LEAD))
-        self.variable = new_variable(add_weight, "up", share.astype(np.float32), trainable=True)
+        inner = (share + STRETCH) / (1 + 2 * STRETCH)
+        logits = np.log(inner / (1 - inner)) * (RATE / ROUNDING_RATE)  # which makes one optimizer learn at two rates
+        self.variable = new_variable(add_weight, "logit", logits.astype(np.float32), trainable=True)
 
-    def whole(self, slope: Any = None) -> Any:
-        """Return the integers; with a slope, the values between them that are used during training."""
-        up = ops.clip(ops.convert_to_tensor(self.variable), 0.0, 1.0)
-        between = ops.cast(up >= 0.5, "float32") if slope is None else soft_round(up, slope)
-        return ops.convert_to_tensor(self.lower) + between
+    @property
+    def share(self) -> Any:
+        """How far each weight is from the lower to the upper integer."""
+        inner = ops.sigmoid(ops.convert_to_tensor(self.variable) * (ROUNDING_RATE / RATE))
+        return ops.clip(inner * (1 + 2 * STRETCH) - STRETCH, 0.0, 1.0)
+
+    @property
+    def whole(self) -> Any:
+        """The integers that the weights are rounded to."""
+        return ops.convert_to_tensor(self.lower) + ops.cast(self.share >= 0.5, "float32")
+
+    @property
+    def between(self) -> Any:
+        """The values between integers that are used during training."""
+        return ops.convert_to_tensor(self.lower) + self.share
+
+    def penalty(self, power: Any) -> Any:
+        """Return the regularizer, summed over the weights."""
+        return ops.sum(1.0 - ops.abs(2.0 * self.share - 1.0) ** power)
+
+    def shift(self, weights: Any) -> Any:
+        """Return how far these weights, rather than those of the plan, move the means of the outputs."""
+        others = tuple(k for k in range(self.held.ndim) if k != self.axis)
+        change = weights - ops.convert_to_tensor(self.held)
+        return ops.sum(change * ops.convert_to_tensor(self.inputs), axis=others)
 
     def learned(self) -> tuple[Array, QuantParams]:
         """Return the weights, and the parameters that represent them exactly."""
         params = self.quantizer.params(self.constant.value)
         scales, _ = params.along(self.lower.ndim)
-        return (array_of(self.whole()) * scales).astype(np.float32), params
+        return (array_of(self.whole) * scales).astype(np.float32), params
 
 
 @dataclass
@@ -102,15 +137,23 @@ class BlockPass(ForwardPass):
     """A forward pass with learned roundings; during training, a random part of the activations is not rounded."""
 
     roundings: Mapping[Use, LearnedRounding] = field(default_factory=dict)
+    by_bias: Mapping[Use, LearnedRounding] = field(default_factory=dict)
     seeds: Any = None
-    slope: Any = None
 
     def _weights(self, use: Use) -> Value:
+        if use not in self.roundings:
+            return super()._weights(use)
         if use not in self.weights:
             rounding = self.roundings[use]
-            scale = rounding.quantizer.scale(None)
-            self.weights[use] = Value(whole=rounding.whole(self.slope), scale=scale)
+            whole = rounding.between if self.training else rounding.whole
+            self.weights[use] = Value(whole=whole, scale=rounding.quantizer.scale(None))
         return self.weights[use]
+
+    def keep_means(self, use: Use, bias: Any) -> Any:
+        rounding = self.by_bias.get(use)
+        if rounding is None:
+            return bias
+        return bias - ops.reshape(rounding.shift(self._weights(rounding.constant.uses[0]).real), bias.shape)
 
     def _on_grid(
         self,
@@ -145,7 +188,7 @@ class BlockModel(keras.Model):  # type: ignore[misc]  # Keras has no types
             raise UnsupportedOp("blocks with loops are not reconstructed")
         self.learning = _Roundings(self.graph, self.add_weight)
         self.seeds = keras.random.SeedGenerator(seed)
-        self.slope = new_variable(self.add_weight, "slope", np.ones((), np.float32))
+        self.power = new_variable(self.add_weight, "power", np.zeros((), np.float32))
         self.before = 1.0
         self.built = True
 
@@ -153,15 +196,16 @@ class BlockModel(keras.Model):  # type: ignore[misc]  # Keras has no types
         """All variables exist already."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        slope = ops.convert_to_tensor(self.slope) if training else None
-        learning = {"roundings": self.learning.by_use, "seeds": self.seeds, "slope": slope}
+        learning = {"roundings": self.learning.by_use, "by_bias": self.learning.by_bias, "seeds": self.seeds}
         return BlockPass(self.graph, 0, bool(training), **learning).outputs(list(inputs))
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
         del x, sample_weight, training
-        return self.error(y, y_pred) / self.before
+        power = ops.convert_to_tensor(self.power)
+        penalty = sum(rounding.penalty(ops.maximum(power, LAST_POWER)) for rounding in self.learning.by_use.values())
+        return self.error(y, y_pred) / self.before + PENALTY * ops.where(power > 0, penalty, 0.0)
 
     def error(self, wanted: Sequence[Any], found: Sequence[Any]) -> Any:
         """Return the relative error, averaged over the outputs."""
@@ -169,30 +213,50 @@ class BlockModel(keras.Model):  # type: ignore[misc]  # Keras has no types
 
 
 class _Roundings:
-    """The roundings of a block by use. Of the other constants, only the biases of its layers are trained."""
+    """The roundings of a block by use, and by the use of the bias that follows them. If some weights have fewer than 8
+    bits, only theirs are learned. Of the other constants, only the biases of its layers are trained."""
 
     def __init__(self, graph: FakeQuantGraph, add_weight: Any) -> None:
         plan, specs = graph.blueprint.plan, graph.blueprint.specs
+        means = InputMeans(graph.blueprint.means, tensor_keys(graph.blueprint.planned.model), specs)
+        learned = learned_uses(plan, graph.quantizers)
         self.by_use: dict[Use, LearnedRounding] = {}
+        self.by_bias: dict[Use, LearnedRounding] = {}
         self.biases: list[TrainableConstant] = []
         for constant in graph.constants:
             use = constant.uses[0]
-            if use in graph.quantizers and len(constant.uses) == 1:
+            if use in learned and len(constant.uses) == 1:
                 held = np.asarray(plan.constants.at(use))
                 self.by_use[use] = LearnedRounding(constant, graph.quantizers[use], held, add_weight)
+            elif use in graph.quantizers:
+                graph.quantizers[use].exponents.trainable = False
             is_bias = isinstance(specs[use.op.kind].input_role(use.slot), Bias) and use in plan.wanted
             if is_bias and constant.variable.trainable:
                 self.biases.append(constant)
             else:
                 constant.variable.trainable = False
+        for use, rounding in self.by_use.items():
+            self._follow(use, rounding, means)
+
+    def _follow(self, use: Use, rounding: LearnedRounding, means: InputMeans) -> None:
+        """Let the bias of a layer follow its weights, if the means of their inputs are known."""
+        spec = means.specs[use.op.kind]
+        bias, role = bias_use(use.op, spec), spec.input_role(use.slot)
+        axis = role.axis_of(use.op, use.data.ndim) if isinstance(role, Weight) else None
+        inputs = means.at(use)
+        if bias in {constant.uses[0] for constant in self.biases} and axis is not None and inputs is not None:
+            assert bias is not None
+            rounding.inputs, rounding.axis, self.by_bias[bias] = inputs, axis, rounding
 
 
 class BlockTraining:
     """Trains the graph of `plan`, which is a part of the graph of `planned`."""
 
-    def __init__(self, planned: Planned, plan: Plan, request: Request, seed: int) -> None:
+    def __init__(
+        self, planned: Planned, plan: Plan, request: Request, seed: int, means: Mapping[str, Array] | None = None
+    ) -> None:
         settings = QuantSettings(weight_scales="learned")
-        blueprint = Blueprint(planned, plan, request, tuple(plan.graph.outputs), settings)
+        blueprint = Blueprint(planned, plan, request, tuple(plan.graph.outputs), settings, means=means or {})
         self.model, self.rng = BlockModel(blueprint, seed), np.random.default_rng(seed)
 
     def run(self, data: BlockData, checked: BlockData, steps: int, batch: int) -> LearnedBlock | None:
@@ -206,12 +270,11 @@ class BlockTraining:
         rate = keras.optimizers.schedules.CosineDecay(RATE, steps, alpha=0.05)
         jit = False if keras.backend.backend() == "tensorflow" else "auto"
         model.compile(optimizer=keras.optimizers.Adam(rate), jit_compile=jit)
-        settled = round(SETTLED * steps)
+        settled = round((1 - LAST_STEPS) * steps)
         every = max(1, (steps - settled) // CHECKS)
         for step, chosen in enumerate(self._batches(count, size, steps), 1):
-            model.slope.assign(_slope(step / settled))
-            inputs = [self._mixed(*columns) for columns in zip(*_columns(data, chosen), strict=True)]
-            model.train_on_batch(inputs, _stacked(data.wanted, chosen))
+            model.power.assign(_power(step / steps))
+            model.train_on_batch(_stacked(data.inputs, chosen), _stacked(data.wanted, chosen))
             is_due = step >= settled and (steps - step) % every == 0
             if is_due and (error := self._error(checked, size)) < least:
                 least, best = error, [array_of(variable) for variable in model.trainable_variables]
@@ -229,18 +292,12 @@ class BlockTraining:
             yield order[:size]
             order = order[size:]
 
-    def _mixed(self, quantized: Array, exact: Array) -> Array:
-        """Return a random mix of the values in the quantized and in the float model."""
-        if quantized.dtype.kind != "f":
-            return quantized
-        return np.where(self.rng.random(quantized.shape, np.float32) < DROPPED, exact, quantized)
-
     def _error(self, data: BlockData, size: int) -> float:
         """Return the error of the block as it would be deployed."""
         total, every = 0.0, range(len(data.wanted))
         for start in range(0, len(every), size):
             part = every[start : start + size]
-            found = self.model(_stacked(data.quantized, part), training=False)
+            found = self.model(_stacked(data.inputs, part), training=False)
             wanted = [ops.convert_to_tensor(w) for w in _stacked(data.wanted, part)]
             total += float(array_of(self.model.error(wanted, found))) * len(part)
         return total / len(every)
@@ -251,16 +308,17 @@ class BlockTraining:
             values[use], grids[use] = rounding.learned()
         for constant in learning.biases:
             values.update(dict.fromkeys(constant.uses, constant.value))
+        for bias, rounding in learning.by_bias.items():
+            shift = array_of(rounding.shift(ops.convert_to_tensor(values[rounding.constant.uses[0]])))
+            values[bias] = values[bias] - shift.reshape(values[bias].shape)
         return LearnedBlock(values, grids, self.model.graph.ranges.deployed(0))
 
 
-def _slope(done: float) -> float:
-    """Return the width of the transition between integers; `done` is the share of the steps until all have settled."""
-    return LAST_SLOPE + (FIRST_SLOPE - LAST_SLOPE) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
-
-
-def _columns(data: BlockData, chosen: Sequence[int]) -> tuple[list[Array], list[Array]]:
-    return _stacked(data.quantized, chosen), _stacked(data.exact, chosen)
+def _power(done: float) -> float:
+    """Return the exponent of the regularizer, given the share of the steps that are done; 0 for no regularizer."""
+    if done < FREE:
+        return 0.0
+    return FIRST_POWER + (LAST_POWER - FIRST_POWER) * (done - FREE) / (1 - FREE)
 
 
 def _stacked(samples: Sequence[Sequence[Array]], chosen: Sequence[int]) -> list[Array]:

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ..affine import QuantParams
 from ..bench.errors import real
 from ..calibration.collect import Progress
 from ..dtypes import Array, DType
 from ..errors import ZeropointError
 from ..graph.model import Graph, Model, Op, Tensor
-from ..graph.query import Uses
+from ..graph.query import Use, Uses
 from ..improve.refined_layers import CarriedOut
 from ..improve.refiner import Refiner
 from ..ops import OpSpec
@@ -42,16 +43,21 @@ STEP_BYTES, COPIES, SMALLEST_BATCH = 1 << 28, 12, 4
 """Memory limit for one training step, about how many copies of each activation it holds until the gradients are
 computed, and the batch size below which the limit does not count."""
 
-MOST_MACS = 4e12
-"""Multiply-accumulates for learning all blocks, including backward passes, and the same again for the whole graph."""
+MOST_MACS = 8e12
+"""Multiply-accumulates for learning all blocks, including backward passes, and the same again for all of them at
+once."""
 
-STEPS, BATCHES = (250, 500), (32, 16, 8)
+STEPS, BATCHES = (500, 1500), (32, 16, 8)
 """The minimum and maximum number of training steps for each block, and possible batch sizes: the largest that the work
 allows."""
 
-MIXTURES = 4
-"""Number of mixtures of two samples to add for each sample. The float model tells the wanted outputs, so there is more
-to learn from than the few samples (mixup, without labels)."""
+MORE_TELLING = 8
+"""A tensor inside a block that has this many times as many values as its outputs is compared as well."""
+
+MIXTURES, MIXING_MACS = 16, 1e12
+"""The maximum number of mixtures of two samples to add for each sample, and the multiply-accumulates for running them
+before each block is learned. The float model tells the wanted outputs, so there is more to learn from than the few
+samples (mixup, without labels)."""
 
 
 def require_learning() -> None:
@@ -70,10 +76,9 @@ class Block:
 
 @dataclass(frozen=True)
 class BlockData:
-    """For each sample, the inputs of a block in the quantized and in the float model, and the wanted outputs."""
+    """For each sample, the inputs of a block in the quantized model, and the outputs that it has in the float model."""
 
-    quantized: list[list[Array]]
-    exact: list[list[Array]]
+    inputs: list[list[Array]]
     wanted: list[list[Array]]
 
 
@@ -107,9 +112,24 @@ def blocks_of(graph: Graph, ops: Mapping[str, OpSpec]) -> list[Block]:
     return found
 
 
-def whole_of(graph: Graph, ops: Mapping[str, OpSpec]) -> Block:
-    """Return the whole graph as one block."""
-    return _block(graph, 0, len(graph.ops), ops)
+def joined(graph: Graph, blocks: Sequence[Block], ops: Mapping[str, OpSpec]) -> Block:
+    """Return everything from the first of these blocks to the end of the graph as one block, judged by the outputs of
+    each.
+
+    The outputs of a network are few numbers for each sample, which roundings would be fitted to rather than learned
+    from; together with the outputs of inner blocks there are enough.
+    """
+    start = graph.ops.index(blocks[0].ops[0])
+    whole = _block(graph, start, len(graph.ops), ops)
+    inner = dict.fromkeys(t for block in blocks for t in block.outputs)
+    return replace(whole, outputs=tuple(inner | dict.fromkeys(whole.outputs)))
+
+
+def learned_uses(plan: Plan, uses: Iterable[Use]) -> set[Use]:
+    """Return the uses of weights whose roundings are learned: those of fewer than 8 bits, or all if there are none."""
+    own = {use for use in uses if isinstance(plan.constants.grids.get(use), QuantParams)}
+    few = {use for use in own if plan.constants.grids[use].levels.bits < 8}
+    return few or own
 
 
 def _leading_on(graph: Graph) -> list[int]:
@@ -131,7 +151,23 @@ def _block(graph: Graph, start: int, stop: int, ops: Mapping[str, OpSpec]) -> Bl
     later = {t for op in graph.ops[stop:] for t in op.inputs}
     ends = dict.fromkeys(t for op in own for t in op.outputs if t in later)
     ends |= dict.fromkeys(t for output in graph.outputs if (t := _before_probabilities(output, uses, ops)) in made)
-    return Block(tuple(own), (*inputs,), tuple(t for t in ends if t.dtype is DType.FLOAT32))
+    inner = dict.fromkeys(_telling(graph, start, stop, sum(t.size for t in ends)))
+    return Block(tuple(own), (*inputs,), tuple(t for t in inner | ends if t.dtype is DType.FLOAT32))
+
+
+def _telling(graph: Graph, start: int, stop: int, size: int) -> Iterator[Tensor]:
+    """Yield the largest tensor through which everything in these ops passes, and the last of these, if it has many
+    times as many values as the outputs, of which there are `size`.
+
+    A classifier that ends in an average over all pixels has few outputs, and as many roundings as ever: they would be
+    fitted to the outputs of the samples, and be of no use for others. What is averaged tells more.
+    """
+    leading = _leading_on(graph)
+    later = {t for op in graph.ops[start:] for t in op.inputs}
+    passed = [t for k in range(start, stop) if leading[k + 1] == 1 for t in graph.ops[k].outputs if t in later]
+    largest = max(reversed(passed), key=lambda t: t.size, default=None)
+    if largest is not None and largest.size >= MORE_TELLING * size:
+        yield largest
 
 
 def _before_probabilities(output: Tensor, uses: Uses, ops: Mapping[str, OpSpec]) -> Tensor:
@@ -146,12 +182,13 @@ def _before_probabilities(output: Tensor, uses: Uses, ops: Mapping[str, OpSpec])
 class Reconstruction:
     """Learns from the samples of `refiner`, which must not be a sequence, and is checked on others: a block that does
     not improve on these stays as it was. `seed` determines the batches, how samples are mixed, and which activations
-    are not rounded."""
+    are not rounded. `means` are those of the channels of tensors, by their keys."""
 
     refiner: Refiner
     checked: Sequence[Row]
     stage: Callable[[str, int], Progress]
     seed: int = 0
+    means: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def request(self) -> Request:
@@ -166,35 +203,41 @@ class Reconstruction:
         plan = next((p for p in planned.plans if p.graph is graph), None)
         if plan is None:
             return Learned(planned, 0, 0)
-        blocks = [block for block in blocks_of(graph, self.request.ops) if _is_learnable(block, plan)]
-        whole = whole_of(graph, self.request.ops)
-        parts = [*blocks, whole] if len(blocks) > 1 and _is_learnable(whole, plan) else blocks
+        blocks = blocks_of(graph, self.request.ops)
+        learnable = [block for block in blocks if _is_learnable(block, plan)]
+        together = joined(graph, learnable, self.request.ops) if len(learnable) > 1 else None
+        parts = [*blocks, *([together] if together is not None and _is_learnable(together, plan) else [])]
+        work = sum(self._work(block) for block in learnable)
         report, changed, done, interrupted = self.stage("learning roundings", len(parts)), 0, 1, False
         try:
             for done, part in enumerate(parts, 1):
-                refined = plan if part is whole else self.refiner.refined_plan(plan, part.ops)
-                plan = self.learned_plan(planned, refined, part)
+                refined = plan if part is together else self.refiner.refined_plan(plan, part.ops)
+                plan = refined
+                if part is together or part in learnable:
+                    plan = self.learned_plan(planned, refined, part, self._work(part) if part is together else work)
                 changed += plan is not refined
                 report(done)
         except KeyboardInterrupt:
             interrupted = True
             plan = self.refiner.refined_plan(plan, [op for block in blocks[done - 1 :] for op in block.ops])
         plans = tuple(plan if p.graph is graph else p for p in planned.plans)
-        return Learned(replace(planned, plans=plans), changed, len(parts), interrupted)
+        return Learned(replace(planned, plans=plans), changed, len(parts) - len(blocks) + len(learnable), interrupted)
 
-    def learned_plan(self, planned: Planned, plan: Plan, block: Block) -> Plan:
-        """Return the plan with what this block learned; the plan itself if that is no gain or an op has no gradient."""
+    def learned_plan(self, planned: Planned, plan: Plan, block: Block, work: float | None = None) -> Plan:
+        """Return the plan with what this block learned; the plan itself if that is no gain or an op has no gradient.
+        `work` is that of one sample in all blocks that are learned one after the other; by default in this one."""
         from .block_training import BlockTraining
 
         part = replace(plan.graph, ops=list(block.ops), inputs=list(block.inputs), outputs=list(block.outputs))
         groups = tuple(_held_still(plan, block))
+        part_plan = replace(plan, graph=part, groups=groups)
         try:
-            training = BlockTraining(planned, replace(plan, graph=part, groups=groups), self.request, self.seed)
+            training = BlockTraining(planned, part_plan, self.request, self.seed, self.means)
         except ZeropointError:  # an op that has no gradient
             return plan
         data = self._data(planned, plan, block, self.learned_from)
         checked = self._data(planned, plan, block, lambda most: self.checked[:most])
-        learned = training.run(data, checked, *self._schedule(plan.graph, block))
+        learned = training.run(data, checked, *self._schedule(block, work))
         del training, data, checked
         gc.collect()  # what Keras has traced refers to itself, and would stay until later blocks have added theirs
         if learned is None:
@@ -213,12 +256,24 @@ class Reconstruction:
         rows, rng = self.refiner.samples, np.random.default_rng(self.seed)
         yield from rows[:most]
         if len(rows) > 1 and all(value.dtype.kind == "f" for value in rows[0]):
-            yield from (_mixture(rows, rng) for _ in range(min(MIXTURES * len(rows), most - len(rows))))
+            count = min(self.mixtures * len(rows), most - len(rows))
+            yield from (_mixture(rows, rng) for _ in range(count))
 
-    def _schedule(self, graph: Graph, block: Block) -> tuple[int, int]:
+    @property
+    def mixtures(self) -> int:
+        """The number of mixtures for each sample: fewer for large models, because all of it is run for each block."""
+        graph = entry(self.refiner.model).graph
+        each = sum(macs_of(op, self.request.ops) for op in graph.ops) * len(self.refiner.samples)
+        runs = MIXING_MACS / max(1, each * max(1, len(blocks_of(graph, self.request.ops))))
+        return int(np.clip(runs, 1, MIXTURES))
+
+    def _work(self, block: Block) -> float:
+        """Return the multiply-accumulates for learning from one sample."""
+        return float(3 * sum(macs_of(op, self.request.ops) for op in block.ops))
+
+    def _schedule(self, block: Block, work: float | None = None) -> tuple[int, int]:
         """Return the number of training steps for a block, and the batch size."""
-        each = 3 * max(1, sum(macs_of(op, self.request.ops) for op in graph.ops))
-        fewest, most = STEPS
+        each, (fewest, most) = max(1.0, self._work(block) if work is None else work), STEPS
         batch = next((b for b in BATCHES if b * fewest * each <= MOST_MACS), BATCHES[-1])
         steps = int(np.clip(MOST_MACS / (each * batch), fewest, most))
         held = COPIES * 4 * sum(t.size for op in block.ops for t in op.outputs)
@@ -229,13 +284,9 @@ class Reconstruction:
     ) -> BlockData:
         """Return the values around a block for the first samples, as many as memory allows."""
         made = CarriedOut.of(planned.model, plan, self.request.ops)
-        around = sum(t.size for t in (*block.inputs, *block.inputs, *block.outputs)) * 4
-        most = max(2, MOST_BYTES // max(1, around))
-        inputs = [_twin(made, tensor) for tensor in block.inputs]
-        quantized = _values(made.model, made.graph, inputs, first_rows(most))
-        found = _values(planned.model, plan.graph, (*block.inputs, *block.outputs), first_rows(most))
-        count = len(block.inputs)
-        return BlockData(quantized, [own[:count] for own in found], [own[count:] for own in found])
+        most = max(2, MOST_BYTES // max(1, 4 * sum(t.size for t in (*block.inputs, *block.outputs))))
+        inputs = _values(made.model, made.graph, [_twin(made, t) for t in block.inputs], first_rows(most))
+        return BlockData(inputs, _values(planned.model, plan.graph, block.outputs, first_rows(most)))
 
 
 def _mixture(rows: Sequence[Row], rng: np.random.Generator) -> Row:
@@ -276,7 +327,8 @@ def _held_still(plan: Plan, block: Block) -> Iterator[Group]:
 
 def _is_learnable(block: Block, plan: Plan) -> bool:
     """Whether there are roundings to learn, and values to learn them from."""
-    has_weights = any(use.op in set(block.ops) for use in plan.constants.grids)
+    own = set(block.ops)
+    has_weights = any(use.op in own for use in learned_uses(plan, plan.constants.grids))
     is_fixed = all(-1 not in (t.shape_signature or t.shape)[1:] for t in block.inputs)
     has_states = any(t is not None and t.is_variable for op in block.ops for t in op.inputs)
     return has_weights and is_fixed and not has_states and bool(block.inputs) and bool(block.outputs)
