@@ -165,6 +165,29 @@ def test_levels_take_the_place_of_weights_bit_by_bit(kind):
     np.testing.assert_array_equal(full, array_of(quantizer.steps(weights, scale)) * scale)
 
 
+def test_in_the_end_ternary_weights_near_a_threshold_decide():
+    """Before, gradients pass straight through; then, those of weights outside of a narrowing band vanish."""
+    data = np.linspace(-2, 2, 401, dtype=np.float32).reshape(1, -1)
+    start = QuantParams((0.1,), (0,), DType.INT8, 0)
+    quantizer = TernaryQuantizer(start, data, QuantSettings(), 2, LearnedScales(Variable().add_weight, "w"))
+    threshold = float(quantizer.first_threshold.reshape(()))
+    distance = np.abs(np.abs(data) - threshold) / (2 * threshold)
+    plain = array_of(quantizer.steps(ops.convert_to_tensor(data), None))
+    for left, width in ((2.0, None), (0.999, 0.3), (0.5, 0.16), (0.0, 0.02)):
+        found, (gradient,) = value_and_gradients(
+            lambda w, left=left: quantizer.steps(w, None, None, ops.convert_to_tensor(left)), [data], np.ones_like(data)
+        )
+        near = distance < (0 if width is None else width / 2 - 1e-3)
+        far = distance > (0 if width is None else width / 2 + 1e-3)
+        np.testing.assert_allclose(found[far], plain[far], atol=1e-5)
+        if width is None:
+            assert (gradient[np.abs(data) < 2 * threshold] > 0).all()
+        else:
+            assert near.any()
+            assert (gradient[near] > 0).all()
+            assert not gradient[far].any()
+
+
 def test_wide_weights_are_never_soft():
     """The first and last layers keep 8 bits: they must be able to follow the others until the end."""
     data = normal(4, 50, spread=1.0)
@@ -328,6 +351,9 @@ def test_values_inside_a_learned_range_move_its_scale():
 
 
 def test_low_bits_refuse_what_contradicts_them():
+    for decide in ((5, 5), (-1, 3), (4, 2)):
+        with pytest.raises(InvalidRecipe, match="the earlier one first"):
+            QuantSettings(decide=decide)
     model = small_net()
     with pytest.raises(InvalidRecipe, match="omit mode and recipe"):
         distill(model, samples_for(model, 4), "int16x8", train_bits="w2a8")

@@ -22,7 +22,6 @@ from zeropoint.recipe import preset
 from zeropoint.recipe_files import recipe_from
 from zeropoint.train import block_training, reconstruction
 from zeropoint.train.backend import array_of
-from zeropoint.train.mean_shift import channel_means
 from zeropoint.train.reconstruction import Reconstruction, blocks_of, joined, learned_uses
 
 from ..nets import Net, normal, samples_for
@@ -89,7 +88,8 @@ def test_the_same_is_learned_from_the_same_seed(monkeypatch):
 
 def trained(result, request):
     """The only graph of a result, ready to learn."""
-    return block_training.BlockTraining(result.planned, result.planned.plans[0], request, seed=0).model
+    learner = Reconstruction(Refiner(result.prepared, request, [], no_progress, 64), [], no_progress)
+    return block_training.BlockTraining.of(result.planned, result.planned.plans[0], learner).model
 
 
 def test_roundings_go_from_float_weights_to_those_of_the_plan():
@@ -129,9 +129,9 @@ def test_biases_follow_the_weights():
     rules = {"rules": [{"scheme": "int8", "weights": "int2"}]}
     rows = [(np.abs(sample[0]),) for sample in samples_for(model, 40)]
     result = zeropoint.quantize(model, data=rows, recipe=recipe_from(rules), effort="quick", target="integer")
-    means = channel_means(result.stats)
-    request = Request(recipe_from(rules))
-    training = block_training.BlockTraining(result.planned, result.planned.plans[0], request, 0, means)
+    refiner = Refiner(result.prepared, Request(recipe_from(rules)), [], no_progress, 64)
+    learner = Reconstruction(refiner, [], no_progress, stats=result.stats)
+    training = block_training.BlockTraining.of(result.planned, result.planned.plans[0], learner)
     ((bias, rounding),) = training.model.learning.by_bias.items()
     before = training._found().values
     rng = np.random.default_rng(0)

@@ -205,7 +205,6 @@ def learning_split(bench: Bench) -> LearningSplit:
 def reconstruction(lab: Lab, best: Candidate) -> Proposals:
     """Propose weight roundings and activation ranges learned block by block, on all samples that are not held back."""
     from ..train import reconstruction as train_blocks  # needs Keras
-    from ..train.mean_shift import channel_means
 
     if lab.bench.in_sequence:
         lab.notes.append("max effort gave nothing: samples are one sequence, and blocks learn from single ones")
@@ -214,8 +213,8 @@ def reconstruction(lab: Lab, best: Candidate) -> Proposals:
     split, plain = learning_split(lab.bench), replace(best, refined=None)
     refiner = Refiner(best.prepared.model, request, split.learned, no_progress, VECTORS["high"], refits=best.refits)
     refiner = replace(refiner, heeds_clamps=True)
-    means = channel_means(lab.bench.stats)
-    found = train_blocks.Reconstruction(refiner, split.checked, lab.stage, request.seed, means).of(plain.planned)
+    learner = train_blocks.Reconstruction(refiner, split.checked, lab.stage, request.seed, lab.bench.stats)
+    found = learner.of(plain.planned)
     if found.changed:
         yield replace(best, refined=found.planned, learned=found.changed)
     stopped = "interrupted; " if found.interrupted else ""

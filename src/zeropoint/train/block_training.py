@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -33,15 +33,14 @@ from ..graph.model import Op
 from ..graph.query import Use, tensor_keys
 from ..ops import Bias, Weight
 from ..plan.plan import Plan, Planned
-from ..plan.request import Request
 from ..plan.weights import bias_use
 from .backend import array_of, new_variable
 from .fake_quant import QuantSettings, Rounding
 from .fake_quant_graph import Blueprint, FakeQuantGraph
 from .forward_pass import ForwardPass, Value
 from .losses import relative_error
-from .mean_shift import InputMeans
-from .reconstruction import BlockData, learned_uses
+from .mean_shift import InputMeans, channel_means
+from .reconstruction import BlockData, Reconstruction, learned_uses
 from .weight_quantizers import WeightQuantizer
 from .weights import TrainableConstant
 
@@ -51,9 +50,9 @@ DROPPED = 0.5
 RATE, ROUNDING_RATE = 1e-3, 3e-2
 """The learning rates: of scales, ranges and biases relative to their size; of the logits of roundings."""
 
-LEAST_LEAD = 0.05
+LEAST_LEAD, LEARNED_LEAD = 0.05, 0.3
 """The minimum distance of a weight from the middle at the start, in quantization steps. It keeps the roundings of the
-plan, which compensate each other."""
+plan, which compensate each other. The latter if blocks have learned them before, which would otherwise be lost."""
 
 STRETCH = 0.1
 """The share h = sigmoid(logit) is stretched by this much beyond 0 and 1 and then clipped, so that it reaches both."""
@@ -78,6 +77,13 @@ class LearnedBlock:
     params: Sequence[QuantParams]
 
 
+class Start(NamedTuple):
+    """The rounded weights of the plan, and the minimum distance of each from the middle between two integers."""
+
+    held: Array
+    lead: float
+
+
 class LearnedRounding:
     """The choice between the two neighbouring integers of each weight; and how far it moves the means of the outputs.
 
@@ -87,14 +93,15 @@ class LearnedRounding:
     inputs: Array | None = None
     axis = 0
 
-    def __init__(self, constant: TrainableConstant, quantizer: WeightQuantizer, held: Array, add_weight: Any) -> None:
+    def __init__(self, constant: TrainableConstant, quantizer: WeightQuantizer, start: Start, add_weight: Any) -> None:
+        held, lead = start.held, start.lead
         self.constant, self.quantizer, self.held = constant, quantizer, held
         scale, most = quantizer.first, quantizer.levels.steps // 2
         exact, now = (np.clip(w / scale, -most, most) for w in (np.asarray(constant.tensor.data), held))
         now = np.round(now)
         self.lower = np.clip(np.where(exact < now, now - 1, now), -most, most - 1).astype(np.float32)
         up, share = now > self.lower, np.clip(exact - self.lower, 0.01, 0.99)
-        share = np.where(up, np.maximum(share, 0.5 + LEAST_LEAD), np.minimum(share, 0.5 - LEAST_LEAD))
+        share = np.where(up, np.maximum(share, 0.5 + lead), np.minimum(share, 0.5 - lead))
         inner = (share + STRETCH) / (1 + 2 * STRETCH)
         logits = np.log(inner / (1 - inner)) * (RATE / ROUNDING_RATE)  # which makes one optimizer learn at two rates
         self.variable = new_variable(add_weight, "logit", logits.astype(np.float32), trainable=True)
@@ -181,12 +188,12 @@ class BlockPass(ForwardPass):
 class BlockModel(keras.Model):  # type: ignore[misc]  # Keras has no types
     """A block as a Keras model; its loss is the error of its outputs relative to the error before training."""
 
-    def __init__(self, blueprint: Blueprint, seed: int) -> None:
+    def __init__(self, blueprint: Blueprint, seed: int, lead: float) -> None:
         super().__init__(name="block")
         self.graph = FakeQuantGraph.of(blueprint, lambda _: self.add_weight)
         if self.graph.loops:
             raise UnsupportedOp("blocks with loops are not reconstructed")
-        self.learning = _Roundings(self.graph, self.add_weight)
+        self.learning = _Roundings(self.graph, lead, self.add_weight)
         self.seeds = keras.random.SeedGenerator(seed)
         self.power = new_variable(self.add_weight, "power", np.zeros((), np.float32))
         self.before = 1.0
@@ -216,7 +223,7 @@ class _Roundings:
     """The roundings of a block by use, and by the use of the bias that follows them. If some weights have fewer than 8
     bits, only theirs are learned. Of the other constants, only the biases of its layers are trained."""
 
-    def __init__(self, graph: FakeQuantGraph, add_weight: Any) -> None:
+    def __init__(self, graph: FakeQuantGraph, lead: float, add_weight: Any) -> None:
         plan, specs = graph.blueprint.plan, graph.blueprint.specs
         means = InputMeans(graph.blueprint.means, tensor_keys(graph.blueprint.planned.model), specs)
         learned = learned_uses(plan, graph.quantizers)
@@ -226,8 +233,8 @@ class _Roundings:
         for constant in graph.constants:
             use = constant.uses[0]
             if use in learned and len(constant.uses) == 1:
-                held = np.asarray(plan.constants.at(use))
-                self.by_use[use] = LearnedRounding(constant, graph.quantizers[use], held, add_weight)
+                start = Start(np.asarray(plan.constants.at(use)), lead)
+                self.by_use[use] = LearnedRounding(constant, graph.quantizers[use], start, add_weight)
             elif use in graph.quantizers:
                 graph.quantizers[use].exponents.trainable = False
             is_bias = isinstance(specs[use.op.kind].input_role(use.slot), Bias) and use in plan.wanted
@@ -250,14 +257,18 @@ class _Roundings:
 
 
 class BlockTraining:
-    """Trains the graph of `plan`, which is a part of the graph of `planned`."""
+    """Trains a part of a graph, as its blueprint says. `is_learned`: its roundings have been learned before."""
 
-    def __init__(
-        self, planned: Planned, plan: Plan, request: Request, seed: int, means: Mapping[str, Array] | None = None
-    ) -> None:
-        settings = QuantSettings(weight_scales="learned")
-        blueprint = Blueprint(planned, plan, request, tuple(plan.graph.outputs), settings, means=means or {})
-        self.model, self.rng = BlockModel(blueprint, seed), np.random.default_rng(seed)
+    def __init__(self, blueprint: Blueprint, seed: int, *, is_learned: bool = False) -> None:
+        lead = LEARNED_LEAD if is_learned else LEAST_LEAD
+        self.model, self.rng = BlockModel(blueprint, seed, lead), np.random.default_rng(seed)
+
+    @classmethod
+    def of(cls, planned: Planned, plan: Plan, learner: Reconstruction, *, is_learned: bool = False) -> BlockTraining:
+        """Return the training of a part of a plan; `is_learned` says that its roundings have been learned before."""
+        settings, outputs = QuantSettings(weight_scales="learned"), tuple(plan.graph.outputs)
+        blueprint = Blueprint(planned, plan, learner.request, outputs, settings, means=channel_means(learner.stats))
+        return cls(blueprint, learner.seed, is_learned=is_learned)
 
     def run(self, data: BlockData, checked: BlockData, steps: int, batch: int) -> LearnedBlock | None:
         """Train, and return what was learned; None if that is no gain on the `checked` samples."""

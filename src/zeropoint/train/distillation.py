@@ -162,6 +162,8 @@ def distill(
     planned = Planned(start.prepared, start.plans)
     if settings.settle is None:
         settings = replace(settings, settle=schedule.settling(_weight_bits(planned, settings)))
+    if settings.decide is None:
+        settings = replace(settings, decide=schedule.deciding)
     blueprint = Blueprint(planned, entry_plan(planned), request, (), settings, tuple(freeze))
     blueprint = replace(blueprint, means=channel_means(start.stats))
     blueprint = with_narrow_ranges(blueprint, start.stats)

@@ -38,6 +38,7 @@ class QuantSettings:
         settle: The number of steps over which weights are rounded increasingly sharply; with 0 they are rounded from
             the first step on, with straight-through gradients; None lets `distill` choose: four fifths of its steps for
             4 to 7 bits, a quarter of them for 1 and 2.
+        decide: The steps between which ternary weights near a threshold decide for a level; None lets `distill` choose.
         weight_bits: The bits that weights are trained in, if fewer than their type has.
         gradient_bits: The bits that gradients of layers' outputs are stochastically rounded to (DoReFa).
     """
@@ -49,6 +50,7 @@ class QuantSettings:
     delay: int = 0
     freeze_after: int | None = None
     settle: int | None = None
+    decide: tuple[int, int] | None = None
     weight_bits: int | None = None
     gradient_bits: int | None = None
 
@@ -68,6 +70,8 @@ class QuantSettings:
             raise InvalidRecipe("steps are counted from 0: delay and freeze_after cannot be negative")
         if self.settle is not None and self.settle < 0:
             raise InvalidRecipe(f"weights must settle over zero or more steps, not {self.settle}")
+        if self.decide is not None and not 0 <= self.decide[0] < self.decide[1]:
+            raise InvalidRecipe(f"weights must decide between two steps, the earlier one first, not {self.decide}")
 
 
 @dataclass(frozen=True)

@@ -273,7 +273,7 @@ class ForwardPass:
         if use not in self.weights:
             quantizer, current = self.graph.quantizers[use], self.graph.by_use[use].current
             scale = quantizer.scale(current)
-            whole = quantizer.steps(current, scale, self._softness)
+            whole = quantizer.steps(current, scale, self._softness, self._deciding)
             value = Value(whole=whole, scale=scale, dtype=quantizer.start.dtype)
             self.weights[use] = self._after_delay(self.graph.by_use[use].in_float, value)
         return self.weights[use]
@@ -286,6 +286,16 @@ class ForwardPass:
             return None
         done = ops.minimum(ops.cast(ops.convert_to_tensor(self.step), "float32") / settle, 1.0)
         return 0.5 * (1.0 + ops.cos(math.pi * done))
+
+    @cached_property
+    def _deciding(self) -> Any:
+        """How much of the time in which ternary weights decide for a level is left, from 1 to 0; above 1 before it."""
+        decide = self.graph.blueprint.settings.decide
+        if decide is None or not self.training:
+            return None
+        first, last = decide
+        left = (last - ops.cast(ops.convert_to_tensor(self.step), "float32")) / (last - first)
+        return ops.maximum(left, 0.0)
 
     def _bias(self, use: Use, role: Bias, current: Any) -> Value:
         """Return a multiple of input scale * weight scale, the unit in which products are accumulated."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..affine import QuantParams
 from ..bench.errors import real
+from ..calibration import Stats
 from ..calibration.collect import Progress
 from ..dtypes import Array, DType
 from ..errors import ZeropointError
@@ -182,13 +183,13 @@ def _before_probabilities(output: Tensor, uses: Uses, ops: Mapping[str, OpSpec])
 class Reconstruction:
     """Learns from the samples of `refiner`, which must not be a sequence, and is checked on others: a block that does
     not improve on these stays as it was. `seed` determines the batches, how samples are mixed, and which activations
-    are not rounded. `means` are those of the channels of tensors, by their keys."""
+    are not rounded. `stats` tell the means of channels, if given."""
 
     refiner: Refiner
     checked: Sequence[Row]
     stage: Callable[[str, int], Progress]
     seed: int = 0
-    means: Mapping[str, Array] = field(default_factory=dict)
+    stats: Stats | None = None
 
     @property
     def request(self) -> Request:
@@ -211,10 +212,11 @@ class Reconstruction:
         report, changed, done, interrupted = self.stage("learning roundings", len(parts)), 0, 1, False
         try:
             for done, part in enumerate(parts, 1):
-                refined = plan if part is together else self.refiner.refined_plan(plan, part.ops)
-                plan = refined
-                if part is together or part in learnable:
-                    plan = self.learned_plan(planned, refined, part, self._work(part) if part is together else work)
+                if part is together:
+                    refined, plan = plan, self.learned_plan(planned, plan, part, is_learned=changed > 0)
+                else:
+                    refined = plan = self.refiner.refined_plan(plan, part.ops)
+                    plan = self.learned_plan(planned, refined, part, work) if part in learnable else refined
                 changed += plan is not refined
                 report(done)
         except KeyboardInterrupt:
@@ -223,16 +225,19 @@ class Reconstruction:
         plans = tuple(plan if p.graph is graph else p for p in planned.plans)
         return Learned(replace(planned, plans=plans), changed, len(parts) - len(blocks) + len(learnable), interrupted)
 
-    def learned_plan(self, planned: Planned, plan: Plan, block: Block, work: float | None = None) -> Plan:
+    def learned_plan(
+        self, planned: Planned, plan: Plan, block: Block, work: float | None = None, *, is_learned: bool = False
+    ) -> Plan:
         """Return the plan with what this block learned; the plan itself if that is no gain or an op has no gradient.
-        `work` is that of one sample in all blocks that are learned one after the other; by default in this one."""
+        `work` is that of one sample in all blocks that are learned one after the other; by default in this one.
+        `is_learned` says that its roundings have been learned before."""
         from .block_training import BlockTraining
 
         part = replace(plan.graph, ops=list(block.ops), inputs=list(block.inputs), outputs=list(block.outputs))
         groups = tuple(_held_still(plan, block))
         part_plan = replace(plan, graph=part, groups=groups)
         try:
-            training = BlockTraining(planned, part_plan, self.request, self.seed, self.means)
+            training = BlockTraining.of(planned, part_plan, self, is_learned=is_learned)
         except ZeropointError:  # an op that has no gradient
             return plan
         data = self._data(planned, plan, block, self.learned_from)

@@ -18,6 +18,9 @@ have further to go, and with fewer bits a weight must move by its own magnitude 
 SETTLED = 0.8
 """The share of the steps after which every weight has settled on an integer."""
 
+DECIDED = 0.6, 0.95
+"""The shares of the steps between which ternary weights near a threshold decide for a level."""
+
 BLENDED = 0.25
 """The share of the steps after which weights of 1 and 2 bits are rounded completely."""
 
@@ -94,6 +97,12 @@ class Schedule:
         if bits <= FEWEST_BITS:
             return round(BLENDED * self.steps)
         return round(SETTLED * self.steps) if 4 <= bits < 8 else 0
+
+    @property
+    def deciding(self) -> tuple[int, int]:
+        """The steps between which ternary weights near a threshold decide for a level."""
+        first, last = (round(share * self.steps) for share in DECIDED)
+        return first, max(last, first + 1)
 
     @property
     def shifts(self) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from .fake_quant import (
     QuantLevels,
     QuantSettings,
     clip_with_return,
+    soft_round,
     straight_through,
     straight_through_rounding,
     symmetric_scale,
@@ -36,6 +37,10 @@ uniform distributions (Li et al., Ternary Weight Networks)."""
 THRESHOLD_RATE = 2.0**-4
 """The rate at which thresholds of ternary weights are learned, relative to that of scales: a lower threshold makes
 weights jump more often, see `clip_with_return`."""
+
+UNDECIDED = 0.3
+"""The width of the band around a threshold whose weights have yet to decide, relative to twice the threshold, when
+deciding begins."""
 
 REACH = 4.0
 """Binary weights beyond this multiple of the initial mean magnitude only get gradients that lead back to it."""
@@ -79,8 +84,10 @@ class WeightQuantizer:
         others = ops.min(ops.where(alive, scale, 3e38))
         return ops.where(alive, scale, ops.where(others < 3e38, others, 2.0**-7))
 
-    def steps(self, weights: Any, scale: Any, softness: Any = None) -> Any:
-        """Return the weights in whole steps of `scale`; narrow ones only partly rounded, with a `softness` up to 1."""
+    def steps(self, weights: Any, scale: Any, softness: Any = None, deciding: Any = None) -> Any:
+        """Return the weights in whole steps of `scale`; narrow ones only partly rounded, with a `softness` up to 1.
+        `deciding` is how much of the time is left in which those near a threshold decide, if that time has begun."""
+        del deciding
         is_soft = softness is not None and self.bits < NARROW
         slope = LAST_SLOPE + (1.0 - LAST_SLOPE) * softness if is_soft else None
         return symmetric_steps(weights, scale, self.levels, slope)
@@ -156,6 +163,10 @@ class TernaryQuantizer(_OwnScale):
         q = sign(w) where |w| > threshold, else 0
 
     Its straight-through gradient is that of rounding w / (2 threshold), clipped to [-1, 1].
+
+    With that gradient many weights gather at the threshold and oscillate: the optimum is between two levels, and each
+    level drives them to the other. At the end of training they have to decide: those within a narrowing band around the
+    threshold get values between the two levels (`soft_round`), and all others keep theirs.
     """
 
     def __init__(
@@ -172,10 +183,14 @@ class TernaryQuantizer(_OwnScale):
         self.first, self.exponents = add.variable("scale", scales, start.axis, data.ndim)
         self.first_threshold, self.threshold = add.variable("threshold", threshold, start.axis, data.ndim)
 
-    def steps(self, weights: Any, scale: Any, softness: Any = None) -> Any:
+    def steps(self, weights: Any, scale: Any, softness: Any = None, deciding: Any = None) -> Any:
         del scale
         step = 2.0 * _learned(self.first_threshold, self.threshold * THRESHOLD_RATE)
-        return self._blended(weights, straight_through_rounding(clip_with_return(weights, step, 1.0)), softness)
+        whole = straight_through_rounding(clip_with_return(weights, step, 1.0))
+        if deciding is not None:
+            slope = LAST_SLOPE + (UNDECIDED - LAST_SLOPE) * ops.minimum(deciding, 1.0)
+            whole = ops.where(deciding < 1.0, soft_round(ops.clip(weights / step, -1.0, 1.0), slope), whole)
+        return self._blended(weights, whole, softness)
 
     def deployed(self, weights: Array, params: QuantParams) -> Array:
         scales, _ = params.along(weights.ndim)
@@ -206,8 +221,8 @@ class MidriseQuantizer(_OwnScale):
         scales = _without_zero(_midrise_scales(_rows(data, start.axis)))
         self.first, self.exponents = add.variable("scale", scales, start.axis, data.ndim)
 
-    def steps(self, weights: Any, scale: Any, softness: Any = None) -> Any:
-        del scale
+    def steps(self, weights: Any, scale: Any, softness: Any = None, deciding: Any = None) -> Any:
+        del scale, deciding
         k = clip_with_return(weights, 2.0 * ops.convert_to_tensor(self.first), 2.0)
         return self._blended(weights, 2.0 * straight_through(k, ops.clip(ops.floor(k) + 0.5, -1.5, 1.5)), softness)
 
@@ -258,8 +273,8 @@ class BinaryQuantizer(_OwnScale):
         scales = _without_zero(_rows(data, start.axis).mean(axis=1))
         self.first, self.exponents = add.variable("scale", scales, start.axis, data.ndim)
 
-    def steps(self, weights: Any, scale: Any, softness: Any = None) -> Any:
-        del scale
+    def steps(self, weights: Any, scale: Any, softness: Any = None, deciding: Any = None) -> Any:
+        del scale, deciding
         k = clip_with_return(weights, ops.convert_to_tensor(self.first), REACH)
         return self._blended(weights, straight_through(k, ops.where(weights >= 0, 1.0, -1.0)), softness)
 
