@@ -25,6 +25,7 @@ LAYERS = (
         "fixedpoint",
         "packing",
         "parallel",
+        "collector",
         "files",
         "streams",
         "json_values",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from .calibration import Ranges, Settings, Stats
 from .calibration.collect import Progress
 from .calibration.range_methods import PERCENTILE
+from .collector import rare_full_collections
 from .display import notebook_line
 from .files import PathLike
 from .improve.pipeline import Result, quantize_on, run_without_data
@@ -131,7 +133,9 @@ def quantize(
         else:
             samples = samples_by_signature(data, source)
         shown = progress or notebook_line("calibrating, samples:")
-        return quantize_on(source, request, samples, settings, shown, _notebook_stage)
+        learns = rules.highest_effort(effort) == "max"  # what training leaves behind was not measured
+        with nullcontext() if learns else rare_full_collections():
+            return quantize_on(source, request, samples, settings, shown, _notebook_stage)
 
 
 def _notebook_stage(title: str, total: int | None) -> Progress:

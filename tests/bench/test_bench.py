@@ -184,9 +184,9 @@ def test_more_samples_are_run_only_where_the_first_do_not_decide(monkeypatch, is
     monkeypatch.setattr(bench_module, "STAYS_LOADED", 1 << 24 if is_small else 0)
     errors = bench_module.Loaded.errors
 
-    def counting(self, places, *args):
+    def counting(self, places, **named):
         runs.append(len(places))
-        return errors(self, places, *args)
+        return errors(self, places, **named)
 
     monkeypatch.setattr(bench_module.Loaded, "errors", counting)
     close, far = plainly(model, data), plainly(model, [(0.1 * values,) for (values,) in data])
@@ -200,6 +200,23 @@ def test_more_samples_are_run_only_where_the_first_do_not_decide(monkeypatch, is
     assert len(runs) == 7
     assert good.value == pytest.approx(bench.error(close))
     assert bench.judged(far, at_once=True).value == pytest.approx(bench.error(far))
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_the_first_outputs_are_compared_again_with_other_scales_and_not_run(monkeypatch, fits):
+    model, data = conv_net(), images(12)
+    made = plainly(model, data)
+    expected = Bench(model, data).judging(3).error(made)
+    monkeypatch.setattr(bench_module, "KEPT_OUTPUT_BYTES", 1 << 22 if fits else 0)
+    bench = Bench(model, data)
+    bench.judged(made)
+    loads = []
+    loaded = bench_module.Bench.loaded
+    monkeypatch.setattr(bench_module.Bench, "loaded", lambda self, m: loads.append(m) or loaded(self, m))
+    assert bench.judging(3).error(made) == expected
+    assert len(loads) == (0 if fits else 1)
+    bench.judging(4).error(made)  # one more than is kept
+    assert len(loads) == (1 if fits else 2)
 
 
 def test_runs_end_when_the_error_is_too_large_for_sure():

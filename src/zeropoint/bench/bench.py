@@ -30,9 +30,10 @@ from .errors import (
     TracedSamples,
     channel_scales,
     compared_outputs,
+    errors_of,
     where_measured,
 )
-from .loaded import Loaded, NumberedRow
+from .loaded import KEPT_OUTPUTS, KeptOutputs, Loaded, NumberedRow
 
 KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES, LEAST_FITTED_BYTES = 256, 1 << 28, 1 << 26, 1 << 27
 """Limits on the data kept in memory to be run again; between them, as much as the activations of one run. More if
@@ -56,6 +57,9 @@ STAYS_LOADED = 1 << 24
 """Maximum bytes of weights and activations of a float model that stays loaded."""
 
 GOLDEN = (5**0.5 - 1) / 2
+
+KEPT_OUTPUT_BYTES = 1 << 22
+"""Maximum size of the outputs of a version that are kept."""
 
 KnownErrors = dict[int, dict[int, list[ErrorSum]]]
 """The errors of a version's outputs, by sample, for each number of samples that scales of channels follow from."""
@@ -91,6 +95,7 @@ class Bench:
         self._wanted: list[list[Array]] = []
         self._references: list[list[Reference]] = []
         self._known: WeakKeyDictionary[Model, KnownErrors] = WeakKeyDictionary()
+        self._outputs: WeakKeyDictionary[Model, KeptOutputs] = WeakKeyDictionary()
         self._latest: WeakKeyDictionary[Model, Loaded] = WeakKeyDictionary()  # one at most, of all copies of this bench
         self._recorder: RunRecorder | None = None
         self._held_in_order = 0
@@ -107,6 +112,7 @@ class Bench:
         other.__dict__.pop("_held_values", None)
         other.__dict__["numbered_rows"] = list(enumerate(rows))
         other._wanted, other._known, other._recorder = [], WeakKeyDictionary(), None
+        other._outputs = WeakKeyDictionary()
         return other
 
     def resuming(self, rows: Sequence[Row]) -> Bench:
@@ -116,7 +122,7 @@ class Bench:
         other = copy(self)
         numbers = [number for number, _ in self.numbered_rows]
         other.__dict__["numbered_rows"] = list(zip(numbers, rows, strict=False))
-        other._known, other.resumes = WeakKeyDictionary(), True
+        other._known, other._outputs, other.resumes = WeakKeyDictionary(), WeakKeyDictionary(), True
         return other
 
     def in_given_order(self) -> Bench:
@@ -341,8 +347,21 @@ class Bench:
         known = self.known_errors(model)
         if missing := [place for place in places if place not in known]:
             _ = self.references(len(self.judged_rows))  # before the other version is loaded: that needs half the memory
-            known.update(zip(missing, self.loaded(model).errors(missing), strict=True))
+            known.update(zip(missing, self._measured(model, missing), strict=True))
         return [known[place] for place in places]
+
+    def _measured(self, model: Model, places: Sequence[int]) -> list[list[ErrorSum]]:
+        """Return the errors at these places, of outputs that are still known, or else after running the version."""
+        kept = self._outputs.get(model, {})
+        if all(place in kept for place in places):
+            exact = self.references(len(self.judged_rows))
+            return [errors_of(exact[place], kept[place]) for place in places]
+        return self.loaded(model).errors(places, keep=self.kept_outputs(model))
+
+    def kept_outputs(self, model: Model) -> KeptOutputs | None:
+        """Return where the outputs of a version are kept by place; None if they are too large."""
+        size = sum(reference.values.nbytes for reference in self.references(1)[0])
+        return self._outputs.setdefault(model, {}) if KEPT_OUTPUTS * size <= KEPT_OUTPUT_BYTES else None
 
     def loaded(self, model: Model) -> Loaded:
         """Return another version, loaded for comparison. The last one of a small model stays loaded until the next."""
@@ -385,7 +404,8 @@ class Judged:
         self._count = max(self._count, count)
         if missing := [place for place in range(count) if place not in self._errors]:
             loaded = self._loaded or self._bench.loaded(self._model)
-            self._errors.update(zip(missing, loaded.errors(missing), strict=True))
+            keep = self._bench.kept_outputs(self._model)
+            self._errors.update(zip(missing, loaded.errors(missing, keep=keep), strict=True))
             self._loaded = loaded if self._bench.is_small else None
         return JudgedError.of([self._errors[place] for place in range(count)])
 

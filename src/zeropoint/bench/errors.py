@@ -196,6 +196,14 @@ class Reference:
         total.power += self.power
 
 
+def errors_of(wanted: Sequence[Reference], found: Sequence[Array]) -> list[ErrorSum]:
+    """Return the error of each output of another version, for one sample."""
+    sums = [ErrorSum() for _ in wanted]
+    for total, reference, values in zip(sums, wanted, found, strict=True):
+        reference.compare(values, total)
+    return sums
+
+
 @dataclass(frozen=True)
 class Compared:
     """The output at `place`, or, if it holds `probabilities`, the tensor that an op of `kind` computes them from.

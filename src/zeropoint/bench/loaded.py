@@ -13,7 +13,7 @@ from ..parallel import in_parallel
 from ..runtime.runner import Runner, right_kernels
 from ..sources.ports import Row, entry
 from .alignment import input_order
-from .errors import Compared, ErrorSum, encoded, real, total_powers
+from .errors import Compared, ErrorSum, encoded, errors_of, real, total_powers
 
 if TYPE_CHECKING:
     from .bench import Bench
@@ -24,7 +24,14 @@ SHORT = 2e9
 PARTS = 2
 """Number of parts the samples are split into, independent of the number of cores, so that sums are reproducible."""
 
+KEPT_OUTPUTS = 3
+"""Of how many samples the outputs of a version are kept: ops to leave float are searched for on so few, with other
+scales of channels."""
+
 NumberedRow = tuple[int, Row]
+KeptOutputs = dict[int, list[Array]]
+"""The outputs of a version by place of the sample."""
+
 Found = TypeVar("Found")
 
 
@@ -84,11 +91,15 @@ class Loaded:
         return [found for one in parts for found in one]
 
     def errors(
-        self, places: Sequence[int], extra: Sequence[Array] = (), most: float = math.inf
+        self,
+        places: Sequence[int],
+        extra: Sequence[Array] = (),
+        most: float = math.inf,
+        keep: KeptOutputs | None = None,
     ) -> list[list[ErrorSum]]:
         """Return the error of each compared value, by sample at these places; `extra` is fed to additional inputs.
 
-        Runs stop as soon as the relative error is certain to exceed `most`.
+        Runs stop as soon as the relative error is certain to exceed `most`. The first outputs go to `keep`.
         """
         bench, wanted_places = self._bench, frozenset(places)
         end = max(places, default=-1) + 1
@@ -100,10 +111,10 @@ class Loaded:
             for place, values in self._runs(runner, own, extra):
                 if place not in wanted_places:
                     continue
-                sums = [ErrorSum() for _ in self._compared]
-                for total, wanted, value in zip(sums, exact[place], values, strict=True):
-                    wanted.compare(value, total)
+                sums = errors_of(exact[place], values)
                 found.append(sums)
+                if keep is not None and place < KEPT_OUTPUTS:
+                    keep[place] = values
                 left -= sum(one.error / power for one, power in zip(sums, powers, strict=True))
                 if left < 0:
                     break

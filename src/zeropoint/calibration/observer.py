@@ -55,6 +55,7 @@ class Observer:
         self._samples = {p: slice(end - size, end) for (p, size), end in zip(sizes.items(), ends, strict=True)}
         self._sampled_elements = sum(sizes.values())
         self._failed: set[tuple[tuple[int, ...], ...]] = set()  # shapes of rows
+        self._held = self._allocated(0)
 
     def another(self) -> Observer:
         """Return another observer, for another thread."""
@@ -92,7 +93,14 @@ class Observer:
         return found
 
     def _room(self, count: int) -> tuple[Array, Array]:
-        """Allocate arrays for the reductions and sampled elements of `count` samples."""
+        """Return arrays for the reductions and sampled elements of `count` samples. They are the same for each chunk:
+        writing to memory for the first time takes far longer than writing to it again."""
+        if len(self._held[0]) < count:
+            self._held = self._allocated(count)
+        reductions, samples = self._held
+        return reductions[:count], samples[:count]
+
+    def _allocated(self, count: int) -> tuple[Array, Array]:
         tensor = self.graph.reductions
         reduced, sampled = (0, 0) if tensor is None else (tensor.size, self._sampled_elements)
         return np.empty((count, reduced), np.float32), np.empty((count, sampled), np.float32)

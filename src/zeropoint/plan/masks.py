@@ -25,10 +25,12 @@ from .tensor_ranges import UNBOUNDED, TensorRanges
 def limit_to_what_counts(model: Model, ranges: TensorRanges, ops: Mapping[str, OpSpec]) -> TensorRanges:
     """Return the ranges, narrowed for tensors that hold such values."""
     for graph in model.graphs:
-        masks = _Masks(graph, Uses(graph), ops, ranges)
+        masks, kinds = _Masks(graph, Uses(graph), ops, ranges), {op.kind for op in graph.ops}.intersection(ops)
         masks.follow_infinities()
-        masks.limit()
-        masks.limit_ends()
+        if any(ops[kind].negligible is not None for kind in kinds):
+            masks.limit()
+        if any(ops[kind].traits & (Trait.LEAST | Trait.GREATEST) for kind in kinds):
+            masks.limit_ends()
         ranges = masks.ranges
     return ranges
 

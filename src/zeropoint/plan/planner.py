@@ -119,7 +119,7 @@ def _plan_graph(
     if matched is None or not matched.holds_for(request, ranges):
         matched = prepared.matched[graph] = _match(graph, request, matcher, matched)
     schemes, dynamic, skipped = matched.schemes, matched.dynamic, list(matched.skipped)
-    seen, curves = ranges, prepared.curves(graph, ops)
+    seen, curves = ranges, prepared.curves(graph, ops) if schemes else ()
     states, wide = _states(graph, prepared, request), dict[Op, str]()
     # Terminates, because every round but the last drops an op, changes its bits once in each direction, or follows the
     # reach of a tensor once.

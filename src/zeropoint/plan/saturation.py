@@ -196,6 +196,8 @@ def saturation(
     graph: Graph, schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec], known: Sequence[Curve], ranges: TensorRanges
 ) -> dict[Tensor, Bounds]:
     """Return the interval of each tensor beyond which its values need not be distinguished."""
+    if not schemes:
+        return {}
     uses, found, by_tensor = Uses(graph), dict[Tensor, Bounds](), {curve.tensor: curve for curve in known}
     for tensor in graph.tensors:
         readers = [use.op for use in uses.readers(tensor)]
@@ -215,7 +217,7 @@ def saturation(
             # It may share its range with others, and reach further than its results.
             limits = {tensor: limits[tensor]}
         found |= _reachable(limits, ranges, dtype)
-    return _with_moved_values(found, graph, schemes, ops)
+    return _with_moved_values(found, graph.ops, uses, schemes, ops)
 
 
 def _reachable(limits: Mapping[Tensor, Bounds], ranges: TensorRanges, dtype: DType) -> dict[Tensor, Bounds]:
@@ -230,11 +232,15 @@ def _is_tied(around: Sequence[Op], ops: Mapping[str, OpSpec]) -> bool:
 
 
 def _with_moved_values(
-    limits: Mapping[Tensor, Bounds], graph: Graph, schemes: Mapping[Op, Scheme], ops: Mapping[str, OpSpec]
+    limits: Mapping[Tensor, Bounds],
+    made_by: Sequence[Op],
+    uses: Uses,
+    schemes: Mapping[Op, Scheme],
+    ops: Mapping[str, OpSpec],
 ) -> dict[Tensor, Bounds]:
     """Return the limits with those of tensors that are only moved before they are read, which are the same."""
-    uses, found = Uses(graph), {**limits}
-    for op in reversed(graph.ops):
+    found = {**limits}
+    for op in reversed(made_by):
         source, result = op.inputs[0] if op.inputs else None, op.outputs[0] if op.outputs else None
         if result in found and source not in found and op in schemes and _only_moved(source, op, uses, ops):
             found[source] = found[result]
