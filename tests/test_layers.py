@@ -25,7 +25,6 @@ LAYERS = (
         "fixedpoint",
         "packing",
         "parallel",
-        "collector",
         "files",
         "streams",
         "json_values",

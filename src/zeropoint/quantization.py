@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 
 from .calibration import Ranges, Settings, Stats
 from .calibration.collect import Progress
 from .calibration.range_methods import PERCENTILE
-from .collector import rare_full_collections
 from .display import notebook_line
 from .files import PathLike
 from .improve.pipeline import Result, quantize_on, run_without_data
@@ -133,9 +131,7 @@ def quantize(
         else:
             samples = samples_by_signature(data, source)
         shown = progress or notebook_line("calibrating, samples:")
-        learns = rules.highest_effort(effort) == "max"  # what training leaves behind was not measured
-        with nullcontext() if learns else rare_full_collections():
-            return quantize_on(source, request, samples, settings, shown, _notebook_stage)
+        return quantize_on(source, request, samples, settings, shown, _notebook_stage)
 
 
 def _notebook_stage(title: str, total: int | None) -> Progress:
