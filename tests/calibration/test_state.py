@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import zeropoint
-from zeropoint.bench.bench import JUDGED
+from zeropoint.bench.judged import JUDGED
 from zeropoint.calibration import Range, Ranges, Settings, calibrate
 from zeropoint.calibration.collect import in_sequence_note, never_used, unknown_states
 from zeropoint.calibration.recurrent_states import Replay, lstm_cell_states, replays

@@ -33,18 +33,15 @@ from .errors import (
     errors_of,
     where_measured,
 )
+from .judged import JUDGED, Judged
 from .loaded import KEPT_OUTPUTS, KeptOutputs, Loaded, NumberedRow
 
 KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES, LEAST_FITTED_BYTES = 256, 1 << 28, 1 << 26, 1 << 27
 """Limits on the data kept in memory to be run again; between them, as much as the activations of one run. More if
 weights are to be fitted to them: 200 images of 224 x 224 instead of 111."""
 
-JUDGED, FIRST_LOOKS = 24, (8, 24)
-"""Number of samples on which models are compared, and the numbers on which they are compared first."""
-
-CLEARLY, WORSE = 3.0, 0.5
-"""Standard errors by which a model has to be better, or worse, on the first samples for these to decide: what would be
-a gain on all samples is rarely a loss on the first."""
+FIRST_LOOKS = 8, JUDGED
+"""Numbers of samples on which models are compared first."""
 
 HELD_BACK_EVERY, MOST_HELD_BACK, FEWEST_IN_ALL = 8, 32, 64
 """One in this many samples, up to a maximum, is held back from calibration if there are enough; the verdict is measured
@@ -388,44 +385,6 @@ class Bench:
     def traced(self) -> TracedSamples:
         """The samples on which intermediate tensors are compared."""
         return TracedSamples(tuple(self.judged_rows[:TRACED]), self.in_sequence, time_limit())
-
-
-class Judged:
-    """The error of a version of the model, measured on as many samples as comparisons with others need."""
-
-    def __init__(self, bench: Bench, model: Model, looks: Sequence[int]) -> None:
-        self._bench, self._model, self._looks = bench, model, looks
-        self._loaded: Loaded | None = None
-        self._errors, self._count = bench.known_errors(model), 0
-        self._on(looks[0])
-
-    def _on(self, count: int) -> JudgedError:
-        """Return the error on the first `count` samples."""
-        self._count = max(self._count, count)
-        if missing := [place for place in range(count) if place not in self._errors]:
-            loaded = self._loaded or self._bench.loaded(self._model)
-            keep = self._bench.kept_outputs(self._model)
-            self._errors.update(zip(missing, loaded.errors(missing, keep=keep), strict=True))
-            self._loaded = loaded if self._bench.is_small else None
-        return JudgedError.of([self._errors[place] for place in range(count)])
-
-    @property
-    def value(self) -> float:
-        """The relative squared error on the samples run so far."""
-        return self._on(self._count).value
-
-    @property
-    def on_enough(self) -> float:
-        """The relative squared error on at least `JUDGED` samples, if there are so many."""
-        return self._on(max(self._count, min(JUDGED, self._looks[-1]))).value
-
-    def beats(self, other: Judged) -> bool:
-        """Whether this error is smaller than `other` by more than chance; the first samples may decide it."""
-        for count in self._looks[:-1]:
-            own, its = self._on(count), other._on(count)
-            if its.beats(own, WORSE) or own.beats(its, CLEARLY):
-                return own.value < its.value
-        return self._on(self._looks[-1]).beats(other._on(self._looks[-1]))
 
 
 def spread(count: int) -> list[int]:

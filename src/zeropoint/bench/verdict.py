@@ -17,7 +17,7 @@ from ..dtypes import Array
 from ..errors import call
 from ..graph.model import Model
 from ..sources.ports import Row
-from .bench import JUDGED, Bench
+from .bench import Bench
 from .errors import (
     EXACT,
     Compared,
@@ -31,6 +31,7 @@ from .errors import (
     total_powers,
     where_measured,
 )
+from .judged import JUDGED
 from .loaded import Loaded
 
 Level = Literal["good", "doubtful", "broken", "unknown"]

@@ -11,8 +11,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..bench.bench import JUDGED, Bench, Judged
+from ..bench.bench import Bench
 from ..bench.errors import decibels
+from ..bench.judged import JUDGED, Judged
 from ..recipe import EFFORTS, Effort, reaches
 from .candidate import Candidate, Lab, ProposalOutcome, Proposals, Stage, Step, no_progress
 from .rounding_steps import learning_split, rounded_for_all_samples
