@@ -172,14 +172,18 @@ def verdict(bench: Bench, made: Model, *, on_all: bool = False, least: float = -
     runs = Loaded(bench, made, asked).each(rows, agreement, is_hopeless if least > -EXACT else None)
     if len(runs) < len(rows):
         return replace(UNKNOWN, samples=len(rows))
+    where = where_measured(compared, bench.entry.graph)
+    return replace(_summed(runs), samples=len(rows), held_back=bool(bench.unseen_rows), where=where)
+
+
+def _summed(runs: Sequence[_Agreement]) -> Verdict:
+    """Return the verdict on these runs."""
     totals = [sum(sums, ErrorSum()) for sums in zip(*(run.errors for run in runs), strict=True)]
     snr = decibels(float(np.mean([total.relative for total in totals])))
     sure, agreeing = sum(run.sure for run in runs), sum(run.agreeing for run in runs)
     if sure < FEWEST:
         agreeing = sure = 0
-    level = _level(agreeing / sure, AGREEMENTS) if sure else _level(snr, SNRS)
-    where = where_measured(compared, bench.entry.graph)
-    return Verdict(level, snr, agreeing, sure, len(rows), bool(bench.unseen_rows), where)
+    return Verdict(_level(agreeing / sure, AGREEMENTS) if sure else _level(snr, SNRS), snr, agreeing, sure)
 
 
 def _judged_on(bench: Bench, on_all: bool) -> tuple[Sequence[Row], Callable[[Sequence[Compared]], list[list[Array]]]]:

@@ -160,10 +160,7 @@ def distill(
     start = quantize_on(source, replace(request, allow_unmatched=allow_unmatched), list(held.rows), calibration)
     assert start.prepared is not None
     planned = Planned(start.prepared, start.plans)
-    if settings.settle is None:
-        settings = replace(settings, settle=schedule.settling(_weight_bits(planned, settings)))
-    if settings.decide is None:
-        settings = replace(settings, decide=schedule.deciding)
+    settings = _timed(settings, schedule, _weight_bits(planned, settings))
     blueprint = Blueprint(planned, entry_plan(planned), request, (), settings, tuple(freeze))
     blueprint = replace(blueprint, means=channel_means(start.stats))
     blueprint = with_narrow_ranges(blueprint, start.stats)
@@ -209,6 +206,12 @@ def _trained(loop: TrainingLoop, blueprint: Blueprint, stages: Stages) -> Iterat
         loop.schedule = replace(loop.schedule, seed=loop.schedule.seed + number)
         found = loop.run()
         yield found
+
+
+def _timed(settings: QuantSettings, schedule: Schedule, bits: int) -> QuantSettings:
+    """Return the settings with the steps that the schedule chooses, where they are open."""
+    settle = schedule.settling(bits) if settings.settle is None else settings.settle
+    return replace(settings, settle=settle, decide=settings.decide or schedule.deciding)
 
 
 def _weight_bits(planned: Planned, settings: QuantSettings) -> int:

@@ -180,6 +180,31 @@ def _before_probabilities(output: Tensor, uses: Uses, ops: Mapping[str, OpSpec])
 
 
 @dataclass(frozen=True)
+class Parts:
+    """The blocks of a graph, those with roundings to learn, and all of the latter together, if that can be learned."""
+
+    blocks: Sequence[Block]
+    learnable: Sequence[Block]
+    together: Block | None
+
+    @classmethod
+    def of(cls, plan: Plan, ops: Mapping[str, OpSpec]) -> Parts:
+        blocks = blocks_of(plan.graph, ops)
+        learnable = [block for block in blocks if _is_learnable(block, plan)]
+        together = joined(plan.graph, learnable, ops) if len(learnable) > 1 else None
+        return cls(blocks, learnable, together if together and _is_learnable(together, plan) else None)
+
+    @property
+    def all(self) -> list[Block]:
+        return [*self.blocks] if self.together is None else [*self.blocks, self.together]
+
+    @property
+    def learned(self) -> int:
+        """The number of parts that learn."""
+        return len(self.learnable) + (self.together is not None)
+
+
+@dataclass(frozen=True)
 class Reconstruction:
     """Learns from the samples of `refiner`, which must not be a sequence, and is checked on others: a block that does
     not improve on these stays as it was. `seed` determines the batches, how samples are mixed, and which activations
@@ -204,26 +229,28 @@ class Reconstruction:
         plan = next((p for p in planned.plans if p.graph is graph), None)
         if plan is None:
             return Learned(planned, 0, 0)
-        blocks = blocks_of(graph, self.request.ops)
-        learnable = [block for block in blocks if _is_learnable(block, plan)]
-        together = joined(graph, learnable, self.request.ops) if len(learnable) > 1 else None
-        parts = [*blocks, *([together] if together is not None and _is_learnable(together, plan) else [])]
-        work = sum(self._work(block) for block in learnable)
-        report, changed, done, interrupted = self.stage("learning roundings", len(parts)), 0, 1, False
+        parts = Parts.of(plan, self.request.ops)
+        report, changed, done, interrupted = self.stage("learning roundings", len(parts.all)), 0, 1, False
         try:
-            for done, part in enumerate(parts, 1):
-                if part is together:
-                    refined, plan = plan, self.learned_plan(planned, plan, part, is_learned=changed > 0)
-                else:
-                    refined = plan = self.refiner.refined_plan(plan, part.ops)
-                    plan = self.learned_plan(planned, refined, part, work) if part in learnable else refined
+            for done, part in enumerate(parts.all, 1):
+                refined, plan = self._step(planned, plan, parts, part)
                 changed += plan is not refined
                 report(done)
         except KeyboardInterrupt:
             interrupted = True
-            plan = self.refiner.refined_plan(plan, [op for block in blocks[done - 1 :] for op in block.ops])
+            plan = self.refiner.refined_plan(plan, [op for block in parts.blocks[done - 1 :] for op in block.ops])
         plans = tuple(plan if p.graph is graph else p for p in planned.plans)
-        return Learned(replace(planned, plans=plans), changed, len(parts) - len(blocks) + len(learnable), interrupted)
+        return Learned(replace(planned, plans=plans), changed, parts.learned, interrupted)
+
+    def _step(self, planned: Planned, plan: Plan, parts: Parts, part: Block) -> tuple[Plan, Plan]:
+        """Return the plan before and after one part has learned."""
+        if part is parts.together:
+            return plan, self.learned_plan(planned, plan, part, is_learned=True)
+        refined = self.refiner.refined_plan(plan, part.ops)
+        if part not in parts.learnable:
+            return refined, refined
+        work = sum(self._work(block) for block in parts.learnable)
+        return refined, self.learned_plan(planned, refined, part, work)
 
     def learned_plan(
         self, planned: Planned, plan: Plan, block: Block, work: float | None = None, *, is_learned: bool = False
