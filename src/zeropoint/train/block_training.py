@@ -10,9 +10,8 @@ another, a weight would otherwise shift its channel in all samples.
 
 Weight scales, biases and activation ranges are learned at the same time, as in quantization-aware training. In each
 step, a random half of the activations is not rounded (QDrop), so that the result does not depend on single roundings.
-The inputs of a block are always those that the quantized blocks before it produce: with a mixture of these and of the
-float model's, roundings would unlearn to make up for the errors of earlier blocks. The state that is best on separate
-samples is kept.
+The inputs of a block are always those that the quantized blocks before it produce, so that it makes up for their
+errors. The state that is best on separate samples is kept.
 """
 
 from __future__ import annotations
