@@ -71,7 +71,7 @@ class Case:
 IMAGES = Schedule(314, 32, held_back=0.06, mirror=True)  # two passes over the images that are not held back
 LONG = replace(IMAGES, steps=1500, shift=2)
 LONGER = replace(LONG, steps=4000, checks=10)
-LONGEST = replace(LONGER, steps=6000, shift=4)
+LONGEST = replace(LONGER, steps=9000, shift=4)
 SOUNDS = Schedule(1200, 50, held_back=0.1, mix=0.5, shift=(5, 0))  # by up to 0.1 seconds
 
 CASES = (
