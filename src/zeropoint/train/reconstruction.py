@@ -56,9 +56,9 @@ MORE_TELLING = 8
 """A tensor inside a block that has this many times as many values as its outputs is compared as well."""
 
 MIXTURES, MIXING_MACS = 16, 1e12
-"""The maximum number of mixtures of two samples to add for each sample, and the multiply-accumulates for running them
-before each block is learned. The float model tells the wanted outputs, so there is more to learn from than the few
-samples (mixup, without labels)."""
+"""The maximum number of mixtures of two samples to add for each sample, and the multiply-accumulates for running the
+float model on them, over all blocks. The float model tells the wanted outputs, so there is more to learn from than the
+few samples (mixup, without labels)."""
 
 
 def require_learning() -> None:
