@@ -15,6 +15,7 @@ from zeropoint.dtypes import DType
 from zeropoint.graph import Model
 from zeropoint.graph.model import Op
 from zeropoint.graph.query import Use
+from zeropoint.improve import rounding_steps
 from zeropoint.improve.mixed_precision import MOST_GROWTH, NarrowLayer, first_and_last, worth_widening
 from zeropoint.ops import OPS
 from zeropoint.recipe_files import recipe_from
@@ -62,6 +63,24 @@ def test_no_more_is_added_than_the_limit(seed: int) -> None:
     layers = () if found is None else found.layers
     assert sum(layer.growth for layer in layers) <= MOST_GROWTH * sum(layer.size for layer in harms)
     assert len(layers) < len(harms)
+
+
+def test_more_may_be_added_if_the_outputs_would_be_poor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer with half of all weights is beyond the usual limit."""
+    net = Net()
+    plain = np.random.default_rng(1).integers(-7, 8, (64, 64)).astype(np.float32) / 32  # which 4 bits hold exactly
+    plain[:, 0] = 7 / 32
+    spiked = 0.3 * normal(64, 64, seed=2)
+    spiked[np.arange(64), np.arange(64)] = 3.0
+    x = net.dense(net.input(1, 64, name="x"), plain, np.zeros(64, np.float32), name="plain")
+    model = net.model(net.dense(x, spiked / np.float32(8), np.zeros(64, np.float32), name="spiked"))
+    samples = samples_for(model, 40)
+    found = zeropoint.quantize(model, "int8", data=samples, weight_bits=4, target="integer")
+    assert types(found) == {"plain": "int4", "spiked": "int8"}
+    monkeypatch.setattr(rounding_steps, "POOR", -100.0)
+    usual = zeropoint.quantize(model, "int8", data=samples, weight_bits=4, target="integer")
+    assert types(usual) == {"plain": "int4", "spiked": "int4"}
+    assert error(found, model, samples) < 0.1 * error(usual, model, samples)
 
 
 def network(looked_up: bool = False) -> Model:

@@ -13,7 +13,7 @@ from zeropoint import calibrate
 from zeropoint.graph.query import Use
 from zeropoint.improve import gptq
 from zeropoint.improve.candidate import no_progress
-from zeropoint.improve.gptq import RoundingData, compensated, output_error
+from zeropoint.improve.gptq import RoundingData, RoundingTarget, compensated, output_error
 from zeropoint.improve.layer_inputs import Pair
 from zeropoint.improve.refiner import Refiner
 from zeropoint.plan.planner import plan_model
@@ -67,13 +67,49 @@ def test_moments_of_few_vectors_are_damped_until_others_confirm_them():
         return RoundingData(pairs[0], pairs[1:], has_enough=False)
 
     few, many, others = known(8), known(4096), moments(4096)
-    damping = few.damping(weights, steps, 7)
-    assert damping > many.damping(weights, steps, 7) == gptq.FEW_BITS_DAMPING
-    rounded = [compensated(weights, m, steps, 7) for m in (few.whole.second, gptq.damped(few.whole.second, damping))]
-    errors = [output_error(q * steps - weights, others).sum() for q in rounded]
-    assert errors[1] < 0.9 * errors[0]
-    assert replace(few, has_enough=True).damping(weights, steps, 7) == gptq.FEW_BITS_DAMPING
-    assert replace(few, halves=[]).damping(weights, steps, 7) is None
+    target = RoundingTarget(weights, steps[:, :, 0], np.ones((1, 60), bool), 7)
+    damping, searches = few.trust(target)
+    assert damping > many.trust(target).damping == gptq.FEW_BITS_DAMPING
+    certain = gptq.damped(few.whole.second, damping)
+    plain, damped, searched = (
+        output_error(found - weights, others).sum()
+        for found in (
+            target.compensated(few.whole.second),
+            target.compensated(certain),
+            target.searched(certain, gptq.SCALE_STARTS),
+        )
+    )
+    assert damped < 0.9 * plain
+    assert searches == (searched < damped)
+    assert many.trust(target).searches
+    assert replace(few, has_enough=True).trust(target) == (gptq.FEW_BITS_DAMPING, True)
+    assert replace(few, halves=[]).trust(target) == (0.0, False)
+
+
+def test_integers_are_searched_only_where_the_other_half_of_the_samples_confirms_it():
+    """A search fits integers to the few vectors at hand, which need not be good for others."""
+
+    def decided(seed):
+        rng = np.random.default_rng(seed)
+        weights, spread = rng.normal(size=(1, 30, 32)), rng.normal(size=(32, 32))
+        target = RoundingTarget(weights, np.full((1, 30), 0.33), np.ones((1, 30), bool), 7)
+        loud = np.exp(rng.normal(size=(2, 6, 1)))  # some vectors are far larger than others
+        vectors = loud * np.maximum(rng.normal(size=(2, 6, 32)) @ spread, 0)
+        one, other = ((x.T @ x / 6)[None] for x in vectors)
+        known = RoundingData(Pair((one + other) / 2, one), [Pair(one, one), Pair(other, other)], has_enough=False)
+
+        def error(rounded, damping):
+            pairs = (gptq.damped(one, damping), other), (gptq.damped(other, damping), one)
+            return sum(output_error(rounded(own) - weights, judge).sum() for own, judge in pairs)
+
+        trust = known.trust(target)
+        rounded = {damping: error(target.compensated, damping) for damping in gptq.ROUNDING_DAMPINGS}
+        searched = [error(lambda own: target.searched(own, (1.0,)), damping) for damping in gptq.ROUNDING_DAMPINGS]
+        assert trust.searches or min(rounded.values()) <= max(searched)
+        assert not trust.searches or min(searched) < max(rounded.values())
+        return trust.searches
+
+    assert {decided(seed) for seed in range(8)} == {True, False}
 
 
 @given(st.integers(1, 2), st.integers(1, 2), st.integers(3, 30), st.integers(1, 7), st.integers(0, 9))
@@ -83,9 +119,7 @@ def test_several_starts_are_no_worse_than_one(groups, parts, inputs, limit, seed
     free = np.ones(scales.shape, bool)
 
     def errors(starts):
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(gptq, "SCALE_STARTS", starts)
-            found, best = gptq._best_start(weights, moments, scales, free, limit)
+        found, best = gptq.best_start(RoundingTarget(weights, scales, free, limit), moments, starts)
         made = found * np.repeat(best, parts, axis=0)[:, :, None]
         return output_error(made - weights, moments).reshape(groups, parts, 3).sum(axis=1)
 
@@ -95,7 +129,7 @@ def test_several_starts_are_no_worse_than_one(groups, parts, inputs, limit, seed
 def test_scales_that_are_not_free_stay():
     weights, moments = layer(1, 4, 12)
     scales, free = np.full((1, 4), 0.4), np.array([[True, False, True, False]])
-    _, found = gptq._best_start(weights, moments, scales, free, 7)
+    _, found = gptq.best_start(RoundingTarget(weights, scales, free, 7), moments)
     assert ((found == scales) == ~free).all()
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -194,6 +195,41 @@ def _sweep(weights: Array, factor: Array, steps: Array, limit: int) -> Array:
 # The weights of a layer.
 
 
+class Trust(NamedTuple):
+    """How far to trust the moments of a layer: how much to damp them for weights of few bits, and whether integers and
+    scales are searched for these moments after rounding with compensation."""
+
+    damping: float
+    searches: bool
+
+
+@dataclass(frozen=True)
+class RoundingTarget:
+    """The weights to round, the scales of their rows, which of these may be chosen, and the largest integer.
+
+    If there are fewer groups of scales, consecutive groups of weights are parts of the same rows.
+    """
+
+    weights: Array
+    scales: Array
+    free: Array
+    limit: int
+
+    def of_weights(self, values: Array) -> Array:
+        """Return values of rows, to be broadcast against the weights."""
+        return np.repeat(values, self.weights.shape[0] // self.scales.shape[0], axis=0)[:, :, None]
+
+    def compensated(self, moments: Array) -> Array:
+        """Return the weights rounded with compensation, as real numbers."""
+        steps = self.of_weights(self.scales)
+        return compensated(self.weights, moments, steps, self.limit) * steps
+
+    def searched(self, moments: Array, starts: Sequence[float]) -> Array:
+        """Return the best rounded weights that searches from these multiples of the scales find."""
+        rounded, scales = best_start(self, moments, starts)
+        return rounded * self.of_weights(scales)
+
+
 @dataclass(frozen=True)
 class RoundingData:
     """What is known of a layer's inputs: their moments; those of both halves of the samples, if there are samples; and
@@ -203,25 +239,26 @@ class RoundingData:
     halves: Sequence[Pair]
     has_enough: bool
 
-    def damping(self, target: Array, steps: Array, limit: int) -> float | None:
-        """Return how much to damp the moments for weights of few bits; None if nothing tells.
+    def trust(self, target: RoundingTarget) -> Trust:
+        """Return how far to trust the moments.
 
         Moments of few vectors say more about these than about others: a dense layer behind a global average has one
         vector for each sample. So with few vectors, weights are rounded for each half of the samples and judged by the
         other half. All samples together need less damping than half of them.
         """
         if self.has_enough:
-            return FEW_BITS_DAMPING
+            return Trust(FEW_BITS_DAMPING, True)
         if len(self.halves) != 2:
-            return None
+            return Trust(0.0, False)
         one, other = (half.second for half in self.halves)
 
-        def error(damping: float) -> float:
-            pairs = ((damped(one, damping), other), (damped(other, damping), one))
-            made = ((compensated(target, own, steps, limit) * steps - target, judge) for own, judge in pairs)
-            return sum(float(output_error(*difference).sum()) for difference in made)
+        def error(rounded: Callable[[Array], Array], damping: float) -> float:
+            pairs = (damped(one, damping), other), (damped(other, damping), one)
+            return sum(float(output_error(rounded(own) - target.weights, judge).sum()) for own, judge in pairs)
 
-        return max(FEW_BITS_DAMPING, WHOLE_DAMPING * _lowest(ROUNDING_DAMPINGS, error)[0])
+        damping, least = _lowest(ROUNDING_DAMPINGS, lambda damping: error(target.compensated, damping))
+        searched = error(lambda own: target.searched(own, SCALE_STARTS[:1]), damping)
+        return Trust(max(FEW_BITS_DAMPING, WHOLE_DAMPING * damping), searched < least)
 
 
 def rounded_layer(
@@ -232,13 +269,15 @@ def rounded_layer(
     power = blocks.join(np.diagonal(whole.second, axis1=1, axis2=2)[:, None])[:, 0]
     form = _scaled(layer, blocks.join(target), power)
     steps, limit = weight_steps(form, weights), form.levels.max
-    has_few_levels = _has_few_levels(form, weights)
-    damping = known.damping(target, _in_blocks(steps, blocks), limit) if has_few_levels else None
-    if damping is None:
+    if not _has_few_levels(form, weights):
         return form, compensated(target, whole.second, _in_blocks(steps, blocks), limit)
-    certain = damped(whole.second, damping)
     free = layer.has_free_scale
-    rounded, scales = _best_start(target, certain, steps[:, :, 0], free, limit)
+    start = RoundingTarget(target, steps[:, :, 0], free, limit)
+    damping, searches = known.trust(start)
+    certain = damped(whole.second, damping)
+    if not searches:
+        return form, compensated(target, certain, _in_blocks(steps, blocks), limit)
+    rounded, scales = best_start(start, certain)
     form = with_scales(form, scales.reshape(-1))
     steps = weight_steps(form, weights)
     for _ in range(DESCENTS if fit is None else CLAMPED_DESCENTS):
@@ -250,28 +289,21 @@ def rounded_layer(
     return form, rounded
 
 
-def _best_start(target: Array, moments: Array, scales: Array, free: Array, limit: int) -> tuple[Array, Array]:
+def best_start(target: RoundingTarget, moments: Array, starts: Sequence[float] = SCALE_STARTS) -> tuple[Array, Array]:
     """Return the integers of each row, and its scale, with the least error of several that start from different scales:
-    coordinate descent ends at a local minimum. Scales that are not `free` stay as they are.
-
-    If there are fewer groups of scales, consecutive groups of weights are parts of the same rows.
-    """
-    parts = target.shape[0] // scales.shape[0]
-
-    def of_weights(values: Array) -> Array:
-        return np.repeat(values, parts, axis=0)[:, :, None]
-
-    least, found, best = np.full(scales.shape, np.inf), np.zeros_like(target), scales
-    for start in SCALE_STARTS:
-        own = np.where(free, start * scales, scales)
-        rounded = compensated(target, moments, of_weights(own), limit)
-        rounded = descended(target, rounded, moments, of_weights(own), limit)
-        own = np.where(free, best_scales(target, rounded, moments, own), own)
-        errors = output_error(rounded * of_weights(own) - target, moments)
-        error = errors.reshape(-1, parts, scales.shape[1]).sum(axis=1)
+    coordinate descent ends at a local minimum. Scales that are not free stay as they are."""
+    weights, scales, limit = target.weights, target.scales, target.limit
+    least, found, best = np.full(scales.shape, np.inf), np.zeros_like(weights), scales
+    for start in starts:
+        own = np.where(target.free, start * scales, scales)
+        rounded = compensated(weights, moments, target.of_weights(own), limit)
+        rounded = descended(weights, rounded, moments, target.of_weights(own), limit)
+        own = np.where(target.free, best_scales(weights, rounded, moments, own), own)
+        errors = output_error(rounded * target.of_weights(own) - weights, moments)
+        error = errors.reshape(scales.shape[0], -1, scales.shape[1]).sum(axis=1)
         better = error < least
         least, best = np.where(better, error, least), np.where(better, own, best)
-        found = np.where(of_weights(better), rounded, found)
+        found = np.where(target.of_weights(better), rounded, found)
     return found, best
 
 

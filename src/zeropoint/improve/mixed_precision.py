@@ -26,8 +26,8 @@ from ..recipe import Recipe
 DB_PER_BIT = 6.02
 """One more bit for all weights halves their rounding errors."""
 
-MOST_GROWTH = 0.25
-"""Maximum growth of the low-bit weights, as a share of their bytes."""
+MOST_GROWTH, RESCUE_GROWTH = 0.25, 0.5
+"""Maximum growth of the low-bit weights, as a share of their bytes, and that of models which are poor otherwise."""
 
 ENDS_COUNT = 4.0
 """Extra weight of errors of the first and last layers if nothing is measured: no other layer can recover what the first
@@ -101,7 +101,10 @@ def measured_harms(
 
 
 def worth_widening(
-    harms: Mapping[NarrowLayer, float], rest: float = 0.0, db_per_bit: float = DB_PER_BIT
+    harms: Mapping[NarrowLayer, float],
+    rest: float = 0.0,
+    db_per_bit: float = DB_PER_BIT,
+    most_growth: float = MOST_GROWTH,
 ) -> Widening | None:
     """Return the layers to widen to 8 bits, given the squared error that each adds to the `rest`; None if there are
     none."""
@@ -109,7 +112,7 @@ def worth_widening(
     before = error = rest + sum(harms.values())
     best, most = 0, 0.0
     for layer in sorted(harms, key=lambda layer: -harms[layer] / max(1, layer.growth)):
-        if grown + layer.growth > MOST_GROWTH * size:
+        if grown + layer.growth > most_growth * size:
             continue
         chosen.append(layer)
         grown += layer.growth

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,9 +13,18 @@ from ..bench.errors import ErrorSum, JudgedError, decibels
 from ..ops.execution import macs_of
 from ..recipe import Effort, reaches
 from ..sources.ports import Row
-from .candidate import Candidate, Lab, Proposals, no_progress
-from .float_islands import GOOD_ENOUGH
-from .mixed_precision import NarrowLayer, measured_harms, narrow_layers, weight_errors, worth_widening
+from .candidate import Candidate, Lab, ProposalOutcome, Proposals, no_progress
+from .float_islands import GOOD_ENOUGH, POOR
+from .mixed_precision import (
+    MOST_GROWTH,
+    RESCUE_GROWTH,
+    NarrowLayer,
+    Widening,
+    measured_harms,
+    narrow_layers,
+    weight_errors,
+    worth_widening,
+)
 from .refiner import Refiner
 
 REFINED = 32, 256
@@ -153,16 +163,38 @@ def _mending_samples(lab: Lab, candidate: Candidate) -> int:
 
 
 def mixed_precision(lab: Lab, best: Candidate) -> Proposals:
-    """Propose 8-bit weights for the layers that lose most in few bits."""
+    """Propose 8-bit weights for the layers that lose most in few bits; for more of them if the outputs stay poor."""
     layers = narrow_layers(best.planned, best.request.recipe)
-    widening = worth_widening(*_harms(lab, best, layers)) if layers else None
-    if widening is None:
+    if not layers:
         return
+    harms, rest = _harms(lab, best, layers)
+    usual, most = (worth_widening(harms, rest, most_growth=most) for most in (MOST_GROWTH, RESCUE_GROWTH))
+    reached = lab.error
+    if usual is not None:
+        reached = yield from _least_error(_widened(lab, best, usual))
+    if most is not None and most != usual and decibels(reached) < POOR:
+        yield from _widened(lab, best, most)
+
+
+def _widened(lab: Lab, best: Candidate, widening: Widening) -> Proposals:
     wide = best.widened(widening)
     if best.refined is None:
         yield wide
     else:
         yield from compensated_rounding(lab, wide)
+
+
+def _least_error(proposals: Proposals) -> Generator[Candidate, ProposalOutcome, float]:
+    """Pass proposals on, and return the least error that any of them reached."""
+    least, candidate = math.inf, next(proposals, None)
+    while candidate is not None:
+        outcome = yield candidate
+        least = min(least, outcome.error)
+        try:
+            candidate = proposals.send(outcome)
+        except StopIteration:
+            break
+    return least
 
 
 def _harms(lab: Lab, best: Candidate, layers: Sequence[NarrowLayer]) -> tuple[dict[NarrowLayer, float], float]:
