@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tempfile
+import threading
 import time
 import zipfile
 from importlib.metadata import version
@@ -104,26 +105,32 @@ def judge_openvino(place: Place, model: str, limit: int | None) -> Judgement:
     return Judgement(score, time.perf_counter() - start, Facts(size, None, None, {}))
 
 
+OPENVINO_LOCK = threading.Lock()
+"""OpenVINO 2026.4 sometimes deadlocks if two threads ask for the type of a port for the first time."""
+
+
 class OpenVino:
     """As much of LiteRT's `Interpreter` as tasks use, on a packed model. Inputs come first among the indices."""
 
     def __init__(self, content: bytes) -> None:
         import openvino
 
-        with tempfile.TemporaryDirectory() as folder:
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                archive.extractall(folder)
-            self.model = openvino.compile_model(str(Path(folder) / XML), "CPU", {"INFERENCE_NUM_THREADS": 1})
+        with OPENVINO_LOCK:
+            with tempfile.TemporaryDirectory() as folder:
+                with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                    archive.extractall(folder)
+                self.model = openvino.compile_model(str(Path(folder) / XML), "CPU", {"INFERENCE_NUM_THREADS": 1})
+            self.details = [_details(k, port) for k, port in enumerate((*self.model.inputs, *self.model.outputs))]
         self.values: dict[int, Any] = {}
 
     def allocate_tensors(self) -> None:
         """Nothing to do."""
 
     def get_input_details(self) -> list[dict[str, Any]]:
-        return [_details(k, port) for k, port in enumerate(self.model.inputs)]
+        return self.details[: len(self.model.inputs)]
 
     def get_output_details(self) -> list[dict[str, Any]]:
-        return [_details(len(self.model.inputs) + k, port) for k, port in enumerate(self.model.outputs)]
+        return self.details[len(self.model.inputs) :]
 
     def set_tensor(self, index: int, value: Any) -> None:
         self.values[index] = value
