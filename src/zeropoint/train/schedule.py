@@ -18,7 +18,7 @@ have further to go, and with fewer bits a weight must move by its own magnitude 
 SETTLED = 0.8
 """The share of the steps after which every weight has settled on an integer."""
 
-DECIDED = 0.6, 0.95
+DECIDED = 0.3, 0.9
 """The shares of the steps between which ternary weights near a threshold decide for a level."""
 
 BLENDED = 0.25
