@@ -105,7 +105,7 @@ def _npy(value: Array) -> bytes:
 
 
 def _hex(value: Array, tensor: Tensor) -> bytes:
-    digits = max(1, tensor.dtype.bits // 4) if tensor.dtype.bits >= 4 else 1
+    digits = max(1, tensor.dtype.bits // 4)
     unsigned = np.ascontiguousarray(value).view(f"uint{8 * value.itemsize}").reshape(-1)
     mask = (1 << tensor.dtype.bits) - 1
     return "".join(f"{int(v) & mask:0{digits}x}\n" for v in unsigned).encode()
