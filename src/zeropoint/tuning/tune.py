@@ -23,7 +23,7 @@ from ..runtime.device_tools import require_told
 from ..sources.data import DataSource, read_labels, samples_from
 from ..sources.models import ModelSource, load
 from ..sources.ports import entry
-from ..sources.samples import Notes, Samples, iterate, rows
+from ..sources.samples import Samples, iterate, row_list
 from ..targets import CPU, Target, target_named
 from ..tflite import to_bytes
 from ..train import start_keras
@@ -168,14 +168,14 @@ class _Task:
         settings, where = self.settings, entry(self.model)
         if evaluation is not None:
             calibration = list(islice(iterate(data), None if settings.limit is None else 2 * settings.limit + 8))
-            found = [row for _, row in rows(evaluation, where, Notes())]
+            found = row_list(evaluation, where)
         else:
             samples = list(iterate(data))
             limit = settings.limit or min(MOST_CALIBRATION, len(samples) // 2)
             # Calibration holds back one in eight samples and reads further ones instead.
             used = limit + limit // 7 + 1
             settings, calibration = replace(settings, limit=limit), samples[:used]
-            found = [row for _, row in rows(samples[used:], where, Notes())]
+            found = row_list(samples[used:], where)
             labels = None if labels is None else labels[used:]
         if not calibration:
             raise InvalidSample("no samples were given to calibrate on")
