@@ -121,10 +121,7 @@ def tune(
         raise InvalidRecipe(f"unknown objective {objective!r}; choose {', '.join(OBJECTIVES)}")
     loaded, made_for, search = load(model), _target(target), search or SearchSettings()
     check_runnable(loaded)
-    if budget.max_ram is not None:
-        require_told(made_for, "ram")
-    if budget.max_cycles is not None:
-        require_told(made_for, "cycles")
+    _require_reported(budget, made_for)
     if ops is not OPS and (search.workers > 1 or search.on is not None or search.store is not None):
         raise InvalidRecipe("trials with a custom op table can be neither stored nor sent to other processes")
     if search.allow_training:
@@ -142,6 +139,14 @@ def tune(
                 f"in dB with {argument('min_metric', 20)}, or give labels or a metric of your own"
             )
         return _Tuning(workpiece, scored, chosen, budget, objective, search).run(progress)
+
+
+def _require_reported(budget: Budget, target: Target) -> None:
+    """Raise for limits on figures that the target's tool does not report."""
+    if budget.max_ram is not None:
+        require_told(target, "ram")
+    if budget.max_cycles is not None:
+        require_told(target, "cycles")
 
 
 def _target(asked: Target | str | None) -> Target:
