@@ -8,8 +8,9 @@ tensors (3.15).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from keras import ops
@@ -107,6 +108,18 @@ class ClipBounds:
     learn_high: bool = True
     every: int = 1
     bits: int | None = None
+
+    def within(self, low: float, high: float, scale: Any) -> ClipBounds:
+        """Return the bounds narrowed to reals between `low` and `high`, as by a fused activation. Ranges include zero,
+        so they end where a ReLU starts."""
+        bounds = self
+        if low == 0:
+            bounds = replace(bounds, low=ops.zeros_like(bounds.low), learn_low=False)
+        elif low > -math.inf:
+            bounds = replace(bounds, low=ops.maximum(bounds.low, ops.round(low / scale)), bits=None)
+        if high < math.inf:
+            bounds = replace(bounds, high=ops.minimum(bounds.high, ops.round(high / scale)))
+        return bounds
 
     def gradients(self, above: Any, k: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
         """Return the gradients of `k` and of the two ends, given the gradient `above` of the clipped values."""
