@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..affine import QuantParams
+from ..affine import QuantParams, broadcast_shape
 from ..bench.errors import (
     Compared,
     ErrorSum,
@@ -333,7 +333,7 @@ class ChannelGains:
 
 def along(axis: int, factors: Array, tensor: Tensor) -> Array:
     """Return the factors in a shape that broadcasts to that of `tensor`."""
-    return factors.reshape([-1 if k == axis else 1 for k in range(len(tensor.shape))])
+    return factors.reshape(broadcast_shape(axis, len(tensor.shape)))
 
 
 def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 
 from keras import ops
 
+from ..affine import broadcast_shape
 from ..errors import InvalidRecipe
 from .backend import fused_clip_gradient, has_fused_clip_gradient
 
@@ -266,10 +267,9 @@ def fake_quant(x: Any, low: Any, high: Any, levels: QuantLevels = INT8, *, axis:
     Equivalent to `tf.quantization.fake_quant_with_min_max_vars` and `..._per_channel`, including gradients: for the
     range [0, 0] the result is 0, and the gradient passes through to x.
     """
-    shape = None if axis is None else [-1 if k == axis else 1 for k in range(len(x.shape))]
     low, high = (ops.convert_to_tensor(end) for end in (low, high))
-    if shape is not None:
-        low, high = ops.reshape(low, shape), ops.reshape(high, shape)
+    if axis is not None:
+        low, high = (ops.reshape(end, broadcast_shape(axis, len(x.shape))) for end in (low, high))
     nudged = nudge(low, high, float(levels.steps))
     is_empty = ops.logical_and(ops.equal(low, 0.0), ops.equal(high, 0.0))
     rounded = round_and_clip(nudged.in_steps(x), nudged.bounds(), HALF_UP) * nudged.scale

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from ...affine import broadcast_shape
 from ...dtypes import Array
 from ...simulation.movement import strided_index
 from ..backend import held_type
@@ -104,7 +105,7 @@ def _update_slice(call: Call) -> Any:
         places = ops.arange(length, dtype="int32") - ops.cast(first, "int32")
         update = ops.take(update, ops.clip(places, 0, part - 1), axis=axis)
         hit = ops.logical_and(places >= 0, places < part)
-        hit = ops.reshape(hit, [-1 if k == axis else 1 for k in range(len(shape))])
+        hit = ops.reshape(hit, broadcast_shape(axis, len(shape)))
         inside = hit if inside is None else ops.logical_and(inside, hit)
     return update if inside is None else ops.where(inside, update, x)
 
