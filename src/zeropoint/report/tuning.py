@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -38,7 +38,7 @@ def live_table(console: Console) -> Iterator[Progress]:
     printer, said = Printer(console), 0
     is_seen = console.is_terminal and not console.quiet
 
-    with Live(console=console, transient=True, auto_refresh=is_seen) if is_seen else _nothing() as live:
+    with Live(console=console, transient=True) if is_seen else nullcontext() as live:
 
         def report(state: SearchState) -> None:
             nonlocal said
@@ -49,11 +49,6 @@ def live_table(console: Console) -> Iterator[Progress]:
                 live.update(_view(state))
 
         yield report
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield None
 
 
 def _view(state: SearchState) -> Group:
