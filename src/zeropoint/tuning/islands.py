@@ -47,17 +47,16 @@ def harmful_ops(bench: Bench, stats: Stats, target: Target) -> tuple[Harm, ...]:
     whole = Request(Recipe((Rule(INT8),)), stats, method="mse", effort="quick", ops=bench.ops, target=INTEGER)
     prepared = prepare_model(bench.model, replace(whole, target=target))
     plan = plan_model(prepared, whole).plans[0]
-    alone = set(addressable(plan.graph.ops))
-    ops = [op for op in plan.schemes if op in alone]
+    known = set(addressable(plan.graph.ops))
+    ops = [op for op in plan.schemes if op in known]
     macs = {op: macs_of(op, bench.ops) for op in plan.graph.ops}
     if not 1 < len(ops) <= MOST:
         return ()
     judge = on_affordable_rows(bench, sum(macs.values()) * len(ops), SAMPLES)
 
     def harm(op: Op) -> Harm:
-        recipe = Recipe((Rule(INT8, ops=op.label, name=op.name),))
-        request = Request(recipe, stats, method="mse", effort="quick", ops=bench.ops, target=INTEGER)
-        made = build(plan_model(prepared, request).with_float_ends(), bench.ops)
+        alone = replace(whole, recipe=Recipe((Rule(INT8, ops=op.label, name=op.name),)))
+        made = build(plan_model(prepared, alone).with_float_ends(), bench.ops)
         return Harm(op.label, op.name, judge.error(made), macs[op])
 
     usual = max(1, sum(macs.values()) // len(ops))
