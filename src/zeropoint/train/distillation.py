@@ -142,6 +142,8 @@ def distill(
     """
     source = load(model)
     stages = () if train_bits is None else stages_of(train_bits)
+    if resume is not None and len(stages) > 1:
+        raise InvalidRecipe("only training in one bit width can be resumed from a file; omit resume")
     if stages:
         _require_nothing_else(mode, recipe, weight_bits)
         recipe, mode = low_bit_recipe(source, stages[-1], ops, every_layer=every_layer), None
@@ -165,8 +167,6 @@ def distill(
     blueprint = replace(blueprint, means=channel_means(start.stats))
     blueprint = with_narrow_ranges(blueprint, start.stats)
     progress = progress or notebook_line("training, step and loss:")
-    if resume is not None and len(stages) > 1:
-        raise InvalidRecipe("only training in one bit width can be resumed from a file; omit resume")
     first = Distiller.of(blueprint if len(stages) < 2 else replace(blueprint, stage=stages[0]), goal)
     if held.labels is not None:
         check_labels(held.labels, goal.loss, first.compared[0].tensor)
