@@ -99,13 +99,13 @@ class ForwardPass:
         body.grids = loop.body.ranges.nudged(self.step)
         self.bodies.append(body)
         state = [self._operand(Use(op, slot), tensor) for slot, tensor in enumerate(op.inputs)]
-        for known in loop.rounds:
-            state = replace(body, graph=replace(loop.body, statics=known), values={}, converted={}).round(state)
+        for known in loop.iterations:
+            state = replace(body, graph=replace(loop.body, statics=known), values={}, converted={}).iterate(state)
         for tensor, value in zip(op.outputs, state, strict=True):
             if isinstance(value, Value):
                 self.values[tensor] = self._received(tensor, value)
 
-    def round(self, state: Sequence[Any]) -> list[Any]:
+    def iterate(self, state: Sequence[Any]) -> list[Any]:
         """Run one iteration of a loop, of which this is the body: from the values it is passed to those it passes
         on."""
         graph = self.graph.blueprint.plan.graph
