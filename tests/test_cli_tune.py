@@ -45,6 +45,15 @@ def test_the_command_that_is_printed_makes_the_same_file(run):
     assert Path("best.tflite").read_bytes() == best
 
 
+def test_the_command_that_is_printed_transposes_the_data_as_well(run):
+    np.savez("first.npz", np.moveaxis(digits_data()["calibration"][:40], -1, -3))
+    line = [word.replace("calibration.npz", "first.npz") for word in LINE]
+    code, out, err = run(*line, "--transpose", "--max-drop", 30, "--trials", 1)
+    assert (code, err) == (0, "")
+    (line,) = [line.strip() for line in out.splitlines() if line.strip().startswith("zeropoint quantize")]
+    assert run(*shlex.split(line)[1:], "--overwrite", "--quiet")[0] == 0
+
+
 def test_the_same_command_goes_on_and_replaces_what_it_wrote(run):
     assert run(*SCORED, "--max-drop", 5, "--trials", 1)[0] == 0
     before = Path("best.tflite").read_bytes()

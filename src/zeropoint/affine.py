@@ -121,8 +121,7 @@ class QuantParams(Brief):
         if self.axis is None:
             self.scale  # noqa: B018 - raises if there are several
             return scales[0], zero_points[0]
-        shape = [1] * rank
-        shape[self.axis] = -1
+        shape = broadcast_shape(self.axis, rank)
         return scales.reshape(shape), zero_points.reshape(shape)
 
     def __str__(self) -> str:
@@ -191,6 +190,13 @@ class QuantParams(Brief):
         except InvalidRange:  # raise the error again, with the tensor's name
             return [cls.from_range(*r, dtype, symmetric, name=name) for r, name in zip(ranges, names, strict=True)]
         return [cls((s,), (z,), dtype) for s, z in zip(together.scales, together.zero_points, strict=True)]
+
+
+def broadcast_shape(axis: int, rank: int) -> list[int]:
+    """Return the shape in which numbers for each slice along `axis` broadcast against a tensor of this rank."""
+    shape = [1] * rank
+    shape[axis] = -1
+    return shape
 
 
 def _require_range(lows: Array, highs: Array, name: str) -> None:

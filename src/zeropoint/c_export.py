@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from .dtypes import DType
-from .errors import MissingExtra, RuntimeFailure, UnsupportedOp, ZeropointError, argument
-from .files import PathLike, describe_os_error, refuse_existing, write_whole
+from .errors import MissingExtra, RuntimeFailure, UnsupportedOp, argument
+from .files import PathLike, make_folder, refuse_existing, write_whole
 from .graph.model import Model, Tensor
 from .runtime.tflm import measure_arena, version
 from .targets import TFLM, TypedOp
@@ -66,10 +66,7 @@ class CExport:
     def save(self, folder: PathLike, *, overwrite: bool = False) -> None:
         """Write all files; if one of them already exists, nothing is written."""
         place = Path(folder)
-        try:
-            place.mkdir(exist_ok=True)
-        except OSError as error:
-            raise ZeropointError(f"cannot write to the folder {place}: {describe_os_error(error)}") from None
+        make_folder(place)
         for name in self.files:
             refuse_existing(place / name, overwrite)
         for name, text in self.files.items():
@@ -124,7 +121,7 @@ def _arena(model: Model, content: bytes) -> Arena:
         except MissingExtra:
             pass
     tensors = [t for graph in model.graphs for t in graph.tensors]
-    flowing = sum(_aligned(_bytes(t)) for t in tensors if not t.is_constant)
+    flowing = sum(_aligned(t.dtype.nbytes(t.size) or 0) for t in tensors if not t.is_constant)
     scratch = max((4 * t.size for t in tensors if not t.is_constant), default=0)
     channels = sum(8 * len(t.params.scales) for t in tensors if t.params is not None)
     records = 128 * len(tensors) + 256 * sum(len(graph.ops) for graph in model.graphs)
@@ -133,10 +130,6 @@ def _arena(model: Model, content: bytes) -> Arena:
 
 def _aligned(size: int) -> int:
     return math.ceil(size / ALIGNMENT) * ALIGNMENT
-
-
-def _bytes(tensor: Tensor) -> int:
-    return math.ceil(tensor.size * tensor.dtype.bits / 8)
 
 
 def _labels(model: Model) -> tuple[str, ...]:

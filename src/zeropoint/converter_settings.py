@@ -103,7 +103,7 @@ class ConverterSettings:
             raise InvalidRecipe("optimizations has EXPERIMENTAL_SPARSITY, which is not supported; leave it out")
         spec = converter.target_spec
         types = sorted({_type_name("target_spec.supported_types", t) for t in spec.supported_types})
-        if unknown := set(types) - OF_TYPES.keys():
+        if unknown := [name for name in types if name not in OF_TYPES]:
             raise InvalidRecipe(f"target_spec.supported_types has {', '.join(unknown)}; int8 and float16 are supported")
         if len(types) > 1:
             raise InvalidRecipe(f"target_spec.supported_types has {' and '.join(types)}; choose one")

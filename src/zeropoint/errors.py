@@ -32,13 +32,14 @@ _OPPOSITES = {"keep_state": "--reset-state"}
 
 def argument(name: str, value: str | float | None = None) -> str:
     """Return how `name` is given: `keep_float=` or `--keep-float`; with a value, `effort="high"` or `--effort high`."""
-    number = value if isinstance(value, str) or value is None else f"{value:.5g}"
     option = f"--{name.replace('_', '-')}"
-    if isinstance(value, bool):
-        return spelled(f"{name}={value}", option if value else _OPPOSITES[name])
     if value is None:
         return spelled(f"{name}=", option)
-    return spelled(f'{name}="{value}"' if isinstance(value, str) else f"{name}={number}", f"{option} {number}")
+    if isinstance(value, bool):
+        return spelled(f"{name}={value}", option if value else _OPPOSITES[name])
+    if isinstance(value, str):
+        return spelled(f'{name}="{value}"', f"{option} {value}")
+    return spelled(f"{name}={value:.5g}", f"{option} {value:.5g}")
 
 
 def call(command: str, *given: str, **named: str) -> str:

@@ -72,6 +72,14 @@ def read_arrays(file: BinaryIO, most: int, advice: str = "") -> dict[str, Array]
         return arrays
 
 
+def make_folder(path: PathLike) -> None:
+    """Create a folder for output files, unless it exists."""
+    try:
+        Path(path).mkdir(exist_ok=True)
+    except OSError as error:
+        raise ZeropointError(f"cannot write to the folder {path}: {describe_os_error(error)}") from None
+
+
 def refuse_existing(path: PathLike, overwrite: bool) -> None:
     """Raise before any work is done if `path` could not be written at the end."""
     target = Path(path)

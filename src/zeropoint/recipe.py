@@ -240,6 +240,11 @@ class Recipe(Displayed):
         return any(rule.scheme.activations is DType.UINT8 for rule in self.rules)
 
     @property
+    def has_wide_activations(self) -> bool:
+        """Whether some rule asks for 16-bit activations."""
+        return any(rule.scheme.activations is DType.INT16 for rule in self.rules)
+
+    @property
     def least_bits(self) -> int:
         """The bits of the narrowest weights that some rule asks for."""
         return min((levels.bits for rule in self.rules if (levels := rule.scheme.levels) is not None), default=32)

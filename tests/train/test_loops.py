@@ -92,7 +92,7 @@ def test_the_float_graph_computes_as_the_loop_does():
 
 def test_loops_that_do_not_count_up_to_a_constant_are_refused(monkeypatch):
     model = recurrent("gru")
-    monkeypatch.setattr(static_values, "MOST_ROUNDS", STEPS - 1)
+    monkeypatch.setattr(static_values, "MOST_ITERATIONS", STEPS - 1)
     with pytest.raises(UnsupportedOp, match=f"more than {STEPS - 1} iterations"):
         trainable(model, quantize=False)
     (loop,) = (op for op in model.graphs[0].ops if op.kind == "WHILE")

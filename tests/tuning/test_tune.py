@@ -7,6 +7,7 @@ import math
 import sys
 from collections import Counter
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from zeropoint.recipe_files import load_recipe
 from zeropoint.runtime.device_tools import ToolReport
 from zeropoint.targets import TARGETS
 from zeropoint.tflite import load
+from zeropoint.train import start_keras
 from zeropoint.tuning import latency as latency_module
 from zeropoint.tuning import question as question_module
 from zeropoint.tuning import search as search_module
@@ -317,6 +319,13 @@ def test_the_best_few_that_lose_too_much_are_trained(smallest):
     assert first.drop.value == min(t.drop.value for t in missed)
     assert next(tree_module.training(question, [replace(first, size=best.size)], best), None) is None
     assert "nothing is trained" in said[0]
+
+
+def test_trained_trials_of_another_backend_version_are_not_taken(monkeypatch):
+    start_keras()
+    before = search_module._training(10)
+    monkeypatch.setattr(import_module(before[2]), "__version__", "0.0")
+    assert search_module._training(10) != before
 
 
 def test_training_needs_keras(digits, monkeypatch):

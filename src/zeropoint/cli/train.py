@@ -131,7 +131,7 @@ def train(
 
     settings = QuantSettings(**vars(quantizers))
     total = schedule.steps * (1 if options.train_bits is None else options.train_bits.count(",") + 1)
-    with training_bar(total, remarks) as (progress, told):
+    with training_bar(total, remarks) as (progress, report_check):
         distilled = distill(
             source.model,
             source.data.samples,
@@ -159,7 +159,7 @@ def train(
             effort=None if effort.chosen_effort() == "standard" else effort.chosen_effort(),
             target=options.target,
             progress=progress,
-            callbacks=[OnCheck(told)],
+            callbacks=[OnCheck(report_check)],
             resume=options.resume,
             allow_nonfinite=options.allow_nonfinite,
         )

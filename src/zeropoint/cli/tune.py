@@ -216,8 +216,8 @@ def _command(
     images = {"--scale": samples.scale, "--offset": samples.offset, "--mean": samples.mean, "--std": samples.std}
     for name, value in {**images, "--limit": tuned.limit, "--steps": steps or None}.items():
         words += [] if value is None else [name, value]
-    if not steps:
-        words += [f"--{name}" for name in ("keep-state", "reset-state") if getattr(samples, name.replace("-", "_"))]
+    flags = ("transpose",) if steps else ("transpose", "keep-state", "reset-state")
+    words += [f"--{name}" for name in flags if getattr(samples, name.replace("-", "_"))]
     words += [] if effort == "standard" else ["--effort", effort]
     return shlex.join(map(str, words))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..affine import QuantParams
+from ..affine import QuantParams, broadcast_shape
 from ..bench.errors import (
     Compared,
     ErrorSum,
@@ -215,16 +215,17 @@ def relevant_ranges(graph: Graph, ops: Mapping[str, OpSpec]) -> dict[Tensor, Rel
             if not readers or uses.is_output(tensor):
                 continue
             dtype = tensor.dtype if source is None else source.dtype  # a float island reads what integers could hold
-            read = [_told_apart(reader, dtype, known, ops) for reader in readers]
+            read = [_relevant_to(reader, dtype, known, ops) for reader in readers]
             widest = RelevantRange(min(r.low for r in read), max(r.high for r in read), max(r.reach for r in read))
             if widest != RelevantRange():
                 known[tensor] = widest
     return known
 
 
-def _told_apart(
+def _relevant_to(
     reader: Op, dtype: DType, known: Mapping[Tensor, RelevantRange], ops: Mapping[str, OpSpec]
 ) -> RelevantRange:
+    """Return the range in which `reader` can tell values apart; `known` are the ranges of tensors behind it."""
     if reader.kind in CONVERSIONS:
         return known.get(reader.outputs[0], RelevantRange())
     spec = ops.get(reader.kind)
@@ -333,7 +334,7 @@ class ChannelGains:
 
 def along(axis: int, factors: Array, tensor: Tensor) -> Array:
     """Return the factors in a shape that broadcasts to that of `tensor`."""
-    return factors.reshape([-1 if k == axis else 1 for k in range(len(tensor.shape))])
+    return factors.reshape(broadcast_shape(axis, len(tensor.shape)))
 
 
 def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:

@@ -105,6 +105,9 @@ class MetricRow:
     before: float
     after: float
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.before:.6g} float, {self.after:.6g} quantized"
+
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Displayed):
@@ -127,6 +130,16 @@ class Comparison(Displayed):
     @property
     def snr(self) -> float:
         return decibels(self.error)
+
+    @property
+    def agreement(self) -> float | None:
+        """The share of samples with the same class, by the first output that looks like class scores."""
+        return next((o.agreement for o in self.outputs if o.agreement is not None), None)
+
+    @property
+    def where(self) -> str:
+        """Where the SNR of the first outputs is measured; empty if that is at the outputs themselves."""
+        return " and ".join(dict.fromkeys(o.where for o in self.outputs[:2]))
 
     @property
     def by_blame(self) -> tuple[OpRow, ...]:

@@ -121,15 +121,15 @@ def other_quantizer(evidence: ModelEvidence) -> Hypothesis | None:
 
 def too_few_bits_everywhere(evidence: ModelEvidence) -> Hypothesis | None:
     """Activations that need more than 8 bits throughout the graph, where no small set of ops is the cause."""
-    has_wide = any(rule.scheme.activations is DType.INT16 for rule in evidence.request.recipe.rules)
-    if has_wide or decibels(evidence.trials.error()) >= healthy_snr(evidence):
+    is_wide = evidence.request.recipe.has_wide_activations
+    if is_wide or (before := decibels(evidence.trials.error())) >= healthy_snr(evidence):
         return None
     return Hypothesis(
         "8 bits are too few for the activations, all over the graph",
-        (f"outputs at {decibels(evidence.trials.error()):.1f} dB, and no small set of ops is the cause",),
+        (f"outputs at {before:.1f} dB, and no small set of ops is the cause",),
         "each tensor loses a little, and together that is too much",
         "compute with 16-bit activations (mode int16x8), quantize the weights alone (mode dynamic), or train",
-        numbers(before=decibels(evidence.trials.error())),
+        numbers(before=before),
         fixes=(Fix((Rule(INT16X8),)), Fix((Rule(DYNAMIC),))),
         in_recipe=True,
     )

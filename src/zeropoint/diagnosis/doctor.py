@@ -120,9 +120,7 @@ def doctor(
     own = None if calibration is None else samples_from(calibration, where)
     samples = samples_from(data, where)
     request = DiagnosisRequest(wanted, samples, made, own, rules, range, effort, limit, named(metric))
-    request = replace(
-        request, seconds=seconds, keep_state=keep_state, progress=progress or notebook_line("doctor:"), ops=ops
-    )
+    request = replace(request, seconds=seconds, keep_state=keep_state, progress=progress, ops=ops)
     with trusting(trusted):
         return diagnose(replace(request, target=target_of(target, rules, made))).diagnosis
 

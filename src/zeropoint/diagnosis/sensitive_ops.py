@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from ..bench.errors import decibels
 from ..display import counted
-from ..dtypes import DType
 from ..errors import argument, spelled
 from ..graph.model import Op
 from ..graph.query import Uses
@@ -247,8 +246,8 @@ def sensitive_ops(evidence: ModelEvidence) -> Hypothesis | None:
 def coarse_weights(evidence: ModelEvidence) -> Hypothesis | None:
     """Weight rounding that alone causes much of the error, so that better rounding helps."""
     request, before = evidence.request, evidence.trials.error()
-    has_wide = any(rule.scheme.activations is DType.INT16 for rule in request.recipe.rules)
-    if reaches(request.effort, "high") or has_wide or decibels(before) >= healthy_snr(evidence):
+    is_wide = request.recipe.has_wide_activations
+    if reaches(request.effort, "high") or is_wide or decibels(before) >= healthy_snr(evidence):
         return None
     with_wide = evidence.trials.error(Fix((Rule(INT16X8),)))
     share = with_wide / before if before > 0 else 0.0

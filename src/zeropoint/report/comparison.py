@@ -63,9 +63,8 @@ def _print_outputs(comparison: Comparison, printer: Printer) -> None:
         where = f", measured at {output.where}" if output.where else ""
         about = f"  SNR {snr_text(output.deviation.snr)}{where}; {errors}{_agreement(output.agreement)}"
         printer.line("  ", (printer.fit(output.name, 60), "cyan"), about)
-    if (metric := comparison.metric) is not None:
-        scores = f"{metric.name}: {metric.before:.6g} float, {metric.after:.6g} quantized"
-        printer.line(("Metric  ", "bold"), scores)
+    if comparison.metric is not None:
+        printer.line(("Metric  ", "bold"), str(comparison.metric))
     before, after = comparison.float_bytes, comparison.quantized_bytes
     if before is not None and after is not None:
         sizes = f"{size_text(before)} -> {size_text(after)} ({before / max(1, after):.2f}x smaller)"
@@ -79,12 +78,11 @@ def _agreement(share: float | None) -> str:
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     printer = Printer(console)
     compared = diagnosis.comparison
-    agreement = _agreement(next((o.agreement for o in compared.outputs if o.agreement is not None), None))
-    where = " and ".join(dict.fromkeys(output.where for output in compared.outputs[:2]))
-    snr = f"SNR {snr_text(compared.snr)}{f', measured at {where},' if where else ''}"
+    snr = f"SNR {snr_text(compared.snr)}{f', measured at {compared.where},' if compared.where else ''}"
+    agreement = _agreement(compared.agreement)
     printer.line(("Outputs  ", "bold"), f"{snr} on {counted(compared.samples, 'sample')}{agreement}")
-    if (metric := compared.metric) is not None:
-        printer.line(("Metric  ", "bold"), f"{metric.name}: {metric.before:.6g} float, {metric.after:.6g} quantized")
+    if compared.metric is not None:
+        printer.line(("Metric  ", "bold"), str(compared.metric))
     level = {"good": "good", "doubtful": "look at it"}.get(diagnosis.verdict.level, diagnosis.verdict.level)
     printer.line(("Verdict  ", "bold"), f"{level}: {diagnosis.verdict.summary}")
     if diagnosis.is_healthy:

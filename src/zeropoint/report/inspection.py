@@ -16,6 +16,7 @@ import numpy as np
 
 from ..affine import QuantParams
 from ..display import Displayed, counted, share_text
+from ..dtypes import DType
 from ..fixedpoint import to_fixed_point
 from ..graph.check import inputs_are_filled
 from ..graph.model import BlockScales, Graph, Model, Op, Record, Tensor
@@ -230,8 +231,9 @@ def inspect(model: ModelSource, file_bytes: int | None = None) -> Inspection:
 
 def has_few_levels(row: TensorRow) -> bool:
     """Whether a constant's integers need at most half of the bits of their type."""
-    bits = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "int2": 2}.get(row.dtype, 0)
-    return row.levels is not None and row.levels <= 2 ** (bits // 2) and math.prod(row.shape) >= 8 * row.levels
+    if row.levels is None:
+        return False
+    return row.levels <= 2 ** (DType.parse(row.dtype).bits // 2) and math.prod(row.shape) >= 8 * row.levels
 
 
 def bits_for(levels: int) -> int:

@@ -353,12 +353,11 @@ def _latency(bars: Sequence[Bar]) -> Iterator[Card]:
 def _accuracy(compared: Comparison) -> Iterator[Card]:
     if (metric := compared.metric) is not None:
         yield Card(metric.name, f"{metric.after:.4g}", f"float model {metric.before:.4g}")
-    agreement = next((o.agreement for o in compared.outputs if o.agreement is not None), None)
-    if agreement is not None:
+    if (agreement := compared.agreement) is not None:
         yield Card("Same class", share_text(agreement), f"of {counted(compared.samples, 'sample')}, as the float model")
     if compared.outputs:
         largest = max(output.largest for output in compared.outputs)
-        where = " and ".join(dict.fromkeys(o.where for o in compared.outputs[:2])) or "the outputs"
+        where = compared.where or "the outputs"
         yield Card("SNR", snr_text(compared.snr), f"measured at {where}; largest error of the outputs {largest:.3g}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -38,7 +38,7 @@ def live_table(console: Console) -> Iterator[Progress]:
     printer, said = Printer(console), 0
     is_seen = console.is_terminal and not console.quiet
 
-    with Live(console=console, transient=True, auto_refresh=is_seen) if is_seen else _nothing() as live:
+    with Live(console=console, transient=True) if is_seen else nullcontext() as live:
 
         def report(state: SearchState) -> None:
             nonlocal said
@@ -49,11 +49,6 @@ def live_table(console: Console) -> Iterator[Progress]:
                 live.update(_view(state))
 
         yield report
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield None
 
 
 def _view(state: SearchState) -> Group:
@@ -80,15 +75,15 @@ def front_lines(tuned: Tuned) -> list[str]:
     if not front:
         return []
     is_timed = any(t.latency is not None for t in front)
-    times = {id(t): "" if t.latency is None else duration_text(t.latency) for t in front}
-    cells = [(f"{t.size:,}", times[id(t)], "" if t.drop is None else tuned.scale.change(t.drop), t) for t in front]
-    width = max(len(tuned.scale.metric), *(len(change) for _, _, change, _ in cells))
+    changes = ["" if t.drop is None else tuned.scale.change(t.drop) for t in front]
+    width = max(len(tuned.scale.metric), *map(len, changes))
     head = f"{'bytes':>13}{'time':>11}" if is_timed else f"{'bytes':>13}"
     lines = [f"{head}  {tuned.scale.metric:>{width}}  what nothing else beats"]
-    for size, latency, change, trial in cells:
-        numbers = f"{size:>13}{latency:>11}" if is_timed else f"{size:>13}"
-        told = "" if trial.within else ", over budget"
-        lines.append(f"{numbers}  {change:>{width}}  {trial.label}{', chosen' if trial is tuned.chosen else told}")
+    for trial, change in zip(front, changes, strict=True):
+        latency = "" if trial.latency is None else duration_text(trial.latency)
+        numbers = f"{trial.size:>13,}{latency:>11}" if is_timed else f"{trial.size:>13,}"
+        remark = ", chosen" if trial is tuned.chosen else "" if trial.within else ", over budget"
+        lines.append(f"{numbers}  {change:>{width}}  {trial.label}{remark}")
     return lines
 
 
@@ -194,11 +189,10 @@ def _plot(tuned: Tuned, trials: Sequence[Trial], xs: Sequence[float], what: str,
     ys, front = [_loss(t) for t in trials], tuned.front
     high = max(ys) if math.isinf(tuned.allowed) else max(*ys, tuned.allowed)
     x_axis, y_axis = _Axis(0.0, max(xs), LEFT, RIGHT), _Axis(min(ys), high, TOP, BOTTOM)
-    numbers = {id(t): k for k, t in enumerate(tuned.trials)}
     dots = sorted(
         (
             Dot(
-                numbers[id(t)],
+                tuned.trials.index(t),
                 x_axis.at(x),
                 y_axis.at(_loss(t)),
                 f"{t.label}: {text(x)}, {tuned.outcome(t)}",

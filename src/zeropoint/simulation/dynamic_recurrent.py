@@ -134,15 +134,14 @@ def _clipped(x: Array, limit: np.float32) -> Array:
     return np.clip(x, -limit, limit) if limit > 0 else x
 
 
-def _sequence(call: KernelCall, slots: Slots, order: int) -> tuple[Array, int]:
-    """Return the outputs of one direction for every time step, and the time axis."""
-    x = call.value(0)
-    time = 0 if call.option("timeMajor", False) else 1
+def _sequence(call: KernelCall, slots: Slots, order: int) -> Array:
+    """Return the outputs of one direction for every time step."""
+    x, cell = call.value(0), FloatCell(call, slots)
     if x.ndim == 2:  # a single time step
-        return FloatCell(call, slots).step(x), time
-    cell = FloatCell(call, slots)
+        return cell.step(x)
+    time = 0 if call.option("timeMajor", False) else 1
     made = [cell.step(step) for step in np.moveaxis(x, time, 0)[::order]]
-    return np.stack(made[::order], time), time
+    return np.stack(made[::order], time)
 
 
 def has_lstm(op: Op) -> bool:
@@ -152,7 +151,7 @@ def has_lstm(op: Op) -> bool:
 
 
 def lstm(call: KernelCall) -> Computed:
-    made, _ = _sequence(call, Slots(0, LstmSlot.OUTPUT_STATE, LstmSlot.CELL_STATE), 1)
+    made = _sequence(call, Slots(0, LstmSlot.OUTPUT_STATE, LstmSlot.CELL_STATE), 1)
     return Computed((call.stored(made),))
 
 
@@ -164,8 +163,8 @@ def has_both_ways(op: Op) -> bool:
 def both_ways(call: KernelCall) -> Computed:
     """Simulate BIDIRECTIONAL_SEQUENCE_LSTM: two layers, one of which runs backwards in time."""
     states = 2 * DIRECTION + 1
-    forwards, _ = _sequence(call, Slots(0, states, states + 1), 1)
-    backwards, _ = _sequence(call, Slots(DIRECTION, states + 2, states + 3), -1)
+    forwards = _sequence(call, Slots(0, states, states + 1), 1)
+    backwards = _sequence(call, Slots(DIRECTION, states + 2, states + 3), -1)
     if call.option("mergeOutputs", False):
         return Computed((call.stored(np.concatenate([forwards, backwards], axis=-1)),))
     return Computed((call.stored(forwards), call.stored(backwards, 1)))

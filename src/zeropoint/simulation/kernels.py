@@ -11,13 +11,10 @@ from ..ops import CONVERSIONS, OpSpec
 from ..ops.execution import execution_of
 from ..ops.recurrent import LSTM
 from . import conversion, dynamic_range, dynamic_recurrent, elementwise, functions, normalization, pooling, recurrent
-from .call import Computed, KernelCall
 from .dynamic_range import DynamicRange
 from .movement import MOVING, moved
-from .rules import Rules
+from .rules import Kernel, Rules
 from .weighted import matrix_product, weighted
-
-Kernel = Callable[[KernelCall], Computed]
 
 KERNELS: Mapping[str, Kernel] = {
     **dict.fromkeys(("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"), weighted),

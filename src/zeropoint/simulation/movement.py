@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import Array
+from ..graph.model import Op
 from .call import Computed, KernelCall
 
 Moving = Callable[[KernelCall], Sequence[Array]]
@@ -77,9 +78,13 @@ def cut(call: KernelCall) -> Sequence[Array]:
 
 
 def strided_slice(call: KernelCall) -> Sequence[Array]:
-    x = call.value(0)
-    masks = [int(call.option(f"{name}Mask", 0)) for name in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")]
-    begins, ends, steps = (_ints(call, slot) for slot in (1, 2, 3))
+    return [call.value(0)[tuple(strided_index(call.op, *(_ints(call, slot) for slot in (1, 2, 3))))]]
+
+
+def strided_index(op: Op, begins: Sequence[int], ends: Sequence[int], steps: Sequence[int]) -> list[Any]:
+    """Return what STRIDED_SLICE selects as a Python index: slices, integers for dropped dimensions, None for new ones,
+    an ellipsis."""
+    masks = [int(op.option(f"{name}Mask", 0)) for name in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")]
     index: list[Any] = []
     for k, (begin, end, step) in enumerate(zip(begins, ends, steps, strict=True)):
         no_begin, no_end, ellipsis, new_axis, shrinks = (bool(mask >> k & 1) for mask in masks)
@@ -90,9 +95,16 @@ def strided_slice(call: KernelCall) -> Sequence[Array]:
         elif shrinks:
             index.append(begin)
         else:
-            last = None if no_end or (bool(call.option("offset")) and begin + end == 0) else end
-            index.append(slice(None if no_begin else begin, last, step))
-    return [x[tuple(index)]]
+            first = None if no_begin else begin
+            last = _end_from(first, end, step) if op.option("offset") else end
+            index.append(slice(first, None if no_end else last, step))
+    return index
+
+
+def _end_from(begin: int | None, offset: int, step: int) -> int | None:
+    """Return the end of a slice that is given relative to its begin; None for the end of the axis."""
+    start = begin if begin is not None else 0 if step > 0 else -1
+    return None if start < 0 <= start + offset else start + offset
 
 
 def gather(call: KernelCall) -> Sequence[Array]:

@@ -78,7 +78,6 @@ def _float_exponentials(scale: np.float32, beta: np.float32) -> Array:
 @cache
 def int16_tables() -> tuple[Array, Array]:
     """Return tables of exp(x) from -10 to 0 and of 1 / (1 + x) from 0 to 1, in units of about 1 / 32768."""
-    low, high = np.float64(-10.0), np.float64(0.0)
     unit = np.float64(65536 / (2.0 / 65535 * 65535))
     step = 10.0 / 65535
     low, high = np.float64(step * -65535), np.float64(step * 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -48,16 +49,20 @@ def max_pool(call: KernelCall) -> Computed:
 # Images.
 
 
-def _size(call: KernelCall) -> tuple[int, int]:
-    height, width = np.ravel(call.value(1)).tolist()
-    return height, width
+Places = TypeVar("Places")
+
+
+def _along_each_side(call: KernelCall, places: Callable[[int, int, bool, bool], Places]) -> tuple[Places, Places]:
+    """Return `places` along height and width, given the length before and after resizing, and the op's options."""
+    corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
+    lengths = zip(call.value(0).shape[1:3], np.ravel(call.value(1)).tolist(), strict=True)
+    rows, columns = (places(source, size, corners, centers) for source, size in lengths)
+    return rows, columns
 
 
 def resize_nearest_neighbor(call: KernelCall) -> Computed:
-    x = call.value(0)
-    corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
-    rows, columns = (_nearest(x.shape[axis], size, corners, centers) for axis, size in enumerate(_size(call), 1))
-    return Computed((call.stored(x[:, rows][:, :, columns]),))
+    rows, columns = _along_each_side(call, _nearest)
+    return Computed((call.stored(call.value(0)[:, rows][:, :, columns]),))
 
 
 def _nearest(source: int, size: int, corners: bool, centers: bool) -> Array:
@@ -95,10 +100,7 @@ class Corners:
 
 def _corners(call: KernelCall) -> Corners:
     x = call.value(0).astype(F32)
-    corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
-    (y0, y1, v), (x0, x1, u) = (
-        _real_neighbours(x.shape[axis], size, corners, centers) for axis, size in enumerate(_size(call), 1)
-    )
+    (y0, y1, v), (x0, x1, u) = _along_each_side(call, _real_neighbours)
     rows = ((x[:, y][:, :, x0], x[:, y][:, :, x1]) for y in (y0, y1))
     return Corners((next(rows), next(rows)), v[:, None, None], u[:, None])
 
@@ -133,10 +135,7 @@ def weight_by_weight(found: Corners) -> Array:
 def bilinear_in_integers(call: KernelCall) -> Computed:
     """Interpolate with positions in 1/1024 of a pixel; the mean of four neighbours is rounded half away from zero."""
     x = call.value(0).astype(np.int64)
-    corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
-    (y0, y1, v), (x0, x1, u) = (
-        neighbours(x.shape[axis], size, corners, centers) for axis, size in enumerate(_size(call), 1)
-    )
+    (y0, y1, v), (x0, x1, u) = _along_each_side(call, neighbours)
     v, u = v[:, None, None], u[:, None]
     total = (
         x[:, y0][:, :, x0] * (1024 - v) * (1024 - u)
@@ -164,10 +163,7 @@ def neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[Ar
 def bilinear_in_11_bits(call: KernelCall) -> Computed:
     """Interpolate as XNNPACK does: weights in 1/2048, rounded to nearest, and the mean rounded half up."""
     x = call.value(0).astype(np.int64)
-    corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
-    (y0, y1, v), (x0, x1, u) = (
-        weighted_neighbours(x.shape[axis], size, corners, centers) for axis, size in enumerate(_size(call), 1)
-    )
+    (y0, y1, v), (x0, x1, u) = _along_each_side(call, weighted_neighbours)
     v, u = v[:, None, None], u[:, None]
     top = (x[:, y0][:, :, x0] << 11) + (x[:, y0][:, :, x1] - x[:, y0][:, :, x0]) * u
     bottom = (x[:, y1][:, :, x0] << 11) + (x[:, y1][:, :, x1] - x[:, y1][:, :, x0]) * u
@@ -176,6 +172,7 @@ def bilinear_in_11_bits(call: KernelCall) -> Computed:
 
 
 def weighted_neighbours(source: int, size: int, corners: bool, centers: bool) -> tuple[Array, Array, Array]:
+    """Return, for each output, the pixels on both sides, and the weight of the second in 1/2048."""
     less = int(corners and size != 1)
     scale = np.float32(source - less) / np.float32(size - less)
     places = np.arange(size, dtype=np.float32) * scale
@@ -195,20 +192,24 @@ def axes_of(call: KernelCall) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(axis) % rank for axis in np.ravel(call.value(1)))) if rank else ()
 
 
+def _sum_and_count(call: KernelCall, x: Array) -> tuple[Array, int]:
+    """Return sums over the axes of a reduction in 32 bits, and the number of elements of each."""
+    axes = axes_of(call)
+    count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
+    return wrapped(x.sum(axis=axes)).reshape(call.op.outputs[0].shape), count
+
+
 def mean(call: KernelCall) -> Computed:
     return call.rules.mean(call)
 
 
 def mean_in_fixed_point(call: KernelCall) -> Computed:
     """Simulate MEAN: the division by the number of elements is part of the multiplier."""
-    axes = axes_of(call)
-    x = call.centered(0)
-    count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
+    total, count = _sum_and_count(call, call.centered(0))
     multipliers, shifts = fixed_points(np.float64(call.scale(0)) / np.float64(call.output_scale))
     multiplier, shift = int(multipliers), int(shifts)
     more = min(count.bit_length() - 1, 32, 31 + shift)
     multiplier, shift = (multiplier << more) // count, shift - more
-    total = wrapped(x.sum(axis=axes)).reshape(call.op.outputs[0].shape)
     steps = [Interim("sum", total), Interim("elements", np.asarray(count))]
     steps += [Interim("multiplier", np.asarray(multiplier)), Interim("shift", np.asarray(shift))]
     return call.finished(multiply(total, multiplier, shift), steps)
@@ -216,13 +217,11 @@ def mean_in_fixed_point(call: KernelCall) -> Computed:
 
 def mean_in_float32(call: KernelCall) -> Computed:
     """Simulate XNNPACK's MEAN: the sum of the raw integers times a float32, plus a float32 for the zero points."""
-    axes = axes_of(call)
-    x, made = call.value(0).astype(np.int64), call.output
-    count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
+    total, count = _sum_and_count(call, call.value(0).astype(np.int64))
+    made = call.output
     ratio = np.float32(call.scale(0)) / np.float32(call.output_scale)
     factor = ratio * (np.float32(1) / np.float32(count))
     offset = np.float32(made.zero_point) - np.float32(count * call.params(0).zero_point) * factor
-    total = wrapped(x.sum(axis=axes)).reshape(call.op.outputs[0].shape)
     rounded = np.rint(total.astype(np.float32) * factor + offset).astype(np.int64)
     steps = (Interim("sum", total), Interim("factor", np.asarray(factor)), Interim("offset", np.asarray(offset)))
     return Computed((call.stored(np.clip(rounded, made.dtype.min, made.dtype.max)),), steps)

@@ -16,8 +16,8 @@ from ..graph.model import Graph, Model, Op
 from ..runtime import Session
 from . import conversion, dynamic_range, elementwise, functions, movement, normalization, pooling
 from .call import Computed, KernelCall
-from .dynamic_range import DynamicRange
-from .elementwise import BinaryFunction
+from .dynamic_range import DENSE, MATRICES, DynamicRange
+from .elementwise import RATIO, BinaryFunction
 from .recurrent import CellArithmetic, FixedPointCell, TableCell
 from .rescaling import EightBits, FixedPoint, FixedPointUpwards, Float32, Float64, Rescaling, WideFixedPoint
 
@@ -58,9 +58,8 @@ class Rules:
     dynamic: DynamicRange | None
 
 
-CONVOLUTIONS, DENSE, MATRICES = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV"), "FULLY_CONNECTED", "BATCH_MATMUL"
+CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV")
 FLOAT32 = np.float32
-RATIO = FixedPoint(FLOAT32, FLOAT32)
 
 REFERENCE = Rules(
     name="reference",

@@ -302,8 +302,7 @@ def _as_float(port: Port) -> Port:
 
 
 def _encoded(value: Array, tensor: Tensor) -> Array:
-    is_real = value.dtype.kind == "f" and tensor.params is not None
-    return quantize(value, tensor.params) if is_real and tensor.params is not None else value
+    return value if tensor.params is None or value.dtype.kind != "f" else quantize(value, tensor.params)
 
 
 def _resolved(model: Model, where: Entry, row: Row) -> tuple[Model, Entry]:

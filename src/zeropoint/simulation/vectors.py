@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ..dtypes import Array
-from ..errors import InvalidRecipe, ZeropointError
-from ..files import PathLike, describe_os_error, refuse_existing, write_whole
+from ..errors import InvalidRecipe
+from ..files import PathLike, make_folder, refuse_existing, write_whole
 from ..graph.model import Op, Tensor
 from ..graph.query import fingerprint
 from ..json_values import json_values
@@ -49,7 +49,8 @@ def export_vectors(
         tensors = _tensors(chosen)
         if index is None:
             index = _index(trace, chosen, format)
-            _prepare(place, overwrite)
+            make_folder(place)
+            refuse_existing(place / INDEX, overwrite)
             constants = {t: f"{_file(trace, t)}.{format}" for t in tensors if t.is_constant}
             written += _write(trace, place, constants, overwrite)
         flowing = {t: f"sample{number}_{_file(trace, t)}.{format}" for t in tensors if not t.is_constant}
@@ -72,14 +73,6 @@ def _chosen(trace: Trace, kinds: Sequence[str]) -> list[Op]:
 def _tensors(ops: Sequence[Op]) -> list[Tensor]:
     every = (t for op in ops for t in (*op.inputs, *op.outputs))
     return list(dict.fromkeys(t for t in every if t is not None and t.dtype.storage is not None))
-
-
-def _prepare(place: Path, overwrite: bool) -> None:
-    try:
-        place.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ZeropointError(f"cannot write to the folder {place}: {describe_os_error(error)}") from None
-    refuse_existing(place / INDEX, overwrite)
 
 
 def _write(trace: Trace, place: Path, files: dict[Tensor, str], overwrite: bool) -> list[str]:
@@ -105,7 +98,7 @@ def _npy(value: Array) -> bytes:
 
 
 def _hex(value: Array, tensor: Tensor) -> bytes:
-    digits = max(1, tensor.dtype.bits // 4) if tensor.dtype.bits >= 4 else 1
+    digits = max(1, tensor.dtype.bits // 4)
     unsigned = np.ascontiguousarray(value).view(f"uint{8 * value.itemsize}").reshape(-1)
     mask = (1 << tensor.dtype.bits) - 1
     return "".join(f"{int(v) & mask:0{digits}x}\n" for v in unsigned).encode()

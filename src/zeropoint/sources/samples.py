@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,11 @@ def rows(samples: Samples, entry: Entry, notes: Notes) -> Iterator[tuple[int, Ro
             if len(row) == 1 and row[0] is sample:
                 ready = sample.dtype, sample.shape
             yield number, row
+
+
+def row_list(samples: Samples, entry: Entry, limit: int | None = None) -> list[Row]:
+    """Return the inputs of all runs, or of the first `limit`, where neither sample numbers nor remarks matter."""
+    return [row for _, row in islice(rows(samples, entry, Notes()), limit)]
 
 
 def _numbered(samples: Samples) -> Iterator[tuple[int, Any]]:

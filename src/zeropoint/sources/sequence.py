@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import InvalidRecipe, argument, printable
 from ..graph.model import Model, Tensor
-from ..graph.query import tensor_keys, unique_names
+from ..graph.query import tensor_keys
 from ..runtime import Runner
 from .data import DataSource, array_names, samples_from
 from .ports import Entry, Port, Row, entry
@@ -57,7 +57,7 @@ class Frames(NotedSamples):
 
     def __call__(self) -> Iterator[Row]:
         fed = {state.port: np.zeros(state.port.tensor.shape, state.port.dtype.storage) for state in self.states}
-        given = replace(self.where, ports=tuple(p for p in self.where.ports if p not in fed))
+        given = _without_states(self.where, self.states)
         runner = Runner.exposing(self.model, self.where.graph, [state.output for state in self.states])
         for _, frame in rows(self.frames, given, self.notes):
             values = {**fed, **dict(zip(given.ports, frame, strict=True))}
@@ -71,16 +71,19 @@ def sequence_of(model: Model, data: DataSource, asked: States, signature: str | 
     """Return the frames in `data` as complete samples."""
     where = entry(model, signature)
     states = find_states(where, asked, _named_in(data))
-    given = replace(where, ports=tuple(p for p in where.ports if p not in {state.port for state in states}))
-    return Frames(model, where, states, samples_from(data, given))
+    return Frames(model, where, states, samples_from(data, _without_states(where, states)))
+
+
+def _without_states(where: Entry, states: Sequence[State]) -> Entry:
+    """Return the entry with the inputs that frames are given for."""
+    filled = {state.port for state in states}
+    return replace(where, ports=tuple(port for port in where.ports if port not in filled))
 
 
 def find_states(where: Entry, asked: States, given: Sequence[str] = ()) -> tuple[State, ...]:
     """Return the states: as requested, or else every input except the first and those `given` that matches an
     output."""
-    names = unique_names(where.graph)
-    aliases = {t: n for n, t in where.outputs.items()}
-    outputs = {t: aliases.get(t, names[t]) for t in where.graph.outputs}
+    outputs = dict(zip(where.graph.outputs, where.output_names, strict=True))
     if isinstance(asked, Mapping):
         return tuple(_named_state(where, outputs, *pair) for pair in asked.items())
     found, free = [], dict(outputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import keras
@@ -26,9 +27,11 @@ def variable_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name.split(";")[0]).strip("_") or "unnamed"
 
 
-def backend_versions() -> tuple[str, str]:
-    """Return what a trained model depends on besides its inputs: the versions of Keras and of its backend."""
-    return keras.__version__, keras.backend.backend()
+def backend_versions() -> tuple[str, str, str]:
+    """Return what a trained model depends on besides its inputs: the version of Keras, and its backend with its
+    version."""
+    name = keras.backend.backend()
+    return keras.__version__, name, import_module(name).__version__
 
 
 def array_of(value: Any) -> Array:

@@ -21,7 +21,7 @@ from ..plan.request import TypeLike, interface_of
 from ..runtime import Kernels
 from ..runtime.runner import Runner
 from ..sources.ports import entry
-from ..sources.samples import Notes, Samples, rows
+from ..sources.samples import Samples, row_list
 from .backend import array_of
 from .fake_quant_graph import FakeQuantGraph
 from .forward_pass import ForwardPass
@@ -102,7 +102,7 @@ def parity(
 ) -> tuple[Parity, ...]:
     """Run `samples` through the trained graph and through LiteRT, and compare the outputs."""
     outputs, graph = trained.blueprint.outputs, entry(result.model).graph
-    chosen = [row for _, row in rows(samples, entry(trained.blueprint.planned.model), Notes())][:limit]
+    chosen = row_list(samples, entry(trained.blueprint.planned.model), limit)
     if not chosen:
         raise InvalidSample("no samples were given to compare")
     tensors = [graph.tensor(output.name) for output in outputs]

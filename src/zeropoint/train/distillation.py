@@ -142,6 +142,8 @@ def distill(
     """
     source = load(model)
     stages = () if train_bits is None else stages_of(train_bits)
+    if resume is not None and len(stages) > 1:
+        raise InvalidRecipe("only training in one bit width can be resumed from a file; omit resume")
     if stages:
         _require_nothing_else(mode, recipe, weight_bits)
         recipe, mode = low_bit_recipe(source, stages[-1], ops, every_layer=every_layer), None
@@ -160,13 +162,11 @@ def distill(
     start = quantize_on(source, replace(request, allow_unmatched=allow_unmatched), list(held.rows), calibration)
     assert start.prepared is not None
     planned = Planned(start.prepared, start.plans)
-    settings = _timed(settings, schedule, _weight_bits(planned, settings))
+    settings = _scheduled(settings, schedule, _weight_bits(planned, settings))
     blueprint = Blueprint(planned, entry_plan(planned), request, (), settings, tuple(freeze))
     blueprint = replace(blueprint, means=channel_means(start.stats))
     blueprint = with_narrow_ranges(blueprint, start.stats)
     progress = progress or notebook_line("training, step and loss:")
-    if resume is not None and len(stages) > 1:
-        raise InvalidRecipe("only training in one bit width can be resumed from a file; omit resume")
     first = Distiller.of(blueprint if len(stages) < 2 else replace(blueprint, stage=stages[0]), goal)
     if held.labels is not None:
         check_labels(held.labels, goal.loss, first.compared[0].tensor)
@@ -174,7 +174,8 @@ def distill(
     summaries = list(_trained(loop, blueprint, stages))
     student, training = loop.distiller.student, summaries[-1]
     result = export(student, input_type=input_type, output_type=output_type)
-    return Distilled(replace(result, notes=(*result.notes, *_told(stages, summaries))), training, student, start)
+    notes = (*result.notes, *_summary_notes(stages, summaries))
+    return Distilled(replace(result, notes=notes), training, student, start)
 
 
 def _require_nothing_else(mode: str | None, recipe: Recipe | PathLike | None, weight_bits: int) -> None:
@@ -188,7 +189,7 @@ def _usual_effort(rules: Recipe) -> Effort:
     return "quick" if rules.is_for_training else "standard"
 
 
-def _told(stages: Stages, summaries: Sequence[TrainingSummary]) -> Iterator[str]:
+def _summary_notes(stages: Stages, summaries: Sequence[TrainingSummary]) -> Iterator[str]:
     """Yield how training went, for each bit width."""
     for stage, summary in zip(stages or (None,), summaries, strict=False):
         yield f"{stage}: {summary}" if len(stages) > 1 else str(summary)
@@ -208,7 +209,7 @@ def _trained(loop: TrainingLoop, blueprint: Blueprint, stages: Stages) -> Iterat
         yield found
 
 
-def _timed(settings: QuantSettings, schedule: Schedule, bits: int) -> QuantSettings:
+def _scheduled(settings: QuantSettings, schedule: Schedule, bits: int) -> QuantSettings:
     """Return the settings with the steps that the schedule chooses, where they are open."""
     settle = schedule.settling(bits) if settings.settle is None else settings.settle
     return replace(settings, settle=settle, decide=settings.decide or schedule.deciding)

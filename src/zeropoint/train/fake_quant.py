@@ -8,12 +8,14 @@ tensors (3.15).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from keras import ops
 
+from ..affine import broadcast_shape
 from ..errors import InvalidRecipe
 from .backend import fused_clip_gradient, has_fused_clip_gradient
 
@@ -107,6 +109,18 @@ class ClipBounds:
     learn_high: bool = True
     every: int = 1
     bits: int | None = None
+
+    def within(self, low: float, high: float, scale: Any) -> ClipBounds:
+        """Return the bounds narrowed to reals between `low` and `high`, as by a fused activation. Ranges include zero,
+        so they end where a ReLU starts."""
+        bounds = self
+        if low == 0:
+            bounds = replace(bounds, low=ops.zeros_like(bounds.low), learn_low=False)
+        elif low > -math.inf:
+            bounds = replace(bounds, low=ops.maximum(bounds.low, ops.round(low / scale)), bits=None)
+        if high < math.inf:
+            bounds = replace(bounds, high=ops.minimum(bounds.high, ops.round(high / scale)))
+        return bounds
 
     def gradients(self, above: Any, k: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
         """Return the gradients of `k` and of the two ends, given the gradient `above` of the clipped values."""
@@ -253,10 +267,9 @@ def fake_quant(x: Any, low: Any, high: Any, levels: QuantLevels = INT8, *, axis:
     Equivalent to `tf.quantization.fake_quant_with_min_max_vars` and `..._per_channel`, including gradients: for the
     range [0, 0] the result is 0, and the gradient passes through to x.
     """
-    shape = None if axis is None else [-1 if k == axis else 1 for k in range(len(x.shape))]
     low, high = (ops.convert_to_tensor(end) for end in (low, high))
-    if shape is not None:
-        low, high = ops.reshape(low, shape), ops.reshape(high, shape)
+    if axis is not None:
+        low, high = (ops.reshape(end, broadcast_shape(axis, len(x.shape))) for end in (low, high))
     nudged = nudge(low, high, float(levels.steps))
     is_empty = ops.logical_and(ops.equal(low, 0.0), ops.equal(high, 0.0))
     rounded = round_and_clip(nudged.in_steps(x), nudged.bounds(), HALF_UP) * nudged.scale

@@ -31,7 +31,7 @@ from .activation_ranges import ActivationRanges
 from .backend import LayerOf, variable_name
 from .compute import COMPUTE, Call, compute, with_samples_in_front
 from .mean_shift import InputMeans, MeanShift, mean_shifts
-from .static_values import known_integers, loop_graphs, loop_rounds
+from .static_values import known_integers, loop_graphs, unrolled
 from .weight_quantizers import LearnedScales, WeightQuantizer, quantizer_for
 from .weights import TrainableConstant, Units, constants_of
 
@@ -175,13 +175,13 @@ class Loop:
     """The body of a loop, whose iterations share its variables, and the integers that are known in each iteration."""
 
     body: FakeQuantGraph
-    rounds: tuple[Mapping[Tensor, Array], ...]
+    iterations: tuple[Mapping[Tensor, Array], ...]
 
     @classmethod
     def of(cls, op: Op, blueprint: Blueprint, statics: Mapping[Tensor, Array], layer_of: LayerOf) -> Loop:
         inner = body_blueprint(op, blueprint)
         _require_one_scale(op, blueprint.plan, inner.plan)
-        return cls(FakeQuantGraph.of(inner, layer_of), loop_rounds(op, statics, blueprint.specs).rounds)
+        return cls(FakeQuantGraph.of(inner, layer_of), unrolled(op, statics, blueprint.specs).iterations)
 
 
 def body_blueprint(op: Op, blueprint: Blueprint) -> Blueprint:

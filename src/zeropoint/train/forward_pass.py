@@ -99,13 +99,13 @@ class ForwardPass:
         body.grids = loop.body.ranges.nudged(self.step)
         self.bodies.append(body)
         state = [self._operand(Use(op, slot), tensor) for slot, tensor in enumerate(op.inputs)]
-        for known in loop.rounds:
-            state = replace(body, graph=replace(loop.body, statics=known), values={}, converted={}).round(state)
+        for known in loop.iterations:
+            state = replace(body, graph=replace(loop.body, statics=known), values={}, converted={}).iterate(state)
         for tensor, value in zip(op.outputs, state, strict=True):
             if isinstance(value, Value):
                 self.values[tensor] = self._received(tensor, value)
 
-    def round(self, state: Sequence[Any]) -> list[Any]:
+    def iterate(self, state: Sequence[Any]) -> list[Any]:
         """Run one iteration of a loop, of which this is the body: from the values it is passed to those it passes
         on."""
         graph = self.graph.blueprint.plan.graph
@@ -345,7 +345,7 @@ class ForwardPass:
         bounds = grid.bounds(learn=ranges.learned and not ranges.groups[group].fixed, bits=ranges.bits[group])
         bounds = replace(bounds, every=self._every(k) if every is None else every)
         if fused is not None:
-            bounds = _within(bounds, fused, grid.scale)
+            bounds = bounds.within(*fused, grid.scale)
         if self.training and not ranges.learned:
             self.seen.setdefault(group, []).append((k, fused))
         whole = fake_quant.round_and_clip(k, bounds, rounding)
@@ -388,15 +388,3 @@ def _only_moves(op: Op, spec: OpSpec) -> bool:
 
 def _are_whole(operands: Sequence[Any]) -> bool:
     return all(v.whole is not None for v in operands if isinstance(v, Value))
-
-
-def _within(bounds: fake_quant.ClipBounds, fused: tuple[float, float], scale: Any) -> fake_quant.ClipBounds:
-    """Return bounds narrowed by a fused activation. Ranges include zero, so they end where a ReLU starts."""
-    low, high = fused
-    if low == 0:
-        bounds = replace(bounds, low=ops.zeros_like(bounds.low), learn_low=False)
-    elif low > -math.inf:
-        bounds = replace(bounds, low=ops.maximum(bounds.low, ops.round(low / scale)), bits=None)
-    if high < math.inf:
-        bounds = replace(bounds, high=ops.minimum(bounds.high, ops.round(high / scale)))
-    return bounds

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from ..affine import broadcast_shape
 from ..dtypes import Array
 from ..errors import InvalidModel
 from ..graph.query import Use
@@ -57,7 +58,7 @@ def copy_to_keras(trained: Trainable, keras_model: Any) -> list[str]:
                 found[use] = match
     for use, (layer, gains) in found.items():
         arrangement, value = ARRANGEMENTS[type(layer).__name__], trained.graph.by_use[use].value
-        divided = value / _along(gains, arrangement.axis, value.ndim)
+        divided = value / gains.reshape(broadcast_shape(arrangement.axis, value.ndim))
         layer.kernel.assign(arrangement.to_keras(divided, tuple(layer.kernel.shape)))
         _copy_bias(trained, use, layer, gains, keras_model)
     return [layer.name for layer, _ in found.values()]
@@ -75,7 +76,8 @@ def _matches(constant: TrainableConstant, layers: list[Any]) -> Iterator[tuple[A
         power = np.square(own).sum(axis=others)
         gains = (own * wanted).sum(axis=others) / np.where(power > 0, power, 1.0)
         gains = np.where(gains != 0, gains, 1.0)
-        if np.abs(wanted - own * _along(gains, arrangement.axis, own.ndim)).max() <= CLOSE * np.abs(wanted).max():
+        scaled = own * gains.reshape(broadcast_shape(arrangement.axis, own.ndim))
+        if np.abs(wanted - scaled).max() <= CLOSE * np.abs(wanted).max():
             yield layer, gains
 
 
@@ -101,7 +103,3 @@ def _has_gains(layer: Any, wanted: Array) -> bool:
     spread = np.sqrt(array_of(layer.moving_variance) + layer.epsilon)
     gains = (array_of(layer.gamma) if layer.scale else 1.0) / spread
     return gains.shape == wanted.shape and bool(np.allclose(gains, wanted, rtol=1e-3))
-
-
-def _along(values: Array, axis: int, rank: int) -> Array:
-    return values.reshape([-1 if k == axis else 1 for k in range(rank)])

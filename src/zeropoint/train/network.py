@@ -25,7 +25,7 @@ from ..recipe import FLOAT, Recipe, Rule
 from ..sources.data import DataSource, samples_from
 from ..sources.models import ModelSource, load
 from ..sources.ports import Port, Row, entry, entry_graphs
-from ..sources.samples import Notes, iterate, rows
+from ..sources.samples import iterate, row_list
 from ..targets import Target
 from .backend import array_of, variable_name
 from .fake_quant import QuantSettings
@@ -287,7 +287,7 @@ def quantize_model(
     samples = _noise(model) if data is None else samples_from(data, entry(model))
     if data is not None and leaves_sizes_open(model):
         samples = list(iterate(samples))
-        model = fixed_for(model, [row for _, row in rows(samples, entry(model), Notes())])
+        model = fixed_for(model, row_list(samples, entry(model)))
     stats = calibrate(model, samples, ops=ops)
     return trainable(
         model, mode, stats, recipe=recipe, weight_bits=weight_bits, settings=settings, logits=logits, ops=ops

@@ -20,7 +20,7 @@ from ..simulation.kernels import kernel_of
 from ..simulation.rules import KernelSet, Rules, rules_for
 from ..simulation.trace import compute, initial_state
 from ..sources.ports import entry
-from ..sources.samples import Notes, Samples, rows
+from ..sources.samples import Samples, row_list
 from .backend import array_of
 from .deployment import Parity
 from .forward_pass import ForwardPass, Value
@@ -47,7 +47,7 @@ def op_parity(
     partner = align_models(trained.blueprint.planned.model, result.model).partner
     ready = rules_for(result.model, graph, kernels)
     gaps: dict[Op, list[Array]] = {}
-    chosen = [row for _, row in rows(samples, entry(trained.blueprint.planned.model), Notes())][:limit]
+    chosen = row_list(samples, entry(trained.blueprint.planned.model), limit)
     if not chosen:
         raise InvalidSample("no samples were given to compare")
     for row in chosen:

@@ -7,6 +7,7 @@ from such integers alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from .compute import COMPUTE, Call, compute
 
 Known = dict[Tensor, Array]
 
-MOST_ROUNDS = 1000
+MOST_ITERATIONS = 1000
 """Maximum number of iterations: a graph with this many copies of a loop's body takes minutes to build."""
 
 
@@ -38,7 +39,7 @@ def known_integers(
     known |= given or {}
     for op in ops:
         if op.kind in LOOPS:
-            known |= loop_rounds(op, known, specs).result(op)
+            known |= unrolled(op, known, specs).result(op)
         elif _is_computable(op, known, specs):
             results = compute(Call(op, [None if t is None else known.get(t) for t in op.inputs], free))
             known.update(zip(op.outputs, map(array_of, results), strict=True))
@@ -53,11 +54,12 @@ def _is_computable(op: Op, known: Known, specs: Mapping[str, OpSpec]) -> bool:
     return op.label in COMPUTE and all(t is None or t in known for t in op.inputs)
 
 
-class LoopRounds:
+@dataclass(frozen=True, eq=False)
+class UnrolledLoop:
     """What is known in each iteration of a loop, and of its results."""
 
-    def __init__(self, rounds: Sequence[Known], state: Sequence[Array | None]) -> None:
-        self.rounds, self.state = tuple(rounds), tuple(state)
+    iterations: tuple[Known, ...]
+    state: tuple[Array | None, ...]
 
     def result(self, op: Op) -> Known:
         return {t: value for t, value in zip(op.outputs, self.state, strict=True) if value is not None}
@@ -72,22 +74,22 @@ def loop_graphs(op: Op) -> tuple[Graph, Graph]:
     return condition, body
 
 
-def loop_rounds(op: Op, known: Mapping[Tensor, Array], specs: Mapping[str, OpSpec]) -> LoopRounds:
+def unrolled(op: Op, known: Mapping[Tensor, Array], specs: Mapping[str, OpSpec]) -> UnrolledLoop:
     """Return the iterations of a loop whose end is known in advance; raises for others."""
     condition, body = loop_graphs(op)
     if any(inner.kind in LOOPS for graph in (condition, body) for inner in graph.ops):
         raise UnsupportedOp(f"{op.label} '{op.name}' has a loop inside it, and only simple loops can be trained")
     state = [None if t is None else known.get(t) for t in op.inputs]
-    rounds = list[Known]()
+    iterations = list[Known]()
     while _goes_on(op, condition, state, specs):
-        if len(rounds) == MOST_ROUNDS:
+        if len(iterations) == MOST_ITERATIONS:
             raise UnsupportedOp(
-                f"{op.label} '{op.name}' runs more than {MOST_ROUNDS} iterations, and the trainable graph has a copy "
-                "of its body for each; train with shorter sequences"
+                f"{op.label} '{op.name}' runs more than {MOST_ITERATIONS} iterations, and the trainable graph has a "
+                "copy of its body for each; train with shorter sequences"
             )
-        rounds.append(known_integers(body.ops, specs, given=_taken(body, state)))
-        state = [rounds[-1].get(t) for t in body.outputs]
-    return LoopRounds(rounds, state)
+        iterations.append(known_integers(body.ops, specs, given=_taken(body, state)))
+        state = [iterations[-1].get(t) for t in body.outputs]
+    return UnrolledLoop(tuple(iterations), tuple(state))
 
 
 def _taken(graph: Graph, state: Sequence[Array | None]) -> Known:

@@ -15,7 +15,7 @@ from ..errors import InvalidRecipe, InvalidSample, argument
 from ..graph.model import Model
 from ..sources.data import DataSource, samples_from
 from ..sources.ports import Row, entry
-from ..sources.samples import Notes, iterate, rows
+from ..sources.samples import iterate, row_list
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class TrainingData:
             pairs = [pair for k, sample in enumerate(samples) for pair in _labelled(sample, where, k)]
             found, labels = tuple(row for row, _ in pairs), tuple(label for _, label in pairs)
         else:
-            found, labels = tuple(row for _, row in rows(samples, where, Notes())), None
+            found, labels = tuple(row_list(samples, where)), None
         if len(found) < 2:
             raise InvalidSample(f"training needs at least two samples, one of them for validation, not {len(found)}")
         return cls(found, labels)
@@ -70,7 +70,7 @@ def _labelled(sample: Any, where: Any, number: int) -> list[tuple[Row, Array]]:
         raise InvalidSample(
             f"sample {number} is not a pair of inputs and labels; without labels, omit the loss and the metric"
         )
-    found = [row for _, row in rows([sample[0]], where, Notes())]
+    found = row_list([sample[0]], where)
     labels = np.asarray(sample[1])
     if labels.dtype.kind not in "biuf":
         raise InvalidSample(f"the label of sample {number} is {sample[1]!r}; labels must be numbers or arrays of them")

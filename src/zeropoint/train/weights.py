@@ -1,4 +1,4 @@
-"""A graph's constants as variables, and the quantizers that weights pass through."""
+"""A graph's constants as variables, in multiples of their own size."""
 
 from __future__ import annotations
 

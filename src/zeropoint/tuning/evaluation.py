@@ -72,10 +72,13 @@ class Drop:
     error: float
     samples: int
 
+    def worst(self, margin: float) -> float:
+        """Return the drop if it were worse by `margin` standard errors; as measured if the error is not known."""
+        return self.value + (0.0 if math.isnan(self.error) else margin * self.error)
+
     def within(self, allowed: float, margin: float = 0.0) -> bool:
         """Whether the drop is allowed, even if it were worse by `margin` standard errors."""
-        spread = 0.0 if math.isnan(self.error) else margin * self.error
-        return self.value + spread <= allowed * (1 + 1e-9)
+        return self.worst(margin) <= allowed * (1 + 1e-9)
 
 
 @dataclass

@@ -38,7 +38,7 @@ def used_drop(trial: Trial, allowed: float) -> float:
         return math.inf
     margin = PATH_MARGIN if trial.candidate.path else MARGIN
     known = replace(drop, value=max(0.0, drop.value)) if trial.candidate.path else drop
-    worst = known.value + (0.0 if math.isnan(known.error) else margin * known.error)
+    worst = known.worst(margin)
     if known.within(allowed, margin):
         return 0.0 if math.isinf(allowed) or not allowed else min(1.0, worst / allowed)
     return worst / allowed if allowed else math.inf

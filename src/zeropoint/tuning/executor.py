@@ -8,12 +8,12 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.process import BaseProcess
-from typing import Protocol
 from uuid import uuid4
 
 from ..cluster import ATTEMPTS, Cluster, JobLost
@@ -24,14 +24,15 @@ from .trial import Configuration, Outcome, Workpiece
 DIED = f"the process that made it ended, {ATTEMPTS} times; perhaps for lack of memory"
 
 
-class Executor(AbstractContextManager["Executor"], Protocol):
+class Executor(AbstractContextManager["Executor"]):
     """Runs candidates for one workpiece."""
 
+    @abstractmethod
     def outcomes(self, candidates: Sequence[Configuration]) -> Iterator[tuple[int, Outcome]]:
         """Yield each candidate's position and outcome, as they complete."""
 
 
-class InProcess:
+class InProcess(Executor):
     """Runs candidates one after the other in this process."""
 
     def __init__(self, workpiece: Workpiece) -> None:
@@ -40,9 +41,6 @@ class InProcess:
     def outcomes(self, candidates: Sequence[Configuration]) -> Iterator[tuple[int, Outcome]]:
         for place, candidate in enumerate(candidates):
             yield place, self._workpiece.carry_out(candidate)
-
-    def __enter__(self) -> Executor:
-        return self
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -87,7 +85,7 @@ def _carry_out(candidate: Configuration) -> Outcome:
     return _workpiece.carry_out(candidate)
 
 
-class Processes:
+class Processes(Executor):
     """Runs several candidates at a time, each in a separate process on this machine."""
 
     def __init__(
@@ -128,9 +126,6 @@ class Processes:
         context = multiprocessing.get_context("spawn")  # forking a process with threads can deadlock
         return ProcessPoolExecutor(self._workers, context, _receive, (self._workpiece, cores() // self._workers))
 
-    def __enter__(self) -> Executor:
-        return self
-
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=not self._is_busy, cancel_futures=True)
@@ -138,7 +133,7 @@ class Processes:
                 process.terminate()
 
 
-class OnCluster:
+class OnCluster(Executor):
     """Runs candidates on a Ray cluster. The model and the samples are sent to its object store once."""
 
     def __init__(self, workpiece: Workpiece, address: str) -> None:
@@ -151,9 +146,6 @@ class OnCluster:
         for future in as_completed(begun):
             is_lost = isinstance(future.exception(), JobLost)
             yield begun[future], Outcome(refusal=DIED) if is_lost else future.result()
-
-    def __enter__(self) -> Executor:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._cluster.__exit__(*error)

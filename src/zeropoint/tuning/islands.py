@@ -16,8 +16,11 @@ from ..plan.request import Request
 from ..plan.rewrite import build
 from ..recipe import INT8, Recipe, Rule, Scheme
 from ..targets import INTEGER, Target
+from .sensitivity import on_affordable_rows
 
-SAMPLES, TRIAL_MACS = 8, 4e11
+SAMPLES = 8
+"""Maximum number of samples on which ops are tried."""
+
 MOST = 400
 """Maximum number of ops that are tried one by one."""
 
@@ -32,23 +35,28 @@ class Harm:
     macs: int
 
 
+def addressable(ops: Sequence[Op]) -> list[Op]:
+    """Return the ops that a rule can address by themselves: no other one has the same kind and name."""
+    names = Counter((op.label, op.name) for op in ops)
+    return [op for op in ops if names[op.label, op.name] == 1]
+
+
 def harmful_ops(bench: Bench, stats: Stats, target: Target) -> tuple[Harm, ...]:
     """Return the ops of the model, as prepared for `target`, sorted by their cost relative to their arithmetic, largest
     first."""
     whole = Request(Recipe((Rule(INT8),)), stats, method="mse", effort="quick", ops=bench.ops, target=INTEGER)
     prepared = prepare_model(bench.model, replace(whole, target=target))
     plan = plan_model(prepared, whole).plans[0]
-    names = Counter((op.label, op.name) for op in plan.graph.ops)
-    ops = [op for op in plan.schemes if names[op.label, op.name] == 1]
+    known = set(addressable(plan.graph.ops))
+    ops = [op for op in plan.schemes if op in known]
     macs = {op: macs_of(op, bench.ops) for op in plan.graph.ops}
     if not 1 < len(ops) <= MOST:
         return ()
-    judge = bench.on(bench.rows[: max(2, min(SAMPLES, int(TRIAL_MACS / max(1, sum(macs.values()) * len(ops)))))])
+    judge = on_affordable_rows(bench, sum(macs.values()) * len(ops), SAMPLES)
 
     def harm(op: Op) -> Harm:
-        recipe = Recipe((Rule(INT8, ops=op.label, name=op.name),))
-        request = Request(recipe, stats, method="mse", effort="quick", ops=bench.ops, target=INTEGER)
-        made = build(plan_model(prepared, request).with_float_ends(), bench.ops)
+        alone = replace(whole, recipe=Recipe((Rule(INT8, ops=op.label, name=op.name),)))
+        made = build(plan_model(prepared, alone).with_float_ends(), bench.ops)
         return Harm(op.label, op.name, judge.error(made), macs[op])
 
     usual = max(1, sum(macs.values()) // len(ops))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -13,6 +12,7 @@ from ..recipe import INT8, WEIGHTS, Recipe, Rule, Scheme
 from ..targets import INTEGER
 from .evaluation import Drop
 from .excess import Limit
+from .islands import addressable
 from .question import Question
 from .trial import Configuration, Outcome, Workpiece
 
@@ -38,7 +38,8 @@ class Weighed:
 def obstacles(
     question: Question, piece: Workpiece, limit: Limit, score: Callable[[Outcome], Drop], shown: Callable[[Drop], str]
 ) -> Iterator[str]:
-    """The heaviest ops, with what each costs on the samples that steer if it alone is narrowed."""
+    """Yield a line for each of the heaviest ops: what it costs on the samples that guide the search if it alone is
+    narrowed."""
     weighed = _weighed(question, limit)
     here = replace(piece, target=INTEGER.name)  # what a target would rather leave in float is measured, too
     for kind, name, share in weighed.heaviest():
@@ -61,9 +62,7 @@ def _weighed(question: Question, limit: Limit) -> Weighed:
 
 
 def _by_op(question: Question, burden: Callable[[Op], float]) -> dict[tuple[str, str], float]:
-    ops = question.bench.entry.graph.ops
-    names = Counter((op.label, op.name) for op in ops)
-    return {(op.label, op.name): burden(op) for op in ops if names[op.label, op.name] == 1}
+    return {(op.label, op.name): burden(op) for op in addressable(question.bench.entry.graph.ops)}
 
 
 def _weights(op: Op) -> float:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from ..bench.bench import Bench
 from ..errors import printable
+from ..parallel import cached_property
 from ..recipe import DYNAMIC, INT8, WEIGHTS, Recipe, Scheme
 from ..targets import Target
 from .budget import Objective

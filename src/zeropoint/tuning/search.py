@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from .. import __version__
 from ..display import counted
@@ -307,14 +306,15 @@ class Search:
             outputs = self.workpiece.outputs(chosen.content, last.part.rows)
             final = Final(last.drop(outputs, chosen.content), self.allowed)
         self.say(self._verdict(chosen, final))
-        fields: dict[str, Any] = {"trials": tuple(self.trials), "chosen": chosen, "final": final}
         return Tuned(
             self.budget,
             self.objective,
             self.scale,
             self.allowed,
             self.baseline,
-            **fields,
+            trials=tuple(self.trials),
+            chosen=chosen,
+            final=final,
             lines=tuple(self.lines),
             limit=self.workpiece.settings.limit,
             interrupted=self.interrupted,

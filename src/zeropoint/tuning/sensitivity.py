@@ -49,8 +49,11 @@ COARSER = 0.95
 SMALL_ERROR = 0.1
 """Relative output error up to which it is proportional to the noise of the weights."""
 
-SAMPLES, TRIAL_MACS = 24, 4e11
-"""Number of samples on which layers are tried: this many, or as many as this amount of work allows."""
+SAMPLES = 24
+"""Maximum number of samples on which layers are tried."""
+
+TRIAL_MACS = 4e11
+"""Amount of work for all trials of single layers or ops, in multiply-accumulates; it may limit the samples further."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,12 @@ def weight_forms(base: Scheme) -> tuple[Scheme, ...]:
     return (*channels, *others)
 
 
+def on_affordable_rows(bench: Bench, macs: int, most: int) -> Bench:
+    """Return the bench on at most `most` of its rows, as many as TRIAL_MACS allow if one row takes `macs` in all trials
+    together; at least two."""
+    return bench.on(bench.rows[: max(2, min(most, int(TRIAL_MACS / max(1, macs))))])
+
+
 def weight_layers(bench: Bench, calibrated: Callable[[int], Bench], target: Target, base: Scheme) -> tuple[Layer, ...]:
     """Return the layers of the model of `bench`, as prepared for `target`, with the cost of each choice.
 
@@ -162,8 +171,8 @@ def weight_layers(bench: Bench, calibrated: Callable[[int], Bench], target: Targ
     # Blocks are planned for hybrid kernels, other forms in float arithmetic.
     in_mode = next((named for scheme, named in by_name.items() if scheme.block is not None), {})
     macs = sum(macs_of(op, bench.ops) for op in bench.entry.graph.ops)
-    runs = max(1, len(ops) * len(plans))
-    judge = bench.on(bench.rows[: max(2, min(SAMPLES, int(TRIAL_MACS / max(1, macs * runs))))])
+    runs = len(ops) * len(plans)
+    judge = on_affordable_rows(bench, macs * runs, SAMPLES)
 
     def choices(op: Op) -> Iterator[Choice]:
         known: dict[DType | None, int] = {}
@@ -175,7 +184,7 @@ def weight_layers(bench: Bench, calibrated: Callable[[int], Bench], target: Targ
             held = _held(planned.plans[0], twin)
             size = _bytes(twin, held, scheme)
             usual = known.setdefault(scheme.weights, size)
-            if not _has_kernel(kernels, scheme) or _is_told_already(scheme, held, size / usual):
+            if not _has_kernel(kernels, scheme) or _is_pointless(scheme, held, size / usual):
                 continue
             error = judge.error(build(_alone(planned, twin), bench.ops))
             yield Choice(scheme, size, error, _noise(held))
@@ -235,7 +244,7 @@ def _has_kernel(kernels: KernelSpec, scheme: Scheme) -> bool:
     return scheme.unpacked or scheme.weights in kernels.hybrid
 
 
-def _is_told_already(scheme: Scheme, held: Mapping[Use, Packed], share: float) -> bool:
+def _is_pointless(scheme: Scheme, held: Mapping[Use, Packed], share: float) -> bool:
     """Whether a granularity is not available here, or saves too little to be measured."""
     if scheme.per_tensor:
         return share > COARSER

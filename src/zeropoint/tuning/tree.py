@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import takewhile
 from typing import TypeVar
 
@@ -19,9 +18,9 @@ from ..display import counted
 from ..dtypes import DType
 from ..graph.model import Model
 from ..graph.query import constants
+from ..parallel import cached_property
 from ..recipe import FLOAT, INT8, INT16X8, Effort, Recipe, Rule, Scheme, preset
 from ..targets import CPU, Target, target_named
-from ..tflite import to_bytes
 from .boldness import Forecast, boldest
 from .budget import Objective
 from .islands import Harm, widened
@@ -55,35 +54,35 @@ def walk(question: Question) -> Round:
 
 
 def whole_modes(question: Question) -> Generator[Sequence[Configuration], Sequence[Trial], Trials]:
-    """Every mode for the whole model. Where only size counts, 16-bit activations come last: they take as many bytes as
-    8-bit ones, and by far the most time on kernels that are not made for them."""
+    """Try every mode for the whole model; return the trials. If only the size counts, 16-bit activations come last:
+    they take as many bytes as 8-bit ones, and by far the most time on kernels that are not made for them."""
     modes = dict(uniform_modes(question.target, question.aim.objective))
     wide = modes.pop("int16x8") if question.aim.objective == "smallest" and question.aim.limits_score else None
     found = yield [question.candidate(*mode) for mode in modes.items()]
     kept = min((trial for trial in found if trial.within), key=lambda trial: trial.size, default=None)
-    if wide is not None and (kept is None or kept.size > HARDLY * smallest_in_8_bits(found)):
+    if wide is not None and (kept is None or kept.size > HARDLY_LARGER * smallest_in_8_bits(found)):
         found = (*found, *(yield [question.candidate("int16x8", wide)]))
     elif wide is not None and kept is not None:
         question.say(f"int16x8 is not tried: it would hardly be smaller than {kept.label}")
     return {trial.label: trial for trial in found}
 
 
-HARDLY = 1.05
-"""A model that may be this many times as large as another one's least size is no reason to make that."""
+HARDLY_LARGER = 1.05
+"""If the best model so far is at most this many times as large as another one could be, that one is not tried."""
 
 
 def smallest_in_8_bits(trials: Sequence[Trial]) -> float:
-    """Return the bytes of the smallest model with 8-bit weights, within the budget or not: as many as any other with
-    such weights takes at least."""
+    """Return the bytes of the smallest model with 8-bit weights, within the budget or not; no other model with such
+    weights can be expected to take fewer."""
     made = [t for t in trials if t.candidate.recipe.rules[0].scheme.weights is DType.INT8 and not t.refusal]
     return min((t.size for t in made), default=0)
 
 
-def held_in(model: Model, bits: int, size: int | None = None) -> int:
-    """About what a model takes if all its weights have so many bits; `size` is what it takes now, in bytes."""
+def estimated_size(model: Model, size: int, bits: int) -> int:
+    """Return about how many bytes a float model of `size` bytes takes if all its weights have this many bits."""
     floats = [t for graph in model.graphs for t in constants(graph) if t.dtype is DType.FLOAT32]
-    held = sum(4 * t.size for t in {id(t.buffer): t for t in floats}.values())
-    return (len(to_bytes(model)) if size is None else size) - held + held * bits // 32
+    held = sum(4 * t.size for t in {t.buffer: t for t in floats}.values())
+    return size - held + held * bits // 32
 
 
 def training(question: Question, missed: Sequence[Trial], best: Trial | None) -> Round:
@@ -149,7 +148,7 @@ def fewer_bits(question: Question, trials: Trials) -> Round:
 def _noted(
     rounds: Generator[Sequence[Configuration], Sequence[Trial], T], made: list[Trial]
 ) -> Generator[Sequence[Configuration], Sequence[Trial], T]:
-    """The same rounds, and what they return; their trials are added to `made`."""
+    """Run the same rounds and return what they return, adding their trials to `made`."""
     try:
         asked = next(rounds)
         while True:
@@ -181,14 +180,14 @@ class WeightPath:
         return replace(candidate, effort=effort, path=f"{self.mode}, {self.name}, {effort} effort", step=place)
 
     def smaller(self, trials: Trials) -> list[int]:
-        """Places that are worth trying. What the layers take is known, and with it what a file takes that has the same
-        of everything else."""
+        """Return the places that are worth trying. A file is expected to have the usual size, with other bytes for the
+        layers."""
         usual = usual_config(self.layers, NARROWED[self.mode])
         others = self.question.usual_size(self.mode, trials) - config_bytes(self.layers, usual)
         return self.question.aim.smaller([others + config_bytes(self.layers, c) for c in self.steps], trials)
 
     def forecast(self, known: Sequence[tuple[Config, Trial]]) -> Forecast:
-        """By what was found of some configurations."""
+        """Return a forecast for the path, given the trials of some configurations."""
         points = tuple((config_error(self.layers, config), trial.used) for config, trial in known)
         return Forecast([config_error(self.layers, config) for config in self.steps], points)
 
@@ -216,10 +215,9 @@ def narrowing(question: Question, trials: Trials, mode: str) -> Round:
 
 
 def is_misled(made: Sequence[Trial], four: Trial) -> bool:
-    """Whether mixes lose more than all layers in 4 bits do, which take less.
+    """Whether some mix is larger than the model with all layers in 4 bits, and still loses more.
 
-    The errors of the outputs that layers cause then say little about the score: few of the outputs count, as in a
-    detector.
+    Then the output errors that layers cause say little about the score: few of the outputs count, as in a detector.
     """
     if four.drop is None or four.used <= 1:
         return False
@@ -227,14 +225,14 @@ def is_misled(made: Sequence[Trial], four: Trial) -> bool:
 
 
 def plain(layers: Sequence[Layer], mode: str) -> list[Layer]:
-    """The layers with 8 or 4 bits and the usual granularity, which is what all of them in 4 bits have."""
+    """Return the layers with only the choices of 8 and 4 bits, in the granularity of the mode with 4-bit weights."""
     forms = weight_forms(NARROWED[mode])[:2]
     few = (replace(layer, choices=tuple(c for c in layer.choices if c.scheme in forms)) for layer in layers)
     return [layer for layer in few if layer.choices]
 
 
 def four_bits_alone(way: WeightPath, trials: Trials, made: Sequence[Trial]) -> Round:
-    """Between all layers in 8 bits and all in 4, of both of which the score is known."""
+    """Try mixes between all layers in 8 bits and all layers in 4 bits; the scores of both are known."""
     ends = [(way.steps[0], trials[way.mode]), (way.steps[-1], trials[f"{way.mode}, 4-bit weights"])]
     places = way.smaller({**trials, **{trial.label: trial for trial in made}})
     yield from boldest(way.at, [p for p in places if p < len(way.steps) - 1], way.forecast(ends))
@@ -252,8 +250,8 @@ HIGH_REACH = 2.0
 
 
 def _at_high_effort(way: WeightPath, places: Sequence[int], made: Sequence[Trial]) -> Round:
-    """Try positions one by one, as long as they are within the budget: high effort takes longest, and where one fails,
-    bolder ones do as well. Those of `made` that are far beyond the budget end it, too."""
+    """Try positions one by one until one exceeds the budget: high effort takes longest, and bolder positions would fail
+    as well. Positions that were far beyond the budget at standard effort, according to `made`, are not tried."""
     used = {trial.candidate.step: trial.used for trial in made}
     for place in takewhile(lambda place: used.get(place, 1.0) <= HIGH_REACH, places):
         (found,) = yield [way.at(place, "high")]
@@ -339,18 +337,18 @@ def _harm_line(harms: Sequence[Harm]) -> str:
 def estimated_lines(model: Model, size: int, objective: Objective, target: str | None, trains: bool) -> Iterator[str]:
     """Yield the tree as text, from estimates alone: nothing is quantized or run."""
     chosen = CPU if target is None else target_named(target)
-    yield f"float: {size:,} bytes, of which {size - held_in(model, 0, size):,} are weights"
+    yield f"float: {size:,} bytes, of which {size - estimated_size(model, size, 0):,} are weights"
     for label, recipe in uniform_modes(chosen, objective):
         if recipe.rules[0].scheme == FLOAT:
             continue
-        guess = held_in(model, min(rule.scheme.weights.bits for rule in recipe.rules if rule.scheme.weights), size)
+        bits = min(rule.scheme.weights.bits for rule in recipe.rules if rule.scheme.weights)
         only = ", if nothing of this size keeps the budget" if label == "int16x8" and objective == "smallest" else ""
-        yield f"{label}: about {size / guess:.1f} × smaller{only}"
+        yield f"{label}: about {size / estimated_size(model, size, bits):.1f} × smaller{only}"
     island = "float" if takes_float(chosen) else "16 bits"
     yield f"if int8 loses too much: high effort, then the ops that lose most in {island}"
     if objective != "fastest":
         widths, least = ("16, 8, 4 or 2 bits", 2) if takes_float(chosen) else ("8 or 4 bits", 4)
-        most = size / held_in(model, least, size)
+        most = size / estimated_size(model, size, least)
         yield f"then weights of {widths}, layer by layer, with one or more scales: at most about {most:.1f} × smaller"
         yield "then the places just beyond the last one within the budget at high effort"
     if trains:

@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import Any
 
 from ..bench.bench import Bench
@@ -17,6 +16,7 @@ from ..errors import ZeropointError
 from ..graph.model import Model
 from ..improve.pipeline import Result, accepted, ask_target, judged_for, quantize_with
 from ..ops import OPS, OpSpec
+from ..parallel import cached_property
 from ..plan.request import Request
 from ..recipe import FLOAT, Effort, Recipe
 from ..recipe_files import plain_rules, recipe_content

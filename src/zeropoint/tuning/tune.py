@@ -23,7 +23,7 @@ from ..runtime.device_tools import require_told
 from ..sources.data import DataSource, read_labels, samples_from
 from ..sources.models import ModelSource, load
 from ..sources.ports import entry
-from ..sources.samples import Notes, Samples, iterate, rows
+from ..sources.samples import Samples, iterate, row_list
 from ..targets import CPU, Target, target_named
 from ..tflite import to_bytes
 from ..train import start_keras
@@ -121,10 +121,7 @@ def tune(
         raise InvalidRecipe(f"unknown objective {objective!r}; choose {', '.join(OBJECTIVES)}")
     loaded, made_for, search = load(model), _target(target), search or SearchSettings()
     check_runnable(loaded)
-    if budget.max_ram is not None:
-        require_told(made_for, "ram")
-    if budget.max_cycles is not None:
-        require_told(made_for, "cycles")
+    _require_reported(budget, made_for)
     if ops is not OPS and (search.workers > 1 or search.on is not None or search.store is not None):
         raise InvalidRecipe("trials with a custom op table can be neither stored nor sent to other processes")
     if search.allow_training:
@@ -142,6 +139,14 @@ def tune(
                 f"in dB with {argument('min_metric', 20)}, or give labels or a metric of your own"
             )
         return _Tuning(workpiece, scored, chosen, budget, objective, search).run(progress)
+
+
+def _require_reported(budget: Budget, target: Target) -> None:
+    """Raise for limits on figures that the target's tool does not report."""
+    if budget.max_ram is not None:
+        require_told(target, "ram")
+    if budget.max_cycles is not None:
+        require_told(target, "cycles")
 
 
 def _target(asked: Target | str | None) -> Target:
@@ -168,14 +173,14 @@ class _Task:
         settings, where = self.settings, entry(self.model)
         if evaluation is not None:
             calibration = list(islice(iterate(data), None if settings.limit is None else 2 * settings.limit + 8))
-            found = [row for _, row in rows(evaluation, where, Notes())]
+            found = row_list(evaluation, where)
         else:
             samples = list(iterate(data))
             limit = settings.limit or min(MOST_CALIBRATION, len(samples) // 2)
             # Calibration holds back one in eight samples and reads further ones instead.
             used = limit + limit // 7 + 1
             settings, calibration = replace(settings, limit=limit), samples[:used]
-            found = [row for _, row in rows(samples[used:], where, Notes())]
+            found = row_list(samples[used:], where)
             labels = None if labels is None else labels[used:]
         if not calibration:
             raise InvalidSample("no samples were given to calibrate on")

@@ -14,7 +14,7 @@ from keras import ops
 
 from ...dtypes import Array
 from ...errors import InvalidModel
-from ...ops.layout import SAME, VALID, Window, convolution_windows, strides_of, transposed_windows
+from ...ops.layout import SAME, VALID, Window, convolution_windows, pooling_windows, strides_of, transposed_windows
 from ...ops.recurrent import LSTM, Gate, LstmSlot
 from .call import Call, Compute
 
@@ -106,19 +106,8 @@ def _multiply_matrices(call: Call) -> Any:
     return ops.matmul(left, right)
 
 
-def _windows(call: Call) -> tuple[Window, Window]:
-    return _window(call, 1, "H", "Height"), _window(call, 2, "W", "Width")
-
-
-def _window(call: Call, axis: int, side: str, name: str) -> Window:
-    taps, stride = int(call.option(f"filter{name}")), int(call.option(f"stride{side}"))
-    length, outputs = call.input_shape(0)[axis], call.output_shape()[axis]
-    padding = max(0, (outputs - 1) * stride + taps - length) if call.option("padding") == SAME else 0
-    return Window(taps, stride, 1, length, outputs, padding // 2, padding - padding // 2)
-
-
 def _pooled(call: Call, pool: Callable[..., Any], filler: float) -> Any:
-    high, wide = windows = _windows(call)
+    high, wide = windows = pooling_windows(call.op)
     size, strides = (high.taps, wide.taps), (high.stride, wide.stride)
     return pool(_padded(call[0], windows, filler), size, strides=strides, padding="valid", data_format="channels_last")
 
@@ -126,7 +115,7 @@ def _pooled(call: Call, pool: Callable[..., Any], filler: float) -> Any:
 def _average_pool(call: Call) -> Any:
     """Average without the padding: over fewer pixels at the border."""
     y = _pooled(call, ops.average_pool, 0.0)
-    high, wide = (_seen(side) for side in _windows(call))
+    high, wide = (_seen(side) for side in pooling_windows(call.op))
     share = (high[:, None] * wide)[None, :, :, None]
     return y if share.min() == 1.0 else ops.divide(y, ops.convert_to_tensor(share.astype(np.float32)))
 
@@ -156,9 +145,16 @@ def _mixing(length: int, outputs: int, call: Call) -> Array:
     below = np.maximum(np.floor(at), 0).astype(np.int64)
     lower, upper = np.minimum(below, length - 1), np.minimum(np.ceil(np.maximum(at, 0)).astype(np.int64), length - 1)
     share = np.clip(at - below, 0.0, None).astype(np.float32)
-    matrix = np.zeros((outputs, length), np.float32)
-    np.add.at(matrix, (np.arange(outputs), lower), 1 - share)
-    np.add.at(matrix, (np.arange(outputs), upper), share)
+    return mixing_matrix(length, (lower, upper, share)).astype(np.float32)
+
+
+def mixing_matrix(length: int, neighbours: tuple[Array, Array, Array], unit: int = 1) -> Array:
+    """Return the weights of `length` pixels in each output: its two neighbours, and the weight of the second in
+    1 / unit."""
+    before, after, weight = neighbours
+    matrix, rows = np.zeros((len(before), length)), np.arange(len(before))
+    np.add.at(matrix, (rows, before), unit - weight)
+    np.add.at(matrix, (rows, after), weight)
     return matrix
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from ...affine import broadcast_shape
 from ...dtypes import Array
+from ...simulation.movement import strided_index
 from ..backend import held_type
 from .call import Call, Compute
 
@@ -32,28 +34,8 @@ def _slice(call: Call) -> Any:
     return call[0][tuple(parts)]
 
 
-def strided_parts(call: Call) -> list[Any]:
-    """Return STRIDED_SLICE as a Python index: slices, integers for dropped dimensions, None for new ones, an
-    ellipsis."""
-    begin, end, strides = map(call.known_integers, (1, 2, 3))
-    masks = {name: int(call.option(f"{name}Mask", 0)) for name in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")}
-    parts: list[Any] = []
-    for k, (start, stop, step) in enumerate(zip(begin, end, strides, strict=True)):
-        bit = 1 << k
-        if masks["ellipsis"] & bit:
-            parts.append(Ellipsis)
-        elif masks["newAxis"] & bit:
-            parts.append(None)
-        elif masks["shrinkAxis"] & bit:
-            parts.append(start)
-        else:
-            first = None if masks["begin"] & bit else start
-            parts.append(slice(first, None if masks["end"] & bit else stop, step))
-    return parts
-
-
 def _strided_slice(call: Call) -> Any:
-    x, parts = call[0], strided_parts(call)
+    x, parts = call[0], strided_index(call.op, *map(call.known_integers, (1, 2, 3)))
     if isinstance(x, np.ndarray):
         return x[tuple(parts)]
     if call.op.outputs[0] in call.free and isinstance(parts[0], slice):
@@ -123,7 +105,7 @@ def _update_slice(call: Call) -> Any:
         places = ops.arange(length, dtype="int32") - ops.cast(first, "int32")
         update = ops.take(update, ops.clip(places, 0, part - 1), axis=axis)
         hit = ops.logical_and(places >= 0, places < part)
-        hit = ops.reshape(hit, [-1 if k == axis else 1 for k in range(len(shape))])
+        hit = ops.reshape(hit, broadcast_shape(axis, len(shape)))
         inside = hit if inside is None else ops.logical_and(inside, hit)
     return update if inside is None else ops.where(inside, update, x)
 

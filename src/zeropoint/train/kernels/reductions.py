@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from ...dtypes import Array, DType
+from ...dtypes import DType
 from ...ops.layout import pooling_windows, sliding
 from ...simulation import normalization, pooling
+from ..compute.layers import mixing_matrix
 from .call import IntegerCall, IntegerKernel
 from .functions import interpolate, look_up
 from .rescaling import QuantizedMultiplier, half_away, half_up, power_of_two, split, toward_zero
@@ -69,20 +70,11 @@ def resize_bilinear(call: IntegerCall) -> Any:
     return _bilinear_in_11_bits(call) if in_11_bits else _bilinear_in_integers(call)
 
 
-def _mixing(length: int, neighbours: tuple[Array, Array, Array], unit: int) -> Array:
-    """Return a matrix with the weights of the two neighbours of each output, in 1 / unit."""
-    before, after, weight = neighbours
-    matrix, rows = np.zeros((len(before), length)), np.arange(len(before))
-    np.add.at(matrix, (rows, before), unit - weight)
-    np.add.at(matrix, (rows, after), weight)
-    return matrix
-
-
 def _weighted_sum(call: IntegerCall, neighbours: Any, unit: int) -> Any:
     corners, centers = bool(call.option("alignCorners")), bool(call.option("halfPixelCenters"))
     sizes = zip(call.call.input_shape(0)[1:3], call.call.output_shape()[1:3], strict=True)
     rows, columns = (
-        ops.convert_to_tensor(_mixing(n, neighbours(n, size, corners, centers), unit).astype(call.wide))
+        ops.convert_to_tensor(mixing_matrix(n, neighbours(n, size, corners, centers), unit).astype(call.wide))
         for n, size in sizes
     )
     return ops.einsum("oh,nhwc,pw->nopc", rows, call.stored(0), columns)
