@@ -148,8 +148,8 @@ def fold_into_constant(graph: Graph, op: Op, constant: Tensor) -> None:
 
 def add_constant_input(graph: Graph, op: Op, slot: int, constant: Tensor) -> None:
     """Have `op` read `constant` at `slot`, an optional input that was absent."""
-    if slot < len(op.inputs) and op.inputs[slot] is not None:
-        raise ValueError(f"{op} reads '{op.inputs[slot]!r}' at input {slot}")
+    if (present := op.input(slot)) is not None:
+        raise ValueError(f"{op} reads '{present!r}' at input {slot}")
     op.inputs += [None] * (slot + 1 - len(op.inputs))
     op.inputs[slot] = constant
     graph.tensors.append(constant)

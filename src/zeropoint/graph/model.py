@@ -210,6 +210,10 @@ class Op:
     def option(self, name: str, default: Any = None) -> Any:
         return default if self.options is None else self.options.get(name, default)
 
+    def input(self, slot: int) -> Tensor | None:
+        """Return the input at `slot`; None if it is absent, or if the op has fewer inputs."""
+        return self.inputs[slot] if slot < len(self.inputs) else None
+
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor that the op refers to, including the block scales of its operands."""
         for tensor in (*self.inputs, *self.outputs, *self.intermediates):

@@ -230,7 +230,7 @@ def _ceiling(op: Op) -> float | None:
 
 def _fits(op: Op, axis: int, channels: int) -> bool:
     """Whether the weights are constant floats, with one slice along `axis` for each channel, and no groups."""
-    weights, bias = op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
+    weights, bias = op.inputs[1], op.input(2)
     if weights is None or weights.data is None or weights.dtype is not DType.FLOAT32:
         return False
     return (bias is None or bias.data is not None) and weights.shape[axis] == channels

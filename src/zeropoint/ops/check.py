@@ -67,7 +67,7 @@ def has_operands(op: Op) -> Iterator[str]:
         return
     count = max(len(spec.inputs), len(op.inputs)) if Trait.VARIADIC in spec.traits else len(spec.inputs)
     for slot in range(count):
-        if not spec.is_optional(slot) and (slot >= len(op.inputs) or op.inputs[slot] is None):
+        if not spec.is_optional(slot) and op.input(slot) is None:
             yield f"has no input {slot}"
     if spec.outputs and not op.outputs:
         yield "has no output"
@@ -104,10 +104,6 @@ def _is_unpacked(tensor: Tensor, spec: OpSpec) -> bool:
     return tensor.is_constant and bool(spec.hybrid)
 
 
-def _input(op: Op, slot: int) -> Tensor | None:
-    return op.inputs[slot] if slot < len(op.inputs) else None
-
-
 def channels_fit(op: Op) -> Iterator[str]:
     """A layer has one bias and one output channel for each output channel of its weights."""
     spec = OPS.get(op.kind)
@@ -115,13 +111,13 @@ def channels_fit(op: Op) -> Iterator[str]:
     if spec is None or slot is None:
         return
     (place,) = spec.weight_slots
-    weights, role = _input(op, place), spec.inputs[place]
+    weights, role = op.input(place), spec.inputs[place]
     if weights is None or not weights.is_constant or not isinstance(role, Weight) or role.axis is None:
         return
     if role.axis >= len(weights.shape):
         yield f"has weights '{weights.name}' of {len(weights.shape)} dimensions"
         return
-    channels, bias = weights.shape[role.axis], _input(op, slot)
+    channels, bias = weights.shape[role.axis], op.input(slot)
     if bias is not None and bias.size != channels:
         yield f"has {bias.size} biases for {channels} channels"
     made = op.outputs[0].shape if op.outputs else ()

@@ -105,7 +105,7 @@ class Layout:
 
     def applies_to(self, op: Op) -> bool:
         """Whether this op is such a product: one matrix per group, on an input of known size."""
-        weights = op.inputs[self.weights] if self.weights < len(op.inputs) else None
+        weights = op.input(self.weights)
         return weights is not None and all(n == 1 for n in weights.shape[:-2])
 
     # Views of the weights. `values` has the shape of the op's weights.

@@ -306,6 +306,10 @@ class OpSpec:
     def made_activations(self, op: Op) -> Iterator[Tensor]:
         return (t for k, t in enumerate(op.outputs) if isinstance(self.output_role(k), Activation))
 
+    def weight_tensors(self, op: Op) -> list[Tensor]:
+        """Return the weights of `op` that are present, constant or not."""
+        return [t for k in self.weight_slots if (t := op.input(k)) is not None]
+
     @cached_property
     def weight_slots(self) -> tuple[int, ...]:
         return tuple(k for k, role in enumerate(self.inputs) if isinstance(role, Weight))

@@ -67,7 +67,7 @@ class _Memory:
         if spec is None or not spec.kernels.in_place or self._uses.is_output(op.outputs[0]):
             return
         for slot in spec.kernels.in_place:
-            source = op.inputs[slot] if slot < len(op.inputs) else None
+            source = op.input(slot)
             if source is None or source in self._kept or not source.shape:  # scalars are too small
                 continue
             is_view = op.kind in self._views

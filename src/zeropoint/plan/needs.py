@@ -51,8 +51,7 @@ def _is_nonnegative(use: KernelUse) -> bool:
 
 
 def _has_constant_weights(use: KernelUse) -> bool:
-    present = [use.op.inputs[k] for k in use.spec.weight_slots if k < len(use.op.inputs)]
-    return all(t is None or t.data is not None for t in present)
+    return all(t.data is not None for t in use.spec.weight_tensors(use.op))
 
 
 def _has_states(use: KernelUse) -> bool:

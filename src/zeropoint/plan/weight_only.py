@@ -258,11 +258,10 @@ def _float_constants(op: Op) -> Iterator[Use]:
 
 def _nothing_held(op: Op, spec: OpSpec | None, largest: int, scheme: Scheme) -> str | None:
     """Return why an op keeps its constants, if that is worth reporting."""
-    weights = () if spec is None else tuple(op.inputs[k] for k in spec.weight_slots if k < len(op.inputs))
-    for tensor in weights:
-        if tensor is not None and tensor.is_quantized:
+    for tensor in () if spec is None else spec.weight_tensors(op):
+        if tensor.is_quantized:
             return f"its weights are {tensor.dtype.label} already"
-        if tensor is not None and tensor.dtype.is_float and tensor.data is None:
+        if tensor.dtype.is_float and tensor.data is None:
             return "its weights are not constant"
     if largest < max(1, scheme.min_elements):
         return None

@@ -93,7 +93,7 @@ def live_scales(scales: Array, peaks: Array) -> Array:
 def bias_use(op: Op, spec: OpSpec) -> Use | None:
     """Return where a layer reads its bias, if it has one."""
     slot = spec.bias_slot
-    return None if slot is None or slot >= len(op.inputs) or op.inputs[slot] is None else Use(op, slot)
+    return None if slot is None or op.input(slot) is None else Use(op, slot)
 
 
 def fit_bias(

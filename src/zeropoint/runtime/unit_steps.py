@@ -92,7 +92,8 @@ def with_unit_steps(graph: Graph) -> Graph:
 
 def _has_steps(op: Op) -> bool:
     """Whether a slice may take other than consecutive elements."""
-    steps = None if len(op.inputs) < 4 or op.inputs[3] is None else op.inputs[3].data
+    strides = op.input(3)
+    steps = None if strides is None else strides.data
     return steps is None or bool((steps != 1).any())
 
 
