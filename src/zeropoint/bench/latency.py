@@ -194,19 +194,15 @@ def sample_for(model: Model) -> list[Array]:
 def input_shapes(model: Model) -> dict[Tensor, tuple[int, ...]]:
     """Return the input shapes; for dynamic dimensions, sizes with which the model runs."""
     inputs = entry(model).graph.inputs
-    is_open = any(_is_open(t) for t in inputs)
-    shapes = run_on_zeros(Session(model)) if is_open else [t.shape for t in inputs]
+    is_dynamic = any(t.is_dynamic for t in inputs)
+    shapes = run_on_zeros(Session(model)) if is_dynamic else [t.shape for t in inputs]
     return dict(zip(inputs, shapes, strict=True))
-
-
-def _is_open(tensor: Tensor) -> bool:
-    return -1 in (tensor.shape_signature or ())
 
 
 def _assumed(models: Mapping[str, Model]) -> Iterator[str]:
     for name, model in models.items():
         for tensor, shape in input_shapes(model).items():
-            if _is_open(tensor):
+            if tensor.is_dynamic:
                 yield f"{name} was run with input '{tensor.name}' of shape {list(shape)}: the file leaves it open"
 
 

@@ -129,6 +129,16 @@ class Tensor:
         return math.prod(self.shape)
 
     @property
+    def dynamic_shape(self) -> tuple[int, ...]:
+        """The shape, with -1 for dimensions that are known only at run time."""
+        return self.shape_signature or self.shape
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether a dimension is known only at run time."""
+        return any(size < 0 for size in self.dynamic_shape)
+
+    @property
     def params(self) -> QuantParams | None:
         params = None if self.quantization is None else self.quantization.params(self.dtype)
         if params is None or not params.axis or len(self.shape) != 1:

@@ -117,7 +117,7 @@ class GatedWeights:
         weights, (outputs, channels) = Use(op, 1).tensor, gated.matrix.shape
         matrix = new.constant_from(weights, f"{weights.name}/matrix", gated.matrix.reshape(1, 1, outputs, channels))
         product = new.tensor(gated.gate, "weights", (gated.gate.shape[0], 1, outputs, channels), gated.gate)
-        if -1 in (gated.gate.shape_signature or ()):
+        if gated.gate.is_dynamic:
             product.shape_signature = (-1, *product.shape[1:])
         result = made if path is not None else new.like(made, "product", made)
         new.insert(op, "MUL", [matrix, gated.gate], product, default_options("MulOptions"))
@@ -205,7 +205,7 @@ def _is_layer(op: Op, source: Tensor) -> bool:
 
 def _is_gate(gate: Tensor, image: Tensor) -> bool:
     """Whether `gate` is computed, with one factor for each channel of each image, in sizes that do not change."""
-    is_open = any(-1 in (t.shape_signature or ())[1:] for t in (gate, image))
+    is_open = any(-1 in t.dynamic_shape[1:] for t in (gate, image))
     is_computed = gate.data is None and image.data is None
     shape = (image.shape[0], 1, 1, image.shape[-1])
     return is_computed and not is_open and len(image.shape) == 4 and gate.shape == shape != image.shape

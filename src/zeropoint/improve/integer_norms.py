@@ -154,8 +154,8 @@ class _Edit:
 
     def _is_inner(self, tensor: Tensor) -> bool:
         uses = Uses(self.graph)
-        is_open = any(d < 0 for d in tensor.shape_signature or ())
-        return len(uses.readers(tensor)) == 1 and not uses.is_output(tensor) and not is_open and len(tensor.shape) > 1
+        is_alone = len(uses.readers(tensor)) == 1 and not uses.is_output(tensor)
+        return is_alone and not tensor.is_dynamic and len(tensor.shape) > 1
 
     def _span(self, tensor: Tensor) -> Bounds | None:
         span = self.new.made.get(tensor)

@@ -126,7 +126,7 @@ def channels_fit(op: Op) -> Iterator[str]:
 
 
 def _is_open_at_the_end(tensor: Tensor) -> bool:
-    return (tensor.shape_signature or ())[-1:] == (-1,)
+    return tensor.dynamic_shape[-1:] == (-1,)
 
 
 def unpacks_in_shape(op: Op) -> Iterator[str]:

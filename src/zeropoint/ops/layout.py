@@ -235,7 +235,7 @@ class Convolution(Layout):
 
     def applies_to(self, op: Op) -> bool:
         source = op.inputs[self.data]
-        return source is not None and -1 not in (source.shape_signature or source.shape)[1:]
+        return source is not None and -1 not in source.dynamic_shape[1:]
 
     def _groups(self, op: Op) -> int:
         _, inputs = self._axes(op)
@@ -255,8 +255,8 @@ class Convolution(Layout):
 
     def _coverage(self, op: Op) -> Array:
         source = _operand(op, self.data)
-        signature = source.shape_signature or source.shape  # for an image of unknown size, padding is negligible
-        sides = zip(signature[1:3], convolution_windows(op), strict=True)
+        # For an image of unknown size, padding is negligible.
+        sides = zip(source.dynamic_shape[1:3], convolution_windows(op), strict=True)
         high, wide = (np.ones(window.taps) if size < 0 else window.coverage() for size, window in sides)
         return np.outer(high, wide).reshape(-1)
 

@@ -47,7 +47,7 @@ def _is_shuffle(op: Op) -> bool:
         return False
     channels, height, width, _ = weights.shape
     whole = (source.shape[0], height * source.shape[1], width * source.shape[2], channels)
-    is_open = any(-1 in (t.shape_signature or ()) for t in (source, op.outputs[0]))
+    is_open = source.is_dynamic or op.outputs[0].is_dynamic
     is_square = strides_of(op) == (height, width) and height == width > 1
     return is_square and channels <= FEW_CHANNELS and op.outputs[0].shape == whole and not is_open
 

@@ -78,7 +78,7 @@ def _drop_pools_of_one(graph: Graph) -> None:
         source, result = op.inputs[0], op.outputs[0]
         if result not in graph.outputs:
             remove_op(graph, op)
-        elif source is not None and -1 not in (shape := result.shape_signature or result.shape):
+        elif source is not None and -1 not in (shape := result.dynamic_shape):
             wanted = Tensor.constant(f"{op.name}/shape", np.array(shape, np.int32), DType.INT32)
             recast(graph, op, "RESHAPE", [source, wanted], default_options("ReshapeOptions", newShape=shape))
 

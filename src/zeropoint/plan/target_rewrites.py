@@ -85,8 +85,8 @@ def _fix_shapes(model: Model, target: Target) -> None:
     """Fix the batch size that the file states. Other dynamic dimensions cannot be guessed."""
     for graph in entry_graphs(model):
         for tensor in graph.inputs:
-            if any(d < 0 for d in (tensor.shape_signature or ())[1:]):
-                shape = list(tensor.shape_signature or ())
+            if any(d < 0 for d in tensor.dynamic_shape[1:]):
+                shape = list(tensor.dynamic_shape)
                 raise InvalidModel(
                     f"the input '{tensor.name}' has dynamic dimensions {shape}, and {target.name} needs fixed ones; "
                     "export the model with fixed shapes"

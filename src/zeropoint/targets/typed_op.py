@@ -46,8 +46,7 @@ class Operand:
         else:
             dtype, params = (form, None) if isinstance(form, DType) else (form.dtype, form)
             block = None if params is None else params.block
-        is_open = any(d < 0 for d in tensor.shape_signature or tensor.shape)
-        return cls(dtype, tensor.shape, params, block, is_open, tensor if tensor.is_constant else None)
+        return cls(dtype, tensor.shape, params, block, tensor.is_dynamic, tensor if tensor.is_constant else None)
 
     @property
     def data(self) -> Array | None:
