@@ -147,8 +147,7 @@ class _Links:
     def _layout(self, op: Op) -> Layout | None:
         """Return the weight layout of ops with an input, weights and a bias, in this order."""
         spec = self.ops.get(op.kind)
-        layout = None if spec is None or spec.bias_slot != 2 else spec.layout
-        return None if layout is None or (layout.data, layout.weights) != (0, 1) else layout
+        return None if spec is None else spec.plain_layout
 
     def _has(self, op: Op, trait: Trait) -> bool:
         return op.kind in self.ops and trait in self.ops[op.kind].traits

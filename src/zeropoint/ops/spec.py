@@ -342,6 +342,17 @@ class OpSpec:
         return Trait.TIED in self.traits
 
     @property
+    def moves_values(self) -> bool:
+        """Whether the results are values of its inputs, and no others."""
+        return self.tied and Trait.AVERAGES not in self.traits
+
+    @property
+    def plain_layout(self) -> Layout | None:
+        """The layout of a layer whose first inputs are data, weights and a bias, in this order; None for others."""
+        layout = self.layout if self.bias_slot == 2 else None
+        return None if layout is None or (layout.data, layout.weights) != (0, 1) else layout
+
+    @property
     def types(self) -> tuple[DType, ...]:
         return self.kernels.types
 

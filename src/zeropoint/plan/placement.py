@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ..dtypes import DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use, Uses
-from ..ops import Activation, OpSpec, Trait
+from ..ops import Activation, OpSpec
 from ..ops.execution import macs_of
 from ..ops.layout import Convolution
 from ..parallel import cached_property
@@ -183,9 +183,9 @@ class Placement:
         if costs.table is not None and self._is_table(op):
             return costs.call + costs.table * self._size(op)
         if self._slow(op):
-            each = costs.moved_integer if self._moves(op) else costs.slow
+            each = costs.moved_integer if self.ops[op.kind].moves_values else costs.slow
             return costs.slow_call + costs.slow_integer_mac * macs_of(op, self.ops) + each * self._size(op)
-        each = costs.moved_integer if self._moves(op) else costs.integer
+        each = costs.moved_integer if self.ops[op.kind].moves_values else costs.integer
         mac = costs.float_mac if self._may_be_float(op) else costs.integer_mac
         return costs.call + mac * macs_of(op, self.ops) + each * self._size(op)
 
@@ -196,13 +196,8 @@ class Placement:
         if dynamic is not None:  # quantizes its input at run time
             source = next(self.ops[op.kind].read_activations(op))
             return call + costs.call + costs.integer_mac * macs + self._size(op) + costs.rounding * source.size
-        each = costs.slow if is_slow and not self._moves(op) else 1.0
+        each = costs.slow if is_slow and not self.ops[op.kind].moves_values else 1.0
         return call + costs.float_mac * macs + each * self._size(op)
-
-    def _moves(self, op: Op) -> bool:
-        """Whether values pass through unchanged."""
-        spec = self.ops[op.kind]
-        return spec.tied and Trait.AVERAGES not in spec.traits
 
     def _size(self, op: Op) -> int:
         """Return the size of the largest activation of the op."""

@@ -88,7 +88,7 @@ def _joins(spec: OpSpec) -> bool:
 
 
 def _moves(spec: OpSpec) -> bool:
-    return spec.tied and Trait.AVERAGES not in spec.traits and not spec.weight_slots
+    return spec.moves_values and not spec.weight_slots
 
 
 def _span(bounds: Bounds) -> float:
