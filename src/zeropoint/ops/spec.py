@@ -63,6 +63,10 @@ class Bias:
     gain: int | None = None
 
 
+BIAS_TYPE = {DType.INT8: DType.INT32, DType.UINT8: DType.INT32, DType.INT16: DType.INT64}
+"""The type of biases by activation type."""
+
+
 @dataclass(frozen=True)
 class Untouched:
     """Indices, shapes, conditions: not quantized."""
@@ -388,6 +392,10 @@ FUSED_ACTIVATIONS: tuple[FusedActivation, ...] = (
     FusedActivation("TANH"),
     FusedActivation("SIGN_BIT"),
 )
+FUSED_CODES = {fused.name: code for code, fused in enumerate(FUSED_ACTIVATIONS)}
+
+CLAMPS = {fused.name: fused.bounds for fused in FUSED_ACTIVATIONS if fused.bounds is not None}
+"""The limits of functions that only clamp, fused or as ops of the same name."""
 
 
 def fused_activation(op: Op) -> FusedActivation:
