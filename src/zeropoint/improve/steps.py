@@ -9,15 +9,16 @@ and an entry in STEPS.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..bench.errors import decibels
-from ..calibration import Grid, Method, choose_range
+from ..calibration import Grid, Method, Stats, TensorStats, choose_range
 from ..calibration.collect import remeasure
 from ..calibration.range_methods import Bounds
-from ..graph.model import Model, Op
+from ..graph.model import Model, Op, Tensor
 from ..graph.query import fingerprint
+from ..ops import OpSpec
 from ..plan.planner import solved_ranges
 from ..plan.prepared import Prepared
 from ..recipe import Effort, Scheme, reaches
@@ -44,7 +45,7 @@ RANGE_PARTS = 8
 """Number of parts in which high effort chooses the ranges of a model that is too large for that."""
 
 MEASURED_AGAIN = 48
-"""Number of samples on which equalized tensors are measured."""
+"""Number of samples on which changed tensors are measured."""
 
 OUTLIER_RATIO = 4.0
 """Ratio of the whole range to that of 99.99 % of the values from which the rest counts as outliers."""
@@ -89,10 +90,8 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     equalized = equalize(copy, request.stats, request.ops, keys)
     if not equalized:
         return
-    settings, changed = replace(lab.bench.settings, limit=None), (t for one in equalized for t in one.link.scaled)
-    measured = remeasure(copy, changed, lab.bench.rows[:MEASURED_AGAIN], settings, request.ops)
-    tensors = {**request.stats.tensors, **{keys[t]: found for t, found in measured.items()}}
-    stats = replace(request.stats, fingerprint=fingerprint(copy), tensors=tensors)  # no longer those of the given model
+    measured = _measured_again(lab, copy, (t for one in equalized for t in one.link.scaled), request.ops)
+    stats = _stats_of_edited(copy, request.stats, {keys[t]: found for t, found in measured.items()})
     kept = {twin: trained.packed[t] for t, twin in twins.items() if t in trained.packed and twin.buffer is t.buffer}
     model, verdicts = recorded(copy, _with_factors(copy, equalized)), _known_verdicts(best.prepared, copy)
     prepared = replace(copied, model=model, trained=replace(copied.trained, packed=kept), verdicts=verdicts)
@@ -117,15 +116,26 @@ def gates_in_weights(lab: Lab, best: Candidate) -> Proposals:
     gated = None if best.refined is not None else with_gated_weights(best.prepared, best.planned, request)
     if gated is None or request.stats is None:
         return
-    settings = replace(lab.bench.settings, limit=None)
-    model, rows = gated.prepared.model, lab.bench.rows[:MEASURED_AGAIN]
-    measured = remeasure(model, gated.added, rows, settings, request.ops)
+    model = gated.prepared.model
+    measured = _measured_again(lab, model, gated.added, request.ops)
     known = (provenance(model) or Provenance()).without_counterparts(t.name for t in gated.added)
     keys = {**gated.prepared.keys, **{t: t.name for t in measured}}
     prepared = replace(gated.prepared, model=recorded(model, known), keys=keys)
-    tensors = {**request.stats.tensors, **{t.name: found for t, found in measured.items()}}
-    stats = replace(request.stats, fingerprint=fingerprint(model), tensors=tensors)
+    stats = _stats_of_edited(model, request.stats, {t.name: found for t, found in measured.items()})
     yield replace(best, prepared=prepared, request=replace(request, stats=stats), gated=gated.layers)
+
+
+def _measured_again(
+    lab: Lab, model: Model, tensors: Iterable[Tensor], ops: Mapping[str, OpSpec]
+) -> dict[Tensor, TensorStats]:
+    """Return statistics of tensors that were changed in, or added to, an edited model."""
+    settings = replace(lab.bench.settings, limit=None)
+    return remeasure(model, tensors, lab.bench.rows[:MEASURED_AGAIN], settings, ops)
+
+
+def _stats_of_edited(model: Model, stats: Stats, measured: Mapping[str, TensorStats]) -> Stats:
+    """Return the statistics of an edited model: those of the model before, except for what was measured again."""
+    return replace(stats, fingerprint=fingerprint(model), tensors={**stats.tensors, **measured})
 
 
 def _with_factors(model: Model, equalized: Sequence[Equalized]) -> Provenance:
