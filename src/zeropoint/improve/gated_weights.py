@@ -26,6 +26,7 @@ from ..graph.edit import drop_unused
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops.layout import VALID, strides_of
+from ..plan.linear_layers import convolution_bias
 from ..plan.new_ops import NewOps
 from ..plan.plan import Planned
 from ..plan.prepared import Prepared
@@ -125,7 +126,7 @@ class GatedWeights:
         new.insert(op, "BATCH_MATMUL", [gated.image, product], result, options)
         if path is None:
             fused = default_options("AddOptions", fusedActivationFunction=op.option("fusedActivationFunction"))
-            offset = new.constant_from(_bias_tensor(op), f"{op.name}/bias", gated.bias)
+            offset = new.constant_from(op.input(2), f"{op.name}/bias", gated.bias)
             new.insert(op, "ADD", [result, offset], made, fused)
         else:
             self._move(gated.bias, path, new)
@@ -138,8 +139,8 @@ class GatedWeights:
             self._offsets[tensor] = self._offsets.get(tensor, np.zeros(1)) + offset
         for layer in path.layers:
             taps = Use(layer, 1).data.astype(np.float64).sum(axis=(1, 2))
-            bias = new.constant_from(_bias_tensor(layer), f"{layer.name}/bias", _bias(layer) + taps @ offset)
-            layer.inputs = [*layer.inputs[:2], bias]
+            bias = convolution_bias(layer) + taps @ offset
+            layer.inputs = [*layer.inputs[:2], new.constant_from(layer.input(2), f"{layer.name}/bias", bias)]
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class _Gated:
 
     @property
     def bias(self) -> Array:
-        return _bias(self.layer)
+        return convolution_bias(self.layer)
 
     def path(self, uses: Uses, free: Callable[[Op], bool]) -> _Path | None:
         """Return where the bias goes, if it needs no sum of its own."""
@@ -251,15 +252,6 @@ def _passes(op: Op, tensor: Tensor) -> bool:
         return is_bare and all(t is not None and t.data is None and t.shape == tensor.shape for t in op.inputs)
     axes = op.inputs[1].data if op.kind == "MEAN" and op.inputs[1] is not None else None
     return axes is not None and all(0 < axis % len(tensor.shape) < len(tensor.shape) - 1 for axis in axes.reshape(-1))
-
-
-def _bias_tensor(op: Op) -> Tensor | None:
-    return op.inputs[2] if len(op.inputs) > 2 else None
-
-
-def _bias(op: Op) -> Array:
-    bias = _bias_tensor(op)
-    return np.zeros(op.outputs[0].shape[-1]) if bias is None or bias.data is None else bias.data.astype(np.float64)
 
 
 def _substitute(graph: Graph, old: Tensor, new: Tensor) -> None:
