@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from .. import __version__
 from ..affine import QuantParams
 from ..bench.bench import Bench
-from ..bench.errors import OpError, TracedSamples, decibels, snr_text
+from ..bench.errors import decibels, snr_text
+from ..bench.op_errors import OpError, TracedSamples
 from ..bench.sample_checks import SAMPLE_CAUSES, check_samples
 from ..bench.verdict import UNKNOWN, Verdict, verdict, verdict_beside
 from ..calibration import Settings, Stats

@@ -334,6 +334,12 @@ class Runner:
         """Run one sample and return copies of all outputs, by tensor."""
         return dict(zip(self.outputs, self.run(row), strict=True))
 
+    def viewed_values(self, row: Sequence[Array]) -> dict[Tensor, Array]:
+        """Run one sample and return all outputs, by tensor, as `views`."""
+        self.begin()
+        self.invoke(row)
+        return dict(zip(self.outputs, self.views(self.outputs), strict=True))
+
     def read(self, tensors: Sequence[Tensor]) -> list[Array]:
         """Return copies of outputs of the last run."""
         return self.session.read([self._index[t] for t in tensors])
