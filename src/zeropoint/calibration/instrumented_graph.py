@@ -230,14 +230,18 @@ class _Reductions:
         if op is None or spec is None:
             return []
         if op.kind == "CONCATENATION" and _joins_channels(op):
-            found = [self._known.get((kind, t)) for t in op.inputs]
-            return [part for parts in found if parts is not None for part in parts] if None not in found else []
+            return self._joined(kind, op)
         parts = self._known.get((kind, op.inputs[0]), [])
         if op.kind == "PAD" and _adds_zeros(op, self._leading):
             return parts if kind == "total" else [self._beside_zero(kind, tensor, part) for part in parts]
         if Trait.RISES in spec.traits and kind != "total":
             return [self._made(tensor, part.shape, op.kind, [part], op.options) for part in parts]
         return []
+
+    def _joined(self, kind: str, op: Op) -> list[Tensor]:
+        """Return the reductions of all inputs, one after the other; nothing if some are not known."""
+        found = [self._known[kind, t] for t in op.inputs if (kind, t) in self._known]
+        return [part for parts in found for part in parts] if len(found) == len(op.inputs) else []
 
     def _beside_zero(self, kind: str, tensor: Tensor, part: Tensor) -> Tensor:
         zero = self._insertions.constant("zero", np.zeros(1, np.float32))
