@@ -308,8 +308,8 @@ class Model(Displayed):
         return self.graphs[0]
 
     def __repr__(self) -> str:
-        graphs, ops = len(self.graphs), sum(len(g.ops) for g in self.graphs)
-        return f"<model: {graphs} graph{'' if graphs == 1 else 's'}, {ops} op{'' if ops == 1 else 's'}>"
+        ops = sum(len(g.ops) for g in self.graphs)
+        return f"<model: {counted(len(self.graphs), 'graph')}, {counted(ops, 'op')}>"
 
     def __str__(self) -> str:
         return _model_text(self)
