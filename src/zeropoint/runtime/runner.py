@@ -100,7 +100,7 @@ class Session:
         with _explained():
             if isinstance(self._interpreter, ChildInterpreter):
                 return self._interpreter.timed(runs, clock)
-            return timed(self._interpreter, runs, clock)
+            return timed(self._interpreter.invoke, runs, clock)
 
     def delegated(self) -> set[int]:
         """Return the positions of the first graph's ops that a delegate runs: those between its inputs and its
