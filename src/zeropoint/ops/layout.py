@@ -187,7 +187,8 @@ class Layout:
         return op.outputs[0].size * weights.size // max(1, op.outputs[0].shape[-1])
 
     def _axes(self, op: Op) -> tuple[int, int]:  # noqa: ARG002 - the options of a product of matrices change them
-        """Return the number of output channels, and of inputs that each sums over: one if depthwise."""
+        """Return the axis of the output channels, and that of the inputs that each sums over: if depthwise, one of size
+        1."""
         return self.outputs, 0 if self.inputs == self.outputs else self.inputs
 
     def _groups(self, op: Op) -> int:  # noqa: ARG002 - convolutions have them

@@ -188,7 +188,7 @@ class Trait(Flag):
     HAS_POLES = auto()  # maps some finite numbers to NaN or infinity
     KEEPS_ZERO = auto()  # f(0) = 0, as for all tied, homogeneous and multiplying ops
     NEVER_NEGATIVE = auto()  # no result is below zero
-    KEEPS_SIGN = auto()  # nor are results of inputs that are not, as for all that are tied, add or sum
+    KEEPS_SIGN = auto()  # no result is below zero if no input is, as for all ops that are tied, add or sum
     NO_LARGER = auto()  # no result is farther from zero than all inputs, by more than 1
     GREATEST = auto()  # no result is below any of its inputs
     LEAST = auto()  # no result is above any of its inputs
@@ -200,7 +200,7 @@ class Trait(Flag):
     RECURRENT = auto()  # computes step by step, keeping a state
     CASTS = auto()  # converts between types
     VIEW = auto()  # its output has the bytes of its input, in another shape
-    RISES = auto()  # its only input element by element, and f(x) <= f(y) for x < y
+    RISES = auto()  # a function of its only input, element by element, with f(x) <= f(y) for x < y
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ FEWEST_STEPS = 16
 """An op stays float if its output would have fewer steps than this for the measured range."""
 
 FEWEST_IN_FIXED = {DType.INT8: 1, DType.UINT8: 1, DType.INT16: FEWEST_STEPS}
-"""The same for outputs whose scale a kernel fixes. Who asks for 8 bits has to expect steps of 1/256."""
+"""The same for outputs whose scale a kernel fixes. Whoever asks for 8 bits must expect steps of 1/256."""
 
 BEYOND = 2.0
 """Results may exceed a range that a kernel fixes by at most this factor: more is clipping, not rounding."""

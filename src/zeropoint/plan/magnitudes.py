@@ -67,7 +67,7 @@ class Magnitudes:
 class Errors:
     """The errors that floats of a plan have because some of their inputs were integers.
 
-    Other than their magnitudes, these can be estimated for all ops: in layers, for example, the largest sums that are
+    Unlike magnitudes, these can be estimated for all ops: in layers, for example, the largest sums that are
     possible say little about those that occur, but how errors add up is known.
     """
 

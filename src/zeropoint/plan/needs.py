@@ -22,6 +22,7 @@ FURTHEST_FROM_POLE = 64
 
 LONGEST_ROW = 163
 """Numbers in a row of an int16 softmax, each counted as 2/32768, that make up 1 %."""
+
 FAR_BELOW = 10.0
 """Below the greatest of a row by more than this, int16 kernels take every number as this far below."""
 

@@ -47,7 +47,7 @@ class Placement:
         kept = self._network(free, costs, interface).cut()
         left = [op for op in free if op not in kept or self._is_table(op)]
         chosen = {op: self._on_floats(op) or FLOAT for op in left}
-        return chosen, [self._told(op) for op, scheme in chosen.items() if scheme is FLOAT]
+        return chosen, [self._skipped(op) for op, scheme in chosen.items() if scheme is FLOAT]
 
     def _network(self, free: Collection[Op], costs: Costs, interface: Interface) -> Network[object]:
         """Return what the `free` ops take in integers and in float, and what conversions take between the two."""
@@ -130,14 +130,9 @@ class Placement:
     def _may_be_float(self, op: Op) -> bool:
         """Whether it is a depthwise layer, and these may compute in float."""
         layout, costs = self.ops[op.kind].layout, self.target.costs
-        if (
-            costs is None
-            or not costs.float_depthwise
-            or layout is None
-            or any(t.data is None for t in self._weights(op))
-        ):
+        if layout is None or costs is None or not costs.float_depthwise:
             return False
-        return layout.is_depthwise(op)
+        return all(t.data is not None for t in self._weights(op)) and layout.is_depthwise(op)
 
     def _dynamic(self, op: Op) -> Scheme | None:
         """Return integer weights with activations quantized at run time, if the target supports that for a dense or
@@ -204,7 +199,7 @@ class Placement:
         spec = self.ops[op.kind]
         return max((t.size for t in (*spec.read_activations(op), *spec.made_activations(op))), default=0)
 
-    def _told(self, op: Op) -> Skipped:
+    def _skipped(self, op: Op) -> Skipped:
         verdict = self.answers.verdict(op, self.schemes[op])
         if verdict.speed != "fast":
             return Skipped(op, f"float is faster on {self.target.name}: it {verdict.reason}", "target")

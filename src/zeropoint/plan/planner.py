@@ -108,10 +108,10 @@ def _match(graph: Graph, request: Request, matcher: Matcher, last: Matched | Non
     skipped = [*skipped]
     dynamic = {s.op: scheme for s in skipped if (scheme := matcher.island_weights(s.op)) is not None}
     if not request.strict:
-        left, told = Placement(graph, schemes, matcher.answers).choose(request.recipe, request.interface)
+        left, in_float = Placement(graph, schemes, matcher.answers).choose(request.recipe, request.interface)
         schemes = {op: scheme for op, scheme in schemes.items() if op not in left}
         dynamic |= {op: scheme for op, scheme in left.items() if scheme.weights is not None}
-        skipped += told
+        skipped += in_float
     symmetric = symmetric_uses(schemes, request.ops, request.target)
     return Matched(request, matcher.ranges, before, schemes, dynamic, tuple(skipped), symmetric)
 

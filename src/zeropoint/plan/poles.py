@@ -52,8 +52,8 @@ def _makers_of_zeros(use: Use, uses: Uses, ops: Mapping[str, OpSpec], steps: _St
             continue
         if maker in plan.schemes and stored is not None:
             if steps.has_zeros(read):
-                told = f"{use.op.label} '{use.op.name}' is float, and rounding '{read.name}' could give it a zero"
-                yield Skipped(maker, told, "scale")
+                reason = f"{use.op.label} '{use.op.name}' is float, and rounding '{read.name}' could give it a zero"
+                yield Skipped(maker, reason, "scale")
         elif maker.kind in ops and ops[maker.kind].traits & ZERO_TO_ZERO:
             spec = ops[maker.kind]
             sources = (t for t in spec.read_activations(maker) if t.data is None and ranges.knows(t))

@@ -199,7 +199,7 @@ def _run_on_zeros(session: Session, shapes: list[tuple[int, ...]]) -> list[tuple
 
 
 def right_kernels(model: Model) -> Kernels:
-    """Return the kernels that compute a float model as it is meant: LiteRT's delegate, unless it is known to err."""
+    """Return the kernels that compute a float model correctly: LiteRT's delegate, unless it is known to be wrong."""
     return "optimized" if has_delegate_faults(model) else "delegate"
 
 

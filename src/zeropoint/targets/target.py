@@ -1,6 +1,6 @@
 """Devices and runtimes that models are made for: where each op runs, why, and what would change that.
 
-A target is a value; its facts are rows. The planner asks it in one place: `plan/match.py`.
+A target is a value; its facts are rows. `plan/match.py` asks it which ops may compute in integers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Speed = Literal["fast", "slow", "refused"]
 
 
 class Rewrite(Enum):
-    """A change that adapts a model to a target; `plan/prepare.py` applies them before planning."""
+    """A change that adapts a model to a target, before planning: see `plan/target_rewrites.py` and `plan/prepared.py`.
+    GATED_WEIGHTS is a step of `improve`, because samples decide on it."""
 
     SHORT_CONCATENATIONS = "concatenations of more inputs than the target takes are split into several"
     UNIT_STEPS = "strided slices are replaced by reshapes and slices without strides"

@@ -19,7 +19,7 @@ from ..graph.names import short_names
 from ..ops import OPS, OpSpec
 from ..ops.check import check_runnable
 from ..runtime import time_limit, trusting
-from ..runtime.device_tools import require_told
+from ..runtime.device_tools import require_reported
 from ..sources.data import DataSource, read_labels, samples_from
 from ..sources.models import ModelSource, load
 from ..sources.ports import entry
@@ -122,9 +122,9 @@ def tune(
     loaded, made_for, search = load(model), _target(target), search or SearchSettings()
     check_runnable(loaded)
     if budget.max_ram is not None:
-        require_told(made_for, "ram")
+        require_reported(made_for, "ram")
     if budget.max_cycles is not None:
-        require_told(made_for, "cycles")
+        require_reported(made_for, "cycles")
     if ops is not OPS and (search.workers > 1 or search.on is not None or search.store is not None):
         raise InvalidRecipe("trials with a custom op table can be neither stored nor sent to other processes")
     if search.allow_training:
