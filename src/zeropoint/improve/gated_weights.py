@@ -58,8 +58,7 @@ def with_gated_weights(prepared: Prepared, planned: Planned, request: Request) -
 
     Ops that a rule names, and models with given or trained ranges, stay as they are.
     """
-    trained = prepared.trained
-    is_fixed = request.ranges.entries or trained.ranges.entries or trained.constants or trained.uses
+    is_fixed = request.ranges.entries or prepared.trained.has_marks
     first, *_ = planned.plans
     if is_fixed or Rewrite.GATED_WEIGHTS not in request.target.rewrites or not _has_gates(first.graph):
         return None

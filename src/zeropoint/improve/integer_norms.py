@@ -37,10 +37,9 @@ MOST_PARTS = 4
 def with_integer_norms(prepared: Prepared, request: Request) -> Prepared:
     """Return the same function with its normalizations rewritten; unchanged if there are none, or ranges were
     trained."""
-    trained, made = prepared.trained, dict[Tensor, Range | Tensor]()
-    if trained.ranges.entries or trained.constants or trained.uses:
+    if prepared.trained.has_marks:
         return prepared
-    copy, _ = prepared.copied()
+    (copy, _), made = prepared.copied(), dict[Tensor, Range | Tensor]()
     ranges = replace(ranges_of(prepared, request), keys=copy.keys, bounded={})
     for graph in entry_graphs(copy.model):
         made |= rewrite_norms(graph, lambda t: ranges.bounds(t) if ranges.knows(t) else None)

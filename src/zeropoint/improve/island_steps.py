@@ -262,5 +262,4 @@ def _work(candidate: Candidate) -> dict[Op, int]:
 def _holds_weights(op: Op, ops: Mapping[str, OpSpec]) -> bool:
     """Whether it reads a constant that can be stored in fewer bits: the weights of a layer, or a table of vectors."""
     spec = ops.get(op.kind)
-    held = () if spec is None else (t for k, t in enumerate(op.inputs) if spec.held(k) is not None)
-    return any(t is not None and t.data is not None for t in held)
+    return spec is not None and any(t.data is not None for t in spec.held_tensors(op))

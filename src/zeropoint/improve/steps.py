@@ -77,13 +77,11 @@ def range_methods(lab: Lab, best: Candidate) -> Proposals:  # noqa: ARG001 - one
 
 def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     """Propose tensors with scaled channels, so that they share one scale well."""
-    request, trained = best.request, best.prepared.trained
+    request = best.request
     effort = request.recipe.highest_effort(request.effort)
     if not reaches(effort, "high") and decibels(lab.error) >= CLOSE_ENOUGH:
         return
-    # Given ranges apply to the tensors as they are; inputs are not scaled.
-    inputs = {best.prepared.keys[t] for graph in best.prepared.model.graphs for t in graph.inputs}
-    if request.ranges.entries.keys() - inputs or trained.ranges.entries or trained.constants or request.stats is None:
+    if request.stats is None or _has_given_ranges(best):
         return
     copied, twins = best.prepared.copied()
     copy, keys = copied.model, copied.keys
@@ -92,11 +90,19 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
         return
     measured = _measured_again(lab, copy, (t for one in equalized for t in one.link.scaled), request.ops)
     stats = _stats_of_edited(copy, request.stats, {keys[t]: found for t, found in measured.items()})
-    kept = {twin: trained.packed[t] for t, twin in twins.items() if t in trained.packed and twin.buffer is t.buffer}
+    packed = best.prepared.trained.packed
+    kept = {twin: packed[t] for t, twin in twins.items() if t in packed and twin.buffer is t.buffer}
     model, verdicts = recorded(copy, _with_factors(copy, equalized)), _known_verdicts(best.prepared, copy)
     prepared = replace(copied, model=model, trained=replace(copied.trained, packed=kept), verdicts=verdicts)
     for method in dict.fromkeys((request.range_method, *TRIED[:1])):
         yield Candidate(prepared, replace(request, stats=stats, method=method), len(equalized))
+
+
+def _has_given_ranges(candidate: Candidate) -> bool:
+    """Whether ranges are given or trained, which apply to the tensors as they are. Inputs are not scaled."""
+    prepared = candidate.prepared
+    inputs = {prepared.keys[t] for graph in prepared.model.graphs for t in graph.inputs}
+    return bool(candidate.request.ranges.entries.keys() - inputs) or prepared.trained.has_marks
 
 
 def _known_verdicts(prepared: Prepared, copy: Model) -> dict[tuple[Op, Scheme], OpVerdict]:

@@ -297,6 +297,10 @@ class OpSpec:
             return Weight(None) if role.hybrid else None
         return role if isinstance(role, Weight) else None
 
+    def held_tensors(self, op: Op) -> list[Tensor]:
+        """Return the operands of `op` that are stored as weights if they are constant."""
+        return [t for k, t in enumerate(op.inputs) if t is not None and self.held(k) is not None]
+
     def negligible_in(self, op: Op) -> float | None:
         """Return `negligible` for the inputs of `op`, which it may multiply by a factor first; None if that hides how
         far they matter."""

@@ -124,7 +124,7 @@ class Matcher:
         if island.scheme.weights.is_float:
             return island.scheme
         scheme = replace(self.recipe.scheme(op), activations=None, unpacked=island.scheme.unpacked)
-        held = [t for k, t in enumerate(op.inputs) if t is not None and spec.held(k) is not None]
+        held = spec.held_tensors(op)
         if any(t.data is None for t in held) or sum(t.size for t in held) < scheme.min_elements:
             return None
         if scheme.unpacked or not spec.hybrid:  # such as GATHER, whose table would be four times as large in float

@@ -113,13 +113,9 @@ class Placement:
         rule = recipe.rule(op)
         if rule is not None and not rule.is_general:
             return True
-        held = sum(t.size for t in self._weights(op) if t.data is not None)
+        held = sum(t.size for t in self.ops[op.kind].held_tensors(op) if t.data is not None)
         is_layer = self.ops[op.kind].macs is not None and held > 0
         return (is_layer or held >= self.schemes[op].min_elements) and self._on_floats(op) is None
-
-    def _weights(self, op: Op) -> list[Tensor]:
-        """Return operands that are weights if they are constant."""
-        return [t for k, t in enumerate(op.inputs) if t is not None and self.ops[op.kind].held(k) is not None]
 
     def _on_floats(self, op: Op) -> Scheme | None:
         """Return float activations with integer weights, if a layer may have that."""
@@ -129,19 +125,20 @@ class Placement:
 
     def _may_be_float(self, op: Op) -> bool:
         """Whether it is a depthwise layer, and these may compute in float."""
-        layout, costs = self.ops[op.kind].layout, self.target.costs
-        if layout is None or costs is None or not costs.float_depthwise:
+        spec, costs = self.ops[op.kind], self.target.costs
+        if spec.layout is None or costs is None or not costs.float_depthwise:
             return False
-        return all(t.data is not None for t in self._weights(op)) and layout.is_depthwise(op)
+        return all(t.data is not None for t in spec.held_tensors(op)) and spec.layout.is_depthwise(op)
 
     def _dynamic(self, op: Op) -> Scheme | None:
         """Return integer weights with activations quantized at run time, if the target supports that for a dense or
         recurrent layer."""
-        spec, scheme, weights = self.ops[op.kind], self.schemes[op], self._weights(op)
+        spec, scheme = self.ops[op.kind], self.schemes[op]
         if self.target.costs is None or not self.target.costs.dynamic:
             return None
         if spec.macs is None or self._is_convolution(op) or scheme.weights not in spec.hybrid:
             return None
+        weights = spec.held_tensors(op)
         if any(t.data is None for t in weights) or sum(t.size for t in weights) < scheme.min_elements:
             return None
         made = replace(scheme, activations=None)

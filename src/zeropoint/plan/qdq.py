@@ -39,6 +39,11 @@ class Trained:
     uses: Mapping[Use, QuantParams] = field(default_factory=dict)
     packed: Mapping[Tensor, Packed] = field(default_factory=dict)
 
+    @property
+    def has_marks(self) -> bool:
+        """Whether training left parameters of tensors, which no longer hold once the tensors are changed."""
+        return bool(self.ranges.entries or self.constants or self.uses)
+
 
 @dataclass(frozen=True)
 class _Mark:
