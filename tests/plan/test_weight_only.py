@@ -145,6 +145,16 @@ def test_layers_may_read_the_same_bytes_in_other_shapes(mode: str, shapes: Any) 
         assert worst(outputs_of(model, samples), outputs_of(result.model, samples)) < 0.03
 
 
+def test_a_constant_of_the_same_bytes_stays_float_if_the_scales_do_not_fit_its_shape() -> None:
+    net, values = Net(), normal(64, 32, spread=0.2)
+    weights = build.const("w", values)
+    factors = replace(build.const("c", values.reshape(32, 64)), buffer=weights.buffer)
+    model = net.model(net.dense(net.input(3, 32), weights), net("MUL", [net.input(32, 64), factors]))
+    result = zeropoint.quantize(model, "dynamic")
+    assert [t.shape for t in constants(result.model.main, DType.INT8)] == [weights.shape]
+    assert factors.shape in [t.shape for t in constants(result.model.main, DType.FLOAT32)]
+
+
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_few_bits_of_the_same_bytes_have_the_scales_of_each_shape(shapes: Any) -> None:
     model = same_bytes(shapes)
