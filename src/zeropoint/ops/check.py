@@ -3,44 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import Enum, auto
 
 from ..dtypes import DType
 from ..graph.check import RUNNABLE_INVARIANTS, refuse
 from ..graph.model import Graph, Model, Op, Tensor
+from .calls import CALLS, Passed
 from .spec import OpSpec, Trait, Untouched, Weight
 from .table import CONVERSIONS, OPS, UNPACKING
-
-
-class Passed(Enum):
-    """What is passed to a graph that an op calls, or returned from it."""
-
-    NOTHING = auto()
-    ALL = auto()  # all inputs or outputs of the op
-    ALL_BUT_FIRST = auto()
-    CONDITION = auto()  # a boolean
-
-
-@dataclass(frozen=True)
-class CalledGraph:
-    """The graph in an option of an op: what is passed to it and returned."""
-
-    option: str
-    takes: Passed = Passed.ALL
-    gives: Passed = Passed.ALL
-
-
-LOOP = (CalledGraph("condSubgraphIndex", gives=Passed.CONDITION), CalledGraph("bodySubgraphIndex"))
-CALLS: dict[str, tuple[CalledGraph, ...]] = {
-    "IF": tuple(CalledGraph(f"{branch}SubgraphIndex", takes=Passed.ALL_BUT_FIRST) for branch in ("then", "else")),
-    "WHILE": LOOP,
-    "STABLEHLO_WHILE": LOOP,
-    "STABLEHLO_COMPOSITE": (CalledGraph("decompositionSubgraphIndex"),),
-    "CALL_ONCE": (CalledGraph("initSubgraphIndex", Passed.NOTHING, Passed.NOTHING),),
-}
-
-LOOPS = frozenset(kind for kind, called in CALLS.items() if called is LOOP)
 
 
 def check_runnable(model: Model) -> None:
