@@ -88,7 +88,7 @@ class OptionBelow(Condition):
 
     @property
     def remedy(self) -> str:
-        return f"at most {self.most} are taken"
+        return f"at most {self.most} is supported"
 
     def broken(self, op: TypedOp) -> str | None:
         found = next((n for n in self.names if int(op.option(n, 1)) > self.most), None)
