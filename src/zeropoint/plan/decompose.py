@@ -24,7 +24,6 @@ from ..ops.layout import SAME, VALID
 from ..ops.recurrent import BOTH_WAYS, LSTM, LstmSlot, one_way
 from ..targets import TypedOp
 from ..tflite.schema import default_options
-from .match import SPEEDS
 from .new_ops import NewOps
 from .request import Request
 
@@ -208,11 +207,8 @@ class _Decomposition:
         ops, target, plain = self.request.ops, self.request.target, replace(scheme, activations=None, weights=None)
         if "POW" not in ops or scheme.activations not in ops["POW"].types:
             return None
-        verdicts = (
-            target.verdict(TypedOp.of_scheme(power, scheme, ops)),
-            target.verdict(TypedOp.of_scheme(op, plain, ops)),
-        )
-        if SPEEDS.index(verdicts[0].speed) > SPEEDS.index(verdicts[1].speed):
+        in_float = target.verdict(TypedOp.of_scheme(op, plain, ops))
+        if target.verdict(TypedOp.of_scheme(power, scheme, ops)).is_slower_than(in_float):
             return None
         power.outputs[0] = self.new.like(base, "power", spans)
         self.graph.tensors.append(constant)

@@ -14,13 +14,11 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, CellState, OpSpec, Rescale, ShapeOnly, Weight, fused_activation
 from ..recipe import Recipe, Scheme
-from ..targets import OpVerdict, Speed, Target, TypedOp
+from ..targets import OpVerdict, Target, TypedOp
 from .needs import NEEDS, KernelUse
 from .plan import Form, Plan, SkipCode, Skipped
 from .request import Island, Request
 from .tensor_ranges import TensorRanges
-
-SPEEDS: tuple[Speed, ...] = ("fast", "slow", "refused")
 
 SHOWN = 20
 """Maximum number of tensors without a range that are listed."""
@@ -155,8 +153,7 @@ class Matcher:
         wide = self.answers.with_kernel(op, replace(asked, activations=DType.INT16, symmetric=True))
         if next(self._refusals(op, wide), None) is not None:
             return None
-        speeds = [SPEEDS.index(self.answers.verdict(op, s).speed) for s in (wide, asked)]
-        return wide if speeds[0] <= speeds[1] else None
+        return None if self.answers.verdict(op, wide).is_slower_than(self.answers.verdict(op, asked)) else wide
 
     def _refusals(self, op: Op, scheme: Scheme) -> Iterator[tuple[SkipCode, str]]:
         """Yield why `op` cannot be computed as `scheme` asks; the first reason is reported."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal
+from typing import Literal, get_args
 
 from ..display import Brief
 from ..dtypes import DType
@@ -19,6 +19,9 @@ from .typed_op import TypedOp
 
 Speed = Literal["fast", "slow", "refused"]
 """fast: runs as the target intends; slow: runs, but elsewhere; refused: a model with this op does not run."""
+
+SPEEDS: tuple[Speed, ...] = get_args(Speed)
+"""The best first."""
 
 
 class Rewrite(Enum):
@@ -50,6 +53,9 @@ class OpVerdict:
     def why(self) -> str:
         """The reason and the remedy, as the rest of a sentence about the op."""
         return "; ".join(filter(None, (self.reason, self.remedy)))
+
+    def is_slower_than(self, other: OpVerdict) -> bool:
+        return SPEEDS.index(self.speed) > SPEEDS.index(other.speed)
 
     def __str__(self) -> str:
         where = f"{self.speed}, {self.place}" if self.place else self.speed
