@@ -12,7 +12,8 @@ from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel
 from zeropoint.graph import Graph, Model
 from zeropoint.graph.check import RUNNABLE_INVARIANTS
-from zeropoint.ops.check import CALLS, OP_INVARIANTS, check_runnable
+from zeropoint.ops.calls import CALLS
+from zeropoint.ops.check import OP_INVARIANTS, check_runnable
 from zeropoint.runtime import Runner, Session
 from zeropoint.tflite import load, to_bytes
 

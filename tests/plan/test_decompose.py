@@ -15,7 +15,7 @@ from zeropoint.dtypes import Array, DType
 from zeropoint.graph import Model
 from zeropoint.graph.edit import copy_model
 from zeropoint.ops import REWRITTEN
-from zeropoint.plan.called import COMPOSITE
+from zeropoint.ops.calls import COMPOSITE
 from zeropoint.plan.decompose import DECOMPOSED, TRANSPOSED_WITH_BIAS
 from zeropoint.plan.prepared import prepare_model
 from zeropoint.plan.request import Request

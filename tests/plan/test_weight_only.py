@@ -21,7 +21,7 @@ from zeropoint.runtime import Session
 from zeropoint.tflite import to_bytes
 
 from .. import build
-from ..nets import normal, outputs_of, samples_for, worst
+from ..nets import Net, normal, outputs_of, samples_for, worst
 
 MODES = ("dynamic", "weights", "float16")
 NARROWER = {"dynamic": DType.INT8, "weights": DType.INT8, "float16": DType.FLOAT16}
@@ -116,6 +116,52 @@ def test_graphs_that_share_bytes_go_on_sharing_them(mode: str) -> None:
     first, second = (constants(g, NARROWER[mode])[0] for g in result.model.graphs)
     assert first.buffer is second.buffer
     assert len(to_bytes(result.model)) < 0.6 * len(to_bytes(model))
+
+
+def same_bytes(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> Model:
+    """Two layers whose weights are the same bytes in these shapes, as converters store equal bytes once."""
+    net, values = Net(), normal(*shapes[0], spread=0.2)
+    first = build.const("first/w", values)
+    second = replace(build.const("second/w", values.reshape(shapes[1])), buffer=first.buffer)
+    made = []
+    for weights in (first, second):
+        if len(weights.shape) == 4:
+            made.append(net.conv(net.input(1, 6, 6, weights.shape[3]), weights))
+        else:
+            made.append(net.dense(net.input(3, weights.shape[1]), weights))
+    return net.model(*made)
+
+
+SHAPES = (((32, 64), (64, 32)), ((16, 3, 3, 8), (16, 72)))
+
+
+@pytest.mark.parametrize("mode", [*MODES, "int8"])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_layers_may_read_the_same_bytes_in_other_shapes(mode: str, shapes: Any) -> None:
+    model = same_bytes(shapes)
+    samples = samples_for(model)
+    for data in (samples, None) if mode != "int8" else (samples,):
+        result = zeropoint.quantize(model, mode, data=data)
+        assert worst(outputs_of(model, samples), outputs_of(result.model, samples)) < 0.03
+
+
+def test_a_constant_of_the_same_bytes_stays_float_if_the_scales_do_not_fit_its_shape() -> None:
+    net, values = Net(), normal(64, 32, spread=0.2)
+    weights = build.const("w", values)
+    factors = replace(build.const("c", values.reshape(32, 64)), buffer=weights.buffer)
+    model = net.model(net.dense(net.input(3, 32), weights), net("MUL", [net.input(32, 64), factors]))
+    result = zeropoint.quantize(model, "dynamic")
+    assert [t.shape for t in constants(result.model.main, DType.INT8)] == [weights.shape]
+    assert factors.shape in [t.shape for t in constants(result.model.main, DType.FLOAT32)]
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_few_bits_of_the_same_bytes_have_the_scales_of_each_shape(shapes: Any) -> None:
+    model = same_bytes(shapes)
+    result = zeropoint.quantize(model, "int8", data=samples_for(model), weight_bits=4)
+    for tensor in constants(result.model.main, DType.INT4):
+        assert tensor.params is not None
+        assert len(tensor.params.scales) == tensor.shape[0]
 
 
 def body(name: str, seed: int) -> Graph:

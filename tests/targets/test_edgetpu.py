@@ -59,7 +59,7 @@ def sine() -> Model:
         (pooled(1), "LiteRT's plain kernels", "applies RELU to its output"),
         (added(INT8), "the Edge TPU", ""),
         (added(INT16), "LiteRT's plain kernels", "computes in int16"),
-        (added(INT8, batch=2), "LiteRT's plain kernels", "more than three dimensions"),
+        (added(INT8, batch=2), "LiteRT's plain kernels", "its last three dimensions"),
         (open_batch(), "LiteRT's plain kernels", "known only at run time"),
         (sliced(1), "the Edge TPU", ""),
         (sliced(2), "LiteRT's plain kernels", "slices in steps"),

@@ -141,7 +141,7 @@ def _parts(name: str) -> list[str]:
 
 def _fits(tensor: Tensor, original: Tensor) -> bool:
     """Whether shapes agree; a dynamic dimension agrees with any."""
-    one, other = tensor.shape_signature or tensor.shape, original.shape_signature or original.shape
+    one, other = tensor.dynamic_shape, original.dynamic_shape
     return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
 
 

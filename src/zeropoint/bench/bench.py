@@ -27,7 +27,6 @@ from .errors import (
     ErrorSum,
     JudgedError,
     Reference,
-    TracedSamples,
     channel_scales,
     compared_outputs,
     errors_of,
@@ -35,6 +34,7 @@ from .errors import (
 )
 from .judged import JUDGED, Judged
 from .loaded import KEPT_OUTPUTS, KeptOutputs, Loaded, NumberedRow
+from .op_errors import TracedSamples
 
 KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES, LEAST_FITTED_BYTES = 256, 1 << 28, 1 << 26, 1 << 27
 """Limits on the data kept in memory to be run again; between them, as much as the activations of one run. More if

@@ -135,10 +135,10 @@ def benchmark(
     Returns:
         For each model the median latency with quartiles, peak memory, and estimated times by op kind.
     """
-    options, models = options or TimingOptions(), {name: load(model) for name, model in models.items()}
+    options, loaded = options or TimingOptions(), {name: load(model) for name, model in models.items()}
     runners = {
         (name, n): Runner(model, kernels=options.runtime, threads=n)
-        for name, model in models.items()
+        for name, model in loaded.items()
         for n in options.threads
     }
     timers = {key: _timer(runner, _inputs(runner.model, options), options.clock) for key, runner in runners.items()}
@@ -149,16 +149,19 @@ def benchmark(
         if progress is not None:
             progress(done)
     timings = []
-    for name, model in models.items():
+    for name in loaded:
         latencies = tuple(_latency(n, seconds[name, n]) for n in options.threads)
-        kinds = times_by_kind(model, options.runtime) if options.inside else ()
-        content = to_bytes(model)
-        measure = measure_arena if options.runtime == "tflm" else peak_memory
-        memory = measure(content) if options.inside else None
-        left = {} if options.runtime == "tflm" else undelegated(runners[name, options.threads[0]])
-        timings.append(Timing(name, len(content), latencies, memory, kinds, left))
-    notes = [*_assumed(models)] + [NO_OP_TIMES] * options.inside + [NOT_THE_DEVICE] * (options.runtime == "tflm")
+        timings.append(_timing(name, runners[name, options.threads[0]], latencies, options))
+    notes = [*_assumed(loaded)] + [NO_OP_TIMES] * options.inside + [NOT_THE_DEVICE] * (options.runtime == "tflm")
     return Benchmark(tuple(timings), cores(), tuple(notes))
+
+
+def _timing(name: str, runner: Runner, latencies: tuple[Latency, ...], options: TimingOptions) -> Timing:
+    """Return the latencies of a model with what else is measured of it."""
+    content, is_micro = to_bytes(runner.model), options.runtime == "tflm"
+    kinds = times_by_kind(runner.model, options.runtime) if options.inside else ()
+    memory = (measure_arena if is_micro else peak_memory)(content) if options.inside else None
+    return Timing(name, len(content), latencies, memory, kinds, {} if is_micro else undelegated(runner))
 
 
 def _timer(runner: Runner, sample: Sequence[Array], clock: Clock = "wall") -> Callable[[], float]:
@@ -194,19 +197,15 @@ def sample_for(model: Model) -> list[Array]:
 def input_shapes(model: Model) -> dict[Tensor, tuple[int, ...]]:
     """Return the input shapes; for dynamic dimensions, sizes with which the model runs."""
     inputs = entry(model).graph.inputs
-    is_open = any(_is_open(t) for t in inputs)
-    shapes = run_on_zeros(Session(model)) if is_open else [t.shape for t in inputs]
+    is_dynamic = any(t.is_dynamic for t in inputs)
+    shapes = run_on_zeros(Session(model)) if is_dynamic else [t.shape for t in inputs]
     return dict(zip(inputs, shapes, strict=True))
-
-
-def _is_open(tensor: Tensor) -> bool:
-    return -1 in (tensor.shape_signature or ())
 
 
 def _assumed(models: Mapping[str, Model]) -> Iterator[str]:
     for name, model in models.items():
         for tensor, shape in input_shapes(model).items():
-            if _is_open(tensor):
+            if tensor.is_dynamic:
                 yield f"{name} was run with input '{tensor.name}' of shape {list(shape)}: the file leaves it open"
 
 

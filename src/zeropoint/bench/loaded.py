@@ -75,8 +75,8 @@ class Loaded:
         job: Callable[[int, list[Array]], Found],
         stops: Callable[[Sequence[Found]], bool] | None = None,
     ) -> list[Found]:
-        """Return the results of `job` for each sample, called with its position and its compared values. If told what
-        `stops` it, samples are run one after the other, until what was found so far does."""
+        """Return the results of `job` for each sample, called with its position and its compared values. With `stops`,
+        samples are run one after the other until that is true of the results so far."""
 
         def part(runner: Runner, own: Sequence[NumberedRow]) -> list[Found]:
             found: list[Found] = []
@@ -120,11 +120,9 @@ class Loaded:
                     break
             return found
 
-        rows, run = (
-            bench.rows,
-            range(end) if bench.in_sequence else places,
-        )  # a sequence has to be run from its start
-        return [sums for found in self._in_parts(part, [(k, rows[k]) for k in run]) for sums in found]
+        numbered = list(enumerate(bench.rows))
+        run = numbered[:end] if bench.in_sequence else [numbered[k] for k in places]  # a sequence runs from its start
+        return [sums for found in self._in_parts(part, run) for sums in found]
 
     def _in_parts(
         self, job: Callable[[Runner, Sequence[NumberedRow]], Found], given: Sequence[NumberedRow]

@@ -25,6 +25,7 @@ from .errors import (
     Reference,
     compared_outputs,
     decibels,
+    errors_of,
     from_decibels,
     references,
     snr_text,
@@ -215,15 +216,12 @@ class _Agreement:
 
     @classmethod
     def of(cls, exact: Sequence[Reference], found: Sequence[Array], *classes: tuple[Array, Array]) -> _Agreement:
-        errors = tuple(ErrorSum() for _ in exact)
-        for total, wanted, value in zip(errors, exact, found, strict=True):
-            wanted.compare(value, total)
         agreeing = sure = 0
         for wanted_classes, own in classes:
             is_sure = _probabilities(wanted_classes).max(axis=-1) >= SURE
             same = wanted_classes.argmax(axis=-1) == own.argmax(axis=-1)
             agreeing, sure = agreeing + int((same & is_sure).sum()), sure + int(is_sure.sum())
-        return cls(errors, agreeing, sure)
+        return cls(tuple(errors_of(exact, found)), agreeing, sure)
 
 
 def _probabilities(values: Array) -> Array:

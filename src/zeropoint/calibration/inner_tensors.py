@@ -17,6 +17,7 @@ from ..dtypes import Array
 from ..errors import RuntimeFailure
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import reachable_graphs
+from ..ops.calls import COMPOSITE
 from ..runtime import Runner, time_limit
 from .instrumented_graph import InstrumentedGraph, MeasureMode, instrument
 from .task import CalibrationTask, OpTable, measured_tensors
@@ -24,12 +25,13 @@ from .task import CalibrationTask, OpTable, measured_tensors
 Observe = Callable[[str, Array, bool], None]
 """Called with a tensor's name, its values, and whether per-channel statistics are needed."""
 
-CALLS = frozenset({"IF", "WHILE", "STABLEHLO_COMPOSITE"})
+MEASURED = frozenset({"IF", "WHILE", COMPOSITE})
+"""Kinds of ops whose called graphs are run again."""
 
 
 def calls(graph: Graph, ops: OpTable) -> Iterator[Op]:
     """Yield ops that call graphs with tensors to measure, and whose inputs can be passed on."""
-    return (op for op in graph.ops if op.kind in CALLS and _has_measured(op, ops) and not _has_resources(op))
+    return (op for op in graph.ops if op.kind in MEASURED and _has_measured(op, ops) and not _has_resources(op))
 
 
 def unmeasurable_calls(graph: Graph, ops: OpTable) -> list[str]:

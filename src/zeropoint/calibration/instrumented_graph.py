@@ -28,7 +28,7 @@ from ..ops.layout import VALID
 from ..runtime.unit_steps import with_unit_steps
 from ..tflite.schema import default_options
 from .sampling import Pick, Positions
-from .task import CalibrationTask, OpTable, measured_tensors, weighted_activations
+from .task import CalibrationTask, OpTable, Settings, measured_tensors, weighted_activations
 
 BATCH, BATCH_ELEMENTS = 16, 1 << 20
 """Limits of one run, in samples and in elements of all their tensors, so that the values stay in the cache."""
@@ -104,13 +104,8 @@ def instrument(task: CalibrationTask, mode: MeasureMode, exposed: Sequence[Tenso
     picked = _insert_picks(graph, picks, task.ops) if picks else None
     sampled = [p for p in probes if histograms and p not in picks]
     shown = tuple(dict.fromkeys((*(p.tensor for p in read), *exposed)))
-    outputs = (
-        *(t for t in (reductions, picked) if t is not None),
-        *(p.tensor for p in sampled),
-        *shown,
-        *task.recorded,
-    )
-    graph.outputs = list(dict.fromkeys((*outputs, *task.recorded)))
+    measured = [t for t in (reductions, picked) if t is not None]
+    graph.outputs = list(dict.fromkeys((*measured, *(p.tensor for p in sampled), *shown, *task.recorded)))
     elements = max(1, sum(t.size for t in measured_tensors(task.graph, task.ops)))
     together = batch_size(elements)
     return InstrumentedGraph(
@@ -155,8 +150,8 @@ def _has_one_row(tensor: Tensor) -> bool:
 
 def _varies(tensor: Tensor) -> bool:
     """Whether the size of one sample is not known from the file."""
-    signature = tensor.shape_signature or tensor.shape
-    return -1 in signature[1:] or (signature[:1] == (-1,) and tensor.shape[0] != 1)
+    first, *others = tensor.dynamic_shape or (1,)
+    return -1 in others or (first == -1 and tensor.shape[0] != 1)
 
 
 def _probes(task: CalibrationTask, mode: MeasureMode) -> tuple[list[Probe], list[Probe]]:
@@ -164,10 +159,7 @@ def _probes(task: CalibrationTask, mode: MeasureMode) -> tuple[list[Probe], list
     channelwise = weighted_activations(task.graph, task.ops)
     probes, read, start = [], [], 0
     for tensor in task.tensors:
-        signature = tensor.shape_signature or tensor.shape
-        reducible = mode is not MeasureMode.EXPOSED and len(tensor.shape) >= 2 and tensor.size > 0
-        # The share that is sampled depends on the size, so tensors without a fixed size are sampled outside the graph.
-        reducible = reducible and (signature[-1] > 0 if not task.settings.histograms else not _varies(tensor))
+        reducible = mode is not MeasureMode.EXPOSED and _is_reducible(tensor, task.settings)
         channels = tensor.shape[-1] if reducible else 1
         probe = Probe(task.keys[tensor], tensor, start, channels, tensor in channelwise)
         if reducible:
@@ -176,6 +168,14 @@ def _probes(task: CalibrationTask, mode: MeasureMode) -> tuple[list[Probe], list
         else:
             read.append(probe)
     return probes, read
+
+
+def _is_reducible(tensor: Tensor, settings: Settings) -> bool:
+    """Whether the graph itself can reduce a tensor: its channels are known."""
+    if len(tensor.shape) < 2 or not tensor.size:
+        return False
+    # The share that is sampled depends on the size, so tensors without a fixed size are sampled outside the graph.
+    return not _varies(tensor) if settings.histograms else tensor.dynamic_shape[-1] > 0
 
 
 _REDUCTIONS = {"high": "REDUCE_MAX", "low": "REDUCE_MIN", "total": "SUM"}
@@ -230,14 +230,18 @@ class _Reductions:
         if op is None or spec is None:
             return []
         if op.kind == "CONCATENATION" and _joins_channels(op):
-            found = [self._known.get((kind, t)) for t in op.inputs]
-            return [part for parts in found if parts is not None for part in parts] if None not in found else []
+            return self._joined(kind, op)
         parts = self._known.get((kind, op.inputs[0]), [])
         if op.kind == "PAD" and _adds_zeros(op, self._leading):
             return parts if kind == "total" else [self._beside_zero(kind, tensor, part) for part in parts]
         if Trait.RISES in spec.traits and kind != "total":
             return [self._made(tensor, part.shape, op.kind, [part], op.options) for part in parts]
         return []
+
+    def _joined(self, kind: str, op: Op) -> list[Tensor]:
+        """Return the reductions of all inputs, one after the other; nothing if some are not known."""
+        found = [self._known[kind, t] for t in op.inputs if (kind, t) in self._known]
+        return [part for parts in found for part in parts] if len(found) == len(op.inputs) else []
 
     def _beside_zero(self, kind: str, tensor: Tensor, part: Tensor) -> Tensor:
         zero = self._insertions.constant("zero", np.zeros(1, np.float32))

@@ -152,7 +152,7 @@ class _GateSum:
 
 
 def _data(op: Op, slot: int) -> Array | None:
-    tensor: Tensor | None = op.inputs[slot] if slot < len(op.inputs) else None
+    tensor = op.input(slot)
     return None if tensor is None else tensor.data
 
 

@@ -134,7 +134,7 @@ def skeleton_of(model: Model, ops: OpTable) -> Skeleton:
 
 def _weights(op: Op, uses: Uses, ops: OpTable) -> Tensor | None:
     spec = ops.get(op.kind)
-    held = [] if spec is None else [op.inputs[k] for k in spec.weight_slots if k < len(op.inputs)]
+    held = [] if spec is None else spec.weight_tensors(op)
     constants = (_constant(t, uses) for t in held)
     return next((t for t in constants if t is not None), None)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..bench.alignment import Alignment, align_models, computed
-from ..bench.errors import Compared, compared_outputs, encoded, real, views
+from ..bench.errors import Compared, compared_outputs, encoded, real
 from ..bench.isolate import constant_parts, isolate
 from ..calibration import Settings
 from ..display import counted, notebook_line
@@ -321,7 +321,7 @@ class _Comparer:
         """Run each op of the quantized model on the float model's values of its inputs."""
         partner = self.alignment.partner
         fed = [encoded(wanted[partner[t]], t) for t in self.isolated.fed]
-        for tensor, found in views(runner, fed).items():
+        for tensor, found in runner.viewed_values(fed).items():
             if tensor in self.sums:
                 self.sums[tensor].add(self.sums[tensor].own, wanted[partner[tensor]], found)
 
@@ -329,7 +329,7 @@ class _Comparer:
         """Run both models; return their values by tensor."""
         given = dict(zip(self.exact.inputs, row, strict=True))
         own = [encoded(given[self.alignment.partner[t]], t) for t in self.quantized.inputs]
-        return given | views(self.runners[0], row), views(self.runners[1], own)
+        return given | self.runners[0].viewed_values(row), self.runners[1].viewed_values(own)
 
     def comparison(self, samples: int, names: Sequence[str]) -> Comparison:
         """Return the result over `samples` samples, with outputs under the given names."""

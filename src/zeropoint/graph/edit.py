@@ -108,11 +108,7 @@ def inline(graph: Graph, op: Op, callee: Graph) -> dict[Tensor, Tensor]:
     for tensor in callee.tensors:
         if tensor not in ends:
             twins[tensor].quantization = _with_scales(tensor.quantization, twins)
-    ops = [_shallow(inner) for inner in callee.ops]
-    for inner in ops:
-        inner.inputs, inner.outputs = [twins[t] for t in inner.inputs], [twins[t] for t in inner.outputs]
-        inner.intermediates = [twins[t] for t in inner.intermediates]
-    replace_op(graph, op, ops)
+    replace_op(graph, op, [_op_on(inner, twins) for inner in callee.ops])
     return {twin: t for t, twin in twins.items() if t is not None and t not in ends}
 
 
@@ -148,8 +144,8 @@ def fold_into_constant(graph: Graph, op: Op, constant: Tensor) -> None:
 
 def add_constant_input(graph: Graph, op: Op, slot: int, constant: Tensor) -> None:
     """Have `op` read `constant` at `slot`, an optional input that was absent."""
-    if slot < len(op.inputs) and op.inputs[slot] is not None:
-        raise ValueError(f"{op} reads '{op.inputs[slot]!r}' at input {slot}")
+    if (present := op.input(slot)) is not None:
+        raise ValueError(f"{op} reads '{present!r}' at input {slot}")
     op.inputs += [None] * (slot + 1 - len(op.inputs))
     op.inputs[slot] = constant
     graph.tensors.append(constant)
@@ -229,23 +225,18 @@ def copy_model(model: Model) -> Model:
     graphs = {graph: _shallow(graph) for graph in model.graphs}
     tensors: dict[Any, Any] = {t: _shallow(t) for graph in model.graphs for t in graph.tensors} | {None: None}
 
-    def listed(originals: Iterable[Tensor | None]) -> list[Any]:
-        return [tensors[t] for t in originals]
-
     def named(originals: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensors[t] for name, t in originals.items()}
 
     for original, twin in graphs.items():
-        twin.tensors = listed(original.tensors)
-        twin.inputs, twin.outputs = listed(original.inputs), listed(original.outputs)
+        twin.tensors = [tensors[t] for t in original.tensors]
+        twin.inputs, twin.outputs = [tensors[t] for t in original.inputs], [tensors[t] for t in original.outputs]
         for tensor in twin.tensors:
             if tensor.quantization is not None:
                 tensor.quantization = _with_scales(tensor.quantization, tensors)
-        twin.ops = [_shallow(op) for op in original.ops]
-        for op in twin.ops:
-            op.inputs, op.outputs = listed(op.inputs), listed(op.outputs)
-            op.intermediates = listed(op.intermediates)
-            if len(graphs) > 1 and op.options is not None and any(op.graphs()):
+        twin.ops = [_op_on(op, tensors) for op in original.ops]
+        for op in twin.ops if len(graphs) > 1 else ():
+            if op.options is not None and any(op.graphs()):
                 op.options = op.options.replace(**{k: _exchanged(v, graphs) for k, v in op.options.values.items()})
     return replace(
         model,
@@ -254,6 +245,14 @@ def copy_model(model: Model) -> Model:
         metadata=list(model.metadata),
         metadata_buffers=None if model.metadata_buffers is None else list(model.metadata_buffers),
     )
+
+
+def _op_on(original: Op, tensors: Mapping[Any, Any]) -> Op:
+    """Return a copy that refers to other tensors, following the mapping."""
+    twin = _shallow(original)
+    twin.inputs, twin.outputs = [tensors[t] for t in twin.inputs], [tensors[t] for t in twin.outputs]
+    twin.intermediates = [tensors[t] for t in twin.intermediates]
+    return twin
 
 
 def _shallow(original: Part) -> Part:

@@ -129,6 +129,16 @@ class Tensor:
         return math.prod(self.shape)
 
     @property
+    def dynamic_shape(self) -> tuple[int, ...]:
+        """The shape, with -1 for dimensions that are known only at run time."""
+        return self.shape_signature or self.shape
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether a dimension is known only at run time."""
+        return any(size < 0 for size in self.dynamic_shape)
+
+    @property
     def params(self) -> QuantParams | None:
         params = None if self.quantization is None else self.quantization.params(self.dtype)
         if params is None or not params.axis or len(self.shape) != 1:
@@ -209,6 +219,10 @@ class Op:
 
     def option(self, name: str, default: Any = None) -> Any:
         return default if self.options is None else self.options.get(name, default)
+
+    def input(self, slot: int) -> Tensor | None:
+        """Return the input at `slot`; None if it is absent, or if the op has fewer inputs."""
+        return self.inputs[slot] if slot < len(self.inputs) else None
 
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor that the op refers to, including the block scales of its operands."""
@@ -294,8 +308,8 @@ class Model(Displayed):
         return self.graphs[0]
 
     def __repr__(self) -> str:
-        graphs, ops = len(self.graphs), sum(len(g.ops) for g in self.graphs)
-        return f"<model: {graphs} graph{'' if graphs == 1 else 's'}, {ops} op{'' if ops == 1 else 's'}>"
+        ops = sum(len(g.ops) for g in self.graphs)
+        return f"<model: {counted(len(self.graphs), 'graph')}, {counted(ops, 'op')}>"
 
     def __str__(self) -> str:
         return _model_text(self)

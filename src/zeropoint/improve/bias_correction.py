@@ -14,14 +14,14 @@ import numpy as np
 
 from ..affine import QuantParams
 from ..dtypes import Array
-from ..graph.model import Buffer, Tensor
+from ..graph.model import Tensor
 from ..graph.query import Use
 from ..plan.derive import derive
 from ..plan.plan import Form, Plan, Planned, form_type
 from ..plan.planner import plan_model
 from ..plan.prepared import Prepared, ranges_of
 from ..plan.request import Request
-from ..plan.rewrite import Encoder, rounded
+from ..plan.rewrite import EncodedAs, Encoder, rounded
 from ..plan.tensor_ranges import TensorRanges
 from ..plan.weights import bias_use
 from .squant import balanced_weights, nonnegative_tensors
@@ -47,7 +47,7 @@ class _Corrections:
     ranges: TensorRanges
     shifts: dict[tuple[Use, Form], Array | None]
     encoder: Encoder
-    _balanced: dict[tuple[Buffer | None, Form, bool], tuple[str, Array] | None] = field(default_factory=dict)
+    _balanced: dict[tuple[EncodedAs, bool], tuple[str, Array] | None] = field(default_factory=dict)
 
     def plan(self, plan: Plan) -> Plan:
         held: dict[Use, Form] = {use: plan.wanted[use] for use in plan.constants.grids}
@@ -57,9 +57,9 @@ class _Corrections:
             return plan
         values, keys = dict(plan.constants.values), dict(plan.constants.keys)
         positive = nonnegative_tensors(plan.graph, self.request.ops)
-        readers: dict[tuple[Buffer | None, Form], list[Use]] = {}
+        readers: dict[EncodedAs, list[Use]] = {}
         for use, form in held.items():
-            readers.setdefault((use.tensor.buffer, form), []).append(use)
+            readers.setdefault((use.tensor.buffer, form, use.tensor.shape), []).append(use)
         for uses in readers.values():
             layer = next((use for use in uses if use in layers), None)
             found = None if layer is None else self._weights(plan, layer, layers[layer], positive)
@@ -84,8 +84,8 @@ class _Corrections:
         return spec.bias_slot is not None and use.slot in spec.weight_slots
 
     def _weights(self, plan: Plan, use: Use, form: Form, positive: set[Tensor]) -> tuple[str, Array] | None:
-        """Return balanced weights with their key; one for all that read the same bytes in the same form, in any
-        graph."""
+        """Return balanced weights with their key; one for all that read the same bytes in the same form and shape, in
+        any graph."""
         tensor, source, is_integer = use.tensor, self._source(use), use.op in plan.schemes
         if not isinstance(form, QuantParams) or form.block is not None:
             return None
@@ -97,7 +97,7 @@ class _Corrections:
         nonnegative = source in positive
         if is_integer and source is not None:
             nonnegative = self.ranges.bounds(source)[0] >= 0
-        spot = tensor.buffer, form, nonnegative
+        spot = (tensor.buffer, form, tensor.shape), nonnegative
         if spot not in self._balanced:
             layout = self.request.ops[use.op.kind].layout
             made = balanced_weights(use, layout, form, nonnegative=nonnegative)

@@ -147,8 +147,7 @@ class _Links:
     def _layout(self, op: Op) -> Layout | None:
         """Return the weight layout of ops with an input, weights and a bias, in this order."""
         spec = self.ops.get(op.kind)
-        layout = None if spec is None or spec.bias_slot != 2 else spec.layout
-        return None if layout is None or (layout.data, layout.weights) != (0, 1) else layout
+        return None if spec is None else spec.plain_layout
 
     def _has(self, op: Op, trait: Trait) -> bool:
         return op.kind in self.ops and trait in self.ops[op.kind].traits
@@ -230,7 +229,7 @@ def _ceiling(op: Op) -> float | None:
 
 def _fits(op: Op, axis: int, channels: int) -> bool:
     """Whether the weights are constant floats, with one slice along `axis` for each channel, and no groups."""
-    weights, bias = op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
+    weights, bias = op.inputs[1], op.input(2)
     if weights is None or weights.data is None or weights.dtype is not DType.FLOAT32:
         return False
     return (bias is None or bias.data is not None) and weights.shape[axis] == channels

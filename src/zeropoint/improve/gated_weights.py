@@ -26,6 +26,7 @@ from ..graph.edit import drop_unused
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops.layout import VALID, strides_of
+from ..plan.linear_layers import convolution_bias
 from ..plan.new_ops import NewOps
 from ..plan.plan import Planned
 from ..plan.prepared import Prepared
@@ -57,8 +58,7 @@ def with_gated_weights(prepared: Prepared, planned: Planned, request: Request) -
 
     Ops that a rule names, and models with given or trained ranges, stay as they are.
     """
-    trained = prepared.trained
-    is_fixed = request.ranges.entries or trained.ranges.entries or trained.constants or trained.uses
+    is_fixed = request.ranges.entries or prepared.trained.has_marks
     first, *_ = planned.plans
     if is_fixed or Rewrite.GATED_WEIGHTS not in request.target.rewrites or not _has_gates(first.graph):
         return None
@@ -117,7 +117,7 @@ class GatedWeights:
         weights, (outputs, channels) = Use(op, 1).tensor, gated.matrix.shape
         matrix = new.constant_from(weights, f"{weights.name}/matrix", gated.matrix.reshape(1, 1, outputs, channels))
         product = new.tensor(gated.gate, "weights", (gated.gate.shape[0], 1, outputs, channels), gated.gate)
-        if -1 in (gated.gate.shape_signature or ()):
+        if gated.gate.is_dynamic:
             product.shape_signature = (-1, *product.shape[1:])
         result = made if path is not None else new.like(made, "product", made)
         new.insert(op, "MUL", [matrix, gated.gate], product, default_options("MulOptions"))
@@ -125,7 +125,7 @@ class GatedWeights:
         new.insert(op, "BATCH_MATMUL", [gated.image, product], result, options)
         if path is None:
             fused = default_options("AddOptions", fusedActivationFunction=op.option("fusedActivationFunction"))
-            offset = new.constant_from(_bias_tensor(op), f"{op.name}/bias", gated.bias)
+            offset = new.constant_from(op.input(2), f"{op.name}/bias", gated.bias)
             new.insert(op, "ADD", [result, offset], made, fused)
         else:
             self._move(gated.bias, path, new)
@@ -138,8 +138,8 @@ class GatedWeights:
             self._offsets[tensor] = self._offsets.get(tensor, np.zeros(1)) + offset
         for layer in path.layers:
             taps = Use(layer, 1).data.astype(np.float64).sum(axis=(1, 2))
-            bias = new.constant_from(_bias_tensor(layer), f"{layer.name}/bias", _bias(layer) + taps @ offset)
-            layer.inputs = [*layer.inputs[:2], bias]
+            bias = convolution_bias(layer) + taps @ offset
+            layer.inputs = [*layer.inputs[:2], new.constant_from(layer.input(2), f"{layer.name}/bias", bias)]
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class _Gated:
 
     @property
     def bias(self) -> Array:
-        return _bias(self.layer)
+        return convolution_bias(self.layer)
 
     def path(self, uses: Uses, free: Callable[[Op], bool]) -> _Path | None:
         """Return where the bias goes, if it needs no sum of its own."""
@@ -205,7 +205,7 @@ def _is_layer(op: Op, source: Tensor) -> bool:
 
 def _is_gate(gate: Tensor, image: Tensor) -> bool:
     """Whether `gate` is computed, with one factor for each channel of each image, in sizes that do not change."""
-    is_open = any(-1 in (t.shape_signature or ())[1:] for t in (gate, image))
+    is_open = any(-1 in t.dynamic_shape[1:] for t in (gate, image))
     is_computed = gate.data is None and image.data is None
     shape = (image.shape[0], 1, 1, image.shape[-1])
     return is_computed and not is_open and len(image.shape) == 4 and gate.shape == shape != image.shape
@@ -251,15 +251,6 @@ def _passes(op: Op, tensor: Tensor) -> bool:
         return is_bare and all(t is not None and t.data is None and t.shape == tensor.shape for t in op.inputs)
     axes = op.inputs[1].data if op.kind == "MEAN" and op.inputs[1] is not None else None
     return axes is not None and all(0 < axis % len(tensor.shape) < len(tensor.shape) - 1 for axis in axes.reshape(-1))
-
-
-def _bias_tensor(op: Op) -> Tensor | None:
-    return op.inputs[2] if len(op.inputs) > 2 else None
-
-
-def _bias(op: Op) -> Array:
-    bias = _bias_tensor(op)
-    return np.zeros(op.outputs[0].shape[-1]) if bias is None or bias.data is None else bias.data.astype(np.float64)
 
 
 def _substitute(graph: Graph, old: Tensor, new: Tensor) -> None:

@@ -37,10 +37,9 @@ MOST_PARTS = 4
 def with_integer_norms(prepared: Prepared, request: Request) -> Prepared:
     """Return the same function with its normalizations rewritten; unchanged if there are none, or ranges were
     trained."""
-    trained, made = prepared.trained, dict[Tensor, Range | Tensor]()
-    if trained.ranges.entries or trained.constants or trained.uses:
+    if prepared.trained.has_marks:
         return prepared
-    copy, _ = prepared.copied()
+    (copy, _), made = prepared.copied(), dict[Tensor, Range | Tensor]()
     ranges = replace(ranges_of(prepared, request), keys=copy.keys, bounded={})
     for graph in entry_graphs(copy.model):
         made |= rewrite_norms(graph, lambda t: ranges.bounds(t) if ranges.knows(t) else None)
@@ -154,8 +153,8 @@ class _Edit:
 
     def _is_inner(self, tensor: Tensor) -> bool:
         uses = Uses(self.graph)
-        is_open = any(d < 0 for d in tensor.shape_signature or ())
-        return len(uses.readers(tensor)) == 1 and not uses.is_output(tensor) and not is_open and len(tensor.shape) > 1
+        is_alone = len(uses.readers(tensor)) == 1 and not uses.is_output(tensor)
+        return is_alone and not tensor.is_dynamic and len(tensor.shape) > 1
 
     def _span(self, tensor: Tensor) -> Bounds | None:
         span = self.new.made.get(tensor)

@@ -17,7 +17,7 @@ from ..ops.execution import macs_of
 from ..ops.states import returned_states
 from ..plan.plan import Plan
 from ..plan.planner import dynamic_ops
-from ..plan.request import Island
+from ..plan.request import Island, Request
 from ..recipe import DYNAMIC, FLOAT, FLOAT16, INT16X8, WEIGHTS
 from .candidate import Candidate, Lab, Proposals
 from .float_islands import (
@@ -63,11 +63,8 @@ class FoundIsland(NamedTuple):
 
 def float_islands(lab: Lab, best: Candidate) -> Proposals:
     """Propose to leave the few ops that cause most of the error in float, if the target runs float as well."""
-    request, samples = best.request, lab.bench.judging(ISLAND_SAMPLES)
-    if request.strict or request.target.costs is None or not request.recipe.has_integer_ops:
-        return
-    enough = _good_enough(best)
-    if decibels(lab.error) >= enough:
+    request, samples, enough = best.request, lab.bench.judging(ISLAND_SAMPLES), _good_enough(best)
+    if not request.may_leave_float or not request.recipe.has_integer_ops or decibels(lab.error) >= enough:
         return
     few = lab.bench.judging(_island_samples(best))
     is_large = few.judged_count < samples.judged_count
@@ -75,12 +72,13 @@ def float_islands(lab: Lab, best: Candidate) -> Proposals:
     for found in range(MOST_ISLANDS):
         if reached >= enough:
             return
+        is_first_of_large = is_large and not found
         island = _searched_island(lab, best, few, harms, plans_each=not is_large)
-        if not island.ops and is_large and not found:
+        if is_first_of_large and not island.ops:
             island = _searched_island(lab, best, few, harms, plans_each=True)
         if not island.ops:
             return
-        if is_large and not found and (both := _with_another(lab, best, few, harms, island)) is not None:
+        if is_first_of_large and (both := _with_another(lab, best, few, harms, island)) is not None:
             chosen, gain = with_smallest_weights(best, both, samples, reached, enough)
             if gain >= GAIN and _is_dynamic(chosen, both) and (yield chosen).best is chosen:
                 return
@@ -207,14 +205,8 @@ def wide_islands(lab: Lab, best: Candidate) -> Proposals:
 
     Where these meet layers with 8 bits, products scale the channels (SmoothQuant): after layers, then before them too.
     """
-    request, samples = best.request, lab.bench.judging(ISLAND_SAMPLES)
-    floats = request.target.costs is not None and not request.strict
-    if any(given.params is not None for given in request.ranges.entries.values()):
-        return  # parameters given by a user are for 8 bits
-    if floats or not any(rule.scheme.activations is DType.INT8 for rule in request.recipe.rules):
-        return
-    enough = _good_enough(best)
-    if decibels(lab.error) >= enough:
+    request, samples, enough = best.request, lab.bench.judging(ISLAND_SAMPLES), _good_enough(best)
+    if request.may_leave_float or not _leaves_bits_open(request) or decibels(lab.error) >= enough:
         return
     # Nothing needs to be clipped in 16 bits.
     base = replace(best, prepared=with_integer_norms(best.prepared, request), request=replace(request, limits={}))
@@ -236,6 +228,12 @@ def wide_islands(lab: Lab, best: Candidate) -> Proposals:
         for sides in (SIDES[:1], SIDES):
             if (candidate := _smoothed(wide, sides)) is not wide:
                 yield candidate
+
+
+def _leaves_bits_open(request: Request) -> bool:
+    """Whether 8 bits are asked for, but not with parameters that a user has given for them."""
+    has_params = any(given.params is not None for given in request.ranges.entries.values())
+    return not has_params and any(rule.scheme.activations is DType.INT8 for rule in request.recipe.rules)
 
 
 def _smoothed(candidate: Candidate, sides: Sequence[Side]) -> Candidate:
@@ -264,5 +262,4 @@ def _work(candidate: Candidate) -> dict[Op, int]:
 def _holds_weights(op: Op, ops: Mapping[str, OpSpec]) -> bool:
     """Whether it reads a constant that can be stored in fewer bits: the weights of a layer, or a table of vectors."""
     spec = ops.get(op.kind)
-    held = () if spec is None else (t for k, t in enumerate(op.inputs) if spec.held(k) is not None)
-    return any(t is not None and t.data is not None for t in held)
+    return spec is not None and any(t.data is not None for t in spec.held_tensors(op))

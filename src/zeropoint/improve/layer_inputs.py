@@ -172,7 +172,7 @@ class Frontier:
         has_memory = any(t.is_variable or t.dtype.storage is None for t in graph.tensors)
         self._may_stop = not in_sequence and not has_memory and not any(op.graphs() for op in graph.ops)
         self._in_sequence = in_sequence
-        self._is_fixed = all(-1 not in (t.shape_signature or t.shape) for t in graph.inputs)
+        self._is_fixed = not any(t.is_dynamic for t in graph.inputs)
 
     def until(self, model: Model, graph: Graph, op: Op, slot: int) -> Stretch:
         """Return what leads from here to the input of `op` at `slot`; `graph` is a version of the one that was run so

@@ -6,14 +6,13 @@ Given data, `search` looks for the candidate whose outputs are closest to the fl
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from .. import __version__
-from ..affine import QuantParams
 from ..bench.bench import Bench
-from ..bench.errors import OpError, TracedSamples, decibels, snr_text
+from ..bench.errors import decibels, snr_text
+from ..bench.op_errors import OpError, TracedSamples
 from ..bench.sample_checks import SAMPLE_CAUSES, check_samples
 from ..bench.verdict import UNKNOWN, Verdict, verdict, verdict_beside
 from ..calibration import Settings, Stats
@@ -22,14 +21,14 @@ from ..display import Displayed, counted
 from ..errors import MissingExtra, UnsupportedOp, argument
 from ..files import PathLike
 from ..graph.edit import with_written_ranges
-from ..graph.model import Model, Op
-from ..graph.query import Use, constants, tensor_keys
+from ..graph.model import Model
+from ..graph.query import constants, tensor_keys
 from ..ops import OPS, OpSpec
 from ..ops.check import check_runnable
 from ..parallel import cached_property
 from ..plan.fit import placed
-from ..plan.match import TargetAnswers
-from ..plan.plan import Form, Plan, Planned, Repair, Skipped
+from ..plan.match import TargetAnswers, other_weight_notes
+from ..plan.plan import Plan, Planned, Repair, Skipped
 from ..plan.prepared import prepare_model, require_float_part, with_matched_rules
 from ..plan.request import FALLBACK, Interface, Request
 from ..plan.rewrite import Encoder, build
@@ -204,17 +203,17 @@ def carry_out(planned: Planned, request: Request, *, trained: bool = False, enco
     if not any(plan.does_anything for plan in planned.plans):
         warnings.append("nothing was quantized")
     else:
-        planned = replace(planned, model=_told(planned.model, request, trained))
+        planned = replace(planned, model=_with_provenance(planned.model, request, trained))
     planned = placed(planned, request.ops, request.target)
     made = build(planned, request.ops, encoder)
     _require_taken(check_model(made, request.target, request.ops))
     require_runnable(made)
-    notes = (*planned.notes, *_other_weights(planned.plans, request))
+    notes = (*planned.notes, *other_weight_notes(planned.plans, request))
     result = Result(made, planned.plans, tuple(warnings), notes, prepared=planned.model, stats=request.stats)
     return replace(result, target=request.target, unmatched=request.ranges.unmatched, ops=request.ops)
 
 
-def _told(model: Model, request: Request, trained: bool) -> Model:
+def _with_provenance(model: Model, request: Request, trained: bool) -> Model:
     """Return the prepared model with a record in its metadata of how it is made, unless nothing is to be recorded."""
     if not request.record:
         return recorded(model, None)
@@ -239,43 +238,10 @@ def _require_taken(check: Check) -> None:
     """Raise for ops that the target does not run at all."""
     if refused := check.having("refused"):
         raise UnsupportedOp(
-            f"{check.target.name} refuses {len(refused)} {'op' if len(refused) == 1 else 'ops'}:",
+            f"{check.target.name} refuses {counted(len(refused), 'op')}:",
             *(f"  {c.op.label} '{c.op.name}' {c.verdict.why}" for c in refused),
             "change the model, or make it for another target (`zeropoint targets` lists them)",
         )
-
-
-def _other_weights(plans: tuple[Plan, ...], request: Request) -> Iterator[str]:
-    """Yield notes on ops whose weights are stored in another way than requested, because LiteRT or the target lacks a
-    kernel."""
-    wider, narrowed, unblocked = Counter[tuple[str, str, str, str]](), Counter[tuple[str, str]](), Counter[str]()
-    for op, form in (pair for plan in plans for pair in _held_weights(plan, request).items()):
-        asked = request.recipe.scheme(op)
-        if asked.weights is None or asked.levels is None:
-            continue
-        if form.levels.bits > asked.levels.bits:
-            spec = request.ops[op.kind]
-            kernels = spec.hybrid if asked.activations is None else spec.weights.get(asked.activations, ())
-            who = request.target.name if asked.weights in kernels else "LiteRT"
-            wider[op.label, asked.weights.label, form.dtype.label, who] += 1
-        if form.narrowed is not None:
-            narrowed[f"{form.narrowed}-bit", form.dtype.label] += 1
-        if asked.block is not None and form.block is None:
-            unblocked[op.label] += 1
-    for (label, asked_label, made_label, who), count in wider.items():
-        yield f"{count} {label} with {made_label} weights: {who} has no {asked_label} kernel for it"
-    for (bits, held_as), count in narrowed.items():
-        yield f"{counted(count, 'layer')} with {bits} weights, which {held_as} holds"
-    for label, count in unblocked.items():
-        yield f"{count} {label} with a scale for each channel: LiteRT has no kernel for such blocks of it"
-
-
-def _held_weights(plan: Plan, request: Request) -> dict[Op, QuantParams]:
-    """Return the parameters of each op's quantized weights."""
-    grids = plan.constants.grids.items()
-    held: dict[Use, Form] = {u: p for u, p in grids if u.slot in request.ops[u.op.kind].weight_slots}
-    held |= {u: p.form for u, p in plan.packed.items() if not p.unpacked}
-    return {use.op: form for use, form in held.items() if isinstance(form, QuantParams)}
 
 
 def quantize_on(

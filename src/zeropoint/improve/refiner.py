@@ -74,7 +74,7 @@ class Refiner:
     def may_refit(self, planned: Planned) -> bool:
         """Whether any layer may have enough vectors to refit its weights; true if input sizes are dynamic, since it is
         then unknown."""
-        if any(-1 in (t.shape_signature or t.shape) for plan in planned.plans for t in plan.graph.inputs):
+        if any(t.is_dynamic for plan in planned.plans for t in plan.graph.inputs):
             return True
         layers = (layer for plan in planned.plans for layer in self._layers(plan))
         return any(layer.positions * len(self.samples) >= ENOUGH * layer.blocks.width for layer in layers)

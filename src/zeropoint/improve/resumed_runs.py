@@ -79,4 +79,4 @@ class ResumedRuns:
 def _is_plain(graph: Graph) -> bool:
     """Whether ops only compute their outputs, with shapes that the file states."""
     keeps_state = any(t.is_variable for t in graph.tensors) or not all(op.outputs for op in graph.ops)
-    return not keeps_state and not any(-1 in (t.shape_signature or ()) for t in graph.tensors)
+    return not keeps_state and not any(t.is_dynamic for t in graph.tensors)

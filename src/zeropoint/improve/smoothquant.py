@@ -129,8 +129,8 @@ def _insert_product(graph: Graph, found: Boundary, factors: Array) -> Tensor:
 def _layout(op: Op, ops: Mapping[str, OpSpec]) -> Layout | None:
     """Return the weight layout of a layer with only its input, constant weights and a constant bias."""
     spec = ops.get(op.kind)
-    layout = None if spec is None or spec.bias_slot != 2 else spec.layout
-    if layout is None or (layout.data, layout.weights) != (0, 1) or layout.inputs == layout.outputs:
+    layout = None if spec is None else spec.plain_layout
+    if layout is None or layout.inputs == layout.outputs:
         return None
     operands = [t for t in op.inputs[1:3] if t is not None]
     is_constant = all(t.data is not None and t.dtype is DType.FLOAT32 for t in operands)

@@ -16,7 +16,7 @@ from ..affine import QuantParams, dequantize, round_half_away
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Tensor
 from ..graph.query import Use
-from ..ops import FUSED_ACTIVATIONS, OpSpec, Rescale, fused_activation
+from ..ops import CLAMPS, OpSpec, Rescale, fused_activation
 from ..ops.layout import Layout
 
 
@@ -37,14 +37,13 @@ def balanced_weights(use: Use, layout: Layout | None, params: QuantParams, *, no
 def nonnegative_tensors(graph: Graph, ops: Mapping[str, OpSpec]) -> set[Tensor]:
     """Return tensors that cannot hold values below zero, whatever the inputs."""
     found: set[Tensor] = set()
-    rectifiers = {f.name for f in FUSED_ACTIVATIONS if f.bounds is not None and f.bounds[0] >= 0}
     for op in graph.ops:
         spec = ops.get(op.kind)
         if spec is None or len(op.outputs) == 0:
             continue
-        bounds = fused_activation(op).bounds
+        bounds = fused_activation(op).bounds or CLAMPS.get(op.kind)
         fixed = spec.fixed.get(DType.INT8)
-        cut = op.kind in rectifiers or (bounds is not None and bounds[0] >= 0)
+        cut = bounds is not None and bounds[0] >= 0
         starts_at_zero = fixed is not None and fixed.zero_point == DType.INT8.min
         keeps = spec.tied or spec.rescale is Rescale.RATIO  # moves values, scales them, or averages them
         if cut or starts_at_zero or (keeps and all(_is_nonnegative(t, found) for t in spec.read_activations(op))):

@@ -9,15 +9,16 @@ and an entry in STEPS.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..bench.errors import decibels
-from ..calibration import Grid, Method, choose_range
+from ..calibration import Grid, Method, Stats, TensorStats, choose_range
 from ..calibration.collect import remeasure
 from ..calibration.range_methods import Bounds
-from ..graph.model import Model, Op
+from ..graph.model import Model, Op, Tensor
 from ..graph.query import fingerprint
+from ..ops import OpSpec
 from ..plan.planner import solved_ranges
 from ..plan.prepared import Prepared
 from ..recipe import Effort, Scheme, reaches
@@ -44,7 +45,7 @@ RANGE_PARTS = 8
 """Number of parts in which high effort chooses the ranges of a model that is too large for that."""
 
 MEASURED_AGAIN = 48
-"""Number of samples on which equalized tensors are measured."""
+"""Number of samples on which changed tensors are measured."""
 
 OUTLIER_RATIO = 4.0
 """Ratio of the whole range to that of 99.99 % of the values from which the rest counts as outliers."""
@@ -76,28 +77,32 @@ def range_methods(lab: Lab, best: Candidate) -> Proposals:  # noqa: ARG001 - one
 
 def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     """Propose tensors with scaled channels, so that they share one scale well."""
-    request, trained = best.request, best.prepared.trained
+    request = best.request
     effort = request.recipe.highest_effort(request.effort)
     if not reaches(effort, "high") and decibels(lab.error) >= CLOSE_ENOUGH:
         return
-    # Given ranges apply to the tensors as they are; inputs are not scaled.
-    inputs = {best.prepared.keys[t] for graph in best.prepared.model.graphs for t in graph.inputs}
-    if request.ranges.entries.keys() - inputs or trained.ranges.entries or trained.constants or request.stats is None:
+    if request.stats is None or _has_given_ranges(best):
         return
     copied, twins = best.prepared.copied()
     copy, keys = copied.model, copied.keys
     equalized = equalize(copy, request.stats, request.ops, keys)
     if not equalized:
         return
-    settings, changed = replace(lab.bench.settings, limit=None), (t for one in equalized for t in one.link.scaled)
-    measured = remeasure(copy, changed, lab.bench.rows[:MEASURED_AGAIN], settings, request.ops)
-    tensors = {**request.stats.tensors, **{keys[t]: found for t, found in measured.items()}}
-    stats = replace(request.stats, fingerprint=fingerprint(copy), tensors=tensors)  # no longer those of the given model
-    kept = {twin: trained.packed[t] for t, twin in twins.items() if t in trained.packed and twin.buffer is t.buffer}
+    measured = _measured_again(lab, copy, (t for one in equalized for t in one.link.scaled), request.ops)
+    stats = _stats_of_edited(copy, request.stats, {keys[t]: found for t, found in measured.items()})
+    packed = best.prepared.trained.packed
+    kept = {twin: packed[t] for t, twin in twins.items() if t in packed and twin.buffer is t.buffer}
     model, verdicts = recorded(copy, _with_factors(copy, equalized)), _known_verdicts(best.prepared, copy)
     prepared = replace(copied, model=model, trained=replace(copied.trained, packed=kept), verdicts=verdicts)
     for method in dict.fromkeys((request.range_method, *TRIED[:1])):
         yield Candidate(prepared, replace(request, stats=stats, method=method), len(equalized))
+
+
+def _has_given_ranges(candidate: Candidate) -> bool:
+    """Whether ranges are given or trained, which apply to the tensors as they are. Inputs are not scaled."""
+    prepared = candidate.prepared
+    inputs = {prepared.keys[t] for graph in prepared.model.graphs for t in graph.inputs}
+    return bool(candidate.request.ranges.entries.keys() - inputs) or prepared.trained.has_marks
 
 
 def _known_verdicts(prepared: Prepared, copy: Model) -> dict[tuple[Op, Scheme], OpVerdict]:
@@ -117,15 +122,26 @@ def gates_in_weights(lab: Lab, best: Candidate) -> Proposals:
     gated = None if best.refined is not None else with_gated_weights(best.prepared, best.planned, request)
     if gated is None or request.stats is None:
         return
-    settings = replace(lab.bench.settings, limit=None)
-    model, rows = gated.prepared.model, lab.bench.rows[:MEASURED_AGAIN]
-    measured = remeasure(model, gated.added, rows, settings, request.ops)
+    model = gated.prepared.model
+    measured = _measured_again(lab, model, gated.added, request.ops)
     known = (provenance(model) or Provenance()).without_counterparts(t.name for t in gated.added)
     keys = {**gated.prepared.keys, **{t: t.name for t in measured}}
     prepared = replace(gated.prepared, model=recorded(model, known), keys=keys)
-    tensors = {**request.stats.tensors, **{t.name: found for t, found in measured.items()}}
-    stats = replace(request.stats, fingerprint=fingerprint(model), tensors=tensors)
+    stats = _stats_of_edited(model, request.stats, {t.name: found for t, found in measured.items()})
     yield replace(best, prepared=prepared, request=replace(request, stats=stats), gated=gated.layers)
+
+
+def _measured_again(
+    lab: Lab, model: Model, tensors: Iterable[Tensor], ops: Mapping[str, OpSpec]
+) -> dict[Tensor, TensorStats]:
+    """Return statistics of tensors that were changed in, or added to, an edited model."""
+    settings = replace(lab.bench.settings, limit=None)
+    return remeasure(model, tensors, lab.bench.rows[:MEASURED_AGAIN], settings, ops)
+
+
+def _stats_of_edited(model: Model, stats: Stats, measured: Mapping[str, TensorStats]) -> Stats:
+    """Return the statistics of an edited model: those of the model before, except for what was measured again."""
+    return replace(stats, fingerprint=fingerprint(model), tensors={**stats.tensors, **measured})
 
 
 def _with_factors(model: Model, equalized: Sequence[Equalized]) -> Provenance:

@@ -1,6 +1,9 @@
 """The op table: what LiteRT's kernels accept and produce, one row per op."""
 
+from .spec import BIAS_TYPE as BIAS_TYPE
+from .spec import CLAMPS as CLAMPS
 from .spec import FUSED_ACTIVATIONS as FUSED_ACTIVATIONS
+from .spec import FUSED_CODES as FUSED_CODES
 from .spec import Activation as Activation
 from .spec import Bias as Bias
 from .spec import CellState as CellState

@@ -135,7 +135,7 @@ def _rank(op: Op, slot: int = 0) -> int:
 
 def _numbers(op: Op, slot: int) -> list[int]:
     """Return a constant input as integers; 0 if it is not constant, because it may then be the first axis."""
-    tensor = op.inputs[slot] if slot < len(op.inputs) else None
+    tensor = op.input(slot)
     data = None if tensor is None else tensor.data
     return [0] if data is None else [int(v) for v in np.asarray(data).reshape(-1)]
 

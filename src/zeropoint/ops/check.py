@@ -3,44 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import Enum, auto
 
 from ..dtypes import DType
 from ..graph.check import RUNNABLE_INVARIANTS, refuse
 from ..graph.model import Graph, Model, Op, Tensor
+from .calls import CALLS, Passed
 from .spec import OpSpec, Trait, Untouched, Weight
 from .table import CONVERSIONS, OPS, UNPACKING
-
-
-class Passed(Enum):
-    """What is passed to a graph that an op calls, or returned from it."""
-
-    NOTHING = auto()
-    ALL = auto()  # all inputs or outputs of the op
-    ALL_BUT_FIRST = auto()
-    CONDITION = auto()  # a boolean
-
-
-@dataclass(frozen=True)
-class CalledGraph:
-    """The graph in an option of an op: what is passed to it and returned."""
-
-    option: str
-    takes: Passed = Passed.ALL
-    gives: Passed = Passed.ALL
-
-
-LOOP = (CalledGraph("condSubgraphIndex", gives=Passed.CONDITION), CalledGraph("bodySubgraphIndex"))
-CALLS: dict[str, tuple[CalledGraph, ...]] = {
-    "IF": tuple(CalledGraph(f"{branch}SubgraphIndex", takes=Passed.ALL_BUT_FIRST) for branch in ("then", "else")),
-    "WHILE": LOOP,
-    "STABLEHLO_WHILE": LOOP,
-    "STABLEHLO_COMPOSITE": (CalledGraph("decompositionSubgraphIndex"),),
-    "CALL_ONCE": (CalledGraph("initSubgraphIndex", Passed.NOTHING, Passed.NOTHING),),
-}
-
-LOOPS = frozenset(kind for kind, called in CALLS.items() if called is LOOP)
 
 
 def check_runnable(model: Model) -> None:
@@ -67,7 +36,7 @@ def has_operands(op: Op) -> Iterator[str]:
         return
     count = max(len(spec.inputs), len(op.inputs)) if Trait.VARIADIC in spec.traits else len(spec.inputs)
     for slot in range(count):
-        if not spec.is_optional(slot) and (slot >= len(op.inputs) or op.inputs[slot] is None):
+        if not spec.is_optional(slot) and op.input(slot) is None:
             yield f"has no input {slot}"
     if spec.outputs and not op.outputs:
         yield "has no output"
@@ -104,10 +73,6 @@ def _is_unpacked(tensor: Tensor, spec: OpSpec) -> bool:
     return tensor.is_constant and bool(spec.hybrid)
 
 
-def _input(op: Op, slot: int) -> Tensor | None:
-    return op.inputs[slot] if slot < len(op.inputs) else None
-
-
 def channels_fit(op: Op) -> Iterator[str]:
     """A layer has one bias and one output channel for each output channel of its weights."""
     spec = OPS.get(op.kind)
@@ -115,13 +80,13 @@ def channels_fit(op: Op) -> Iterator[str]:
     if spec is None or slot is None:
         return
     (place,) = spec.weight_slots
-    weights, role = _input(op, place), spec.inputs[place]
+    weights, role = op.input(place), spec.inputs[place]
     if weights is None or not weights.is_constant or not isinstance(role, Weight) or role.axis is None:
         return
     if role.axis >= len(weights.shape):
         yield f"has weights '{weights.name}' of {len(weights.shape)} dimensions"
         return
-    channels, bias = weights.shape[role.axis], _input(op, slot)
+    channels, bias = weights.shape[role.axis], op.input(slot)
     if bias is not None and bias.size != channels:
         yield f"has {bias.size} biases for {channels} channels"
     made = op.outputs[0].shape if op.outputs else ()
@@ -130,7 +95,7 @@ def channels_fit(op: Op) -> Iterator[str]:
 
 
 def _is_open_at_the_end(tensor: Tensor) -> bool:
-    return (tensor.shape_signature or ())[-1:] == (-1,)
+    return tensor.dynamic_shape[-1:] == (-1,)
 
 
 def unpacks_in_shape(op: Op) -> Iterator[str]:

@@ -28,7 +28,7 @@ def execution_of(op: Op, ops: Mapping[str, OpSpec] = OPS) -> Execution:
 
 def _has_quantized_weights(op: Op, ops: Mapping[str, OpSpec]) -> bool:
     spec = ops.get(op.kind)
-    weights = [] if spec is None else [op.inputs[k] for k in spec.weight_slots if k < len(op.inputs)]
+    weights = [] if spec is None else spec.weight_tensors(op)
     return any(t is not None and t.is_constant and t.is_quantized for t in weights or op.inputs)
 
 

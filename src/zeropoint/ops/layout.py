@@ -105,7 +105,7 @@ class Layout:
 
     def applies_to(self, op: Op) -> bool:
         """Whether this op is such a product: one matrix per group, on an input of known size."""
-        weights = op.inputs[self.weights] if self.weights < len(op.inputs) else None
+        weights = op.input(self.weights)
         return weights is not None and all(n == 1 for n in weights.shape[:-2])
 
     # Views of the weights. `values` has the shape of the op's weights.
@@ -187,7 +187,8 @@ class Layout:
         return op.outputs[0].size * weights.size // max(1, op.outputs[0].shape[-1])
 
     def _axes(self, op: Op) -> tuple[int, int]:  # noqa: ARG002 - the options of a product of matrices change them
-        """Return the number of output channels, and of inputs that each sums over: one if depthwise."""
+        """Return the axis of the output channels, and that of the inputs that each sums over: if depthwise, one of size
+        1."""
         return self.outputs, 0 if self.inputs == self.outputs else self.inputs
 
     def _groups(self, op: Op) -> int:  # noqa: ARG002 - convolutions have them
@@ -235,7 +236,7 @@ class Convolution(Layout):
 
     def applies_to(self, op: Op) -> bool:
         source = op.inputs[self.data]
-        return source is not None and -1 not in (source.shape_signature or source.shape)[1:]
+        return source is not None and -1 not in source.dynamic_shape[1:]
 
     def _groups(self, op: Op) -> int:
         _, inputs = self._axes(op)
@@ -255,8 +256,8 @@ class Convolution(Layout):
 
     def _coverage(self, op: Op) -> Array:
         source = _operand(op, self.data)
-        signature = source.shape_signature or source.shape  # for an image of unknown size, padding is negligible
-        sides = zip(signature[1:3], convolution_windows(op), strict=True)
+        # For an image of unknown size, padding is negligible.
+        sides = zip(source.dynamic_shape[1:3], convolution_windows(op), strict=True)
         high, wide = (np.ones(window.taps) if size < 0 else window.coverage() for size, window in sides)
         return np.outer(high, wide).reshape(-1)
 

@@ -67,7 +67,7 @@ def largest_output(op: Op) -> float | None:
         return None
     first = LstmSlot.PROJECTION
     slots = (first,) if op.kind == LSTM else (first, first + BACKWARD_WEIGHTS - FORWARD_WEIGHTS)
-    projections = [t for k in slots if k < len(op.inputs) and (t := op.inputs[k]) is not None]
+    projections = [t for k in slots if (t := op.input(k)) is not None]
     if any(t.data is None for t in projections) or any(op.inputs[k + 1 : k + 2] not in ([], [None]) for k in slots):
         return None
     return max([1.0, *(float(np.abs(t.data).sum(axis=1).max(initial=0.0)) for t in projections if t.data is not None)])

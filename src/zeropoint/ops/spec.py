@@ -63,6 +63,10 @@ class Bias:
     gain: int | None = None
 
 
+BIAS_TYPE = {DType.INT8: DType.INT32, DType.UINT8: DType.INT32, DType.INT16: DType.INT64}
+"""The type of biases by activation type."""
+
+
 @dataclass(frozen=True)
 class Untouched:
     """Indices, shapes, conditions: not quantized."""
@@ -184,7 +188,7 @@ class Trait(Flag):
     HAS_POLES = auto()  # maps some finite numbers to NaN or infinity
     KEEPS_ZERO = auto()  # f(0) = 0, as for all tied, homogeneous and multiplying ops
     NEVER_NEGATIVE = auto()  # no result is below zero
-    KEEPS_SIGN = auto()  # nor are results of inputs that are not, as for all that are tied, add or sum
+    KEEPS_SIGN = auto()  # no result is below zero if no input is, as for all ops that are tied, add or sum
     NO_LARGER = auto()  # no result is farther from zero than all inputs, by more than 1
     GREATEST = auto()  # no result is below any of its inputs
     LEAST = auto()  # no result is above any of its inputs
@@ -196,7 +200,7 @@ class Trait(Flag):
     RECURRENT = auto()  # computes step by step, keeping a state
     CASTS = auto()  # converts between types
     VIEW = auto()  # its output has the bytes of its input, in another shape
-    RISES = auto()  # its only input element by element, and f(x) <= f(y) for x < y
+    RISES = auto()  # a function of its only input, element by element, with f(x) <= f(y) for x < y
 
 
 @dataclass(frozen=True)
@@ -293,6 +297,10 @@ class OpSpec:
             return Weight(None) if role.hybrid else None
         return role if isinstance(role, Weight) else None
 
+    def held_tensors(self, op: Op) -> list[Tensor]:
+        """Return the operands of `op` that are stored as weights if they are constant."""
+        return [t for k, t in enumerate(op.inputs) if t is not None and self.held(k) is not None]
+
     def negligible_in(self, op: Op) -> float | None:
         """Return `negligible` for the inputs of `op`, which it may multiply by a factor first; None if that hides how
         far they matter."""
@@ -305,6 +313,10 @@ class OpSpec:
 
     def made_activations(self, op: Op) -> Iterator[Tensor]:
         return (t for k, t in enumerate(op.outputs) if isinstance(self.output_role(k), Activation))
+
+    def weight_tensors(self, op: Op) -> list[Tensor]:
+        """Return the weights of `op` that are present, constant or not."""
+        return [t for k in self.weight_slots if (t := op.input(k)) is not None]
 
     @cached_property
     def weight_slots(self) -> tuple[int, ...]:
@@ -336,6 +348,17 @@ class OpSpec:
     @property
     def tied(self) -> bool:
         return Trait.TIED in self.traits
+
+    @property
+    def moves_values(self) -> bool:
+        """Whether the results are values of its inputs, and no others."""
+        return self.tied and Trait.AVERAGES not in self.traits
+
+    @property
+    def plain_layout(self) -> Layout | None:
+        """The layout of a layer whose first inputs are data, weights and a bias, in this order; None for others."""
+        layout = self.layout if self.bias_slot == 2 else None
+        return None if layout is None or (layout.data, layout.weights) != (0, 1) else layout
 
     @property
     def types(self) -> tuple[DType, ...]:
@@ -373,6 +396,10 @@ FUSED_ACTIVATIONS: tuple[FusedActivation, ...] = (
     FusedActivation("TANH"),
     FusedActivation("SIGN_BIT"),
 )
+FUSED_CODES = {fused.name: code for code, fused in enumerate(FUSED_ACTIVATIONS)}
+
+CLAMPS = {fused.name: fused.bounds for fused in FUSED_ACTIVATIONS if fused.bounds is not None}
+"""The limits of functions that only clamp, fused or as ops of the same name."""
 
 
 def fused_activation(op: Op) -> FusedActivation:

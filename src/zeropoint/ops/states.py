@@ -88,5 +88,5 @@ def _assigned(graph: Graph) -> set[str | None]:
 def _steps(op: Op) -> int:
     """Return how many time steps a recurrent layer computes in a run; -1 if that is dynamic."""
     source = op.inputs[0]
-    shape = () if source is None else source.shape_signature or source.shape
+    shape = () if source is None else source.dynamic_shape
     return shape[0 if op.option("timeMajor", False) else 1] if len(shape) > 2 else 1

@@ -16,6 +16,7 @@ import numpy as np
 from ..dtypes import DType
 from . import batch, spec
 from .batch import along, broadcasts, by_sample, joined, only, pointwise
+from .calls import COMPOSITE
 from .interpolation import always, gelu, power_of, reciprocal_root
 from .layout import CONVOLUTION, DENSE, DEPTHWISE, MATRIX_PRODUCT, TRANSPOSED
 from .recurrent import BOTH_WAYS, LSTM
@@ -325,7 +326,7 @@ REWRITTEN = frozenset(
         "NEG",
         "POW",
         "SQUARE",
-        "STABLEHLO_COMPOSITE",
+        COMPOSITE,
         "SUM",
         "Convolution2DTransposeBias",
     }

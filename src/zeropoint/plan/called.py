@@ -8,14 +8,10 @@ from collections.abc import Iterator
 from ..graph.edit import drop_unused, inline
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses, reachable_graphs
+from ..ops.calls import COMPOSITE, first_passed
 from ..ops.states import INITIAL
 from ..recipe import Recipe
 from ..sources.ports import entry_graphs
-
-COMPOSITE = "STABLEHLO_COMPOSITE"
-
-FIRST_PASSED = {"IF": 1, "WHILE": 0}
-"""The first input that an op passes to the graphs it calls; any input before it is the condition."""
 
 
 def computing_graphs(model: Model) -> list[Graph]:
@@ -63,13 +59,13 @@ def bind_constants(model: Model) -> None:
     callers = Counter(callee for graph in model.graphs for op in graph.ops for callee in op.graphs())
     callers.update(entry_graphs(model))  # graphs that are run from outside keep their inputs
     for graph in model.graphs:
-        for op in (op for op in graph.ops if op.kind in FIRST_PASSED):
+        for op in (op for op in graph.ops if op.kind in ("IF", "WHILE")):
             if all(callers[callee] == 1 for callee in op.graphs()):
                 _bind_inputs(graph, op)
 
 
 def _bind_inputs(graph: Graph, op: Op) -> None:
-    first = FIRST_PASSED[op.kind]
+    first = first_passed(op)
     for slot in reversed(range(first, len(op.inputs))):
         tensor, place = op.inputs[slot], slot - first
         if tensor is None or tensor.data is None or not _can_be_bound(graph, op, tensor, place):

@@ -58,7 +58,7 @@ def _converted(plan: Plan) -> Iterator[tuple[Use, QuantParams]]:
 
 
 def overflows_in_calls(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) -> bool:
-    """Return whether floats may overflow that are quantized to be passed to another graph."""
+    """Whether floats that are quantized to be passed to another graph may overflow."""
     found = (*(overflow.use for overflow in overflowing_uses(plan, ops)), *overflowing_errors(plan, ops, ranges))
     return any(use.op not in plan.schemes for use in found)
 

@@ -17,7 +17,7 @@ from ..dtypes import DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses
 from ..ops import OpSpec
-from ..ops.check import CALLS, Passed
+from ..ops.calls import CALLS, Passed, first_passed
 from ..sources.ports import entry_graphs
 from .match import reads_only_shape
 from .plan import Held, Node, Plan
@@ -107,9 +107,9 @@ def _ports(op: Op) -> Iterator[_Port]:
     if op.kind not in ("IF", "WHILE") or len(called) != 2:
         return
     giving = [graph for row, graph in called if row.gives is Passed.ALL]
-    skipped = sum(row.takes is Passed.ALL_BUT_FIRST for row, _ in called[:1])
-    slots = range(skipped, len(op.inputs))
-    takes = {k: tuple((g, g.inputs[k - skipped]) for _, g in called) for k in slots}
+    first = first_passed(op)
+    slots = range(first, len(op.inputs))
+    takes = {k: tuple((g, g.inputs[k - first]) for _, g in called) for k in slots}
     gives = {k: tuple((g, g.outputs[k]) for g in giving) for k in range(len(op.outputs))}
     if op.kind == "WHILE":
         yield from (_Port(op, Use(op, k), op.outputs[k], takes[k], gives[k]) for k in slots if op.inputs[k] is not None)

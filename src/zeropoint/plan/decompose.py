@@ -24,7 +24,6 @@ from ..ops.layout import SAME, VALID
 from ..ops.recurrent import BOTH_WAYS, LSTM, LstmSlot, one_way
 from ..targets import TypedOp
 from ..tflite.schema import default_options
-from .match import SPEEDS
 from .new_ops import NewOps
 from .request import Request
 
@@ -99,7 +98,7 @@ class _Decomposition:
         spans = self.bounds(result)
         if source is None or axes is None or axes.data is None or spans is None:
             return
-        count = math.prod((source.shape_signature or source.shape)[int(axis)] for axis in axes.data.reshape(-1))
+        count = math.prod(source.dynamic_shape[int(axis)] for axis in axes.data.reshape(-1))
         if count < 1:
             return
         mean = self.new.like(result, "mean", (spans[0] / count, spans[1] / count))
@@ -111,7 +110,7 @@ class _Decomposition:
     def running_sum(self, op: Op) -> None:
         """Replace a running sum by a product with a triangular matrix of ones, along the last axis."""
         source, axis, result = op.inputs[0], op.inputs[1], op.outputs[0]
-        if source is None or axis is None or axis.data is None or len(source.shape) < 2 or _is_open(source):
+        if source is None or axis is None or axis.data is None or len(source.shape) < 2 or source.is_dynamic:
             return
         rank, along = len(source.shape), int(axis.data.item()) % len(source.shape)
         size = source.shape[along]
@@ -208,11 +207,8 @@ class _Decomposition:
         ops, target, plain = self.request.ops, self.request.target, replace(scheme, activations=None, weights=None)
         if "POW" not in ops or scheme.activations not in ops["POW"].types:
             return None
-        verdicts = (
-            target.verdict(TypedOp.of_scheme(power, scheme, ops)),
-            target.verdict(TypedOp.of_scheme(op, plain, ops)),
-        )
-        if SPEEDS.index(verdicts[0].speed) > SPEEDS.index(verdicts[1].speed):
+        in_float = target.verdict(TypedOp.of_scheme(op, plain, ops))
+        if target.verdict(TypedOp.of_scheme(power, scheme, ops)).is_slower_than(in_float):
             return None
         power.outputs[0] = self.new.like(base, "power", spans)
         self.graph.tensors.append(constant)
@@ -251,7 +247,7 @@ class _Decomposition:
         packed = b"" if op.custom_options is None else op.custom_options.tobytes()
         source, weights, bias = (*op.inputs, None, None, None)[:3]
         constants = [t for t in (weights, bias) if t is not None and t.data is not None]
-        if len(packed) < 12 or source is None or len(constants) < 2 or _is_open(source):
+        if len(packed) < 12 or source is None or len(constants) < 2 or source.is_dynamic:
             return
         padding, width, height = struct.unpack("<3i", packed[:12])
         shape = self.new.integers(f"{op.name}/shape", op.outputs[0].shape)
@@ -278,10 +274,6 @@ DECOMPOSED: Mapping[str, Callable[[_Decomposition, Op], None]] = {
     "SQUARE": _Decomposition.square,
     "SUM": _Decomposition.total,
 }
-
-
-def _is_open(tensor: Tensor) -> bool:
-    return any(d < 0 for d in tensor.shape_signature or tensor.shape)
 
 
 def has_float_part(model: Model, ops: Mapping[str, OpSpec]) -> bool:

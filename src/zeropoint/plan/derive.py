@@ -23,7 +23,7 @@ from .conversions import overflowing_errors, overflowing_uses
 from .plan import Held, Node, Plan, Repair, Skipped
 from .signs import never_negative
 from .tensor_ranges import TensorRanges
-from .weights import fit_bias
+from .weights import bias_use, fit_bias
 
 MOST_WIDENINGS = 5
 PRODUCTS_BELOW = 2.0**15
@@ -40,7 +40,7 @@ FEWEST_STEPS = 16
 """An op stays float if its output would have fewer steps than this for the measured range."""
 
 FEWEST_IN_FIXED = {DType.INT8: 1, DType.UINT8: 1, DType.INT16: FEWEST_STEPS}
-"""The same for outputs whose scale a kernel fixes. Who asks for 8 bits has to expect steps of 1/256."""
+"""The same for outputs whose scale a kernel fixes. Whoever asks for 8 bits must expect steps of 1/256."""
 
 BEYOND = 2.0
 """Results may exceed a range that a kernel fixes by at most this factor: more is clipping, not rounding."""
@@ -101,8 +101,7 @@ def normalized_biases(op: Op, spec: OpSpec) -> Iterator[tuple[Use, Use]]:
 
 
 def _gain(op: Op, role: Bias) -> Use | None:
-    is_there = role.gain is not None and role.gain < len(op.inputs) and op.inputs[role.gain] is not None
-    return Use(op, role.gain) if is_there and role.gain is not None else None
+    return None if role.gain is None or op.input(role.gain) is None else Use(op, role.gain)
 
 
 def _behind_gain(gain: QuantParams) -> QuantParams:
@@ -318,9 +317,8 @@ def _sum_excess(op: Op, spec: OpSpec, wanted: Mapping[Use, QuantParams], held: Q
     activation clamps them."""
     if held.dtype is not DType.INT16 or not fused_activation(op).bounds or not spec.weight_slots:
         return 0.0
-    weights, slot = Use(op, spec.weight_slots[0]), spec.bias_slot
-    bias = None if slot is None or slot >= len(op.inputs) else op.inputs[slot]
-    most = 0.0 if bias is None or bias.data is None else float(np.abs(bias.data).max(initial=0.0))
+    weights, bias = Use(op, spec.weight_slots[0]), bias_use(op, spec)
+    most = 0.0 if bias is None or bias.tensor.data is None else float(np.abs(bias.data).max(initial=0.0))
     if weights in wanted and weights.tensor.data is not None:
         read = [wanted[use] for k in range(len(op.inputs)) if (use := Use(op, k)) in wanted and use != weights]
         furthest = max(

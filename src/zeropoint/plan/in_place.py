@@ -67,21 +67,21 @@ class _Memory:
         if spec is None or not spec.kernels.in_place or self._uses.is_output(op.outputs[0]):
             return
         for slot in spec.kernels.in_place:
-            source = op.inputs[slot] if slot < len(op.inputs) else None
+            source = op.input(slot)
             if source is None or source in self._kept or not source.shape:  # scalars are too small
                 continue
             is_view = op.kind in self._views
             if is_view or self._can_be_overwritten(source, op.outputs[0]):
                 if is_view or self._readers(self._first.get(source, source)) == 1:
                     yield Use(op, slot)
-                if not _is_open(source) and not _is_open(op.outputs[0]):
+                if not source.is_dynamic and not op.outputs[0].is_dynamic:
                     return
 
     def _can_be_overwritten(self, source: Tensor, result: Tensor) -> bool:
         """Whether LiteRT's first check allows it. The tensor that had the memory before is checked only for the chosen
         input."""
         size, wanted = (t.size * t.dtype.bits // 8 for t in (source, result))
-        fits = _is_open(source) or _is_open(result) or size == wanted >= SMALLEST
+        fits = source.is_dynamic or result.is_dynamic or size == wanted >= SMALLEST
         return fits and self._readers(source) == 1
 
     def _readers(self, tensor: Tensor) -> int:
@@ -109,10 +109,6 @@ class _Memory:
             found |= new
             waiting += new
         return found
-
-
-def _is_open(tensor: Tensor) -> bool:
-    return any(d < 0 for d in tensor.shape_signature or ())
 
 
 def _copy(graph: Graph, use: Use, ops: Mapping[str, OpSpec]) -> None:

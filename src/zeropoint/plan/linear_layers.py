@@ -55,11 +55,11 @@ def _merge(before: Op, op: Op, new: NewOps) -> bool:
     weights = Use(op, 1).tensor
     matrix = Use(op, 1).data[:, 0, 0].astype(np.float64)
     kernel = np.tensordot(matrix, Use(before, 1).data, axes=(1, 0))
-    offset = matrix @ _bias(before) + _bias(op)
+    offset = matrix @ convolution_bias(before) + convolution_bias(op)
     if before.options is None or op.options is None or not (_fits_float32(kernel) and _fits_float32(offset)):
         return False
     merged = new.constant_from(weights, f"{weights.name}/merged", kernel)
-    bias = new.constant_from(_bias_tensor(op) or _bias_tensor(before), f"{op.name}/bias", offset)
+    bias = new.constant_from(op.input(2) or before.input(2), f"{op.name}/bias", offset)
     op.inputs = [before.inputs[0], merged, bias]
     op.options = before.options.replace(fusedActivationFunction=op.option("fusedActivationFunction"))
     new.graph.ops.remove(before)
@@ -74,10 +74,7 @@ def _fits_float32(values: Array) -> bool:
     return bool((error.max(axis=others) <= 1e-6 * np.abs(values).max(axis=others)).all())
 
 
-def _bias_tensor(op: Op) -> Tensor | None:
-    return op.inputs[2] if len(op.inputs) > 2 else None
-
-
-def _bias(op: Op) -> Array:
-    bias = _bias_tensor(op)
+def convolution_bias(op: Op) -> Array:
+    """Return the bias of a convolution with constants; zeros if it has none."""
+    bias = op.input(2)
     return np.zeros(op.outputs[0].shape[3]) if bias is None or bias.data is None else bias.data.astype(np.float64)

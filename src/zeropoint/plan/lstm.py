@@ -34,7 +34,7 @@ def _hidden(op: Op, plan: Plan) -> QuantParams:
 
 
 def _sums(gate: Gate, op: Op, plan: Plan) -> QuantParams | None:
-    is_normalized = [k < len(op.inputs) and op.inputs[k] is not None for k in (g.normalization for g in Gate)]
+    is_normalized = [op.input(g.normalization) is not None for g in Gate]
     if not any(is_normalized):
         return None
     if not is_normalized[list(Gate).index(gate)]:  # coupled gates have none, but the kernel asks for its scale

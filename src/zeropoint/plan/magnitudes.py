@@ -67,7 +67,7 @@ class Magnitudes:
 class Errors:
     """The errors that floats of a plan have because some of their inputs were integers.
 
-    Other than their magnitudes, these can be estimated for all ops: in layers, for example, the largest sums that are
+    Unlike magnitudes, these can be estimated for all ops: in layers, for example, the largest sums that are
     possible say little about those that occur, but how errors add up is known.
     """
 
@@ -107,9 +107,7 @@ class Errors:
 
     def _size(self, tensor: Tensor) -> float:
         """Return the largest measured magnitude."""
-        if tensor.data is not None:
-            return _largest(tensor)
-        return max(map(abs, self._ranges.bounds(tensor))) if self._ranges.knows(tensor) else 0.0
+        return self._ranges.peak(tensor) if tensor.data is None else _largest(tensor)
 
     def _result(self, op: Op, spec: OpSpec) -> float:
         rule, read = _bound(op, spec), list(spec.read_activations(op))

@@ -7,7 +7,7 @@ which is equivalent as long as that lies below everything that matters: far enou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -89,8 +89,7 @@ class _Masks:
 
     def limit(self) -> None:
         """Clamp values that lie further below the rest than their readers distinguish."""
-        made = [t for op in self.graph.ops for t in op.outputs]
-        given = [t for t in self.graph.tensors if t.dtype is DType.FLOAT32 and t.has_data]
+        made, given = [t for op in self.graph.ops for t in op.outputs], self._constants()
         for tensor in (*reversed(made), *self.graph.inputs, *given):
             self._ask_readers(tensor)
         for tensor in (*given, *self.graph.inputs, *made):
@@ -104,16 +103,23 @@ class _Masks:
     def limit_ends(self) -> None:
         """Clamp constants that only keep results from going far above, or below, where they ever are: the 1e12 of
         MINIMUM(1 / x, 1e12)."""
-        for tensor in (t for t in self.graph.tensors if t.dtype is DType.FLOAT32 and t.has_data):
+        for tensor in self._constants():
             readers = [] if self.uses.is_output(tensor) else [use.op for use in self.uses.readers(tensor)]
-            traits = [self.ops[op.kind].traits if op.kind in self.ops else Trait.NONE for op in readers]
-            if not readers or not all(op.outputs and self.ranges.knows(op.outputs[0]) for op in readers):
-                continue
-            made = [self.ranges.bounds(op.outputs[0]) for op in readers]
-            if all(Trait.LEAST in t for t in traits):
-                self.ranges = self.ranges.limited({tensor: (-math.inf, max(high for _, high in made))})
-            elif all(Trait.GREATEST in t for t in traits):
-                self.ranges = self.ranges.limited({tensor: (min(low for low, _ in made), math.inf)})
+            if readers and all(op.outputs and self.ranges.knows(op.outputs[0]) for op in readers):
+                self._limit_end(tensor, readers)
+
+    def _limit_end(self, tensor: Tensor, readers: Sequence[Op]) -> None:
+        made = [self.ranges.bounds(op.outputs[0]) for op in readers]
+        if all(self._has(op, Trait.LEAST) for op in readers):
+            self.ranges = self.ranges.limited({tensor: (-math.inf, max(high for _, high in made))})
+        elif all(self._has(op, Trait.GREATEST) for op in readers):
+            self.ranges = self.ranges.limited({tensor: (min(low for low, _ in made), math.inf)})
+
+    def _constants(self) -> list[Tensor]:
+        return [t for t in self.graph.tensors if t.dtype is DType.FLOAT32 and t.has_data]
+
+    def _has(self, op: Op, trait: Trait) -> bool:
+        return op.kind in self.ops and trait in self.ops[op.kind].traits
 
     def _ask_readers(self, tensor: Tensor) -> None:
         """Determine how far below and above the others a value matters to any reader of the tensor, if there is a
@@ -191,7 +197,7 @@ class _Masks:
 
     def _joins_hidden_rows(self, producer: Op, floor: float) -> bool:
         """Whether all values of a joined operand lie below the floor: they would hide each other, and are no masks."""
-        if producer.kind not in self.ops or Trait.VARIADIC not in self.ops[producer.kind].traits:
+        if not self._has(producer, Trait.VARIADIC):
             return False
         known = (self.ranges.bounds(t) for t in self._moved(producer) if self.ranges.knows(t))
         return any(low < high < floor for low, high in known)
@@ -221,9 +227,7 @@ class _Masks:
 
     def _is_plain(self, op: Op, trait: Trait) -> bool:
         """Whether the op adds or subtracts two different tensors and does nothing else."""
-        spec = self.ops.get(op.kind)
-        is_such = spec is not None and trait in spec.traits
-        return is_such and fused_activation(op).name == "NONE" and op.inputs[0] is not op.inputs[1]
+        return self._has(op, trait) and fused_activation(op).name == "NONE" and op.inputs[0] is not op.inputs[1]
 
     def _moved(self, op: Op) -> Iterator[Tensor]:
         """Yield the operands of an op whose outputs contain only values of theirs, or averages."""

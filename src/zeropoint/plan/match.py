@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..affine import QuantParams
+from ..display import counted
 from ..dtypes import DType
 from ..errors import InvalidRecipe, InvalidSample, argument
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, CellState, OpSpec, Rescale, ShapeOnly, Weight, fused_activation
 from ..recipe import Recipe, Scheme
-from ..targets import OpVerdict, Speed, Target, TypedOp
+from ..targets import OpVerdict, Target, TypedOp
 from .needs import NEEDS, KernelUse
-from .plan import Plan, SkipCode, Skipped
-from .request import Island
+from .plan import Form, Plan, SkipCode, Skipped
+from .request import Island, Request
 from .tensor_ranges import TensorRanges
-
-SPEEDS: tuple[Speed, ...] = ("fast", "slow", "refused")
 
 SHOWN = 20
 """Maximum number of tensors without a range that are listed."""
@@ -121,7 +122,7 @@ class Matcher:
         if island.scheme.weights.is_float:
             return island.scheme
         scheme = replace(self.recipe.scheme(op), activations=None, unpacked=island.scheme.unpacked)
-        held = [t for k, t in enumerate(op.inputs) if t is not None and spec.held(k) is not None]
+        held = spec.held_tensors(op)
         if any(t.data is None for t in held) or sum(t.size for t in held) < scheme.min_elements:
             return None
         if scheme.unpacked or not spec.hybrid:  # such as GATHER, whose table would be four times as large in float
@@ -152,8 +153,7 @@ class Matcher:
         wide = self.answers.with_kernel(op, replace(asked, activations=DType.INT16, symmetric=True))
         if next(self._refusals(op, wide), None) is not None:
             return None
-        speeds = [SPEEDS.index(self.answers.verdict(op, s).speed) for s in (wide, asked)]
-        return wide if speeds[0] <= speeds[1] else None
+        return None if self.answers.verdict(op, wide).is_slower_than(self.answers.verdict(op, asked)) else wide
 
     def _refusals(self, op: Op, scheme: Scheme) -> Iterator[tuple[SkipCode, str]]:
         """Yield why `op` cannot be computed as `scheme` asks; the first reason is reported."""
@@ -274,3 +274,36 @@ def require_ranges(plans: Iterable[Plan], ops: Mapping[str, OpSpec], ranges: Ten
             f"give representative data ({argument('data')}) for these, or their ranges ({argument('ranges')}), or keep "
             f"what uses them in float ({argument('keep_float')})",
         )
+
+
+def other_weight_notes(plans: Iterable[Plan], request: Request) -> Iterator[str]:
+    """Yield notes on ops whose weights are stored in another way than requested, because LiteRT or the target lacks a
+    kernel."""
+    wider, narrowed, unblocked = Counter[tuple[str, str, str, str]](), Counter[tuple[str, str]](), Counter[str]()
+    for op, form in (pair for plan in plans for pair in _held_weights(plan, request).items()):
+        asked = request.recipe.scheme(op)
+        if asked.weights is None or asked.levels is None:
+            continue
+        if form.levels.bits > asked.levels.bits:
+            spec = request.ops[op.kind]
+            kernels = spec.hybrid if asked.activations is None else spec.weights.get(asked.activations, ())
+            who = request.target.name if asked.weights in kernels else "LiteRT"
+            wider[op.label, asked.weights.label, form.dtype.label, who] += 1
+        if form.narrowed is not None:
+            narrowed[f"{form.narrowed}-bit", form.dtype.label] += 1
+        if asked.block is not None and form.block is None:
+            unblocked[op.label] += 1
+    for (label, asked_label, made_label, who), count in wider.items():
+        yield f"{count} {label} with {made_label} weights: {who} has no {asked_label} kernel for it"
+    for (bits, held_as), count in narrowed.items():
+        yield f"{counted(count, 'layer')} with {bits} weights, which {held_as} holds"
+    for label, count in unblocked.items():
+        yield f"{count} {label} with a scale for each channel: LiteRT has no kernel for such blocks of it"
+
+
+def _held_weights(plan: Plan, request: Request) -> dict[Op, QuantParams]:
+    """Return the parameters of each op's quantized weights."""
+    grids = plan.constants.grids.items()
+    held: dict[Use, Form] = {u: p for u, p in grids if u.slot in request.ops[u.op.kind].weight_slots}
+    held |= {u: p.form for u, p in plan.packed.items() if not p.unpacked}
+    return {use.op: form for use, form in held.items() if isinstance(form, QuantParams)}

@@ -22,6 +22,7 @@ FURTHEST_FROM_POLE = 64
 
 LONGEST_ROW = 163
 """Numbers in a row of an int16 softmax, each counted as 2/32768, that make up 1 %."""
+
 FAR_BELOW = 10.0
 """Below the greatest of a row by more than this, int16 kernels take every number as this far below."""
 
@@ -51,8 +52,7 @@ def _is_nonnegative(use: KernelUse) -> bool:
 
 
 def _has_constant_weights(use: KernelUse) -> bool:
-    present = [use.op.inputs[k] for k in use.spec.weight_slots if k < len(use.op.inputs)]
-    return all(t is None or t.data is not None for t in present)
+    return all(t.data is not None for t in use.spec.weight_tensors(use.op))
 
 
 def _has_states(use: KernelUse) -> bool:

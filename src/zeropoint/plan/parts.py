@@ -24,7 +24,7 @@ def part_of(planned: Planned, ops: Sequence[Op], inputs: Sequence[Tensor], outpu
     graph.tensors = [t for t in graph.tensors if t in used]
     constants = first.constants
     plan = replace(
-        first,
+        first.without_explanations(),
         graph=graph,
         schemes={op: scheme for op, scheme in first.schemes.items() if op in own},
         constants=replace(constants, keys=_uses_of(own, constants.keys), grids=_uses_of(own, constants.grids)),
@@ -34,14 +34,6 @@ def part_of(planned: Planned, ops: Sequence[Op], inputs: Sequence[Tensor], outpu
         received={t: params for t, params in first.received.items() if t in used},
         inputs={},
         outputs={},
-        # What only explains the plan.
-        groups=(),
-        skipped=(),
-        repairs=(),
-        dynamic={},
-        verdicts={},
-        wide_ops={},
-        origins={},
     )
     return replace(planned, model=Model([graph, *planned.model.graphs[1:]]), plans=(plan, *others))
 

@@ -47,7 +47,7 @@ def _is_shuffle(op: Op) -> bool:
         return False
     channels, height, width, _ = weights.shape
     whole = (source.shape[0], height * source.shape[1], width * source.shape[2], channels)
-    is_open = any(-1 in (t.shape_signature or ()) for t in (source, op.outputs[0]))
+    is_open = source.is_dynamic or op.outputs[0].is_dynamic
     is_square = strides_of(op) == (height, width) and height == width > 1
     return is_square and channels <= FEW_CHANNELS and op.outputs[0].shape == whole and not is_open
 
@@ -56,7 +56,7 @@ def _shuffle(graph: Graph, op: Op, new: NewOps) -> None:
     """Replace one op."""
     weights, source = Use(op, 1).tensor, Use(op, 2).tensor
     channels, size, _, inputs = weights.shape
-    bias = op.inputs[3] if len(op.inputs) > 3 else None
+    bias = op.input(3)
     kernel = Use(op, 1).data.transpose(1, 2, 0, 3).reshape(size * size * channels, 1, 1, inputs)
     offsets = np.zeros(channels) if bias is None or bias.data is None else bias.data.reshape(-1)
     shuffled = new.constant_from(weights, f"{weights.name}/shuffled", np.ascontiguousarray(kernel))

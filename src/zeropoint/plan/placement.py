@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ..dtypes import DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use, Uses
-from ..ops import Activation, OpSpec, Trait
+from ..ops import Activation, OpSpec
 from ..ops.execution import macs_of
 from ..ops.layout import Convolution
 from ..parallel import cached_property
@@ -47,7 +47,7 @@ class Placement:
         kept = self._network(free, costs, interface).cut()
         left = [op for op in free if op not in kept or self._is_table(op)]
         chosen = {op: self._on_floats(op) or FLOAT for op in left}
-        return chosen, [self._told(op) for op, scheme in chosen.items() if scheme is FLOAT]
+        return chosen, [self._skipped(op) for op, scheme in chosen.items() if scheme is FLOAT]
 
     def _network(self, free: Collection[Op], costs: Costs, interface: Interface) -> Network[object]:
         """Return what the `free` ops take in integers and in float, and what conversions take between the two."""
@@ -113,13 +113,9 @@ class Placement:
         rule = recipe.rule(op)
         if rule is not None and not rule.is_general:
             return True
-        held = sum(t.size for t in self._weights(op) if t.data is not None)
+        held = sum(t.size for t in self.ops[op.kind].held_tensors(op) if t.data is not None)
         is_layer = self.ops[op.kind].macs is not None and held > 0
         return (is_layer or held >= self.schemes[op].min_elements) and self._on_floats(op) is None
-
-    def _weights(self, op: Op) -> list[Tensor]:
-        """Return operands that are weights if they are constant."""
-        return [t for k, t in enumerate(op.inputs) if t is not None and self.ops[op.kind].held(k) is not None]
 
     def _on_floats(self, op: Op) -> Scheme | None:
         """Return float activations with integer weights, if a layer may have that."""
@@ -129,24 +125,20 @@ class Placement:
 
     def _may_be_float(self, op: Op) -> bool:
         """Whether it is a depthwise layer, and these may compute in float."""
-        layout, costs = self.ops[op.kind].layout, self.target.costs
-        if (
-            costs is None
-            or not costs.float_depthwise
-            or layout is None
-            or any(t.data is None for t in self._weights(op))
-        ):
+        spec, costs = self.ops[op.kind], self.target.costs
+        if spec.layout is None or costs is None or not costs.float_depthwise:
             return False
-        return layout.is_depthwise(op)
+        return all(t.data is not None for t in spec.held_tensors(op)) and spec.layout.is_depthwise(op)
 
     def _dynamic(self, op: Op) -> Scheme | None:
         """Return integer weights with activations quantized at run time, if the target supports that for a dense or
         recurrent layer."""
-        spec, scheme, weights = self.ops[op.kind], self.schemes[op], self._weights(op)
+        spec, scheme = self.ops[op.kind], self.schemes[op]
         if self.target.costs is None or not self.target.costs.dynamic:
             return None
         if spec.macs is None or self._is_convolution(op) or scheme.weights not in spec.hybrid:
             return None
+        weights = spec.held_tensors(op)
         if any(t.data is None for t in weights) or sum(t.size for t in weights) < scheme.min_elements:
             return None
         made = replace(scheme, activations=None)
@@ -183,9 +175,9 @@ class Placement:
         if costs.table is not None and self._is_table(op):
             return costs.call + costs.table * self._size(op)
         if self._slow(op):
-            each = costs.moved_integer if self._moves(op) else costs.slow
+            each = costs.moved_integer if self.ops[op.kind].moves_values else costs.slow
             return costs.slow_call + costs.slow_integer_mac * macs_of(op, self.ops) + each * self._size(op)
-        each = costs.moved_integer if self._moves(op) else costs.integer
+        each = costs.moved_integer if self.ops[op.kind].moves_values else costs.integer
         mac = costs.float_mac if self._may_be_float(op) else costs.integer_mac
         return costs.call + mac * macs_of(op, self.ops) + each * self._size(op)
 
@@ -196,20 +188,15 @@ class Placement:
         if dynamic is not None:  # quantizes its input at run time
             source = next(self.ops[op.kind].read_activations(op))
             return call + costs.call + costs.integer_mac * macs + self._size(op) + costs.rounding * source.size
-        each = costs.slow if is_slow and not self._moves(op) else 1.0
+        each = costs.slow if is_slow and not self.ops[op.kind].moves_values else 1.0
         return call + costs.float_mac * macs + each * self._size(op)
-
-    def _moves(self, op: Op) -> bool:
-        """Whether values pass through unchanged."""
-        spec = self.ops[op.kind]
-        return spec.tied and Trait.AVERAGES not in spec.traits
 
     def _size(self, op: Op) -> int:
         """Return the size of the largest activation of the op."""
         spec = self.ops[op.kind]
         return max((t.size for t in (*spec.read_activations(op), *spec.made_activations(op))), default=0)
 
-    def _told(self, op: Op) -> Skipped:
+    def _skipped(self, op: Op) -> Skipped:
         verdict = self.answers.verdict(op, self.schemes[op])
         if verdict.speed != "fast":
             return Skipped(op, f"float is faster on {self.target.name}: it {verdict.reason}", "target")

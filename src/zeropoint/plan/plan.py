@@ -241,12 +241,15 @@ class Plan(Displayed):
             wanted={use: params for use, params in self.wanted.items() if use.op not in left},
         )
 
+    def without_explanations(self) -> Plan:
+        """Return only what rewriting needs."""
+        return replace(self, groups=(), skipped=(), repairs=(), dynamic={}, verdicts={}, wide_ops={}, origins={})
+
     def on(self, twin: Graph) -> Plan:
         """Return what rewriting needs of this plan, for an exact copy of the graph."""
         tensors = dict(zip(self.graph.tensors, twin.tensors, strict=True))
         ops = dict(zip(self.graph.ops, twin.ops, strict=True))
-        carried_out = replace(self, groups=(), skipped=(), repairs=(), dynamic={}, verdicts={}, wide_ops={}, origins={})
-        return carried_out.mapped(twin, tensors.__getitem__, ops.__getitem__)
+        return self.without_explanations().mapped(twin, tensors.__getitem__, ops.__getitem__)
 
     def mapped(self, graph: Graph, tensor: Callable[[Tensor], Tensor], op: Callable[[Op], Op]) -> Plan:
         """Return the plan with tensors and ops replaced."""
@@ -260,28 +263,25 @@ class Plan(Displayed):
         def place(p: Tensor | Use) -> Tensor | Use:
             return use(p) if isinstance(p, Use) else tensor(p)
 
-        constants = replace(
-            self.constants, keys=_rekeyed(self.constants.keys, use), grids=_rekeyed(self.constants.grids, use)
-        )
-        return Plan(
-            graph,
-            self.index,
-            _rekeyed(self.schemes, op),
-            tuple(replace(group, nodes=tuple(map(node, group.nodes))) for group in self.groups),
-            constants,
-            _rekeyed(self.stored, tensor),
-            _rekeyed(self.wanted, use),
-            _rekeyed(self.inputs, tensor),
-            _rekeyed(self.outputs, tensor),
-            _rekeyed(self.packed, use),
-            tuple(replace(s, op=op(s.op)) for s in self.skipped),
-            tuple(replace(r, tensor=tensor(r.tensor)) for r in self.repairs),
-            _rekeyed(self.dynamic, op),
-            self.bias_limit,
-            _rekeyed(self.verdicts, op),
-            _rekeyed(self.wide_ops, op),
-            _rekeyed(self.received, tensor),
-            _rekeyed(self.origins, place),
+        keys, grids = _rekeyed(self.constants.keys, use), _rekeyed(self.constants.grids, use)
+        return replace(
+            self,
+            graph=graph,
+            schemes=_rekeyed(self.schemes, op),
+            groups=tuple(replace(group, nodes=tuple(map(node, group.nodes))) for group in self.groups),
+            constants=replace(self.constants, keys=keys, grids=grids),
+            stored=_rekeyed(self.stored, tensor),
+            wanted=_rekeyed(self.wanted, use),
+            inputs=_rekeyed(self.inputs, tensor),
+            outputs=_rekeyed(self.outputs, tensor),
+            packed=_rekeyed(self.packed, use),
+            skipped=tuple(replace(s, op=op(s.op)) for s in self.skipped),
+            repairs=tuple(replace(r, tensor=tensor(r.tensor)) for r in self.repairs),
+            dynamic=_rekeyed(self.dynamic, op),
+            verdicts=_rekeyed(self.verdicts, op),
+            wide_ops=_rekeyed(self.wide_ops, op),
+            received=_rekeyed(self.received, tensor),
+            origins=_rekeyed(self.origins, place),
         )
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..affine import QuantParams
+from ..display import counted
 from ..dtypes import DType
 from ..errors import UnsupportedOp, argument
 from ..graph.model import Graph, Op, Tensor
@@ -92,6 +93,14 @@ def dynamic_ops(graph: Graph, prepared: Prepared, request: Request) -> set[Op]:
     return {op for op, scheme in schemes if scheme is not None and not scheme.unpacked}
 
 
+def _matched(graph: Graph, prepared: Prepared, request: Request, matcher: Matcher) -> Matched:
+    """Return which ops of a graph compute in integers, as the last plan has left it if that still holds."""
+    last = prepared.matched.get(graph)
+    if last is None or not last.holds_for(request, matcher.ranges):
+        prepared.matched[graph] = _match(graph, request, matcher, last)
+    return prepared.matched[graph]
+
+
 def _match(graph: Graph, request: Request, matcher: Matcher, last: Matched | None) -> Matched:
     before = schemes, skipped = matcher.match(graph)
     if last is not None and last.before == before and last.is_for(request):
@@ -99,10 +108,10 @@ def _match(graph: Graph, request: Request, matcher: Matcher, last: Matched | Non
     skipped = [*skipped]
     dynamic = {s.op: scheme for s in skipped if (scheme := matcher.island_weights(s.op)) is not None}
     if not request.strict:
-        left, told = Placement(graph, schemes, matcher.answers).choose(request.recipe, request.interface)
+        left, in_float = Placement(graph, schemes, matcher.answers).choose(request.recipe, request.interface)
         schemes = {op: scheme for op, scheme in schemes.items() if op not in left}
         dynamic |= {op: scheme for op, scheme in left.items() if scheme.weights is not None}
-        skipped += told
+        skipped += in_float
     symmetric = symmetric_uses(schemes, request.ops, request.target)
     return Matched(request, matcher.ranges, before, schemes, dynamic, tuple(skipped), symmetric)
 
@@ -115,9 +124,7 @@ def _plan_graph(
     crossing: Crossing = NOTHING_CROSSES,
 ) -> Plan:
     ops, matcher, index = request.ops, _matcher(prepared, request, ranges), prepared.model.graphs.index(graph)
-    matched = prepared.matched.get(graph)
-    if matched is None or not matched.holds_for(request, ranges):
-        matched = prepared.matched[graph] = _match(graph, request, matcher, matched)
+    matched = _matched(graph, prepared, request, matcher)
     schemes, dynamic, skipped = matched.schemes, matched.dynamic, list(matched.skipped)
     seen, curves = ranges, prepared.curves(graph, ops) if schemes else ()
     states, wide = _states(graph, prepared, request), dict[Op, str]()
@@ -142,14 +149,13 @@ def _plan_graph(
         changed |= {op: matcher.wide(op) for op in widened}
         skipped += [s for s in refused if changed[s.op] is None]
         schemes = {op: new for op, scheme in schemes.items() if (new := changed.get(op, scheme)) is not None}
-    order = {op: k for k, op in enumerate(graph.ops)}
-    skipped.sort(key=lambda s: order[s.op])
     ends = wide_states(plan, request.interface, states, ops)
     plan = with_room_in_outputs(with_interface(plan, request.interface, ranges, ends), ops, seen)
     plan = with_one_scale(plan, states)
-    skipped = [s for s in skipped if s.op not in crossing.calls]
+    order = {op: k for k, op in enumerate(graph.ops)}
+    left = sorted((s for s in skipped if s.op not in crossing.calls), key=lambda s: order[s.op])
     outputs = {**plan.outputs, **crossing.outputs}
-    return replace(plan, skipped=tuple(skipped), wide_ops=_reasons(wide, schemes, matcher), outputs=outputs)
+    return replace(plan, skipped=tuple(left), wide_ops=_reasons(wide, schemes, matcher), outputs=outputs)
 
 
 def _fitted(plan: Plan, request: Request, seen: TensorRanges) -> tuple[Plan, tuple[Skipped, ...]]:
@@ -209,7 +215,7 @@ def refuse_float(planned: Planned) -> None:
     skipped = [s for plan in planned.plans for s in plan.skipped]
     if skipped:
         raise UnsupportedOp(
-            f"{len(skipped)} {'op' if len(skipped) == 1 else 'ops'} cannot be computed in integers:",
+            f"{counted(len(skipped), 'op')} cannot be computed in integers:",
             *(f"  {s}" for s in skipped),
             f"omit {argument('strict', True)} to keep them in float between integer ops, or change the model",
         )

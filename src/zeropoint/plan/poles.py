@@ -52,8 +52,8 @@ def _makers_of_zeros(use: Use, uses: Uses, ops: Mapping[str, OpSpec], steps: _St
             continue
         if maker in plan.schemes and stored is not None:
             if steps.has_zeros(read):
-                told = f"{use.op.label} '{use.op.name}' is float, and rounding '{read.name}' could give it a zero"
-                yield Skipped(maker, told, "scale")
+                reason = f"{use.op.label} '{use.op.name}' is float, and rounding '{read.name}' could give it a zero"
+                yield Skipped(maker, reason, "scale")
         elif maker.kind in ops and ops[maker.kind].traits & ZERO_TO_ZERO:
             spec = ops[maker.kind]
             sources = (t for t in spec.read_activations(maker) if t.data is None and ranges.knows(t))
@@ -115,12 +115,8 @@ class _Steps:
             return math.inf
         if Trait.MULTIPLIES in spec.traits:
             read = list(spec.read_activations(op))
-            return max(_product(self.coarsest(a), self._size(b)) for a, b in (read, read[::-1]))
+            return max(_product(self.coarsest(a), self.ranges.peak(b)) for a, b in (read, read[::-1]))
         return 0.0
-
-    def _size(self, tensor: Tensor) -> float:
-        """Return the largest measured magnitude."""
-        return max(map(abs, self.ranges.bounds(tensor))) if self.ranges.knows(tensor) else 0.0
 
     def _of_weights(self, op: Op, spec: OpSpec) -> float:
         """Return the step that rounded weights give the result of a layer: that of a weight, times the inputs of a sum
@@ -129,7 +125,7 @@ class _Steps:
             weights, grid = Use(op, slot).tensor, self.plan.constants.grids.get(Use(op, slot))
             if grid is not None and spec.layout is not None and weights.data is not None:
                 count = weights.size / max(1, len(grid.scales))
-                return math.sqrt(count) * max(grid.scales) * self._size(Use(op, spec.layout.data).tensor)
+                return math.sqrt(count) * max(grid.scales) * self.ranges.peak(Use(op, spec.layout.data).tensor)
         return 0.0
 
     def coarsest(self, tensor: Tensor) -> float:

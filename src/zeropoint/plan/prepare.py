@@ -13,7 +13,7 @@ from ..graph.edit import absorb, drop_unused, fold_into_constant, recast, remove
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..graph.sparse import fold_densify
-from ..ops import CONVERSIONS, FUSED_ACTIVATIONS, Bias, OpSpec, Trait
+from ..ops import CLAMPS, CONVERSIONS, FUSED_CODES, Bias, OpSpec, Trait
 from ..ops.delegate_faults import identity_pools
 from ..ops.execution import execution_of
 from ..ops.layout import VALID
@@ -54,10 +54,9 @@ def prepare(model: Model, recipe: Recipe, ops: Mapping[str, OpSpec]) -> Trained:
 
 def _fuse_activations(graph: Graph, recipe: Recipe, ops: Mapping[str, OpSpec]) -> None:
     """Fuse a ReLU into the op before it: its integers then need not cover negative values that are cut off anyway."""
-    codes = {f.name: code for code, f in enumerate(FUSED_ACTIVATIONS) if f.bounds is not None}
     uses = Uses(graph)
     for op in list(graph.ops):
-        source = op.inputs[0] if op.kind in codes else None
+        source = op.inputs[0] if op.kind in CLAMPS else None
         producer = None if source is None else uses.producer(source)
         if source is None or producer is None or producer.options is None or uses.is_output(source):
             continue
@@ -67,7 +66,7 @@ def _fuse_activations(graph: Graph, recipe: Recipe, ops: Mapping[str, OpSpec]) -
         if recipe.rule(producer) is not recipe.rule(op) or recipe.scheme(op).activations is None:
             continue
         if producer.option("fusedActivationFunction") == 0:
-            absorb(graph, op, producer, producer.options.replace(fusedActivationFunction=codes[op.kind]))
+            absorb(graph, op, producer, producer.options.replace(fusedActivationFunction=FUSED_CODES[op.kind]))
             uses = Uses(graph)
 
 
@@ -78,7 +77,7 @@ def _drop_pools_of_one(graph: Graph) -> None:
         source, result = op.inputs[0], op.outputs[0]
         if result not in graph.outputs:
             remove_op(graph, op)
-        elif source is not None and -1 not in (shape := result.shape_signature or result.shape):
+        elif source is not None and -1 not in (shape := result.dynamic_shape):
             wanted = Tensor.constant(f"{op.name}/shape", np.array(shape, np.int32), DType.INT32)
             recast(graph, op, "RESHAPE", [source, wanted], default_options("ReshapeOptions", newShape=shape))
 

@@ -241,16 +241,17 @@ def _give_biases(graph: Graph, request: Request, is_measured: bool) -> None:
     """Add a bias of zeros to layers without one: if statistics tell how to correct it, or if the kernel then sums
     products in 64 bits, and 32 may overflow."""
     for op in graph.ops:
-        spec, scheme = request.ops.get(op.kind), request.recipe.scheme(op)
+        spec, scheme, weights = request.ops.get(op.kind), request.recipe.scheme(op), op.input(1)
+        if spec is None or spec.bias_slot is None or bias_use(op, spec) is not None:
+            continue
         rounds = scheme.weights is not None and scheme.weights.is_integer
-        slot, weights = None if spec is None else spec.bias_slot, op.inputs[1] if len(op.inputs) > 1 else None
-        if spec is None or slot is None or not rounds or weights is None or weights.data is None:
+        if not rounds or weights is None or weights.data is None or not op.outputs[0].shape:
             continue
         is_corrected = is_measured and request.recipe.effort(op, request.effort) != "quick"
         overflows = scheme.activations in spec.kernels.sums_32 and weights.shape[-1] > MOST_TERMS
-        if op.outputs[0].shape and bias_use(op, spec) is None and (is_corrected or overflows):
+        if is_corrected or overflows:
             zeros = np.zeros(op.outputs[0].shape[-1], np.float32)
-            add_constant_input(graph, op, slot, Tensor.constant(f"{op.name}/bias", zeros, DType.FLOAT32))
+            add_constant_input(graph, op, spec.bias_slot, Tensor.constant(f"{op.name}/bias", zeros, DType.FLOAT32))
 
 
 def ranges_of(prepared: Prepared, request: Request) -> TensorRanges:

@@ -18,7 +18,7 @@ from ..dtypes import Array, DType
 from ..graph.edit import fold_into_constant, remove_op
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses, tensor_keys
-from ..ops import FUSED_ACTIVATIONS, OpSpec
+from ..ops import CLAMPS, OpSpec
 from ..sources.ports import entry_graphs
 from .plan import Packed
 
@@ -38,6 +38,11 @@ class Trained:
     constants: Mapping[Tensor, QuantParams] = field(default_factory=dict)
     uses: Mapping[Use, QuantParams] = field(default_factory=dict)
     packed: Mapping[Tensor, Packed] = field(default_factory=dict)
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether training left parameters of tensors, which no longer hold once the tensors are changed."""
+        return bool(self.ranges.entries or self.constants or self.uses)
 
 
 @dataclass(frozen=True)
@@ -261,14 +266,10 @@ def _forward(op: Op, spec: OpSpec, inputs: list[Range | None]) -> Range | None:
     found = [r for r in inputs if r is not None]
     if not found or len(found) < len(inputs):
         return None
-    limits = LIMITS.get(op.kind)
+    limits = CLAMPS.get(op.kind)
     if limits is not None:
         return Range(max(found[0].low, limits[0]), max(min(found[0].high, limits[1]), limits[0]), found[0].origin)
     return _merged(found) if spec.tied else None
-
-
-LIMITS = {f.name: f.bounds for f in FUSED_ACTIVATIONS if f.bounds is not None}
-"""Ops that clip to an interval."""
 
 
 def _merged(ranges: list[Range]) -> Range:

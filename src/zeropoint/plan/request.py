@@ -76,6 +76,11 @@ class Request:
         require_percentile(self.percentile)
 
     @property
+    def may_leave_float(self) -> bool:
+        """Whether ops that lose too much in 8 bits may stay float: the target runs float as well, and it is allowed."""
+        return self.target.costs is not None and not self.strict
+
+    @property
     def chooses_ranges(self) -> bool:
         """Whether ranges are ours to choose, by the error of the outputs if there is data."""
         return self.recipe.has_integer_ops and self.method == "auto"

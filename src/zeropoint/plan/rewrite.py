@@ -130,8 +130,8 @@ def build(planned: Planned, ops: Mapping[str, OpSpec], encoder: Encoder | None =
 def rewrite(plan: Plan, ops: Mapping[str, OpSpec], encoder: Encoder | None = None) -> None:
     """Edit the plan's graph in place. With one `encoder` for all graphs, constants that share bytes keep doing so."""
     graph, uses, encoder = plan.graph, Uses(plan.graph), encoder or Encoder()
-    told = (use.tensor for uses_of in (plan.wanted, plan.packed, plan.constants.keys) for use in uses_of)
-    changing = {*plan.stored, *plan.outputs, *told}
+    read = (use.tensor for uses_of in (plan.wanted, plan.packed, plan.constants.keys) for use in uses_of)
+    changing = {*plan.stored, *plan.outputs, *read}
     for tensor in list(graph.tensors):
         if tensor.dtype is not DType.FLOAT32 or tensor not in changing:
             continue

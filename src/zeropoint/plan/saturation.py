@@ -270,7 +270,7 @@ def reaching(plan: Plan, known: Sequence[Curve], limits: Mapping[Tensor, Bounds]
 def _only_moved(source: Tensor | None, op: Op, uses: Uses, ops: Mapping[str, OpSpec]) -> TypeGuard[Tensor]:
     """Whether `op` alone reads the tensor, and returns its values and no others."""
     spec = ops[op.kind]
-    is_mover = spec.tied and Trait.AVERAGES not in spec.traits and len(list(spec.read_activations(op))) == 1
+    is_mover = spec.moves_values and len(list(spec.read_activations(op))) == 1
     is_alone = source is not None and len(uses.readers(source)) == 1 and not uses.is_output(source)
     return is_mover and is_alone and len(op.outputs) == 1
 

@@ -24,7 +24,7 @@ def _makes_none_below_zero(op: Op, spec: OpSpec, found: set[Tensor]) -> bool:
     if Trait.NEVER_NEGATIVE in spec.traits or (bounds is not None and bounds[0] >= 0):
         return True
     read = list(spec.read_activations(op))
-    known = [t in found or (t.data is not None and t.data.size > 0 and bool(t.data.min() >= 0)) for t in read]
+    known = [t in found or _is_constant_without_negatives(t) for t in read]
     if Trait.GREATEST in spec.traits:
         return any(known)
     is_square = len(read) == 2 and read[0] is read[1]
@@ -33,3 +33,7 @@ def _makes_none_below_zero(op: Op, spec: OpSpec, found: set[Tensor]) -> bool:
     if spec.layout is not None and not spec.weight_slots:  # of matrices: a row times itself has one result
         return (is_square and op.outputs[0].shape[-2:] == (1, 1)) or all(known)
     return bool(spec.traits & KEEPS_SIGN) and bool(known) and all(known)
+
+
+def _is_constant_without_negatives(tensor: Tensor) -> bool:
+    return tensor.data is not None and tensor.data.size > 0 and bool(tensor.data.min() >= 0)

@@ -205,32 +205,26 @@ class Solver:
         """Give values that pass between graphs the parameters that both sides agree on, unless a kernel fixes others:
         then a conversion appears."""
         for node, params in self.crossing.items():
-            c = self._new(node, params.dtype)
+            c = self._node(node, params.dtype)
             if c.pin is None:
                 c.pin, c.fixed = params, True
             if isinstance(node, Use) and node.tensor.data is None and self.ranges.knows(node.tensor):
-                self._new(held := Held(node.tensor, params.dtype), params.dtype)
+                self._node(held := Held(node.tensor, params.dtype), params.dtype)
                 yield node, held
 
-    def _new(self, node: Node, dtype: DType) -> _Class:
-        """Return the class of a node, a new one if the node is not known."""
+    def _node(self, node: Node, dtype: DType, scheme: Scheme | None = None) -> _Class:
+        """Return the class of a node, a new one if the node is not known; `scheme` is that of an op that reads or
+        produces it."""
         if node not in self._parent:
             self._parent[node] = node
             self._classes[node] = _Class([node], dtype, symmetric=dtype is DType.INT16)
-            self._method[node] = None
-        return self._class(node)
-
-    def _node(self, node: Node, dtype: DType, scheme: Scheme) -> _Class:
-        """Return the class of a node, which may be new, with the parameters that are prescribed for it."""
-        if node not in self._parent:
-            self._parent[node] = node
-            self._classes[node] = _Class([node], dtype)
-            self._method[node] = scheme.range
+            self._method[node] = None if scheme is None else scheme.range
         c = self._class(node)
-        c.symmetric |= scheme.symmetric or dtype is DType.INT16
+        c.symmetric |= scheme is not None and scheme.symmetric
         return c
 
     def _held(self, tensor: Tensor, dtype: DType, scheme: Scheme) -> _Class:
+        """Return the class of a tensor in a type, with the parameters that are prescribed for it."""
         c = self._node(Held(tensor, dtype), dtype, scheme)
         c.pin = self._given(tensor, dtype) or c.pin
         return c

@@ -100,7 +100,7 @@ def _is_constant(op: Op) -> bool:
     image, weights, *biases = op.inputs
     if image is None or weights is None or any(t and t.data is None for t in (weights, *biases)):
         return False
-    is_open = any(-1 in (t.shape_signature or ())[1:] for t in (image, op.outputs[0]))
+    is_open = any(-1 in t.dynamic_shape[1:] for t in (image, op.outputs[0]))
     is_image = all(len(t.shape) == 4 for t in (image, weights, op.outputs[0]))
     return not is_open and is_image and weights.shape[3] == image.shape[3]
 
@@ -149,6 +149,6 @@ def _fold(op: Op, pad: Op | None, new: NewOps) -> bool:
 def _made(new: NewOps, image: Tensor, what: str, size: tuple[int, ...]) -> Tensor:
     """Return a tensor with the values of the image, and its batch."""
     made = new.tensor(image, what, (image.shape[0], *size), image)
-    if -1 in (image.shape_signature or ()):
+    if image.is_dynamic:
         made.shape_signature = (-1, *size)
     return made

@@ -72,13 +72,13 @@ def swamped_inputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) 
             continue
         known = [t for t in dict.fromkeys(spec.read_activations(op)) if ranges.knows(t)]
         steps = {t: _span(ranges.bounds(t)) / held.scale for t in known}
-        heard = {t: count for t, count in steps.items() if count > 0}
-        if len(heard) < 2:
+        varying = {t: count for t, count in steps.items() if count > 0}
+        if len(varying) < 2:
             continue
-        small, large = min(heard, key=heard.__getitem__), max(heard, key=heard.__getitem__)
-        if heard[small] < FEWEST_STEPS < heard[large]:
+        small, large = min(varying, key=varying.__getitem__), max(varying, key=varying.__getitem__)
+        if varying[small] < FEWEST_STEPS < varying[large]:
             snr = rounded_snr(small, held.scale, ranges.measured(small), ranges.bounds(small))
-            found.append(SwampedInput(op, small, large, heard[small], snr))
+            found.append(SwampedInput(op, small, large, varying[small], snr))
     return found
 
 
@@ -88,7 +88,7 @@ def _joins(spec: OpSpec) -> bool:
 
 
 def _moves(spec: OpSpec) -> bool:
-    return spec.tied and Trait.AVERAGES not in spec.traits and not spec.weight_slots
+    return spec.moves_values and not spec.weight_slots
 
 
 def _span(bounds: Bounds) -> float:
@@ -104,8 +104,7 @@ def rounded_snr(tensor: Tensor, step: float, seen: TensorStats | None, bounds: B
         values = np.asarray(tensor.data, np.float64).reshape(-1)
     elif seen is not None and seen.histogram.counts.any():
         histogram = seen.histogram
-        values = (histogram.first + np.arange(histogram.counts.size) + 0.5) * histogram.width
-        weights, width = histogram.counts.astype(np.float64), histogram.width
+        values, weights, width = histogram.centers(), histogram.counts.astype(np.float64), histogram.width
     else:
         values = np.linspace(*bounds, EVENLY)
     gaps = np.full_like(values, step**2 / 12) if step < width else (values - step * np.rint(values / step)) ** 2
@@ -130,7 +129,7 @@ def split_swamped(
             movers = _movers_behind(found, plan, uses, request.ops, ranges)
             if not any(matcher.is_bound(op) for op in movers):
                 apart = dict.fromkeys(movers, found.reason) | apart
-    if request.target.costs is not None and not request.strict:
+    if request.may_leave_float:
         return tuple(Skipped(op, reason, "scale") for op, reason in apart.items()), {}
     return (), {op: why for op, why in apart.items() if op not in tried and matcher.wide(op) is not None}
 

@@ -12,7 +12,7 @@ from ..dtypes import DType
 from ..errors import InvalidModel
 from ..graph.edit import fold_into_constant, insert_after, recast, unused_name
 from ..graph.model import Graph, Model, Op, Tensor
-from ..ops import FUSED_ACTIVATIONS, OpSpec
+from ..ops import FUSED_CODES, OpSpec
 from ..ops.recurrent import LSTM, Gate
 from ..runtime import Runner
 from ..runtime.unit_steps import slice_without_steps
@@ -20,8 +20,6 @@ from ..sources.ports import entry_graphs
 from ..targets import Rewrite, Target, TypedOp
 from ..targets.conditions import InputCount
 from ..tflite.schema import default_options
-
-N1_TO_1 = next(code for code, f in enumerate(FUSED_ACTIVATIONS) if f.name == "RELU_N1_TO_1")
 
 
 def fit_to_target(model: Model, target: Target, ops: Mapping[str, OpSpec]) -> dict[Tensor, Range | Tensor]:
@@ -78,15 +76,16 @@ def fuse_clamps(model: Model, target: Target) -> None:
             source = op.inputs[0] if op.kind == "RELU_N1_TO_1" else None
             if source is not None and source.dtype is DType.FLOAT32:
                 one = Tensor.constant(f"{op.name}/one", np.array(1, np.float32), DType.FLOAT32)
-                recast(graph, op, "MUL", [source, one], default_options("MulOptions", fusedActivationFunction=N1_TO_1))
+                options = default_options("MulOptions", fusedActivationFunction=FUSED_CODES[op.kind])
+                recast(graph, op, "MUL", [source, one], options)
 
 
 def _fix_shapes(model: Model, target: Target) -> None:
     """Fix the batch size that the file states. Other dynamic dimensions cannot be guessed."""
     for graph in entry_graphs(model):
         for tensor in graph.inputs:
-            if any(d < 0 for d in (tensor.shape_signature or ())[1:]):
-                shape = list(tensor.shape_signature or ())
+            if any(d < 0 for d in tensor.dynamic_shape[1:]):
+                shape = list(tensor.dynamic_shape)
                 raise InvalidModel(
                     f"the input '{tensor.name}' has dynamic dimensions {shape}, and {target.name} needs fixed ones; "
                     "export the model with fixed shapes"

@@ -74,6 +74,10 @@ class TensorRanges:
             self._whole[tensor] = self.choose(tensor, "minmax", Grid())
         return self._whole[tensor]
 
+    def peak(self, tensor: Tensor) -> float:
+        """Return the largest magnitude in the full range; 0 if that is not known."""
+        return max(map(abs, self.bounds(tensor))) if self.knows(tensor) else 0.0
+
     def means(self, tensor: Tensor) -> Array | None:
         """Return the mean of each slice along the last axis, if it was measured."""
         seen = self.measured(tensor)

@@ -61,7 +61,7 @@ class WeightOnly:
     """How the file stored constants that it had in fewer bits."""
     ranges: TensorRanges | None = None
     """Ranges, of which only those given for constants are used."""
-    _forms: dict[tuple[Buffer | None, int | None, Scheme], Form] = field(default_factory=dict)
+    _forms: dict[tuple[Buffer | None, tuple[int, ...], int | None, Scheme], Form] = field(default_factory=dict)
 
     def add(self, plan: Plan) -> Plan:
         draft = _Additions(dict(plan.packed), list(plan.skipped), list(plan.repairs))
@@ -166,7 +166,7 @@ class WeightOnly:
         return None
 
     def _form(self, use: Use, spec: OpSpec, role: Weight, scheme: Scheme) -> Form:
-        """Return one form for all tensors of the same bytes, layout and scheme, in any graph."""
+        """Return one form for all tensors of the same bytes, shape, layout and scheme, in any graph."""
         data, levels, name = use.data, scheme.levels, use.tensor.name
         assert levels is not None
         axis = scale_axis(use.op, role, data.ndim, scheme)
@@ -174,7 +174,8 @@ class WeightOnly:
         kept = self._kept(use, scheme)
         if kept is not None and (scheme.unpacked or _is_taken(kept, axis, block)):
             return kept if scheme.unpacked else replace(kept, dtype=levels.dtype)
-        spot = use.tensor.buffer, axis, scheme if block else replace(scheme, granularity=PerChannel())
+        own = scheme if block else replace(scheme, granularity=PerChannel())
+        spot = use.tensor.buffer, use.tensor.shape, axis, own
         if block is None and not scheme.asymmetric and self.ranges is not None and self.ranges.is_given(use.tensor):
             return given_weights(use.tensor, self.ranges.given.entries[self.ranges.keys[use.tensor]], axis, levels)
         if spot not in self._forms:
@@ -191,21 +192,24 @@ class WeightOnly:
 
         So no float copy of a quantized constant remains, except for ops that a rule keeps in float.
         """
-        forms: dict[Buffer | None, Packed] = {}
+        forms: dict[Buffer | None, tuple[Form, Tensor]] = {}
         for plan in plans:
             for use, packed in plan.packed.items():
-                forms.setdefault(use.tensor.buffer, Packed(packed.form, True))
+                forms.setdefault(use.tensor.buffer, (packed.form, use.tensor))
         return tuple(replace(plan, packed={**plan.packed, **dict(self._unpacked(plan, forms))}) for plan in plans)
 
-    def _unpacked(self, plan: Plan, forms: Mapping[Buffer | None, Packed]) -> Iterator[tuple[Use, Packed]]:
+    def _unpacked(self, plan: Plan, forms: Mapping[Buffer | None, tuple[Form, Tensor]]) -> Iterator[tuple[Use, Packed]]:
         kept = {repair.tensor for repair in plan.repairs if repair.code == "float16_precision"}
         for op in plan.graph.ops:
             rule = self.recipe.rule(op)
             if rule is not None and rule.scheme.label == "float":
                 continue
             for use in _float_constants(op):
-                if use.tensor.buffer in forms and not (use in plan.packed or use in plan.wanted or use.tensor in kept):
-                    yield use, forms[use.tensor.buffer]
+                if use.tensor.buffer not in forms or use in plan.packed or use in plan.wanted or use.tensor in kept:
+                    continue
+                form, first = forms[use.tensor.buffer]
+                if _has_same_scales(form, first, use.tensor):
+                    yield use, Packed(form, True)
 
 
 def reuse_notes(before: Mapping[Tensor, Packed], plans: Iterable[Plan]) -> Iterator[str]:
@@ -245,6 +249,13 @@ def _norm(values: Array) -> float:
     return float(np.sqrt(np.square(values).sum()))
 
 
+def _has_same_scales(form: Form, tensor: Tensor, other: Tensor) -> bool:
+    """Whether the form of a tensor also fits another one of the same bytes, which may have another shape."""
+    if tensor.shape == other.shape or isinstance(form, DType) or len(form.scales) == 1:
+        return True
+    return form.axis == 0 and tensor.shape[:1] == other.shape[:1]
+
+
 def _is_taken(params: QuantParams, axis: int | None, block: int | None) -> bool:
     """Whether a hybrid kernel accepts weights with these parameters, given its axis or blocks."""
     return params.is_symmetric and params.axis in (None, axis) and params.block in (None, block)
@@ -258,11 +269,10 @@ def _float_constants(op: Op) -> Iterator[Use]:
 
 def _nothing_held(op: Op, spec: OpSpec | None, largest: int, scheme: Scheme) -> str | None:
     """Return why an op keeps its constants, if that is worth reporting."""
-    weights = () if spec is None else tuple(op.inputs[k] for k in spec.weight_slots if k < len(op.inputs))
-    for tensor in weights:
-        if tensor is not None and tensor.is_quantized:
+    for tensor in () if spec is None else spec.weight_tensors(op):
+        if tensor.is_quantized:
             return f"its weights are {tensor.dtype.label} already"
-        if tensor is not None and tensor.dtype.is_float and tensor.data is None:
+        if tensor.dtype.is_float and tensor.data is None:
             return "its weights are not constant"
     if largest < max(1, scheme.min_elements):
         return None

@@ -11,7 +11,7 @@ from ..affine import SMALLEST_SCALE, PerAxis, PerBlock, PerTensor, QuantParams, 
 from ..dtypes import Array, DType, Levels
 from ..graph.model import Op
 from ..graph.query import Use
-from ..ops import OpSpec, Weight
+from ..ops import BIAS_TYPE, OpSpec, Weight
 from ..parallel import in_parallel
 from ..recipe import Scheme
 
@@ -26,8 +26,6 @@ byte, so that accumulators are 16 times as large (ai-edge-litert 2.3, on an x86 
 SCALED_DOWN = 2.0**31
 """Kernels treat factors below 2**-32 as zero, so a bias with more integers than that per step of the output would
 vanish."""
-
-BIAS_TYPE = {DType.INT8: DType.INT32, DType.UINT8: DType.INT32, DType.INT16: DType.INT64}
 
 
 def scale_axis(op: Op, role: Weight, rank: int, scheme: Scheme) -> int | None:
@@ -93,7 +91,7 @@ def live_scales(scales: Array, peaks: Array) -> Array:
 def bias_use(op: Op, spec: OpSpec) -> Use | None:
     """Return where a layer reads its bias, if it has one."""
     slot = spec.bias_slot
-    return None if slot is None or slot >= len(op.inputs) or op.inputs[slot] is None else Use(op, slot)
+    return None if slot is None or op.input(slot) is None else Use(op, slot)
 
 
 def fit_bias(

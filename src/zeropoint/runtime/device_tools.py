@@ -49,14 +49,14 @@ def ask_tool(target: Target, content: bytes) -> ToolReport | None:
     return None
 
 
-TOLD = {"ram": ("tflm", "vela"), "cycles": ("vela",)}
+REPORTED_BY = {"ram": ("tflm", "vela"), "cycles": ("vela",)}
 """Which tools report which figure."""
 
 
-def require_told(target: Target, what: Literal["ram", "cycles"]) -> None:
+def require_reported(target: Target, what: Literal["ram", "cycles"]) -> None:
     """Raise if no tool reports this figure for the target."""
-    if target.tool not in TOLD[what]:
-        able = [name for name, other in TARGETS.items() if other.tool in TOLD[what]]
+    if target.tool not in REPORTED_BY[what]:
+        able = [name for name, other in TARGETS.items() if other.tool in REPORTED_BY[what]]
         unit = "the RAM" if what == "ram" else "the cycles"
         raise InvalidRecipe(
             f"no tool reports {unit} of a model on the target {target.name}; this is known for {', '.join(able)} "

@@ -100,7 +100,7 @@ class Session:
         with _explained():
             if isinstance(self._interpreter, ChildInterpreter):
                 return self._interpreter.timed(runs, clock)
-            return timed(self._interpreter, runs, clock)
+            return timed(self._interpreter.invoke, runs, clock)
 
     def delegated(self) -> set[int]:
         """Return the positions of the first graph's ops that a delegate runs: those between its inputs and its
@@ -199,7 +199,7 @@ def _run_on_zeros(session: Session, shapes: list[tuple[int, ...]]) -> list[tuple
 
 
 def right_kernels(model: Model) -> Kernels:
-    """Return the kernels that compute a float model as it is meant: LiteRT's delegate, unless it is known to err."""
+    """Return the kernels that compute a float model correctly: LiteRT's delegate, unless it is known to be wrong."""
     return "optimized" if has_delegate_faults(model) else "delegate"
 
 
@@ -333,6 +333,12 @@ class Runner:
     def values(self, row: Sequence[Array]) -> dict[Tensor, Array]:
         """Run one sample and return copies of all outputs, by tensor."""
         return dict(zip(self.outputs, self.run(row), strict=True))
+
+    def viewed_values(self, row: Sequence[Array]) -> dict[Tensor, Array]:
+        """Run one sample and return all outputs, by tensor, as `views`."""
+        self.begin()
+        self.invoke(row)
+        return dict(zip(self.outputs, self.views(self.outputs), strict=True))
 
     def read(self, tensors: Sequence[Tensor]) -> list[Array]:
         """Return copies of outputs of the last run."""

@@ -16,7 +16,7 @@ from ..graph.model import Model
 from ..streams import captured
 from ..tflite import load
 from .child import time_limit
-from .interpreter import CLOCKS, Clock
+from .interpreter import Clock, timed
 
 TOTAL = re.compile(r"Arena allocation total (\d+) bytes")
 PLENTY = 1 << 20
@@ -64,11 +64,7 @@ class MicroSession:
 
     def seconds(self, runs: int, clock: Clock = "wall") -> float:
         """Return the seconds that `runs` runs take on the current inputs."""
-        now = CLOCKS[clock]
-        start = now()
-        for _ in range(runs):
-            self._repeat()
-        return now() - start
+        return timed(self._repeat, runs, clock)
 
     def read(self, indices: Sequence[int]) -> list[Array]:
         return [self._interpreter.get_output(place) for place in indices]

@@ -92,13 +92,14 @@ def with_unit_steps(graph: Graph) -> Graph:
 
 def _has_steps(op: Op) -> bool:
     """Whether a slice may take other than consecutive elements."""
-    steps = None if len(op.inputs) < 4 or op.inputs[3] is None else op.inputs[3].data
+    strides = op.input(3)
+    steps = None if strides is None else strides.data
     return steps is None or bool((steps != 1).any())
 
 
 def _of_known_shape(graph: Graph) -> set[Tensor | None]:
     """Return the tensors that have the shapes in the file whatever the sample: no values can influence them."""
-    if any(-1 in (t.shape_signature or ()) for t in graph.inputs):
+    if any(t.is_dynamic for t in graph.inputs):
         return set()
     known: set[Tensor | None] = {t for t in graph.inputs if t.dtype is DType.FLOAT32}
     for op in graph.ops:
@@ -134,7 +135,7 @@ def slice_without_steps(graph: Graph, op: Op) -> dict[Tensor, Tensor]:
 def _keeps_axes(op: Op, source: Tensor) -> bool:
     """Whether what a slice of floats takes is known, and the result has the input's axes, only the batch being
     dynamic."""
-    others_open = any(size < 0 for t in (source, op.outputs[0]) for size in (t.shape_signature or ())[1:])
+    others_open = any(size < 0 for t in (source, op.outputs[0]) for size in t.dynamic_shape[1:])
     is_known = all(t is not None and t.data is not None and t.shape == (len(source.shape),) for t in op.inputs[1:4])
     is_plain = not any(op.option(name, 0) for name in OTHER_AXES)
     return is_known and is_plain and not others_open and source.dtype is DType.FLOAT32
@@ -160,4 +161,4 @@ def _cuts(op: Op, source: Tensor) -> Iterator[_Cut]:
 
 
 def _has_open_batch(tensor: Tensor) -> bool:
-    return any(size < 0 for size in (tensor.shape_signature or ())[:1])
+    return any(size < 0 for size in tensor.dynamic_shape[:1])

@@ -69,7 +69,7 @@ class _Server:
             elif name == "set_tensor":
                 self._interpreter.set_tensor(*arguments, next(given))
             elif name == "timed":
-                value = timed(self._interpreter, *arguments)
+                value = timed(self._interpreter.invoke, *arguments)
             elif name == "get_tensor":
                 return {"value": None}, [self._interpreter.get_tensor(*arguments)]
             else:

@@ -33,6 +33,6 @@ def target_named(name: str) -> Target:
     """Return the target with this name."""
     if name not in TARGETS:
         near = difflib.get_close_matches(name.lower(), TARGETS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(TARGETS)}"
+        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(TARGETS)};"
         raise InvalidRecipe(f"there is no target {name!r}; {hint} `zeropoint targets` lists them all")
     return TARGETS[name]

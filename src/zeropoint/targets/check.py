@@ -11,7 +11,7 @@ from ..display import Brief
 from ..graph.model import Model, Op
 from ..ops import OPS, UNPACKING, OpSpec
 from ..ops.execution import macs_of
-from .target import OpVerdict, Speed, Target
+from .target import SPEEDS, OpVerdict, Speed, Target
 from .typed_op import TypedOp
 
 
@@ -58,7 +58,7 @@ class Check(Brief):
 
     def to_json(self) -> dict[str, Any]:
         facts = {"name": self.target.name, "source": self.target.source, "version": self.target.version}
-        totals = {speed: {"ops": self.counts[speed], "macs": self.macs[speed]} for speed in ("fast", "slow", "refused")}
+        totals = {speed: {"ops": self.counts[speed], "macs": self.macs[speed]} for speed in SPEEDS}
         ops = [checked.to_json() for checked in self.ops]
         return {"schema": 1, "target": facts, "totals": totals, "ops": ops, "notes": list(self.notes)}
 

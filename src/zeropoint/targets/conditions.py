@@ -102,7 +102,8 @@ class ScaleRatio(Condition):
         for ratio in self.ratios(op):
             if not (self.low <= ratio < self.high or (self.closed and ratio == self.high)):
                 what = "scale" if len(self.of) == 1 else "product of scales"
-                return f"has a {what} {ratio:.3g} times that of its output; {self.low:.3g} to {self.high:.3g} are taken"
+                limits = f"{self.low:.3g} to {self.high:.3g} are supported"
+                return f"has a {what} {ratio:.3g} times that of its output; {limits}"
         return None
 
 
@@ -130,7 +131,7 @@ class SlopeRatio(Condition):
         for ratio in ScaleRatio(self.low, self.high).ratios(op):
             slope = abs(ratio * float(op.option("alpha", 0.0)))
             if not self.low <= slope <= self.high:
-                return f"multiplies negative integers by {slope:.3g}; {self.low:.3g} to {self.high:.3g} are taken"
+                return f"multiplies negative integers by {slope:.3g}; {self.low:.3g} to {self.high:.3g} are supported"
         return None
 
 
@@ -197,7 +198,7 @@ class InputCount(Condition):
 
     def broken(self, op: TypedOp) -> str | None:
         n = len(op.inputs)
-        return None if self.least <= n <= self.most else f"has {n} inputs; {self.least} to {self.most} are taken"
+        return None if self.least <= n <= self.most else f"has {n} inputs; {self.least} to {self.most} are supported"
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class OutputCount(Condition):
 
     def broken(self, op: TypedOp) -> str | None:
         n = len(op.outputs)
-        return None if self.least <= n <= self.most else f"has {n} outputs; {self.least} to {self.most} are taken"
+        return None if self.least <= n <= self.most else f"has {n} outputs; {self.least} to {self.most} are supported"
 
 
 @dataclass(frozen=True)
@@ -270,7 +271,7 @@ class Rank(Condition):
         operand = op.input(self.slot)
         if operand is None or self.least <= len(operand.shape) <= self.most:
             return None
-        return f"has {len(operand.shape)} dimensions at input {self.slot}; {self.least} to {self.most} are taken"
+        return f"has {len(operand.shape)} dimensions at input {self.slot}; {self.least} to {self.most} are supported"
 
 
 @dataclass(frozen=True)

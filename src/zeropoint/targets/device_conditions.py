@@ -44,7 +44,7 @@ class OnlyBatchOpen(Condition):
 
     def broken(self, op: TypedOp) -> str | None:
         tensors = (t for t in (*op.op.inputs, *op.op.outputs) if t is not None)
-        is_open = any(d < 0 for t in tensors for d in (t.shape_signature or t.shape)[1:])
+        is_open = any(d < 0 for t in tensors for d in t.dynamic_shape[1:])
         return "has a shape that is known only at run time" if is_open else None
 
 
@@ -88,7 +88,7 @@ class OptionBelow(Condition):
 
     @property
     def remedy(self) -> str:
-        return f"at most {self.most} are taken"
+        return f"at most {self.most} is supported"
 
     def broken(self, op: TypedOp) -> str | None:
         found = next((n for n in self.names if int(op.option(n, 1)) > self.most), None)

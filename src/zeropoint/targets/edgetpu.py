@@ -24,7 +24,7 @@ class ThreeDimensions(Condition):
 
     def broken(self, op: TypedOp) -> str | None:
         wide = next((o.shape for o in op.operands if o.constant is None and any(d > 1 for d in o.shape[:-3])), None)
-        return None if wide is None else f"has {wide} elements, more than three dimensions of them"
+        return None if wide is None else f"has the shape {list(wide)}; only its last three dimensions may exceed 1"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class UnitStrides(Condition):
 class EqualDilation(Condition):
     """The dilation is the same in both directions."""
 
-    remedy = "dilate rows as columns"
+    remedy = "dilate rows and columns alike"
 
     def broken(self, op: TypedOp) -> str | None:
         width, height = (int(op.option(f"dilation{side}Factor", 1)) for side in "WH")

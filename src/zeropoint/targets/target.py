@@ -1,6 +1,6 @@
 """Devices and runtimes that models are made for: where each op runs, why, and what would change that.
 
-A target is a value; its facts are rows. The planner asks it in one place: `plan/match.py`.
+A target is a value; its facts are rows. `plan/match.py` asks it which ops may compute in integers.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal
+from typing import Literal, get_args
 
 from ..display import Brief
 from ..dtypes import DType
@@ -20,9 +20,13 @@ from .typed_op import TypedOp
 Speed = Literal["fast", "slow", "refused"]
 """fast: runs as the target intends; slow: runs, but elsewhere; refused: a model with this op does not run."""
 
+SPEEDS: tuple[Speed, ...] = get_args(Speed)
+"""The best first."""
+
 
 class Rewrite(Enum):
-    """A change that adapts a model to a target; `plan/prepare.py` applies them before planning."""
+    """A change that adapts a model to a target, before planning: see `plan/target_rewrites.py` and `plan/prepared.py`.
+    GATED_WEIGHTS is a step of `improve`, because samples decide on it."""
 
     SHORT_CONCATENATIONS = "concatenations of more inputs than the target takes are split into several"
     UNIT_STEPS = "strided slices are replaced by reshapes and slices without strides"
@@ -49,6 +53,9 @@ class OpVerdict:
     def why(self) -> str:
         """The reason and the remedy, as the rest of a sentence about the op."""
         return "; ".join(filter(None, (self.reason, self.remedy)))
+
+    def is_slower_than(self, other: OpVerdict) -> bool:
+        return SPEEDS.index(self.speed) > SPEEDS.index(other.speed)
 
     def __str__(self) -> str:
         where = f"{self.speed}, {self.place}" if self.place else self.speed

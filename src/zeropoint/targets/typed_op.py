@@ -10,15 +10,12 @@ from ..affine import QuantParams
 from ..dtypes import Array, DType
 from ..graph.model import BlockScales, Op, Tensor
 from ..graph.query import Use
-from ..ops import OPS, Activation, Bias, OpSpec, Untouched, Weight, fused_activation
+from ..ops import BIAS_TYPE, OPS, Activation, Bias, OpSpec, Untouched, Weight, fused_activation
 from ..parallel import cached_property
 from ..recipe import Scheme
 
 Form = DType | QuantParams
 """A type, with parameters once these have been chosen."""
-
-BIASES = {DType.INT8: DType.INT32, DType.INT16: DType.INT64}
-"""The type of biases for each type of activations."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,7 @@ class Operand:
         else:
             dtype, params = (form, None) if isinstance(form, DType) else (form.dtype, form)
             block = None if params is None else params.block
-        is_open = any(d < 0 for d in tensor.shape_signature or tensor.shape)
-        return cls(dtype, tensor.shape, params, block, is_open, tensor if tensor.is_constant else None)
+        return cls(dtype, tensor.shape, params, block, tensor.is_dynamic, tensor if tensor.is_constant else None)
 
     @property
     def data(self) -> Array | None:
@@ -87,7 +83,7 @@ class TypedOp:
             role = Untouched() if spec is None else spec.input_role(use.slot)
             if isinstance(role, Weight) or (flow is DType.FLOAT32 and cls._is_held(role, Operand.of(use.tensor))):
                 return weights
-            return BIASES.get(flow, flow) if isinstance(role, Bias) else flow
+            return BIAS_TYPE.get(flow, flow) if isinstance(role, Bias) else flow
 
         return cls.of_plan(op, read, lambda _: flow, ops)
 

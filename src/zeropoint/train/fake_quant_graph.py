@@ -15,7 +15,7 @@ from ..graph.query import Use, tensor_keys
 from ..improve.squant import nonnegative_tensors
 from ..ops import OpSpec
 from ..ops.batching import Free, free_tensors
-from ..ops.check import LOOPS
+from ..ops.calls import LOOPS
 from ..ops.sample_axis import WithSampleAxis, with_sample_axis
 from ..ops.states import is_streaming
 from ..plan.fit import typed

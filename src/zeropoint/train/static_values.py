@@ -17,7 +17,7 @@ from ..errors import UnsupportedOp
 from ..graph.model import Graph, Op, Tensor
 from ..ops import OpSpec
 from ..ops.batching import Free
-from ..ops.check import CALLS, LOOPS, Passed
+from ..ops.calls import CALLS, LOOPS, Passed
 from .backend import array_of
 from .compute import COMPUTE, Call, compute
 

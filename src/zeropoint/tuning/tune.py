@@ -19,7 +19,7 @@ from ..graph.names import short_names
 from ..ops import OPS, OpSpec
 from ..ops.check import check_runnable
 from ..runtime import time_limit, trusting
-from ..runtime.device_tools import require_told
+from ..runtime.device_tools import require_reported
 from ..sources.data import DataSource, read_labels, samples_from
 from ..sources.models import ModelSource, load
 from ..sources.ports import entry
@@ -121,7 +121,7 @@ def tune(
         raise InvalidRecipe(f"unknown objective {objective!r}; choose {', '.join(OBJECTIVES)}")
     loaded, made_for, search = load(model), _target(target), search or SearchSettings()
     check_runnable(loaded)
-    _require_reported(budget, made_for)
+    _require_measurable(budget, made_for)
     if ops is not OPS and (search.workers > 1 or search.on is not None or search.store is not None):
         raise InvalidRecipe("trials with a custom op table can be neither stored nor sent to other processes")
     if search.allow_training:
@@ -141,12 +141,12 @@ def tune(
         return _Tuning(workpiece, scored, chosen, budget, objective, search).run(progress)
 
 
-def _require_reported(budget: Budget, target: Target) -> None:
+def _require_measurable(budget: Budget, target: Target) -> None:
     """Raise for limits on figures that the target's tool does not report."""
     if budget.max_ram is not None:
-        require_told(target, "ram")
+        require_reported(target, "ram")
     if budget.max_cycles is not None:
-        require_told(target, "cycles")
+        require_reported(target, "cycles")
 
 
 def _target(asked: Target | str | None) -> Target:
