@@ -48,6 +48,9 @@ ROUNDING_DAMPINGS, WHOLE_DAMPING = (0.03, 0.1, 0.3, 1.0, 3.0), 1 / 3
 """Shares of the mean diagonal that are tried as damping on halves of the samples if a layer has few input vectors, and
 how much of that the moments of all samples need: they are more certain."""
 
+TRUSTED_ROWS = 32
+"""Rows of a layer's weights that this is tried on, if it has more."""
+
 FACTORED = 96
 """Number of inputs whose moments are inverted directly."""
 
@@ -219,6 +222,11 @@ class RoundingTarget:
         """Return values of rows, to be broadcast against the weights."""
         return np.repeat(values, self.weights.shape[0] // self.scales.shape[0], axis=0)[:, :, None]
 
+    def sampled(self, most: int) -> RoundingTarget:
+        """Return at most `most` of the rows, evenly chosen."""
+        rows = slice(None, None, -(-self.weights.shape[1] // most))
+        return RoundingTarget(self.weights[:, rows], self.scales[:, rows], self.free[:, rows], self.limit)
+
     def compensated(self, moments: Array) -> Array:
         """Return the weights rounded with compensation, as real numbers."""
         steps = self.of_weights(self.scales)
@@ -251,13 +259,14 @@ class RoundingData:
         if len(self.halves) != 2:
             return Trust(0.0, False)
         one, other = (half.second for half in self.halves)
+        some = target.sampled(TRUSTED_ROWS)
 
         def error(rounded: Callable[[Array], Array], damping: float) -> float:
             pairs = (damped(one, damping), other), (damped(other, damping), one)
-            return sum(float(output_error(rounded(own) - target.weights, judge).sum()) for own, judge in pairs)
+            return sum(float(output_error(rounded(own) - some.weights, judge).sum()) for own, judge in pairs)
 
-        damping, least = _lowest(ROUNDING_DAMPINGS, lambda damping: error(target.compensated, damping))
-        searched = error(lambda own: target.searched(own, SCALE_STARTS[:1]), damping)
+        damping, least = _lowest(ROUNDING_DAMPINGS, lambda damping: error(some.compensated, damping))
+        searched = error(lambda own: some.searched(own, SCALE_STARTS[:1]), damping)
         return Trust(max(FEW_BITS_DAMPING, WHOLE_DAMPING * damping), searched < least)
 
 
