@@ -90,7 +90,7 @@ XNNPACK: tuple[TargetRule, ...] = (
 )
 # fmt: on
 
-SIGNED_ONLY = frozenset({"ELU", "BATCH_MATMUL", "SLICE", "STRIDED_SLICE", "SUM", "QUANTIZE", "DEQUANTIZE"})
+SIGNED_ONLY = frozenset({"ELU", "BATCH_MATMUL", "SLICE", "SUM", "QUANTIZE", "DEQUANTIZE"})
 """Kinds that the delegate takes in int8 but not in uint8, or that have separate uint8 rows."""
 
 

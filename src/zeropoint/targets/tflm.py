@@ -15,6 +15,7 @@ from .conditions import (
     ConstantOperand,
     InputCount,
     OperandTypes,
+    OptionIn,
     OutputTypes,
     PresentOperand,
     Rank,
@@ -27,7 +28,10 @@ FLOAT, INT8, INT16, INT32, INT64 = DType.FLOAT32, DType.INT8, DType.INT16, DType
 BOOL, UINT8, INT4 = DType.BOOL, DType.UINT8, DType.INT4
 BOTH = (INT8, INT16)
 NUMBERS = (FLOAT, INT8, INT16, INT32, BOOL)
-"""Types that CAST converts between."""
+"""Types that CAST converts between, and that STRIDED_SLICE takes."""
+
+NO_OFFSET = OptionIn("offset", (False,), False)
+"""The kernel of STRIDED_SLICE takes its ends for positions, even if they are given relative to its begins."""
 
 SOFTWARE = "computes in float, which microcontrollers without an FPU emulate in software"
 PLAIN_LSTM = (
@@ -86,7 +90,7 @@ RULES = (
     *rows("SPLIT", (FLOAT, INT8, INT16, INT32), ConstantOperand(0)),
     *rows("SPLIT_V", (FLOAT, INT8, INT16, INT32), ConstantOperand(2)),
     *rows("SLICE", (FLOAT, INT8, INT16, INT32, BOOL), Rank(0, 5)),
-    *rows("STRIDED_SLICE", (FLOAT, INT8, INT16, INT32, BOOL), Rank(0, 4), *map(ConstantOperand, (1, 2, 3))),
+    *rows("STRIDED_SLICE", NUMBERS, Rank(0, 4), *map(ConstantOperand, (1, 2, 3)), NO_OFFSET),
     *rows("PAD PADV2", (FLOAT, INT8, INT16, INT32), Rank(0, 5), ConstantOperand(1)),
     *rows("MIRROR_PAD GATHER GATHER_ND EMBEDDING_LOOKUP", (FLOAT, INT8)),
     *rows("SPACE_TO_DEPTH DEPTH_TO_SPACE BATCH_TO_SPACE_ND", (FLOAT, INT8)),
