@@ -174,6 +174,15 @@ def test_blocks_with_large_activations_learn_from_smaller_batches(monkeypatch):
     assert [batch(samples) for samples in (1000, 32, 17.5, 4, 1)] == [32, 32, 17, 4, 4]
 
 
+@pytest.mark.parametrize(("samples", "of"), [(4 * 4, 3), (4 * 2, 2), (1, 0)])
+def test_blocks_that_need_too_much_memory_are_not_learned(monkeypatch, samples, of):
+    """Even with the smallest batch: first all blocks together, then each of them."""
+    layer = reconstruction.COPIES * 4 * 6 * 6 * 8
+    monkeypatch.setattr(reconstruction, "LARGEST_STEP", samples * layer)
+    (note,) = (note for note in learned(chain(4)).notes if "blocks learned something" in note)
+    assert f" of {of} blocks" in note
+
+
 def test_mixtures_lie_between_samples_and_only_real_numbers_are_mixed():
     model = chain()
     rows = [tuple(sample) for sample in samples_for(model, 6)]

@@ -44,6 +44,9 @@ STEP_BYTES, COPIES, SMALLEST_BATCH = 1 << 28, 12, 4
 """Memory limit for one training step, about how many copies of each activation it holds until the gradients are
 computed, and the batch size below which the limit does not count."""
 
+LARGEST_STEP = 1 << 30
+"""Memory in bytes for one training step with the smallest batch, beyond which a block is not learned."""
+
 MOST_MACS = 8e12
 """Multiply-accumulates for learning all blocks, including backward passes, and the same again for all of them at
 once."""
@@ -73,6 +76,11 @@ class Block:
     ops: tuple[Op, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+
+    @property
+    def step_bytes(self) -> int:
+        """About how much memory a training step takes for each sample of its batch."""
+        return COPIES * 4 * sum(t.size for op in self.ops for t in op.outputs)
 
 
 @dataclass(frozen=True)
@@ -308,8 +316,7 @@ class Reconstruction:
         each, (fewest, most) = max(1.0, self._work(block) if work is None else work), STEPS
         batch = next((b for b in BATCHES if b * fewest * each <= MOST_MACS), BATCHES[-1])
         steps = int(np.clip(MOST_MACS / (each * batch), fewest, most))
-        held = COPIES * 4 * sum(t.size for op in block.ops for t in op.outputs)
-        return steps, min(batch, max(SMALLEST_BATCH, STEP_BYTES // max(1, held)))
+        return steps, min(batch, max(SMALLEST_BATCH, STEP_BYTES // max(1, block.step_bytes)))
 
     def _data(
         self, planned: Planned, plan: Plan, block: Block, first_rows: Callable[[int], Iterable[Row]]
@@ -358,9 +365,10 @@ def _held_still(plan: Plan, block: Block) -> Iterator[Group]:
 
 
 def _is_learnable(block: Block, plan: Plan) -> bool:
-    """Whether there are roundings to learn, and values to learn them from."""
+    """Whether there are roundings to learn, values to learn them from, and memory enough."""
     own = set(block.ops)
     has_weights = any(use.op in own for use in learned_uses(plan, plan.constants.grids))
     is_fixed = all(-1 not in (t.shape_signature or t.shape)[1:] for t in block.inputs)
     has_states = any(t is not None and t.is_variable for op in block.ops for t in op.inputs)
-    return has_weights and is_fixed and not has_states and bool(block.inputs) and bool(block.outputs)
+    fits = SMALLEST_BATCH * block.step_bytes <= LARGEST_STEP
+    return has_weights and is_fixed and not has_states and fits and bool(block.inputs) and bool(block.outputs)
