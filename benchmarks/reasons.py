@@ -95,13 +95,6 @@ REASONS: tuple[Reason, ...] = (
         "tf",
     ),
     Reason(
-        "The other tool's file was timed on an earlier day; in the same rounds as that, a file of zeropoint's with the "
-        "same ops had 0.90 (kws_dscnn) and 29.6 (mobilenetv1_025_224).",
-        "latency",
-        "dynamic int16x8",
-        "kws_dscnn mobilenetv1_025_224",
-    ),
-    Reason(
         "The other tool leaves the float16 weights of this model as they are, at its full size.",
         "latency",
         "weights",
