@@ -103,10 +103,10 @@ def test_integers_are_searched_only_where_the_other_half_of_the_samples_confirms
             return sum(output_error(rounded(own) - weights, judge).sum() for own, judge in pairs)
 
         trust = known.trust(target)
-        rounded = {damping: error(target.compensated, damping) for damping in gptq.ROUNDING_DAMPINGS}
-        searched = [error(lambda own: target.searched(own, (1.0,)), damping) for damping in gptq.ROUNDING_DAMPINGS]
-        assert trust.searches or min(rounded.values()) <= max(searched)
-        assert not trust.searches or min(searched) < max(rounded.values())
+        of_all = {max(gptq.FEW_BITS_DAMPING, gptq.WHOLE_DAMPING * d): d for d in gptq.ROUNDING_DAMPINGS}
+        damping = of_all[trust.damping]
+        searched = error(lambda own: target.searched(own, (1.0,)), damping)
+        assert trust.searches == (searched < error(target.compensated, damping))
         return trust.searches
 
     assert {decided(seed) for seed in range(8)} == {True, False}
