@@ -19,7 +19,11 @@ from ..tflite import to_bytes
 from .gated_weights import with_gated_weights
 
 ROUNDS = 15
-FLOAT = "float"
+FLOAT, BY_TABLE = "float", "by the table"
+
+CLEARLY_FASTER = 0.95
+"""The share of the table's time that another placement may take at most. Placements are timed with quick effort, so a
+tie says little: steps of higher efforts may leave other ops in float in one of them than in the other."""
 
 
 def ways(request: Request) -> Iterator[tuple[str, Request]]:
@@ -29,7 +33,7 @@ def ways(request: Request) -> Iterator[tuple[str, Request]]:
         raise InvalidRecipe(
             f"there is nothing to choose for the target {target.name}; {argument('measure', True)} is for cpu"
         )
-    yield "by the table", request
+    yield BY_TABLE, request
     others = {
         "integers wherever possible": None,
         "no dynamic layers": replace(costs, dynamic=False),
@@ -58,7 +62,8 @@ def _in_float(recipe: Recipe, *, unpacked: bool) -> Recipe:
 
 
 def measured_request(model: Model, request: Request) -> tuple[Request, str]:
-    """Return the request for the fastest placement here, and the time of each.
+    """Return the request for the fastest placement here, and the time of each; that by the table if none is clearly
+    faster.
 
     Each is built with quick effort, and they are timed in turns on one thread, in CPU time, so that other load on the
     machine does not decide. The placement by the table must work; another one that does not is only reported.
@@ -76,10 +81,13 @@ def measured_request(model: Model, request: Request) -> tuple[Request, str]:
             asked[name], models[name] = way, made
     timed = benchmark({FLOAT: model, **models}, TimingOptions(rounds=ROUNDS, inside=False, clock="cpu"))
     seconds = {timing.name: timing.latencies[0].fastest for timing in timed.models}
-    best = min(models, key=lambda name: seconds[name])
+    fastest = min(models, key=lambda name: seconds[name])
+    is_clear = seconds[fastest] <= CLEARLY_FASTER * seconds[BY_TABLE]
+    best = fastest if is_clear else BY_TABLE
+    why = "fastest of those timed on this machine" if is_clear else "none timed on this machine is clearly faster"
     took = [f"{name} {1e3 * taken:.3f} ms" for name, taken in seconds.items()]
-    listed = ", ".join(took + [f"{name} not possible: {why}" for name, why in failed.items()])
-    return asked[best], f"{best}: fastest of those timed on this machine ({listed})"
+    listed = ", ".join(took + [f"{name} not possible: {reason}" for name, reason in failed.items()])
+    return asked[best], f"{best}: {why} ({listed})"
 
 
 def _built(model: Model, request: Request, *, is_first: bool) -> Model | None:
