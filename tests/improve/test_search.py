@@ -172,7 +172,8 @@ def errors_of(held_back: Sequence[float], checked: float, others: float = 1.0) -
     [
         ([0.7, 0.7, 1.3, 1.2], 1.0, False),  # those held back alone do not tell this gain from chance
         ([0.7, 0.7, 1.3, 1.2], 0.8, True),  # with the others that were not learned from, they do
-        ([1.1, 1.1, 1.1, 1.1], 0.5, False),  # but those held back must not find it worse
+        ([1.3, 0.7, 1.2, 1.0], 0.5, True),  # the same if those held back find it worse, as chance has it
+        ([1.1, 1.1, 1.1, 1.1], 0.5, False),  # but they must not find it clearly worse
         ([1.0, 1.0, 1.0, 1.0], 1.0, False),  # what it learned from does not count, however good it is
     ],
 )

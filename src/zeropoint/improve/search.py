@@ -100,16 +100,19 @@ class StepSearch:
 
     def _better_on_unseen(self, effort: Effort, below: Found, found: Found) -> Found:
         """Return what `effort` found, unless held-back samples, if any, find it worse than what the one below did; a
-        note says so if they do."""
+        note says so if they do. They are among those that have judged max effort (`_judge`), so there, as a part of
+        these, they have to find it clearly worse."""
         if not self.bench.unseen_rows:
             return found
         # Compare what each would return in the end.
         finished = below.finished or rounded_for_all_samples(self.bench, below.candidate, _effort_below(effort))
         found = replace(found, finished=rounded_for_all_samples(self.bench, found.candidate, effort))
         others = self.bench.on(self.bench.unseen_rows)
-        before, after = (others.error(one.model()) for one in (finished, found.finished or found.candidate))
-        if before < after:
-            lost = decibels(before) - decibels(after)
+        ends = finished, found.finished or found.candidate
+        before, after = (others.judged(one.model(), at_once=True) for one in ends)
+        is_worse = before.beats(after) if effort == "max" else before.value < after.value
+        if is_worse:
+            lost = decibels(before.value) - decibels(after.value)
             self.notes.append(f"{effort} effort gave nothing: {lost:.1f} dB less on held-back samples")
             return below
         return found
