@@ -12,6 +12,7 @@ from zeropoint.calibration import calibrate
 from zeropoint.dtypes import DType
 from zeropoint.graph.check import problems
 from zeropoint.graph.query import Uses
+from zeropoint.improve import island_steps
 from zeropoint.improve.integer_norms import rewrite_norms
 from zeropoint.improve.pipeline import quantize_on
 from zeropoint.improve.smoothquant import SIDES, boundaries, smoothed
@@ -150,6 +151,25 @@ def test_a_transformer_holds_in_integers():
     )
     assert f"{len(made.plan.wide_ops)} ops with 16 bits" in made.notes[-1]
     assert "because with 16 bits for such ops the SNR of the outputs rises from" in str(made.plan)
+
+
+def test_layers_get_16_bits_only_in_models_that_are_poor_otherwise(monkeypatch):
+    """LiteRT's delegate takes none of 16 bits, so that they cost many times what they gain in a model that is good."""
+    net = Net()
+    sizes = np.geomspace(1, 300, 8, dtype=np.float32)  # of channels that have one scale in common
+    h = net.dense(net.input(1, 16), normal(8, 16, seed=1) * sizes[:, None])
+    read = net.dense(h, normal(64, 8, seed=2) / sizes)
+    x = net("ADD", [read, net.dense(net("TANH", [h]), normal(64, 8, seed=3))])  # TANH: channels cannot be scaled
+    for k in range(3):
+        x = net("RELU", [net.dense(x, normal(64, 64, seed=4 + k, spread=0.2))])
+    model = net.model(net.dense(x, normal(4, 64, seed=7)))
+
+    def wide_layers(poor: float) -> int:
+        monkeypatch.setattr(island_steps, "POOR", poor)
+        return sum(op.kind == "FULLY_CONNECTED" for op in quantize(model).plan.wide_ops)
+
+    assert wide_layers(poor=100.0) > 0
+    assert wide_layers(poor=-100.0) == 0
 
 
 @pytest.mark.parametrize("changes", [{"target": CPU}, {"effort": "quick"}])
