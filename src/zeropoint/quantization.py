@@ -95,7 +95,8 @@ def quantize(
         keep_float: Patterns of op kinds or names that stay float.
         allow_unmatched: Accept patterns and rules that match no op, instead of raising.
         strict: Raise if any op has to stay float, instead of listing it in the result.
-        measure: Time different placements of the ops on this machine, and use the fastest.
+        measure: Time different placements of the ops on this machine, and use one that is clearly faster than the
+            usual one.
         record: Store in the file's metadata how it was made, for `inspect` and `compare`.
         seed: The seed of the random choices at effort "max".
         progress: Called with the number of samples that have been calibrated.

@@ -75,7 +75,7 @@ class RecipeOptions:
     recipe: Path | None = option(None, "FILE", shared.RECIPE_HELP, show_default=False)
     keep_float: list[str] | None = option(None, "PATTERN", shared.KEEP_FLOAT_HELP)
     target: str | None = shared.target_option()
-    measure: bool = flag("Target cpu: time placements of the ops on this machine, and use the fastest.")
+    measure: bool = flag("Target cpu: time placements of the ops on this machine, and use a clearly faster one.")
     strict: bool = flag(shared.STRICT_HELP)
     allow_unmatched: bool = flag(shared.ALLOW_UNMATCHED_HELP)
     weight_bits: int = option(8, "BITS", shared.MIXED_BITS_HELP)

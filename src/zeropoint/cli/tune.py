@@ -234,7 +234,7 @@ def _write(tuned: Tuned, outputs: TunedOutputs, replaced: bool, store: Store, co
         write_whole(path, [taken.content], overwrite=replaced)
         write_whole(outputs.recipe_path(), [tuned.recipe_text.encode()], overwrite=replaced)
         written += [path, outputs.recipe_path()]
-        printer.entry("Written", f"{path}, and its recipe {outputs.recipe_path()}; the same again:")
+        printer.entry("Wrote", f"{path}, and its recipe {outputs.recipe_path()}; the same again:")
         printer.line(f"  {command}")
     if outputs.report is not None:
         save_tuning_page(tuned, path.name, command if taken is not None else "", outputs.report, overwrite=replaced)

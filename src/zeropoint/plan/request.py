@@ -63,7 +63,7 @@ class Request:
     methods: Mapping[str, Method] = field(default_factory=dict)  # by tensor, in place of `method`
     limits: Mapping[str, Bounds] = field(default_factory=dict)  # by tensor: values beyond are clipped
     target: Target = INTEGER
-    measure: bool = False  # time placements of the ops on this machine, and use the fastest
+    measure: bool = False  # time placements of the ops on this machine, and use a clearly faster one
     islands: Mapping[str, Island] = field(default_factory=dict)  # by the key of an op's first output
     allow_unmatched: bool = False  # accept rules that match no op
     percentile: float = PERCENTILE  # of the range method with this name
