@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import zeropoint
-from zeropoint.improve.gptq import FACTORED, REFIT_DAMPINGS, _inverse_factor, _lowest
+from zeropoint.improve.gptq import FACTORED, REFIT_DAMPINGS, _inverse_factor, lowest
 from zeropoint.improve.refiner import Refiner
 
 from ..nets import Net, normal
@@ -36,7 +36,7 @@ def test_the_lowest_of_a_valley_is_found_without_looking_everywhere(place: int) 
         asked.append(damping)
         return abs(REFIT_DAMPINGS.index(damping) - place) - 1.5
 
-    assert _lowest(REFIT_DAMPINGS, error) == (REFIT_DAMPINGS[place], -1.5)
+    assert lowest(REFIT_DAMPINGS, error) == (REFIT_DAMPINGS[place], -1.5)
     assert len(asked) == len(set(asked)) < len(REFIT_DAMPINGS) or place == 0
 
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from zeropoint import calibrate
 from zeropoint.graph.query import Use
-from zeropoint.improve import gptq
+from zeropoint.improve import gptq, layer_rounding
 from zeropoint.improve.candidate import no_progress
-from zeropoint.improve.gptq import RoundingData, RoundingTarget, compensated, output_error
+from zeropoint.improve.gptq import compensated, output_error
 from zeropoint.improve.layer_inputs import Pair
+from zeropoint.improve.layer_rounding import ROUNDING_DAMPINGS, WHOLE_DAMPING, RoundingData, RoundingTarget
 from zeropoint.improve.refiner import Refiner
 from zeropoint.plan.planner import plan_model
 from zeropoint.plan.prepared import prepare_model
@@ -76,7 +77,7 @@ def test_moments_of_few_vectors_are_damped_until_others_confirm_them():
         for found in (
             target.compensated(few.whole.second),
             target.compensated(certain),
-            target.searched(certain, gptq.SCALE_STARTS),
+            target.searched(certain, layer_rounding.SCALE_STARTS),
         )
     )
     assert damped < 0.9 * plain
@@ -103,7 +104,7 @@ def test_integers_are_searched_only_where_the_other_half_of_the_samples_confirms
             return sum(output_error(rounded(own) - weights, judge).sum() for own, judge in pairs)
 
         trust = known.trust(target)
-        of_all = {max(gptq.FEW_BITS_DAMPING, gptq.WHOLE_DAMPING * d): d for d in gptq.ROUNDING_DAMPINGS}
+        of_all = {max(gptq.FEW_BITS_DAMPING, WHOLE_DAMPING * d): d for d in ROUNDING_DAMPINGS}
         damping = of_all[trust.damping]
         searched = error(lambda own: target.searched(own, (1.0,)), damping)
         assert trust.searches == (searched < error(target.compensated, damping))
@@ -119,17 +120,17 @@ def test_several_starts_are_no_worse_than_one(groups, parts, inputs, limit, seed
     free = np.ones(scales.shape, bool)
 
     def errors(starts):
-        found, best = gptq.best_start(RoundingTarget(weights, scales, free, limit), moments, starts)
+        found, best = layer_rounding.best_start(RoundingTarget(weights, scales, free, limit), moments, starts)
         made = found * np.repeat(best, parts, axis=0)[:, :, None]
         return output_error(made - weights, moments).reshape(groups, parts, 3).sum(axis=1)
 
-    assert (errors((1.0, 0.9, 1.1)) <= errors((1.0,))).all()
+    assert (errors((1.0, 0.9, 1.1)) <= errors((1.0,)) * (1 + 1e-9)).all()
 
 
 def test_scales_that_are_not_free_stay():
     weights, moments = layer(1, 4, 12)
     scales, free = np.full((1, 4), 0.4), np.array([[True, False, True, False]])
-    _, found = gptq.best_start(RoundingTarget(weights, scales, free, 7), moments)
+    _, found = layer_rounding.best_start(RoundingTarget(weights, scales, free, 7), moments)
     assert ((found == scales) == ~free).all()
 
 

@@ -12,6 +12,7 @@ from ..calibration.collect import Progress
 from ..display import counted
 from ..graph.model import Model, Op, Tensor
 from ..parallel import cached_property
+from ..plan.exchange import with_weights_of
 from ..plan.parts import part_of
 from ..plan.plan import Planned
 from ..plan.prepared import Prepared
@@ -19,7 +20,7 @@ from ..plan.request import Island, Request
 from ..plan.rewrite import Encoder, build
 from ..recipe import Effort
 from .bias_correction import plan_and_correct
-from .mixed_precision import Widening
+from .mixed_precision import NarrowLayer, Widening
 from .refiner import Refiner
 
 Stage = Callable[[str, int], Progress]
@@ -149,6 +150,13 @@ class Candidate:
         """Return the candidate, not refined, with these weights in 8 bits."""
         request = replace(self.request, recipe=replace(self.request.recipe, in_8_bits=widening.ops))
         return replace(self, request=request, refined=None, widening=widening)
+
+    def narrow_only_in(self, layer: NarrowLayer, wide: Candidate) -> Candidate:
+        """Return `wide`, this candidate with all weights in 8 bits, with the weights that this layer has here."""
+        assert wide.widening is not None
+        others = tuple(other for other in wide.widening.layers if other is not layer)
+        one = self.widened(replace(wide.widening, layers=others))
+        return replace(one, refined=with_weights_of(wide.planned, self.planned, layer.ops, self.request.ops))
 
 
 class ProposalOutcome(NamedTuple):

@@ -31,8 +31,9 @@ def descended(weights: Array, rounded: Array, moments: Array, steps: Array, limi
         is_changed = False
         for start in range(0, weights.shape[2], BLOCK):
             part = slice(start, start + BLOCK)
-            own, slopes, widths = (values[:, :, part] for values in (rounded, gradient, steps))
-            changes = _block(own, slopes, widths, moments[:, part, part], limit)
+            changes = _block(
+                rounded[:, :, part], gradient[:, :, part], steps[:, :, part], moments[:, part, part], limit
+            )
             if changes.any():
                 is_changed = True
                 gradient -= changes @ moments[:, part]
@@ -42,17 +43,22 @@ def descended(weights: Array, rounded: Array, moments: Array, steps: Array, limi
 
 
 def _block(rounded: Array, gradient: Array, steps: Array, moments: Array, limit: int) -> Array:
-    """Update `rounded` for one block of weights and return the changes; `gradient` is the gradient before them."""
-    own, changes = gradient.copy(), np.zeros_like(rounded)
-    for k in range(rounded.shape[2]):
-        power = moments[:, k, k][:, None]
+    """Update `rounded` for one block of weights and return the changes; `gradient` is the gradient before them.
+
+    What changes at each step is contiguous in memory: the weights of one input, in all rows.
+    """
+    integers, slopes, widths = (values.transpose(2, 0, 1).copy() for values in (rounded, gradient, steps))
+    coupled, changes = np.ascontiguousarray(moments.transpose(1, 2, 0))[..., None], np.empty_like(integers)
+    for k, own in enumerate(integers):
+        power = coupled[k, k]
         # Weights of inputs that are always zero stay unchanged.
-        wanted = own[:, :, k] / np.where(power > 0, power, 1.0) / steps[:, :, k]
-        new = np.clip(round_half_away(rounded[:, :, k] + wanted), -limit, limit)
-        moved = (new - rounded[:, :, k]) * steps[:, :, k]
-        rounded[:, :, k], changes[:, :, k] = new, moved
-        own -= moved[:, :, None] * moments[:, None, k]
-    return changes
+        wanted = slopes[k] / np.where(power > 0, power, 1.0) / widths[k]
+        new = np.minimum(np.maximum(round_half_away(own + wanted), -limit), limit)
+        np.multiply(new - own, widths[k], out=changes[k])
+        integers[k] = new
+        slopes[k + 1 :] -= changes[k] * coupled[k, k + 1 :]
+    rounded[...] = integers.transpose(1, 2, 0)
+    return np.ascontiguousarray(changes.transpose(1, 2, 0))
 
 
 def best_scales(weights: Array, rounded: Array, moments: Array, before: Array) -> Array:

@@ -88,16 +88,14 @@ def _held(plan: Plan) -> Iterator[tuple[Use, Form]]:
 
 
 def measured_harms(
-    layers: Sequence[NarrowLayer], error: Callable[[Widening], float], report: Progress
-) -> tuple[dict[NarrowLayer, float], float]:
-    """Return the error that each layer adds, alone in few bits, to that of the model with all of them in 8; and that
-    error."""
-    rest, harms = error(Widening((*layers,), len(layers))), {}
+    layers: Sequence[NarrowLayer], rest: float, error: Callable[[NarrowLayer], float], report: Progress
+) -> dict[NarrowLayer, float]:
+    """Return what each layer alone in few bits adds to the error of the model with all of them in 8, the `rest`."""
+    harms = {}
     for done, layer in enumerate(layers, 1):
-        others = tuple(other for other in layers if other is not layer)
-        harms[layer] = max(0.0, error(Widening(others, len(layers))) - rest)
+        harms[layer] = max(0.0, error(layer) - rest)
         report(done)
-    return harms, rest
+    return harms
 
 
 def worth_widening(

@@ -23,8 +23,9 @@ from ..plan.weights import bias_use
 from ..recipe import reaches
 from ..sources.ports import Row
 from .clamped_fit import Affine, ClampedFit, ClampedOutputs
-from .gptq import RoundingData, damped, refitted, rounded_layer, weight_steps
+from .gptq import damped, refitted
 from .layer_inputs import Frontier, Moments, Stretch
+from .layer_rounding import RoundingData, rounded_layer, weight_steps
 from .refined_layers import CarriedOut, RefinedLayer
 
 ENOUGH = 4

@@ -205,7 +205,9 @@ def _harms(lab: Lab, best: Candidate, layers: Sequence[NarrowLayer]) -> tuple[di
     if samples < FEWEST_WIDENED:
         return weight_errors(layers, best.planned, ops), 0.0
     bench, report = lab.bench.judging(samples), lab.stage("measuring what few bits cost", len(layers))
-    return measured_harms(layers, lambda wide: bench.error(best.widened(wide).model()), report)
+    narrow, wide = replace(best, refined=None), best.widened(Widening((*layers,), len(layers)))
+    rest = bench.error(wide.model())
+    return measured_harms(layers, rest, lambda one: bench.error(narrow.narrow_only_in(one, wide).model()), report), rest
 
 
 def require_learning() -> None:

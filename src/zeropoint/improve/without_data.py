@@ -14,7 +14,15 @@ from ..ops.layout import Convolution
 from ..sources.ports import Row
 from .candidate import Candidate, no_progress
 from .likely_inputs import likely_rows
-from .mixed_precision import DB_PER_BIT, NarrowLayer, measured_harms, narrow_layers, weight_errors, worth_widening
+from .mixed_precision import (
+    DB_PER_BIT,
+    NarrowLayer,
+    Widening,
+    measured_harms,
+    narrow_layers,
+    weight_errors,
+    worth_widening,
+)
 from .refiner import Refiner
 
 REFINED, REFINING_MACS = 1024, 1e11
@@ -62,9 +70,12 @@ def _on_likely_inputs(candidate: Candidate, layers: Sequence[NarrowLayer]) -> tu
     def rounded(widened: Candidate) -> Candidate:
         return widened if refiner is None else replace(widened, refined=refiner.refine(widened.planned))
 
-    harms, rest = measured_harms(
-        layers, lambda wide: bench.error(rounded(candidate.widened(wide)).model()), no_progress("", len(layers))
-    )
+    def error(one: Candidate) -> float:
+        return bench.error(rounded(one).model())
+
+    wide = candidate.widened(Widening((*layers,), len(layers)))
+    rest, report = error(wide), no_progress("", len(layers))
+    harms = measured_harms(layers, rest, lambda layer: error(candidate.narrow_only_in(layer, wide)), report)
     widening = worth_widening(harms, rest, CHEAPER * DB_PER_BIT)
     if widening is None:
         return rounded(candidate), (*notes,)

@@ -52,11 +52,12 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
     plans += [Plan(graph, k) for k, graph in enumerate(model.graphs) if graph not in whole]
     if request.stats is None:
         require_ranges(plans, request.ops, ranges)
-    weights = WeightOnly(request.recipe, request.ops, request.weight_method, prepared.trained.packed, ranges)
+    packed = prepared.trained.packed
+    weights = WeightOnly(request.recipe, request.ops, request.weight_method, packed, ranges, prepared.forms)
     made = weights.share([weights.add(plan) for plan in plans])
     require_free(made, request, prepared.keys)
     made = with_origins(made, ranges, request.ops)
-    notes = (*reuse_notes(prepared.trained.packed, made), *request.ranges.notes(), *default_notes(made, ranges))
+    notes = (*reuse_notes(packed, made), *request.ranges.notes(), *default_notes(made, ranges))
     notes = (*notes, *unused_notes(made, request.ranges, prepared.keys))
     notes = (*notes, *swamped_notes(made, request.ops, ranges), *state_notes(made, request.interface, request.ops))
     notes = (*notes, *imprecise_notes(made, request.ops, ranges))

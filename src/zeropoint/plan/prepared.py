@@ -36,7 +36,7 @@ from .saturation import Curve, curves
 from .space_to_depth import fold_pixels
 from .target_rewrites import fit_to_target, fuse_clamps
 from .tensor_ranges import TensorRanges, fused_bounds
-from .weight_only import gathers_to_lookups
+from .weight_only import FormKey, gathers_to_lookups
 from .weights import bias_use, weight_params
 
 MOST_TERMS = 2**31 // (2**15 * 2**7)
@@ -81,15 +81,17 @@ class Prepared:
 
     `keys` are the names by which statistics know the tensors, from before the model was edited; `trained` is what
     quantization-aware training left in it. Candidates with other ranges share it, and everything computed from its
-    constants: the parameters of weights (`grids`), how far their rounding shifts the outputs (`shifts`), their integers
-    (`integers`); the `functions` that its graphs compute; which of their ops compute in integers, according to the last
-    plan (`matched`); and what the target says about its ops (`verdicts`).
+    constants: the parameters of weights of integer ops (`grids`) and of float ops (`forms`), how far their rounding
+    shifts the outputs (`shifts`), their integers (`integers`); the `functions` that its graphs compute; which of their
+    ops compute in integers, according to the last plan (`matched`); and what the target says about its ops
+    (`verdicts`).
     """
 
     model: Model
     keys: Mapping[Tensor, str]
     trained: Trained
     grids: dict[GridKey, QuantParams] = field(default_factory=dict, compare=False, repr=False)
+    forms: dict[FormKey, Form] = field(default_factory=dict, compare=False, repr=False)
     shifts: dict[tuple[Use, Form], Array | None] = field(default_factory=dict, compare=False, repr=False)
     integers: dict[EncodedAs, Tensor] = field(default_factory=dict, compare=False, repr=False)
     functions: dict[Graph, tuple[Curve, ...]] = field(default_factory=dict, compare=False, repr=False)
@@ -106,7 +108,9 @@ class Prepared:
 
     def sharing_constants(self, other: Prepared | None) -> Prepared:
         """Return the same model with what was computed from constants that it shares with another version."""
-        return self if other is None else replace(self, grids=other.grids, integers=other.integers)
+        if other is None:
+            return self
+        return replace(self, grids=other.grids, forms=other.forms, integers=other.integers)
 
     def copied(self) -> tuple[Prepared, dict[Tensor, Tensor]]:
         """Return a copy of the model for editing, without what training left, and its tensors by those of this one.
@@ -119,7 +123,7 @@ class Prepared:
         keys = {twins[t]: key for t, key in self.keys.items() if t in twins}
         packed = {twins[t]: packed for t, packed in self.trained.packed.items() if t in twins}
         trained = Trained(implied=self.trained.implied, packed=packed)
-        return Prepared(copy, keys, trained, grids=self.grids, integers=self.integers), twins
+        return Prepared(copy, keys, trained).sharing_constants(self), twins
 
     def with_new(self, made: Mapping[Tensor, Range | Tensor]) -> Prepared:
         """Return the model with the ranges of tensors that edits have added, or other tensors with the same range."""

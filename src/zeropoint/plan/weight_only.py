@@ -49,6 +49,10 @@ def _picks_rows(op: Op) -> bool:
     return plain and len(indices.shape) == 1 and indices.dtype is DType.INT32
 
 
+FormKey = tuple[Buffer | None, tuple[int, ...], int | None, Scheme, Method | None]
+"""The bytes of weights, their shape, the axis of their scales, how they are stored, and the method for the scales."""
+
+
 @dataclass
 class WeightOnly:
     """Adds the constants of float ops to plans. Call it for all graphs of a model, then `share`."""
@@ -61,7 +65,8 @@ class WeightOnly:
     """How the file stored constants that it had in fewer bits."""
     ranges: TensorRanges | None = None
     """Ranges, of which only those given for constants are used."""
-    _forms: dict[tuple[Buffer | None, tuple[int, ...], int | None, Scheme], Form] = field(default_factory=dict)
+    forms: dict[FormKey, Form] = field(default_factory=dict)
+    """Those that other plans of the same model have computed, and this one adds."""
 
     def add(self, plan: Plan) -> Plan:
         draft = _Additions(dict(plan.packed), list(plan.skipped), list(plan.repairs))
@@ -175,17 +180,17 @@ class WeightOnly:
         if kept is not None and (scheme.unpacked or _is_taken(kept, axis, block)):
             return kept if scheme.unpacked else replace(kept, dtype=levels.dtype)
         own = scheme if block else replace(scheme, granularity=PerChannel())
-        spot = use.tensor.buffer, use.tensor.shape, axis, own
+        spot = use.tensor.buffer, use.tensor.shape, axis, own, self.method
         if block is None and not scheme.asymmetric and self.ranges is not None and self.ranges.is_given(use.tensor):
             return given_weights(use.tensor, self.ranges.given.entries[self.ranges.keys[use.tensor]], axis, levels)
-        if spot not in self._forms:
+        if spot not in self.forms:
             if block is not None:
-                self._forms[spot] = block_params(data, block, levels, self.method)
+                self.forms[spot] = block_params(data, block, levels, self.method)
             elif scheme.asymmetric:
-                self._forms[spot] = unpacked_params(data, axis, levels, name)
+                self.forms[spot] = unpacked_params(data, axis, levels, name)
             else:
-                self._forms[spot] = weight_params(data, axis, levels, name, self.method)
-        return self._forms[spot]
+                self.forms[spot] = weight_params(data, axis, levels, name, self.method)
+        return self.forms[spot]
 
     def share(self, plans: Sequence[Plan]) -> tuple[Plan, ...]:
         """Have every op that reads a constant with a packed form read that one, dequantized for it if necessary.
