@@ -1,6 +1,6 @@
 """What high effort takes of processor and memory, on networks made up to be large where that costs most.
 
-`OPENBLAS_NUM_THREADS=1 python -m benchmarks.efforts [--only NAME ...] [--samples N] [--effort high] [--weight-bits 8]`
+`python -m benchmarks.efforts [--only NAME ...] [--samples N] [--effort high] [--weight-bits 8]`
 
 Each network is quantized in a process of its own. CPU time is that of all threads; several of NumPy's that wait for
 each other on a busy machine would count as work.

@@ -90,7 +90,7 @@ def test_metadata_says_what_is_needed(metadata):
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.10"
     needed = {re.split(r"[<>=;\s\[]", line)[0] for line in metadata.get_all("Requires-Dist") if "extra ==" not in line}
-    assert needed == {"ai-edge-litert", "flatbuffers", "numpy", "rich", "tomli", "typer"}
+    assert needed == {"ai-edge-litert", "flatbuffers", "numpy", "rich", "threadpoolctl", "tomli", "typer"}
     stated = {line.rpartition(" ")[2] for line in metadata.get_all("Classifier") if ":: Python :: 3." in line}
     assert stated == {"3.10", "3.11", "3.12", "3.13"}
     assert "# zeropoint" in metadata.get_payload()

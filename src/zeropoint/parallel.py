@@ -1,11 +1,15 @@
-"""Parallel work. LiteRT and NumPy release the interpreter lock while they compute, so threads suffice."""
+"""Parallel work. LiteRT and NumPy release the interpreter lock while they compute, so threads suffice.
+
+While quantizing they are the only ones: threads within NumPy's matrix products would compete with them.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -82,3 +86,16 @@ def in_parallel(job: Callable[[Part], Found], parts: Sequence[Part]) -> list[Fou
         return [job(part) for part in parts]
     with Threads(min(len(parts), cores())) as pool:
         return list(pool.map(job, parts))
+
+
+@contextmanager
+def single_threaded_blas() -> Iterator[None]:
+    """NumPy multiplies matrices with one thread meanwhile, in the whole process.
+
+    Threads in products of small matrices gain nothing: they wait for each other in loops that keep all cores busy. And
+    sums depend on the number of threads in their last bits, so one more core would change the result.
+    """
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield

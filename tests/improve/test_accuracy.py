@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import zeropoint
 from tests.build import act, const, graph, op
@@ -16,13 +18,14 @@ from tests.ops.test_layout import layer
 from zeropoint.affine import round_half_away
 from zeropoint.calibration import calibrate
 from zeropoint.dtypes import Array, DType
-from zeropoint.errors import InvalidStats
+from zeropoint.errors import InvalidStats, ZeropointError
 from zeropoint.graph import Model
 from zeropoint.graph.edit import copy_model
 from zeropoint.graph.query import Use
 from zeropoint.improve.candidate import no_progress
 from zeropoint.improve.cross_layer_equalization import equalize
 from zeropoint.improve.gptq import compensated, output_error
+from zeropoint.improve.layer_rounding import best_start
 from zeropoint.improve.pipeline import plan as plan_model
 from zeropoint.improve.pipeline import run
 from zeropoint.improve.refiner import Refiner
@@ -255,6 +258,27 @@ def test_the_number_of_cores_changes_nothing(monkeypatch) -> None:
         monkeypatch.setattr("zeropoint.parallel.cores", lambda cores=cores: cores)
         made.append(zeropoint.to_bytes(zeropoint.quantize(model, data=samples, effort="high", weight_bits=4).model))
     assert made[0] == made[1] == made[2]
+
+
+def test_matrix_products_take_one_thread_while_quantizing(monkeypatch) -> None:
+    """Whatever their number outside: sums depend on it in their last bits."""
+    model, samples, used = chain(), inputs(chain(), 24), set()
+
+    def threads() -> set[int]:
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    def noted(*given: Any) -> Any:
+        used.update(threads())
+        return best_start(*given)
+
+    monkeypatch.setattr("zeropoint.improve.layer_rounding.best_start", noted)
+    with threadpool_limits(2, user_api="blas"):
+        zeropoint.quantize(model, data=samples, weight_bits=4)
+        assert used == {1}
+        assert threads() == {2}
+        with pytest.raises(ZeropointError):
+            zeropoint.quantize(model, data=[np.zeros(1)], weight_bits=4)
+        assert threads() == {2}
 
 
 def test_effort_can_be_spent_on_some_ops_only() -> None:

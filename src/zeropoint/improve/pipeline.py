@@ -25,7 +25,7 @@ from ..graph.model import Model
 from ..graph.query import constants, tensor_keys
 from ..ops import OPS, OpSpec
 from ..ops.check import check_runnable
-from ..parallel import cached_property
+from ..parallel import cached_property, single_threaded_blas
 from ..plan.fit import placed
 from ..plan.match import TargetAnswers, other_weight_notes
 from ..plan.plan import Plan, Planned, Repair, Skipped
@@ -139,6 +139,7 @@ def run(model: Model, request: Request) -> Result:
     return replace(result, notes=(*result.notes, widening.text()))
 
 
+@single_threaded_blas()
 def run_without_data(model: Model, request: Request) -> Result:
     """Quantize without samples, with notes on what could not be done for that reason."""
     check_runnable(model)
@@ -244,6 +245,7 @@ def _require_taken(check: Check) -> None:
         )
 
 
+@single_threaded_blas()
 def quantize_on(
     model: Model,
     request: Request,
@@ -320,6 +322,7 @@ def _use_of_samples(request: Request) -> Iterator[str]:
     yield f"the samples: {chosen}the verdict is about them. This mode has no ranges of activations"
 
 
+@single_threaded_blas()
 def quantize_with(bench: Bench, request: Request, stage: Stage = no_progress) -> Result:
     """Quantize the model of `bench` using its samples."""
     start = time.perf_counter()
