@@ -35,6 +35,7 @@ def test_a_small_layer_that_does_most_of_the_harm_is_widened() -> None:
     assert found is not None
     assert found.layers == (small,)
     assert found.text(9.1) == "1 of 2 layers in 8 bits: +10 B, +9.1 dB"
+    assert found.text(-0.5).endswith("-0.5 dB on the samples that judge, which may be chance")
 
 
 def test_equal_layers_stay_as_they_are() -> None:

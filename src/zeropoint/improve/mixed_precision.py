@@ -61,9 +61,10 @@ class Widening:
         return frozenset(op for layer in self.layers for op in layer.ops)
 
     def text(self, gain: float | None = None) -> str:
-        """Return a description: `2 of 28 layers in 8 bits: +3.1 kB, +6.1 dB`."""
+        """Return a description: `2 of 28 layers in 8 bits: +3.1 kB, +6.1 dB`. A loss was not clear enough to count."""
         growth = sum(layer.growth for layer in self.layers)
         brought = self.chosen_by if gain is None else f"{gain:+.1f} dB"
+        brought += " on the samples that judge, which may be chance" if gain is not None and gain < 0 else ""
         return f"{len(self.layers)} of {self.of} layers in 8 bits: +{size_text(growth)}, {brought}"
 
 
