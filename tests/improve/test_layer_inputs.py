@@ -73,6 +73,17 @@ def test_layers_read_the_same_whether_samples_are_held_or_not(held: int, monkeyp
     assert places == ([0, 1, 3] if held else [0, 0, 0])
 
 
+@pytest.mark.parametrize(("held", "in_sequence", "macs"), [(1 << 20, False, 7), (0, False, 11), (1 << 20, True, 11)])
+def test_work_is_that_of_the_runs_between_layers(held, in_sequence, macs, monkeypatch) -> None:
+    """The layers are the first, the second and the last op, behind 0, 4 and 7 multiply-accumulates."""
+    monkeypatch.setattr(layer_inputs, "HELD", held)
+    graph = residual().main
+    frontier = Frontier(graph, [()] * 3, in_sequence)
+    layers = [(op, op.inputs[0]) for op in (graph.ops[0], graph.ops[1], graph.ops[3])]
+    cost = dict(zip(graph.ops, (4, 2, 1, 5), strict=True))
+    assert frontier.macs_until(graph, layers, cost.__getitem__) == macs
+
+
 def test_unpacked_weights_are_not_held_for_each_sample() -> None:
     """LiteRT's delegate cannot give what it unpacks from float16 as an output, and no sample changes it."""
     model, rng = residual(), np.random.default_rng(4)

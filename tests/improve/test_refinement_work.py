@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import zeropoint
+from zeropoint.improve import layer_rounding, rounding_steps
 from zeropoint.improve.gptq import FACTORED, REFIT_DAMPINGS, _inverse_factor, lowest
 from zeropoint.improve.refiner import Refiner
 
@@ -59,3 +60,32 @@ def test_nothing_is_refitted_where_vectors_are_too_few(
     zeropoint.quantize(model, "dynamic", data=samples, effort="high", min_elements=0)
     assert seen
     assert (True in seen) == is_enough
+
+
+def refined_layers(monkeypatch: pytest.MonkeyPatch, **limits: float) -> set[str]:
+    """The layers whose integers are searched, if standard effort rounds with compensation at all."""
+    for name, value in limits.items():
+        known = getattr(rounding_steps, name)
+        monkeypatch.setattr(rounding_steps, name, {**known, "standard": value})
+    searched, real = set[str](), layer_rounding.best_start
+
+    def noted(target, moments, *starts):
+        searched.add(f"{target.weights.shape[1]}x{target.weights.shape[2]}")
+        return real(target, moments, *starts)
+
+    monkeypatch.setattr(layer_rounding, "best_start", noted)
+    net = Net()
+    hidden = net.conv(net.input(1, 4, 4, 8), normal(32, 3, 3, 8), activation=1)
+    model = net.model(net.conv(hidden, normal(64, 1, 1, 32)))
+    result = zeropoint.quantize(model, data=[(normal(1, 4, 4, 8, seed=k),) for k in range(40)], weight_bits=4)
+    is_rounded = any("compensated" in step.what for step in result.steps)
+    return {*searched, "compensated"} if is_rounded else searched
+
+
+def test_small_layers_are_searched_and_large_ones_compensated(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refined_layers(monkeypatch) == {"32x72", "64x32", "compensated"}
+    assert refined_layers(monkeypatch, SEARCHED_MACS=100_000) == {"64x32", "compensated"}  # 32 * 72 * 72 > 100,000
+
+
+def test_models_that_need_more_work_are_not_refined_at_standard_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refined_layers(monkeypatch, REFINING_MACS=1e6) == set()

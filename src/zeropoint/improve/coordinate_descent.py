@@ -12,7 +12,7 @@ import numpy as np
 from ..affine import round_half_away
 from ..dtypes import Array
 
-BLOCK = 64
+BLOCK = 32
 """Columns whose changes are collected and then applied to all others at once."""
 
 SWEEPS = 4

@@ -32,7 +32,7 @@ LARGEST = 127
 FACTORED = 96
 """Number of inputs whose moments are inverted directly."""
 
-BLOCK = 128
+BLOCK = 32
 """Columns whose corrections are collected and then applied to all later ones at once."""
 
 

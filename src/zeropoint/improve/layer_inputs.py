@@ -7,9 +7,10 @@ its inputs: the values of the samples at one point of the graph are kept, and th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import accumulate
 from operator import add
 from typing import NamedTuple
 
@@ -179,11 +180,8 @@ class Frontier:
         far."""
         end, source = graph.ops.index(op), op.inputs[slot]
         assert source is not None
-        start = live_tensors(graph, self.place)
-        ends = list(dict.fromkeys([*live_tensors(graph, end), source])) if self._may_stop else [source]
-        held = sum(t.size * np.dtype(t.dtype.storage).itemsize for t in ends) * len(self.rows)
-        stops = self._may_stop and held <= HELD
-        wanted = ends if stops else [source]
+        start, held = live_tensors(graph, self.place), self._held(graph, end, source)
+        wanted = [source] if held is None else held
         made = [t for t in wanted if t not in start]
         runner = None
         if made:
@@ -191,9 +189,29 @@ class Frontier:
             others = [g for g in model.graphs if g is not graph]
             runner = Runner.exposing(replace(model, graphs=[part, *others]), part, made, strict=self._is_fixed)
             runner.keeping_state(self._in_sequence)
-        stretch = Stretch(self, start, source, wanted, runner, stops)
-        self.place = end if stops else self.place
+        stretch = Stretch(self, start, source, wanted, runner, held is not None)
+        self.place = self.place if held is None else end
         return stretch
+
+    def _held(self, graph: Graph, end: int, source: Tensor) -> list[Tensor] | None:
+        """Return what is held before the op at `end`, of which `source` is read first; None if the samples cannot be
+        held there."""
+        if not self._may_stop:
+            return None
+        held = list(dict.fromkeys([*live_tensors(graph, end), source]))
+        size = sum(t.size * np.dtype(t.dtype.storage).itemsize for t in held)
+        return held if size * len(self.rows) <= HELD else None
+
+    def macs_until(self, graph: Graph, layers: Iterable[tuple[Op, Tensor]], macs: Callable[[Op], int]) -> int:
+        """Return how many multiply-accumulates a sample takes up to each of these layers in turn, which read these
+        tensors."""
+        places = {op: k for k, op in enumerate(graph.ops)}
+        before, place, total = list(accumulate(map(macs, graph.ops), initial=0)), 0, 0
+        for op, source in layers:
+            end = places[op]
+            total += before[end] - before[place]
+            place = place if self._held(graph, end, source) is None else end
+        return total
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..affine import QuantParams
 from ..dtypes import Array
+from ..parallel import in_parallel
 from ..plan.weights import weighted_scales, with_scales
 from .clamped_fit import ClampedFit
 from .coordinate_descent import best_scales, descended
@@ -34,7 +35,7 @@ how much of that the moments of all samples need: they are more certain."""
 TRUSTED_ROWS = 32
 """Rows of a layer's weights that this is tried on, if it has more."""
 
-TOGETHER = 1 << 22
+TOGETHER = 1 << 19
 """Weights that are rounded at once, from several scales: more of them take memory, and no less time."""
 
 
@@ -90,12 +91,13 @@ class RoundingTarget:
 
 @dataclass(frozen=True)
 class RoundingData:
-    """What is known of a layer's inputs: their moments; those of both halves of the samples, if there are samples; and
-    whether there are enough vectors to trust the moments."""
+    """What is known of a layer's inputs: their moments; those of both halves of the samples, if there are samples;
+    whether there are enough vectors to trust the moments, and whether the layer `is_small` enough for a search."""
 
     whole: Pair
     halves: Sequence[Pair]
     has_enough: bool
+    is_small: bool = True
 
     def trust(self, target: RoundingTarget) -> Trust:
         """Return how far to trust the moments.
@@ -105,7 +107,7 @@ class RoundingData:
         other half. All samples together need less damping than half of them.
         """
         if self.has_enough:
-            return Trust(FEW_BITS_DAMPING, True)
+            return Trust(FEW_BITS_DAMPING, self.is_small)
         if len(self.halves) != 2:
             return Trust(0.0, False)
         one, other = (half.second for half in self.halves)
@@ -116,8 +118,8 @@ class RoundingData:
             return sum(float(output_error(rounded(own) - some.weights, judge).sum()) for own, judge in pairs)
 
         damping, least = lowest(ROUNDING_DAMPINGS, lambda damping: error(some.compensated, damping))
-        searched = error(lambda own: some.searched(own, SCALE_STARTS[:1]), damping)
-        return Trust(max(FEW_BITS_DAMPING, WHOLE_DAMPING * damping), searched < least)
+        searches = self.is_small and error(lambda own: some.searched(own, SCALE_STARTS[:1]), damping) < least
+        return Trust(max(FEW_BITS_DAMPING, WHOLE_DAMPING * damping), searches)
 
 
 def rounded_layer(
@@ -153,8 +155,8 @@ def best_start(target: RoundingTarget, moments: Array, starts: Sequence[float] =
     coordinate descent ends at a local minimum. Scales that are not free stay as they are."""
     compensation, (groups, rows, inputs) = Compensation.of(moments, target.limit), target.weights.shape
     count = max(1, TOGETHER // (len(starts) * groups * inputs))
-    parts = (target.of_rows(slice(start, start + count)) for start in range(0, rows, count))
-    found = [_best_start(part, compensation, starts) for part in parts]
+    parts = [target.of_rows(slice(start, start + count)) for start in range(0, rows, count)]
+    found = in_parallel(lambda part: _best_start(part, compensation, starts), parts)
     integers, scales = (np.concatenate(values, axis=1) for values in zip(*found, strict=True))
     return integers, scales
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,6 +16,7 @@ from ..calibration.collect import Progress
 from ..dtypes import Array
 from ..graph.model import Model, Op
 from ..graph.query import Use, Uses, activation_bytes, called_graphs
+from ..ops.execution import macs_of
 from ..parallel import in_parallel, side_by_side
 from ..plan.derive import settle
 from ..plan.plan import Plan, Planned
@@ -54,7 +56,8 @@ class Refiner:
     A layer's moments are taken from about this many `vectors`; more for layers with more inputs. If it `refits`,
     weights are fitted to what the quantized layers before produce. If the samples are `made_up`, biases stay unchanged:
     the means are not known. If it `heeds_clamps`, layers are fitted to what is left of their outputs behind a fused
-    activation that only clamps, which takes several times as long.
+    activation that only clamps, which takes several times as long. Integers of few bits are searched in layers that
+    take at most `searched_macs` for that.
     """
 
     model: Model
@@ -66,6 +69,7 @@ class Refiner:
     refits: bool = True
     made_up: bool = False
     heeds_clamps: bool = False
+    searched_macs: float = math.inf
 
     def refine(self, planned: Planned) -> Planned:
         called = called_graphs(planned.model)  # the samples are not its inputs
@@ -79,6 +83,15 @@ class Refiner:
             return True
         layers = (layer for plan in planned.plans for layer in self._layers(plan))
         return any(layer.positions * len(self.samples) >= ENOUGH * layer.blocks.width for layer in layers)
+
+    def macs(self, planned: Planned) -> int:
+        """Return how many multiply-accumulates a sample takes in the quantized model and in the float one."""
+        total = 0
+        for plan in planned.plans:
+            frontier = Frontier(plan.graph, self.samples, self.in_sequence)
+            layers = ((layer.op, layer.source.tensor) for layer in self._layers(plan))
+            total += 2 * frontier.macs_until(plan.graph, layers, lambda op: macs_of(op, self.request.ops))
+        return total
 
     def refined_plan(self, plan: Plan, ops: Collection[Op] | None = None) -> Plan:
         """Return the plan with the weights of all layers refined, or of those among `ops`."""
@@ -130,8 +143,9 @@ class Refiner:
             start = Affine(weights, wanted).with_weights(target, moments.first)
             fit = ClampedFit(observed.clamped, start, whole, damping)
             target = fit.target
+        known = RoundingData(whole, halves, has_enough, weights.size * blocks.width <= self.searched_macs)
         for _ in range(ATTEMPTS):
-            form, rounded = rounded_layer(layer, target, RoundingData(whole, halves, has_enough), fit)
+            form, rounded = rounded_layer(layer, target, known, fit)
             made = blocks.join(rounded) * weight_steps(form, weights)
             new = {layer.weights: layer.layout.from_matrix(layer.op, made).astype(np.float32)}
             if layer.bias is not None:
