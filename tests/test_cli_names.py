@@ -85,6 +85,12 @@ def test_what_is_shown_can_be_given(run, folder, line):  # noqa: F811
     assert STEM in out or Path("out.tflite").exists()
 
 
+def test_edit_lists_changes_by_short_names(run, folder):  # noqa: F811
+    _, out, err = run(*TAKING["edited"])
+    assert f"{STEM}: int8" in out + err
+    assert WHOLE not in out + err
+
+
 def test_short_names_of_ranges_are_those_of_tensors():
     given = Ranges({STEM: Range(0, 6, "here")}).resolved(zeropoint.load(digits_model()))
     (name,) = given.entries

@@ -248,8 +248,10 @@ def test_strict_lists_every_offender_at_once(run, home, tmp_path):
     assert first == "error: 3 ops cannot be computed in integers:"
     assert [line.split()[0] for line in offenders] == ["ADD", "MEAN", "SOFTMAX"]
     assert all(line.startswith("  ") and "the recipe keeps it in float" in line for line in offenders)
-    assert "--strict" in last
+    assert "--strict to keep them in float" in last
     assert not out.exists()
+    *_, last = run("quantize", home / "model.tflite", "-o", out, *at_home(home, "stats"), "--strict", *keep[:2])
+    assert "--strict to keep it in float" in last
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def reading(path: PathLike, content: str, refusal: type[ZeropointError]) -> Iter
         yield
     except (ZeropointError, MemoryError):
         raise
-    except TooLarge as error:
+    except (TooLarge, HoldsObjects) as error:
         raise refusal(f"{path} {error}") from None
     except OSError as error:
         raise refusal(f"cannot read {path}: {describe_os_error(error)}") from None
@@ -46,6 +46,10 @@ def reading(path: PathLike, content: str, refusal: type[ZeropointError]) -> Iter
 
 class TooLarge(Exception):
     """A file unpacks to more than the limit. `reading` adds the file's name."""
+
+
+class HoldsObjects(Exception):
+    """A file with Python objects in place of numbers. `reading` adds the file's name."""
 
 
 def read_arrays(file: BinaryIO, most: int, advice: str = "") -> dict[str, Array]:
@@ -65,10 +69,15 @@ def read_arrays(file: BinaryIO, most: int, advice: str = "") -> dict[str, Array]
                 version = np.lib.format.read_magic(content)
                 read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
                 shape, _, dtype = read_header(content)
+            name = entry.filename.removesuffix(".npy")
+            if dtype.hasobject:
+                raise HoldsObjects(
+                    f"holds Python objects in '{name}'; store numbers, in an array without None or lists"
+                )
             if math.prod(shape) * dtype.itemsize > entry.file_size:
                 raise ValueError(f"{entry.filename} is shorter than it says")
             with archive.open(entry) as content:
-                arrays[entry.filename.removesuffix(".npy")] = np.lib.format.read_array(content, allow_pickle=False)
+                arrays[name] = np.lib.format.read_array(content, allow_pickle=False)
         return arrays
 
 

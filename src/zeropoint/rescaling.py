@@ -10,7 +10,7 @@ import numpy as np
 from .affine import QuantParams, dequantize, quantize
 from .calibration import Range, Ranges
 from .dtypes import Array, DType
-from .errors import InvalidModel, InvalidStats
+from .errors import InvalidModel, InvalidStats, shown_name
 from .graph.edit import copy_model, retype, set_constant
 from .graph.model import Graph, Model, Tensor
 from .graph.query import Uses, tensor_keys
@@ -30,7 +30,7 @@ class RescaledTensor:
     why: str
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.before} -> {self.after} ({self.why})"
+        return f"{shown_name(self.name)}: {self.before} -> {self.after} ({self.why})"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from zeropoint.graph.edit import copy_model
 from zeropoint.runtime import Runner, Session
 
 from ..diagnosis.faults import conv_net, images, plainly, saved
-from ..nets import Net, normal
+from ..nets import Net, normal, samples_for
 
 
 def test_samples_are_calibrated_once_for_all_views(monkeypatch):
@@ -245,3 +245,13 @@ def test_samples_that_are_held_back_are_run_once_for_checks_and_verdict(monkeypa
     given.clear()
     verdict(bench, made)
     assert not given
+
+
+def test_ops_that_only_pass_errors_on_are_not_the_worst():
+    net = Net()
+    made = net.conv(net.input(1, 8, 8, 4), normal(4, 1, 1, 4))
+    flat = net("RESHAPE", [made, np.int32([1, 256])], (1, 256))
+    model = net.model(flat)
+    result = zeropoint.quantize(model, data=samples_for(model, 24))
+    assert result.worst
+    assert all(op.error > op.before for op in result.worst)

@@ -8,6 +8,7 @@ import pytest
 import zeropoint
 from zeropoint.bench.bench import FEWEST_IN_ALL, HELD_BACK_EVERY, MOST_HELD_BACK, Bench
 from zeropoint.bench.verdict import CLEAR, PRECISE, Verdict, verdict
+from zeropoint.calibration import Settings
 from zeropoint.demo import digits as digits_data
 from zeropoint.dtypes import DType
 from zeropoint.sources.models import load
@@ -77,6 +78,22 @@ def test_samples_are_held_back_only_if_there_are_enough():
     held = {row[0].tobytes() for row in some.rows}
     assert not any(row[0].tobytes() in held for row in some.unseen_rows)
     assert not Bench(model, samples_for(model, 80)).unseen_rows
+
+
+@pytest.mark.parametrize(("limit", "held_back"), [(20, 0), (FEWEST_IN_ALL, FEWEST_IN_ALL // HELD_BACK_EVERY)])
+def test_the_limit_counts_samples_that_are_held_back(limit, held_back):
+    """None are if the limit leaves too few, however many are given."""
+    net = Net()
+    model = net.model(net.conv(net.input(1, 8, 8, 4), normal(4, 1, 1, 4)))
+    bench = Bench(model, samples_for(model, 80), Settings(limit=limit), holds_back=True)
+    assert (bench.stats.samples, len(bench.unseen_rows)) == (limit - held_back, held_back)
+
+
+def test_progress_counts_samples_that_are_held_back():
+    net = Net()
+    model, shown = net.model(net.conv(net.input(1, 8, 8, 4), normal(4, 1, 1, 4))), []
+    assert Bench(model, samples_for(model, 80), holds_back=True, progress=shown.append).stats.samples == 70
+    assert shown[-1] == 80
 
 
 def test_without_data_the_verdict_is_unknown(digits):

@@ -98,6 +98,14 @@ def test_ranges_know_whether_they_fit_a_model():
         Ranges({"x": Range(0, 1, "a file"), "absent": Range(0, 1, "a file")}).require(fake_quant())
 
 
+def test_a_name_that_does_not_exist_is_answered_with_one_that_does():
+    model = build.float_cnn()
+    (name,) = (t.name for t in model.graphs[0].inputs)
+    for check in (Ranges({f"{name}s": Range(0, 1, "a file")}).require, Ranges({f"{name}s": Range(0, 1)}).resolved):
+        with pytest.raises(InvalidStats, match=rf"did you mean '{name}'\? .* lists names"):
+            check(model)
+
+
 # Names that stand for several tensors, or for a signature's ends.
 
 

@@ -227,6 +227,18 @@ def test_models_without_a_common_output_are_refused(model):
         zeropoint.compare(model, other, images(2))
 
 
+def test_models_that_take_other_inputs_are_refused_by_that_reason():
+    """LiteRT only says which node it could not prepare."""
+
+    def taking(*shape: int):
+        net = Net()
+        return net.model(net.conv(net.input(*shape), normal(4, 1, 1, shape[-1]), name="out"))
+
+    wanted, other = taking(1, 8, 8, 3), taking(1, 6, 10, 1)
+    with pytest.raises(InvalidModel, match=r"their inputs differ: 'x0' \[1, 8, 8, 3\] and \[1, 6, 10, 1\]; give two"):
+        zeropoint.compare(wanted, other, [normal(1, 8, 8, 3)])
+
+
 def test_an_output_of_another_shape_is_said_to_be_left_out():
     def net(width):
         net = Net()

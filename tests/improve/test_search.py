@@ -17,6 +17,7 @@ from zeropoint.improve.refiner import Refiner
 from zeropoint.improve.rounding_steps import learning_split, rounded_for_all_samples
 from zeropoint.improve.search import StepSearch, Trials, judged_samples
 from zeropoint.recipe import Effort
+from zeropoint.report.quantization import step_text
 
 from ..nets import Net, normal, samples_for
 
@@ -53,6 +54,13 @@ class Measured(JudgedError):
 
     @property
     def on_enough(self) -> float:
+        return self.value
+
+    @property
+    def count(self) -> int:
+        return len(self.parts)
+
+    def value_on(self, count: int) -> float:  # noqa: ARG002 - as on all
         return self.value
 
 
@@ -217,6 +225,31 @@ def test_what_is_presumed_to_be_better_only_must_not_be_clearly_worse(errors, ke
         trials = Trials(judge, FIRST, noisy([1.0, 1.0, 1.0, 1.01]), is_presumed)
         trials.run(v for v in [made])
         assert (trials.best is made) == wanted
+
+
+def test_what_is_not_kept_is_shown_next_to_what_it_had_to_beat_on_the_same_samples():
+    """Few samples decide that; what is kept is shown on as many as the result, or the figures would contradict."""
+
+    class Looked(Measured):
+        count = 8
+        on_enough = 0.25
+
+        def value_on(self, count: int) -> float:
+            return {8: 0.1}[count]
+
+    worse, first = Looked.of([[ErrorSum(0.3, 1.0)]] * 8), Looked.of([[ErrorSum(0.1, 1.0)]] * 8)
+    made = SimpleNamespace(model=lambda: None)
+    judge = SimpleNamespace(judged=lambda _, at_once: worse)  # noqa: ARG005 - as a bench has it
+    trials = Trials(judge, FIRST, first)
+    trials.run(v for v in [made])
+    refused = trials.record("ranges", 1.0, kept=False)
+    assert (refused.before, refused.samples) == (0.1, 8)
+    assert "SNR of the outputs 5.2 dB instead of 10.0 dB on 8 samples, not kept" in step_text(refused)
+    trials = Trials(judge, FIRST, None)
+    trials.run(v for v in [made])
+    accepted = trials.record("ranges", 1.0, kept=True)
+    assert (accepted.error, accepted.before) == (0.25, None)
+    assert step_text(accepted) == "ranges, SNR of the outputs 6.0 dB (1.0 s)"
 
 
 @pytest.mark.parametrize(("in_8_bits", "in_few", "kept"), [(0.05, 0.99, True), (0.2, 0.5, False), (0.05, 1.5, False)])

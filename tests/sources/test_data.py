@@ -108,7 +108,7 @@ ARCHIVES: dict[str, tuple[dict[str, Array], str]] = {
     "another name": ({"x": X, "indices": K}, r"has 'x', 'indices'; name its arrays after the model's inputs: 'in0'"),
     "one of two": ({"x": X}, r"has 'x'; name its arrays"),
     "nothing": ({}, r"has nothing; name its arrays"),
-    "objects": ({"x": X, "k": np.array([None])}, r"is not a NumPy archive: Object arrays cannot be loaded"),
+    "objects": ({"x": X, "k": np.array([None])}, r"a\.npz holds Python objects in 'k'; store numbers"),
 }
 
 
@@ -116,6 +116,14 @@ ARCHIVES: dict[str, tuple[dict[str, Array], str]] = {
 def test_a_bad_archive_is_refused(tmp_path, arrays, message):
     np.savez(tmp_path / "a.npz", **arrays)
     refused(tmp_path / "a.npz", two_inputs(), message)
+
+
+def test_a_single_sample_without_an_axis_that_counts_is_named(tmp_path):
+    np.save(tmp_path / "a.npy", X[0])
+    shape = list(X[0].shape)
+    assert len(shape) == 1
+    model = build.one_op("ABS", [build.act("x", 1, *shape)], build.act("y", 1, *shape), options="AbsOptions")
+    refused(tmp_path / "a.npy", model, r"is that of a single sample of the input 'x' .*: x\[None\]")
 
 
 def test_a_bomb_stops_at_a_stated_size(tmp_path, monkeypatch):

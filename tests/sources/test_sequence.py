@@ -240,6 +240,12 @@ def test_a_model_without_states_is_refused() -> None:
         zeropoint.quantize(Model([graph("main", [x], [y], op("TANH", [x], y))]), data=frames(2), sequence=True)
 
 
+def test_samples_that_hold_the_states_are_refused_by_that_reason() -> None:
+    held = [{"frame": f, "state_in": np.zeros((1, CELLS), np.float32)} for f in frames(3)]
+    with pytest.raises(InvalidRecipe, match=r"hold every input that looks like a state \('state_in'\)"):
+        zeropoint.quantize(enhancer(1), data=held, sequence=True)
+
+
 def test_the_command_line_takes_frames(tmp_path: Path, run) -> None:
     path, out = tmp_path / "m.tflite", tmp_path / "out.tflite"
     zeropoint.save(enhancer(1), path)

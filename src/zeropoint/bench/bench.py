@@ -146,11 +146,17 @@ class Bench:
         samples = samples_by_signature(self._holding(self._samples) if self.is_single else self._samples, self.model)
         if self.is_single and self._judged:
             self._recorder = RunRecorder(JUDGED, lambda graph: [one.tensor(graph) for one in self._all_outputs])
+        progress = None if self._progress is None else self._counted
         found = collect_stats(
-            self.model, samples, self.settings, progress=self._progress, ops=self.ops, recorder=self._recorder
+            self.model, samples, self.settings, progress=progress, ops=self.ops, recorder=self._recorder
         )
         own = self._samples.notes.lines if isinstance(self._samples, NotedSamples) else ()
         return replace(found, notes=tuple(dict.fromkeys((*own, *found.notes))))
+
+    def _counted(self, runs: int) -> None:
+        """Report how many samples calibration has dealt with: those that were run, and those that are held back."""
+        if self._progress is not None:
+            self._progress(runs + len(self._unseen))
 
     @property
     def is_single(self) -> bool:
@@ -163,7 +169,7 @@ class Bench:
         room = min(KEPT_BYTES, max(least, activation_bytes(self.entry.graph)))
         count, holds_back = 0, self._holds_back and not self.in_sequence
         most = self._kept if self._judged else JUDGED
-        for count, sample in enumerate(iterate(samples), 1):
+        for count, sample in enumerate(islice(iterate(samples), self.settings.limit), 1):
             room -= _size(sample)
             is_apart = holds_back and not count % HELD_BACK_EVERY and len(self._unseen) < MOST_HELD_BACK
             if is_apart and room >= 0:

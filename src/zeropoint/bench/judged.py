@@ -21,17 +21,18 @@ a gain on all samples is rarely a loss on the first."""
 
 
 class Judged:
-    """The error of a version of the model, measured on as many samples as comparisons with others need."""
+    """The error of a version of the model, measured on as many samples as comparisons with others need; `count` is how
+    many these were so far."""
 
     def __init__(self, bench: Bench, model: Model, looks: Sequence[int]) -> None:
         self._bench, self._model, self._looks = bench, model, looks
         self._loaded: Loaded | None = None
-        self._errors, self._count = bench.known_errors(model), 0
+        self._errors, self.count = bench.known_errors(model), 0
         self._on(looks[0])
 
     def _on(self, count: int) -> JudgedError:
         """Return the error on the first `count` samples."""
-        self._count = max(self._count, count)
+        self.count = max(self.count, count)
         if missing := [place for place in range(count) if place not in self._errors]:
             loaded = self._loaded or self._bench.loaded(self._model)
             keep = self._bench.kept_outputs(self._model)
@@ -42,12 +43,16 @@ class Judged:
     @property
     def value(self) -> float:
         """The relative squared error on the samples run so far."""
-        return self._on(self._count).value
+        return self._on(self.count).value
+
+    def value_on(self, count: int) -> float:
+        """Return the relative squared error on the first `count` samples."""
+        return self._on(count).value
 
     @property
     def on_enough(self) -> float:
         """The relative squared error on at least `JUDGED` samples, if there are so many."""
-        return self._on(max(self._count, min(JUDGED, self._looks[-1]))).value
+        return self._on(max(self.count, min(JUDGED, self._looks[-1]))).value
 
     def beats(self, other: Judged) -> bool:
         """Whether this error is smaller than `other` by more than chance; the first samples may decide it."""

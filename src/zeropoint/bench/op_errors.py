@@ -47,14 +47,15 @@ class TracedSamples:
     time_limit: float | None = None
 
     def worst_ops(self, model: Model, made: Model) -> tuple[OpError, ...]:
-        """Return the ops of `made` whose outputs differ most from those in `model`, beyond the error of their
-        inputs."""
+        """Return the ops of `made` whose outputs differ most from those in `model`, beyond the error of their inputs:
+        none that only pass on what they read."""
         with within(self.time_limit):
             errors, added = _errors_by_name(model, made, self.rows, self.in_sequence), []
         for op in entry(model).graph.ops:
             if op.outputs and op.outputs[0].name in errors:
                 before = max((errors.get(t.name, 0.0) for t in op.inputs if t is not None), default=0.0)
-                added.append(OpError(op.label, op.name, errors[op.outputs[0].name], before))
+                if errors[op.outputs[0].name] > before:
+                    added.append(OpError(op.label, op.name, errors[op.outputs[0].name], before))
         return tuple(sorted(added, key=lambda e: e.before - e.error)[:WORST])
 
 

@@ -378,7 +378,7 @@ CONTENT_CHECKS = (
 SAMPLE_CAUSES = frozenset(check.name for check in CONTENT_CHECKS)
 """Names of findings that no other quantization can fix."""
 
-NUMBER_CHECK = SampleCheck(few_samples, "too few to know the ranges of activations", "100 to 500 are usual")
+NUMBER_CHECK = SampleCheck(few_samples, "too few to stand for all that the model will meet", "100 to 500 are usual")
 
 
 def check_samples(bench: Bench) -> tuple[SampleFinding, ...]:

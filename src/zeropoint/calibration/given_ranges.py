@@ -6,15 +6,16 @@ import fnmatch
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from ..affine import QuantParams
 from ..display import Brief, counted
 from ..dtypes import DType
-from ..errors import InvalidStats
+from ..errors import InvalidStats, names_are_listed
 from ..files import PathLike, reading
 from ..graph.model import Model
 from ..graph.names import short_names
@@ -89,7 +90,7 @@ class Ranges(Brief):
             if not found:
                 unmatched.append(key)
         if unmatched and not self.foreign:
-            raise InvalidStats(f"ranges are given for {_listed(unmatched)}, which the model does not have")
+            raise _absent(unmatched, {*names, *short.values(), *exact})
         placed = self._placed(model, unmatched, ops)
         for name, place in ((name, place) for name, places in placed.items() for place in places):
             given = self.entries[name]
@@ -116,7 +117,7 @@ class Ranges(Brief):
         """Raise if a name does not exist in the model."""
         unknown = self.entries.keys() - set(tensor_keys(model).values())
         if unknown:
-            raise InvalidStats(f"ranges are given for {_listed(unknown)}, which the model does not have")
+            raise _absent(unknown, set(tensor_keys(model).values()))
 
     def notes(self) -> Iterator[str]:
         """Yield notes for the user about how these ranges are applied."""
@@ -133,6 +134,15 @@ class Ranges(Brief):
 def _parts(name: str) -> set[str]:
     """Split a joined name: `a;b` are the names of two tensors that became one; converters append the rest."""
     return {part.removeprefix("serving_default_").removesuffix(":0") for part in name.split(";")} - {name}
+
+
+def _absent(names: Collection[str], known: Collection[str]) -> InvalidStats:
+    """Return the error for ranges of tensors that do not exist, with the existing name that is most like the first."""
+    near = get_close_matches(min(names), sorted(known), 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return InvalidStats(
+        f"ranges are given for {_listed(names)}, which the model does not have; {hint}{names_are_listed()}"
+    )
 
 
 def _listed(names: Any) -> str:

@@ -186,6 +186,13 @@ def _defined(number: int, row: Row, where: Entry) -> Row:
     return row
 
 
+def _differ(wanted: Tensor, made: Tensor) -> bool:
+    """Whether no array fits both, apart from its first axis, which may count samples."""
+    shapes = [t.shape_signature or t.shape for t in (wanted, made)]
+    pairs = zip(*(shape[1:] for shape in shapes), strict=False)
+    return len(shapes[0]) != len(shapes[1]) or any(a != b and min(a, b) >= 0 for a, b in pairs)
+
+
 def _doubted(row: OpRow) -> OpRow:
     """Mark the row as unreliable if the op's own error is larger than the accumulated one."""
     both = row.own, row.accumulated
@@ -329,7 +336,24 @@ class _Comparer:
         """Run both models; return their values by tensor."""
         given = dict(zip(self.exact.inputs, row, strict=True))
         own = [encoded(given[self.alignment.partner[t]], t) for t in self.quantized.inputs]
-        return given | self.runners[0].viewed_values(row), self.runners[1].viewed_values(own)
+        wanted = given | self.runners[0].viewed_values(row)
+        try:
+            return wanted, self.runners[1].viewed_values(own)
+        except RuntimeFailure:
+            self._require_like_inputs()  # rather say that than what LiteRT says
+            raise
+
+    def _require_like_inputs(self) -> None:
+        """Raise if the quantized model takes inputs of other shapes."""
+        both = [(self.alignment.partner[made], made) for made in self.quantized.inputs]
+        shapes = [
+            f"'{wanted.name}' {list(wanted.shape)} and {list(made.shape)}"
+            for wanted, made in both
+            if _differ(wanted, made)
+        ]
+        if shapes:
+            what = f"the shapes of their inputs differ: {'; '.join(shapes)}"
+            raise InvalidModel(f"the models cannot be compared: {what}; give two versions of one model")
 
     def comparison(self, samples: int, names: Sequence[str]) -> Comparison:
         """Return the result over `samples` samples, with outputs under the given names."""

@@ -27,12 +27,15 @@ at standard effort on fewer, but not fewer than this, if the model is large and 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Something that was tried: the time it took, and the outputs' relative squared error after it, if it was kept."""
+    """Something that was tried, the time it took, and the outputs' relative squared error with it. If it was not kept,
+    `before` is the error without it on the same few samples, of which there may be fewer than for what was kept."""
 
     what: str
     seconds: float
     error: float | None = None
     kept: bool = True
+    before: float | None = None
+    samples: int | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,7 @@ class StepSearch:
         if in_other_bits:
             found = before if trials.best is first else self._in_asked_bits(trials.best, judge, before)
         what, seconds = self._named(step, lab, in_other_bits), time.perf_counter() - start
-        self.trials.append(StepRecord(what, seconds, trials.shown, found.candidate is not before.candidate))
+        self.trials.append(trials.record(what, seconds, kept=found.candidate is not before.candidate))
         gain = decibels(found.error) - decibels(before.error)
         return replace(found, gains={**before.gains, step.name: gain})
 
@@ -175,7 +178,8 @@ def _effort_below(effort: Effort) -> Effort:
 
 @dataclass
 class Trials:
-    """The best of several candidates on the samples of `judge`, and the smallest error that any has reached.
+    """The best of several candidates on the samples of `judge`, and the smallest error that any has reached, by which
+    one.
 
     Another candidate must be better than the best so far by more than chance. If they are `presumed` to be better than
     the first, the best of them only must not be worse by more than chance. All samples decide `at_once`, or the first
@@ -188,14 +192,20 @@ class Trials:
     presumed: bool = False
     reached: float = math.inf
     at_once: bool = False
+    closest: Judged | None = None
 
     def __post_init__(self) -> None:
         self.first = self.judged
 
-    @property
-    def shown(self) -> float:
-        """The error of the accepted candidate, or of the closest one if none was accepted."""
-        return self.reached if self.judged is None or self.judged is self.first else self.judged.value
+    def record(self, what: str, seconds: float, *, kept: bool) -> StepRecord:
+        """Return what the summary says: the error of the accepted candidate on as many samples as that of others is
+        given on, or that of the closest one if none was accepted, next to what it had to beat."""
+        if self.judged is not None and self.judged is not self.first:
+            return StepRecord(what, seconds, self.judged.on_enough, kept)
+        if self.closest is None or self.first is None:
+            return StepRecord(what, seconds, self.reached, kept)
+        count = self.closest.count
+        return StepRecord(what, seconds, self.closest.value, kept, self.first.value_on(count), count)
 
     def run(self, proposals: Proposals) -> None:
         candidate = next(proposals, None)
@@ -204,7 +214,8 @@ class Trials:
             judged = self.judge.judged(candidate.model(), at_once=self.presumed or self.at_once)
             if self._takes(judged):
                 self.best, self.judged = candidate, judged
-            self.reached = min(self.reached, judged.value)
+            if judged.value < self.reached:
+                self.reached, self.closest = judged.value, judged
             try:
                 candidate = proposals.send(ProposalOutcome(self.best, judged.value))
             except StopIteration:

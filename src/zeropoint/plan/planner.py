@@ -215,8 +215,9 @@ def refuse_float(planned: Planned) -> None:
     """Raise for strict integer models, listing every op that would stay float."""
     skipped = [s for plan in planned.plans for s in plan.skipped]
     if skipped:
+        which = "it" if len(skipped) == 1 else "them"
         raise UnsupportedOp(
             f"{counted(len(skipped), 'op')} cannot be computed in integers:",
             *(f"  {s}" for s in skipped),
-            f"omit {argument('strict', True)} to keep them in float between integer ops, or change the model",
+            f"omit {argument('strict', True)} to keep {which} in float between integer ops, or change the model",
         )

@@ -56,7 +56,14 @@ def result_json(result: Result, saved: SavedAs) -> dict[str, Any]:
     skipped = [{"kind": s.op.label, "name": s.op.name, "code": s.code, "reason": s.reason} for s in result.skipped]
     ends = [{"key": s.key, "inputs": s.inputs, "outputs": s.outputs} for s in shown.signatures]
     steps = [
-        {"what": s.what, "seconds": s.seconds, "snr": None if s.error is None else decibels(s.error), "kept": s.kept}
+        {
+            "what": s.what,
+            "seconds": s.seconds,
+            "snr": None if s.error is None else decibels(s.error),
+            "kept": s.kept,
+            "snr_before": None if s.before is None else decibels(s.before),
+            "samples": s.samples,
+        }
         for s in result.steps
     ]
     worst = [
@@ -172,6 +179,8 @@ def target_lines(result: Result) -> Iterator[str]:
 
 def step_text(step: StepRecord) -> str:
     snr = "" if step.error is None else f", SNR of the outputs {snr_text(decibels(step.error))}"
+    if step.before is not None and step.samples is not None:
+        snr += f" instead of {snr_text(decibels(step.before))} on {counted(step.samples, 'sample')}"
     return f"{step.what}{snr}{'' if step.kept else ', not kept'} ({step.seconds:.1f} s)"
 
 

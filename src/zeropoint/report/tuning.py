@@ -53,10 +53,11 @@ def live_table(console: Console) -> Iterator[Progress]:
 
 def _view(state: SearchState) -> Group:
     table = Table(box=None, pad_edge=False)
-    for title in ("being tried", "best so far", "trials", "at most"):
+    for title in ("being tried", "best so far", "trials", "time left"):
         table.add_column(title)
     done = len(state.trials)
-    left = "" if not done else f"{duration_text(state.seconds / done * (state.most - done))} more"
+    open_trials = state.most - done  # as long as those before, although later ones are often slower
+    left = f"about {duration_text(state.seconds / done * open_trials)}" if done and open_trials else ""
     best = "" if state.best is None else f"{state.best.label}, {size_text(state.best.size)}"
     cells = (", ".join(state.running), best, f"{done} of {state.most}", left)
     table.add_row(*(Text(printable(cell)) for cell in cells))

@@ -183,6 +183,10 @@ def _from_arrays(arrays: dict[str, Array], entry: Entry, source: str, transpose:
         taken = " and ".join(f"{n!r} for the input '{p.name}'" for n, p in zip(chosen, ports, strict=True))
         notes.say(f"{source}: {taken} was taken, and {', '.join(map(repr, left_out))} left out")
     given = [_transposed(arrays[n], p) if transpose else arrays[n] for n, p in zip(chosen, ports, strict=True)]
+    for array, port in zip(given, ports, strict=True):
+        if len(port.shape) > 1 and fits(array.shape, port.shape[1:]):
+            shape = f"the shape {list(array.shape)} is that of a single sample"
+            raise InvalidSample(f"{source}: {shape} of the input {port}; the first axis has to count samples: x[None]")
     columns = [_by_sample(a, p) for a, p in zip(given, ports, strict=True)]
     return Data(_Columns(columns, notes), _common_length(columns, ports, source))
 

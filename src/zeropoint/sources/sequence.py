@@ -86,17 +86,19 @@ def find_states(where: Entry, asked: States, given: Sequence[str] = ()) -> tuple
     outputs = dict(zip(where.graph.outputs, where.output_names, strict=True))
     if isinstance(asked, Mapping):
         return tuple(_named_state(where, outputs, *pair) for pair in asked.items())
-    found, free = [], dict(outputs)
+    found, held, free = [], [], dict(outputs)
     for port in where.ports[1:]:
         fitting = [t for t in free if t.shape == port.tensor.shape and t.dtype is port.dtype]
-        if fitting and not set(port.names).intersection(given):
+        if fitting and set(port.names).intersection(given):
+            held.append(repr(port.name))
+        elif fitting:
             best = max(fitting, key=lambda t: SequenceMatcher(None, port.name, outputs[t]).ratio())
             found.append(State(port, best, free.pop(best)))
     if not found:
-        raise InvalidRecipe(
-            "no input of the model looks like a state: one after the first, with the shape and type of an output; "
-            f"name the states: {argument('sequence', 'INPUT=OUTPUT')}"
-        )
+        what = "no input of the model looks like a state: one after the first, with the shape and type of an output; "
+        if held:
+            what = f"the samples hold every input that looks like a state ({', '.join(held)}); leave these out, or "
+        raise InvalidRecipe(f"{what}name the states: {argument('sequence', 'INPUT=OUTPUT')}")
     return tuple(found)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import keras
 from keras import ops as kops
 
+from ..bench.bench import Bench
+from ..bench.verdict import verdict
 from ..calibration import Settings
 from ..display import Brief, notebook_line
 from ..errors import InvalidModel, InvalidRecipe, names_are_listed
@@ -175,7 +177,11 @@ def distill(
     student, training = loop.distiller.student, summaries[-1]
     result = export(student, input_type=input_type, output_type=output_type)
     notes = (*result.notes, *_summary_notes(stages, summaries))
-    return Distilled(replace(result, notes=notes), training, student, start)
+    _, unseen = held.split(schedule.held_back)
+    judged = verdict(Bench(source, [held.rows[k] for k in unseen], calibration, ops=ops), result.model)
+    # Calibration saw these samples, training did not.
+    result = replace(result, notes=notes, verdict=replace(judged, held_back=None))
+    return Distilled(result, training, student, start)
 
 
 def _require_nothing_else(mode: str | None, recipe: Recipe | PathLike | None, weight_bits: int) -> None:

@@ -32,7 +32,7 @@ from ..plan.plan import Group, Held, Plan, Planned
 from ..plan.request import Request
 from ..runtime.runner import Runner
 from ..sources.ports import Row, entry
-from . import require_keras
+from . import require_keras, start_keras
 
 FEWEST_LAYERS, MOST_LAYERS = 2, 8
 """The minimum and maximum number of layers in a block. Between them, it ends where the fewest tensors leave it."""
@@ -65,8 +65,9 @@ few samples (mixup, without labels)."""
 
 
 def require_learning() -> None:
-    """Raise if Keras is not installed."""
+    """Raise if Keras is not installed; start it, without what its backend prints."""
     require_keras("max effort")
+    start_keras()
 
 
 @dataclass(frozen=True)
