@@ -52,12 +52,13 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
     plans += [Plan(graph, k) for k, graph in enumerate(model.graphs) if graph not in whole]
     if request.stats is None:
         require_ranges(plans, request.ops, ranges)
-    weights = WeightOnly(request.recipe, request.ops, request.weight_method, prepared.trained.packed, ranges)
+    answers = None if request.strict else TargetAnswers(request.target, request.ops, prepared.verdicts)
+    weights = WeightOnly(request.recipe, request.ops, request.weight_method, prepared.trained.packed, ranges, answers)
     made = weights.share([weights.add(plan) for plan in plans])
     require_free(made, request, prepared.keys)
     made = with_origins(made, ranges, request.ops)
     notes = (*reuse_notes(prepared.trained.packed, made), *request.ranges.notes(), *default_notes(made, ranges))
-    notes = (*notes, *unused_notes(made, request.ranges, prepared.keys))
+    notes = (*notes, *weights.notes(), *unused_notes(made, request.ranges, prepared.keys))
     notes = (*notes, *swamped_notes(made, request.ops, ranges), *state_notes(made, request.interface, request.ops))
     notes = (*notes, *imprecise_notes(made, request.ops, ranges))
     planned = Planned(model, tuple(p for p in made if p.graph in whole or p.does_anything or p.skipped), notes)

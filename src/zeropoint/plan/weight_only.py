@@ -18,7 +18,7 @@ from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, OpSpec, Weight, fused_activation
 from ..recipe import INT8, SMALLEST, PerChannel, Recipe, Scheme
 from .derive import derive
-from .match import nearest_type
+from .match import TargetAnswers, nearest_type
 from .plan import Form, Group, Held, Packed, Plan, Repair, Skipped
 from .tensor_ranges import TensorRanges, given_weights
 from .weights import block_params, scale_axis, unpacked_params, weight_params
@@ -61,6 +61,10 @@ class WeightOnly:
     """How the file stored constants that it had in fewer bits."""
     ranges: TensorRanges | None = None
     """Ranges, of which only those given for constants are used."""
+    answers: TargetAnswers | None = None
+    """What the target says about integer weights between floats; None if it is not asked."""
+    slow: Counter[str] = field(default_factory=Counter)
+    """How many ops of each kind get floats instead, because the target is faster that way."""
     _forms: dict[tuple[Buffer | None, tuple[int, ...], int | None, Scheme], Form] = field(default_factory=dict)
 
     def add(self, plan: Plan) -> Plan:
@@ -151,9 +155,25 @@ class WeightOnly:
             return self._add_lookup(op, spec, next(iter(held)), draft) if is_lookup else reason
         if not scheme.unpacked:
             scheme = scheme.held_in(nearest_type(spec.hybrid, scheme.weights))
+            if self._is_faster_unpacked(op, scheme):
+                self.slow[op.label] += 1
+                scheme = replace(scheme, unpacked=True)
         for use, role in held.items():
             draft.packed[use] = Packed(self._form(use, spec, role, scheme), scheme.unpacked)
         return None
+
+    def _is_faster_unpacked(self, op: Op, scheme: Scheme) -> bool:
+        """Whether the target is faster with weights converted to floats, and no rule names the op."""
+        rule = self.recipe.rule(op)
+        is_free = rule is None or rule.is_general
+        return is_free and self.answers is not None and self.answers.is_faster_unpacked(op, scheme)
+
+    def notes(self) -> Iterator[str]:
+        """Yield notes on ops that compute in float although their kernels take integer weights."""
+        for label, count in self.slow.items():
+            assert self.answers is not None
+            name = self.answers.target.name
+            yield f"{count} {label} compute with floats on integer weights: {name} is faster that way, at the same size"
 
     def _add_lookup(self, op: Op, spec: OpSpec, use: Use, draft: _Additions) -> str | None:
         """Add an op that returns entries of a table: it does so in integers, and a conversion follows."""
