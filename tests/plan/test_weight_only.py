@@ -342,6 +342,15 @@ def by_name(scheme: Scheme) -> Recipe:
     return preset("dynamic").then(Rule(scheme, name="middle"))
 
 
+@pytest.mark.parametrize("mode", ["weights", "dynamic"])
+def test_layers_of_a_float16_model_stay_fast(mode: str) -> None:
+    """The delegate takes no layer whose weights are integers and whose bias is float16."""
+    halves = zeropoint.quantize(blocks(), "float16").model
+    made = zeropoint.quantize(halves, mode).model
+    assert len(constants(made.main, DType.INT8)) == 3
+    assert delegates_all(made)
+
+
 def test_biases_make_up_for_the_rounding_of_weights_where_means_are_known() -> None:
     """To float rounding: the mean output error of each channel on the calibration data is zero."""
     model = one_layer()

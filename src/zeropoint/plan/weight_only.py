@@ -88,14 +88,15 @@ class WeightOnly:
 
     def _as_in_the_file(self, plan: Plan, draft: _Additions) -> Iterator[tuple[Use, Packed]]:
         """Yield constants that ops keep reading as floats, stored as in the file, which must not grow."""
-        hybrid = {use.op for use, packed in draft.packed.items() if not packed.unpacked}
+        layers = {use.op for use, packed in draft.packed.items() if isinstance(packed.form, QuantParams)}
         for op in plan.graph.ops:
             if op in plan.schemes or op in draft.lookups:
                 continue
             for use in _float_constants(op):
                 packed = self.before.get(use.tensor)
-                # A bias that is dequantized first would prevent the delegate from taking a hybrid op.
-                if packed is not None and use not in draft.packed and not (packed.unpacked and op in hybrid):
+                # A bias that is dequantized first would prevent the delegate from taking a layer with integer weights,
+                # whether these are dequantized or not (LiteRT 2.3).
+                if packed is not None and use not in draft.packed and not (packed.unpacked and op in layers):
                     yield use, packed
 
     def _kept(self, use: Use, scheme: Scheme) -> QuantParams | None:
