@@ -13,6 +13,7 @@ from zeropoint.bench.sample_checks import SampleEvidence
 from zeropoint.bench.verdict import verdict
 from zeropoint.calibration import Settings
 from zeropoint.calibration.collect import collect_stats
+from zeropoint.dtypes import DType
 from zeropoint.graph.edit import copy_model
 from zeropoint.runtime import Runner, Session
 
@@ -84,6 +85,20 @@ def test_outputs_are_real_numbers():
     assert len(found) == len(bench.float_outputs) == 6
     for exact, own in zip(bench.float_outputs, found, strict=True):
         np.testing.assert_allclose(own[0], exact[0], atol=0.2)
+
+
+def test_what_a_partly_quantized_file_computes_in_integers_is_compared_as_real_numbers():
+    """The logits of such a classifier are integers in calibration, too."""
+    net = Net()
+    x = net("MUL", [net.input(1, 16), normal(16)], name="front")
+    logits = net("FULLY_CONNECTED", [x, normal(4, 16), normal(4, seed=1)], (1, 4))
+    model = net.model(net("SOFTMAX", [logits], beta=1.0))
+    data = samples_for(model, 12)
+    given = zeropoint.quantize(model, data=data, effort="quick", target="integer", keep_float="front").model
+    bench = Bench(given, data).judging(8)
+    assert bench.compared[0].tensor(given.main).dtype is DType.INT8
+    _ = bench.stats  # records the values of the first runs
+    assert bench.error(given) == 0
 
 
 @pytest.mark.parametrize("count", [1, 7, 56, 175, 256])

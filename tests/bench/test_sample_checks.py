@@ -177,6 +177,24 @@ def test_an_unsure_model_and_one_class():
     assert "100% of the samples the same class, its certainty is 2" in findings["one_class"]
 
 
+def detector(bias: float):
+    """Whether the sum of 16 numbers exceeds `bias`, as a probability."""
+    net = Net()
+    sums = net.dense(net.input(1, 16), np.ones((1, 16), np.float32), np.array([-bias], np.float32))
+    return net.model(net("LOGISTIC", [sums], (1, 1)))
+
+
+@pytest.mark.parametrize("bias", [-60.0, 60.0, 2000.0])
+def test_samples_to_which_a_detector_always_gives_the_same_answer(bias):
+    """A wake word that no recording contains: whatever becomes of the model, its outputs would look exact."""
+    samples = [normal(1, 16, seed=k) for k in range(COUNT)]
+    model = detector(bias)
+    assert "for all samples: they do not show" in found(model, samples)["silent_outputs"]
+    assert zeropoint.quantize(model, data=samples).verdict.level == "doubtful"
+    other = np.full((1, 16), bias / 16, np.float32)
+    assert "silent_outputs" not in found(model, [*samples, other])
+
+
 def test_far_samples_are_noticed_where_not_all_are_held(digits, images):
     samples = [*images[:30], 1000 * images[30]]
     bench = Bench(load(digits), samples, Settings(histograms=False), judged=0)

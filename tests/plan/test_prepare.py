@@ -71,3 +71,21 @@ def test_graphs_that_ops_call_stay_as_they_are() -> None:
     copy = copy_model(model)
     prepare(copy, preset("int8"), OPS)
     assert [str(g) for g in copy.graphs[1:]] == [str(g) for g in model.graphs[1:]]
+
+
+@pytest.mark.parametrize(
+    ("fused", "kind", "code"), [(3, "RELU", 3), (1, "RELU6", 3), (1, "RELU", 1), (3, "RELU6", 3), (2, "RELU6", None)]
+)
+def test_a_clamp_after_a_fused_clamp_is_the_narrower_one(fused: int, kind: str, code: int | None) -> None:
+    """Frameworks write a ReLU behind a ReLU6. What is between 0 and 1 is no fused function."""
+    net = Net()
+    x = net.conv(net.input(1, 6, 6, 4), normal(8, 3, 3, 4), normal(8), activation=fused)
+    model = net.model(net.conv(net(kind, [x]), normal(4, 1, 1, 8, seed=1)))
+    made = copy_model(model)
+    prepare(made, preset("int8"), OPS)
+    first = made.main.ops[0]
+    assert [o.kind for o in made.main.ops] == ["CONV_2D", *([kind] if code is None else []), "CONV_2D"]
+    assert first.option("fusedActivationFunction") == (fused if code is None else code)
+    data = samples_for(model, 3)
+    for wanted, got in zip(outputs_of(model, data), outputs_of(made, data), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)

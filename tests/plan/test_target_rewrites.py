@@ -5,24 +5,27 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import zeropoint
 from zeropoint.calibration import calibrate
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel
-from zeropoint.graph import Model
+from zeropoint.graph import Model, Tensor
 from zeropoint.graph.edit import copy_model
 from zeropoint.improve.pipeline import run
 from zeropoint.ops import OPS
+from zeropoint.ops.layout import VALID
 from zeropoint.plan.request import Request
 from zeropoint.plan.target_rewrites import fit_to_target
 from zeropoint.recipe import preset
 from zeropoint.runtime import Session
 from zeropoint.runtime.tflm import MicroSession
 from zeropoint.runtime.vela import compile_model
-from zeropoint.targets import TFLM, Target, TypedOp, target_named
+from zeropoint.targets import INTEGER, TFLM, Target, TypedOp, target_named
 from zeropoint.tflite import load, to_bytes
 
 from .. import build
 from ..conformance.samples import SAMPLES
+from ..nets import Net, kinds, normal, samples_for
 
 ETHOS = target_named("ethos-u55-128")
 
@@ -157,3 +160,37 @@ def test_biases_are_as_large_as_the_target_takes():
         assert ETHOS.verdict(TypedOp.of_file(layer)).speed == ("slow" if made is plain else "fast")
         on_cpu = [left.kind for left in compile_model(to_bytes(made), ETHOS.name).left_to_cpu]
         assert ("CONV_2D" in on_cpu) is (made is plain)
+
+
+def strided(net: Net, x: Tensor) -> Tensor:
+    operands = [x, normal(8, 3, 3, 4, seed=1), normal(8, seed=2)]
+    return net("CONV_2D", operands, (1, 8, 8, 8), strideH=2, strideW=2)
+
+
+def linear(net: Net, x: Tensor) -> Tensor:
+    return net.conv(net.conv(x, normal(4, 3, 3, 4, seed=1)), normal(4, 1, 1, 4, seed=2))
+
+
+def upsampled(net: Net, x: Tensor) -> Tensor:
+    operands = [np.array([1, 32, 32, 1], np.int32), normal(1, 2, 2, 4, seed=1), x]
+    return net("TRANSPOSE_CONV", operands, (1, 32, 32, 1), strideH=2, strideW=2, padding=VALID)
+
+
+def joined(net: Net, x: Tensor) -> Tensor:
+    parts = [net.conv(x, normal(4, 1, 1, 4, seed=k)) for k in range(6)]
+    return net("CONCATENATION", parts, (1, 16, 16, 24), axis=3)
+
+
+@pytest.mark.parametrize("rest", [strided, linear, upsampled, joined])
+def test_layers_that_are_integers_in_the_file_stay_as_they_are(rest):
+    """Audio models come with integers from the spectrogram on: only what is before it is quantized. What is rewritten
+    there has to have integers as well."""
+    net = Net()
+    x = net("MUL", [net.input(1, 16, 16, 4), normal(4)], name="front")
+    model = net.model(rest(net, net("RELU6", [x])))
+    data = samples_for(model, 12)
+    given = zeropoint.quantize(model, data=data, effort="quick", target=INTEGER, keep_float="front").model
+    layers = [kind for kind in kinds(given) if kind in ("CONV_2D", "TRANSPOSE_CONV")]
+    made = zeropoint.quantize(given, data=data, effort="quick", target="cpu")
+    assert [kind for kind in kinds(made.model) if kind in ("CONV_2D", "TRANSPOSE_CONV")] == layers
+    assert made.verdict.snr > 20

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zeropoint
+from zeropoint.bench.latency import undelegated
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel, InvalidRecipe
 from zeropoint.graph import Graph, Model, Op, Tensor
 from zeropoint.improve.squant import balanced, nonnegative_tensors
 from zeropoint.ops import OPS
-from zeropoint.recipe import DYNAMIC, FLOAT, Recipe, Rule, preset
-from zeropoint.runtime import Session
+from zeropoint.recipe import DYNAMIC, FLOAT, Recipe, Rule, Scheme, preset
+from zeropoint.runtime import Runner, Session
 from zeropoint.tflite import to_bytes
 
 from .. import build
@@ -309,6 +310,45 @@ def test_a_float16_model_can_be_made_smaller_still() -> None:
     result = zeropoint.quantize(halves, "dynamic")
     assert kinds(result.model.main) == ["FULLY_CONNECTED"]
     assert len(to_bytes(result.model)) < len(to_bytes(halves))
+
+
+def blocks() -> Model:
+    """A depthwise convolution between two others, with weights that are worth quantizing."""
+    net = Net()
+    x = net.conv(net.input(1, 8, 8, 32), normal(128, 1, 1, 32), normal(128), activation=1)
+    operands = [x, normal(1, 3, 3, 128, seed=1), normal(128, seed=2)]
+    x = net("DEPTHWISE_CONV_2D", operands, name="middle", strideW=1, strideH=1, depthMultiplier=1)
+    return net.model(net.conv(x, normal(32, 1, 1, 128, seed=3), normal(32, seed=4)))
+
+
+def delegates_all(model: Model) -> bool:
+    return not undelegated(Runner(model))
+
+
+def test_layers_that_the_delegate_lacks_with_integer_weights_compute_in_float() -> None:
+    """The weights are as small as before: a DEQUANTIZE converts them when the model is loaded."""
+    model = blocks()
+    made, named = (zeropoint.quantize(model, recipe=recipe) for recipe in (preset("dynamic"), by_name(DYNAMIC)))
+    assert kinds(made.model.main) == ["DEQUANTIZE", "CONV_2D", "DEPTHWISE_CONV_2D", "CONV_2D"]
+    assert len(constants(made.model.main, DType.INT8)) == 3
+    assert delegates_all(made.model)
+    assert any("1 DEPTHWISE_CONV_2D compute with floats on integer weights" in note for note in made.notes)
+    # A rule that names the layer, and other targets, have what they ask for.
+    for result in (named, zeropoint.quantize(model, "dynamic", target="integer")):
+        assert kinds(result.model.main) == ["CONV_2D", "DEPTHWISE_CONV_2D", "CONV_2D"]
+
+
+def by_name(scheme: Scheme) -> Recipe:
+    return preset("dynamic").then(Rule(scheme, name="middle"))
+
+
+@pytest.mark.parametrize("mode", ["weights", "dynamic"])
+def test_layers_of_a_float16_model_stay_fast(mode: str) -> None:
+    """The delegate takes no layer whose weights are integers and whose bias is float16."""
+    halves = zeropoint.quantize(blocks(), "float16").model
+    made = zeropoint.quantize(halves, mode).model
+    assert len(constants(made.main, DType.INT8)) == 3
+    assert delegates_all(made)
 
 
 def test_biases_make_up_for_the_rounding_of_weights_where_means_are_known() -> None:

@@ -30,6 +30,7 @@ from .errors import (
     channel_scales,
     compared_outputs,
     errors_of,
+    real,
     where_measured,
 )
 from .judged import JUDGED, Judged
@@ -281,7 +282,8 @@ class Bench:
         values = None if self._recorder is None else self._recorder.values(number)
         if values is None or number >= self._held_in_order:
             return None
-        return [one.judged(values[self._all_outputs.index(one)]) for one in self.compared]
+        found = ((one, one.tensor(self.entry.graph), values[self._all_outputs.index(one)]) for one in self.compared)
+        return [one.judged(real(value, tensor)) for one, tensor, value in found]  # a file may compute it in integers
 
     def references(self, count: int) -> list[list[Reference]]:
         """Return the float model's values of `compared`, prepared for comparison, by sample."""

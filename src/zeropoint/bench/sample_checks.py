@@ -20,7 +20,7 @@ from ..sources.ports import Row
 from ..tflite.metadata import stated_input_range
 from .bench import Bench
 from .conventions import Convention, Response, convention_of
-from .errors import Compared, compared_outputs
+from .errors import SQUASHED, Compared, compared_outputs
 
 LOOKED_AT = 16
 """Number of samples that the model is run on: first those held back, which the verdict needs too, then others, spread
@@ -338,6 +338,19 @@ def one_class(evidence: SampleEvidence) -> Seen | None:
     )
 
 
+def silent_outputs(evidence: SampleEvidence) -> Seen | None:
+    """Every output is a probability that is about the same in all samples, so that any version seems exact."""
+    keys, tensors = tensor_keys(evidence.bench.model), evidence.bench.stats.tensors
+    known = [tensors.get(keys.get(one.tensor(evidence.bench.entry.graph), "")) for one in evidence.outputs]
+    if not known or any(one.probabilities != "each" for one in evidence.outputs):
+        return None
+    ranges = [(one.low.value, one.high.value) for one in known if one is not None]
+    if len(ranges) < len(known) or any(low < SQUASHED and high > -SQUASHED for low, high in ranges):
+        return None
+    low, high = (1 / (1 + math.exp(min(-end, 700.0))) for end in ranges[0])
+    return Seen(f"the float model's answer is between {low:.2g} and {high:.2g} for all samples")
+
+
 def few_samples(evidence: SampleEvidence) -> Seen | None:
     count = evidence.count
     if count >= FEW or evidence.bench.in_sequence:
@@ -371,6 +384,11 @@ CONTENT_CHECKS = (
     SampleCheck(other_normalization, "probably not the range of training", "prepare samples as in training"),
     SampleCheck(
         one_class, "probably not prepared as in training", "compare the steps before the model with those of training"
+    ),
+    SampleCheck(
+        silent_outputs,
+        "they do not show how well others are kept",
+        "add some with another answer, such as recordings of the word to detect",
     ),
 )
 """In order: what one check finds may be the cause of what later ones would find."""

@@ -14,7 +14,7 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, CellState, OpSpec, Rescale, ShapeOnly, Weight, fused_activation
 from ..recipe import Recipe, Scheme
-from ..targets import OpVerdict, Target, TypedOp
+from ..targets import Operand, OpVerdict, Target, TypedOp
 from .needs import NEEDS, KernelUse
 from .plan import Form, Plan, SkipCode, Skipped
 from .request import Island, Request
@@ -37,6 +37,18 @@ class TargetAnswers:
         if key not in self.known:
             self.known[key] = self.target.verdict(TypedOp.of_scheme(op, scheme, self.ops))
         return self.known[key]
+
+    def is_faster_unpacked(self, op: Op, scheme: Scheme) -> bool:
+        """Whether the target is slow at `op` with integer weights between floats, but takes it with weights that a
+        DEQUANTIZE converts, which it does once, when it loads the model."""
+        if scheme.weights is None or self.verdict(op, scheme).speed != "slow":
+            return False
+        weights = next((t for t in self.ops[op.kind].held_tensors(op) if t.data is not None), None)
+        if weights is None or self.verdict(op, replace(scheme, unpacked=True)).speed != "fast":
+            return False
+        conversion = Op("DEQUANTIZE", [weights], [weights])
+        typed = TypedOp(conversion, (Operand.of(weights, scheme.weights),), (Operand.of(weights, DType.FLOAT32),))
+        return self.target.verdict(typed).speed == "fast"
 
     def with_kernel(self, op: Op, scheme: Scheme) -> Scheme:
         """Return the scheme with weights that have a kernel: if the kernel or the target lacks narrow weights, the next

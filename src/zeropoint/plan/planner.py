@@ -53,12 +53,13 @@ def plan_model(prepared: Prepared, request: Request, ranges: TensorRanges | None
     if request.stats is None:
         require_ranges(plans, request.ops, ranges)
     packed = prepared.trained.packed
-    weights = WeightOnly(request.recipe, request.ops, request.weight_method, packed, ranges, prepared.forms)
+    answers = None if request.strict else TargetAnswers(request.target, request.ops, prepared.verdicts)
+    weights = WeightOnly(request.recipe, request.ops, request.weight_method, packed, ranges, answers, prepared.forms)
     made = weights.share([weights.add(plan) for plan in plans])
     require_free(made, request, prepared.keys)
     made = with_origins(made, ranges, request.ops)
     notes = (*reuse_notes(packed, made), *request.ranges.notes(), *default_notes(made, ranges))
-    notes = (*notes, *unused_notes(made, request.ranges, prepared.keys))
+    notes = (*notes, *weights.notes(), *unused_notes(made, request.ranges, prepared.keys))
     notes = (*notes, *swamped_notes(made, request.ops, ranges), *state_notes(made, request.interface, request.ops))
     notes = (*notes, *imprecise_notes(made, request.ops, ranges))
     planned = Planned(model, tuple(p for p in made if p.graph in whole or p.does_anything or p.skipped), notes)

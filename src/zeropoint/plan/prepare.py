@@ -13,7 +13,7 @@ from ..graph.edit import absorb, drop_unused, fold_into_constant, recast, remove
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..graph.sparse import fold_densify
-from ..ops import CLAMPS, CONVERSIONS, FUSED_CODES, Bias, OpSpec, Trait
+from ..ops import CLAMPS, CONVERSIONS, FUSED_CODES, Bias, OpSpec, Trait, fused_activation
 from ..ops.delegate_faults import identity_pools
 from ..ops.execution import execution_of
 from ..ops.layout import VALID
@@ -65,9 +65,24 @@ def _fuse_activations(graph: Graph, recipe: Recipe, ops: Mapping[str, OpSpec]) -
             continue
         if recipe.rule(producer) is not recipe.rule(op) or recipe.scheme(op).activations is None:
             continue
-        if producer.option("fusedActivationFunction") == 0:
-            absorb(graph, op, producer, producer.options.replace(fusedActivationFunction=FUSED_CODES[op.kind]))
+        both = _as_one_clamp(producer, op)
+        if both is not None:
+            absorb(graph, op, producer, producer.options.replace(fusedActivationFunction=FUSED_CODES[both]))
             uses = Uses(graph)
+
+
+def _as_one_clamp(producer: Op, op: Op) -> str | None:
+    """Return the clamp that does what `op` does after the one fused into `producer`: the narrower of the two."""
+    fused = fused_activation(producer).name
+    if fused == "NONE":
+        return op.kind
+    if fused not in CLAMPS:
+        return None
+    for clamp, other in ((fused, op.kind), (op.kind, fused)):
+        (low, high), (least, most) = CLAMPS[clamp], CLAMPS[other]
+        if least <= low and high <= most:
+            return clamp
+    return None
 
 
 def _drop_pools_of_one(graph: Graph) -> None:

@@ -198,12 +198,13 @@ LAYER_REWRITES = {
 def _with_rewritten_layers(
     prepared: Prepared, request: Request, edit: Callable[[Graph, Recipe, Collection[Tensor | None]], NewOps]
 ) -> Prepared:
-    """Replace layers, unless their weights or what they compute have integers or ranges already."""
+    """Replace float layers, unless their weights or what they compute have integers or ranges already."""
     packed, known = prepared.trained.packed, {*request.ranges.entries, *prepared.trained.ranges.entries}
     fixed = {*prepared.trained.constants, *(t for t, held in packed.items() if isinstance(held.form, QuantParams))}
     fixed |= {t for t, key in prepared.keys.items() if key in known}
     for graph in computing_graphs(prepared.model):
-        new = edit(graph, request.recipe, fixed)
+        integers = {t for t in graph.tensors if t.dtype is not DType.FLOAT32}  # the file may be partly quantized
+        new = edit(graph, request.recipe, fixed | integers)
         drop_unused(graph)
         prepared = prepared.with_new(new.made).with_constants(new.constants)
     return prepared

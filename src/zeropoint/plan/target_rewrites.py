@@ -137,7 +137,8 @@ def _join_in_steps(graph: Graph, op: Op, most: int) -> Iterator[Tensor]:
         first = op.inputs[:most]
         shape = list(result.shape)
         shape[axis] = sum(t.shape[axis] for t in first if t is not None)
-        between = Tensor(unused_name(graph, f"{result.name}/joined"), tuple(shape), result.dtype)
+        name = unused_name(graph, f"{result.name}/joined")
+        between = Tensor(name, tuple(shape), result.dtype, quantization=result.quantization)
         step = Op("CONCATENATION", first, [between], op.options.replace(fusedActivationFunction=0), op.version)
         graph.ops.insert(graph.ops.index(op), step)
         graph.tensors.append(between)

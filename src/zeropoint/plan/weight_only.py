@@ -18,7 +18,7 @@ from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, OpSpec, Weight, fused_activation
 from ..recipe import INT8, SMALLEST, PerChannel, Recipe, Scheme
 from .derive import derive
-from .match import nearest_type
+from .match import TargetAnswers, nearest_type
 from .plan import Form, Group, Held, Packed, Plan, Repair, Skipped
 from .tensor_ranges import TensorRanges, given_weights
 from .weights import block_params, scale_axis, unpacked_params, weight_params
@@ -65,8 +65,12 @@ class WeightOnly:
     """How the file stored constants that it had in fewer bits."""
     ranges: TensorRanges | None = None
     """Ranges, of which only those given for constants are used."""
+    answers: TargetAnswers | None = None
+    """What the target says about integer weights between floats; None if it is not asked."""
     forms: dict[FormKey, Form] = field(default_factory=dict)
     """Those that other plans of the same model have computed, and this one adds."""
+    slow: Counter[str] = field(default_factory=Counter)
+    """How many ops of each kind get floats instead, because the target is faster that way."""
 
     def add(self, plan: Plan) -> Plan:
         draft = _Additions(dict(plan.packed), list(plan.skipped), list(plan.repairs))
@@ -89,14 +93,15 @@ class WeightOnly:
 
     def _as_in_the_file(self, plan: Plan, draft: _Additions) -> Iterator[tuple[Use, Packed]]:
         """Yield constants that ops keep reading as floats, stored as in the file, which must not grow."""
-        hybrid = {use.op for use, packed in draft.packed.items() if not packed.unpacked}
+        layers = {use.op for use, packed in draft.packed.items() if isinstance(packed.form, QuantParams)}
         for op in plan.graph.ops:
             if op in plan.schemes or op in draft.lookups:
                 continue
             for use in _float_constants(op):
                 packed = self.before.get(use.tensor)
-                # A bias that is dequantized first would prevent the delegate from taking a hybrid op.
-                if packed is not None and use not in draft.packed and not (packed.unpacked and op in hybrid):
+                # A bias that is dequantized first would prevent the delegate from taking a layer with integer weights,
+                # whether these are dequantized or not (LiteRT 2.3).
+                if packed is not None and use not in draft.packed and not (packed.unpacked and op in layers):
                     yield use, packed
 
     def _kept(self, use: Use, scheme: Scheme) -> QuantParams | None:
@@ -156,9 +161,25 @@ class WeightOnly:
             return self._add_lookup(op, spec, next(iter(held)), draft) if is_lookup else reason
         if not scheme.unpacked:
             scheme = scheme.held_in(nearest_type(spec.hybrid, scheme.weights))
+            if self._is_faster_unpacked(op, scheme):
+                self.slow[op.label] += 1
+                scheme = replace(scheme, unpacked=True)
         for use, role in held.items():
             draft.packed[use] = Packed(self._form(use, spec, role, scheme), scheme.unpacked)
         return None
+
+    def _is_faster_unpacked(self, op: Op, scheme: Scheme) -> bool:
+        """Whether the target is faster with weights converted to floats, and no rule names the op."""
+        rule = self.recipe.rule(op)
+        is_free = rule is None or rule.is_general
+        return is_free and self.answers is not None and self.answers.is_faster_unpacked(op, scheme)
+
+    def notes(self) -> Iterator[str]:
+        """Yield notes on ops that compute in float although their kernels take integer weights."""
+        for label, count in self.slow.items():
+            assert self.answers is not None
+            name = self.answers.target.name
+            yield f"{count} {label} compute with floats on integer weights: {name} is faster that way, at the same size"
 
     def _add_lookup(self, op: Op, spec: OpSpec, use: Use, draft: _Additions) -> str | None:
         """Add an op that returns entries of a table: it does so in integers, and a conversion follows."""
