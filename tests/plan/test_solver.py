@@ -214,3 +214,26 @@ def test_a_small_tensor_is_not_drowned_where_others_read_it(read_twice):
     if read_twice:
         wanted, got = (outputs_of(m, samples)[1] for m in (model, result.model))
         assert np.abs(wanted - got).max() < 0.05 * np.abs(wanted).max()
+
+
+def test_branches_that_are_always_zero_cost_their_sum_no_precision():
+    """No scale follows from zeros, and ADD limits how much coarser than its result its inputs may be."""
+    net = Net()
+    x = net.input(1, 4, 4, 4)
+    off = net.conv(x, normal(4, 1, 1, 4), np.full(4, -100, np.float32), name="off", activation=3)
+    small = net.conv(x, normal(4, 1, 1, 4, spread=1e-3), name="small")
+    result = quantized(net.model(net("ADD", [off, small], name="sum")), bound=0.05)
+    stored = {t.name: params for t, params in result.plan.stored.items()}
+    assert not result.repairs
+    assert stored["off"] == stored["sum"]
+    assert stored["sum"].scale < 1e-3
+
+
+def test_zeros_that_a_symmetric_kernel_reads_have_zero_point_0():
+    net = Net()
+    x = net.input(1, 4, 4, 4)
+    off = net.conv(x, normal(4, 1, 1, 4), np.full(4, -100, np.float32), name="off", activation=3)
+    result = quantized(net.model(net("ADD", [off, net("TANH", [x])], name="sum")), mode="int16x8")
+    params = {t.name: params for t, params in result.plan.stored.items()}["off"]
+    assert params.is_symmetric
+    assert params.scale < 1

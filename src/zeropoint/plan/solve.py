@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..affine import QuantParams
@@ -134,6 +134,24 @@ class Solver:
         spans = [_Span(c.dtype, c.symmetric, self._bounds(c), c.nodes[0].tensor.name) for c in unpinned]
         for c, params in zip(unpinned, _params_of(spans), strict=True):
             c.pin = params
+        self._settle_zeros([c for c, span in zip(unpinned, spans, strict=True) if span.bounds == (0.0, 0.0)])
+
+    def _settle_zeros(self, empty: Sequence[_Class]) -> None:
+        """Give classes of nothing but zeros the parameters of what is computed from them, last ones first.
+
+        No scale follows from zeros. An arbitrary one may be so much coarser than others that kernels which limit the
+        ratio of scales need a coarser result as well, as in a sum with a branch that training has switched off.
+        """
+        unknown = [*empty]
+        for c in reversed(empty):
+            made = (Held(t, c.dtype) for use in self._computing(c) for t in use.op.outputs)
+            results = [self._class(held) for held in made if held in self._parent]
+            known = [r.pin for r in results if r.pin is not None and not any(r is other for other in unknown)]
+            if known:
+                finest = min(known, key=lambda pin: pin.scale)
+                fits = finest.is_symmetric or not c.symmetric
+                c.pin = finest if fits else replace(finest, zero_points=(0,))
+                unknown = [other for other in unknown if other is not c]
 
     def _group(self, c: _Class, states: Mapping[Node, Sequence[Node]]) -> Group:
         assert c.pin is not None
