@@ -15,11 +15,14 @@ import pytest
 
 import zeropoint
 from zeropoint import Conversion, lite
+from zeropoint.dtypes import DType
 from zeropoint.errors import ConversionFailed, InvalidModel, InvalidSample, MissingExtra
+from zeropoint.graph import Op
 from zeropoint.runtime import Session
 from zeropoint.sources.models import load
 from zeropoint.sources.tensorflow import unwritten
 
+from .. import build
 from ..frameworks import IMAGE, images, keras, small_network, tensorflow, unwarned
 
 
@@ -382,6 +385,26 @@ def test_flex_ops_are_run_by_tensorflow():
         wanted = {v.shape: v for v in map(np.asarray, function(x))}
         for found in session.run([x]):
             np.testing.assert_allclose(found, wanted[found.shape], atol=1e-4)
+
+
+def test_constants_without_elements_are_read_beside_flex_ops():
+    """As the shape of a scalar, which BROADCAST_ARGS combines with that of a batch."""
+    tf = tensorflow()
+    function = tf.function(lambda x: tf.math.erf(x) + 1.0, input_signature=[tf.TensorSpec((2, 3))])
+    model = load(function, conversion=Conversion(select_tf_ops=True))
+    graph = model.main
+    shape, scalar = build.const("shape", np.int32([2, 3])), build.act("scalar", 0, dtype=DType.INT32)
+    both, result = build.act("both", 2, dtype=DType.INT32), build.act("result", 2, 3)
+    graph.ops += [
+        build.op("BROADCAST_ARGS", [scalar, shape], both, options=""),
+        Op("BROADCAST_TO", [graph.outputs[0], both], [result], version=2),
+    ]
+    graph.tensors += [shape, scalar, both, result]
+    graph.outputs[:] = [result]
+    model.signatures.clear()
+    x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    (found,) = Session(model).run([x])
+    np.testing.assert_allclose(found, np.asarray(function(x)), atol=1e-5)
 
 
 def test_samples_are_checked_against_converted_inputs(network):

@@ -42,6 +42,9 @@ class PiecewiseInterpreter:
         ]
         self._index = {t: k for k, t in enumerate(model.main.tensors)}
         self._values: dict[Tensor, Array] = {t: t.data for t in model.main.tensors if t.data is not None}
+        made = {t for op in model.main.ops for t in op.outputs}
+        empty = (t for t in model.main.tensors if 0 in t.shape and t not in made)  # a constant without elements
+        self._values |= {t: np.empty(t.shape, t.dtype.storage) for t in empty}
         self._shapes = {t: tuple(max(1, d) for d in t.shape) for t in model.main.inputs}
 
     def allocate_tensors(self) -> None:
