@@ -15,7 +15,7 @@ import zeropoint
 from zeropoint.affine import QuantParams, dequantize, quantize
 from zeropoint.bench.bench import Bench
 from zeropoint.bench.errors import EXACT, decibels
-from zeropoint.comparison.compare import load_metric
+from zeropoint.comparison.metrics import load_metric
 from zeropoint.comparison.sums import ChannelGains, DeviationSums, IntegerUse, along
 from zeropoint.dtypes import DType
 from zeropoint.errors import InvalidModel, InvalidRecipe, InvalidSample

@@ -85,7 +85,7 @@ def doctor(
       zeropoint doctor model.tflite --data eval.py:samples \\
         --metric eval.py:accuracy --save-recipe better.json
     """
-    from ..comparison.compare import load_metric
+    from ..comparison.metrics import load_metric
     from ..diagnosis.doctor import diagnose, one_entry, target_of
     from ..diagnosis.evidence import DiagnosisRequest
     from ..plan.request import WeightOptions, resolve_recipe

@@ -149,7 +149,7 @@ def compare(
     if quantized is None:
         raise InvalidRecipe("give two models, MODEL QUANTIZED; or one, and --kernels reference,xnnpack,tflm")
     from ..calibration import Settings
-    from ..comparison.compare import load_metric
+    from ..comparison.metrics import load_metric
     from ..report.comparison import print_comparison
     from ..sources.models import size_of
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from ..bench.bench import Bench
 from ..calibration import Settings, Stats
 from ..calibration.collect import Progress
-from ..comparison.compare import ComparisonOptions, NamedMetric, compare_models
+from ..comparison.compare import ComparisonOptions, compare_models
+from ..comparison.metrics import NamedMetric
 from ..comparison.values import Comparison
 from ..errors import ZeropointError
 from ..graph.model import Model

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from ..bench.isolate import constant_parts, isolate
 from ..calibration import Settings
 from ..display import counted, notebook_line
 from ..dtypes import Array
-from ..errors import InvalidModel, InvalidRecipe, InvalidSample, RuntimeFailure
+from ..errors import InvalidModel, InvalidSample, RuntimeFailure
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import Uses
 from ..ops import OPS, OpSpec
@@ -23,11 +22,12 @@ from ..ops.check import check_runnable
 from ..ops.execution import execution_of, macs_of
 from ..runtime import Runner, Runtime, trusting
 from ..runtime.runner import right_kernels
-from ..sources.data import DataSource, function_in, samples_from
+from ..sources.data import DataSource, samples_from
 from ..sources.models import ModelSource, load
 from ..sources.ports import Entry, Row, entry
 from ..sources.samples import Notes, Samples, rows
 from ..tflite.provenance import Provenance, provenance
+from .metrics import Metric, NamedMetric, apply_metric, named
 from .sums import (
     ChannelGains,
     DeviationSums,
@@ -53,35 +53,6 @@ OTHER_MODEL = 6.0
 """Own SNR in dB below which a layer cannot have the float model's weights."""
 
 Progress = Callable[[int], None]
-
-Outputs = Sequence[Sequence[Array]]
-"""The outputs of each sample, as real numbers, in the model's order."""
-
-Metric = Callable[[Outputs], float]
-"""A user-defined score of a model; higher is better."""
-
-NamedMetric = tuple[str, Metric]
-
-
-def named(metric: Metric | None) -> NamedMetric | None:
-    """Return a metric function with its display name."""
-    return None if metric is None else (getattr(metric, "__name__", "metric"), metric)
-
-
-def load_metric(spec: str) -> NamedMetric:
-    """Load the function that `file.py:function` names: it takes the outputs of all samples and returns a number."""
-    script, colon, function = spec.rpartition(":")
-    if not colon or not script.endswith(".py") or not Path(script).is_file():
-        raise InvalidRecipe(f"--metric {spec}: give file.py:function, a function of the outputs of all samples")
-    return function, function_in(Path(script), function, InvalidRecipe)
-
-
-def apply_metric(metric: NamedMetric, outputs: Outputs) -> float:
-    """Return the score of the user's function; exceptions that it raises are reported as the user's own."""
-    try:
-        return float(metric[1](outputs))
-    except Exception as error:
-        raise InvalidRecipe(f"your metric raised {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)

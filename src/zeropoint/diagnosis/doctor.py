@@ -17,7 +17,8 @@ from ..bench.bench import Bench
 from ..bench.errors import decibels
 from ..bench.verdict import Verdict, verdict
 from ..calibration import Settings, Stats
-from ..comparison.compare import ComparisonOptions, Metric, compare_models, named
+from ..comparison.compare import ComparisonOptions, compare_models
+from ..comparison.metrics import Metric, named
 from ..comparison.values import Diagnosis, Finding, Remedy
 from ..display import notebook_line
 from ..errors import InvalidRecipe, argument

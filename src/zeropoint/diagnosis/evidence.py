@@ -17,7 +17,7 @@ from ..affine import QuantParams
 from ..bench.alignment import Alignment
 from ..bench.bench import Bench
 from ..calibration import Grid, Method, Stats, TensorStats, choose_range
-from ..comparison.compare import NamedMetric
+from ..comparison.metrics import NamedMetric
 from ..comparison.values import Comparison, Finding
 from ..dtypes import Array
 from ..errors import ZeropointError

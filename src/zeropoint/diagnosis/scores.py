@@ -10,7 +10,7 @@ import numpy as np
 from ..bench.bench import Bench
 from ..bench.errors import Compared, compared_outputs, decibels
 from ..bench.loaded import Loaded
-from ..comparison.compare import NamedMetric, apply_metric
+from ..comparison.metrics import NamedMetric, apply_metric
 from ..comparison.sums import DeviationSums, OutputSums, unit_of
 from ..comparison.values import Comparison, MetricRow, OutputRow, Score
 from ..dtypes import Array

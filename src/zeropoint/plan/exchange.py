@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from ..graph.model import Op
 from ..graph.query import Use
 from ..ops import OpSpec
 from .derive import settle
-from .plan import Plan, Planned
+from .plan import Constants, Plan, Planned
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 def with_weights_of(
@@ -34,19 +38,10 @@ def _exchanged(plan: Plan, other: Plan | None, layers: Collection[Op], ops: Mapp
     if other is None or any(_arithmetic(plan, op) != _arithmetic(other, op) for op in layers):
         return None
     moved = {Use(op, slot) for op in layers for slot in range(len(op.inputs))}
-    new, constants = other.constants, plan.constants
-    keys = {use: key for use, key in new.keys.items() if use in moved}
-    kept = {use: key for use, key in constants.keys.items() if use not in moved}
-    if not set(keys.values()).isdisjoint(kept.values()):  # other layers read the same bytes
+    constants = _moved(plan.constants, other.constants, moved)
+    if constants is None:
         return None
-    constants = replace(
-        constants,
-        keys={**kept, **keys},
-        values={**constants.values, **{key: new.values[key] for key in keys.values()}},
-        grids={use: new.grids.get(use, grid) if use in moved else grid for use, grid in constants.grids.items()},
-    )
-    schemes = {op: other.schemes[op] if op in layers else scheme for op, scheme in plan.schemes.items()}
-    packed = {use: other.packed.get(use, held) if use in moved else held for use, held in plan.packed.items()}
+    schemes, packed = _taken(plan.schemes, other.schemes, layers), _taken(plan.packed, other.packed, moved)
     made, refused = settle(replace(plan, schemes=schemes, constants=constants, packed=packed), ops)
     return None if refused else made
 
@@ -57,3 +52,18 @@ def _arithmetic(plan: Plan, op: Op) -> tuple[object, ...]:
     packed = [use in plan.packed and plan.packed[use].unpacked for use in uses]
     held = [use in plan.constants.grids or use in plan.packed for use in uses]
     return None if scheme is None else scheme.activations, (*packed,), (*held,)
+
+
+def _moved(own: Constants, other: Constants, moved: Collection[Use]) -> Constants | None:
+    """Return the constants with those of `other` where they are moved; None if others here read the same bytes."""
+    keys = {use: key for use, key in other.keys.items() if use in moved}
+    kept = {use: key for use, key in own.keys.items() if use not in moved}
+    if not set(keys.values()).isdisjoint(kept.values()):
+        return None
+    values = {**own.values, **{key: other.values[key] for key in keys.values()}}
+    return Constants(values, {**kept, **keys}, _taken(own.grids, other.grids, moved))
+
+
+def _taken(own: Mapping[Key, Value], other: Mapping[Key, Value], places: Collection[Key]) -> dict[Key, Value]:
+    """Return `own` with the values of `other` at these places, as far as both have them."""
+    return {key: other.get(key, value) if key in places else value for key, value in own.items()}

@@ -10,7 +10,7 @@ import keras
 from keras import ops as kops
 
 from ..bench.bench import Bench
-from ..bench.verdict import verdict
+from ..bench.verdict import Verdict, verdict
 from ..calibration import Settings
 from ..display import Brief, notebook_line
 from ..errors import InvalidModel, InvalidRecipe, names_are_listed
@@ -178,10 +178,14 @@ def distill(
     result = export(student, input_type=input_type, output_type=output_type)
     notes = (*result.notes, *_summary_notes(stages, summaries))
     _, unseen = held.split(schedule.held_back)
-    judged = verdict(Bench(source, [held.rows[k] for k in unseen], calibration, ops=ops), result.model)
-    # Calibration saw these samples, training did not.
-    result = replace(result, notes=notes, verdict=replace(judged, held_back=None))
+    judge = Bench(source, [held.rows[k] for k in unseen], calibration, ops=ops)
+    result = replace(result, notes=notes, verdict=_verdict_of_training(judge, result))
     return Distilled(result, training, student, start)
+
+
+def _verdict_of_training(judge: Bench, result: Result) -> Verdict:
+    """Return the verdict by samples that training held back; calibration saw them."""
+    return replace(verdict(judge, result.model), held_back=None)
 
 
 def _require_nothing_else(mode: str | None, recipe: Recipe | PathLike | None, weight_bits: int) -> None:
