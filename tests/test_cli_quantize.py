@@ -288,7 +288,7 @@ WRONG: dict[str, Callable[[Place], list[object]]] = {
     "data.npz": lambda at: [at.home / "data.npz", *at.stats],
     "quantized already": lambda at: [at.model(build.quantized_cnn()), *at.stats],
     "collected on another model": lambda at: [at.model(build.float_cnn()), *at.stats],
-    "is not a statistics file": lambda at: ["--stats", at.home / "data.npz"],
+    "samples are given as --data": lambda at: ["--stats", at.home / "data.npz"],
     "give --data or --stats, not both": lambda at: [*at.data, *at.stats],
     "options about samples were given, but no samples": lambda at: [*at.stats, "--limit", "8"],
     "none.npz": lambda at: ["--data", at.folder / "none.npz"],

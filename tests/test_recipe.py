@@ -189,9 +189,8 @@ MALFORMED = {
     rules({"scheme": "int7"}): "'int7'; choose from int8, int16x8, uint8, dynamic, weights, float16, float",
     rules({"scheme": ["int8"]}): r"\['int8'\]; choose from int8, int16x8, uint8, dynamic, weights, float16, float",
     rules({"scheme": None}): "None; choose from int8, int16x8, uint8, dynamic, weights, float16, float",
-    rules(
-        {"scheme": "int8", "op": "ADD"}
-    ): "unknown keys op; known are asymmetric, block, effort, either, min_elements",
+    rules({"scheme": "int8", "op": "ADD"}): r"unknown keys op; did you mean ops\? known are asymmetric, block, effort",
+    rules({"schema": "int8"}): r"unknown keys schema; did you mean scheme\? known are",
     rules({"scheme": "int8", "ops": 3}): "'ops' is a text",
     rules({"scheme": "int8", "name": ["a", "b"]}): "'name' is a text",
     rules({"scheme": "int8", "regex": "("}): "is not a regular expression",

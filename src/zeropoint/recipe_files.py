@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,15 @@ _KINDS = {str: "a text", bool: "true or false", int: "a whole number"}
 
 def _rule(content: Any, where: str) -> Rule:
     kinds = _MATCHES | _CHANGES
+    known = sorted({"scheme", *kinds})
+    if isinstance(content, dict) and (unknown := content.keys() - {*known}):
+        near = get_close_matches(str(min(unknown)), known, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        listed = f"known are {', '.join(known)}"
+        raise InvalidRecipe(f"{where} has unknown keys {', '.join(sorted(unknown))}; {hint}{listed}")
     if not isinstance(content, dict) or "scheme" not in content:
         raise InvalidRecipe(f"{where} needs a 'scheme': {', '.join(PRESETS)}")
     scheme, asked = content["scheme"], {key: value for key, value in content.items() if key != "scheme"}
-    if unknown := asked.keys() - kinds.keys():
-        known = ", ".join(sorted({"scheme", *kinds}))
-        raise InvalidRecipe(f"{where} has unknown keys {', '.join(sorted(unknown))}; known are {known}")
     if scheme not in tuple(PRESETS):
         raise InvalidRecipe(f"{where} asks for the scheme {scheme!r}; choose from {', '.join(PRESETS)}")
     for key, value in asked.items():

@@ -112,6 +112,7 @@ WRONG: dict[str, tuple[str, dict[str, object], str]] = {
     "an unknown signature": ("m.tflite", {**GOOD, "--signature": "none"}, "no signature 'none'"),
     "several signatures": ("two.tflite", {**GOOD, "--data": "mine.py:good"}, "several signatures"),
     "normalization without images": ("m.tflite", {**GOOD, "--scale": 2}, "are for folders of images"),
+    "a scale that is none": ("m.tflite", {**GOOD, "--scale": "1/0"}, "'1/0' is not a number, or a quotient"),
     "a mean that is none": ("m.tflite", {**GOOD, "--mean": "a,b"}, "is not a number"),
     "an output that exists": ("m.tflite", {**GOOD, "-o": "nan.npy"}, "nan.npy exists already"),
     "an output that is an input": ("m.tflite", {**GOOD, "-o": "d.npz"}, "d.npz is one of the inputs"),

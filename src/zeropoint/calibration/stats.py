@@ -15,7 +15,7 @@ import numpy as np
 
 from ..display import Brief, Displayed
 from ..dtypes import Array
-from ..errors import InvalidStats
+from ..errors import InvalidStats, argument
 from ..files import PathLike, read_arrays, reading, write_whole
 from ..graph.model import Model
 from ..graph.query import fingerprint
@@ -265,6 +265,9 @@ def _joined(arrays: list[Array], dtype: Any) -> Array:
 def _decode(path: Path) -> Stats:
     with path.open("rb") as file:
         arrays = read_arrays(file, LARGEST)
+    if not arrays.keys() >= {"header", "counts"}:
+        given = f"samples are given as {argument('data')}, statistics are what `zeropoint calibrate` makes of them"
+        raise InvalidStats(f"{path} holds arrays, but no statistics: {given}")
     arrays["counts"] = arrays["counts"].astype(np.int64, casting="safe", copy=False)
     header = json.loads(arrays["header"].tobytes())
     if header["format"] != FORMAT:

@@ -80,7 +80,7 @@ def doctor(
       zeropoint doctor model.tflite --data samples.npz
       zeropoint doctor model.tflite model_int8.tflite --data eval.npz \\
         --calibration calibration.npz --check
-      zeropoint doctor model.tflite --data photos/ --scale 0.00392 \\
+      zeropoint doctor model.tflite --data photos/ --scale 1/255 \\
         --apply better_int8.tflite
       zeropoint doctor model.tflite --data eval.py:samples \\
         --metric eval.py:accuracy --save-recipe better.json

@@ -129,7 +129,7 @@ def compare(
 
     Examples:
       zeropoint compare model.tflite model_int8.tflite --data samples.npz
-      zeropoint compare model.tflite other.tflite --data photos/ --scale 0.00392 \\
+      zeropoint compare model.tflite other.tflite --data photos/ --scale 1/255 \\
         --limit 100 --top 20
       zeropoint compare model.tflite model_int8.tflite --data eval.py:samples \\
         --metric eval.py:accuracy --json

@@ -49,7 +49,7 @@ def calibrate(
 
     Examples:
       zeropoint calibrate model.tflite --data samples.npz -o model.stats
-      zeropoint calibrate model.tflite --data photos/ --scale 0.00784 --offset -1 \\
+      zeropoint calibrate model.tflite --data photos/ --scale 1/127.5 --offset -1 \\
         -o model.stats
     """
     from ..bench.sample_checks import check_samples
@@ -193,7 +193,7 @@ def quantize(
       zeropoint quantize model.tflite -o small.tflite --mode dynamic
       zeropoint quantize model.tflite -o model_int8.tflite --data samples.npz
       zeropoint quantize model.tflite -o out.tflite --mode int16x8 --stats m.stats
-      zeropoint quantize model.tflite -o out.tflite --data photos/ --scale 0.00392 \\
+      zeropoint quantize model.tflite -o out.tflite --data photos/ --scale 1/255 \\
         --input-type uint8 --strict
       zeropoint quantize model.tflite --data samples.npz --dry-run \\
         --keep-float SOFTMAX

@@ -192,8 +192,8 @@ class InterfaceOptions:
 class ImageOptions:
     """How pixels are converted to the model's input."""
 
-    scale: float | None = option(None, None, "Images: multiply pixels (0 to 255) by this.")
-    offset: float | None = option(None, None, "Images: then add this.")
+    scale: str | None = option(None, "NUMBER", "Images: multiply pixels (0 to 255) by this, such as 1/255.")
+    offset: str | None = option(None, "NUMBER", "Images: then add this.")
     mean: str | None = option(None, "M[,M,M]", "Images: then subtract this, for each channel; see --std.")
     std: str | None = option(None, "S[,S,S]", "Images: then divide by this. Integer inputs: (q - mean) / std.")
     transpose: bool = flag("Arrays: move channels from first to last, or the reverse.")
@@ -237,17 +237,26 @@ class ImageOptions:
         """Return the normalization; None if none of these options was given."""
         from ..sources.data import Normalization
 
-        given: dict[str, Any] = {"scale": self.scale, "offset": self.offset}
-        given |= {key: channels(text) for key, text in (("mean", self.mean), ("std", self.std)) if text is not None}
-        given = {name: value for name, value in given.items() if value is not None}
+        numbers, lists = {"scale": self.scale, "offset": self.offset}, {"mean": self.mean, "std": self.std}
+        given: dict[str, Any] = {key: number(text) for key, text in numbers.items() if text is not None}
+        given |= {key: channels(text) for key, text in lists.items() if text is not None}
         return Normalization(**given) if given else None
+
+
+def number(text: str) -> float:
+    """Parse a number or a quotient of two, such as 1/255."""
+    dividend, slash, divisor = text.partition("/")
+    try:
+        return float(dividend) / float(divisor) if slash else float(dividend)
+    except (ValueError, ZeroDivisionError):
+        raise InvalidSample(f"{text!r} is not a number, or a quotient such as 1/255") from None
 
 
 def channels(text: str) -> tuple[float, ...]:
     """Parse numbers separated by commas."""
     try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
+        return tuple(map(number, text.split(",")))
+    except InvalidSample:
         raise InvalidSample(f"{text!r} is not a number, or numbers separated by commas") from None
 
 
