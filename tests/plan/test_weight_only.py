@@ -229,13 +229,34 @@ def test_a_rule_for_lookups_holds_to_the_end() -> None:
     assert not constants(result.model.main, DType.FLOAT32)
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+def test_indices_in_rows_and_columns_are_looked_up_as_a_list(is_open: bool) -> None:
+    model = lookup(2, 3)
+    if is_open:
+        model.main.inputs[0].shape_signature, model.main.outputs[0].shape_signature = (-1, 3), (-1, 3, 40)
+    result = zeropoint.quantize(model, "dynamic")
+    assert kinds(result.model.main) == ["RESHAPE", "EMBEDDING_LOOKUP", "RESHAPE"]
+    assert [t.name for t in result.model.main.outputs] == ["y"]
+    for count in (2, 5) if is_open else (2,):
+        ids = np.arange(3 * count, dtype=np.int32).reshape(count, 3) * 3
+        sessions = Session(result.model), Session(model)
+        for session in sessions:
+            session.resize([ids.shape])
+        got, wanted = (session.run([ids])[0] for session in sessions)
+        assert (np.abs(got - wanted).max(axis=2) <= 0.51 / 127 * np.abs(wanted).max(axis=2)).all()
+
+
 def test_a_table_read_in_another_way_is_converted_behind() -> None:
     model = lookup(2, 3)
+    model.main.inputs[0].shape_signature, model.main.outputs[0].shape_signature = (-1, -1), (-1, -1, 40)
     result = zeropoint.quantize(model, "dynamic")
     assert kinds(result.model.main) == ["GATHER", "DEQUANTIZE"]
     assert [t.name for t in result.model.main.outputs] == ["y"]
     ids = np.arange(6, dtype=np.int32).reshape(2, 3) * 8
-    got, wanted = Session(result.model).run([ids])[0], Session(model).run([ids])[0]
+    sessions = Session(result.model), Session(model)
+    for session in sessions:
+        session.resize([ids.shape])
+    got, wanted = (session.run([ids])[0] for session in sessions)
     assert (
         np.abs(got - wanted).max()
         <= 0.51 / 127 * np.abs(wanted).max() + np.abs(model.main.tensor("table").data).max() / 127

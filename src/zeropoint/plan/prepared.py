@@ -24,6 +24,7 @@ from .called import bind_constants, computing_graphs, inline_composites
 from .decompose import decompose, has_float_part
 from .given import clip_constants
 from .linear_layers import merge_linear_layers
+from .lookups import gathers_to_lookups
 from .masks import limit_to_what_counts
 from .new_ops import NewOps
 from .pixel_shuffle import shuffle_pixels
@@ -36,7 +37,7 @@ from .saturation import Curve, curves
 from .space_to_depth import fold_pixels
 from .target_rewrites import fit_to_target, fuse_clamps
 from .tensor_ranges import TensorRanges, fused_bounds
-from .weight_only import FormKey, gathers_to_lookups
+from .weight_only import FormKey
 from .weights import bias_use, weight_params
 
 MOST_TERMS = 2**31 // (2**15 * 2**7)
@@ -161,14 +162,14 @@ def prepare_model(model: Model, request: Request) -> Prepared:
         made = fit_to_target(copy, request.target, request.ops)
         trained = prepare(copy, request.recipe, request.ops)
         fuse_clamps(copy, request.target)
-        gathers_to_lookups(copy, request.recipe)
+        lookups = gathers_to_lookups(copy, request.recipe)
         clip_constants(copy, request, keys)
         measured = () if request.stats is None else entry_graphs(copy)
         for graph in copy.graphs:
             _give_biases(graph, request, graph in measured)
     implied = implied_ranges(copy, request.ops, keys, request.ranges.entries)
     trained = replace(trained, implied=implied.merge(trained.implied))
-    return _decomposed(Prepared(copy, keys, trained).with_new(made), request)
+    return _decomposed(Prepared(copy, keys, trained).with_new({**made, **lookups}), request)
 
 
 def _decomposed(prepared: Prepared, request: Request) -> Prepared:

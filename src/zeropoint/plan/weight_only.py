@@ -12,8 +12,7 @@ import numpy as np
 from ..affine import QuantParams
 from ..calibration import Method
 from ..dtypes import Array, DType
-from ..graph.edit import recast
-from ..graph.model import Buffer, Model, Op, Tensor
+from ..graph.model import Buffer, Op, Tensor
 from ..graph.query import Use
 from ..ops import CONVERSIONS, Activation, Bias, OpSpec, Weight, fused_activation
 from ..recipe import INT8, SMALLEST, PerChannel, Recipe, Scheme
@@ -26,27 +25,6 @@ from .weights import block_params, scale_axis, unpacked_params, weight_params
 HALF_LIMIT = float(np.finfo(np.float16).max)
 HALF_LOSS = 2.0**-8
 """Relative error above which a constant stays float32; for values above 6.1e-5, that of float16 is at most 2**-11."""
-
-
-def gathers_to_lookups(model: Model, recipe: Recipe) -> None:
-    """Replace GATHER of constant rows by EMBEDDING_LOOKUP, which takes integers with a scale for each row.
-
-    GATHER returns the integers it finds, so its table can have only one scale, and a conversion has to follow. It stays
-    if a rule asks for this kind of op: that would not match any more.
-    """
-    for graph in model.graphs:
-        for op in graph.ops:
-            is_lookup = op.kind == "GATHER" and recipe.scheme(op).label == "dynamic" and _picks_rows(op)
-            if is_lookup and recipe.rule(op) == recipe.rule(replace(op, kind="EMBEDDING_LOOKUP")):
-                recast(graph, op, "EMBEDDING_LOOKUP", [Use(op, 1).tensor, Use(op, 0).tensor], None)
-
-
-def _picks_rows(op: Op) -> bool:
-    table, indices = op.inputs
-    if table is None or table.data is None or indices is None or len(table.shape) < 2:
-        return False
-    plain = op.option("axis", 0) == 0 and op.option("batchDims", 0) == 0
-    return plain and len(indices.shape) == 1 and indices.dtype is DType.INT32
 
 
 FormKey = tuple[Buffer | None, tuple[int, ...], int | None, Scheme, Method | None]
