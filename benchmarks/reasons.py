@@ -94,13 +94,6 @@ REASONS: tuple[Reason, ...] = (
         "dtln_1",
         "tf",
     ),
-    Reason(
-        "The other tool leaves the float16 weights of this model as they are, at its full size.",
-        "latency",
-        "weights",
-        "selfie_segmentation",
-        "aeq",
-    ),
     # Memory and time.
     Reason(
         "The range of the LSTM's cell state, which LiteRT's kernel does not show, is found by computing the recurrence "

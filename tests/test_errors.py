@@ -50,7 +50,7 @@ MAY_NAME_OPTIONS = {
     "sources/data.py": "--transpose is for the command line only",
     "sources/samples.py": "beside what to do in Python",
     "report/simulation.py": "prints what commands show",
-    "comparison/compare.py": "file.py:function is for the command line only",
+    "comparison/metrics.py": "file.py:function is for the command line only",
     "sources/onnx.py": "the options of another program",
     "runtime/vela.py": "the options of another program",
     "runtime/child.py": "beside what it is in Python",
