@@ -36,7 +36,7 @@ TRUSTED_ROWS = 32
 """Rows of a layer's weights that this is tried on, if it has more."""
 
 TOGETHER = 1 << 19
-"""Weights that are rounded at once, from several scales: more of them take memory, and no less time."""
+"""Weights that one thread rounds at once, from all scales. A fixed number, so that cores do not change the bytes."""
 
 
 class Trust(NamedTuple):
