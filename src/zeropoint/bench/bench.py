@@ -22,20 +22,12 @@ from ..runtime import time_limit
 from ..sources.data import samples_by_signature
 from ..sources.ports import Entry, Row, entries, entry
 from ..sources.samples import NotedSamples, Notes, Samples, iterate, rows
-from .errors import (
-    Compared,
-    ErrorSum,
-    JudgedError,
-    Reference,
-    channel_scales,
-    compared_outputs,
-    errors_of,
-    real,
-    where_measured,
-)
+from .errors import Compared, compared_outputs, real, where_measured
 from .judged import JUDGED, Judged
 from .loaded import KEPT_OUTPUTS, KeptOutputs, Loaded, NumberedRow
+from .measure import Reference, SampledError, Yardstick, error_of_sample
 from .op_errors import TracedSamples
+from .output_options import PLAIN, OutputOptions
 
 KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES, LEAST_FITTED_BYTES = 256, 1 << 28, 1 << 26, 1 << 27
 """Limits on the data kept in memory to be run again; between them, as much as the activations of one run. More if
@@ -44,9 +36,12 @@ weights are to be fitted to them: 200 images of 224 x 224 instead of 111."""
 FIRST_LOOKS = 8, JUDGED
 """Numbers of samples on which models are compared first."""
 
-HELD_BACK_EVERY, MOST_HELD_BACK, FEWEST_IN_ALL = 8, 32, 64
-"""One in this many samples, up to a maximum, is held back from calibration if there are enough; the verdict is measured
-on these."""
+FEWEST_IN_ALL, MOST_HELD_BACK, HELD_BACK_FIRST, HELD_BACK_LATER = 64, 32, 4, 8
+"""If there are enough samples, one in four of the first 64 and one in eight of the others, up to a maximum, is held
+back from calibration; the verdict is measured on these."""
+
+RECORDED_BYTES = 1 << 12
+"""Size of a run's outputs up to which calibration records those of all samples in memory, not only of the first."""
 
 TRACED = 2
 """Number of samples on which intermediate tensors are compared."""
@@ -59,8 +54,8 @@ GOLDEN = (5**0.5 - 1) / 2
 KEPT_OUTPUT_BYTES = 1 << 22
 """Maximum size of the outputs of a version that are kept."""
 
-KnownErrors = dict[int, dict[int, list[ErrorSum]]]
-"""The errors of a version's outputs, by sample, for each number of samples that scales of channels follow from."""
+KnownErrors = dict[int, float]
+"""The error of a version on each sample, by its place among those that judge."""
 
 
 class Bench:
@@ -83,9 +78,10 @@ class Bench:
         kept: int = KEPT_SAMPLES,
         fits: bool = False,
         ops: Mapping[str, OpSpec] = OPS,
+        options: OutputOptions = PLAIN,
         progress: Progress | None = None,
     ) -> None:
-        self.model, self.ops, self.settings = model, ops, settings or Settings()
+        self.model, self.ops, self.settings, self.options = model, ops, settings or Settings(), options
         self._samples, self._judged, self._progress = samples, judged, progress
         self._holds_back, self._kept, self._fits = holds_back, kept, fits
         self._held: list[Any] = []
@@ -105,11 +101,13 @@ class Bench:
         return self._comparing(judged)
 
     def on(self, rows: Sequence[Row]) -> Bench:
-        """Return a bench for the same model that compares versions of it on these samples."""
+        """Return a bench for the same model that compares versions of it on these samples, by the same measure."""
+        if "stats" in self.__dict__ and self.judged_rows:  # there are samples, not only made-up inputs
+            _ = self.yardsticks
         other = self._comparing(len(rows))
         other.__dict__.pop("_held_values", None)
         other.__dict__["numbered_rows"] = list(enumerate(rows))
-        other._wanted, other._known, other._recorder = [], WeakKeyDictionary(), None
+        other._wanted, other._references, other._known, other._recorder = [], [], WeakKeyDictionary(), None
         other._outputs = WeakKeyDictionary()
         return other
 
@@ -136,9 +134,8 @@ class Bench:
 
     def _comparing(self, judged: int) -> Bench:
         other = copy(self)
-        other._judged, other._references = judged, []
-        for name in ("compared", "_scales"):
-            other.__dict__.pop(name, None)
+        other._judged = judged
+        other.__dict__.pop("compared", None)
         return other
 
     @cached_property
@@ -146,7 +143,9 @@ class Bench:
         """The statistics of every tensor on all samples except those held back."""
         samples = samples_by_signature(self._holding(self._samples) if self.is_single else self._samples, self.model)
         if self.is_single and self._judged:
-            self._recorder = RunRecorder(JUDGED, lambda graph: [one.tensor(graph) for one in self._all_outputs])
+            tensors = [one.tensor(self.entry.graph) for one in self._all_outputs]
+            most = JUDGED if sum(4 * t.size for t in tensors) > RECORDED_BYTES else self._kept
+            self._recorder = RunRecorder(most, lambda graph: [one.tensor(graph) for one in self._all_outputs])
         progress = None if self._progress is None else self._counted
         found = collect_stats(
             self.model, samples, self.settings, progress=progress, ops=self.ops, recorder=self._recorder
@@ -172,7 +171,8 @@ class Bench:
         most = self._kept if self._judged else JUDGED
         for count, sample in enumerate(islice(iterate(samples), self.settings.limit), 1):
             room -= _size(sample)
-            is_apart = holds_back and not count % HELD_BACK_EVERY and len(self._unseen) < MOST_HELD_BACK
+            every = HELD_BACK_FIRST if count <= FEWEST_IN_ALL else HELD_BACK_LATER
+            is_apart = holds_back and not count % every and len(self._unseen) < MOST_HELD_BACK
             if is_apart and room >= 0:
                 self._unseen.append(sample)
                 continue
@@ -251,7 +251,16 @@ class Bench:
     @cached_property
     def compared(self) -> tuple[Compared, ...]:
         """The outputs by which versions of the model are judged; empty if there is nothing to compare."""
-        return tuple(compared_outputs(self.entry.graph, self.ops)) if self.judged_rows else ()
+        return self.outputs_that_count if self.judged_rows else ()
+
+    @cached_property
+    def outputs_that_count(self) -> tuple[Compared, ...]:
+        return tuple(compared_outputs(self.entry.graph, self.ops, self.options))
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """How much each compared output counts."""
+        return tuple(one.weight for one in self.compared)
 
     @property
     def where(self) -> str:
@@ -285,17 +294,26 @@ class Bench:
         found = ((one, one.tensor(self.entry.graph), values[self._all_outputs.index(one)]) for one in self.compared)
         return [one.judged(real(value, tensor)) for one, tensor, value in found]  # a file may compute it in integers
 
+    def answers(self, one: Compared) -> list[Array]:
+        """Return the float model's values of an output for the samples held back, and those that calibration has
+        recorded."""
+        place, tensor = self._all_outputs.index(one), one.tensor(self.entry.graph)
+        runs = (self._recorder.values(number) for number, _ in self.numbered_rows) if self._recorder else ()
+        known = [real(values[place], tensor) for values in runs if values is not None]
+        return [*known, *(values[0] for values in self.unseen_values([one]))]
+
     def references(self, count: int) -> list[list[Reference]]:
         """Return the float model's values of `compared`, prepared for comparison, by sample."""
         known = self._references
         for values in self.wanted(count)[len(known) :]:
-            known.append([Reference(*one) for one in zip(values, self._scales, strict=True)])
+            known.append([one.reference(own) for one, own in zip(self.yardsticks, values, strict=True)])
         return known[:count]
 
     @cached_property
-    def _scales(self) -> list[Array | None]:
-        """The scales of each output's channels, from the samples on which models are compared first."""
-        return [channel_scales(values) for values in zip(*self.wanted(self.looks[0]), strict=True)]
+    def yardsticks(self) -> list[Yardstick]:
+        """What errors of each compared output are measured by, from the first samples in memory."""
+        seen = self.wanted(min(JUDGED, len(self.rows)))
+        return [Yardstick.of_values(values) for values in zip(*seen, strict=True)]
 
     def float_model(self, compared: Sequence[Compared]) -> Loaded:
         """Return the float model, loaded to compute `compared`. A small one stays loaded."""
@@ -322,8 +340,7 @@ class Bench:
     @cached_property
     def _all_outputs(self) -> tuple[Compared, ...]:
         """The outputs, and the tensors that probabilities among them are computed from."""
-        graph = self.entry.graph
-        return tuple(dict.fromkeys((*compared_outputs(graph, self.ops), *self._plain_outputs)))
+        return tuple(dict.fromkeys((*self.outputs_that_count, *self._plain_outputs)))
 
     @cached_property
     def _loaded(self) -> Loaded:
@@ -342,25 +359,25 @@ class Bench:
         return tuple(Compared(place) for place in range(len(self.entry.graph.outputs)))
 
     def error(self, model: Model, without: frozenset[int] = frozenset()) -> float:
-        """Return the relative squared error of another version, averaged over outputs, without the samples in
-        `without`."""
+        """Return the error of another version relative to what the outputs vary by, without the samples in `without`;
+        see `SampledError.value`."""
         numbers = [number for number, _ in self.numbered_rows[: len(self.judged_rows)]]
-        return JudgedError.of(self.errors(model, [k for k, n in enumerate(numbers) if n not in without])).value
+        return self.errors(model, [k for k, n in enumerate(numbers) if n not in without]).value
 
-    def errors(self, model: Model, places: Sequence[int]) -> list[list[ErrorSum]]:
-        """Return the error of each output of another version, by sample at these places among those that judge."""
+    def errors(self, model: Model, places: Sequence[int]) -> SampledError:
+        """Return the error of another version on the samples at these places among those that judge."""
         known = self.known_errors(model)
         if missing := [place for place in places if place not in known]:
             _ = self.references(len(self.judged_rows))  # before the other version is loaded: that needs half the memory
             known.update(zip(missing, self._measured(model, missing), strict=True))
-        return [known[place] for place in places]
+        return SampledError(tuple(known[place] for place in places))
 
-    def _measured(self, model: Model, places: Sequence[int]) -> list[list[ErrorSum]]:
+    def _measured(self, model: Model, places: Sequence[int]) -> list[float]:
         """Return the errors at these places, of outputs that are still known, or else after running the version."""
         kept = self._outputs.get(model, {})
         if all(place in kept for place in places):
             exact = self.references(len(self.judged_rows))
-            return [errors_of(exact[place], kept[place]) for place in places]
+            return [error_of_sample(exact[place], kept[place], self.weights) for place in places]
         return self.loaded(model).errors(places, keep=self.kept_outputs(model))
 
     def kept_outputs(self, model: Model) -> KeptOutputs | None:
@@ -379,9 +396,9 @@ class Bench:
             latest.clear()
         return found.on(self)
 
-    def known_errors(self, model: Model) -> dict[int, list[ErrorSum]]:
-        """Return the errors of another version that were measured with the same scales of channels, by place."""
-        return self._known.setdefault(model, {}).setdefault(self.looks[0], {})
+    def known_errors(self, model: Model) -> KnownErrors:
+        """Return the errors of another version that were measured already."""
+        return self._known.setdefault(model, {})
 
     def judged(self, model: Model, at_once: bool = False) -> Judged:
         """Return the error of another version, on as many samples as comparisons need, or on all of them `at_once`."""

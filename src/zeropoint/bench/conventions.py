@@ -17,7 +17,7 @@ from ..ops import Trait
 from ..runtime.runner import Runner
 from ..sources.ports import Port, Row, entry
 from .bench import Bench
-from .errors import dot
+from .measure import dot
 
 IMAGE_CHANNELS = (1, 3)
 

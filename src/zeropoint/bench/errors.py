@@ -1,7 +1,7 @@
-"""How far a model's outputs are from the float model's; `op_errors` has the same op by op.
+"""What is compared between versions of a model, and errors in decibels, larger is better.
 
-There is one measure of error: the power of the difference relative to the power of the float values. Users see it as
-signal-to-noise ratio in dB, larger is better.
+Outputs are compared by `measure`; tensors inside a model by the power of the difference relative to that of the float
+values (`ErrorSum`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -16,9 +17,10 @@ from ..affine import dequantize, quantize
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
-from ..ops import CONVERSIONS, OpSpec, Probabilities
-from ..parallel import cached_property
+from ..ops import CONVERSIONS, OpSpec
 from .alignment import source
+from .measure import dot
+from .output_options import PLAIN, OutputOptions
 
 EXACT = 200.0
 """SNR in dB assigned to equal values. Float32 itself reaches about 150 dB."""
@@ -27,17 +29,8 @@ SQUASHED = 8.0
 """Values this far below the maximum before a softmax, or this far from zero before a sigmoid, make no difference: a
 probability of 0.0003."""
 
-FEWEST_ROWS, MOST_CHANNELS, FAR_LONGER = 8, 256, 8
-"""Limits on the sizes of an output's axes for one of them to count as channels."""
-
-IN_KIND = 100.0
-"""Ratio of powers from which channels count as different quantities."""
-
-WEAKEST = 1e-4
-"""Power of a channel relative to the strongest, below which it counts less: it is hardly ever used."""
-
-FAINTEST = 1e-60
-"""Power of an output below which its channels are not told apart: float32 does not hold the factors."""
+Decides = Literal["each", "row", "logits"]
+"""What probabilities an output holds, if any: of each value by itself, of a whole row, or logits of each."""
 
 TRANSPARENT = (*CONVERSIONS, "FAKE_QUANT")
 """Ops whose output holds the values of their input."""
@@ -82,19 +75,6 @@ def as_floats(values: Array) -> Array:
     return numbers if numbers.dtype.kind == "f" else numbers.astype(np.float64)
 
 
-def as_doubles(values: Array) -> Array:
-    """Return the values in double precision. What LiteRT leaves uninitialized may be a signalling NaN: no warning."""
-    with np.errstate(invalid="ignore"):
-        return np.asarray(values, np.float64)
-
-
-def dot(a: Array, b: Array) -> float:
-    """Return the sum of products. Single precision is four times as fast and accurate enough, unless it overflows."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        quick = float(np.dot(a, b))
-    return quick if math.isfinite(quick) else float(np.dot(as_doubles(a), as_doubles(b)))
-
-
 @dataclass
 class ErrorSum:
     """Squared differences and squared values, summed over samples."""
@@ -125,87 +105,19 @@ class ErrorSum:
 
 
 @dataclass(frozen=True)
-class JudgedError:
-    """The relative squared error of a model's outputs on some samples, and each sample's contribution."""
-
-    value: float
-    parts: tuple[float, ...] = ()
-
-    @classmethod
-    def of(cls, samples: Sequence[Sequence[ErrorSum]]) -> JudgedError:
-        """Return the error from the sums of each output, by sample: the mean over outputs."""
-        each = zip(*samples, strict=True)
-        totals = [ErrorSum(sum(one.error for one in own), sum(one.power for one in own)) for own in each]
-        if not totals:
-            return cls(0.0)
-        powers = [total.power if total.power > 0 else 1.0 for total in totals]
-        parts = (sum(s.error / power for s, power in zip(own, powers, strict=True)) / len(totals) for own in samples)
-        return cls(float(np.mean([total.relative for total in totals])), tuple(parts))
-
-    def beats(self, other: JudgedError, by: float = 1.0) -> bool:
-        """Whether this error is smaller than `other`, on the same samples, by more than `by` standard errors of the
-        difference.
-
-        So a gain that chance, or a single dominant sample, explains does not count: with differences d over n samples,
-        the sum of d has to exceed by * sqrt(n) * std(d).
-        """
-        gain = other.value - self.value
-        if not gain > 0 or not math.isfinite(gain) or len(self.parts) < 2:
-            return gain > 0
-        gaps = np.subtract(other.parts, self.parts)
-        return bool(gain > by * math.sqrt(gaps.size) * float(np.std(gaps, ddof=1)))
-
-
-@dataclass(frozen=True)
-class Reference:
-    """The float model's value of an output for one sample. Both sides are multiplied by `scale` before they are
-    compared, if its channels are different quantities."""
-
-    values: Array
-    scale: Array | None = None
-
-    @cached_property
-    def power(self) -> float | None:
-        """The power of the values; None if there are infinities, for which it depends on what they are compared
-        with."""
-        flat = self._scaled(self.values)
-        return None if np.isinf(flat).any() else dot(flat, flat)
-
-    def _scaled(self, values: Array) -> Array:
-        return np.asarray(values if self.scale is None else values * self.scale).reshape(-1)
-
-    def compare(self, found: Array, total: ErrorSum) -> None:
-        """Add the error of another version's values to `total`."""
-        if self.power is None:
-            total.add(self._scaled(self.values), self._scaled(found))
-            return
-        gap = np.asarray(found - self.values)
-        if self.scale is not None:
-            gap = np.multiply(gap, self.scale, out=gap if gap.dtype == self.scale.dtype else None)
-        flat = gap.reshape(-1)
-        total.error += dot(flat, flat)
-        total.power += self.power
-
-
-def errors_of(wanted: Sequence[Reference], found: Sequence[Array]) -> list[ErrorSum]:
-    """Return the error of each output of another version, for one sample."""
-    sums = [ErrorSum() for _ in wanted]
-    for total, reference, values in zip(sums, wanted, found, strict=True):
-        reference.compare(values, total)
-    return sums
-
-
-@dataclass(frozen=True)
 class Compared:
-    """The output at `place`, or, if it holds `probabilities`, the tensor that an op of `kind` computes them from.
+    """What is compared of the output at `place`, and how much it counts among the others.
 
-    Probabilities near 0 and 1 hide the differences before them, so that a few uncertain samples would dominate the
-    error. A version of the model without that op, which some tools drop, outputs the compared tensor itself.
+    Of an output that an op of `kind` computes from a whole "row", that is what it computes it from: probabilities near
+    0 and 1 hide the differences before them, so that a few uncertain samples would dominate the error. A version of the
+    model without that op, which some tools drop, outputs the compared tensor itself. Of "logits", it is the probability
+    of each by itself: a score of -30 says the same as one of -10.
     """
 
     place: int
-    probabilities: Probabilities | None = None
+    decides: Decides | None = None
     kind: str | None = None
+    weight: float = 1.0
 
     def tensor(self, graph: Graph) -> Tensor:
         """Return the compared tensor in any version of the model."""
@@ -216,20 +128,21 @@ class Compared:
 
     def label(self, graph: Graph) -> str:
         """Return where the SNR is measured, as text."""
-        maker = None if self.probabilities is None else _maker(Uses(graph), graph.outputs[self.place])
+        maker = None if self.kind is None else _maker(Uses(graph), graph.outputs[self.place])
         return f"'{self.tensor(graph).name}'{f' before {maker.label}' if maker is not None else ''}"
 
     def is_in(self, graph: Graph, other: Graph) -> bool:
         """Whether another version of `graph` computes its probabilities in the same way."""
         makers = [_maker(Uses(g), g.outputs[self.place]) for g in (graph, other)]
-        return self.probabilities is None or len({None if op is None else op.kind for op in makers}) == 1
+        return self.kind is None or len({None if op is None else op.kind for op in makers}) == 1
 
     def judged(self, values: Array) -> Array:
         """Return the values without differences that do not matter."""
-        if self.probabilities is None:
+        if self.decides == "logits":
+            with np.errstate(over="ignore"):
+                return np.asarray(1 / (1 + np.exp(-values)))
+        if self.decides != "row":
             return values
-        if self.probabilities == "each":
-            return np.clip(values, -SQUASHED, SQUASHED)
         # A softmax is invariant to a common offset of its inputs.
         below = values.astype(np.float64)
         below -= np.maximum.reduce(values, axis=-1, keepdims=True)  # for few values, half the time of `max` and `mean`
@@ -238,73 +151,39 @@ class Compared:
         return below
 
 
-def references(wanted: Sequence[Sequence[Array]]) -> list[list[Reference]]:
-    """Return the float model's values of each output for comparison, by sample."""
-    scales = [channel_scales(values) for values in zip(*wanted, strict=True)]
-    return [[Reference(*one) for one in zip(values, scales, strict=True)] for values in wanted]
-
-
 def where_measured(compared: Sequence[Compared], graph: Graph) -> str:
     """Return where the SNR of all compared outputs is measured, as text."""
     labels = [one.label(graph) for one in compared]
     return labels[0] if len(labels) == 1 else f"{len(labels)} outputs ({', '.join(labels[:2])} ...)"
 
 
-def channel_axis(shape: tuple[int, ...]) -> int | None:
-    """Return the axis of an output that may hold channels, each a quantity of its own.
-
-    That is the last axis, or the one after the batch if the last is far longer: 84 channels of 8,400 boxes.
-    """
-    if len(shape) < 3:
-        return None
-    if 2 <= shape[-1] <= MOST_CHANNELS and math.prod(shape[:-1]) >= FEWEST_ROWS:
-        return len(shape) - 1
-    return 1 if 2 <= shape[1] <= min(MOST_CHANNELS, shape[-1] // FAR_LONGER) else None
-
-
-def channels_last(values: Array, axis: int) -> Array:
-    """Return the values as [rows, channels]."""
-    return np.moveaxis(as_doubles(values), axis, -1).reshape(-1, values.shape[axis])
-
-
-def total_powers(samples: Sequence[Sequence[Reference]]) -> list[float]:
-    """Return the power of each output over these samples; infinite if it is not known before the comparison."""
-    each = ([math.inf if one.power is None else one.power for one in own] for own in zip(*samples, strict=True))
-    return [sum(powers) or 1.0 for powers in each]
-
-
-def channel_scales(values: Sequence[Array]) -> Array | None:
-    """Return factors that give the channels of an output equal power, if they are different quantities; None otherwise.
-
-    A detector puts coordinates, scores and classes side by side: by power, only the coordinates would count. The
-    factors broadcast against the output.
-    """
-    axis = channel_axis(values[0].shape) if values else None
-    if axis is None:
-        return None
-    scales = scales_of_powers(np.asarray(sum((channels_last(v, axis) ** 2).sum(axis=0) for v in values)))
-    return None if scales is None else scales.reshape(-1, *(1 for _ in values[0].shape[axis + 1 :]))
-
-
-def scales_of_powers(power: Array) -> Array | None:
-    """Return factors that equalize the power of channels, from the power of each; None if they are the same
-    quantity."""
-    if not np.isfinite(power).all() or power.max() < FAINTEST or power.max() < IN_KIND * power.min():
-        return None
-    return np.asarray(1 / np.sqrt(np.maximum(power, WEAKEST * power.max())), np.float32)
-
-
-def compared_outputs(graph: Graph, ops: Mapping[str, OpSpec]) -> Iterator[Compared]:
-    """Yield the float outputs of the float model."""
+def compared_outputs(graph: Graph, ops: Mapping[str, OpSpec], options: OutputOptions = PLAIN) -> Iterator[Compared]:
+    """Yield the float outputs of the float model that count."""
     uses = Uses(graph)
     for place, tensor in enumerate(graph.outputs):
-        if tensor.dtype is DType.FLOAT32:
-            maker = _maker(uses, tensor)
-            spec = None if maker is None else ops.get(maker.kind)
-            if maker is None or spec is None or spec.probabilities is None:
-                yield Compared(place)
-            else:
-                yield Compared(place, spec.probabilities, maker.kind)
+        weight = options.weight(tensor.name)
+        if tensor.dtype is not DType.FLOAT32 or not weight:
+            continue
+        maker = _maker(uses, tensor)
+        spec = None if maker is None else ops.get(maker.kind)
+        known = None if spec is None else spec.probabilities
+        if maker is not None and known == "row":
+            yield Compared(place, known, maker.kind, weight)
+        elif known is None and _is_logit_for_each(place, graph, options):
+            yield Compared(place, "logits", weight=weight)
+        else:
+            yield Compared(place, known, weight=weight)
+
+
+def _is_logit_for_each(place: int, graph: Graph, options: OutputOptions) -> bool:
+    """Whether an output holds a score for each of the positions of a wider output beside it: the threshold that decides
+    on them is in the program behind the model, and is 0 unless the output is a probability."""
+    shape, kind = graph.outputs[place].shape, options.kind(graph.outputs[place].name)
+    if kind is not None:
+        return kind == "scores"
+    others = (other.shape for k, other in enumerate(graph.outputs) if k != place)
+    is_score = len(shape) >= 3 and shape[-1] == 1 and math.prod(shape) > 1
+    return is_score and any(other[:-1] == shape[:-1] and other[-1] > 1 for other in others)
 
 
 def _maker(uses: Uses, tensor: Tensor) -> Op | None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..graph.model import Model
-from .errors import JudgedError
 from .loaded import Loaded
+from .measure import SampledError
 
 if TYPE_CHECKING:
     from .bench import Bench
@@ -30,7 +30,7 @@ class Judged:
         self._errors, self.count = bench.known_errors(model), 0
         self._on(looks[0])
 
-    def _on(self, count: int) -> JudgedError:
+    def _on(self, count: int) -> SampledError:
         """Return the error on the first `count` samples."""
         self.count = max(self.count, count)
         if missing := [place for place in range(count) if place not in self._errors]:
@@ -38,20 +38,20 @@ class Judged:
             keep = self._bench.kept_outputs(self._model)
             self._errors.update(zip(missing, loaded.errors(missing, keep=keep), strict=True))
             self._loaded = loaded if self._bench.is_small else None
-        return JudgedError.of([self._errors[place] for place in range(count)])
+        return SampledError(tuple(self._errors[place] for place in range(count)))
 
     @property
     def value(self) -> float:
-        """The relative squared error on the samples run so far."""
+        """The error relative to what the outputs vary by, on the samples run so far."""
         return self._on(self.count).value
 
     def value_on(self, count: int) -> float:
-        """Return the relative squared error on the first `count` samples."""
+        """Return that error on the first `count` samples."""
         return self._on(count).value
 
     @property
     def on_enough(self) -> float:
-        """The relative squared error on at least `JUDGED` samples, if there are so many."""
+        """That error on at least `JUDGED` samples, if there are so many."""
         return self._on(max(self.count, min(JUDGED, self._looks[-1]))).value
 
     def beats(self, other: Judged) -> bool:

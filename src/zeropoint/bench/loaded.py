@@ -13,7 +13,8 @@ from ..parallel import in_parallel
 from ..runtime.runner import Runner, right_kernels
 from ..sources.ports import Row, entry
 from .alignment import input_order
-from .errors import Compared, ErrorSum, encoded, errors_of, real, total_powers
+from .errors import Compared, encoded, real
+from .measure import error_of_sample
 
 if TYPE_CHECKING:
     from .bench import Bench
@@ -96,33 +97,31 @@ class Loaded:
         extra: Sequence[Array] = (),
         most: float = math.inf,
         keep: KeptOutputs | None = None,
-    ) -> list[list[ErrorSum]]:
-        """Return the error of each compared value, by sample at these places; `extra` is fed to additional inputs.
+    ) -> list[float]:
+        """Return the error by sample at these places; `extra` is fed to additional inputs.
 
-        Runs stop as soon as the relative error is certain to exceed `most`. The first outputs go to `keep`.
+        Runs stop as soon as the mean error is certain to exceed `most`. The first outputs go to `keep`.
         """
         bench, wanted_places = self._bench, frozenset(places)
         end = max(places, default=-1) + 1
         exact = bench.references(end)  # computed before several threads need it
-        powers = total_powers([exact[place] for place in places])
 
-        def part(runner: Runner, own: Sequence[NumberedRow]) -> list[list[ErrorSum]]:
-            found, left = [], most * len(powers)
+        def part(runner: Runner, own: Sequence[NumberedRow]) -> list[float]:
+            found, left = list[float](), most * len(places)
             for place, values in self._runs(runner, own, extra):
                 if place not in wanted_places:
                     continue
-                sums = errors_of(exact[place], values)
-                found.append(sums)
+                found.append(error_of_sample(exact[place], values, bench.weights))
                 if keep is not None and place < KEPT_OUTPUTS:
                     keep[place] = values
-                left -= sum(one.error / power for one, power in zip(sums, powers, strict=True))
+                left -= found[-1]
                 if left < 0:
                     break
             return found
 
         numbered = list(enumerate(bench.rows))
         run = numbered[:end] if bench.in_sequence else [numbered[k] for k in places]  # a sequence runs from its start
-        return [sums for found in self._in_parts(part, run) for sums in found]
+        return [error for found in self._in_parts(part, run) for error in found]
 
     def _in_parts(
         self, job: Callable[[Runner, Sequence[NumberedRow]], Found], given: Sequence[NumberedRow]

@@ -20,7 +20,7 @@ from ..sources.ports import Row
 from ..tflite.metadata import stated_input_range
 from .bench import Bench
 from .conventions import Convention, Response, convention_of
-from .errors import SQUASHED, Compared, compared_outputs
+from .errors import Compared
 
 LOOKED_AT = 16
 """Number of samples that the model is run on: first those held back, which the verdict needs too, then others, spread
@@ -51,6 +51,9 @@ brings both to the same order of magnitude, especially with batch normalization.
 
 CLEARLY = 4.0
 """Factor within these limits from which what calibration has measured decides, without another run of the layer."""
+
+SURELY = 0.0003
+"""A probability below this, or as far from 1, is a certain answer."""
 
 KEPT_VARIATION, GAINED_VARIATION = 0.1, 1.5
 """How much the outputs must still vary between samples scaled down, and how much more between samples scaled up."""
@@ -114,7 +117,7 @@ class SampleEvidence:
 
     @cached_property
     def outputs(self) -> tuple[Compared, ...]:
-        return tuple(compared_outputs(self.bench.entry.graph, self.bench.ops))
+        return self.bench.outputs_that_count
 
     @property
     def has_classes(self) -> bool:
@@ -125,7 +128,7 @@ class SampleEvidence:
         """The output that is a classification, one for each sample."""
         shapes = [self.bench.entry.graph.outputs[one.place].shape for one in self.outputs]
         single = (k for k, shape in enumerate(shapes) if math.prod(shape[1:-1]) == 1)
-        return next((k for k in single if self.outputs[k].probabilities == "row"), None)
+        return next((k for k in single if self.outputs[k].decides == "row"), None)
 
     @cached_property
     def answer(self) -> Answer:
@@ -342,12 +345,12 @@ def silent_outputs(evidence: SampleEvidence) -> Seen | None:
     """Every output is a probability that is about the same in all samples, so that any version seems exact."""
     keys, tensors = tensor_keys(evidence.bench.model), evidence.bench.stats.tensors
     known = [tensors.get(keys.get(one.tensor(evidence.bench.entry.graph), "")) for one in evidence.outputs]
-    if not known or any(one.probabilities != "each" for one in evidence.outputs):
+    if not known or any(one.decides != "each" for one in evidence.outputs):
         return None
     ranges = [(one.low.value, one.high.value) for one in known if one is not None]
-    if len(ranges) < len(known) or any(low < SQUASHED and high > -SQUASHED for low, high in ranges):
+    if len(ranges) < len(known) or any(low < 1 - SURELY and high > SURELY for low, high in ranges):
         return None
-    low, high = (1 / (1 + math.exp(min(-end, 700.0))) for end in ranges[0])
+    low, high = ranges[0]
     return Seen(f"the float model's answer is between {low:.2g} and {high:.2g} for all samples")
 
 

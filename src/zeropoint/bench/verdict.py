@@ -1,11 +1,13 @@
-"""Judges whether a quantized model can be used: good, worth a look, or broken.
+"""Judges whether a quantized model can be used: good, worth a look, or broken; or that this cannot be known.
 
-The judgement is based on how far it agrees with the float model on samples held back from calibration, if there were
-enough: by the predicted class, if the model is a classifier, and by the signal-to-noise ratio of its outputs.
+The judgement is about each output in its own words (`output_kinds`), on samples held back from calibration if there
+were enough. Copies of samples count once.
 """
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,107 +18,130 @@ from ..display import counted
 from ..dtypes import Array
 from ..errors import call
 from ..graph.model import Model
+from ..parallel import cached_property
 from ..sources.ports import Row
 from .bench import Bench
-from .errors import (
-    EXACT,
-    Compared,
-    ErrorSum,
-    Reference,
-    compared_outputs,
-    decibels,
-    errors_of,
-    from_decibels,
-    references,
-    snr_text,
-    total_powers,
-    where_measured,
-)
+from .errors import Compared, decibels, snr_text, where_measured
 from .judged import JUDGED
 from .loaded import Loaded
+from .measure import Reference, SampledError, Yardstick
+from .output_kinds import ROWS, Figures, KindRow, OutputSeen, kind_of
+from .output_options import OutputKind
 
 Level = Literal["good", "doubtful", "broken", "unknown"]
 
-AGREEMENTS = 0.95, 0.8
-"""Good and usable shares of equal classes, among samples on which the float model is confident."""
+AGREEMENTS = 0.9, 0.7
+"""Shares of equal answers below which an output is not good, and not usable, whatever its error."""
 
-SURE = 0.5
-"""Probability from which the float model counts as confident. Close calls may change in any other version."""
+LEAST_LIKELY = 0.75
+"""The share of equal answers that must be likely for other samples: 12 equal answers of 12 show that much."""
 
-SNRS = 15.0, 8.0
-"""Good and usable signal-to-noise ratios in dB, for outputs that are not classifications."""
+FEWEST = 8
+"""Minimum number of samples for anything good to be said of an output with one answer for each sample."""
 
-CLEAR, PRECISE = 20.0, 35.0
-"""SNRs in dB above which the mode dynamic is not compared: of classifiers, and of others. Coordinates lie far from zero
-beside what they vary by: at 20 dB they are wrong by a tenth of their size, at 35 dB by a fiftieth."""
+FEW_CLASSES, SHOWN = 8, 3
+"""A class that occurs in no sample is mentioned if there are this many samples for each class; and how many are."""
 
-NOISE, FEW = 3.0, 2
-"""Below that, it is mentioned if it is better by more than this many dB, or by more than this many samples with the
-float model's class."""
+BETTER, NOISE = 2.0, 3.0
+"""The mode dynamic is mentioned if its error is smaller by this many standard errors of the difference, and its SNR
+higher by this many dB."""
 
-ROUNDING = 1e-6
-"""How far sums of errors may be off because their terms were added in another order."""
+MENTIONED = 2
+"""How many outputs the summary describes, the worst first."""
 
-FEWEST = 4
-"""Minimum number of samples for a judgement by class."""
+
+@dataclass(frozen=True)
+class OutputVerdict:
+    """What is said of one output: its kind, how good it is, its error by `measure`, and that in its own words. `share`
+    is that of equal answers, `least` what is likely for other samples, if it gives answers."""
+
+    name: str
+    kind: OutputKind
+    level: Level
+    error: float
+    text: str
+    share: float | None = None
+    least: float | None = None
+    weight: float = 1.0
+
+    def __str__(self) -> str:
+        likely = "" if self.least is None or self.least >= 1 else f" (likely at least {self.least:.0%} of others)"
+        return f"{self.text}{likely}"
+
+    @property
+    def severity(self) -> float:
+        """Its error relative to what is usable for its kind."""
+        return self.error / ROWS[self.kind].limits[1]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How far a quantized model agrees with the float model. `agreeing` of `sure` samples have the float model's class;
-    `sure` is 0 if it is not a classifier. The `snr` is measured at `where`. `dynamic` is what the mode dynamic reaches,
-    if that is clearly better. Figures measured on samples that look wrong mean little, so such a model is `doubtful` at
-    best."""
+    """How far a quantized model agrees with the float model: the level of all outputs together, and each of them.
+
+    `error` is by `measure`, `noise` its standard error over samples, `snr` the same in dB. The samples are `held_back`
+    from calibration or not; `copies` were left out. `dynamic` is what the mode dynamic reaches, if that is clearly
+    better; `unseen` are classes that the float model found in no sample. Figures measured on samples that look wrong
+    mean little, so such a model is `doubtful` at best.
+    """
 
     level: Level
+    error: float | None = None
+    noise: float = 0.0
     snr: float | None = None
-    agreeing: int = 0
-    sure: int = 0
+    outputs: tuple[OutputVerdict, ...] = ()
     samples: int = 0
+    copies: int = 0
     held_back: bool | None = False  # None if unknown
     where: str = ""
     dynamic: Verdict | None = None
+    unseen: tuple[int, ...] = ()
     samples_look_wrong: bool = False
+
+    @property
+    def worst_first(self) -> tuple[OutputVerdict, ...]:
+        return tuple(sorted(self.outputs, key=lambda one: (one.level == "good", -one.severity)))
+
+    @property
+    def words(self) -> str:
+        """What is said of the outputs."""
+        if len(self.outputs) == 1:
+            return f"{self.outputs[0].kind}: {self.outputs[0]}"
+        first = self.worst_first
+        text = "; ".join(f"{one.kind} '{one.name}': {one}" for one in first[:MENTIONED])
+        rest = len(first) - MENTIONED
+        return f"{text}; and {counted(rest, 'other output')}" if rest > 0 else text
 
     @property
     def summary(self) -> str:
         """The measurement in one sentence."""
-        if self.level == "unknown":
+        if self.error is None:
             return f"nothing was measured, as {'no output is in float' if self.samples else 'no samples were given'}"
         which = {True: " that calibration did not use", False: " of the calibration", None: ""}[self.held_back]
-        snr = f"SNR of the outputs {snr_text(self.snr)}, measured at {self.where}"
-        if self.sure:
-            classes = f"the float model's class for {self.agreeing} of {counted(self.sure, 'sample')}{which}"
-            return f"{classes}; {snr}{self._beside}"
-        return f"{snr} on {counted(self.samples, 'sample')}{which}{self._beside}"
+        copies = f" ({self.copies} that are copies left out)" if self.copies else ""
+        error = f"error {share_of(self.error, self.noise)} of what it varies by (SNR {snr_text(self.snr)})"
+        sampled = f"{error} on {counted(self.samples, 'sample')}{which}{copies}"
+        return f"{self.words}; {sampled}{self._unseen}{self._beside}"
+
+    @property
+    def _unseen(self) -> str:
+        if not self.unseen:
+            return ""
+        listed = ", ".join(map(str, self.unseen[:SHOWN])) + (" ..." if len(self.unseen) > SHOWN else "")
+        return f"; class {listed} occurs in no sample"
 
     @property
     def _beside(self) -> str:
-        if self.dynamic is None:
-            return ""
-        reached = f"{self.dynamic.agreeing} of {self.sure}" if self.sure else snr_text(self.dynamic.snr)
-        return f"; the mode dynamic would reach {reached}"
+        return "" if self.dynamic is None else f"; the mode dynamic would reach {self.dynamic.reached}"
 
-    def beside(self, dynamic: Verdict) -> Verdict:
+    @property
+    def reached(self) -> str:
+        """What is said of the outputs, as far as it fits beside another verdict."""
+        return f"{self.words if len(self.outputs) == 1 else self.worst_first[0]} (SNR {snr_text(self.snr)})"
+
+    def beside(self, dynamic: Verdict, is_better: bool) -> Verdict:
         """Return the verdict with what the mode dynamic reaches, if that is better by more than chance."""
-        if self.sure:
-            is_better = dynamic.agreeing - self.agreeing > FEW
-        else:
-            is_better = dynamic.snr is not None and dynamic.snr > self.clearly_better
-        return replace(self, dynamic=dynamic) if is_better else self
-
-    @property
-    def clearly_better(self) -> float:
-        """The SNR in dB that is better than this one by more than chance."""
-        return (self.snr or 0.0) + NOISE
-
-    @property
-    def is_close(self) -> bool:
-        """Whether the outputs are so close to the float model's that no other mode has to be looked at: none could have
-        its class for clearly more samples, or the SNR is high."""
-        if self.sure and self.agreeing + FEW >= self.sure:
-            return True
-        return self.snr is None or self.snr >= (CLEAR if self.sure else PRECISE)
+        is_clear = is_better and None not in (self.snr, dynamic.snr) and dynamic.snr - self.snr > NOISE  # type: ignore[operator]
+        return replace(self, dynamic=dynamic) if is_clear else self
 
     def on_wrong_samples(self) -> Verdict:
         """Return the verdict marked as measured on samples that look wrong."""
@@ -129,8 +154,12 @@ class Verdict:
             return ""
         if self.samples_look_wrong:
             return "the samples look wrong, and so may the model be: do first what the warning about them says"
-        if self.level == "unknown":
+        if self.error is None:
             return f"compare it with the float model: {call('compare', 'FLOAT', 'QUANTIZED', data='DATA')}"
+        if self.level == "unknown":
+            return f"too few different samples to say more: give at least {2 * FEWEST} (64 if some are to be held back)"
+        if self.unseen and all(one.level == "good" for one in self.outputs):
+            return "what it answers where that class is right is not known: give samples of it"
         return f"find out why: {call('doctor', 'FLOAT', data='DATA')}"
 
     def __str__(self) -> str:
@@ -141,89 +170,166 @@ class Verdict:
 UNKNOWN = Verdict("unknown")
 
 
-def verdict_beside(found: Verdict, bench: Bench, dynamic: Model) -> Verdict:
-    """Return the verdict with what the mode dynamic reaches on the same samples, if that is clearly better. If the SNR
-    decides, it is only run until that is certain not to be the case."""
-    return found.beside(verdict(bench, dynamic, least=-EXACT if found.sure else found.clearly_better))
-
-
-def verdict(bench: Bench, made: Model, *, on_all: bool = False, least: float = -EXACT) -> Verdict:
-    """Return how far `made` agrees with the float model of `bench`, on the samples held back, or `on_all` others.
-
-    Runs stop as soon as the SNR is certain to be below `least`, and the verdict is then unknown.
-    """
-    rows, values_of = _judged_on(bench, on_all)
-    compared = tuple(compared_outputs(bench.entry.graph, bench.ops)) if rows else ()
-    if not compared:
-        return replace(UNKNOWN, samples=len(rows))
-    classes = [Compared(one.place) for one in compared if one.probabilities == "row"][:1]
-    asked = (*compared, *classes)
-    wanted = values_of(asked)
-    exact = references([values[: len(compared)] for values in wanted])
-
-    def agreement(place: int, found: list[Array]) -> _Agreement:
-        chosen = [(wanted[place][-1], found[-1])] if classes else []
-        return _Agreement.of(exact[place], found[: len(compared)], *chosen)
-
-    powers, most = total_powers(exact), (1 + ROUNDING) * from_decibels(least) * len(compared)
-
-    def is_hopeless(runs: Sequence[_Agreement]) -> bool:
-        return sum(own.error / power for run in runs for own, power in zip(run.errors, powers, strict=True)) > most
-
-    runs = Loaded(bench, made, asked).each(rows, agreement, is_hopeless if least > -EXACT else None)
-    if len(runs) < len(rows):
-        return replace(UNKNOWN, samples=len(rows))
-    where = where_measured(compared, bench.entry.graph)
-    return replace(_summed(runs), samples=len(rows), held_back=bool(bench.unseen_rows), where=where)
-
-
-def _summed(runs: Sequence[_Agreement]) -> Verdict:
-    """Return the verdict on these runs."""
-    totals = [sum(sums, ErrorSum()) for sums in zip(*(run.errors for run in runs), strict=True)]
-    snr = decibels(float(np.mean([total.relative for total in totals])))
-    sure, agreeing = sum(run.sure for run in runs), sum(run.agreeing for run in runs)
-    if sure < FEWEST:
-        agreeing = sure = 0
-    return Verdict(_level(agreeing / sure, AGREEMENTS) if sure else _level(snr, SNRS), snr, agreeing, sure)
-
-
-def _judged_on(bench: Bench, on_all: bool) -> tuple[Sequence[Row], Callable[[Sequence[Compared]], list[list[Array]]]]:
-    """Return the samples to judge by, and what gives the float model's values for them."""
-    if on_all:
-        return bench.rows, bench.held_values
-    if bench.unseen_rows:
-        return bench.unseen_rows, bench.unseen_values
-    rows = bench.rows[:JUDGED]
-    return rows, lambda asked: bench.float_model(asked).values(rows)
-
-
-def _level(measured: float, limits: tuple[float, float]) -> Level:
-    """Return the level of a figure; `limits` are the least that is good and the least that is usable."""
-    good, usable = limits
-    if measured >= good:
-        return "good"
-    return "doubtful" if measured >= usable else "broken"
+def share_of(error: float, noise: float = 0.0) -> str:
+    """Format an error of `measure`, with its standard error."""
+    return f"{error:.2g}" + (f" ± {noise:.1g}" if noise >= 1e-5 else "")
 
 
 @dataclass(frozen=True)
-class _Agreement:
-    """The result of one sample: the error of each output, how many classifications agree, and on how many the float
-    model is confident."""
+class Judgement:
+    """The samples to judge by, and what the float model makes of them, for verdicts on several versions."""
 
-    errors: tuple[ErrorSum, ...]
-    agreeing: int = 0
-    sure: int = 0
+    bench: Bench
+    rows: Sequence[Row]
+    values_of: Callable[[Sequence[Compared]], list[list[Array]]]
+    copies: int = 0
+    held_back: bool = False
 
     @classmethod
-    def of(cls, exact: Sequence[Reference], found: Sequence[Array], *classes: tuple[Array, Array]) -> _Agreement:
-        agreeing = sure = 0
-        for wanted_classes, own in classes:
-            is_sure = _probabilities(wanted_classes).max(axis=-1) >= SURE
-            same = wanted_classes.argmax(axis=-1) == own.argmax(axis=-1)
-            agreeing, sure = agreeing + int((same & is_sure).sum()), sure + int(is_sure.sum())
-        return cls(tuple(errors_of(exact, found)), agreeing, sure)
+    def of(cls, bench: Bench, on_all: bool = False) -> Judgement:
+        """Return the samples held back, or else of the calibration, without copies; or `on_all` of these."""
+        places = [] if on_all else _places(bench.unseen_rows, {fingerprint(row) for row in bench.rows})
+        if held_back := bool(places):
+            given, values = bench.unseen_rows, bench.unseen_values
+        else:
+            given, values = bench.rows, bench.held_values
+            places = [*range(len(given))] if bench.in_sequence else _places(given, set())
+        copies, places = len(given) - len(places), places if on_all or held_back else places[:JUDGED]
+        rows = [given[k] for k in places]
+        if on_all or held_back:
+            return cls(bench, rows, lambda asked: _picked(values(asked), places), copies, held_back)
+        return cls(bench, rows, lambda asked: bench.float_model(asked).values(rows), copies)
+
+    @cached_property
+    def compared(self) -> tuple[Compared, ...]:
+        return self.bench.outputs_that_count if self.rows else ()
+
+    @cached_property
+    def _asked(self) -> tuple[Compared, ...]:
+        """What is compared, followed by the outputs as they are."""
+        return (*self.compared, *(Compared(one.place) for one in self.compared))
+
+    @cached_property
+    def _wanted(self) -> list[list[Array]]:
+        return self.values_of(self._asked)
+
+    @cached_property
+    def _references(self) -> list[list[Reference]]:
+        """What the compared values of each sample are measured by."""
+        exact = [values[: len(self.compared)] for values in self._wanted]
+        sticks = [Yardstick.of_values(values) for values in zip(*exact, strict=True)]
+        return [[stick.reference(one) for stick, one in zip(sticks, values, strict=True)] for values in exact]
+
+    @cached_property
+    def _seen(self) -> list[OutputSeen]:
+        graph, ops = self.bench.entry.graph, self.bench.ops
+        plain = zip(*(values[len(self.compared) :] for values in self._wanted), strict=True)
+        return [OutputSeen(one, graph, ops, values) for one, values in zip(self.compared, plain, strict=True)]
+
+    @cached_property
+    def _rows(self) -> list[KindRow]:
+        """What each output is."""
+        names = [self.bench.entry.graph.outputs[one.place].name for one in self.compared]
+        given = map(self.bench.options.kind, names)
+        return [ROWS[kind or kind_of(seen)] for kind, seen in zip(given, self._seen, strict=True)]
+
+    def verdict(self, made: Model) -> tuple[Verdict, SampledError]:
+        """Return how far `made` agrees with the float model, with the error of each sample."""
+        bench, compared, count = self.bench, self.compared, len(self.compared)
+        if not compared:
+            return replace(UNKNOWN, samples=len(self.rows)), SampledError()
+        _ = self._references, self._rows  # before the other version is loaded
+
+        def look(place: int, found: list[Array]) -> list[tuple[float, Array]]:
+            parts = (one.part(own) for one, own in zip(self._references[place], found[:count], strict=True))
+            both = zip(self._rows, self._wanted[place][count:], found[count:], strict=True)
+            return list(zip(parts, (row.look(wanted, own) for row, wanted, own in both), strict=True))
+
+        runs = Loaded(bench, made, self._asked).each(self.rows, look)
+        outputs = tuple(self._output(k, looks) for k, looks in enumerate(zip(*runs, strict=True)))
+        weights = np.array([one.weight for one in compared])
+        parts = np.array([[part for part, _ in run] for run in runs]) @ weights / weights.sum()
+        total, unseen, level = SampledError(tuple(map(float, parts))), self._unseen_classes(), _together(outputs)
+        found = Verdict(
+            "doubtful" if unseen and level == "good" else level,
+            total.share,
+            float(np.std(parts, ddof=1)) / math.sqrt(len(parts)) if len(parts) > 1 else 0.0,
+            decibels(total.value),
+            outputs,
+            len(self.rows),
+            self.copies,
+            self.held_back,
+            where_measured(compared, bench.entry.graph),
+            unseen=unseen,
+        )
+        return found, total
+
+    def _output(self, k: int, looks: Sequence[tuple[float, Array]]) -> OutputVerdict:
+        """Return what is said of the output that is compared as number `k`."""
+        one, row, name = self.compared[k], self._rows[k], self.bench.entry.output_names[self.compared[k].place]
+        error, figures = SampledError(tuple(part for part, _ in looks)).share, row.say([own for _, own in looks])
+        level = self._level(row, error, figures, self._seen[k].positions)
+        return OutputVerdict(name, row.kind, level, error, figures.text, figures.share, figures.least, one.weight)
+
+    def _level(self, row: KindRow, error: float, figures: Figures, positions: int) -> Level:
+        """Return the level of one output."""
+        good, usable = row.limits
+        level: Level = "good" if error <= good else "doubtful" if error <= usable else "broken"
+        if figures.share is not None and row.kind != "mask":
+            if figures.share < AGREEMENTS[1]:
+                level = "broken"
+            elif figures.share < AGREEMENTS[0] and level == "good":
+                level = "doubtful"
+        is_known = len(self.rows) >= FEWEST or positions > 1
+        if figures.least is not None and figures.share is not None and figures.share >= AGREEMENTS[0]:
+            is_known = figures.least >= LEAST_LIKELY
+        return "unknown" if level == "good" and not is_known else level
+
+    def _unseen_classes(self) -> tuple[int, ...]:
+        """Return the classes that the float model finds in none of the samples, if these are many for each class."""
+        pairs = zip(self.compared, self._rows, strict=True)
+        place = next((one.place for one, row in pairs if row.kind == "classes"), None)
+        if place is None:
+            return ()
+        size = self.bench.entry.graph.outputs[place].shape[-1]
+        answers = self.bench.answers(Compared(place))
+        if len(answers) < FEW_CLASSES * size:
+            return ()
+        found = {int(values.argmax()) % size for values in answers}
+        return tuple(k for k in range(size) if k not in found)
 
 
-def _probabilities(values: Array) -> Array:
-    """Return probabilities, also from log-probabilities."""
-    return np.exp(values) if values.max() <= 0 else values
+def verdict(bench: Bench, made: Model, *, on_all: bool = False) -> Verdict:
+    """Return how far `made` agrees with the float model of `bench`, on the samples held back, or `on_all` others."""
+    return Judgement.of(bench, on_all).verdict(made)[0]
+
+
+def _together(outputs: Sequence[OutputVerdict]) -> Level:
+    """Return the level of all outputs: that of the worst, but broken only if half of them are."""
+    weights = {level: sum(one.weight for one in outputs if one.level == level) for level in ("broken", "doubtful")}
+    if 2 * weights["broken"] >= sum(one.weight for one in outputs):
+        return "broken"
+    if any(weights.values()):
+        return "doubtful"
+    return "unknown" if any(one.level == "unknown" for one in outputs) else "good"
+
+
+def fingerprint(row: Row) -> tuple[object, ...]:
+    """Return what equal rows have in common, and others hardly ever."""
+    contents = ((values.shape, values.tobytes()) for values in row)
+    return tuple((shape, zlib.crc32(content), zlib.adler32(content)) for shape, content in contents)
+
+
+def _picked(values: Sequence[list[Array]], places: Sequence[int]) -> list[list[Array]]:
+    return [values[k] for k in places]
+
+
+def _places(rows: Sequence[Row], seen: set[tuple[object, ...]]) -> list[int]:
+    """Return the places of rows that are neither `seen` already nor copies of earlier ones."""
+    places = []
+    for place, row in enumerate(rows):
+        mark = fingerprint(row)
+        if mark not in seen:
+            seen.add(mark)
+            places.append(place)
+    return places

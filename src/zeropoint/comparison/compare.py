@@ -289,8 +289,8 @@ class _Comparer:
     def _judged(
         self, compared: Compared | None, wanted: Mapping[Tensor, Array], made: Mapping[Tensor, Array]
     ) -> tuple[Array, Array] | None:
-        """Return the inputs of the final softmax or sigmoid in both models, if there is one."""
-        if compared is None or compared.probabilities is None:
+        """Return what is judged of an output in both models, if that is not the output itself."""
+        if compared is None or compared.decides in (None, "each"):
             return None
         exact, own = compared.tensor(self.exact), compared.tensor(self.quantized)
         return compared.judged(wanted[exact]), compared.judged(real(made[own], own))

@@ -9,17 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..affine import QuantParams, broadcast_shape
-from ..bench.errors import (
-    Compared,
-    ErrorSum,
-    as_floats,
-    channel_axis,
-    channels_last,
-    decibels,
-    dot,
-    real,
-    scales_of_powers,
-)
+from ..bench.errors import Compared, ErrorSum, decibels, real
+from ..bench.measure import ErrorTable, dot
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
@@ -70,34 +61,10 @@ class DeviationSums(ErrorSum):
 
 
 @dataclass
-class ChannelErrorSum(ErrorSum):
-    """Running error sums by channel, so that channels of different magnitude count equally."""
-
-    channels: tuple[Array, Array] | None = None  # squared differences and squared values of each channel
-
-    def add(self, wanted: Array, found: Array) -> Array:
-        if (axis := channel_axis(wanted.shape)) is not None:
-            rows, other = (channels_last(as_floats(v), axis) for v in (wanted, found))
-            with np.errstate(invalid="ignore"):
-                sums = ((other - rows) ** 2).sum(axis=0), (rows**2).sum(axis=0)
-            before = self.channels or (0.0, 0.0)
-            self.channels = before[0] + sums[0], before[1] + sums[1]
-        return super().add(wanted, found)
-
-    @property
-    def relative(self) -> float:
-        scales = None if self.channels is None else scales_of_powers(self.channels[1])
-        if scales is None or self.channels is None:
-            return super().relative
-        error, power = (float((part * scales.astype(np.float64) ** 2).sum()) for part in self.channels)
-        return ErrorSum(error, power).relative
-
-
-@dataclass
 class OutputSums:
     """Running error sums of the output at `place` of the float model's `graph`.
 
-    The SNR is measured at `compared`, as everywhere: at the input of a final softmax or sigmoid.
+    The error is that of `compared`, as everywhere.
     """
 
     graph: Graph
@@ -105,7 +72,7 @@ class OutputSums:
     ops: Mapping[str, OpSpec]
     sums: DeviationSums = field(default_factory=DeviationSums)
     compared: Compared | None = None
-    judged: ChannelErrorSum = field(default_factory=ChannelErrorSum)
+    judged: ErrorTable = field(default_factory=ErrorTable)
     agreeing: int = 0
     rows: int = 0
     runs: int = 0
@@ -117,7 +84,8 @@ class OutputSums:
             return
         self.runs += 1
         self.sums.add(wanted, found)
-        self.judged.add(*(judged or (wanted, found)))
+        if wanted.dtype.kind == "f":
+            self.judged.add(*(judged or (wanted, found)))
         if wanted.ndim in (1, 2) and wanted.shape[-1] > 1 and wanted.size:
             table, other = (a.reshape(-1, wanted.shape[-1]) for a in (wanted, found))
             self.agreeing += int((table.argmax(-1) == other.argmax(-1)).sum())
@@ -132,9 +100,8 @@ class OutputSums:
 
     @property
     def relative(self) -> float:
-        """The relative squared error of the tensor that is judged."""
-        is_other = self.judged.channels is not None or (self.compared and self.compared.probabilities)
-        return self.judged.relative if is_other else self.sums.relative
+        """The error of the tensor that is judged, relative to what it varies by; of integers, to their squares."""
+        return self.judged.error.value if self.judged.moments else self.sums.relative
 
     def row(self, name: str) -> OutputRow:
         sums, compared = self.sums, self.compared or Compared(self.place)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..bench.errors import decibels
+from ..bench.measure import SampledError
 from ..bench.verdict import UNKNOWN, Verdict
 from ..display import Brief, Displayed
 from ..json_values import json_values
@@ -124,8 +125,9 @@ class Comparison(Displayed):
 
     @property
     def error(self) -> float:
-        """The relative squared error, averaged over outputs."""
-        return sum(o.deviation.error for o in self.outputs) / max(1, len(self.outputs))
+        """The error relative to what the outputs vary by: that of the mean share over outputs."""
+        shares = [o.deviation.error / (1 + o.deviation.error) for o in self.outputs]
+        return SampledError(tuple(shares)).value
 
     @property
     def snr(self) -> float:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..bench.bench import Bench
-from ..bench.errors import Compared, compared_outputs, decibels
+from ..bench.errors import Compared, decibels
 from ..bench.loaded import Loaded
+from ..bench.measure import SampledError
 from ..comparison.metrics import NamedMetric, apply_metric
 from ..comparison.sums import DeviationSums, OutputSums, unit_of
 from ..comparison.values import Comparison, MetricRow, OutputRow, Score
@@ -32,9 +33,9 @@ class Scores:
     @cached_property
     def _asked(self) -> tuple[Compared, ...]:
         """The outputs, followed by the tensors that probabilities among them are computed from."""
-        graph = self.bench.entry.graph
-        made_of = (one for one in compared_outputs(graph, self.bench.ops) if one.probabilities is not None)
-        return (*(Compared(place) for place in range(len(graph.outputs))), *made_of)
+        places = range(len(self.bench.entry.graph.outputs))
+        judged = (one for one in self.bench.outputs_that_count if one.decides in ("row", "logits"))
+        return (*(Compared(place) for place in places), *judged)
 
     @cached_property
     def _wanted(self) -> Values:
@@ -53,7 +54,7 @@ class Scores:
         graph, found = self.bench.entry.graph, Loaded(self.bench, made, self._asked).values(self.bench.rows)
         units = map(unit_of, entry(made).graph.outputs)
         sums = [OutputSums(graph, k, self.bench.ops, DeviationSums(scale=unit)) for k, unit in enumerate(units)]
-        judged = {one.place: (one, k) for k, one in enumerate(self._asked) if one.probabilities is not None}
+        judged = {one.place: (one, k) for k, one in enumerate(self._asked) if one.decides is not None}
         for one in sums:
             one.compared, behind = judged.get(one.place, (None, None))
             for wanted, own in zip(self._wanted, found, strict=True):
@@ -65,7 +66,7 @@ class Scores:
     def of(self, made: Model) -> Score:
         outputs, metric = self.outputs(made)
         agreements = [output.agreement for output in outputs if output.agreement is not None]
-        error = float(np.mean([output.deviation.error for output in outputs])) if outputs else 0.0
+        error = SampledError(tuple(o.deviation.error / (1 + o.deviation.error) for o in outputs)).value
         return Score(decibels(error), metric, float(np.mean(agreements)) if agreements else None, len(to_bytes(made)))
 
     def on_all_samples(self, comparison: Comparison, made: Model) -> Comparison:

@@ -212,7 +212,7 @@ class SensitiveOpSearch:
 def healthy_snr(evidence: ModelEvidence) -> float:
     """Return the SNR of the outputs above which no op is called sensitive."""
     compared = evidence.trials.bench.compared
-    return HEALTHY_LOGITS if compared and all(one.probabilities is not None for one in compared) else HEALTHY
+    return HEALTHY_LOGITS if compared and all(one.decides is not None for one in compared) else HEALTHY
 
 
 def sensitive_ops(evidence: ModelEvidence) -> Hypothesis | None:

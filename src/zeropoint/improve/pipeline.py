@@ -14,7 +14,7 @@ from ..bench.bench import Bench
 from ..bench.errors import decibels, snr_text
 from ..bench.op_errors import OpError, TracedSamples
 from ..bench.sample_checks import SAMPLE_CAUSES, check_samples
-from ..bench.verdict import UNKNOWN, Verdict, verdict, verdict_beside
+from ..bench.verdict import BETTER, UNKNOWN, Judgement, Verdict
 from ..calibration import Settings, Stats
 from ..calibration.collect import Progress, in_sequence_note, never_used, unknown_states
 from ..display import Displayed, counted
@@ -33,7 +33,7 @@ from ..plan.prepared import prepare_model, require_float_part, with_matched_rule
 from ..plan.request import FALLBACK, Interface, Request
 from ..plan.rewrite import Encoder, build
 from ..plan.saved import save_plan
-from ..recipe import preset, reaches
+from ..recipe import EFFORTS, preset, reaches
 from ..recipe_files import plain_rules
 from ..runtime import require_runnable
 from ..runtime.device_tools import ToolReport, ask_tool
@@ -272,7 +272,7 @@ def quantize_on(
     findings = check_samples(bench)
     warnings = (*map(str, findings), *_left_without_samples(model, request, data), *result.warnings)
     notes = (*result.notes, *_use_of_samples(request))
-    found = _beside_dynamic(verdict(bench, result.model), bench, request)
+    found = _judged(bench, result.model, request)
     if any(finding.check in SAMPLE_CAUSES for finding in findings):
         found = found.on_wrong_samples()
     return replace(result, warnings=warnings, notes=notes, verdict=found)
@@ -293,13 +293,16 @@ def judged_for(request: Request) -> int:
     return MOST_JUDGED if _searches(request) else 0
 
 
-def _beside_dynamic(found: Verdict, bench: Bench, request: Request) -> Verdict:
-    """Return the verdict on an integer model far from the float model, with that of the mode dynamic."""
+def _judged(bench: Bench, made: Model, request: Request) -> Verdict:
+    """Return the verdict on a model; if it computes with integers, beside the mode dynamic as users would get it."""
+    judgement = Judgement.of(bench)
+    found, error = judgement.verdict(made)
     has_weights = any(t.dtype.is_float for graph in bench.model.graphs for t in constants(graph))
-    if not request.recipe.has_integer_ops or found.is_close or not has_weights:
+    if not request.recipe.has_integer_ops or found.error is None or not has_weights:
         return found
-    dynamic = Request(preset("dynamic"), effort="quick", ops=request.ops, target=CPU)
-    return verdict_beside(found, bench, build(plan(bench.model, dynamic), request.ops))
+    dynamic = Request(preset("dynamic"), effort=min(request.effort, "standard", key=EFFORTS.index), ops=request.ops)
+    other, its = judgement.verdict(_run_unmeasured(bench.model, replace(dynamic, target=CPU)).model)
+    return found.beside(other, its.beats(error, BETTER))
 
 
 def _left_without_samples(model: Model, request: Request, data: Samples | Mapping[str, Samples]) -> Iterator[str]:

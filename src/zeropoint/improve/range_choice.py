@@ -15,8 +15,8 @@ import numpy as np
 
 from ..affine import QuantParams
 from ..bench.bench import Bench
-from ..bench.errors import JudgedError
 from ..bench.loaded import Loaded
+from ..bench.measure import SampledError
 from ..calibration import Method
 from ..calibration.collect import Progress
 from ..dtypes import DType
@@ -131,7 +131,7 @@ class RangeTrials:
                 grids[done] = _grid(params)
                 assert loaded is not None
                 least = min(errors.values(), default=math.inf)
-                errors[method] = JudgedError.of(loaded.errors(places, [grids.reshape(-1)], least)).value
+                errors[method] = SampledError(tuple(loaded.errors(places, [grids.reshape(-1)], least))).share
             best = min(errors, key=errors.__getitem__)
             if best != first:
                 chosen.update(dict.fromkeys(group.tensors, best))

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..bench.bench import Bench
-from ..bench.errors import ErrorSum, JudgedError, decibels
+from ..bench.errors import decibels
+from ..bench.measure import SampledError
 from ..ops.execution import macs_of
 from ..recipe import Effort, reaches
 from ..sources.ports import Row
@@ -116,14 +117,13 @@ def _holds_on_others(bench: Bench, refiner: Refiner, candidate: Candidate, *, mu
     judged by the other half: there they must not be clearly worse than without, or clearly better if they `must_gain`.
     """
     count = len(bench.rows)
-    every, plain, fitted = bench.judging(count), list[list[ErrorSum]](), list[list[ErrorSum]]()
+    every, plain, fitted = bench.judging(count), SampledError(), SampledError()
     halves = range(0, count, 2), range(1, count, 2)
     for places, others in (halves, halves[::-1]):
         half = replace(refiner, samples=[bench.rows[k] for k in places])
         plain += every.errors(candidate.model(), others)
         fitted += every.errors(replace(candidate, refined=half.refine(candidate.planned)).model(), others)
-    without, with_it = JudgedError.of(plain), JudgedError.of(fitted)
-    return with_it.beats(without) if must_gain else not without.beats(with_it)
+    return fitted.beats(plain) if must_gain else not plain.beats(fitted)
 
 
 def rounded_for_all_samples(bench: Bench, best: Candidate, effort: Effort) -> Candidate:

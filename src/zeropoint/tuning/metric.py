@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..bench.errors import ErrorSum, decibels
+from ..bench.errors import decibels
+from ..bench.measure import ErrorTable, SampledError
 from ..dtypes import Array
 from ..errors import InvalidRecipe, InvalidSample, argument
 from ..sources.data import function_in
@@ -132,6 +133,30 @@ class SummedMetric(Metric):
         return score
 
 
+@dataclass(frozen=True)
+class OutputErrorMetric(Metric):
+    """The SNR of the outputs in dB, by the measure that steers all searches."""
+
+    name: str = "SNR"
+
+    def scorer(self, answers: Answers) -> Score:
+        columns = list(zip(answers.exact, answers.outputs, strict=True))
+        if not columns:
+            return lambda picks: 0.0  # noqa: ARG005
+        floats = [k for k, values in enumerate(columns[0][0]) if np.asarray(values).dtype.kind == "f"]
+        tables = [ErrorTable() for _ in floats]
+        for exact, found in columns:
+            for table, place in zip(tables, floats, strict=True):
+                table.add(np.asarray(exact[place]), np.asarray(found[place]))
+        runs = np.mean([table.error.parts for table in tables], axis=0) if tables else np.zeros(len(columns))
+        parts = runs.reshape(len(answers), -1).mean(axis=1)
+
+        def score(picks: Array | None = None) -> float:
+            return decibels(SampledError(tuple(parts if picks is None else parts[picks])).value)
+
+        return score
+
+
 def _share(hits: float, count: float) -> float:
     return hits / count
 
@@ -154,18 +179,6 @@ def _hits(answers: Answers, k: int, among: int) -> tuple[float, float]:
 def _agreeing(answers: Answers, k: int) -> tuple[float, float]:
     found, exact = _classes(answers.outputs[k]), _classes(answers.exact[k])
     return float((found.argmax(axis=-1) == exact.argmax(axis=-1)).sum()), float(len(found))
-
-
-def _noise(answers: Answers, k: int) -> tuple[float, float]:
-    total = ErrorSum()
-    for found, exact in zip(answers.outputs[k], answers.exact[k], strict=True):
-        if np.asarray(exact).dtype.kind == "f":
-            total.add(np.asarray(exact, np.float64), np.asarray(found, np.float64))
-    return total.error, total.power
-
-
-def _snr(error: float, power: float) -> float:
-    return decibels(ErrorSum(error, power).relative)
 
 
 def _require_labels(answers: Answers) -> None:
@@ -200,7 +213,7 @@ def _require_classes(answers: Answers) -> None:
 TOP1 = SummedMetric("top-1", lambda a, k: _hits(a, k, 1), _share, SHARE_POINT, _require_labels)
 TOP5 = SummedMetric("top-5", lambda a, k: _hits(a, k, 5), _share, SHARE_POINT, _require_labels)
 AGREEMENT = SummedMetric("agreement", _agreeing, _share, SHARE_POINT, _require_classes)
-SNR = SummedMetric("SNR", _noise, _snr)
+SNR = OutputErrorMetric()
 
 BUILT_IN = {"top1": TOP1, "top5": TOP5, "agreement": AGREEMENT, "snr": SNR}
 

@@ -156,7 +156,7 @@ def _target(asked: Target | str | None) -> Target:
 
 
 def _has_classes(model: Model, ops: Mapping[str, OpSpec]) -> bool:
-    return any(c.probabilities == "row" for c in compared_outputs(entry(model).graph, ops))
+    return any(c.decides == "row" for c in compared_outputs(entry(model).graph, ops))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,277 @@
+"""The measure of error: how far values are from the float model's, relative to how much these vary.
+
+It steers every search and stands behind every verdict. For one sample of one output, with the mean squared error e of
+each channel and the variance v of the float model's values around the channel's usual mean,
+
+    part = sum(w e) / (sum(w e) + max(sum(w v), 0.1 sum(w t)))
+
+where t is how much a channel usually varies, and the weights w equalize channels that are different quantities. A part
+is between 0 and 1, so no single sample decides; the error of an output is the mean of its parts, and the error of a
+model the mean over its outputs. Energy would flatter outputs that lie far from zero, as coordinates do.
+
+What a sample contributes is three numbers for each channel (`Moments` and the squared error), so sums over any split of
+the samples are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..dtypes import Array
+from ..parallel import cached_property
+
+LOUD = 16.0
+"""A sample's variance counts up to this multiple of the median, so that a loud one does not set what is usual."""
+
+LEAST_USUAL = 1e-3
+"""What is usual is at least this share of the plain mean of variances: an output that hardly ever says anything."""
+
+CONSTANT = 0.03
+"""A channel that does not vary counts as if it varied by this share of its value."""
+
+QUIET = 0.1
+"""A sample that varies less counts as if it varied by this share of what is usual."""
+
+IN_KIND = 100.0
+"""Ratio of usual variances from which channels count as different quantities."""
+
+WEAKEST = 1e-2
+"""Usual variance of a channel relative to the largest, below which it counts less: it is hardly ever used."""
+
+FAINTEST = 1e-60
+"""Variance of an output below which its channels are not told apart: float32 does not hold the factors."""
+
+FEWEST_ROWS, MOST_CHANNELS, FAR_LONGER = 8, 256, 8
+"""Limits on the sizes of an output's axes for one of them to count as channels."""
+
+MOST_ELEMENTS = 4096
+"""Size of a vector above which it is a signal, whose elements are positions: below, each element is a channel."""
+
+
+def channel_axis(shape: tuple[int, ...]) -> int | None:
+    """Return the axis of an output that holds channels, each a quantity of its own; None if it is one quantity.
+
+    That is the last axis, or the one after the batch if the last is far longer: 84 channels of 8,400 boxes. Elements of
+    a short vector are channels.
+    """
+    if not shape or math.prod(shape) == shape[-1]:
+        return len(shape) - 1 if shape and 1 < shape[-1] <= MOST_ELEMENTS else None
+    if len(shape) < 3:
+        return len(shape) - 1 if 2 <= shape[-1] <= MOST_CHANNELS else None
+    if 2 <= shape[1] <= min(MOST_CHANNELS, shape[-1] // FAR_LONGER):
+        return 1
+    return len(shape) - 1 if shape[-1] > 1 else None
+
+
+def channels_last(values: Array, axis: int | None) -> Array:
+    """Return the values as [positions, channels] in double precision. What LiteRT leaves uninitialized may be a
+    signalling NaN: no warning."""
+    with np.errstate(invalid="ignore"):
+        doubles = np.asarray(values, np.float64)
+    return doubles.reshape(-1, 1) if axis is None else np.moveaxis(doubles, axis, -1).reshape(-1, values.shape[axis])
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The mean and mean square of each channel of an output, for one sample. Values that are not finite are left
+    out."""
+
+    mean: Array
+    power: Array
+
+    @classmethod
+    def of(cls, values: Array, axis: int | None) -> Moments:
+        rows = channels_last(values, axis)
+        if np.isfinite(rows).all():
+            return cls(rows.mean(axis=0), np.einsum("pc,pc->c", rows, rows) / max(1, len(rows)))
+        finite = np.isfinite(rows)
+        count, kept = np.maximum(1, finite.sum(axis=0)), np.where(finite, rows, 0.0)
+        return cls(kept.sum(axis=0) / count, (kept**2).sum(axis=0) / count)
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What the errors of one output are measured by: the usual mean and variance of each channel, and the weights of
+    channels that are different quantities (None if they are one)."""
+
+    axis: int | None
+    centre: Array
+    usual: Array
+    weights: Array | None = None
+
+    @classmethod
+    def of(cls, samples: Sequence[Moments], axis: int | None) -> Yardstick:
+        """Return the yardstick that follows from the float model's values of some samples."""
+        means, powers = np.array([one.mean for one in samples]), np.array([one.power for one in samples])
+        centre = np.median(means, axis=0)
+        spread = _variances(means, powers, centre)
+        capped = np.minimum(spread, LOUD * np.median(spread, axis=0)).mean(axis=0)
+        usual = np.maximum(capped, LEAST_USUAL * spread.mean(axis=0))
+        power = np.asarray(powers.mean(axis=0))
+        usual = np.where(usual > ROUNDING * power, usual, CONSTANT**2 * power)
+        return cls(axis, centre, usual if usual.any() else np.ones_like(usual), _weights(usual))
+
+    @classmethod
+    def of_values(cls, samples: Sequence[Array]) -> Yardstick:
+        """Return the yardstick that follows from these values of an output."""
+        axis = channel_axis(samples[0].shape)
+        if axis is not None and len({values.shape[axis] for values in samples}) > 1:
+            axis = None  # an axis that varies holds no channels
+        return cls.of([Moments.of(values, axis) for values in samples], axis)
+
+    def room(self, sample: Moments) -> float:
+        """Return how much a sample varies: an error of that size is half the measure."""
+        spread = _variances(sample.mean, sample.power, self.centre)
+        return max(self.weighed(spread), QUIET * self.weighed(self.usual))
+
+    def weighed(self, by_channel: Array) -> float:
+        """Return the weighted sum over channels."""
+        return float(by_channel.sum() if self.weights is None else by_channel @ self.weights)
+
+    def reference(self, values: Array) -> Reference:
+        """Return the float model's values of a sample, for comparison with those of other versions."""
+        axis = self.axis if self.axis is None or values.shape[self.axis] == self.centre.size else None
+        moments = Moments.of(values, axis)
+        if axis is None and self.axis is not None:  # a shape that was not seen before
+            return Yardstick.of([moments], None).reference(values)
+        factors = None
+        if self.weights is not None and axis is not None:
+            shape = (-1, *(1 for _ in values.shape[axis + 1 :]))
+            factors = np.sqrt(self.weights).astype(np.float32).reshape(shape)
+        return Reference(values, max(1, values.size // self.centre.size), self.room(moments), factors)
+
+
+ROUNDING = 1e-9
+"""Variance relative to power below which a channel is constant: what float32 rounds is no variation."""
+
+
+def _variances(mean: Array, power: Array, centre: Array) -> Array:
+    """Return the mean squared distance from `centre`; at least 0, which rounding may miss."""
+    return np.asarray(np.maximum(power - 2 * centre * mean + centre**2, 0.0))
+
+
+def _weights(usual: Array) -> Array | None:
+    """Return weights that equalize what channels vary by, if they are different quantities; None if they are one."""
+    most = float(usual.max(initial=0.0))
+    if not FAINTEST < most < math.inf or most <= IN_KIND * float(usual.min()):
+        return None
+    return np.asarray(most / np.maximum(usual, WEAKEST * most))
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The float model's value of an output for one sample: `room` is how much it varies, over `positions`. Differences
+    are multiplied by `factors` if channels are different quantities."""
+
+    values: Array
+    positions: int
+    room: float
+    factors: Array | None = None
+
+    @cached_property
+    def _is_finite(self) -> bool:
+        return bool(np.isfinite(self.values).all())
+
+    def part(self, found: Array) -> float:
+        """Return the error of another version's values: 0 if they are equal, 1 if they are not numbers."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            gap = np.asarray(found - self.values)
+            if not self._is_finite:  # equal infinities are no error
+                gap = np.where(np.equal(found, self.values) | (np.isnan(found) & np.isnan(self.values)), 0, gap)
+            if self.factors is not None:
+                gap = np.multiply(gap, self.factors, out=gap if gap.dtype == self.factors.dtype else None)
+            return share(dot(gap.reshape(-1), gap.reshape(-1)) / self.positions, self.room)
+
+
+@dataclass
+class ErrorTable:
+    """Errors of one output of another version, sample by sample, where the yardstick follows from the same samples: the
+    float model's moments and the mean squared errors, by channel."""
+
+    moments: list[Moments] = field(default_factory=list)
+    errors: list[Array] = field(default_factory=list)
+    axis: int | None = None
+
+    def add(self, wanted: Array, found: Array) -> None:
+        """Add one sample."""
+        if not self.moments:
+            self.axis = channel_axis(wanted.shape)
+        elif self.axis is not None and self.moments[0].mean.size != wanted.shape[self.axis]:
+            self._forget_channels()
+        rows, own = (channels_last(values, self.axis) for values in (wanted, found))
+        with np.errstate(invalid="ignore", over="ignore"):
+            gaps = np.where((own == rows) | (np.isnan(own) & np.isnan(rows)), 0.0, own - rows)
+        self.moments.append(Moments.of(wanted, self.axis))
+        self.errors.append(np.einsum("pc,pc->c", gaps, gaps) / max(1, len(gaps)))
+
+    def _forget_channels(self) -> None:
+        """An axis whose length varies holds no channels."""
+        self.axis = None
+        self.moments = [Moments(one.mean.mean(keepdims=True), one.power.mean(keepdims=True)) for one in self.moments]
+        self.errors = [one.mean(keepdims=True) for one in self.errors]
+
+    @property
+    def error(self) -> SampledError:
+        if not self.moments:
+            return SampledError()
+        yardstick = Yardstick.of(self.moments, self.axis)
+        pairs = zip(self.errors, self.moments, strict=True)
+        return SampledError(tuple(share(yardstick.weighed(error), yardstick.room(one)) for error, one in pairs))
+
+
+def error_of_sample(wanted: Sequence[Reference], found: Sequence[Array], weights: Sequence[float]) -> float:
+    """Return the error of another version's outputs for one sample: the weighted mean over outputs."""
+    parts = (w * one.part(values) for one, values, w in zip(wanted, found, weights, strict=True))
+    return sum(parts) / sum(weights)
+
+
+def share(error: float, room: float) -> float:
+    """Return error / (error + room): 1 if the error is not a number, 0 if there is none."""
+    if error == 0:
+        return 0.0
+    return error / (error + room) if math.isfinite(error) else 1.0
+
+
+def dot(a: Array, b: Array) -> float:
+    """Return the sum of products. Single precision is four times as fast and accurate enough, unless it overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        quick = float(np.dot(a, b))
+        return quick if math.isfinite(quick) else float(np.dot(np.asarray(a, np.float64), np.asarray(b, np.float64)))
+
+
+@dataclass(frozen=True)
+class SampledError:
+    """The error of a version of a model on some samples: the mean of its `parts`, one for each sample."""
+
+    parts: tuple[float, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """The mean part: between 0 and 1."""
+        return math.fsum(self.parts) / len(self.parts) if self.parts else 0.0
+
+    @property
+    def value(self) -> float:
+        """The error relative to what the outputs vary by, share / (1 - share): errors of different parts of a model
+        nearly add up, and its negative in dB is a signal-to-noise ratio."""
+        return self.share / (1 - self.share) if self.share < 1 else math.inf
+
+    def __add__(self, other: SampledError) -> SampledError:
+        """Return the error on the samples of both."""
+        return SampledError((*self.parts, *other.parts))
+
+    def beats(self, other: SampledError, by: float = 1.0) -> bool:
+        """Whether this error is smaller than `other`, on the same samples, by more than `by` standard errors of the
+        difference: a gain that chance explains does not count.
+
+        With differences d over n samples, the sum of d has to exceed by * sqrt(n) * std(d).
+        """
+        gaps = np.subtract(other.parts, self.parts)
+        gain = math.fsum(gaps)
+        if not gain > 0 or gaps.size < 2:
+            return gain > 0
+        return bool(gain > by * math.sqrt(gaps.size) * float(np.std(gaps, ddof=1)))
